@@ -6,28 +6,28 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
 // TestNothingIsLeftToDo: values that PVE keeps in another form than they were
 // written in are no differences.
 func TestNothingIsLeftToDo(t *testing.T) {
-	for name, edit := range map[string]func(*world, *proxmox.VM){
-		"description with blanks at its end": func(_ *world, v *proxmox.VM) { v.Description = "notes\n\n" },
-		"blank description":                  func(_ *world, v *proxmox.VM) { v.Description = " \n" },
-		"two keys in one secret": func(w *world, _ *proxmox.VM) {
+	for name, edit := range map[string]func(*world, *guest.VM){
+		"description with blanks at its end": func(_ *world, v *guest.VM) { v.Description = "notes\n\n" },
+		"blank description":                  func(_ *world, v *guest.VM) { v.Description = " \n" },
+		"two keys in one secret": func(w *world, _ *guest.VM) {
 			w.Site.Secrets.Values["ssh_keys"]["both"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx x@home\n\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCy y@home\n"
 		},
-		"boot order": func(_ *world, v *proxmox.VM) { v.Options = map[string]string{"boot": "order=scsi0;net0"} },
-		"UEFI": func(_ *world, v *proxmox.VM) {
+		"boot order": func(_ *world, v *guest.VM) { v.Options = map[string]string{"boot": "order=scsi0;net0"} },
+		"UEFI": func(_ *world, v *guest.VM) {
 			v.Options = map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
 		},
-		"startup without anything": func(_ *world, v *proxmox.VM) { v.Startup = &proxmox.Startup{} },
+		"startup without anything": func(_ *world, v *guest.VM) { v.Startup = &guest.Startup{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.Node("web-1", func(v *proxmox.VM) { edit(w, v) })
+				w.Node("web-1", func(v *guest.VM) { edit(w, v) })
 				w.Apply()
 				w.Converged()
 				for _, g := range w.Host.Snapshot().Guests {
@@ -52,9 +52,9 @@ func TestCloneTakesOverNothing(t *testing.T) {
 			}
 		})
 		w.Site.DNS, w.Site.Domain, w.Site.Secrets = nil, "", nil
-		w.Node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *guest.VM) {
 			v.Template = "golden"
-			v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz"}}
+			v.NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz"}}
 		})
 		w.Apply()
 		w.Converged()
@@ -71,7 +71,7 @@ func TestOptionsThatAreNoSettings(t *testing.T) {
 		"usb0": "host=1234:5678", "hostpci0": "0000:01:00.0", "serial1": "/dev/ttyS0", "efidisk0": "local-lvm:vm-1-disk-0",
 	} {
 		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-			w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{key: value} })
+			w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{key: value} })
 			_, found := w.Site.Want("father")
 			require.NotZero(t, found.Errors(), key)
 		})

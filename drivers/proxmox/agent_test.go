@@ -14,15 +14,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/engine/guest"
+	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 const vmid = 10000 // of the first node of a world
 
-func (w *world) inside(name string) guest.Machine {
+func (w *world) inside(name string) engineguest.Machine {
 	return w.Driver.Machine(model.Address{Kind: "vm", Name: name}, model.Guest{VMID: vmid, Node: "father"}, nil)
 }
 
@@ -47,7 +48,7 @@ func TestTheAgentAnswersLater(t *testing.T) {
 		require.EqualError(t, g.Ping(t.Context()), "the guest agent of VM 10000 does not answer")
 		_, err := g.Address(t.Context())
 		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
-		_, err = g.Run(t.Context(), guest.Command{Args: []string{"true"}})
+		_, err = g.Run(t.Context(), engineguest.Command{Args: []string{"true"}})
 		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
 
 		r := health.Prober{Simulated: func(netip.Addr) error { return nil }}.Run(t.Context(),
@@ -71,8 +72,8 @@ func TestTheAgentAnswersLater(t *testing.T) {
 // A declared address needs no agent, and costs one request.
 func TestADeclaredAddressIsTaken(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) {
-			v.Agent, v.NICs = false, []proxmox.NIC{{Name: "lan", IP: "10.0.0.7/24"}}
+		w.Node("web-1", func(v *guest.VM) {
+			v.Agent, v.NICs = false, []guest.NIC{{Name: "lan", IP: "10.0.0.7/24"}}
 		})
 		w.Apply()
 		before := total(w)
@@ -95,8 +96,8 @@ func TestADeclaredAddressIsTaken(t *testing.T) {
 // An address in a subnet that the files speak of is preferred, on whichever card.
 func TestAddressInTheDeclaredSubnet(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) {
-			v.NICs = []proxmox.NIC{{Name: "a", IP: "dhcp"}, {Name: "b", IP: "192.0.2.7/24"}}
+		w.Node("web-1", func(v *guest.VM) {
+			v.NICs = []guest.NIC{{Name: "a", IP: "dhcp"}, {Name: "b", IP: "192.0.2.7/24"}}
 		})
 		w.Apply()
 		time.Sleep(time.Minute)
@@ -114,10 +115,10 @@ func TestExec(t *testing.T) {
 		w.Apply()
 		time.Sleep(time.Minute)
 		g := w.inside("web-1")
-		out, err := g.Run(t.Context(), guest.Command{Args: []string{"/bin/sh", "-c", "x; y=1"}})
+		out, err := g.Run(t.Context(), engineguest.Command{Args: []string{"/bin/sh", "-c", "x; y=1"}})
 		require.NoError(t, err)
-		require.Equal(t, guest.Output{Code: 3, Out: "out of x; y=1", Err: "err"}, out)
-		_, err = g.Run(t.Context(), guest.Command{Args: []string{"/bin/none", "", ""}})
+		require.Equal(t, engineguest.Output{Code: 3, Out: "out of x; y=1", Err: "err"}, out)
+		_, err = g.Run(t.Context(), engineguest.Command{Args: []string{"/bin/none", "", ""}})
 		require.ErrorContains(t, err, "the host broke off when it began /bin/none, as it does where the guest has no such program; if it has, the outcome of the command is unknown: POST ")
 		require.ErrorContains(t, err, "596")
 	})
@@ -132,9 +133,9 @@ func TestWordsOfAProgram(t *testing.T) {
 			w.Node("web-1", nil)
 			w.Apply()
 			time.Sleep(time.Minute)
-			out, err := w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"/bin/x"}})
+			out, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"/bin/x"}})
 			require.NoError(t, err)
-			require.Equal(t, guest.Output{Out: said, Err: said}, out)
+			require.Equal(t, engineguest.Output{Out: said, Err: said}, out)
 		})
 	}
 }
@@ -191,16 +192,16 @@ func TestWordsForAProgram(t *testing.T) {
 		short := bytes.Repeat([]byte("x"), 50<<10)
 		for _, stdin := range [][]byte{nil, []byte("läuft – ●"), every, short} {
 			args, read = nil, nil
-			_, err := w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"/bin/x", "–ä", ""}, Stdin: stdin})
+			_, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"/bin/x", "–ä", ""}, Stdin: stdin})
 			require.NoError(t, err)
 			require.Equal(t, []string{string(stdin)}, read)
 			require.Equal(t, [][]string{{"/bin/x", "–ä", ""}}, args)
 		}
 
 		args = nil
-		_, err := w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"/bin/x"}, Stdin: bytes.Repeat(every, 400)})
+		_, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"/bin/x"}, Stdin: bytes.Repeat(every, 400)})
 		require.ErrorContains(t, err, "writing what /bin/x reads (102400 bytes) into the guest: exit 1: no room")
-		require.NotErrorIs(t, err, guest.ErrOutcomeLost, "it did not begin")
+		require.NotErrorIs(t, err, engineguest.ErrOutcomeLost, "it did not begin")
 		require.Equal(t, []string{"/bin/mkdir", "/bin/rm"}, []string{args[0][0], args[1][0]})
 		require.Equal(t, args[0][len(args[0])-1], args[1][len(args[1])-1])
 	})
@@ -218,14 +219,14 @@ func TestLongWordsForAProgram(t *testing.T) {
 		w.Apply()
 		time.Sleep(time.Minute)
 		stdin := make([]byte, 100<<10) // of NUL bytes: in JSON six letters each
-		out, err := w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"/bin/x", "-y"}, Stdin: stdin})
+		out, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"/bin/x", "-y"}, Stdin: stdin})
 		require.NoError(t, err)
 		require.Equal(t, "done", out.Out)
 		require.Equal(t, []string{"/bin/sh", "-c"}, begun[:2])
 		require.Equal(t, []string{"/bin/x", "-y"}, begun[len(begun)-2:])
 		require.Equal(t, 3, w.asked("file-write"))
 		for _, long := range []int{50 << 10, 70 << 10} {
-			_, err = w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"/bin/x", strings.Repeat("y", long)}, Stdin: make([]byte, 100<<10)})
+			_, err = w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"/bin/x", strings.Repeat("y", long)}, Stdin: make([]byte, 100<<10)})
 			if long > 60<<10 {
 				require.ErrorContains(t, err, "the arguments of /bin/x are longer than PVE takes (61440 bytes)")
 			} else {
@@ -245,11 +246,11 @@ func TestAnAgentThatIsBusyWhileACommandRuns(t *testing.T) {
 		for _, said := range []string{"QEMU guest agent is not running", "Agent error: Command guest-exec-status has been disabled: the agent is in frozen state"} {
 			body := `{"data":null,"message":"` + said + `\n"}`
 			w.answers(20, "/exec-status", body, 500)
-			_, err := w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"true"}})
+			_, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
 			require.NoError(t, err)
 			w.answers(1000, "/exec-status", body, 500)
-			_, err = w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"true"}})
-			require.ErrorIs(t, err, guest.ErrOutcomeLost)
+			_, err = w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
+			require.ErrorIs(t, err, engineguest.ErrOutcomeLost)
 		}
 	})
 }
@@ -262,7 +263,7 @@ func TestACommandThatRunsOn(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.answers(2, "/exec-status", `{"data":{"exited":0}}`, 200)
 		began := time.Now()
-		out, err := w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"/bin/sh", "-c", "exit 4"}})
+		out, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"/bin/sh", "-c", "exit 4"}})
 		require.NoError(t, err)
 		require.Equal(t, 4, out.Code)
 		require.Equal(t, 150*time.Millisecond, time.Since(began))
@@ -271,9 +272,9 @@ func TestACommandThatRunsOn(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		began = time.Now()
-		_, err = w.inside("web-1").Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", "sleep 100"}})
+		_, err = w.inside("web-1").Run(ctx, engineguest.Command{Args: []string{"/bin/sh", "-c", "sleep 100"}})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorIs(t, err, guest.ErrOutcomeLost)
+		require.ErrorIs(t, err, engineguest.ErrOutcomeLost)
 		require.Equal(t, 30*time.Second, time.Since(began))
 	})
 }
@@ -286,7 +287,7 @@ func TestALostEndOfACommand(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, said := range []string{"Invalid parameter 'pid'", "PID 144 does not exist"} { // of older and of newer agents
 			w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: `+said+`\n"}`, 500)
-			_, err := w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"true"}})
+			_, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
 			require.ErrorContains(t, err, "the result of the command was given once already, and that answer was lost")
 			require.NotErrorAs(t, err, new(interface{ Hopeless() bool }), "it may be asked once more")
 		}
@@ -300,10 +301,10 @@ func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 		w.Node("web-1", nil)
 		w.Apply()
 		time.Sleep(time.Minute)
-		_, err := w.inside("web-2").Run(t.Context(), guest.Command{Args: []string{"true"}})
+		_, err := w.inside("web-2").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
 		require.EqualError(t, err, "VM 10000 is not provably vm.web-2 any more (it is vm.web-1): nothing is asked of it")
 		w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
-		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Run(t.Context(), guest.Command{Args: []string{"true"}}))} {
+		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}}))} {
 			require.ErrorContains(t, err, "VM 10000 is not provably vm.web-1 any more (carries the ownership tag of vm.web-1, but is another machine")
 		}
 		require.Zero(t, w.asked("agent"))
@@ -320,4 +321,4 @@ func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 	})
 }
 
-func second(_ guest.Output, err error) error { return err }
+func second(_ engineguest.Output, err error) error { return err }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -33,26 +34,26 @@ func (w *world) afterWrite(edit func(*pvesim.Edit)) {
 func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 	const theirs = "local-lvm:vm-500-disk-0,size=1G"
 	for name, c := range map[string]struct {
-		disks []proxmox.Disk
+		disks []guest.Disk
 		edit  func(*pvesim.Edit)
 		says  string
 		slot  string
 		holds string
 	}{
 		"in the slot of a disk that is to be made": {
-			[]proxmox.Disk{{Name: "root"}, {Name: "data", Size: 2}},
+			[]guest.Disk{{Name: "root"}, {Name: "data", Size: 2}},
 			func(e *pvesim.Edit) { e.Set(vmid, "scsi1", theirs) },
 			"somebody changed it since the plan was made", "scsi1", theirs,
 		},
 		"on the volume that goes to another bus": {
-			[]proxmox.Disk{{Name: "root", Bus: "virtio"}},
+			[]guest.Disk{{Name: "root", Bus: "virtio"}},
 			func(e *pvesim.Edit) { e.Set(vmid, "unused0", theirs) },
 			"which is disk root, was detached and is not there to be attached again: plan again", "virtio0", "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 				w.Apply()
 				w.VM("db").Disks = c.disks
 				p := w.Plan()
@@ -67,9 +68,9 @@ func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 // TestABootOrderIsDeclaredWithTheBus in which its disk goes: what the files say counts.
 func TestABootOrderIsDeclaredWithTheBus(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
-		w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+		w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}
 		w.VM("db").Options = map[string]string{"boot": "order=net0;virtio0"}
 		w.Apply()
 		w.Converged()
@@ -87,9 +88,9 @@ func TestAMachineRunsAgainWhoseDiskStayed(t *testing.T) {
 		return 0, false
 	}
 	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
-		w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+		w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}
 		p := w.Plan()
 		refuse = true
 		require.Len(t, w.Run(p), 1)

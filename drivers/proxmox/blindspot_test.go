@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -328,7 +329,7 @@ func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
 		"create": {"POST /nodes/*/qemu", func(w *world) *model.Node { return w.Node("db", nil) }},
 		"clone": {"POST /nodes/*/qemu/*/clone", func(w *world) *model.Node {
 			w.Template(9000, "golden")
-			return w.Node("db", func(v *proxmox.VM) { v.Template = "golden" })
+			return w.Node("db", func(v *guest.VM) { v.Template = "golden" })
 		}},
 		"container": {"POST /nodes/*/lxc", func(w *world) *model.Node { w.ct("db", nil); return w.Site.Manifests["web"].Nodes[0] }},
 		"backup":    {"POST /nodes/*/vzdump", func(w *world) *model.Node { return w.Node("db", nil) }},

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -197,7 +197,7 @@ func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Template(9000, "golden")
-				w.Node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.Node("web-1", func(v *guest.VM) { v.Power = "stopped" })
 				w.Apply()
 				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") })
 				p := w.Plan()
@@ -228,7 +228,7 @@ func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
 	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": 28 * time.Second}}
 	inTime(t, c, func(t *testing.T, w *world) {
-		ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = srv(5) })
+		ct := w.ct("cache", func(c *guest.CT) { c.Disks = srv(5) })
 		w.Apply()
 		ct.Disks[0].Size = 9
 		dying, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -26,9 +26,9 @@ func cloneStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	}})
 	w.Template(9000, "golden")
 	ready = true
-	w.Node("web-1", func(v *proxmox.VM) {
+	w.Node("web-1", func(v *guest.VM) {
 		v.Template = "golden"
-		v.Disks = []proxmox.Disk{{Name: "data", Size: 3}}
+		v.Disks = []guest.Disk{{Name: "data", Size: 3}}
 	})
 	settle(w)
 	s := w.Host.Snapshot()
@@ -65,7 +65,7 @@ func TestTemplateOnAnotherNode(t *testing.T) {
 		h.Nodes, h.Storage = []string{"father", "mother"}, &model.Storage{Disks: "nas"}
 		w.Reopen()
 		w.TemplateOn("mother", "nas", 9000, "golden")
-		w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		w.Node("web-1", func(v *guest.VM) { v.Template = "golden" })
 		w.Apply()
 		require.Equal(t, "father", w.Guest(10000).Node)
 		w.Converged()
@@ -77,7 +77,7 @@ func TestTemplateOnAnotherNode(t *testing.T) {
 func TestCloneTwice(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
-		w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		w.Node("web-1", func(v *guest.VM) { v.Template = "golden" })
 		p := w.Apply()
 		step := p.Steps[len(p.Steps)-1]
 		before := w.Guest(10000).Config

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
 )
@@ -18,7 +18,7 @@ func TestRequestsPerClone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
 		for i := range 50 {
-			w.Node(fmt.Sprintf("web-%d", i+1), func(v *proxmox.VM) { v.Template = "golden" })
+			w.Node(fmt.Sprintf("web-%d", i+1), func(v *guest.VM) { v.Template = "golden" })
 		}
 		before := total(w)
 		p := w.Plan()

@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-func srv(size int) []proxmox.CTDisk {
-	return []proxmox.CTDisk{{Name: "data", Size: size, Path: "/srv"}}
+func srv(size int) []guest.CTDisk {
+	return []guest.CTDisk{{Name: "data", Size: size, Path: "/srv"}}
 }
 
 // TestDetachedMountComesBack with its data, be the container running or not, and be it
@@ -28,7 +28,7 @@ func TestDetachedMountComesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
-				ct := w.ct("cache", func(ct *proxmox.CT) { ct.Power, ct.Restart, ct.Disks = c.power, c.restart, srv(5) })
+				ct := w.ct("cache", func(ct *guest.CT) { ct.Power, ct.Restart, ct.Disks = c.power, c.restart, srv(5) })
 				w.Apply()
 				volume, all := file(w.Guest(10000).Config["mp0"]), volumesOf(w, 10000)
 				require.Len(t, all, 2)
@@ -72,9 +72,9 @@ func TestDetachedByHandFromARunningGuest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
 				if name == "container" {
-					w.ct("db", func(ct *proxmox.CT) { ct.Disks = srv(5) })
+					w.ct("db", func(ct *guest.CT) { ct.Disks = srv(5) })
 				} else {
-					w.Node("db", func(vm *proxmox.VM) { vm.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
+					w.Node("db", func(vm *guest.VM) { vm.Disks = []guest.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
 				}
 				w.Apply()
 				volume, all := file(w.Guest(10000).Config[c.slot]), volumesOf(w, 10000)
@@ -100,9 +100,9 @@ func TestRemovedMountTakesItsData(t *testing.T) {
 	for _, power := range []string{"stopped", "running"} {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				ct := w.ct("cache", func(c *proxmox.CT) {
+				ct := w.ct("cache", func(c *guest.CT) {
 					c.Power = power
-					c.Disks = append(srv(5), proxmox.CTDisk{Name: "logs", Size: 2, Path: "/logs"})
+					c.Disks = append(srv(5), guest.CTDisk{Name: "logs", Size: 2, Path: "/logs"})
 				})
 				w.Apply()
 				ct.Disks[0].Remove = true
@@ -136,9 +136,9 @@ func TestRemovedMountTakesItsData(t *testing.T) {
 func mountsLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	t.Helper()
 	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: fault})
-	ct := w.ct("cache", func(c *proxmox.CT) {
+	ct := w.ct("cache", func(c *guest.CT) {
 		c.Power = "stopped"
-		c.Disks = append(srv(5), proxmox.CTDisk{Name: "logs", Size: 2, Path: "/logs", Remove: true})
+		c.Disks = append(srv(5), guest.CTDisk{Name: "logs", Size: 2, Path: "/logs", Remove: true})
 	})
 	settle(w)
 	volume := file(w.Guest(10000).Config["mp0"])
@@ -163,7 +163,7 @@ func TestEveryRequestOfMountsMayFail(t *testing.T) {
 // TestRootOfAContainerCannotLeave the files.
 func TestRootOfAContainerCannotLeave(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.ct("cache", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "root", Remove: true}} })
+		w.ct("cache", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "root", Remove: true}} })
 		_, found := w.Site.Want("father")
 		require.Contains(t, fmt.Sprint(found), "the root disk cannot leave the files")
 	})
@@ -173,7 +173,7 @@ func TestRootOfAContainerCannotLeave(t *testing.T) {
 // when it was ordered.
 func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = srv(5) })
+		ct := w.ct("cache", func(c *guest.CT) { c.Disks = srv(5) })
 		w.Apply()
 		ct.Disks[0].Backup = true
 		w.Apply()
@@ -194,7 +194,7 @@ func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 // configuration, and takes the order no second time.
 func TestAGrowthThatDiedHalfWayIsNoSuccess(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.ct("cache", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 8, Path: "/srv"}} })
+		w.ct("cache", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 8, Path: "/srv"}} })
 		w.Apply()
 		mp := w.Guest(10000).Config["mp0"]
 		require.Contains(t, mp, "size=8G")

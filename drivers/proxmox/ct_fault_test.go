@@ -10,9 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 )
 
 // containerLife creates two containers, changes one, replaces it, and removes the
@@ -25,8 +26,8 @@ func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	w.ct("other", nil)
 	settle(w)
 	ct.Nameserver, ct.Restart, ct.Disk = []string{"9.9.9.9"}, "allowed", 12
-	ct.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
-	ct.NICs = []proxmox.CTNIC{{Name: "wan", VLAN: 7}}
+	ct.Disks = []guest.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
+	ct.NICs = []guest.CTNIC{{Name: "wan", VLAN: 7}}
 	w.Drop("other")
 	settle(w)
 	requireLife(t, w, others, "1")
@@ -77,10 +78,10 @@ func containerClone(t *testing.T, fault func(*http.Request) (int, bool)) {
 	}})
 	w.ctTemplate(9001)
 	ready = true
-	w.declare("golden-ct", &proxmox.Template{VMID: 9001})
-	w.ct("cache", func(c *proxmox.CT) {
+	w.declare("golden-ct", &template.Template{VMID: 9001})
+	w.ct("cache", func(c *guest.CT) {
 		c.Template = "golden-ct"
-		c.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
+		c.Disks = []guest.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
 	})
 	settle(w)
 	s := w.Host.Snapshot()
@@ -109,9 +110,9 @@ func containerClone(t *testing.T, fault func(*http.Request) (int, bool)) {
 func TestCopiesOfOneContainerTakeTurns(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 5 * time.Second}, func(t *testing.T, w *world) {
 		w.ctTemplate(9001)
-		w.declare("golden-ct", &proxmox.Template{VMID: 9001})
+		w.declare("golden-ct", &template.Template{VMID: 9001})
 		for _, name := range []string{"a", "b", "c"} {
-			w.ct(name, func(c *proxmox.CT) { c.Template, c.Power = "golden-ct", "stopped" })
+			w.ct(name, func(c *guest.CT) { c.Template, c.Power = "golden-ct", "stopped" })
 		}
 		g, ctx := errgroup.WithContext(t.Context())
 		for _, s := range w.Plan().Steps {
@@ -123,8 +124,8 @@ func TestCopiesOfOneContainerTakeTurns(t *testing.T) {
 		w.Apply() // the template of the others
 		w.Converged()
 
-		w.ct("d", func(c *proxmox.CT) { c.Template = "golden-ct" })
-		w.ct("e", func(c *proxmox.CT) { c.Template = "golden-ct" })
+		w.ct("d", func(c *guest.CT) { c.Template = "golden-ct" })
+		w.ct("e", func(c *guest.CT) { c.Template = "golden-ct" })
 		steps := w.Plan().Steps
 		require.Len(t, steps, 2)
 		short, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -22,15 +23,15 @@ import (
 )
 
 // everyKey declares every key that PVE documents for a container and lets a token set.
-func everyKey(c *proxmox.CT) {
+func everyKey(c *guest.CT) {
 	one := 1
-	c.Description, c.OnBoot, c.Startup, c.Restart = "notes", true, &proxmox.Startup{Order: &one}, "allowed"
+	c.Description, c.OnBoot, c.Startup, c.Restart = "notes", true, &guest.Startup{Order: &one}, "allowed"
 	c.Features, c.Timezone, c.Nameserver, c.Searchdomain = []string{"nesting"}, "Europe/Berlin", []string{"9.9.9.9", "1.1.1.1"}, "x.test"
-	c.Disks = []proxmox.CTDisk{
+	c.Disks = []guest.CTDisk{
 		{Name: "root", Options: map[string]string{"acl": "1"}},
 		{Name: "data", Size: 2, Path: "/srv", Backup: true, Options: map[string]string{"ro": "0", "quota": "0", "replicate": "0", "mountoptions": "noatime;nodev"}},
 	}
-	c.NICs = []proxmox.CTNIC{{
+	c.NICs = []guest.CTNIC{{
 		Name: "lan", VLAN: 5, IP: "10.0.0.5/24", IP6: "auto", Firewall: true, MTU: 1400, Rate: 5, Trunks: []string{"5", "6"},
 	}}
 	c.Options = map[string]string{
@@ -122,7 +123,7 @@ func meansTheSame(key, a, b string) bool {
 }
 
 // drawCT draws what a container may be; disks only grow from one drawing to the next.
-func drawCT(t *rapid.T, c *proxmox.CT, label string) {
+func drawCT(t *rapid.T, c *guest.CT, label string) {
 	flag := func(name string) bool { return rapid.Bool().Draw(t, label+name) }
 	c.Cores, c.Memory = rapid.IntRange(0, 8).Draw(t, label+"cores"), rapid.IntRange(16, 4096).Draw(t, label+"memory")
 	c.Swap, c.Disk = rapid.IntRange(0, 1024).Draw(t, label+"swap"), max(c.Disk, rapid.IntRange(1, 20).Draw(t, label+"disk"))
@@ -132,7 +133,7 @@ func drawCT(t *rapid.T, c *proxmox.CT, label string) {
 	c.Startup, c.Options, c.NICs = nil, nil, nil
 	if flag("startup") {
 		n := rapid.IntRange(0, 5).Draw(t, label+"order")
-		c.Startup = &proxmox.Startup{Order: &n}
+		c.Startup = &guest.Startup{Order: &n}
 	}
 	if flag("nesting") {
 		c.Features = []string{"nesting"}
@@ -148,7 +149,7 @@ func drawCT(t *rapid.T, c *proxmox.CT, label string) {
 		}
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, label+"nics") {
-		n := proxmox.CTNIC{Name: fmt.Sprintf("n%d", i), VLAN: rapid.IntRange(0, 4).Draw(t, label+"vlan"), Firewall: flag("firewall")}
+		n := guest.CTNIC{Name: fmt.Sprintf("n%d", i), VLAN: rapid.IntRange(0, 4).Draw(t, label+"vlan"), Firewall: flag("firewall")}
 		n.IP = rapid.SampledFrom([]string{"", "dhcp", "manual", "10.0.0.5/24"}).Draw(t, label+"ip")
 		n.MTU = rapid.SampledFrom([]int{0, 64, 1300}).Draw(t, label+"mtu")
 		n.Rate = rapid.SampledFrom([]float64{0, 0.5, 100}).Draw(t, label+"rate")
@@ -167,7 +168,7 @@ func drawCT(t *rapid.T, c *proxmox.CT, label string) {
 	c.Disks = nil
 	for i := range 3 {
 		if flag("disk") || sizes[fmt.Sprintf("d%d", i)] > 0 { // one that went and comes back is a story of its own
-			d := proxmox.CTDisk{Name: fmt.Sprintf("d%d", i), Path: fmt.Sprintf("/srv/%d", i), Backup: flag("backup")}
+			d := guest.CTDisk{Name: fmt.Sprintf("d%d", i), Path: fmt.Sprintf("/srv/%d", i), Backup: flag("backup")}
 			d.Size = max(sizes[d.Name], rapid.IntRange(1, 5).Draw(t, label+"size"))
 			c.Disks = append(c.Disks, d)
 		}
@@ -178,7 +179,7 @@ func drawCT(t *rapid.T, c *proxmox.CT, label string) {
 // edit; and an edit writes exactly the keys that it changes.
 func TestAnyContainer(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		first := *proxmox.Kinds().Get("ct").New().(*proxmox.CT)
+		first := *proxmox.Kinds().Get("ct").New().(*guest.CT)
 		first.Preset, first.Template = "small", "debian-ct"
 		drawCT(rt, &first, "first ")
 		then := first
@@ -188,7 +189,7 @@ func TestAnyContainer(t *testing.T) {
 }
 
 // becomes makes a container one thing, then another.
-func becomes(t *testing.T, first, then proxmox.CT) {
+func becomes(t *testing.T, first, then guest.CT) {
 	t.Helper()
 	var written []string
 	w := newWorld(t, pvesim.Config{Record: func(r *http.Request, body []byte, _ int) {
@@ -204,7 +205,7 @@ func becomes(t *testing.T, first, then proxmox.CT) {
 		written = append(written, slices.Collect(maps.Keys(keys))...)
 	}})
 	w.vlanAware("vmbr0")
-	ct := w.ct("any", func(c *proxmox.CT) { *c = first })
+	ct := w.ct("any", func(c *guest.CT) { *c = first })
 	w.Apply()
 	w.Converged()
 	before := w.Guest(10000)

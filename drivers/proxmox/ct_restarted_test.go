@@ -5,19 +5,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // TestRestartedInTheMiddleOfATaskOfAContainer: as of a VM, with the tasks that PVE has
 // for containers.
 func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
-	made := func(edit func(*proxmox.CT)) func(*world) {
+	made := func(edit func(*guest.CT)) func(*world) {
 		return func(w *world) { w.ct("web-1", edit) }
 	}
-	edited := func(edit func(*proxmox.CT)) func(*world) {
-		return func(w *world) { edit(w.Site.Manifests["web"].Nodes[0].Resource.Spec.(*proxmox.CT)) }
+	edited := func(edit func(*guest.CT)) func(*world) {
+		return func(w *world) { edit(w.Site.Manifests["web"].Nodes[0].Resource.Spec.(*guest.CT)) }
 	}
 	for name, c := range map[string]interrupted{
 		"create": {
@@ -25,13 +26,13 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			once:   []string{"vzcreate", "vzstart"},
 		},
 		"clone": {
-			before: func(w *world) { w.ctTemplate(9001); w.declare("golden-ct", &proxmox.Template{VMID: 9001}) },
-			change: made(func(c *proxmox.CT) { c.Template = "golden-ct" }),
+			before: func(w *world) { w.ctTemplate(9001); w.declare("golden-ct", &template.Template{VMID: 9001}) },
+			change: made(func(c *guest.CT) { c.Template = "golden-ct" }),
 			once:   []string{"vzclone", "vzstart"},
 		},
 		"resize": {
 			before: made(nil),
-			change: edited(func(c *proxmox.CT) { c.Disk = 20 }),
+			change: edited(func(c *guest.CT) { c.Disk = 20 }),
 			once:   []string{"resize"},
 			holds: func(t *testing.T, w *world) {
 				require.Contains(t, w.Guest(10000).Config["rootfs"], "size=20G")
@@ -39,8 +40,8 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 		},
 		"mount": {
 			before: made(nil),
-			change: edited(func(c *proxmox.CT) {
-				c.Disks, c.Restart = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}, "allowed"
+			change: edited(func(c *guest.CT) {
+				c.Disks, c.Restart = []guest.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}, "allowed"
 			}),
 			holds: func(t *testing.T, w *world) {
 				require.Contains(t, w.Guest(10000).Config["mp0"], "mp=/srv")
@@ -48,8 +49,8 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			},
 		},
 		"move": {
-			before: made(func(c *proxmox.CT) { c.Power = "stopped" }),
-			change: edited(func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "root", Storage: "local-zfs"}} }),
+			before: made(func(c *guest.CT) { c.Power = "stopped" }),
+			change: edited(func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "root", Storage: "local-zfs"}} }),
 			once:   []string{"move_volume"},
 			holds: func(t *testing.T, w *world) {
 				require.Contains(t, w.Guest(10000).Config["rootfs"], "local-zfs:")
@@ -58,8 +59,8 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			},
 		},
 		"restart": {
-			before: made(func(c *proxmox.CT) { c.Restart = "allowed" }),
-			change: edited(func(c *proxmox.CT) { c.Options = map[string]string{"tty": "4"} }),
+			before: made(func(c *guest.CT) { c.Restart = "allowed" }),
+			change: edited(func(c *guest.CT) { c.Options = map[string]string{"tty": "4"} }),
 			once:   []string{"vzreboot"},
 			holds: func(t *testing.T, w *world) {
 				require.Empty(t, w.Guest(10000).Pending)
@@ -68,12 +69,12 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 		},
 		"stop": {
 			before: made(nil),
-			change: edited(func(c *proxmox.CT) { c.Power = "stopped" }),
+			change: edited(func(c *guest.CT) { c.Power = "stopped" }),
 			once:   []string{"vzshutdown"},
 		},
 		"start": {
-			before: made(func(c *proxmox.CT) { c.Power = "stopped" }),
-			change: edited(func(c *proxmox.CT) { c.Power = "running" }),
+			before: made(func(c *guest.CT) { c.Power = "stopped" }),
+			change: edited(func(c *guest.CT) { c.Power = "running" }),
 			once:   []string{"vzstart"},
 		},
 		"destroy": {
@@ -88,13 +89,13 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 		"replace": {
 			before: func(w *world) {
 				w.ctTemplate(9001)
-				w.declare("golden-ct", &proxmox.Template{VMID: 9001})
+				w.declare("golden-ct", &template.Template{VMID: 9001})
 				w.ct("web-1", nil)
 			},
 			change: func(w *world) {
 				n := w.Site.Manifests["web"].Nodes[0]
 				n.Decomm, n.Resource.Needs = &model.Decomm{}, []model.Address{{Kind: "template", Name: "golden-ct"}}
-				n.Resource.Spec.(*proxmox.CT).Template = "golden-ct"
+				n.Resource.Spec.(*guest.CT).Template = "golden-ct"
 			},
 			once: []string{"vzdestroy", "vzclone"},
 			holds: func(t *testing.T, w *world) {

@@ -2,7 +2,6 @@ package proxmox_test
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,44 +9,28 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // ct declares a container, unpacked from a template that is downloaded.
-func (w *world) ct(name string, edit func(*proxmox.CT)) *proxmox.CT {
-	c := proxmox.Kinds().Get("ct").New().(*proxmox.CT)
-	c.Preset, c.Template = "small", "debian-ct"
-	w.declare("debian-ct", &proxmox.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: fmt.Sprintf("sha256:%064d", 7)})
-	if edit != nil {
-		edit(c)
-	}
-	m := w.Site.Manifests["web"]
-	r := &model.Resource{
-		Addr: model.Address{Kind: "ct", Name: name}, Spec: c, Manifest: "web", Node: name, Needs: []model.Address{{Kind: "template", Name: c.Template}},
-		Guest: &model.Guest{Choose: []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}},
-	}
-	m.Nodes = append(m.Nodes, &model.Node{Name: name, Block: name, Type: "ct", Resource: r, Manifest: m, Mode: "push"})
-	return c
-}
+func (w *world) ct(name string, edit func(*guest.CT)) *guest.CT { return w.CT(name, edit) }
 
-func (w *world) declare(name string, t *proxmox.Template) {
-	addr := model.Address{Kind: "template", Name: name}
-	w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
-}
+func (w *world) declare(name string, t *template.Template) { w.Declare(name, t) }
 
 func TestCreateContainer(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
 		order := 3
-		w.ct("cache", func(c *proxmox.CT) {
+		w.ct("cache", func(c *guest.CT) {
 			c.Tags, c.Description, c.OnBoot, c.Protection = []string{"Prod", "web"}, "the front\nsecond line ü 100%", true, true
-			c.Startup = &proxmox.Startup{Order: &order}
-			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 40, Path: "/srv/data/", Backup: true, Options: map[string]string{"mountoptions": "noatime"}}}
-			c.NICs = []proxmox.CTNIC{
+			c.Startup = &guest.Startup{Order: &order}
+			c.Disks = []guest.CTDisk{{Name: "data", Size: 40, Path: "/srv/data/", Backup: true, Options: map[string]string{"mountoptions": "noatime"}}}
+			c.NICs = []guest.CTNIC{
 				{Name: "lan", IP: "10.0.0.5/24", IP6: "fd00::5/64", Gateway6: "fd00::1", Firewall: true},
 				{Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09", MTU: 1400},
 			}
@@ -86,50 +69,50 @@ func TestCreateContainer(t *testing.T) {
 // TestContainerEditsWriteExactlyTheEditedKeys edits one thing at a time.
 func TestContainerEditsWriteExactlyTheEditedKeys(t *testing.T) {
 	one := 1
-	lan := func(n proxmox.CTNIC) []proxmox.CTNIC { n.Name = "lan"; return []proxmox.CTNIC{n} }
-	data := func(d proxmox.CTDisk) []proxmox.CTDisk {
+	lan := func(n guest.CTNIC) []guest.CTNIC { n.Name = "lan"; return []guest.CTNIC{n} }
+	data := func(d guest.CTDisk) []guest.CTDisk {
 		d.Name, d.Size, d.Path = "data", max(d.Size, 3), "/srv"+d.Path
-		return []proxmox.CTDisk{d}
+		return []guest.CTDisk{d}
 	}
 	for name, c := range map[string]struct {
-		edit  func(*proxmox.CT)
+		edit  func(*guest.CT)
 		keys  []string // that differ in the configuration afterwards, pending ones too
 		class model.Class
 	}{
-		"cores":               {func(c *proxmox.CT) { c.Cores = 4 }, []string{"cores"}, model.ClassNone},
-		"memory":              {func(c *proxmox.CT) { c.Memory = 4096 }, []string{"memory"}, model.ClassHot},
-		"no swap":             {func(c *proxmox.CT) { c.Swap = 0 }, []string{"swap"}, model.ClassHot},
-		"tags":                {func(c *proxmox.CT) { c.Tags = []string{"b", "A"} }, []string{"tags"}, model.ClassNone},
-		"description":         {func(c *proxmox.CT) { c.Description = "new" }, []string{"description"}, model.ClassNone},
-		"onboot":              {func(c *proxmox.CT) { c.OnBoot = true }, []string{"onboot"}, model.ClassNone},
-		"protection":          {func(c *proxmox.CT) { c.Protection = true }, []string{"protection"}, model.ClassNone},
-		"startup":             {func(c *proxmox.CT) { c.Startup = &proxmox.Startup{Order: &one} }, []string{"startup"}, model.ClassNone},
-		"hostname":            {func(c *proxmox.CT) { c.Hostname = "other" }, []string{"hostname"}, model.ClassNone},
-		"nesting waits":       {func(c *proxmox.CT) { c.Features = []string{"nesting"} }, []string{"features"}, model.ClassPending},
-		"nameserver restarts": {func(c *proxmox.CT) { c.Nameserver, c.Restart = []string{"9.9.9.9"}, "allowed" }, []string{"nameserver"}, model.ClassRestart},
-		"timezone":            {func(c *proxmox.CT) { c.Timezone = "host" }, []string{"timezone"}, model.ClassPending},
-		"root grows":          {func(c *proxmox.CT) { c.Disk = 12 }, []string{"rootfs"}, model.ClassHot},
-		"mount point grows":   {func(c *proxmox.CT) { c.Disks = data(proxmox.CTDisk{Size: 5}) }, []string{"mp0"}, model.ClassHot},
-		"mount point moves":   {func(c *proxmox.CT) { c.Disks = data(proxmox.CTDisk{Path: "/else"}) }, []string{"mp0"}, model.ClassPending},
-		"backup":              {func(c *proxmox.CT) { c.Disks, c.Restart = data(proxmox.CTDisk{Backup: true}), "allowed" }, []string{"mp0"}, model.ClassRestart},
-		"mount point goes":    {func(c *proxmox.CT) { c.Disks, c.Restart = nil, "allowed" }, []string{"description", "mp0", "unused0"}, model.ClassRestart},
-		"mount point comes": {func(c *proxmox.CT) {
-			c.Disks = append(c.Disks, proxmox.CTDisk{Name: "more", Size: 2, Path: "/more"})
+		"cores":               {func(c *guest.CT) { c.Cores = 4 }, []string{"cores"}, model.ClassNone},
+		"memory":              {func(c *guest.CT) { c.Memory = 4096 }, []string{"memory"}, model.ClassHot},
+		"no swap":             {func(c *guest.CT) { c.Swap = 0 }, []string{"swap"}, model.ClassHot},
+		"tags":                {func(c *guest.CT) { c.Tags = []string{"b", "A"} }, []string{"tags"}, model.ClassNone},
+		"description":         {func(c *guest.CT) { c.Description = "new" }, []string{"description"}, model.ClassNone},
+		"onboot":              {func(c *guest.CT) { c.OnBoot = true }, []string{"onboot"}, model.ClassNone},
+		"protection":          {func(c *guest.CT) { c.Protection = true }, []string{"protection"}, model.ClassNone},
+		"startup":             {func(c *guest.CT) { c.Startup = &guest.Startup{Order: &one} }, []string{"startup"}, model.ClassNone},
+		"hostname":            {func(c *guest.CT) { c.Hostname = "other" }, []string{"hostname"}, model.ClassNone},
+		"nesting waits":       {func(c *guest.CT) { c.Features = []string{"nesting"} }, []string{"features"}, model.ClassPending},
+		"nameserver restarts": {func(c *guest.CT) { c.Nameserver, c.Restart = []string{"9.9.9.9"}, "allowed" }, []string{"nameserver"}, model.ClassRestart},
+		"timezone":            {func(c *guest.CT) { c.Timezone = "host" }, []string{"timezone"}, model.ClassPending},
+		"root grows":          {func(c *guest.CT) { c.Disk = 12 }, []string{"rootfs"}, model.ClassHot},
+		"mount point grows":   {func(c *guest.CT) { c.Disks = data(guest.CTDisk{Size: 5}) }, []string{"mp0"}, model.ClassHot},
+		"mount point moves":   {func(c *guest.CT) { c.Disks = data(guest.CTDisk{Path: "/else"}) }, []string{"mp0"}, model.ClassPending},
+		"backup":              {func(c *guest.CT) { c.Disks, c.Restart = data(guest.CTDisk{Backup: true}), "allowed" }, []string{"mp0"}, model.ClassRestart},
+		"mount point goes":    {func(c *guest.CT) { c.Disks, c.Restart = nil, "allowed" }, []string{"description", "mp0", "unused0"}, model.ClassRestart},
+		"mount point comes": {func(c *guest.CT) {
+			c.Disks = append(c.Disks, guest.CTDisk{Name: "more", Size: 2, Path: "/more"})
 		}, []string{"description", "mp1"}, model.ClassHot},
-		"storage":     {func(c *proxmox.CT) { c.Disks[0].Storage, c.Restart = "fast", "allowed" }, []string{"description", "mp0"}, model.ClassMigrate},
-		"vlan":        {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{VLAN: 7}) }, []string{"net0"}, model.ClassHot},
-		"address":     {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{IP: "10.0.0.9/24"}) }, []string{"net0"}, model.ClassHot},
-		"mac":         {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{MAC: "BC:24:11:AA:AA:AA"}) }, []string{"description", "net0"}, model.ClassHot},
-		"nic added":   {func(c *proxmox.CT) { c.NICs = append(lan(proxmox.CTNIC{}), proxmox.CTNIC{Name: "dmz"}) }, []string{"description", "net1"}, model.ClassHot},
-		"nic renamed": {func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "wan"}} }, []string{"description", "net0", "net1"}, model.ClassHot},
-		"hot option":  {func(c *proxmox.CT) { c.Options = map[string]string{"cpulimit": "0.5"} }, []string{"cpulimit", "description"}, model.ClassHot},
-		"option":      {func(c *proxmox.CT) { c.Options = map[string]string{"tty": "4"} }, []string{"description", "tty"}, model.ClassPending},
-		"power":       {func(c *proxmox.CT) { c.Power = "stopped" }, nil, model.ClassRestart},
+		"storage":     {func(c *guest.CT) { c.Disks[0].Storage, c.Restart = "fast", "allowed" }, []string{"description", "mp0"}, model.ClassMigrate},
+		"vlan":        {func(c *guest.CT) { c.NICs = lan(guest.CTNIC{VLAN: 7}) }, []string{"net0"}, model.ClassHot},
+		"address":     {func(c *guest.CT) { c.NICs = lan(guest.CTNIC{IP: "10.0.0.9/24"}) }, []string{"net0"}, model.ClassHot},
+		"mac":         {func(c *guest.CT) { c.NICs = lan(guest.CTNIC{MAC: "BC:24:11:AA:AA:AA"}) }, []string{"description", "net0"}, model.ClassHot},
+		"nic added":   {func(c *guest.CT) { c.NICs = append(lan(guest.CTNIC{}), guest.CTNIC{Name: "dmz"}) }, []string{"description", "net1"}, model.ClassHot},
+		"nic renamed": {func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "wan"}} }, []string{"description", "net0", "net1"}, model.ClassHot},
+		"hot option":  {func(c *guest.CT) { c.Options = map[string]string{"cpulimit": "0.5"} }, []string{"cpulimit", "description"}, model.ClassHot},
+		"option":      {func(c *guest.CT) { c.Options = map[string]string{"tty": "4"} }, []string{"description", "tty"}, model.ClassPending},
+		"power":       {func(c *guest.CT) { c.Power = "stopped" }, nil, model.ClassRestart},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fast := pvesim.Storage{Name: "fast", Type: "lvmthin", Content: []string{"images", "rootdir"}}
 			inTime(t, pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), fast)}, func(t *testing.T, w *world) {
-				ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = data(proxmox.CTDisk{}) })
+				ct := w.ct("cache", func(c *guest.CT) { c.Disks = data(guest.CTDisk{}) })
 				w.ct("other", nil)
 				w.Apply()
 				time.Sleep(time.Minute) // booted
@@ -208,14 +191,14 @@ func TestContainerIsRemovedAndReplaced(t *testing.T) {
 func TestVolumesOfAContainerMoveByDigest(t *testing.T) {
 	conf := pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "fast", Type: "zfspool", Content: []string{"rootdir"}})}
 	inTime(t, conf, func(t *testing.T, w *world) {
-		ct := w.ct("cache", func(c *proxmox.CT) {
+		ct := w.ct("cache", func(c *guest.CT) {
 			c.Restart, c.Disk = "allowed", 8
-			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
+			c.Disks = []guest.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
 		})
 		w.Apply()
 		o := w.tap()
 		ct.Cores, ct.Disk = 3, 12
-		ct.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "fast"}}
+		ct.Disks = []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "fast"}}
 		w.Apply()
 		w.Converged()
 		require.Contains(t, w.Guest(10000).Config["mp0"], "fast:")

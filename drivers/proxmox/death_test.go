@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -31,7 +31,7 @@ func TestACreateThatDies(t *testing.T) {
 		"qmcreate": func(w *world) { w.Node("web-1", nil) },
 		"qmclone": func(w *world) {
 			w.Template(9000, "golden")
-			w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+			w.Node("web-1", func(v *guest.VM) { v.Template = "golden" })
 		},
 		"vzcreate": func(w *world) { w.ct("web-1", nil) },
 	} {
@@ -89,7 +89,7 @@ func TestATaskThatDies(t *testing.T) {
 			func(t *testing.T, w *world) { require.Contains(t, w.Guest(10000).Config["scsi0"], "size=20G") },
 		},
 		"qmmove": {
-			func(w *world) { w.VM("db").Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
+			func(w *world) { w.VM("db").Disks = []guest.Disk{{Name: "root", Storage: "local-zfs"}} },
 			func(t *testing.T, w *world) { require.Contains(t, w.Guest(10000).Config["scsi0"], "local-zfs:") },
 		},
 		"vzdump": {
@@ -112,7 +112,7 @@ func TestATaskThatDies(t *testing.T) {
 			t.Run(fmt.Sprintf("%s silent=%v", kind, silent), func(t *testing.T) {
 				nth := map[bool]int{true: 2, false: 1}[kind == "resize"] // the first is of the making: an image is smaller than its disk
 				inTime(t, dying(kind, nth, silent), func(t *testing.T, w *world) {
-					w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+					w.Node("db", func(v *guest.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 					w.Apply()
 					c.change(w)
 					failed := w.Run(w.Plan())
@@ -148,7 +148,7 @@ func TestATaskThatDies(t *testing.T) {
 // it would have liked otherwise, here a firmware without a disk of its own.
 func TestWarningsAreNoFailure(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"bios": "ovmf"} })
+		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"bios": "ovmf"} })
 		w.Apply()
 		tasks := w.Host.Snapshot().Tasks
 		last := tasks[len(tasks)-1]

@@ -19,6 +19,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -50,25 +51,25 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		"VM.Config.Disk on /vms", "VM.Config.HWType on /vms", "VM.Config.Memory on /vms", "VM.Config.Network on /vms", "VM.Config.Options on /vms",
 		"VM.PowerMgmt on /vms",
 	}
-	option := func(key, value string) func(*world, *proxmox.VM, *model.Node) {
-		return func(_ *world, v *proxmox.VM, _ *model.Node) { v.Options = map[string]string{key: value} }
+	option := func(key, value string) func(*world, *guest.VM, *model.Node) {
+		return func(_ *world, v *guest.VM, _ *model.Node) { v.Options = map[string]string{key: value} }
 	}
-	check := func(c model.Check) func(*world, *proxmox.VM, *model.Node) {
-		return func(_ *world, _ *proxmox.VM, n *model.Node) { n.Checks = []model.Check{c} }
+	check := func(c model.Check) func(*world, *guest.VM, *model.Node) {
+		return func(_ *world, _ *guest.VM, n *model.Node) { n.Checks = []model.Check{c} }
 	}
 	for _, c := range []struct {
 		name  string
 		major int
-		edit  func(*world, *proxmox.VM, *model.Node)
+		edit  func(*world, *guest.VM, *model.Node)
 		adds  []string
 	}{
 		{"nothing more", 9, nil, nil},
-		{"startup", 9, func(_ *world, v *proxmox.VM, _ *model.Node) { v.Startup = &proxmox.Startup{} }, []string{"Sys.Modify on /"}},
-		{"a vlan", 9, func(_ *world, v *proxmox.VM, _ *model.Node) {
-			v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1", VLAN: 12}}
+		{"startup", 9, func(_ *world, v *guest.VM, _ *model.Node) { v.Startup = &guest.Startup{} }, []string{"Sys.Modify on /"}},
+		{"a vlan", 9, func(_ *world, v *guest.VM, _ *model.Node) {
+			v.NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1", VLAN: 12}}
 		}, []string{"SDN.Use on /sdn/zones/localnetwork/vmbr1/12"}},
-		{"a disk elsewhere", 9, func(_ *world, v *proxmox.VM, _ *model.Node) {
-			v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Storage: "fast"}}
+		{"a disk elsewhere", 9, func(_ *world, v *guest.VM, _ *model.Node) {
+			v.Disks = []guest.Disk{{Name: "data", Size: 5, Storage: "fast"}}
 		}, []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"firmware with a disk", 9, option("efidisk0", "fast:1,efitype=4m"), []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"a mapped device", 9, option("hostpci0", "mapping=gpu"), []string{"Mapping.Use on /mapping/pci/gpu"}},
@@ -78,22 +79,22 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		{"a command, on 9", 9, check(model.Check{Name: "up", Command: "true"}), []string{"VM.GuestAgent.Unrestricted on /vms"}},
 		{"a check from outside, of an unknown address", 9, check(model.Check{Name: "up", TCP: "22"}), []string{"VM.GuestAgent.Audit on /vms"}},
 		{"a check of another machine", 9, check(model.Check{Name: "up", HTTP: "http://db.example/health"}), nil},
-		{"a check from outside, of a static address", 9, func(_ *world, v *proxmox.VM, n *model.Node) {
-			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24"}}
+		{"a check from outside, of a static address", 9, func(_ *world, v *guest.VM, n *model.Node) {
+			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24"}}
 			n.Checks = []model.Check{{Name: "up", SSH: true}}
 		}, nil},
-		{"a check of what is stopped", 9, func(_ *world, v *proxmox.VM, n *model.Node) {
+		{"a check of what is stopped", 9, func(_ *world, v *guest.VM, n *model.Node) {
 			v.Power = "stopped"
 			n.Checks = []model.Check{{Name: "up", Agent: true}}
 		}, nil},
-		{"a final backup", 9, func(w *world, _ *proxmox.VM, n *model.Node) {
+		{"a final backup", 9, func(w *world, _ *guest.VM, n *model.Node) {
 			w.Site.Hosts["father"].Storage = &model.Storage{Backups: "vault"}
 			n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		}, []string{"Datastore.AllocateSpace on /storage/vault", "Datastore.Audit on /storage/vault", "VM.Backup on /vms"}},
-		{"a migration", 9, func(_ *world, _ *proxmox.VM, n *model.Node) {
+		{"a migration", 9, func(_ *world, _ *guest.VM, n *model.Node) {
 			n.Decomm = &model.Decomm{Policy: "requires_migration_first"}
 		}, nil},
-		{"user_data", 9, func(w *world, v *proxmox.VM, _ *model.Node) {
+		{"user_data", 9, func(w *world, v *guest.VM, _ *model.Node) {
 			w.Site.Hosts["father"].Storage = &model.Storage{ISO: "isos"}
 			v.UserData, v.Agent = "#cloud-config\n", true
 		}, []string{"(Datastore.Allocate on /storage/isos)", "Datastore.AllocateTemplate on /storage/isos", "Datastore.Audit on /storage/isos", "(VM.GuestAgent.Audit on /vms)"}},
@@ -103,7 +104,7 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		{"a CPU model of PVE's", 9, option("cpu", "host"), nil},
 		{"documents of the administrator's", 9, option("cicustom", "user=snips:snippets/u.yaml"), []string{"(Datastore.Allocate on /storage/snips)"}},
 		{"where a state is saved", 9, option("vmstatestorage", "fast"), []string{"Datastore.AllocateSpace on /storage/fast"}},
-		{"a cluster", 9, func(w *world, _ *proxmox.VM, _ *model.Node) {
+		{"a cluster", 9, func(w *world, _ *guest.VM, _ *model.Node) {
 			w.Site.Hosts["father"].Nodes = []string{"father", "uncle"}
 		}, []string{"(Sys.Audit on /)", "(Sys.Audit on /nodes/uncle)"}},
 	} {
@@ -112,7 +113,7 @@ func TestNeedsFollowTheSite(t *testing.T) {
 			n := w.Node("web", nil)
 			w.Node("other", nil)
 			if c.edit != nil {
-				c.edit(w, n.Resource.Spec.(*proxmox.VM), n)
+				c.edit(w, n.Resource.Spec.(*guest.VM), n)
 			}
 			require.ElementsMatch(t, slices.Concat(plain, c.adds), w.grants(c.major))
 		})
@@ -126,7 +127,7 @@ func TestNeedsOfPoolFileAndTemplate(t *testing.T) {
 	w.Site.Hosts["father"].Pool = "ours"
 	w.Site.Objects[model.Address{Kind: "pool", Name: "ours"}] = &model.Resource{Addr: model.Address{Kind: "pool", Name: "ours"}, Spec: &objects.Pool{Host: "father"}}
 	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{File: "images/d.qcow2"}
-	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
 	got := w.grants(9)
 	require.Contains(t, got, "VM.Clone on /vms/9000")
 	require.Contains(t, got, "VM.Allocate on /pool/ours")
@@ -194,7 +195,7 @@ func TestDoctorLooksAtStorages(t *testing.T) {
 
 func TestDoctorLooksAtTemplates(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
 	require.Equal(t, "no guest has this VMID", said(t, w.examine(nil), "template 9000").Seen)
 
 	w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
@@ -214,7 +215,7 @@ func TestDoctorLooksAtTemplates(t *testing.T) {
 // Who clones a template needs its bridges too, whatever the site plugs the copy into.
 func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret", Bridges: []string{"vmbr0", "vmbr1"}})
-	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
 	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}})
 	})
@@ -228,7 +229,7 @@ func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 // A template that the token may clone and not see is not taken for missing.
 func TestDoctorKnowsAHiddenTemplate(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
-	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
 	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})

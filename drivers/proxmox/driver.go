@@ -2,7 +2,7 @@
 // host, proves what of it is ours, and carries out the steps of a plan.
 //
 // Read kinds.go first (the table of contents), then package kind (what a kind is),
-// package owner (how ownership is verified), then any kind's file. Package api holds what
+// Package owner (how ownership is verified), then any kind's file. Package api holds what
 // makes PVE's answers trustworthy: typed errors, no repeated writes, an own wait for
 // tasks.
 //
@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inside"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -52,9 +53,6 @@ type Config struct {
 type Driver struct {
 	host *kind.Host
 }
-
-// worker does what the kinds of guests and templates do on a host.
-type worker struct{ *kind.Host }
 
 // Open makes a driver. It sends no request; errors are those of the configuration.
 func Open(cfg Config) (*Driver, error) {
@@ -95,7 +93,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	for _, p := range parts {
 		merge(&all, p)
 	}
-	if err := preflight.Problems(ctx, kindsByName(), preflightFacts, obs, &all); err != nil {
+	if err := preflight.Problems(ctx, kindsByName(), guest.PreflightFacts, obs, &all); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })

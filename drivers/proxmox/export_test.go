@@ -4,32 +4,29 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"maps"
 	"net/http"
 	"reflect"
-	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // The doors to internals that black-box tests need.
 
 // SameOption compares values of a key of VMs, as the plan does for a declared and an observed one.
 func SameOption(key, a, b string) bool {
-	return options.VM().Same(key, a, b) || isCD(key, b) && sameCD(key, a, b)
+	return (&guest.VM{}).SameValue(key, a, b)
 }
 
 // Card is card.
-func Card(old string, n NIC) string { return card(old, n) }
+func Card(old string, n guest.NIC) string { return guest.Card(old, n) }
 
 // WaitTask waits for a task as the driver does.
 func (d *Driver) WaitTask(ctx context.Context, upid string) error {
@@ -64,7 +61,9 @@ func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 
 // SpokenFor tells of a key of PVE by its name in the API table who sets it: an
 // attribute, an option, or nobody, and then why.
-func SpokenFor(key string) (attribute, refused string) { return typedBy(key), options.Refused(key) }
+func SpokenFor(key string) (attribute, refused string) {
+	return guest.TypedBy(key), options.Refused(key)
+}
 
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
@@ -95,13 +94,13 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (seen *model.Re
 			m.Slots["disk."+key] = key
 		}
 	}
-	return observedGuest(view.Listed{VMID: 100, Node: "father", LXC: lxc}, cfg, "", m), cfg.Next, nil
+	return guest.Observed(view.Listed{VMID: 100, Node: "father", LXC: lxc}, cfg, "", m), cfg.Next, nil
 }
 
 // PlanForItself lists the paths that differ when a guest is wanted as it was seen.
 func PlanForItself(seen *model.Resource) []string {
 	want, have := model.Resource{Spec: model.Clone(seen.Spec)}, model.Resource{Spec: model.Clone(seen.Spec), Private: seen.Private}
-	align(targetOf(&want), stateOf(&have))
+	Kinds().Get(seen.Addr.Kind).Align(&want, &have)
 	var out []string
 	a, b := model.Attrs(want.Spec), model.Attrs(have.Spec)
 	for i := range max(len(a), len(b)) {
@@ -112,45 +111,13 @@ func PlanForItself(seen *model.Resource) []string {
 	return out
 }
 
-// IsTyped is isTyped.
-func IsTyped(key string) bool { return isTyped(key) }
+// IsTyped reports whether an attribute sets a key.
+func IsTyped(key string) bool {
+	f := options.VM().Family(key)
+	return guest.TypedBy(f) != "" || options.Refused(f) != ""
+}
 
 // Content lists the volumes of a kind on a storage.
 func (d *Driver) Content(ctx context.Context, node, on, content string) ([]map[string]json.RawMessage, error) {
 	return storage.List(ctx, d.host.API, view.NodeStorage{Node: node, Storage: on}, content)
-}
-
-// Attributes are those of a kind of guest that are one key each.
-func Attributes(kind string) []attribute.Attribute {
-	if kind == "ct" {
-		return ctAttributes().All
-	}
-	return vmAttributes().All
-}
-
-// CreateParams are the parameters that create a guest.
-func CreateParams(spec any) map[string]any {
-	switch v := spec.(type) {
-	case *CT:
-		p := ctParams(v, &owner.Tag{}, view.Config{})
-		maps.Copy(p, ctAttributes().Creation(v))
-		return p
-	default:
-		return vmParams(spec.(*VM), owner.Tag{})
-	}
-}
-
-// UpdateParams are the keys that a change of one attribute sets, and those that it deletes.
-func UpdateParams(want, have any, cfg map[string]string, path string) (set map[string]any, deleted []string) {
-	seen := &observation{tag: owner.Tag{UUID: "x", MAC: "x"}, observe: view.Config{Now: cfg, Next: cfg}}
-	running := &model.Resource{Spec: have, Private: seen, Guest: &model.Guest{}}
-	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, targetOf(&model.Resource{Spec: want}), stateOf(running))
-	kind.Add(path)
-	return c.set, slices.Sorted(maps.Keys(c.gone))
-}
-
-// ReadConfig reads a guest's configuration as that of a guest of ours.
-func ReadConfig(kind string, cfg map[string]string) any {
-	c := view.Config{Now: cfg, Next: cfg}
-	return observedGuest(view.Listed{LXC: kind == "ct"}, c, "", owner.Tag{Type: kind, UUID: "x", MAC: "x"}).Spec
 }

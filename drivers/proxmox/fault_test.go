@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -96,7 +96,7 @@ func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	settle(w)
 	v := w.VM("web-1")
 	v.Memory, v.Restart, v.Disk = 4096, "allowed", 12
-	v.Disks = []proxmox.Disk{{Name: "data", Size: 3}}
+	v.Disks = []guest.Disk{{Name: "data", Size: 3}}
 	w.Drop("web-2")
 	settle(w)
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -132,7 +132,7 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		inTime(t, pvesim.Config{Version: version, TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.vlanAware("vmbr0")
-			w.ct("cache", func(c *proxmox.CT) {
+			w.ct("cache", func(c *guest.CT) {
 				everyKey(c)
 				if version == "8.4" {
 					delete(c.Options, "entrypoint")
@@ -182,7 +182,7 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 // an option that no file names keeps what somebody set, and what waits goes.
 func TestPendingOfUndeclaredKeyIsReverted(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.ct("cache", func(c *proxmox.CT) { c.Restart = "allowed" })
+		w.ct("cache", func(c *guest.CT) { c.Restart = "allowed" })
 		w.Apply()
 		w.pend("tty", "1")
 		p := w.reverts("tty")
@@ -201,7 +201,7 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
 		for key, value := range map[string]string{"tty": "1", "console": "0", "cmode": "shell", "debug": "1"} {
 			w.lineComesAndGoes("ct.cache "+key, func(on bool) {
-				w.ct("cache", func(c *proxmox.CT) {
+				w.ct("cache", func(c *guest.CT) {
 					if on {
 						c.Options = map[string]string{key: value}
 					}
@@ -209,14 +209,14 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 			})
 		}
 		w.lineComesAndGoes("ct.cache features", func(on bool) {
-			w.ct("cache", func(c *proxmox.CT) {
+			w.ct("cache", func(c *guest.CT) {
 				if on {
 					c.Features = []string{"nesting"}
 				}
 			})
 		})
 		w.lineComesAndGoes("ct.cache timezone", func(on bool) {
-			w.ct("cache", func(c *proxmox.CT) {
+			w.ct("cache", func(c *guest.CT) {
 				if on {
 					c.Timezone = "Europe/Berlin"
 				}
@@ -230,9 +230,9 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 				continue
 			}
 			w.lineComesAndGoes("vm "+key, func(on bool) {
-				w.Node("web-1", func(v *proxmox.VM) {
+				w.Node("web-1", func(v *guest.VM) {
 					v.Options = map[string]string{"balloon": "512", "tablet": "0", "hotplug": "0"}
-					v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
+					v.Disks, v.NICs = []guest.Disk{{Name: "data", Size: 5}}, []guest.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
 					if on && key != "disk grown" && key != "disk gone" {
 						e.do(v)
 					}
@@ -272,7 +272,7 @@ func (w *world) lineComesAndGoes(what string, declare func(on bool)) {
 // together; PVE takes that in two requests only.
 func TestRevertThenDelete(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		ct := w.ct("cache", func(c *proxmox.CT) { c.Options = map[string]string{"cmode": "shell"} })
+		ct := w.ct("cache", func(c *guest.CT) { c.Options = map[string]string{"cmode": "shell"} })
 		w.Apply()
 		w.Converged()
 		w.pend("cmode", "console")
@@ -291,7 +291,7 @@ func TestRevertThenDelete(t *testing.T) {
 // TestRevertBesideOtherChanges goes with them, and before PVE stops the guest for them.
 func TestRevertBesideOtherChanges(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		ct := w.ct("cache", func(c *proxmox.CT) { c.Restart, c.Disks = "allowed", srv(2) })
+		ct := w.ct("cache", func(c *guest.CT) { c.Restart, c.Disks = "allowed", srv(2) })
 		w.Apply()
 		w.pend("tty", "1")
 		ct.Disks[0].Storage, ct.Memory = "local-zfs", 1024
@@ -309,7 +309,7 @@ func TestRevertBesideOtherChanges(t *testing.T) {
 // TestPendingThatNoTokenRevertsStays, is listed, and restarts nothing.
 func TestPendingThatNoTokenRevertsStays(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Node("web-1", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
 		w.pend("hostpci0", "0000:01:00.0")
 		p := w.Plan()
@@ -322,8 +322,8 @@ func TestPendingThatNoTokenRevertsStays(t *testing.T) {
 // TestDetachedRootDiskIsReverted: it is in use until the next restart, whatever its slot.
 func TestDetachedRootDiskIsReverted(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) {
-			v.Disks = []proxmox.Disk{{Name: "root", Bus: "sata"}, {Name: "data", Size: 3, Bus: "sata"}}
+		w.Node("db", func(v *guest.VM) {
+			v.Disks = []guest.Disk{{Name: "root", Bus: "sata"}, {Name: "data", Size: 3, Bus: "sata"}}
 		})
 		w.Apply()
 		w.Converged()
@@ -342,20 +342,20 @@ func TestDetachedRootDiskIsReverted(t *testing.T) {
 // TestCardThatCouldNotBePluggedIsShownAgain: PVE stores a card of a container and then
 // fails. The container does not have it, so the next plan has to show it.
 func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
-	for name, wrong := range map[string]func(*proxmox.CTNIC){
-		"stored":          func(n *proxmox.CTNIC) { n.Bridge, n.LinkDown = "vmbr9", true },
-		"old device gone": func(n *proxmox.CTNIC) { n.Bridge, n.MAC = "vmbr9", "BC:24:11:00:00:77" },
-		"nothing stored":  func(n *proxmox.CTNIC) { n.Bridge = "vmbr9" },
+	for name, wrong := range map[string]func(*guest.CTNIC){
+		"stored":          func(n *guest.CTNIC) { n.Bridge, n.LinkDown = "vmbr9", true },
+		"old device gone": func(n *guest.CTNIC) { n.Bridge, n.MAC = "vmbr9", "BC:24:11:00:00:77" },
+		"nothing stored":  func(n *guest.CTNIC) { n.Bridge = "vmbr9" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				ct := w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
+				ct := w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
 				w.Apply()
 				w.Converged()
 				before := w.Guest(10000).Config
 				wrong(&ct.NICs[0])
 				if name != "stored" { // where another card fails, too, PVE stores neither
-					ct.NICs = append(ct.NICs, proxmox.CTNIC{Name: "new", Bridge: "vmbr9"})
+					ct.NICs = append(ct.NICs, guest.CTNIC{Name: "new", Bridge: "vmbr9"})
 				}
 				p := w.Plan()
 				shown := proxmoxtest.Paths(p.Steps[0])
@@ -368,7 +368,7 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 				p = w.Plan()
 				require.Len(t, p.Steps, 1, "it is still the same container")
 				require.Equal(t, shown, proxmoxtest.Paths(p.Steps[0]))
-				ct.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}}
+				ct.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz"}}
 				w.Apply()
 				w.Converged()
 			})
@@ -380,7 +380,7 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 // neither a step nor a request.
 func TestOptionsSetByHandAreShown(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"vga": "virtio"} })
+		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"vga": "virtio"} })
 		w.ct("cache", nil)
 		w.Apply()
 		asked := func() int {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
@@ -16,18 +16,18 @@ import (
 // TestSnapshotsKeepTheirVolumes: what a snapshot holds is neither moved nor freed. The plan
 // says so, and nothing is stopped for it. Volumes that are younger than the snapshot go.
 func TestSnapshotsKeepTheirVolumes(t *testing.T) {
-	disks := func(names ...string) (vm []proxmox.Disk, ct []proxmox.CTDisk) {
+	disks := func(names ...string) (vm []guest.Disk, ct []guest.CTDisk) {
 		for _, n := range names {
-			vm = append(vm, proxmox.Disk{Name: n, Size: 2, Remove: true})
-			ct = append(ct, proxmox.CTDisk{Name: n, Size: 2, Path: "/" + n, Remove: true})
+			vm = append(vm, guest.Disk{Name: n, Size: 2, Remove: true})
+			ct = append(ct, guest.CTDisk{Name: n, Size: 2, Path: "/" + n, Remove: true})
 		}
 		return vm, ct
 	}
 	for _, kind := range []string{"qemu", "lxc"} {
 		t.Run(kind, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
-				var vm *proxmox.VM
-				var ct *proxmox.CT
+				var vm *guest.VM
+				var ct *guest.CT
 				if kind == "qemu" {
 					w.Node("web", nil)
 					vm = w.VM("web")
@@ -37,15 +37,15 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 					ct.Restart = "allowed"
 					_, ct.Disks = disks("old")
 				}
-				set := func(edit func(vm *proxmox.Disk, ct *proxmox.CTDisk), i int) {
+				set := func(edit func(vm *guest.Disk, ct *guest.CTDisk), i int) {
 					if vm != nil {
-						edit(&vm.Disks[i], &proxmox.CTDisk{})
+						edit(&vm.Disks[i], &guest.CTDisk{})
 						return
 					}
-					edit(&proxmox.Disk{}, &ct.Disks[i])
+					edit(&guest.Disk{}, &ct.Disks[i])
 				}
-				to := func(storage string) func(*proxmox.Disk, *proxmox.CTDisk) {
-					return func(vm *proxmox.Disk, ct *proxmox.CTDisk) { vm.Storage, ct.Storage = storage, storage }
+				to := func(storage string) func(*guest.Disk, *guest.CTDisk) {
+					return func(vm *guest.Disk, ct *guest.CTDisk) { vm.Storage, ct.Storage = storage, storage }
 				}
 				w.Apply()
 				w.Root(http.MethodPost, "/nodes/father/"+kind+"/10000/snapshot", url.Values{"snapname": {"before"}})
@@ -104,7 +104,7 @@ func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
-				ct := w.ct("cache", func(c *proxmox.CT) { c.Restart, c.Disks = "allowed", srv(5) })
+				ct := w.ct("cache", func(c *guest.CT) { c.Restart, c.Disks = "allowed", srv(5) })
 				w.Apply()
 				ct.Disks[0].Storage = "local-zfs"
 				p := w.Plan()

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // managed makes vm.db and puts it under the HA manager, as an administrator does.
-func managed(w *world, edit func(*proxmox.VM)) {
+func managed(w *world, edit func(*guest.VM)) {
 	w.T.Helper()
 	w.Node("db", edit)
 	w.Apply()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
@@ -47,8 +48,8 @@ func TestDiskDetachedByHandComesBack(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.Node("db", func(v *proxmox.VM) {
-					v.Power, v.Disks = power, []proxmox.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2, Bus: "virtio"}}
+				w.Node("db", func(v *guest.VM) {
+					v.Power, v.Disks = power, []guest.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2, Bus: "virtio"}}
 				})
 				w.Apply()
 				all, root, data, logs := volumesOf(w, 10000), file(w.Guest(10000).Config["scsi0"]), file(w.Guest(10000).Config["scsi1"]), file(w.Guest(10000).Config["virtio0"])
@@ -105,7 +106,7 @@ func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
+				w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5}} })
 				w.Apply()
 				w.detach(10000, "scsi1", "unused0")
 				hand(w)
@@ -125,9 +126,9 @@ func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 // TestStepsWithoutADigestProveAnew: between plan and step the guest went and somebody
 // else's got its VMID.
 func TestStepsWithoutADigestProveAnew(t *testing.T) {
-	for name, edit := range map[string]func(*proxmox.VM){
-		"stop": func(v *proxmox.VM) { v.Power = "stopped" },
-		"move": func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
+	for name, edit := range map[string]func(*guest.VM){
+		"stop": func(v *guest.VM) { v.Power = "stopped" },
+		"move": func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "root", Storage: "local-zfs"}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			host := twoStorages()
@@ -168,7 +169,7 @@ func TestProtectionSetMeanwhileStopsNothing(t *testing.T) {
 
 func TestDisksOfAProtectedGuestStay(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Protection, v.Disks = true, []proxmox.Disk{{Name: "data", Size: 5}} })
+		w.Node("db", func(v *guest.VM) { v.Protection, v.Disks = true, []guest.Disk{{Name: "data", Size: 5}} })
 		w.Apply()
 		w.VM("db").Disks, w.VM("db").Protection = nil, false // PVE judges by what stands there, not by what is asked along
 		p := w.Plan()
@@ -255,7 +256,7 @@ func TestCloneThatDiedIsNamed(t *testing.T) {
 // somebody wrote it while it means what the files say.
 func TestAddressesStayWhereACardChanges(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", IP6: "fd00::5/64"}} })
+		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP6: "fd00::5/64"}} })
 		w.Apply()
 		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ipconfig0", "ip6=FD00:0:0::5/64,ip=dhcp") })
 		w.Converged()
@@ -285,7 +286,7 @@ func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
-		w.VM("web-1").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+		w.VM("web-1").Disks = []guest.Disk{{Name: "data", Size: 5}}
 		p := w.Plan()
 		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi1": "local-lvm:7"})
 		require.NoError(t, err)
@@ -306,8 +307,8 @@ func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
 // further one before it: each has a slot of its own, the first the one it had.
 func TestNoTwoCardsInOneSlot(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}} })
-		ct := w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
+		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan"}} })
+		ct := w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
 		w.Apply()
 		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "net0", "")
@@ -322,8 +323,8 @@ func TestNoTwoCardsInOneSlot(t *testing.T) {
 				})
 			}
 		}
-		w.VM("web-1").NICs = []proxmox.NIC{{Name: "wan", VLAN: 7}, {Name: "lan"}}
-		ct.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "wan", VLAN: 7}, {Name: "dmz", VLAN: 9}}
+		w.VM("web-1").NICs = []guest.NIC{{Name: "wan", VLAN: 7}, {Name: "lan"}}
+		ct.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "wan", VLAN: 7}, {Name: "dmz", VLAN: 9}}
 		w.Apply()
 		w.Converged()
 		for _, g := range w.Host.Snapshot().Guests {

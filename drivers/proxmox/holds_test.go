@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -33,7 +35,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		"container templates on one storage": {
 			bend: map[string]reply{"/nodes/father/storage/nas/content": fixed(500, "")},
 			edit: func(w *world) {
-				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*proxmox.Template).Storage = "nas"
+				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*template.Template).Storage = "nas"
 			},
 			holds: map[string]string{"images on storage nas": "image.nas, vm.nas", "templates on storage nas": "ct.new, template.debian-ct"},
 			steps: []string{"create vm.comes", "create vm.fixed", "delete vm.leaves", "update vm.stays: onboot"},
@@ -113,7 +115,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 				w.Drop("leaves")
 				w.VM("stays").OnBoot = true
 				w.Node("comes", nil)
-				fixed := w.Node("fixed", func(v *proxmox.VM) { v.Image = "other" }).Resource
+				fixed := w.Node("fixed", func(v *guest.VM) { v.Image = "other" }).Resource
 				fixed.Guest.VMID, fixed.Needs = 30000, []model.Address{{Kind: "image", Name: "other"}}
 				w.Site.Objects[model.Address{Kind: "image", Name: "nas"}] = &model.Resource{
 					Addr: model.Address{Kind: "image", Name: "nas"},
@@ -123,7 +125,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 					Addr: model.Address{Kind: "image", Name: "other"},
 					Spec: &objects.Image{URL: "https://images.test/other.qcow2", Checksum: "sha256:" + strings.Repeat("ee", 32), Storage: "local"},
 				}
-				w.Node("nas", func(v *proxmox.VM) { v.Image = "nas" }).Resource.Needs = []model.Address{{Kind: "image", Name: "nas"}}
+				w.Node("nas", func(v *guest.VM) { v.Image = "nas" }).Resource.Needs = []model.Address{{Kind: "image", Name: "nas"}}
 				w.ct("new", nil)
 				if c.edit != nil {
 					c.edit(w)

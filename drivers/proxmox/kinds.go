@@ -1,10 +1,19 @@
 package proxmox
 
 import (
+	"context"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/resolve"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // table lists every kind, in the order of the reference page. A kind is a file of its own.
@@ -37,4 +46,33 @@ func Kinds() model.Kinds {
 		ks = append(ks, k.Schema())
 	}
 	return ks
+}
+
+// The kinds of guests. vm lists the guests of all three.
+var (
+	vmKind = func() kind.Of[guest.VM] {
+		k := guestKindOf[guest.VM](guest.VMSchema())
+		k.List = inventory.Guests
+		return k
+	}()
+	pveKind = guestKindOf[guest.VM](guest.PVESchema())
+	ctKind  = guestKindOf[guest.CT](guest.CTSchema())
+)
+
+// guestKindOf makes a kind of guests of its schema and the struct of its attributes.
+func guestKindOf[S any](schema model.Kind) kind.Of[S] {
+	schema.Resolve = resolve.Guest(schema.Name)
+	return kind.Of[S]{
+		Model: schema,
+		Create: func(ctx context.Context, h *kind.Host, s plan.Step, _ *S) error {
+			return provision.Create(ctx, h, s)
+		},
+		Update: func(ctx context.Context, h *kind.Host, s plan.Step, _, _ *S) error {
+			return provision.Update(ctx, h, s)
+		},
+		Before:     provision.Undisturbed,
+		Remove:     removal.Guest,
+		Privileges: func(_ *S, n *rights.Needs) { guest.Needs(guest.TargetOf(n.From), n) },
+		Requests:   func(want, have *model.Resource) bool { return guest.TargetOf(want).AsksHost(guest.StateOf(have)) },
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -155,7 +156,7 @@ func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
 // and however little happened since.
 func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		w.Node("db", func(v *guest.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		w.Apply()
 		upid, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local"})
 		require.NoError(t, err)
@@ -277,7 +278,7 @@ func TestMigrationFirst(t *testing.T) {
 // TestAReplicatedGuestIsInUse also while it does not run: another node takes over from it.
 func TestAReplicatedGuestIsInUse(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_migration_first"}
+		w.Node("db", func(v *guest.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_migration_first"}
 		w.Apply()
 		w.Drop("db")
 		p := w.Plan()

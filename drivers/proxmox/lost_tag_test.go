@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -21,13 +21,13 @@ func TestALostTagIsPutBack(t *testing.T) {
 		tool    string
 	}{
 		"vm": {func(w *world) {
-			w.Node("web-1", func(v *proxmox.VM) {
-				v.Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+			w.Node("web-1", func(v *guest.VM) {
+				v.Disks = []guest.Disk{{Name: "data", Size: 5}}
 				v.Options = map[string]string{"balloon": "512"}
 			}).Resource.Guest.VMID = 10050
 		}, "qm"},
 		"ct": {func(w *world) {
-			w.ct("web-1", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv"}} })
+			w.ct("web-1", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv"}} })
 			w.Site.Manifests["web"].Nodes[0].Resource.Guest.VMID = 10050
 		}, "pct"},
 	} {

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -28,7 +29,7 @@ func DeriveNeeds(site *model.Site, want *model.Want, major int) *rights.Needs {
 		if k := kinds[addr.Kind]; k != nil {
 			k.Needs(n.From.Spec, n)
 		}
-		nodeNeeds(n, want.Nodes[addr])
+		guest.NodeNeeds(n, want.Nodes[addr])
 	}
 	return n
 }

@@ -13,9 +13,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 )
 
 // optionValues are a value of every key that an option may have.
@@ -88,21 +90,21 @@ func TestNeedsOfContainers(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		edit func(*world, *proxmox.CT)
+		edit func(*world, *guest.CT)
 		adds []string
 	}{
 		{"a download", nil, download},
-		{"startup is an option like any other", func(_ *world, c *proxmox.CT) { c.Startup = &proxmox.Startup{} }, download},
-		{"more", func(_ *world, c *proxmox.CT) {
+		{"startup is an option like any other", func(_ *world, c *guest.CT) { c.Startup = &guest.Startup{} }, download},
+		{"more", func(_ *world, c *guest.CT) {
 			c.Options = map[string]string{"cpulimit": "1", "tty": "2"}
-			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 1, Path: "/srv", Storage: "fast"}}
-			c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1", VLAN: 12}}
+			c.Disks = []guest.CTDisk{{Name: "data", Size: 1, Path: "/srv", Storage: "fast"}}
+			c.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1", VLAN: 12}}
 		}, append([]string{"Datastore.AllocateSpace on /storage/fast", "SDN.Use on /sdn/zones/localnetwork/vmbr1/12"}, download...)},
-		{"a volume", func(w *world, _ *proxmox.CT) {
-			w.declare("debian-ct", &proxmox.Template{Volume: "shelf:vztmpl/x.tar.zst"})
+		{"a volume", func(w *world, _ *guest.CT) {
+			w.declare("debian-ct", &template.Template{Volume: "shelf:vztmpl/x.tar.zst"})
 		}, []string{"Datastore.Audit on /storage/shelf"}},
-		{"with the host's root", func(_ *world, c *proxmox.CT) { c.Unprivileged = false }, append([]string{"Sys.Modify on /"}, download...)},
-		{"a clone", func(w *world, _ *proxmox.CT) { w.declare("debian-ct", &proxmox.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
+		{"with the host's root", func(_ *world, c *guest.CT) { c.Unprivileged = false }, append([]string{"Sys.Modify on /"}, download...)},
+		{"a clone", func(w *world, _ *guest.CT) { w.declare("debian-ct", &template.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
@@ -118,7 +120,7 @@ func TestNeedsOfContainers(t *testing.T) {
 func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	w.ct("copy", nil)
-	w.declare("debian-ct", &proxmox.Template{VMID: 9000})
+	w.declare("debian-ct", &template.Template{VMID: 9000})
 	require.Contains(t, said(t, w.examine(nil), "template 9000").Fix[0], "pct list")
 
 	w.Host.Edit(func(e *pvesim.Edit) {
@@ -133,7 +135,7 @@ func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	w.Host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") })
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
-	w.declare("debian-ct", &proxmox.Template{Volume: "local:vztmpl/x.tar.zst"})
+	w.declare("debian-ct", &template.Template{Volume: "local:vztmpl/x.tar.zst"})
 	missing := said(t, w.examine(nil), "template debian-ct")
 	require.Equal(t, doctor.Failed, missing.Result)
 	require.Equal(t, "no such volume on father", missing.Seen)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -44,15 +44,15 @@ func onEach(t *testing.T, story func(t *testing.T, w *world)) {
 }
 
 // fullNIC has a value for every setting of a card of a VM.
-func fullNIC() proxmox.NIC {
-	return proxmox.NIC{
+func fullNIC() guest.NIC {
+	return guest.NIC{
 		Name: "lan", VLAN: 5, MAC: "bc:24:11:00:00:09", IP: "10.0.0.5/24", IP6: "FD00:0::5/64", Gateway6: "fd00::1", Model: "virtio",
 		Firewall: true, MTU: 1400, Queues: 4, Rate: 12.5, LinkDown: true, Trunks: []string{"30", "20-24", "25"},
 	}
 }
 
-func fullCTNIC() proxmox.CTNIC {
-	return proxmox.CTNIC{
+func fullCTNIC() guest.CTNIC {
+	return guest.CTNIC{
 		Name: "lan", VLAN: 5, MAC: "bc:24:11:00:00:09", IP: "10.0.0.5/24", IP6: "FD00:0::5/64", Gateway6: "fd00::1",
 		Firewall: true, MTU: 1400, Rate: 12.5, LinkDown: true, Trunks: []string{"30", "20", "30"},
 	}
@@ -62,8 +62,8 @@ func fullCTNIC() proxmox.CTNIC {
 // and another plan finds nothing.
 func TestEverySettingOfANIC(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{fullNIC(), {Name: "dmz", Model: "e1000", IP6: "auto"}} })
-		w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{fullCTNIC()} })
+		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{fullNIC(), {Name: "dmz", Model: "e1000", IP6: "auto"}} })
+		w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{fullCTNIC()} })
 		w.Apply()
 		w.Converged()
 		time.Sleep(time.Minute)
@@ -88,8 +88,8 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 	const vm = "virtio=BC:24:11:00:00:09,bridge=vmbr0"
 	const ct = "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:08,ip=dhcp,type=veth"
 	onEach(t, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}} })
-		w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", MAC: "BC:24:11:00:00:08"}} })
+		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}} })
+		w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", MAC: "BC:24:11:00:00:08"}} })
 		w.Apply()
 		w.Converged()
 		ids := map[string]int{w.Guest(10000).Kind: 10000, w.Guest(10001).Kind: 10001}
@@ -143,7 +143,7 @@ func TestMembersOfANICThatNobodyDeclares(t *testing.T) {
 		add("qemu", "host-tunnel=1")
 		add("lxc", "host-managed=1")
 		w.Converged()
-		w.VM("web-1").NICs, ct.NICs = []proxmox.NIC{{Name: "lan", Rate: 5}}, []proxmox.CTNIC{{Name: "lan", Rate: 5}}
+		w.VM("web-1").NICs, ct.NICs = []guest.NIC{{Name: "lan", Rate: 5}}, []guest.CTNIC{{Name: "lan", Rate: 5}}
 		p := w.Apply()
 		require.Len(t, p.Steps, 2)
 		for kind, member := range map[string]string{"qemu": "host-tunnel=1", "lxc": "host-managed=1"} {
@@ -166,23 +166,23 @@ func TestMembersOfANICThatNobodyDeclares(t *testing.T) {
 // TestNICOfARunningContainer: what PVE stores without giving it to the running container
 // is called so, and nothing else is.
 func TestNICOfARunningContainer(t *testing.T) {
-	lan := func(n proxmox.CTNIC) func(*proxmox.CT) {
+	lan := func(n guest.CTNIC) func(*guest.CT) {
 		n.Name = "lan"
-		return func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{n} }
+		return func(c *guest.CT) { c.NICs = []guest.CTNIC{n} }
 	}
 	for name, c := range map[string]struct {
-		do    func(*proxmox.CT)
+		do    func(*guest.CT)
 		path  string
 		class model.Class
 	}{
-		"firewall":          {lan(proxmox.CTNIC{Firewall: true}), "nic.lan.firewall", model.ClassHot},
-		"rate":              {lan(proxmox.CTNIC{Rate: 0.5}), "nic.lan.rate", model.ClassHot},
-		"link_down":         {lan(proxmox.CTNIC{LinkDown: true}), "nic.lan.link_down", model.ClassHot},
-		"ip6":               {lan(proxmox.CTNIC{IP6: "auto"}), "nic.lan.ip6", model.ClassHot},
-		"mtu":               {lan(proxmox.CTNIC{MTU: 1400}), "nic.lan.mtu", model.ClassPending},
-		"trunks":            {lan(proxmox.CTNIC{Trunks: []string{"6"}}), "nic.lan.trunks", model.ClassPending},
-		"mtu with leave":    {func(c *proxmox.CT) { lan(proxmox.CTNIC{MTU: 1400})(c); c.Restart = "allowed" }, "nic.lan.mtu", model.ClassRestart},
-		"trunks with leave": {func(c *proxmox.CT) { lan(proxmox.CTNIC{Trunks: []string{"6"}})(c); c.Restart = "allowed" }, "nic.lan.trunks", model.ClassRestart},
+		"firewall":          {lan(guest.CTNIC{Firewall: true}), "nic.lan.firewall", model.ClassHot},
+		"rate":              {lan(guest.CTNIC{Rate: 0.5}), "nic.lan.rate", model.ClassHot},
+		"link_down":         {lan(guest.CTNIC{LinkDown: true}), "nic.lan.link_down", model.ClassHot},
+		"ip6":               {lan(guest.CTNIC{IP6: "auto"}), "nic.lan.ip6", model.ClassHot},
+		"mtu":               {lan(guest.CTNIC{MTU: 1400}), "nic.lan.mtu", model.ClassPending},
+		"trunks":            {lan(guest.CTNIC{Trunks: []string{"6"}}), "nic.lan.trunks", model.ClassPending},
+		"mtu with leave":    {func(c *guest.CT) { lan(guest.CTNIC{MTU: 1400})(c); c.Restart = "allowed" }, "nic.lan.mtu", model.ClassRestart},
+		"trunks with leave": {func(c *guest.CT) { lan(guest.CTNIC{Trunks: []string{"6"}})(c); c.Restart = "allowed" }, "nic.lan.trunks", model.ClassRestart},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, w *world) {
@@ -212,9 +212,9 @@ func TestNICOfARunningContainer(t *testing.T) {
 // TestTenthNICOfAContainerWaits: PVE unplugs the first ten only.
 func TestTenthNICOfAContainerWaits(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		ct := w.ct("cache", func(c *proxmox.CT) {
+		ct := w.ct("cache", func(c *guest.CT) {
 			for i := range 11 {
-				c.NICs = append(c.NICs, proxmox.CTNIC{Name: fmt.Sprintf("n%d", i)})
+				c.NICs = append(c.NICs, guest.CTNIC{Name: fmt.Sprintf("n%d", i)})
 			}
 		})
 		w.Apply()
@@ -234,8 +234,8 @@ func TestTenthNICOfAContainerWaits(t *testing.T) {
 func TestTrunkNeedsAVLANAwareBridge(t *testing.T) {
 	for _, v := range versions {
 		inTime(t, pvesim.Config{Version: v}, func(t *testing.T, w *world) {
-			w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Trunks: []string{"7"}}} })
-			w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", Trunks: []string{"7"}}} })
+			w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", Trunks: []string{"7"}}} })
+			w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", Trunks: []string{"7"}}} })
 			failed := w.Run(w.Plan())
 			require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "start failed")
 			require.ErrorContains(t, failed[model.Address{Kind: "ct", Name: "cache"}], "startup for container")
@@ -250,10 +250,10 @@ func TestTrunkNeedsAVLANAwareBridge(t *testing.T) {
 // very many; and doctor finds a bridge that cannot have them.
 func TestTrunksAskForTheirVLANs(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-9", "12"}}} })
-		w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", Trunks: []string{"20"}}} })
-		w.Node("wide", func(v *proxmox.VM) {
-			v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr1", Trunks: []string{"2-4094"}}}
+		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-9", "12"}}} })
+		w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", Trunks: []string{"20"}}} })
+		w.Node("wide", func(v *guest.VM) {
+			v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr1", Trunks: []string{"2-4094"}}}
 		})
 		var network []string
 		for _, g := range w.grants(9) {
@@ -285,9 +285,9 @@ func TestTrunkOfATokenWithItsVLANs(t *testing.T) {
 						}
 					}
 					w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
-					w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-8", "12"}}} })
-					w.ct("cache", func(c *proxmox.CT) {
-						c.NICs = []proxmox.CTNIC{{Name: "lan", VLAN: 5, Trunks: []string{"7", "8", "12"}}}
+					w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-8", "12"}}} })
+					w.ct("cache", func(c *guest.CT) {
+						c.NICs = []guest.CTNIC{{Name: "lan", VLAN: 5, Trunks: []string{"7", "8", "12"}}}
 					})
 					failed := w.Run(w.Plan())
 					if lacks == "" {
@@ -308,15 +308,15 @@ func TestTrunkOfATokenWithItsVLANs(t *testing.T) {
 // TestSeededMachineIsToldOfIPv6: a machine with user_data gets its addresses by its own
 // image, and an edit of them that comes too late is listed.
 func TestSeededMachineIsToldOfIPv6(t *testing.T) {
-	for edit, do := range map[string]func(*proxmox.NIC){
-		"ip6": func(n *proxmox.NIC) { n.IP6 = "fd00::6/64" },
-		"mtu": func(n *proxmox.NIC) { n.MTU = 1300 },
+	for edit, do := range map[string]func(*guest.NIC){
+		"ip6": func(n *guest.NIC) { n.IP6 = "fd00::6/64" },
+		"mtu": func(n *guest.NIC) { n.MTU = 1300 },
 	} {
 		t.Run(edit, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.Node("web-1", func(v *proxmox.VM) {
+				w.Node("web-1", func(v *guest.VM) {
 					v.Agent, v.UserData = false, "#cloud-config\n"
-					v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", IP6: "fd00::5/64", Gateway6: "fd00::1", MTU: 1400}}
+					v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24", IP6: "fd00::5/64", Gateway6: "fd00::1", MTU: 1400}}
 				})
 				w.Apply()
 				w.Converged()

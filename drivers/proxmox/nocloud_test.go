@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -37,8 +37,8 @@ const (
 )
 
 // seeded declares a machine with user_data that was made from a secret.
-func (w *world) seeded(name string, edit func(*proxmox.VM)) *model.Node {
-	n := w.Node(name, func(v *proxmox.VM) {
+func (w *world) seeded(name string, edit func(*guest.VM)) *model.Node {
+	n := w.Node(name, func(v *guest.VM) {
 		v.UserData = userData
 		if edit != nil {
 			edit(v)
@@ -146,8 +146,8 @@ func silent(t *testing.T, w *world, o *wire, plans ...*plan.Plan) {
 func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
-		w.seeded("web-1", func(v *proxmox.VM) {
-			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", IP: "dhcp", MAC: "bc:24:11:00:00:09"}}
+		w.seeded("web-1", func(v *guest.VM) {
+			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", IP: "dhcp", MAC: "bc:24:11:00:00:09"}}
 		})
 		p := w.Apply()
 		require.Len(t, o.order, 1)
@@ -210,7 +210,7 @@ func TestEachMachineIsAnInstanceOfItsOwn(t *testing.T) {
 
 func TestWithoutAgentTheSeedGoesAfterTenMinutes(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.seeded("web-1", func(v *proxmox.VM) { v.Agent = false })
+		w.seeded("web-1", func(v *guest.VM) { v.Agent = false })
 		w.Apply()
 		require.Len(t, seeds(w), 1)
 		w.Converged()
@@ -232,7 +232,7 @@ func TestWithoutAgentTheSeedGoesAfterTenMinutes(t *testing.T) {
 
 func TestStoppedMachineKeepsItsSeed(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.seeded("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.seeded("web-1", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		time.Sleep(time.Hour)
 		w.Converged()
@@ -256,7 +256,7 @@ func TestCloneGetsTheSeedInPlaceOfItsTemplatesDrive(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Contains(t, w.Guest(9000).Config["sata1"], "cloudinit")
 		o := w.tap()
-		w.seeded("web-1", func(v *proxmox.VM) { v.Template, v.Power = "golden", "stopped" })
+		w.seeded("web-1", func(v *guest.VM) { v.Template, v.Power = "golden", "stopped" })
 		w.Apply()
 		c := w.Guest(10000).Config
 		require.Contains(t, c["ide2"], o.order[0])
@@ -278,7 +278,7 @@ func TestCloneGetsTheSeedInPlaceOfItsTemplatesDrive(t *testing.T) {
 // TestLateUserDataIsSaidAndNotDone: cloud-init does not listen twice.
 func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
+		w.Node("open", func(v *guest.VM) { v.UserData = "#cloud-config\n{}\n" })
 		w.seeded("secret", nil)
 		w.Node("plain", nil)
 		w.Apply()
@@ -287,7 +287,7 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 		writes := w.Host.Snapshot().Writes
 
 		w.VM("open").UserData += "# new\n"
-		w.VM("open").NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.77/24"}}
+		w.VM("open").NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.77/24"}}
 		w.VM("secret").UserData += "# new\n"
 		w.VM("plain").UserData = "#cloud-config\n{}\n"
 		p := w.Apply()
@@ -321,10 +321,10 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 // is the first of a new machine.
 func TestNewCardOfASeededMachineHasNoAddressForNobody(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
+		w.Node("open", func(v *guest.VM) { v.UserData = "#cloud-config\n{}\n" })
 		w.Apply()
 		w.Converged()
-		w.VM("open").NICs = []proxmox.NIC{{Name: "first", VLAN: 20}, {Name: "lan", IP: "10.0.0.77/24"}}
+		w.VM("open").NICs = []guest.NIC{{Name: "first", VLAN: 20}, {Name: "lan", IP: "10.0.0.77/24"}}
 		p := w.Apply()
 		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 		require.Equal(t, model.ClassHot, p.Steps[0].Class, "%s", proxmoxtest.Describe(p))
@@ -373,7 +373,7 @@ func listedByKind() []pvesim.Storage {
 
 func TestUserDataIsChecked(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.seeded("web-1", func(v *proxmox.VM) { v.UserData = "password: " + hush })
+		w.seeded("web-1", func(v *guest.VM) { v.UserData = "password: " + hush })
 		_, found := w.Site.Want("father")
 		require.True(t, found.HasErrors())
 		text := fmt.Sprint(found)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -137,7 +137,7 @@ func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool
 	}
 	ready = true
 	o := w.tap()
-	w.seeded("web-1", func(v *proxmox.VM) {
+	w.seeded("web-1", func(v *guest.VM) {
 		if template {
 			v.Template = "golden"
 		}
@@ -218,7 +218,7 @@ func TestADeclaredBootOrderBearsTheSeed(t *testing.T) {
 			t.Run(declared+template, func(t *testing.T) {
 				inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 					w.Template(9000, "golden")
-					w.seeded("web-1", func(v *proxmox.VM) { v.Options, v.Template = map[string]string{"boot": declared}, template })
+					w.seeded("web-1", func(v *guest.VM) { v.Options, v.Template = map[string]string{"boot": declared}, template })
 					w.Apply()
 					g := w.Guest(10000)
 					require.Equal(t, want, g.Config["boot"])
@@ -326,7 +326,7 @@ func TestDocumentsThatTheFilesNameStay(t *testing.T) {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.Template(9000, "golden")
 			w.Root(http.MethodPut, "/nodes/father/qemu/9000/config", url.Values{"cicustom": {"user=local:snippets/a.yaml"}})
-			w.seeded("web-1", func(v *proxmox.VM) {
+			w.seeded("web-1", func(v *guest.VM) {
 				v.Template, v.Options = "golden", map[string]string{}
 				if named != "" {
 					v.Options["cicustom"] = named

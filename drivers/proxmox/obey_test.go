@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -15,7 +15,7 @@ func TestGuestsThatDoNotObey(t *testing.T) {
 	t.Run("no system", func(t *testing.T) {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			down := 200
-			w.Node("db", func(v *proxmox.VM) { v.Startup = &proxmox.Startup{Down: &down} })
+			w.Node("db", func(v *guest.VM) { v.Startup = &guest.Startup{Down: &down} })
 			w.Apply()
 			w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Set(10000, "scsi0", ""); e.Start(10000) })
 			time.Sleep(time.Minute)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -31,7 +31,7 @@ func TestAStorageIsListedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{Storages: []pvesim.Storage{c.storage, disks}}, func(t *testing.T, w *world) {
-				w.Node("web", func(v *proxmox.VM) { v.UserData = "#cloud-config\n" })
+				w.Node("web", func(v *guest.VM) { v.UserData = "#cloud-config\n" })
 				w.Apply()
 				w.Apply() // what a first boot leaves to do
 				before := w.Host.Snapshot().Requests[listing]

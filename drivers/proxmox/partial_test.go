@@ -7,8 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 )
 
 // PVE deals with the keys of one change in the order of a hash, and writes each before it
@@ -25,12 +26,12 @@ func withFull() pvesim.Config {
 }
 
 // someDisks are three, the middle one of which cannot be made.
-func someDisks() []proxmox.Disk {
-	return []proxmox.Disk{{Name: "a", Size: 3}, {Name: "b", Size: 4, Storage: "full"}, {Name: "c", Size: 5}}
+func someDisks() []guest.Disk {
+	return []guest.Disk{{Name: "a", Size: 3}, {Name: "b", Size: 4, Storage: "full"}, {Name: "c", Size: 5}}
 }
 
 // mended puts the disk that could not be made where there is room.
-func mended(v *proxmox.VM) {
+func mended(v *guest.VM) {
 	for i := range v.Disks {
 		if v.Disks[i].Name == "b" {
 			v.Disks[i].Storage = "local-lvm"
@@ -45,7 +46,7 @@ func TestDisksOfAHalfMadeChangeAreNotMadeTwice(t *testing.T) {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, withFull(), func(t *testing.T, w *world) {
 				for i := range machines {
-					w.Node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) { v.Power = power })
+					w.Node(fmt.Sprintf("db-%d", i), func(v *guest.VM) { v.Power = power })
 				}
 				w.Apply()
 				w.Converged()
@@ -77,7 +78,7 @@ func TestHalfMadeClones(t *testing.T) {
 			inTime(t, withFull(), func(t *testing.T, w *world) {
 				w.Template(9000, "golden")
 				for i := range machines {
-					w.Node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
+					w.Node(fmt.Sprintf("db-%d", i), func(v *guest.VM) {
 						v.Template, v.Disks = "golden", someDisks()
 						if sort == "seeded" {
 							v.UserData = "#cloud-config\n{}\n"
@@ -115,11 +116,11 @@ func TestMountPointThatFindsNoRoom(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, withFull(), func(t *testing.T, w *world) {
-				ct := w.ct("cache", func(c *proxmox.CT) { c.Power = power })
+				ct := w.ct("cache", func(c *guest.CT) { c.Power = power })
 				w.Apply()
 				w.Converged()
 				before := len(w.volumesOf("local-lvm", 10000))
-				ct.Disks = []proxmox.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b", Storage: "full"}, {Name: "c", Size: 5, Path: "/c"}}
+				ct.Disks = []guest.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b", Storage: "full"}, {Name: "c", Size: 5, Path: "/c"}}
 				for range 3 {
 					require.Len(t, w.Run(w.Plan()), 1, "%v %v", w.Guest(10000).Config, w.Guest(10000).Pending)
 				}
@@ -139,10 +140,10 @@ func TestMountPointThatFindsNoRoom(t *testing.T) {
 func TestCopyOfAContainerThatFindsNoRoom(t *testing.T) {
 	inTime(t, withFull(), func(t *testing.T, w *world) {
 		w.ctTemplate(9001)
-		w.declare("golden-ct", &proxmox.Template{VMID: 9001})
-		ct := w.ct("cache", func(c *proxmox.CT) {
+		w.declare("golden-ct", &template.Template{VMID: 9001})
+		ct := w.ct("cache", func(c *guest.CT) {
 			c.Template = "golden-ct"
-			c.Disks = []proxmox.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b"}, {Name: "c", Size: 5, Path: "/c", Storage: "full"}}
+			c.Disks = []guest.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b"}, {Name: "c", Size: 5, Path: "/c", Storage: "full"}}
 		})
 		for range 3 {
 			require.Len(t, w.Run(w.Plan()), 1)
@@ -163,8 +164,8 @@ func TestDiskThatLeavesBesideWhatIsRefused(t *testing.T) {
 			t.Run(data+" "+power, func(t *testing.T) {
 				inTime(t, withFull(), func(t *testing.T, w *world) {
 					for i := range machines {
-						w.Node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
-							v.Power, v.Disks = power, []proxmox.Disk{{Name: "a", Size: 3, Remove: data == "removed"}}
+						w.Node(fmt.Sprintf("db-%d", i), func(v *guest.VM) {
+							v.Power, v.Disks = power, []guest.Disk{{Name: "a", Size: 3, Remove: data == "removed"}}
 						})
 					}
 					w.Apply()
@@ -181,7 +182,7 @@ func TestDiskThatLeavesBesideWhatIsRefused(t *testing.T) {
 						v := w.VM(fmt.Sprintf("db-%d", i))
 						v.Options = nil
 						if data == "kept" {
-							v.Disks = []proxmox.Disk{{Name: "a", Size: 3}}
+							v.Disks = []guest.Disk{{Name: "a", Size: 3}}
 						}
 					}
 					w.Apply()

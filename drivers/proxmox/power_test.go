@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -22,7 +22,7 @@ import (
 // restartable makes vm.db, which may be restarted, and lets it come up.
 func restartable(w *world) {
 	w.T.Helper()
-	w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+	w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 	w.Apply()
 	time.Sleep(time.Minute)
 }
@@ -203,7 +203,7 @@ func TestLockFileIsAwaitedOnce(t *testing.T) {
 	}}
 	inTime(t, c, func(t *testing.T, fresh *world) {
 		w = fresh
-		w.windows(func(v *proxmox.VM) { v.Options = nil }) // its disk is made in its size
+		w.windows(func(v *guest.VM) { v.Options = nil }) // its disk is made in its size
 		w.Apply()
 		w.VM("win").Power = "stopped"
 		p := w.Plan()
@@ -301,7 +301,7 @@ func TestHaltedIsReported(t *testing.T) {
 		})
 	}
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup"); e.Start(10000); e.QMP(10000, "prelaunch") })
 		time.Sleep(12 * time.Second)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -20,14 +20,14 @@ import (
 // one is made or moved.
 func TestADiskThatLiesThereGrows(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "local-zfs"}} })
+		w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 2, Storage: "local-zfs"}} })
 		w.Apply()
 		w.Root(http.MethodPut, "/storage/local-zfs", url.Values{"content": {"rootdir"}})
 		w.VM("db").Disks[0].Size = 4
-		w.VM("db").NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr0"}} // so that the host is looked at
+		w.VM("db").NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr0"}} // so that the host is looked at
 		w.Apply()
 		w.Converged()
-		w.VM("db").Disks = append(w.VM("db").Disks, proxmox.Disk{Name: "more", Size: 1, Storage: "local-zfs"})
+		w.VM("db").Disks = append(w.VM("db").Disks, guest.Disk{Name: "more", Size: 1, Storage: "local-zfs"})
 		require.Contains(t, foundIn(w.Plan()), `vm.db is not changed: storage "local-zfs" on node father does not take disks of VMs`)
 	})
 }
@@ -50,10 +50,10 @@ func TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne(t *testing.T) {
 		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 		w.Root(http.MethodPut, "/storage/nas", url.Values{"nodes": {"father"}})
 		w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image).Storage = "nas"
-		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		w.Root(http.MethodPost, "/nodes/father/qemu/10000/migrate", url.Values{"target": {"mother"}})
-		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "nas"}}
+		w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 2, Storage: "nas"}}
 		broken = true
 		p := w.Plan()
 		require.Contains(t, foundIn(p), `there is no storage "nas" on node mother`)

@@ -9,9 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -44,7 +45,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 	}{
 		"a storage that is not there": {
 			func(w *world) {
-				w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Storage: "local-lmv"}} })
+				w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5, Storage: "local-lmv"}} })
 				w.at("vm.db", 7, "disk.data.storage")
 			},
 			[]string{`7 error vm.db is not created: there is no storage "local-lmv" on node father | none of that name is switched on there (did you mean "local-lvm"?)`, "pvesm status"},
@@ -64,7 +65,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"one that does not take container templates": {
 			func(w *world) {
 				w.ct("cache", nil)
-				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*proxmox.Template).Storage = "local-lvm"
+				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*template.Template).Storage = "local-lvm"
 			},
 			[]string{`error template.debian-ct is not created: storage "local-lvm" on node father does not take container templates (vztmpl)`, "ct.cache is not created: it needs template.debian-ct"},
 			nil,
@@ -79,7 +80,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		},
 		"a bridge that is not there": {
 			func(w *world) {
-				w.Node("db", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr7"}} })
+				w.Node("db", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr7"}} })
 				w.at("vm.db", 9, "nic.lan.bridge")
 			},
 			[]string{`9 warning vm.db: node father lists no bridge "vmbr7", without which it does not start | correct the name (did you mean "vmbr0"?)`},
@@ -88,7 +89,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"a MAC address of a guest that runs": {
 			func(w *world) {
 				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
-				w.Node("db", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
+				w.Node("db", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
 				w.at("vm.db", 9, "nic.lan.mac")
 			},
 			[]string{`9 error vm.db is not created: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "stop that first"},
@@ -97,8 +98,8 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"one of a guest that runs, for one that shall not": {
 			func(w *world) {
 				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
-				w.Node("db", func(v *proxmox.VM) {
-					v.Power, v.NICs = "stopped", []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}}
+				w.Node("db", func(v *guest.VM) {
+					v.Power, v.NICs = "stopped", []guest.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}}
 				})
 			},
 			[]string{`warning vm.db: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "this one shall not run now"},
@@ -107,7 +108,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"one of a guest that is stopped": {
 			func(w *world) {
 				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", false)
-				w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
+				w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
 			},
 			[]string{`warning ct.cache: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "stopped now"},
 			[]string{"ct.cache", "template.debian-ct"},
@@ -151,8 +152,8 @@ func TestAnEditIsHeldAgainstTheHost(t *testing.T) {
 				require.Equal(t, before[call], n, call)
 			}
 		}
-		w.VM("db").Disks = []proxmox.Disk{{Name: "root", Storage: "local"}}
-		w.VM("web").NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1"}}
+		w.VM("db").Disks = []guest.Disk{{Name: "root", Storage: "local"}}
+		w.VM("web").NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1"}}
 		p := w.Plan()
 		require.Contains(t, foundIn(p), `error vm.db is not changed: storage "local" on node father does not take disks of VMs`)
 		require.Contains(t, foundIn(p), `warning vm.web: node father lists no bridge "vmbr1"`)
@@ -165,9 +166,9 @@ func TestAnEditIsHeldAgainstTheHost(t *testing.T) {
 // TestWhatCannotBeSeenIsNotCalledMissing: where there is no answer, and no right.
 func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 	lacking := func(w *world) {
-		w.Node("db", func(v *proxmox.VM) {
-			v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Storage: "nowhere"}}
-			v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr7"}}
+		w.Node("db", func(v *guest.VM) {
+			v.Disks = []guest.Disk{{Name: "data", Size: 5, Storage: "nowhere"}}
+			v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr7"}}
 		})
 	}
 	for _, c := range []struct {
@@ -220,9 +221,9 @@ func TestLookingForObstaclesIsBounded(t *testing.T) {
 			}
 		})
 		for i := range 20 {
-			w.Node(fmt.Sprintf("web-%d", i), func(v *proxmox.VM) {
-				v.Disks = []proxmox.Disk{{Name: "data", Size: 1, Storage: fmt.Sprintf("none-%d", i%2)}}
-				v.NICs = []proxmox.NIC{{Name: "lan", Bridge: fmt.Sprintf("vmbr%d", 1+i), MAC: fmt.Sprintf("BC:24:11:00:01:%02X", i)}}
+			w.Node(fmt.Sprintf("web-%d", i), func(v *guest.VM) {
+				v.Disks = []guest.Disk{{Name: "data", Size: 1, Storage: fmt.Sprintf("none-%d", i%2)}}
+				v.NICs = []guest.NIC{{Name: "lan", Bridge: fmt.Sprintf("vmbr%d", 1+i), MAC: fmt.Sprintf("BC:24:11:00:01:%02X", i)}}
 			})
 		}
 		before := total(w)

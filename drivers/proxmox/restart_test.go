@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
@@ -18,7 +18,7 @@ import (
 // stays listed, and restarted when it obeys again.
 func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
 		time.Sleep(time.Minute)
 		w.Host.Edit(func(e *pvesim.Edit) { e.Hang(10000) })
@@ -54,7 +54,7 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 // value does which PVE cannot bring into force.
 func TestRestartsThatChangeNothingEnd(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
 		restarts := 0
 		for range 8 {
@@ -142,8 +142,8 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 // brings into force what waits. PVE calls a container a VM there (LXC/Status.pm, vm_reboot).
 func TestStoppedBeforeItsRestart(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
-		ct := w.ct("cache", func(c *proxmox.CT) { c.Restart = "allowed" })
+		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
+		ct := w.ct("cache", func(c *guest.CT) { c.Restart = "allowed" })
 		w.Apply()
 		time.Sleep(time.Minute)
 		w.VM("db").Cores = 4

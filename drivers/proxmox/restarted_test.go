@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -79,7 +79,7 @@ func TestRestartedInTheMiddleOfATask(t *testing.T) {
 		},
 		"clone": {
 			before: func(w *world) { w.Template(9000, "golden") },
-			change: func(w *world) { w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" }) },
+			change: func(w *world) { w.Node("web-1", func(v *guest.VM) { v.Template = "golden" }) },
 			once:   []string{"qmclone"},
 		},
 		"resize": {
@@ -92,7 +92,7 @@ func TestRestartedInTheMiddleOfATask(t *testing.T) {
 		},
 		"move": {
 			before: func(w *world) { w.Node("web-1", nil) },
-			change: func(w *world) { w.VM("web-1").Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
+			change: func(w *world) { w.VM("web-1").Disks = []guest.Disk{{Name: "root", Storage: "local-zfs"}} },
 			once:   []string{"qmmove"},
 			holds: func(t *testing.T, w *world) {
 				require.Contains(t, w.Guest(10000).Config["scsi0"], "local-zfs:")
@@ -102,7 +102,7 @@ func TestRestartedInTheMiddleOfATask(t *testing.T) {
 			},
 		},
 		"restart": {
-			before: func(w *world) { w.Node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" }) },
+			before: func(w *world) { w.Node("web-1", func(v *guest.VM) { v.Restart = "allowed" }) },
 			change: func(w *world) { w.VM("web-1").Cores = 4 },
 			once:   []string{"qmreboot"},
 			holds: func(t *testing.T, w *world) {
@@ -115,7 +115,7 @@ func TestRestartedInTheMiddleOfATask(t *testing.T) {
 			once:   []string{"qmshutdown"},
 		},
 		"start": {
-			before: func(w *world) { w.Node("web-1", func(v *proxmox.VM) { v.Power = "stopped" }) },
+			before: func(w *world) { w.Node("web-1", func(v *guest.VM) { v.Power = "stopped" }) },
 			change: func(w *world) { w.VM("web-1").Power = "running" },
 			once:   []string{"qmstart"},
 		},
@@ -149,7 +149,7 @@ func TestStoppedInTheMiddleOfARestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
 				inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
-					w.Node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
+					w.Node("web-1", func(v *guest.VM) { v.Restart = "allowed" })
 					w.Apply()
 					time.Sleep(time.Minute)
 					w.VM("web-1").Cores = 4

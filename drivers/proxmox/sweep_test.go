@@ -15,10 +15,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -203,8 +204,8 @@ func TestEveryRequestOfAChangeMayFail(t *testing.T) {
 			func(w *world) {
 				v := w.VM("db")
 				v.Memory, v.Cores, v.Restart, v.Tags = 4096, 4, "allowed", []string{"new"}
-				v.Disks = []proxmox.Disk{{Name: "root", Size: 12, Storage: "local-zfs"}, {Name: "data", Size: 3}}
-				v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", VLAN: 7}}
+				v.Disks = []guest.Disk{{Name: "root", Size: 12, Storage: "local-zfs"}, {Name: "data", Size: 3}}
+				v.NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", VLAN: 7}}
 			},
 			func(w *world) { w.VM("db").Power = "stopped" },
 			func(w *world) {
@@ -274,7 +275,7 @@ func TestEveryRequestOfObjectsMayFail(t *testing.T) {
 			func(w *world) {
 				w.Site.Objects[pool].Spec.(*objects.Pool).Comment = "what earns"
 				w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image).Checksum = "sha256:" + strings.Repeat("ab", 32)
-				w.declare("debian-ct", &proxmox.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
+				w.declare("debian-ct", &template.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
 			},
 			func(w *world) {
 				require.Contains(w.T, w.Host.Snapshot().Pools[0].Comment, "what earns")

@@ -11,9 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -47,13 +48,13 @@ func TestCreateWithPrivilegesThroughAPool(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			inPool(t, version, nil, func(t *testing.T, w *world) {
-				w.declare("tmpl", &proxmox.Template{Image: "debian-12", VMID: 9100})
-				w.Node("one", func(v *proxmox.VM) { v.Tags = []string{"web"} })
-				w.Node("two", func(v *proxmox.VM) { v.Tags, v.Disks = []string{"web"}, []proxmox.Disk{{Name: "data", Size: 2}} })
-				w.Node("copy", func(v *proxmox.VM) { v.Tags, v.Template = []string{"web"}, "tmpl" })
-				w.ct("box", func(c *proxmox.CT) { c.Tags = []string{"web"} })
-				w.ct("boxes", func(c *proxmox.CT) {
-					c.Tags, c.Disks = []string{"web"}, []proxmox.CTDisk{{Name: "data", Size: 2, Path: "/srv"}}
+				w.declare("tmpl", &template.Template{Image: "debian-12", VMID: 9100})
+				w.Node("one", func(v *guest.VM) { v.Tags = []string{"web"} })
+				w.Node("two", func(v *guest.VM) { v.Tags, v.Disks = []string{"web"}, []guest.Disk{{Name: "data", Size: 2}} })
+				w.Node("copy", func(v *guest.VM) { v.Tags, v.Template = []string{"web"}, "tmpl" })
+				w.ct("box", func(c *guest.CT) { c.Tags = []string{"web"} })
+				w.ct("boxes", func(c *guest.CT) {
+					c.Tags, c.Disks = []string{"web"}, []guest.CTDisk{{Name: "data", Size: 2, Path: "/srv"}}
 				})
 				w.Apply()
 				w.Converged()
@@ -71,7 +72,7 @@ func TestCreateWithPrivilegesThroughAPool(t *testing.T) {
 // TestTagsOfACreateCostOneRequest at most, and none where the token has its privileges
 // elsewhere: then they are in the request that creates the guest.
 func TestTagsOfACreateCostOneRequest(t *testing.T) {
-	count := func(pool string, disks ...proxmox.Disk) (puts, all int) {
+	count := func(pool string, disks ...guest.Disk) (puts, all int) {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			if pool != "" {
 				w.Root(http.MethodPost, "/pools", url.Values{"poolid": {pool}})
@@ -80,7 +81,7 @@ func TestTagsOfACreateCostOneRequest(t *testing.T) {
 			}
 			w.Node("first", nil) // with which the image is downloaded
 			w.Apply()
-			w.Node("web-1", func(v *proxmox.VM) { v.Disks = disks })
+			w.Node("web-1", func(v *guest.VM) { v.Disks = disks })
 			p := w.Plan()
 			before := w.Host.Snapshot().Requests
 			require.Empty(t, w.Run(p))
@@ -97,8 +98,8 @@ func TestTagsOfACreateCostOneRequest(t *testing.T) {
 	pooledPuts, pooled := count("ours")
 	require.Equal(t, []int{0, 1}, []int{puts, pooledPuts})
 	require.LessOrEqual(t, pooled, all+2, "the tags, and a look before them")
-	puts, all = count("", proxmox.Disk{Name: "data", Size: 2})
-	pooledPuts, pooled = count("ours", proxmox.Disk{Name: "data", Size: 2})
+	puts, all = count("", guest.Disk{Name: "data", Size: 2})
+	pooledPuts, pooled = count("ours", guest.Disk{Name: "data", Size: 2})
 	require.Equal(t, []int{1, 1}, []int{puts, pooledPuts}, "the volumes are written down anyway")
 	require.Equal(t, all, pooled)
 }
@@ -158,8 +159,8 @@ func TestTagsThatPVEWouldChange(t *testing.T) {
 					if style != "" {
 						w.Root(http.MethodPut, "/cluster/options", url.Values{"tag-style": {style}})
 					}
-					w.Node("web-1", func(v *proxmox.VM) { v.Tags = []string{"zeta", "Prod", "web", "web"} })
-					w.ct("box", func(c *proxmox.CT) { c.Tags = []string{"zeta", "Prod", "prod"} })
+					w.Node("web-1", func(v *guest.VM) { v.Tags = []string{"zeta", "Prod", "web", "web"} })
+					w.ct("box", func(c *guest.CT) { c.Tags = []string{"zeta", "Prod", "prod"} })
 					_, found := w.Site.Want("father")
 					var said []string
 					for _, f := range found {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -24,15 +24,15 @@ func after(t *testing.T, p *plan.Plan, a model.Address) []model.Address {
 func TestARenameTakesItsAddressOver(t *testing.T) {
 	for name, makes := range map[string]func(w *world, name string){
 		"vm, address": func(w *world, name string) {
-			w.Node(name, func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.7/24"}} })
+			w.Node(name, func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.7/24"}} })
 		},
 		"vm, MAC": func(w *world, name string) {
-			w.Node(name, func(v *proxmox.VM) {
-				v.NICs = []proxmox.NIC{{Name: "lan", IP: "dhcp", MAC: "bc:24:11:00:00:07"}}
+			w.Node(name, func(v *guest.VM) {
+				v.NICs = []guest.NIC{{Name: "lan", IP: "dhcp", MAC: "bc:24:11:00:00:07"}}
 			})
 		},
 		"ct, address": func(w *world, name string) {
-			w.ct(name, func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", IP: "10.0.0.7/24"}} })
+			w.ct(name, func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", IP: "10.0.0.7/24"}} })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

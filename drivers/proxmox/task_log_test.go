@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -16,19 +16,19 @@ import (
 func TestTheLogOfATaskSaysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
 		config pvesim.Config
-		nic    proxmox.NIC
+		nic    guest.NIC
 		dark   bool
 		says   string
 	}{
-		"8.4":        {pvesim.Config{Version: "8.4"}, proxmox.NIC{Name: "lan", Bridge: "vmbr7"}, false, "QEMU exited with code 1: bridge 'vmbr7' does not exist (log"},
-		"8.4 unseen": {pvesim.Config{Version: "8.4"}, proxmox.NIC{Name: "lan", Bridge: "vmbr7"}, true, "QEMU exited with code 1 (log: `pvenode task log 'UPID:father:"},
-		"9.2":        {pvesim.Config{}, proxmox.NIC{Name: "lan", Bridge: "vmbr7"}, false, "task qmstart ended with: bridge 'vmbr7' does not exist (log"},
-		"no port":    {pvesim.Config{Address: "10.0.0.1/24"}, proxmox.NIC{Name: "lan", Bridge: "vmbr0", VLAN: 7}, false, "QEMU exited with code 1: no physical interface on bridge 'vmbr0' (log"},
+		"8.4":        {pvesim.Config{Version: "8.4"}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, false, "QEMU exited with code 1: bridge 'vmbr7' does not exist (log"},
+		"8.4 unseen": {pvesim.Config{Version: "8.4"}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, true, "QEMU exited with code 1 (log: `pvenode task log 'UPID:father:"},
+		"9.2":        {pvesim.Config{}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, false, "task qmstart ended with: bridge 'vmbr7' does not exist (log"},
+		"no port":    {pvesim.Config{Address: "10.0.0.1/24"}, guest.NIC{Name: "lan", Bridge: "vmbr0", VLAN: 7}, false, "QEMU exited with code 1: no physical interface on bridge 'vmbr0' (log"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.config)
-			w.Node("web-1", func(v *proxmox.VM) {
-				v.NICs = []proxmox.NIC{c.nic}
+			w.Node("web-1", func(v *guest.VM) {
+				v.NICs = []guest.NIC{c.nic}
 				v.Options = map[string]string{"tpmstate0": "local-lvm:1,version=v2.0"}
 			})
 			if c.dark {

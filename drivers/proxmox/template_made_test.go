@@ -11,10 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -29,12 +31,12 @@ func withTank() pvesim.Config {
 
 // makes declares the template golden, made from the image debian-12.
 func (w *world) makes(storage string) {
-	w.declare("golden", &proxmox.Template{Image: "debian-12", VMID: 9000, Storage: storage})
+	w.declare("golden", &template.Template{Image: "debian-12", VMID: 9000, Storage: storage})
 	w.Site.Objects[goldenAddr].Needs = []model.Address{{Kind: "image", Name: "debian-12"}}
 }
 
-func (w *world) cloned(name, how string) *proxmox.VM {
-	w.Node(name, func(v *proxmox.VM) { v.Template, v.Clone = "golden", how })
+func (w *world) cloned(name, how string) *guest.VM {
+	w.Node(name, func(v *guest.VM) { v.Template, v.Clone = "golden", how })
 	return w.VM(name)
 }
 
@@ -307,7 +309,7 @@ func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 		require.Equal(t, []string{"tank:base-9000-disk-0/vm-10000-disk-0"}, w.volumesOf("tank", 10000)[:1])
 		w.Converged()
 		v.Clone = "full"
-		v.Disks = []proxmox.Disk{{Name: "root", Storage: "tank"}}
+		v.Disks = []guest.Disk{{Name: "root", Storage: "tank"}}
 		place := diag.Range{File: "web.hcl", Start: diag.Pos{Line: 7, Column: 5}}
 		w.Site.Manifests["web"].Nodes[0].Resource.Ranges = []model.AttrRange{{Path: "clone", At: place}}
 		p := w.Plan()
@@ -323,19 +325,19 @@ func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 
 // TestClonesAndTemplatesThatCannotBe are refused before anything is asked of PVE.
 func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
-	for says, edit := range map[string]func(*proxmox.VM, *proxmox.Template){
-		`clone = "link" is not possible`:                      func(v *proxmox.VM, _ *proxmox.Template) { v.Clone = "link" },
-		"clone without template":                              func(v *proxmox.VM, _ *proxmox.Template) { v.Template, v.Image, v.Clone = "", "debian-12", "full" },
-		"lies where its template lies, on tank and not on x":  func(v *proxmox.VM, _ *proxmox.Template) { v.Disks = []proxmox.Disk{{Name: "root", Storage: "x"}} },
-		`template "golden" has no vmid`:                       func(_ *proxmox.VM, t *proxmox.Template) { t.VMID = 0 },
-		`template "golden" does not say what it is`:           func(_ *proxmox.VM, t *proxmox.Template) { t.URL = "https://images.test/x.tar.zst" },
-		"a template from an image has no checksum of its own": func(_ *proxmox.VM, t *proxmox.Template) { t.Checksum = "sha256:" + strings.Repeat("ab", 32) },
+	for says, edit := range map[string]func(*guest.VM, *template.Template){
+		`clone = "link" is not possible`:                      func(v *guest.VM, _ *template.Template) { v.Clone = "link" },
+		"clone without template":                              func(v *guest.VM, _ *template.Template) { v.Template, v.Image, v.Clone = "", "debian-12", "full" },
+		"lies where its template lies, on tank and not on x":  func(v *guest.VM, _ *template.Template) { v.Disks = []guest.Disk{{Name: "root", Storage: "x"}} },
+		`template "golden" has no vmid`:                       func(_ *guest.VM, t *template.Template) { t.VMID = 0 },
+		`template "golden" does not say what it is`:           func(_ *guest.VM, t *template.Template) { t.URL = "https://images.test/x.tar.zst" },
+		"a template from an image has no checksum of its own": func(_ *guest.VM, t *template.Template) { t.Checksum = "sha256:" + strings.Repeat("ab", 32) },
 	} {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 				w.makes("tank")
 				v := w.cloned("web-1", "linked")
-				edit(v, w.Site.Objects[goldenAddr].Spec.(*proxmox.Template))
+				edit(v, w.Site.Objects[goldenAddr].Spec.(*template.Template))
 				_, found := w.Site.Want("father")
 				require.NotZero(t, found.Errors())
 				require.Contains(t, fmt.Sprint(found), says)

@@ -9,9 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -29,18 +30,18 @@ func volumeIDs(w *world, storage string) []string {
 func TestTemplateThatIsOnlyNamed(t *testing.T) {
 	lies := "local:vztmpl/debian-12.tar.zst"
 	for name, c := range map[string]struct {
-		template proxmox.Template
+		template template.Template
 		vm       bool   // a VM is made from it, else a container
 		says     string // "" if all is well
 	}{
-		"volume":               {proxmox.Template{Volume: lies}, false, ""},
-		"volume not there":     {proxmox.Template{Volume: "local:vztmpl/other.tar.zst"}, false, "template.x is not usable: it names volume local:vztmpl/other.tar.zst, and there is no such volume on father"},
-		"container template":   {proxmox.Template{VMID: 9001}, false, ""},
-		"VM template":          {proxmox.Template{VMID: 9000}, true, ""},
-		"nothing there":        {proxmox.Template{VMID: 9999}, false, "ct.n is not created: it needs template.x, which is not usable"},
-		"no template":          {proxmox.Template{VMID: 9002}, false, "it names template 9002, and there is CT 9002, which is not a template"},
-		"a VM for a container": {proxmox.Template{VMID: 9000}, false, "there is VM 9000, of which ct.n cannot be a clone"},
-		"a container for a VM": {proxmox.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
+		"volume":               {template.Template{Volume: lies}, false, ""},
+		"volume not there":     {template.Template{Volume: "local:vztmpl/other.tar.zst"}, false, "template.x is not usable: it names volume local:vztmpl/other.tar.zst, and there is no such volume on father"},
+		"container template":   {template.Template{VMID: 9001}, false, ""},
+		"VM template":          {template.Template{VMID: 9000}, true, ""},
+		"nothing there":        {template.Template{VMID: 9999}, false, "ct.n is not created: it needs template.x, which is not usable"},
+		"no template":          {template.Template{VMID: 9002}, false, "it names template 9002, and there is CT 9002, which is not a template"},
+		"a VM for a container": {template.Template{VMID: 9000}, false, "there is VM 9000, of which ct.n cannot be a clone"},
+		"a container for a VM": {template.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
@@ -51,9 +52,9 @@ func TestTemplateThatIsOnlyNamed(t *testing.T) {
 				})
 				w.declare("x", &c.template)
 				if c.vm {
-					w.Node("n", func(v *proxmox.VM) { v.Template = "x" })
+					w.Node("n", func(v *guest.VM) { v.Template = "x" })
 				} else {
-					w.ct("n", func(v *proxmox.CT) { v.Template = "x" })
+					w.ct("n", func(v *guest.CT) { v.Template = "x" })
 				}
 				before := volumeIDs(w, "local")
 				p := w.Plan()
@@ -111,7 +112,7 @@ func TestTemplateWithNewContent(t *testing.T) {
 		w.Apply()
 		before := w.Guest(10000)
 		url := "https://images.test/debian-12-standard.tar.zst"
-		w.declare("debian-ct", &proxmox.Template{URL: url, Checksum: "sha256:" + strings.Repeat("ab", 32)})
+		w.declare("debian-ct", &template.Template{URL: url, Checksum: "sha256:" + strings.Repeat("ab", 32)})
 		p := w.Apply()
 		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 		require.Equal(t, []string{"file"}, proxmoxtest.Paths(p.Steps[0]))
@@ -123,7 +124,7 @@ func TestTemplateWithNewContent(t *testing.T) {
 
 // TestTemplatesThatCannotBe are refused before anything is asked of PVE.
 func TestTemplatesThatCannotBe(t *testing.T) {
-	for name, c := range map[string]proxmox.Template{
+	for name, c := range map[string]template.Template{
 		"nothing":           {},
 		"two ways":          {VMID: 9000, Volume: "local:vztmpl/x.tar.zst"},
 		"no archive":        {URL: "https://images.test/debian.qcow2"},
@@ -135,7 +136,7 @@ func TestTemplatesThatCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 				w.declare("x", &c)
-				w.ct("n", func(v *proxmox.CT) { v.Template = "x" })
+				w.ct("n", func(v *guest.CT) { v.Template = "x" })
 				_, found := w.Site.Want("father")
 				require.NotZero(t, found.Errors())
 			})
@@ -146,51 +147,51 @@ func TestTemplatesThatCannotBe(t *testing.T) {
 // TestContainersThatCannotBe: what PVE would refuse, or keeps for root@pam, is said
 // of the files.
 func TestContainersThatCannotBe(t *testing.T) {
-	disk := func(d proxmox.CTDisk) func(*proxmox.CT) {
-		return func(c *proxmox.CT) { c.Disks = append(c.Disks, d) }
+	disk := func(d guest.CTDisk) func(*guest.CT) {
+		return func(c *guest.CT) { c.Disks = append(c.Disks, d) }
 	}
-	nic := func(n proxmox.CTNIC) func(*proxmox.CT) {
-		return func(c *proxmox.CT) { n.Name = "lan"; c.NICs = []proxmox.CTNIC{n} }
+	nic := func(n guest.CTNIC) func(*guest.CT) {
+		return func(c *guest.CT) { n.Name = "lan"; c.NICs = []guest.CTNIC{n} }
 	}
-	option := func(k, v string) func(*proxmox.CT) {
-		return func(c *proxmox.CT) { c.Options = map[string]string{k: v} }
+	option := func(k, v string) func(*guest.CT) {
+		return func(c *guest.CT) { c.Options = map[string]string{k: v} }
 	}
-	for says, edit := range map[string]func(*proxmox.CT){
-		"ct without template":                                   func(c *proxmox.CT) { c.Template = "" },
-		"node without size":                                     func(c *proxmox.CT) { c.Preset = "" },
-		`feature "fuse" cannot be set by an API token`:          func(c *proxmox.CT) { c.Features = []string{"nesting", "fuse"} },
-		"features of a privileged container cannot be set":      func(c *proxmox.CT) { c.Features, c.Unprivileged = []string{"nesting"}, false },
+	for says, edit := range map[string]func(*guest.CT){
+		"ct without template":                                   func(c *guest.CT) { c.Template = "" },
+		"node without size":                                     func(c *guest.CT) { c.Preset = "" },
+		`feature "fuse" cannot be set by an API token`:          func(c *guest.CT) { c.Features = []string{"nesting", "fuse"} },
+		"features of a privileged container cannot be set":      func(c *guest.CT) { c.Features, c.Unprivileged = []string{"nesting"}, false },
 		`option "hookscript" cannot be set by an API token`:     option("hookscript", "local:snippets/x"),
 		`option "dev0" cannot be set by an API token`:           option("dev0", "/dev/x"),
 		`option "mp7" has an attribute of its own`:              option("mp7", "local-lvm:1,mp=/x"),
 		`PVE has no option "bwlimit" for a container`:           option("bwlimit", "5"),
 		`PVE refuses tty = "9"`:                                 option("tty", "9"),
-		`disk "data" has no path to be mounted on`:              disk(proxmox.CTDisk{Name: "data", Size: 1}),
-		`disk "data" without a size`:                            disk(proxmox.CTDisk{Name: "data", Path: "/x"}),
-		"the root disk has neither path nor backup":             disk(proxmox.CTDisk{Name: "root", Path: "/x"}),
-		`PVE has no "fast" in mp0`:                              disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"fast": "1"}}),
-		`"size" is set by an attribute`:                         disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"size": "1G"}}),
-		`disk "data" with quotas in an unprivileged container`:  disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"quota": "yes"}}),
-		`PVE refuses timezone = "US/Eastern"`:                   func(c *proxmox.CT) { c.Timezone = "US/Eastern" },
-		"VLAN tag out of range":                                 nic(proxmox.CTNIC{VLAN: 5000}),
-		`"10.0.0.5" is not an address with prefix length`:       nic(proxmox.CTNIC{IP: "10.0.0.5"}),
-		`"10.0.0.5/24" is not an address with prefix length`:    nic(proxmox.CTNIC{IP6: "10.0.0.5/24"}),
-		"gateway 10.9.0.1 is not in the network of 10.0.0.5/24": nic(proxmox.CTNIC{IP: "10.0.0.5/24", Gateway: "10.9.0.1"}),
-		`"fd00::1" is no IPv4 address`:                          nic(proxmox.CTNIC{IP: "10.0.0.5/24", Gateway: "fd00::1"}),
-		`"10.0.0.1" is no IPv6 address`:                         nic(proxmox.CTNIC{IP6: "fd00::5/64", Gateway6: "10.0.0.1"}),
-		"gateway without a static address":                      nic(proxmox.CTNIC{Gateway6: "fd00::1", IP6: "auto"}),
-		"PVE refuses net0":                                      nic(proxmox.CTNIC{Options: map[string]string{"host-managed": "maybe"}}),
-		`"mtu" is set by an attribute`:                          nic(proxmox.CTNIC{Options: map[string]string{"mtu": "1400"}}),
-		"mtu out of range":                                      nic(proxmox.CTNIC{MTU: 63}),
-		"rate out of range":                                     nic(proxmox.CTNIC{Rate: -1}),
-		`"x" is no VLAN`:                                        nic(proxmox.CTNIC{Trunks: []string{"x"}}),
-		`range "2-4" in the trunk of a container`:               nic(proxmox.CTNIC{Trunks: []string{"2-4"}}),
-		"PVE refuses timezone":                                  func(c *proxmox.CT) { c.Timezone = "../x" },
-		"password too short":                                    func(c *proxmox.CT) { c.Password = "abc" },
-		`power = "off" is not possible`:                         func(c *proxmox.CT) { c.Power = "off" },
-		`"a b" is not a tag`:                                    func(c *proxmox.CT) { c.Tags = []string{"a b"} },
-		"description holds an ownership tag":                    func(c *proxmox.CT) { c.Description = "homestak-gitops: {}" },
-		"swap out of range":                                     func(c *proxmox.CT) { c.Swap = -1 },
+		`disk "data" has no path to be mounted on`:              disk(guest.CTDisk{Name: "data", Size: 1}),
+		`disk "data" without a size`:                            disk(guest.CTDisk{Name: "data", Path: "/x"}),
+		"the root disk has neither path nor backup":             disk(guest.CTDisk{Name: "root", Path: "/x"}),
+		`PVE has no "fast" in mp0`:                              disk(guest.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"fast": "1"}}),
+		`"size" is set by an attribute`:                         disk(guest.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"size": "1G"}}),
+		`disk "data" with quotas in an unprivileged container`:  disk(guest.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"quota": "yes"}}),
+		`PVE refuses timezone = "US/Eastern"`:                   func(c *guest.CT) { c.Timezone = "US/Eastern" },
+		"VLAN tag out of range":                                 nic(guest.CTNIC{VLAN: 5000}),
+		`"10.0.0.5" is not an address with prefix length`:       nic(guest.CTNIC{IP: "10.0.0.5"}),
+		`"10.0.0.5/24" is not an address with prefix length`:    nic(guest.CTNIC{IP6: "10.0.0.5/24"}),
+		"gateway 10.9.0.1 is not in the network of 10.0.0.5/24": nic(guest.CTNIC{IP: "10.0.0.5/24", Gateway: "10.9.0.1"}),
+		`"fd00::1" is no IPv4 address`:                          nic(guest.CTNIC{IP: "10.0.0.5/24", Gateway: "fd00::1"}),
+		`"10.0.0.1" is no IPv6 address`:                         nic(guest.CTNIC{IP6: "fd00::5/64", Gateway6: "10.0.0.1"}),
+		"gateway without a static address":                      nic(guest.CTNIC{Gateway6: "fd00::1", IP6: "auto"}),
+		"PVE refuses net0":                                      nic(guest.CTNIC{Options: map[string]string{"host-managed": "maybe"}}),
+		`"mtu" is set by an attribute`:                          nic(guest.CTNIC{Options: map[string]string{"mtu": "1400"}}),
+		"mtu out of range":                                      nic(guest.CTNIC{MTU: 63}),
+		"rate out of range":                                     nic(guest.CTNIC{Rate: -1}),
+		`"x" is no VLAN`:                                        nic(guest.CTNIC{Trunks: []string{"x"}}),
+		`range "2-4" in the trunk of a container`:               nic(guest.CTNIC{Trunks: []string{"2-4"}}),
+		"PVE refuses timezone":                                  func(c *guest.CT) { c.Timezone = "../x" },
+		"password too short":                                    func(c *guest.CT) { c.Password = "abc" },
+		`power = "off" is not possible`:                         func(c *guest.CT) { c.Power = "off" },
+		`"a b" is not a tag`:                                    func(c *guest.CT) { c.Tags = []string{"a b"} },
+		"description holds an ownership tag":                    func(c *guest.CT) { c.Description = "homestak-gitops: {}" },
+		"swap out of range":                                     func(c *guest.CT) { c.Swap = -1 },
 	} {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
@@ -212,7 +213,7 @@ func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
 		_, found := w.Site.Want("father")
 		require.Zero(t, found.Errors())
 		w.ct("cache", nil)
-		own := w.ct("own", func(c *proxmox.CT) { c.Timezone = "Europe/Berlin" })
+		own := w.ct("own", func(c *guest.CT) { c.Timezone = "Europe/Berlin" })
 		w.ct("other", nil)
 		_, found = w.Site.Want("father")
 		found = found.Sorted()
@@ -246,8 +247,8 @@ func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
 func TestAMountPointDetachedByHandComesBack(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-			w.ct("cache", func(c *proxmox.CT) {
-				c.Power, c.Disks = power, []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv"}, {Name: "logs", Size: 2, Path: "/var/log"}}
+			w.ct("cache", func(c *guest.CT) {
+				c.Power, c.Disks = power, []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv"}, {Name: "logs", Size: 2, Path: "/var/log"}}
 			})
 			w.Apply()
 			all, mp := volumesOf(w, 10000), w.Guest(10000).Config["mp0"]
@@ -264,10 +265,10 @@ func TestAMountPointDetachedByHandComesBack(t *testing.T) {
 // TestDisksOfAContainerAreSafe: none is taken for another, and none goes while the
 // container is protected.
 func TestDisksOfAContainerAreSafe(t *testing.T) {
-	data := []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv"}}
+	data := []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv"}}
 	for name, c := range map[string]struct {
 		hand func(*pvesim.Edit, string)
-		file func(*proxmox.CT)
+		file func(*guest.CT)
 		says string
 	}{
 		"detached by hand, beside another volume": {func(e *pvesim.Edit, volume string) {
@@ -276,15 +277,15 @@ func TestDisksOfAContainerAreSafe(t *testing.T) {
 			e.Set(10000, "unused1", "local-lvm:vm-10000-disk-7")
 		}, nil, "`pct set 10000 --mp0 VOLUME,mp=PATH`"},
 		"root detached": {func(e *pvesim.Edit, _ string) { e.Set(10000, "rootfs", "") }, nil, "its root disk is gone"},
-		"shrinks":       {nil, func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 4, Path: "/srv"}} }, "cannot shrink from 5 to 4 GiB"},
-		"moves running": {nil, func(c *proxmox.CT) {
-			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "local-zfs"}}
+		"shrinks":       {nil, func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 4, Path: "/srv"}} }, "cannot shrink from 5 to 4 GiB"},
+		"moves running": {nil, func(c *guest.CT) {
+			c.Disks = []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "local-zfs"}}
 		}, "can only be moved while it is stopped"},
-		"goes, protected": {func(e *pvesim.Edit, _ string) { e.Set(10000, "protection", "1") }, func(c *proxmox.CT) { c.Disks = nil }, "it is protected, and so is its disk data"},
+		"goes, protected": {func(e *pvesim.Edit, _ string) { e.Set(10000, "protection", "1") }, func(c *guest.CT) { c.Disks = nil }, "it is protected, and so is its disk data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
-				ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = data })
+				ct := w.ct("cache", func(c *guest.CT) { c.Disks = data })
 				w.Apply()
 				volume, _, _ := strings.Cut(w.Guest(10000).Config["mp0"], ",")
 				if c.hand != nil {

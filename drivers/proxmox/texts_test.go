@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -18,8 +18,8 @@ import (
 func TestOneCore(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	for name, cores := range map[string]int{"one": 1, "two": 2} {
-		w.Node(name, func(v *proxmox.VM) { v.Preset, v.Cores, v.Memory = "", cores, 512 })
-		w.ct("ct-"+name, func(c *proxmox.CT) { c.Preset, c.Cores, c.Memory = "", cores, 512 })
+		w.Node(name, func(v *guest.VM) { v.Preset, v.Cores, v.Memory = "", cores, 512 })
+		w.ct("ct-"+name, func(c *guest.CT) { c.Preset, c.Cores, c.Memory = "", cores, 512 })
 	}
 	brief := map[string]string{}
 	for _, s := range w.Plan().Steps {
@@ -36,7 +36,7 @@ func TestContentIsSorted(t *testing.T) {
 		w := newWorld(t, pvesim.Config{Storages: []pvesim.Storage{
 			{Name: "local", Type: "dir", Content: order}, {Name: "local-lvm", Type: "lvmthin", Content: []string{"rootdir"}},
 		}})
-		w.Node("web-1", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "root", Storage: "local"}} })
+		w.Node("web-1", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "root", Storage: "local"}} })
 		require.Contains(t, foundIn(w.Plan()), "it takes backup,import,iso,vztmpl: allow it with `pvesm set local --content backup,images,import,iso,vztmpl`")
 		check := said(t, w.examine(nil), "storage local")
 		require.Equal(t, "it does not take images, only backup, import, iso, vztmpl", check.Seen)

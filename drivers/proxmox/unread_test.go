@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -108,9 +108,9 @@ func unreadable(dark *atomic.Bool, path string) func(*http.Request) (int, bool) 
 // TestAnotherVMIDIsARemoval: what keeps a guest from being removed keeps it from being
 // recreated under another VMID.
 func TestAnotherVMIDIsARemoval(t *testing.T) {
-	for word, edit := range map[string]func(*model.Node, *proxmox.VM){
-		"decommission": func(n *model.Node, _ *proxmox.VM) { n.Decomm = &model.Decomm{Policy: "requires_migration_first"} },
-		"protected":    func(_ *model.Node, v *proxmox.VM) { v.Protection = true },
+	for word, edit := range map[string]func(*model.Node, *guest.VM){
+		"decommission": func(n *model.Node, _ *guest.VM) { n.Decomm = &model.Decomm{Policy: "requires_migration_first"} },
+		"protected":    func(_ *model.Node, v *guest.VM) { v.Protection = true },
 	} {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			n := w.Node("web-1", nil)

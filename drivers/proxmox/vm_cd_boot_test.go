@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -48,7 +48,7 @@ func TestBootOrderOfDrivesThatGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.iso("local:iso/a.iso", "local:iso/b.iso")
-				w.Node("win", func(v *proxmox.VM) { v.Restart = c.restart })
+				w.Node("win", func(v *guest.VM) { v.Restart = c.restart })
 				for _, options := range c.lives {
 					w.VM("win").Options = options
 					w.Apply()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -41,7 +41,7 @@ func TestCDDrivesThatCannotBe(t *testing.T) {
 		{"boot", "order=scsi0;ide0", "options.boot names ide0, where no drive is"},
 	} {
 		w := newWorld(t, pvesim.Config{})
-		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{c.slot: c.value, "machine": "q35"} })
+		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{c.slot: c.value, "machine": "q35"} })
 		_, found := w.Site.Want("father")
 		require.NotZero(t, found.Errors(), "%v", c)
 		require.Contains(t, everyWord(found), c.want, "%v", c)
@@ -50,13 +50,13 @@ func TestCDDrivesThatCannotBe(t *testing.T) {
 
 // TestBlankIsSaid: a machine whose image was forgotten is none that is installed by hand.
 func TestBlankIsSaid(t *testing.T) {
-	for want, edit := range map[string]func(*proxmox.VM){
-		"vm without image or template":         func(v *proxmox.VM) { v.Disks = nil },
-		"blank = true":                         func(v *proxmox.VM) { v.Disks[0].Blank = false },
-		"blank on a root disk that is made of": func(v *proxmox.VM) { v.Image = "debian-12" },
-		"blank on disk \"data\"":               func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "data", Size: 1, Blank: true}) },
-		"a blank root disk without a size":     func(v *proxmox.VM) { v.Preset, v.Cores, v.Memory, v.Disks[0].Size = "", 1, 512, 0 },
-		"clone without template":               func(v *proxmox.VM) { v.Clone = "full" },
+	for want, edit := range map[string]func(*guest.VM){
+		"vm without image or template":         func(v *guest.VM) { v.Disks = nil },
+		"blank = true":                         func(v *guest.VM) { v.Disks[0].Blank = false },
+		"blank on a root disk that is made of": func(v *guest.VM) { v.Image = "debian-12" },
+		"blank on disk \"data\"":               func(v *guest.VM) { v.Disks = append(v.Disks, guest.Disk{Name: "data", Size: 1, Blank: true}) },
+		"a blank root disk without a size":     func(v *guest.VM) { v.Preset, v.Cores, v.Memory, v.Disks[0].Size = "", 1, 512, 0 },
+		"clone without template":               func(v *guest.VM) { v.Clone = "full" },
 	} {
 		w := newWorld(t, pvesim.Config{})
 		w.windows(edit)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
@@ -33,10 +34,10 @@ func (w *world) iso(volids ...string) {
 
 // windows declares a machine that is installed by hand: a blank disk, an ISO to install
 // from, and a second one with drivers.
-func (w *world) windows(edit func(*proxmox.VM)) {
-	w.Node("win", func(v *proxmox.VM) {
+func (w *world) windows(edit func(*guest.VM)) {
+	w.Node("win", func(v *guest.VM) {
 		v.Image, v.Agent = "", false
-		v.Disks = []proxmox.Disk{{Name: "root", Size: 64, Blank: true}}
+		v.Disks = []guest.Disk{{Name: "root", Size: 64, Blank: true}}
 		v.Options = map[string]string{
 			"bios": "ovmf", "machine": "q35", "ostype": "win11", "vga": "qxl", "efidisk0": "local-lvm:1,efitype=4m,pre-enrolled-keys=1",
 			"tpmstate0": "local-lvm:1,version=v2.0", "ide0": "local:iso/win11.iso,media=cdrom", "sata0": "media=cdrom,file=local:iso/virtio.iso",
@@ -107,7 +108,7 @@ func TestMediumChangesHot(t *testing.T) {
 			t.Run(slot+" "+boot, func(t *testing.T) {
 				inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 					w.iso("local:iso/a.iso", "local:iso/b.iso")
-					w.Node("web-1", func(v *proxmox.VM) {
+					w.Node("web-1", func(v *guest.VM) {
 						v.Restart, v.Options = "allowed", map[string]string{slot: "local:iso/a.iso,media=cdrom"}
 						if boot != "" {
 							v.Options["boot"] = boot
@@ -142,8 +143,8 @@ func TestMediumChangesHot(t *testing.T) {
 func TestForeignCDDriveIsLeftAlone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/a.iso", "local:iso/b.iso")
-		w.Node("web-1", func(v *proxmox.VM) {
-			v.Power, v.Disks = "stopped", []proxmox.Disk{{Name: "data", Size: 1, Bus: "sata"}}
+		w.Node("web-1", func(v *guest.VM) {
+			v.Power, v.Disks = "stopped", []guest.Disk{{Name: "data", Size: 1, Bus: "sata"}}
 		})
 		w.Apply()
 		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ide1", "local:iso/a.iso,media=cdrom,size=374K") })
@@ -171,7 +172,7 @@ func TestForeignCDDriveIsLeftAlone(t *testing.T) {
 // TestDiskBesideCDDrives: disks take the slots that the files give to no CD drive.
 func TestDiskBesideCDDrives(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.windows(func(v *proxmox.VM) {
+		w.windows(func(v *guest.VM) {
 			v.Power, v.Options = "stopped", map[string]string{"scsi0": "none,media=cdrom", "sata0": "none,media=cdrom"}
 		})
 		w.Apply()
@@ -179,7 +180,7 @@ func TestDiskBesideCDDrives(t *testing.T) {
 		w.Converged()
 		v := w.VM("win")
 		v.Options["sata1"] = "none,media=cdrom"
-		v.Disks = append(v.Disks, proxmox.Disk{Name: "data", Size: 1, Bus: "sata"})
+		v.Disks = append(v.Disks, guest.Disk{Name: "data", Size: 1, Bus: "sata"})
 		w.Apply()
 		w.Converged()
 		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["sata1"])
@@ -194,7 +195,7 @@ func TestImageInADrive(t *testing.T) {
 		addr := model.Address{Kind: "image", Name: "drivers"}
 		iso := &objects.Image{URL: "https://images.test/virtio-win.iso", Checksum: "sha256:" + strings.Repeat("a", 64)}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: iso}
-		w.windows(func(v *proxmox.VM) { v.Options = map[string]string{"sata0": "drivers,media=cdrom"} })
+		w.windows(func(v *guest.VM) { v.Options = map[string]string{"sata0": "drivers,media=cdrom"} })
 		_, found := w.Site.Want("father")
 		require.Contains(t, fmt.Sprint(found), "named without a reference")
 		w.Site.Manifests["web"].Nodes[0].Resource.Needs = []model.Address{addr}
@@ -223,12 +224,12 @@ func TestCDDriveSurvivesEveryFault(t *testing.T) {
 		}})
 		w.iso("local:iso/win11.iso", "local:iso/virtio.iso")
 		ready = true
-		w.windows(func(v *proxmox.VM) { v.Power = "stopped" })
+		w.windows(func(v *guest.VM) { v.Power = "stopped" })
 		settle(w)
 		v := w.VM("win")
 		v.Options["ide0"] = "none,media=cdrom"
 		delete(v.Options, "sata0")
-		v.Disks = append(v.Disks, proxmox.Disk{Name: "data", Size: 1, Bus: "sata"})
+		v.Disks = append(v.Disks, guest.Disk{Name: "data", Size: 1, Bus: "sata"})
 		settle(w)
 		v.Power, v.Options["ide0"] = "running", "local:iso/virtio.iso,media=cdrom"
 		settle(w)
@@ -264,7 +265,7 @@ func TestRandomCDDrivesConverge(t *testing.T) {
 		running := rapid.Bool().Draw(rt, "running")
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.iso("local:iso/a.iso", "local:iso/b.iso")
-			w.Node("win", func(v *proxmox.VM) {
+			w.Node("win", func(v *guest.VM) {
 				v.Restart = "allowed"
 				if !running {
 					v.Power = "stopped"
@@ -290,7 +291,7 @@ func TestRandomCDDrivesConverge(t *testing.T) {
 func TestMachineOfWindowsIsPinned(t *testing.T) {
 	for declared, other := range map[string]string{"q35": "pc", "pc": "q35", "q35,viommu=virtio": "q35", "q35,enable-s3=0": "q35,enable-s3=1"} {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-			w.windows(func(v *proxmox.VM) {
+			w.windows(func(v *guest.VM) {
 				v.Power, v.Options = "stopped", map[string]string{"machine": declared, "ostype": "win11"}
 			})
 			w.Apply()
@@ -310,13 +311,13 @@ func TestCDDriveOfATemplate(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/a.iso")
 		w.Template(9000, "golden")
-		w.Node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *guest.VM) {
 			v.Template, v.Options = "golden", map[string]string{"ide0": "local:iso/a.iso,media=cdrom", "boot": "order=scsi0;ide0;net0"}
 		})
 		w.Apply()
 		w.Converged()
 		require.Equal(t, "local:iso/a.iso", file(w.Guest(10000).Config["ide0"]))
-		w.Node("web-2", func(v *proxmox.VM) {
+		w.Node("web-2", func(v *guest.VM) {
 			v.Template, v.Options = "golden", map[string]string{"scsi0": "none,media=cdrom"}
 		})
 		failed := w.Run(w.Plan())
@@ -327,7 +328,7 @@ func TestCDDriveOfATemplate(t *testing.T) {
 // TestCDDrivesAskForLittle: the drive itself, and the right to see the image.
 func TestCDDrivesAskForLittle(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.windows(func(v *proxmox.VM) {
+	w.windows(func(v *guest.VM) {
 		v.Options = map[string]string{"ide0": "isos:iso/x.iso,media=cdrom", "sata0": "none,media=cdrom"}
 	})
 	want, found := w.Site.Want("father")

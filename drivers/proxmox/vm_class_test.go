@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -19,48 +19,48 @@ import (
 
 // edit is one change of a declared guest, and the PVE keys that it goes into.
 type edit struct {
-	do   func(*proxmox.VM)
+	do   func(*guest.VM)
 	keys []string
 	seed bool // for cloud-init: PVE has nothing pending, the guest reads it when it boots
 }
 
 func option(key, value string) edit {
-	return edit{do: func(v *proxmox.VM) { v.Options[key] = value }, keys: []string{key}}
+	return edit{do: func(v *guest.VM) { v.Options[key] = value }, keys: []string{key}}
 }
 
 func without(key string) edit {
-	return edit{do: func(v *proxmox.VM) { delete(v.Options, key) }, keys: []string{key}}
+	return edit{do: func(v *guest.VM) { delete(v.Options, key) }, keys: []string{key}}
 }
 
 // edits are changes of the guest that edited declares.
 func edits() map[string]edit {
-	nic := func(n proxmox.NIC) func(*proxmox.VM) {
-		return func(v *proxmox.VM) { v.NICs = []proxmox.NIC{n} }
+	nic := func(n guest.NIC) func(*guest.VM) {
+		return func(v *guest.VM) { v.NICs = []guest.NIC{n} }
 	}
 	out := map[string]edit{
-		"cores": {do: func(v *proxmox.VM) { v.Cores = 4 }, keys: []string{"cores"}}, "sockets": {do: func(v *proxmox.VM) { v.Sockets = 2 }, keys: []string{"sockets"}}, "memory": {do: func(v *proxmox.VM) { v.Memory = 4096 }, keys: []string{"memory"}},
-		"agent": {do: func(v *proxmox.VM) { v.Agent = false }, keys: []string{"agent"}}, "tags": {do: func(v *proxmox.VM) { v.Tags = []string{"x"} }, keys: []string{"tags"}},
-		"description": {do: func(v *proxmox.VM) { v.Description = "x" }, keys: []string{"description"}}, "onboot": {do: func(v *proxmox.VM) { v.OnBoot = true }, keys: []string{"onboot"}},
-		"protection": {do: func(v *proxmox.VM) { v.Protection = true }, keys: []string{"protection"}},
-		"vlan":       {do: nic(proxmox.NIC{Name: "lan", VLAN: 5}), keys: []string{"net0"}}, "mac": {do: nic(proxmox.NIC{Name: "lan", MAC: "BC:24:11:00:00:07"}), keys: []string{"net0"}, seed: true},
-		"ip":          {do: nic(proxmox.NIC{Name: "lan", IP: "10.0.0.9/24"}), keys: []string{"ipconfig0"}, seed: true},
-		"model":       {do: nic(proxmox.NIC{Name: "lan", Model: "e1000"}), keys: []string{"net0"}},
-		"firewall":    {do: nic(proxmox.NIC{Name: "lan", Firewall: true}), keys: []string{"net0"}},
-		"mtu":         {do: nic(proxmox.NIC{Name: "lan", MTU: 1400}), keys: []string{"net0"}},
-		"bridge mtu":  {do: nic(proxmox.NIC{Name: "lan", MTU: 1}), keys: []string{"net0"}},
-		"queues":      {do: nic(proxmox.NIC{Name: "lan", Queues: 4}), keys: []string{"net0"}},
-		"rate":        {do: nic(proxmox.NIC{Name: "lan", Rate: 12.5}), keys: []string{"net0"}},
-		"link down":   {do: nic(proxmox.NIC{Name: "lan", LinkDown: true}), keys: []string{"net0"}},
-		"trunks":      {do: nic(proxmox.NIC{Name: "lan", Trunks: []string{"20-29", "5"}}), keys: []string{"net0"}},
-		"all of nic":  {do: nic(proxmox.NIC{Name: "lan", VLAN: 7, Queues: 2, Rate: 1, Firewall: true, Trunks: []string{"5"}}), keys: []string{"net0"}},
-		"ip6":         {do: nic(proxmox.NIC{Name: "lan", IP6: "fd00::9/64", Gateway6: "fd00::1"}), keys: []string{"ipconfig0"}, seed: true},
-		"nic added":   {do: func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz"}} }, keys: []string{"net1"}},
-		"disk added":  {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1}) }, keys: []string{"scsi2"}},
-		"virtio disk": {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1, Bus: "virtio"}) }, keys: []string{"virtio0"}},
-		"sata disk":   {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1, Bus: "sata"}) }, keys: []string{"sata0"}},
-		"disk gone":   {do: func(v *proxmox.VM) { v.Disks = nil }, keys: []string{"scsi1"}}, "disk grown": {do: func(v *proxmox.VM) { v.Disks[0].Size = 6 }, keys: []string{"scsi1"}},
+		"cores": {do: func(v *guest.VM) { v.Cores = 4 }, keys: []string{"cores"}}, "sockets": {do: func(v *guest.VM) { v.Sockets = 2 }, keys: []string{"sockets"}}, "memory": {do: func(v *guest.VM) { v.Memory = 4096 }, keys: []string{"memory"}},
+		"agent": {do: func(v *guest.VM) { v.Agent = false }, keys: []string{"agent"}}, "tags": {do: func(v *guest.VM) { v.Tags = []string{"x"} }, keys: []string{"tags"}},
+		"description": {do: func(v *guest.VM) { v.Description = "x" }, keys: []string{"description"}}, "onboot": {do: func(v *guest.VM) { v.OnBoot = true }, keys: []string{"onboot"}},
+		"protection": {do: func(v *guest.VM) { v.Protection = true }, keys: []string{"protection"}},
+		"vlan":       {do: nic(guest.NIC{Name: "lan", VLAN: 5}), keys: []string{"net0"}}, "mac": {do: nic(guest.NIC{Name: "lan", MAC: "BC:24:11:00:00:07"}), keys: []string{"net0"}, seed: true},
+		"ip":          {do: nic(guest.NIC{Name: "lan", IP: "10.0.0.9/24"}), keys: []string{"ipconfig0"}, seed: true},
+		"model":       {do: nic(guest.NIC{Name: "lan", Model: "e1000"}), keys: []string{"net0"}},
+		"firewall":    {do: nic(guest.NIC{Name: "lan", Firewall: true}), keys: []string{"net0"}},
+		"mtu":         {do: nic(guest.NIC{Name: "lan", MTU: 1400}), keys: []string{"net0"}},
+		"bridge mtu":  {do: nic(guest.NIC{Name: "lan", MTU: 1}), keys: []string{"net0"}},
+		"queues":      {do: nic(guest.NIC{Name: "lan", Queues: 4}), keys: []string{"net0"}},
+		"rate":        {do: nic(guest.NIC{Name: "lan", Rate: 12.5}), keys: []string{"net0"}},
+		"link down":   {do: nic(guest.NIC{Name: "lan", LinkDown: true}), keys: []string{"net0"}},
+		"trunks":      {do: nic(guest.NIC{Name: "lan", Trunks: []string{"20-29", "5"}}), keys: []string{"net0"}},
+		"all of nic":  {do: nic(guest.NIC{Name: "lan", VLAN: 7, Queues: 2, Rate: 1, Firewall: true, Trunks: []string{"5"}}), keys: []string{"net0"}},
+		"ip6":         {do: nic(guest.NIC{Name: "lan", IP6: "fd00::9/64", Gateway6: "fd00::1"}), keys: []string{"ipconfig0"}, seed: true},
+		"nic added":   {do: func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz"}} }, keys: []string{"net1"}},
+		"disk added":  {do: func(v *guest.VM) { v.Disks = append(v.Disks, guest.Disk{Name: "more", Size: 1}) }, keys: []string{"scsi2"}},
+		"virtio disk": {do: func(v *guest.VM) { v.Disks = append(v.Disks, guest.Disk{Name: "more", Size: 1, Bus: "virtio"}) }, keys: []string{"virtio0"}},
+		"sata disk":   {do: func(v *guest.VM) { v.Disks = append(v.Disks, guest.Disk{Name: "more", Size: 1, Bus: "sata"}) }, keys: []string{"sata0"}},
+		"disk gone":   {do: func(v *guest.VM) { v.Disks = nil }, keys: []string{"scsi1"}}, "disk grown": {do: func(v *guest.VM) { v.Disks[0].Size = 6 }, keys: []string{"scsi1"}},
 		"cpulimit gone": without("cpulimit"), "balloon gone": without("balloon"), "tablet gone": without("tablet"), "usb gone": without("usb1"), "vga gone": without("vga"),
-		"ciupgrade": {do: func(v *proxmox.VM) { v.Options["ciupgrade"] = "1" }, keys: []string{"ciupgrade"}, seed: true},
+		"ciupgrade": {do: func(v *guest.VM) { v.Options["ciupgrade"] = "1" }, keys: []string{"ciupgrade"}, seed: true},
 	}
 	for key, val := range map[string]string{
 		"cpu": "host", "numa": "1", "bios": "ovmf", "machine": "q35", "ostype": "l24", "scsihw": "lsi", "vga": "std", "boot": "order=scsi0", "acpi": "0", "kvm": "0",
@@ -81,9 +81,9 @@ func edits() map[string]edit {
 func edited(w *world, hotplug, restart, power string) {
 	w.vlanAware("vmbr0")
 	w.iso("local:iso/a.iso")
-	w.Node("web-1", func(v *proxmox.VM) {
+	w.Node("web-1", func(v *guest.VM) {
 		v.Power, v.Restart = power, restart
-		v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
+		v.Disks, v.NICs = []guest.Disk{{Name: "data", Size: 5}}, []guest.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
 		v.Options = map[string]string{"cpulimit": "1", "balloon": "512", "tablet": "0", "usb1": "spice", "vga": "virtio"}
 		if hotplug != "" {
 			v.Options["hotplug"] = hotplug
@@ -273,12 +273,12 @@ func TestSeedingWaitsForABoot(t *testing.T) {
 func TestMovedDigestMeansLookAgain(t *testing.T) {
 	const other = "local-lvm:vm-10000-disk-9,size=5G"
 	for what, of := range map[string]struct {
-		do         func(*proxmox.VM)
+		do         func(*guest.VM)
 		key, value string // what we look at
 	}{
-		"/config":    {func(v *proxmox.VM) { v.Cores = 4 }, "cores", "7"},
-		"/resize":    {func(v *proxmox.VM) { v.Disks[0].Size = 7 }, "scsi1", other},
-		"/move_disk": {func(v *proxmox.VM) { v.Disks[0].Storage = "local-zfs" }, "scsi1", other},
+		"/config":    {func(v *guest.VM) { v.Cores = 4 }, "cores", "7"},
+		"/resize":    {func(v *guest.VM) { v.Disks[0].Size = 7 }, "scsi1", other},
+		"/move_disk": {func(v *guest.VM) { v.Disks[0].Storage = "local-zfs" }, "scsi1", other},
 	} {
 		for name, c := range map[string]struct {
 			key, value string

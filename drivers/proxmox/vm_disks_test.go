@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -30,9 +30,9 @@ func TestDetachedDiskComesBack(t *testing.T) {
 		for _, hotplug := range []string{"disk", "network"} { // without disk a running guest lets go at its restart only
 			t.Run(power+" "+hotplug, func(t *testing.T) {
 				inTime(t, twoStorages(), func(t *testing.T, w *world) {
-					w.Node("db", func(v *proxmox.VM) {
+					w.Node("db", func(v *guest.VM) {
 						v.Power, v.Options = power, map[string]string{"hotplug": hotplug}
-						v.Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+						v.Disks = []guest.Disk{{Name: "data", Size: 5}}
 					})
 					w.Apply()
 					volume, all := file(w.Guest(10000).Config["scsi1"]), volumesOf(w, 10000)
@@ -43,7 +43,7 @@ func TestDetachedDiskComesBack(t *testing.T) {
 					w.VM("db").Tags = []string{"a"} // the ownership tag is written without forgetting it
 					w.Apply()
 
-					w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+					w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 5}}
 					w.Apply()
 					w.Converged()
 					require.Equal(t, all, volumesOf(w, 10000))
@@ -55,7 +55,7 @@ func TestDetachedDiskComesBack(t *testing.T) {
 					w.Apply()
 					w.VM("db").Power = "stopped"
 					w.Apply()
-					w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Storage: "local-zfs"}} // and it may come back bigger, elsewhere
+					w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 8, Storage: "local-zfs"}} // and it may come back bigger, elsewhere
 					w.Apply()
 					w.Converged()
 					require.Len(t, volumesOf(w, 10000), len(all))
@@ -72,9 +72,9 @@ func TestRemovedDiskTakesItsData(t *testing.T) {
 	for _, hotplug := range []string{"disk", "network"} {
 		t.Run(hotplug, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.Node("db", func(v *proxmox.VM) {
+				w.Node("db", func(v *guest.VM) {
 					v.Options = map[string]string{"hotplug": hotplug}
-					v.Disks = []proxmox.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2}}
+					v.Disks = []guest.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2}}
 				})
 				w.Apply()
 				w.VM("db").Disks[0].Remove = true
@@ -125,8 +125,8 @@ func nonZero(s plan.Step) []string {
 // TestBusesOfDisks: each has its own slots, and a disk stays where it is.
 func TestBusesOfDisks(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) {
-			v.Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}, {Name: "a", Size: 1, Bus: "sata"}, {Name: "b", Size: 2}}
+		w.Node("db", func(v *guest.VM) {
+			v.Disks = []guest.Disk{{Name: "root", Bus: "virtio"}, {Name: "a", Size: 1, Bus: "sata"}, {Name: "b", Size: 2}}
 		})
 		w.Apply()
 		w.Converged()
@@ -168,14 +168,14 @@ func diskStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	settle(w)
 	made = true
 	for i, chapter := range []struct {
-		disks   []proxmox.Disk
+		disks   []guest.Disk
 		volumes int
 	}{
-		{[]proxmox.Disk{{Name: "data", Size: 2}}, 3},
-		{[]proxmox.Disk{{Name: "data", Size: 4}, {Name: "logs", Size: 1, Remove: true}}, 4},
-		{[]proxmox.Disk{{Name: "data", Size: 4, Storage: "local-zfs"}, {Name: "logs", Size: 1, Remove: true}}, 4},
+		{[]guest.Disk{{Name: "data", Size: 2}}, 3},
+		{[]guest.Disk{{Name: "data", Size: 4}, {Name: "logs", Size: 1, Remove: true}}, 4},
+		{[]guest.Disk{{Name: "data", Size: 4, Storage: "local-zfs"}, {Name: "logs", Size: 1, Remove: true}}, 4},
 		{nil, 3},
-		{[]proxmox.Disk{{Name: "data", Size: 5}}, 3},
+		{[]guest.Disk{{Name: "data", Size: 5}}, 3},
 	} {
 		w.VM("db").Disks = chapter.disks
 		settle(w)
@@ -190,10 +190,10 @@ func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()
-		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}}
+		w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 5, Bus: "sata"}}
 		w.Apply()
 		require.NotContains(t, w.Guest(10000).Config, "sata0", "it can only be plugged in while the guest is off")
-		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 9, Bus: "sata"}}
+		w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 9, Bus: "sata"}}
 		p := w.Plan()
 		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.NotEmpty(t, p.Pending)
@@ -209,14 +209,14 @@ func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
 // until then PVE neither grows nor moves it.
 func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
+		w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
 		w.Apply()
 		all := volumesOf(w, 10000)
 		w.VM("db").Disks = nil
 		w.Apply()
 		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
 		w.Apply() // PVE lets go of it as it starts the guest
-		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Bus: "sata", Storage: "local-zfs"}}
+		w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 8, Bus: "sata", Storage: "local-zfs"}}
 		w.Apply()
 		require.Contains(t, w.Guest(10000).Pending, "sata0")
 		require.Equal(t, all, volumesOf(w, 10000))
@@ -234,9 +234,9 @@ func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
 // order that is not there.
 func TestABootOrderMayNameADiskThatIsMade(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
-		w.VM("db").Disks = []proxmox.Disk{{Name: "root"}, {Name: "data", Size: 3}}
+		w.VM("db").Disks = []guest.Disk{{Name: "root"}, {Name: "data", Size: 3}}
 		w.VM("db").Options = map[string]string{"boot": "order=scsi0;scsi1"}
 		w.Apply()
 		w.Converged()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -47,11 +48,11 @@ func index(key string) string {
 // fullHouse declares a stopped guest that has every option and every attribute.
 func fullHouse(w *world) {
 	order := 3
-	w.Node("web-1", func(v *proxmox.VM) {
+	w.Node("web-1", func(v *guest.VM) {
 		v.Power, v.Options = "stopped", map[string]string{}
-		v.Tags, v.Description, v.OnBoot, v.Startup = []string{"Web", "prod"}, "notes \n", true, &proxmox.Startup{Order: &order}
-		v.Disks = []proxmox.Disk{{Name: "a", Size: 1}, {Name: "b", Size: 1, Bus: "virtio"}, {Name: "c", Size: 1, Bus: "sata", Remove: true}}
-		v.NICs = []proxmox.NIC{fullNIC(), {Name: "dmz", IP: "dhcp"}}
+		v.Tags, v.Description, v.OnBoot, v.Startup = []string{"Web", "prod"}, "notes \n", true, &guest.Startup{Order: &order}
+		v.Disks = []guest.Disk{{Name: "a", Size: 1}, {Name: "b", Size: 1, Bus: "virtio"}, {Name: "c", Size: 1, Bus: "sata", Remove: true}}
+		v.NICs = []guest.NIC{fullNIC(), {Name: "dmz", IP: "dhcp"}}
 		for key, val := range everyOption {
 			if val.declared != "" {
 				v.Options[index(key)] = val.declared
@@ -138,9 +139,9 @@ func TestEveryKeyChangedByHandIsFound(t *testing.T) {
 func TestAttributesChangedByHandAreFound(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		order := 2
-		w.Node("web-1", func(v *proxmox.VM) {
-			v.Power, v.OnBoot, v.Protection, v.Tags, v.Startup = "stopped", true, true, []string{"web"}, &proxmox.Startup{Order: &order}
-			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "BC:24:11:00:00:09", VLAN: 5}}
+		w.Node("web-1", func(v *guest.VM) {
+			v.Power, v.OnBoot, v.Protection, v.Tags, v.Startup = "stopped", true, true, []string{"web"}, &guest.Startup{Order: &order}
+			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "BC:24:11:00:00:09", VLAN: 5}}
 		})
 		w.Apply()
 		for _, c := range []struct{ key, byHand, path string }{
@@ -177,9 +178,9 @@ func TestAttributesChangedByHandAreFound(t *testing.T) {
 func TestOtherSpellingsOnTheHost(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		order, down := 3, 20
-		w.Node("web-1", func(v *proxmox.VM) {
-			v.Description, v.Tags, v.Startup = "notes", []string{"web", "prod"}, &proxmox.Startup{Order: &order, Down: &down}
-			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "bc:24:11:00:00:09"}}
+		w.Node("web-1", func(v *guest.VM) {
+			v.Description, v.Tags, v.Startup = "notes", []string{"web", "prod"}, &guest.Startup{Order: &order, Down: &down}
+			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "bc:24:11:00:00:09"}}
 		})
 		w.Site.DNS = []string{"10.0.0.1", "10.0.0.2"}
 		w.Apply()
@@ -202,7 +203,7 @@ func TestOtherSpellingsOnTheHost(t *testing.T) {
 // TestStateDrivesAreOrderedOnce, moved with their content, and never recreated.
 func TestStateDrivesAreOrderedOnce(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *guest.VM) {
 			v.Options = map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m", "tpmstate0": "local-lvm:1,version=v2.0"}
 		})
 		w.Apply()
@@ -238,7 +239,7 @@ func TestCloneKeepsItsStateDrives(t *testing.T) {
 			require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 			golden = map[string]any{}
 		}
-		w.Node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *guest.VM) {
 			v.Template, v.Options = "golden", map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
 		})
 		w.Apply()
@@ -252,7 +253,7 @@ func TestCloneKeepsItsStateDrives(t *testing.T) {
 // set writes its own part only.
 func TestOtherPartsOfAKeyStay(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Node("web-1", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		card := w.Guest(10000).Config["net0"] // with the address that PVE made up
 		w.Host.Edit(func(e *pvesim.Edit) {
@@ -261,7 +262,7 @@ func TestOtherPartsOfAKeyStay(t *testing.T) {
 		})
 		w.Converged()
 		v := w.VM("web-1")
-		v.Agent, v.NICs = false, []proxmox.NIC{{Name: "lan", IP: "10.0.0.9/24", VLAN: 7}}
+		v.Agent, v.NICs = false, []guest.NIC{{Name: "lan", IP: "10.0.0.9/24", VLAN: 7}}
 		w.Apply()
 		w.Converged()
 		require.Equal(t, "enabled=0,fstrim_cloned_disks=1", w.Guest(10000).Config["agent"])

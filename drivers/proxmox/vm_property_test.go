@@ -14,33 +14,33 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
 // drawVM draws what the files may say of a guest.
-func drawVM(rt *rapid.T) func(*proxmox.VM) {
+func drawVM(rt *rapid.T) func(*guest.VM) {
 	flip := func(label string) bool { return rapid.Bool().Draw(rt, label) }
 	some := func(label string, words ...string) []string {
 		return rapid.SliceOfNDistinct(rapid.SampledFrom(words), 0, len(words), rapid.ID[string]).Draw(rt, label)
 	}
-	drawn := proxmox.VM{
+	drawn := guest.VM{
 		Power: rapid.SampledFrom([]string{"running", "stopped"}).Draw(rt, "power"), Agent: flip("agent"), OnBoot: flip("onboot"), Protection: flip("protection"),
 		Cores: rapid.IntRange(1, 8).Draw(rt, "cores"), Sockets: rapid.IntRange(1, 2).Draw(rt, "sockets"), Memory: rapid.SampledFrom([]int{512, 1000, 2048}).Draw(rt, "memory"),
 		Tags: some("tags", "Web", "db", "x_1", "a.b", "c+d"), Description: rapid.SampledFrom([]string{"", "notes", "a\n\nb  ", "100% ü #"}).Draw(rt, "description"),
 	}
 	if flip("startup") {
 		number := func(label string) *int { n := rapid.IntRange(0, 9).Draw(rt, label); return &n }
-		drawn.Startup = &proxmox.Startup{Order: number("order"), Down: number("down")}
+		drawn.Startup = &guest.Startup{Order: number("order"), Down: number("down")}
 	}
 	for i, name := range some("disks", "data", "logs", "swap") {
-		drawn.Disks = append(drawn.Disks, proxmox.Disk{
+		drawn.Disks = append(drawn.Disks, guest.Disk{
 			Name: name, Size: 1 + i, Bus: rapid.SampledFrom([]string{"", "scsi", "virtio", "sata"}).Draw(rt, "bus"),
 			Storage: rapid.SampledFrom([]string{"", "local-zfs"}).Draw(rt, "storage"), Remove: flip("remove"),
 		})
 	}
 	for i, name := range some("nics", "lan", "dmz", "san") {
-		drawn.NICs = append(drawn.NICs, proxmox.NIC{
+		drawn.NICs = append(drawn.NICs, guest.NIC{
 			Name: name, VLAN: rapid.IntRange(0, 3).Draw(rt, "vlan"), IP: rapid.SampledFrom([]string{"dhcp", fmt.Sprintf("10.0.%d.5/24", i)}).Draw(rt, "ip"),
 			MAC: rapid.SampledFrom([]string{"", fmt.Sprintf("bc:24:11:00:00:%02x", i)}).Draw(rt, "mac"),
 		})
@@ -69,7 +69,7 @@ func drawVM(rt *rapid.T) func(*proxmox.VM) {
 	if node := index("numa[n]"); options[node] != "" { // a machine whose topology has another size than its memory does not start
 		options[node] = fmt.Sprintf("cpus=0,memory=%d", drawn.Memory)
 	}
-	return func(v *proxmox.VM) {
+	return func(v *guest.VM) {
 		preset, image := v.Preset, v.Image
 		*v = drawn
 		v.Preset, v.Image, v.Restart = preset, image, "never"
@@ -208,7 +208,7 @@ func TestRandomEditsWriteExactlyTheirKeys(t *testing.T) {
 }
 
 // shape is what the ownership tag remembers of a declared guest.
-func shape(v *proxmox.VM) string {
+func shape(v *guest.VM) string {
 	var out []string
 	for _, d := range v.Disks {
 		out = append(out, d.Name)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -19,8 +19,8 @@ func TestADiskGoesToAnotherBus(t *testing.T) {
 	for power, class := range map[string]model.Class{"running": model.ClassRestart, "stopped": model.ClassNone} {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.Node("db", func(v *proxmox.VM) {
-					v.Power, v.Restart, v.Disks = power, "allowed", []proxmox.Disk{{Name: "data", Size: 5}}
+				w.Node("db", func(v *guest.VM) {
+					v.Power, v.Restart, v.Disks = power, "allowed", []guest.Disk{{Name: "data", Size: 5}}
 				})
 				w.Apply()
 				was := w.Guest(10000).Config["scsi1"]
@@ -30,7 +30,7 @@ func TestADiskGoesToAnotherBus(t *testing.T) {
 				})
 				w.Converged()
 				all, root, data := volumesOf(w, 10000), file(w.Guest(10000).Config["scsi0"]), file(w.Guest(10000).Config["scsi1"])
-				w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 7, Bus: "sata"}}
+				w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 7, Bus: "sata"}}
 				p := w.Plan()
 				require.Len(t, p.Steps, 1, foundIn(p))
 				require.Equal(t, class, p.Steps[0].Class)
@@ -56,14 +56,14 @@ func TestADiskGoesToAnotherBus(t *testing.T) {
 
 // TestABusThatMustNotChange is refused with the way on.
 func TestABusThatMustNotChange(t *testing.T) {
-	for says, edit := range map[string]func(*proxmox.VM){
-		`disk data cannot go from bus scsi to virtio while the machine runs | set restart = "allowed"`:                                 func(*proxmox.VM) {},
-		"it is protected, and so is its disk data":                                                                                     func(v *proxmox.VM) { v.Protection = true },
-		"options.boot names scsi1, which disk data leaves for bus virtio; and with it: disk.data.bus scsi → virtio | take boot out of": func(v *proxmox.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
+	for says, edit := range map[string]func(*guest.VM){
+		`disk data cannot go from bus scsi to virtio while the machine runs | set restart = "allowed"`:                                 func(*guest.VM) {},
+		"it is protected, and so is its disk data":                                                                                     func(v *guest.VM) { v.Protection = true },
+		"options.boot names scsi1, which disk data leaves for bus virtio; and with it: disk.data.bus scsi → virtio | take boot out of": func(v *guest.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
 	} {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
+				w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5}} })
 				w.Apply()
 				edit(w.VM("db"))
 				w.Apply()
@@ -91,12 +91,12 @@ func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		}
 		return fault(r)
 	}})
-	w.Node("db", func(v *proxmox.VM) { v.Restart, v.Disks = "allowed", []proxmox.Disk{{Name: "data", Size: 2}} })
+	w.Node("db", func(v *guest.VM) { v.Restart, v.Disks = "allowed", []guest.Disk{{Name: "data", Size: 2}} })
 	settle(w)
 	all := volumesOf(w, 10000)
 	made = true
 	slots := map[string]string{}
-	for _, disks := range [][]proxmox.Disk{
+	for _, disks := range [][]guest.Disk{
 		{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 2, Bus: "sata"}},
 		{{Name: "root", Bus: "scsi"}, {Name: "data", Size: 3, Bus: "virtio"}},
 	} {
@@ -139,10 +139,10 @@ func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 				w.Apply()
 				w.VM("db").Power, w.VM("db").Restart = "running", "allowed"
-				w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+				w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}
 				c.before(w)
 				p := w.Plan()
 				c.between(w)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
@@ -28,12 +29,12 @@ func inTime(t *testing.T, c pvesim.Config, story func(*testing.T, *world)) {
 
 func TestCreateFromImage(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *guest.VM) {
 			order, down := 3, 20
 			v.Tags, v.Description, v.OnBoot, v.Protection = []string{"Prod", "web"}, "the front\nsecond line ü 100%", true, true
-			v.Startup = &proxmox.Startup{Order: &order, Down: &down}
-			v.Disks = []proxmox.Disk{{Name: "data", Size: 40}}
-			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09"}}
+			v.Startup = &guest.Startup{Order: &order, Down: &down}
+			v.Disks = []guest.Disk{{Name: "data", Size: 40}}
+			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09"}}
 			v.Options = map[string]string{"balloon": "0", "numa": "true", "hotplug": "network,disk"}
 		})
 		p := w.Apply()
@@ -90,23 +91,23 @@ func vmids(w *world) []int {
 func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 	one := 1
 	for name, c := range map[string]struct {
-		edit  func(*proxmox.VM)
+		edit  func(*guest.VM)
 		paths []string
 		keys  []string // that differ in the guest's configuration afterwards, pending ones too
 		class model.Class
 	}{
-		"cores":          {func(v *proxmox.VM) { v.Cores = 4 }, []string{"cores"}, []string{"cores"}, model.ClassPending},
-		"memory allowed": {func(v *proxmox.VM) { v.Memory, v.Restart = 4096, "allowed" }, []string{"memory"}, []string{"memory"}, model.ClassRestart},
-		"tags":           {func(v *proxmox.VM) { v.Tags = []string{"b", "A"} }, []string{"tags"}, []string{"tags"}, model.ClassNone},
-		"description":    {func(v *proxmox.VM) { v.Description = "new" }, []string{"description"}, []string{"description"}, model.ClassNone},
-		"onboot":         {func(v *proxmox.VM) { v.OnBoot = true }, []string{"onboot"}, []string{"onboot"}, model.ClassNone},
-		"startup":        {func(v *proxmox.VM) { v.Startup = &proxmox.Startup{Order: &one} }, []string{"startup.order"}, []string{"startup"}, model.ClassNone},
-		"disk grows":     {func(v *proxmox.VM) { v.Disk = 12 }, []string{"disk.root.size"}, []string{"scsi0"}, model.ClassHot},
-		"disk added":     {func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} }, []string{"disk.data.size", "disk.data.storage"}, []string{"description", "scsi1"}, model.ClassHot},
-		"vlan":           {func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}} }, []string{"nic.lan.vlan"}, []string{"net0"}, model.ClassHot},
-		"nic added":      {func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", IP: "dhcp"}} }, []string{"nic.dmz.bridge", "nic.dmz.ip"}, []string{"description", "ipconfig1", "net1"}, model.ClassPending}, // its address is for cloud-init
-		"option":         {func(v *proxmox.VM) { v.Options = map[string]string{"balloon": "512"} }, []string{"options.balloon"}, []string{"balloon", "description"}, model.ClassHot},
-		"power":          {func(v *proxmox.VM) { v.Power = "stopped" }, []string{"power"}, nil, model.ClassRestart},
+		"cores":          {func(v *guest.VM) { v.Cores = 4 }, []string{"cores"}, []string{"cores"}, model.ClassPending},
+		"memory allowed": {func(v *guest.VM) { v.Memory, v.Restart = 4096, "allowed" }, []string{"memory"}, []string{"memory"}, model.ClassRestart},
+		"tags":           {func(v *guest.VM) { v.Tags = []string{"b", "A"} }, []string{"tags"}, []string{"tags"}, model.ClassNone},
+		"description":    {func(v *guest.VM) { v.Description = "new" }, []string{"description"}, []string{"description"}, model.ClassNone},
+		"onboot":         {func(v *guest.VM) { v.OnBoot = true }, []string{"onboot"}, []string{"onboot"}, model.ClassNone},
+		"startup":        {func(v *guest.VM) { v.Startup = &guest.Startup{Order: &one} }, []string{"startup.order"}, []string{"startup"}, model.ClassNone},
+		"disk grows":     {func(v *guest.VM) { v.Disk = 12 }, []string{"disk.root.size"}, []string{"scsi0"}, model.ClassHot},
+		"disk added":     {func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5}} }, []string{"disk.data.size", "disk.data.storage"}, []string{"description", "scsi1"}, model.ClassHot},
+		"vlan":           {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", VLAN: 7}} }, []string{"nic.lan.vlan"}, []string{"net0"}, model.ClassHot},
+		"nic added":      {func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", IP: "dhcp"}} }, []string{"nic.dmz.bridge", "nic.dmz.ip"}, []string{"description", "ipconfig1", "net1"}, model.ClassPending}, // its address is for cloud-init
+		"option":         {func(v *guest.VM) { v.Options = map[string]string{"balloon": "512"} }, []string{"options.balloon"}, []string{"balloon", "description"}, model.ClassHot},
+		"power":          {func(v *guest.VM) { v.Power = "stopped" }, []string{"power"}, nil, model.ClassRestart},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
@@ -174,11 +175,11 @@ func TestPendingIsListedAndNoStep(t *testing.T) {
 
 func TestWithdrawalTakesAway(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *guest.VM) {
 			v.Tags, v.OnBoot = []string{"web"}, true
 			v.Options = map[string]string{"balloon": "512"}
-			v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", IP: "dhcp"}}
-			v.Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+			v.NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", IP: "dhcp"}}
+			v.Disks = []guest.Disk{{Name: "data", Size: 5}}
 		})
 		w.Node("web-2", nil)
 		w.Apply()
@@ -201,7 +202,7 @@ func TestWithdrawalTakesAway(t *testing.T) {
 func TestCloneOfATemplate(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
-		w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		w.Node("web-1", func(v *guest.VM) { v.Template = "golden" })
 		w.Apply()
 		g := w.Guest(10000)
 		require.True(t, g.Running)
@@ -310,7 +311,7 @@ func TestShrinkIsRefused(t *testing.T) {
 
 func TestProtectedGuestIsNotDeleted(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.Protection = true })
+		w.Node("web-1", func(v *guest.VM) { v.Protection = true })
 		w.Apply()
 		w.Drop("web-1")
 		p := w.Plan()
@@ -321,22 +322,22 @@ func TestProtectedGuestIsNotDeleted(t *testing.T) {
 
 func TestMovingACableIsHotEvenWithoutHotplug(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"hotplug": "disk"} })
+		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"hotplug": "disk"} })
 		w.Apply()
-		w.VM("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}}
+		w.VM("web-1").NICs = []guest.NIC{{Name: "lan", VLAN: 7}}
 		p := w.Apply()
 		require.Equal(t, model.ClassHot, p.Steps[0].Class)
 		w.Converged()
 		require.Empty(t, w.Guest(10000).Pending)
-		w.VM("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}, {Name: "dmz"}}
+		w.VM("web-1").NICs = []guest.NIC{{Name: "lan", VLAN: 7}, {Name: "dmz"}}
 		require.Equal(t, model.ClassPending, w.Plan().Steps[0].Class)
 	})
 }
 
 func TestNumbersThatAreNone(t *testing.T) {
 	less := -1
-	v := proxmox.Kinds().Get("vm").New().(*proxmox.VM)
-	v.Preset, v.Image, v.Cores, v.Memory, v.Startup = "", "d", 1, 64, &proxmox.Startup{Order: &less}
+	v := proxmox.Kinds().Get("vm").New().(*guest.VM)
+	v.Preset, v.Image, v.Cores, v.Memory, v.Startup = "", "d", 1, 64, &guest.Startup{Order: &less}
 	problems := proxmox.Kinds().Get("vm").Resolve(&model.Resource{Spec: v}, model.Scope{Site: &model.Site{Name: "home"}, Name: "web"})
 	require.Len(t, problems, 1)
 	require.Equal(t, "startup.order", problems[0].Path)

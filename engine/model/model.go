@@ -112,6 +112,11 @@ type Guest struct {
 	RemovalNote string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
 }
 
+// MayDraw reports whether a VMID may be chosen for the guest.
+func (g *Guest) MayDraw(vmid int) bool {
+	return len(g.Choose) == 0 || slices.ContainsFunc(g.Choose, func(r VMIDRange) bool { return vmid >= r.From && vmid <= r.To })
+}
+
 // Renumbered says of a guest that it was not made under the VMID that it has, and what to do
 // about it: then its VMID differs from the files because somebody brought it there, and
 // not because somebody edited them.

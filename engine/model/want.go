@@ -28,6 +28,16 @@ type Deferred struct {
 	Why     string `json:"why"`
 }
 
+// MayUse reports whether a VMID is one that a wanted guest has or may get.
+func (w *Want) MayUse(vmid int) bool {
+	for _, r := range w.State {
+		if r.Guest != nil && (r.Guest.VMID == vmid || r.Guest.VMID == 0 && r.Guest.MayDraw(vmid)) {
+			return true
+		}
+	}
+	return false
+}
+
 // Want resolves what the deployed manifests and objects say for one host. The
 // findings are those of resolving; the site itself stays as it is. Who gets a
 // Want only reads it.

@@ -16,10 +16,7 @@ const (
 // tooLarge are the packages and types that break a limit today, with the size that they had
 // when their row was written. A figure may only become smaller; who brings a package or type
 // within the limit takes its row out.
-var tooLarge = map[string]int{
-	"drivers/proxmox":        8553,
-	"drivers/proxmox.worker": 59, // methods
-}
+var tooLarge = map[string]int{}
 
 // sizes counts the lines of every package, and the methods of every type as package.type.
 func sizes(tree []source) (lines, methods map[string]int) {

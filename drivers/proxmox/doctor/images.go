@@ -12,9 +12,9 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -43,10 +43,10 @@ func (i *images) check(ctx context.Context) {
 			default:
 				i.download(ctx, name, r, s)
 			}
-		case *proxmox.Template:
+		case *template.Template:
 			name := "template " + addr.Name
 			switch old := i.guests.have.State[addr]; {
-			case s.File != "" && old != nil && old.Spec.(*proxmox.Template).File == s.File:
+			case s.File != "" && old != nil && old.Spec.(*template.Template).File == s.File:
 				i.ok(name, "on the host already: %s", s.File)
 			case s.File != "":
 				i.download(ctx, name, r, s.AsImage())
@@ -58,13 +58,13 @@ func (i *images) check(ctx context.Context) {
 }
 
 // volume checks whether a container template that is only named is on its storage.
-func (i *images) volume(name string, r *model.Resource, t *proxmox.Template) {
+func (i *images) volume(name string, r *model.Resource, t *template.Template) {
 	storage, _, _ := strings.Cut(t.Volume, ":")
 	switch old := i.guests.have.State[r.Addr]; {
 	case old == nil:
 		i.skip(name, "what is on storage %s cannot be seen", storage)
-	case old.Spec.(*proxmox.Template).There != t.There:
-		i.fail(name, old.Spec.(*proxmox.Template).There, "containers are unpacked from it; "+askedBy(r, "volume"),
+	case old.Spec.(*template.Template).There != t.There:
+		i.fail(name, old.Spec.(*template.Template).There, "containers are unpacked from it; "+askedBy(r, "volume"),
 			"on node "+i.host.PVENode()+": pveam list "+storage+"; then correct volume, or: pveam download "+storage+" NAME")
 	default:
 		i.ok(name, "on the host: %s", t.Volume)

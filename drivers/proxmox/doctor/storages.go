@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -151,21 +152,21 @@ func (s *storages) leftVolumes(ctx context.Context) {
 		return
 	}
 	known := map[string]bool{}
-	for _, storage := range slices.Sorted(maps.Keys(by)) {
-		path := "/storage/" + storage
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		path := "/storage/" + name
 		if err := s.token.read(ctx, path); err != nil {
 			continue
 		}
 		audit, disk := s.token.has(rights.Grant{Path: path, Priv: "Datastore.Audit"}), s.token.has(rights.Grant{Path: "/vms", Priv: "VM.Config.Disk"})
 		if !s.token.has(rights.Grant{Path: path, Priv: "Datastore.Allocate"}) && (!audit || !disk) {
-			s.notListed(ctx, storage, audit, disk)
+			s.notListed(ctx, name, audit, disk)
 			continue
 		}
 		for _, node := range s.host.AllNodes() {
 			if s.nodes.dark(node) {
 				continue
 			}
-			left, err := proxmox.LeftVolumes(ctx, s.client(), view.NodeStorage{Node: node, Storage: storage}, s.want, 0, s.guests.have.Taken)
+			left, err := storage.Left(ctx, s.client(), view.NodeStorage{Node: node, Storage: name}, s.want, 0, s.guests.have.Taken)
 			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
 			if err != nil || len(left) == 0 { // the checks of storages report what is wrong with one
 				continue
@@ -174,7 +175,7 @@ func (s *storages) leftVolumes(ctx context.Context) {
 				known[v] = true
 			}
 			s.warn("leftovers", fmt.Sprintf("no guest has the VMIDs of these volumes on node %s: %s", node, strings.Join(left, ", ")),
-				"they are left over from a creation or removal that died; free them if nothing uses them", proxmox.FreeCommands(left)...)
+				"they are left over from a creation or removal that died; free them if nothing uses them", storage.FreeCommands(left)...)
 		}
 	}
 }

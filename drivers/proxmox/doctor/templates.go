@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -37,7 +37,7 @@ func (t *templates) check(ctx context.Context) {
 	}
 	for _, addr := range t.want.State.Addresses() {
 		r := t.want.State[addr]
-		switch vmid, lxc := proxmox.ClonedFrom(r); {
+		switch vmid, lxc := guest.ClonedFrom(r); {
 		case vmid == 0:
 		case lxc:
 			of(vmid).cts.add(r, "template")

@@ -71,6 +71,32 @@ func (t Tag) Readable() bool {
 // Addr is the address of what carries it.
 func (t Tag) Addr() model.Address { return model.Address{Kind: t.Type, Name: t.Node} }
 
+// Of gives what the files decide of the tag of an object: what it is made from, what it needs,
+// and how it is destroyed. down is how many seconds it gets to shut down; 0 for PVE's default.
+// Identity and slots come with the object.
+func Of(in model.Scope, kind, from string, down int) Tag {
+	t := Tag{V: 1, Site: in.Site.Name, Type: kind, Node: in.Name, From: from, Needs: slices.Clone(in.Needs)}
+	if in.Host != nil {
+		t.Owner = in.Host.Name
+	}
+	if in.Manifest != nil {
+		t.Manifest = in.Manifest.Name
+	}
+	d := Destroy{Down: down}
+	if n := in.Node; n != nil {
+		if n.Decomm != nil {
+			d.Policy = n.Decomm.Policy
+		}
+		d.Orphan = n.Orphan
+	}
+	if d != (Destroy{}) {
+		t.Destroy = &d
+	}
+	slices.SortFunc(t.Needs, model.Address.Compare)
+	t.Needs = slices.Compact(t.Needs)
+	return t
+}
+
 // Line is the tag as the last line of a description.
 func (t Tag) Line() string {
 	b, err := json.Marshal(t)

@@ -17,9 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -57,7 +59,7 @@ func New(t *testing.T, c pvesim.Config) *World {
 				Addr: model.Address{Kind: "image", Name: "debian-12"},
 				Spec: &objects.Image{URL: "https://images.test/debian-12.qcow2", Checksum: fmt.Sprintf("sha256:%064d", 12)},
 			},
-			{Kind: "template", Name: "golden"}: {Addr: model.Address{Kind: "template", Name: "golden"}, Spec: &proxmox.Template{VMID: 9000}},
+			{Kind: "template", Name: "golden"}: {Addr: model.Address{Kind: "template", Name: "golden"}, Spec: &template.Template{VMID: 9000}},
 		},
 		Secrets: &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "dev": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}}},
 	}}
@@ -83,8 +85,8 @@ func (w *World) Reopen() {
 }
 
 // Node declares a VM.
-func (w *World) Node(name string, edit func(*proxmox.VM)) *model.Node {
-	vm := proxmox.Kinds().Get("vm").New().(*proxmox.VM)
+func (w *World) Node(name string, edit func(*guest.VM)) *model.Node {
+	vm := proxmox.Kinds().Get("vm").New().(*guest.VM)
 	vm.Preset, vm.Image = "small", "debian-12"
 	addr := model.Address{Kind: "vm", Name: name}
 	r := &model.Resource{
@@ -104,10 +106,10 @@ func (w *World) Node(name string, edit func(*proxmox.VM)) *model.Node {
 }
 
 // VM is a declared VM.
-func (w *World) VM(name string) *proxmox.VM {
+func (w *World) VM(name string) *guest.VM {
 	for _, n := range w.Site.Manifests["web"].Nodes {
 		if n.Name == name {
-			return n.Resource.Spec.(*proxmox.VM)
+			return n.Resource.Spec.(*guest.VM)
 		}
 	}
 	w.T.Fatalf("no node %s", name)
@@ -255,3 +257,26 @@ type RoundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip calls the function.
 func (f RoundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// CT declares a container, of a template that is downloaded.
+func (w *World) CT(name string, edit func(*guest.CT)) *guest.CT {
+	c := proxmox.Kinds().Get("ct").New().(*guest.CT)
+	c.Preset, c.Template = "small", "debian-ct"
+	w.Declare("debian-ct", &template.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: fmt.Sprintf("sha256:%064d", 7)})
+	if edit != nil {
+		edit(c)
+	}
+	m := w.Site.Manifests["web"]
+	r := &model.Resource{
+		Addr: model.Address{Kind: "ct", Name: name}, Spec: c, Manifest: "web", Node: name, Needs: []model.Address{{Kind: "template", Name: c.Template}},
+		Guest: &model.Guest{Choose: []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}},
+	}
+	m.Nodes = append(m.Nodes, &model.Node{Name: name, Block: name, Type: "ct", Resource: r, Manifest: m, Mode: "push"})
+	return c
+}
+
+// Declare declares a template.
+func (w *World) Declare(name string, t *template.Template) {
+	addr := model.Address{Kind: "template", Name: name}
+	w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
+}

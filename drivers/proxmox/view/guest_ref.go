@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // GuestRef is where a guest is, and as what: PVE keeps VMs and containers under two
@@ -53,3 +54,16 @@ func (p GuestRef) Tool() string {
 
 // HAName is the guest's name in the HA manager.
 func (p GuestRef) HAName() string { return strings.ToLower(strings.ReplaceAll(p.String(), " ", ":")) }
+
+// RefOf is where a guest of the site is, or shall be.
+func RefOf(r *model.Resource) GuestRef {
+	return GuestRef{Node: r.Guest.Node, VMID: r.Guest.VMID, LXC: GuestKind(r.Addr) == "ct"}
+}
+
+// GuestKind is what PVE has for a kind of node: ct, or vm, which a pve node is too.
+func GuestKind(addr model.Address) string {
+	if addr.Kind == "ct" {
+		return "ct"
+	}
+	return "vm"
+}

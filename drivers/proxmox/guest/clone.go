@@ -1,0 +1,32 @@
+package guest
+
+import (
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// ClonedFrom is the VMID of the template that a guest is cloned from, where it is there
+// already and is not made here; 0 for none. lxc says that it is one of containers.
+func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
+	g := TargetOf(want)
+	if g == nil || g.Common().TemplateOurs {
+		return 0, false
+	}
+	return g.Common().TemplateVMID, g.Common().LXC
+}
+
+// Stale says that the way in which a guest was cloned cannot be changed.
+func (v VMTarget) Stale(want *model.Resource, other State) diag.List {
+	have := other.(VMState)
+	if v.Template == "" || have.Tag.From != v.OwnerTag.From || have.Tag.Linked == (v.Clone == template.Linked) {
+		return nil
+	}
+	was := pick(have.Tag.Linked, template.Linked, template.Full)
+	f := Finding(diag.Warning, want.Addr, fmt.Sprintf("%s is a %s clone and stays one", want.Addr, was),
+		"clone counts when a guest is made: remove the guest so that it is recreated, or leave the files as they were")
+	f.At = want.RangeOf("clone")
+	return diag.List{f}
+}

@@ -1,0 +1,150 @@
+package guest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// CT is a container. The fields with tags are what the files declare of it, and what is
+// compared. One that is wanted has its resolution, one that was read its observation.
+type CT struct {
+	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
+	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template its system comes from, or a template with a vmid to clone. Required."`
+
+	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores; the preset's unless set."`
+	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
+	Swap   int      `hcl:"swap,optional" default:"512" pve:"swap,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Swap in MiB; 0 for none."`
+	Disk   int      `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else 4, or a clone's own. It can grow, never shrink."`
+	Disks  []CTDisk `hcl:"disk,block" doc:"Mount points; the one named root is the root disk."`
+	NICs   []CTNIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
+
+	Tags        []string `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
+	Description string   `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
+	Power       string   `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
+	OnBoot      bool     `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
+	Startup     *Startup `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host."`
+	Protection  bool     `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Restart     string   `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
+
+	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is nobody on the host. It cannot be changed on a container that exists."`
+	Features     []string `hcl:"features,optional" pve:"features" as:"flags" priv:"VM.Allocate" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
+	Hostname     string   `hcl:"hostname,optional" pve:"hostname" priv:"VM.Config.Network" doc:"Host name inside; the node's name unless set."`
+	Nameserver   []string `hcl:"nameserver,optional" pve:"nameserver" as:"list" priv:"VM.Config.Network" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
+	Searchdomain string   `hcl:"searchdomain,optional" pve:"searchdomain" priv:"VM.Config.Network" cost:"restart" doc:"Domain; the spec's, else the site's unless set."`
+	Timezone     string   `hcl:"timezone,optional" pve:"timezone" priv:"VM.Config.Options" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
+	Password     string   `hcl:"password,optional" pve:"password" priv:"VM.Allocate" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set when it is made and never again."`
+
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
+
+	Terms string `plan:"mark"`                   // what the files decide of the ownership tag
+	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
+}
+
+// CTDisk is the root disk or a mount point. Its slot is remembered in the ownership tag.
+type CTDisk struct {
+	Name    string            `hcl:"name,label"`
+	Size    int               `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
+	Storage string            `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set. PVE moves a volume only while the container is stopped."`
+	Path    string            `hcl:"path,optional" cost:"restart" doc:"Where it is mounted inside; required for all but the root disk."`
+	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"It is part of backups, as the root disk always is."`
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further members of PVE's mount point, such as ro or mountoptions."`
+	Remove  bool              `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the container, which comes back under the same name. Must be applied before the disk is taken out."`
+}
+
+// CTNIC is a network card of a container and its address.
+type CTNIC struct {
+	Name     string            `hcl:"name,label"`
+	Bridge   string            `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
+	VLAN     int               `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
+	MAC      string            `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up when the card is made unless set, and then kept."`
+	IP       string            `hcl:"ip,optional" cost:"hot" doc:"IPv4 address with prefix length, dhcp or manual; the first nic's is the spec's, else dhcp, unless set."`
+	Gateway  string            `hcl:"gateway,optional" cost:"hot" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
+	IP6      string            `hcl:"ip6,optional" cost:"hot" doc:"IPv6 address with prefix length, auto, dhcp or manual."`
+	Gateway6 string            `hcl:"gateway6,optional" cost:"hot" doc:"IPv6 default gateway."`
+	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
+	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535 and no more than the bridge's; the bridge's unless set. A running container gets it when it starts again."`
+	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
+	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"Unplugs the cable: the guest has the card without a link."`
+	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them when it starts again."`
+	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Those that no file names, or named before, are left alone."`
+}
+
+// CTSchema describes containers.
+func CTSchema() model.Kind {
+	return schemaOf[CT]("ct", "A container.", map[string]string{
+		"nic.model":  "a card of a container is always a pair of virtual ones (veth), so it has no model. Leave it out",
+		"nic.queues": "packet queues are of the virtio cards of VMs; a card of a container has none. Leave it out",
+		"clone":      "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
+	})
+}
+
+type (
+	// CTTarget is a container as it is wanted.
+	CTTarget struct {
+		*CT
+		*Resolution
+	}
+
+	// CTState is a container as it was observed.
+	CTState struct {
+		*CT
+		*Observation
+	}
+)
+
+// Common is as guest has it.
+func (c CTTarget) Common() Common { return c.parts(c.Resolution, nil) }
+
+// Common is as guest has it.
+func (c CTState) Common() Common { return c.parts(nil, c.Observation) }
+
+// Spec is as guest has it.
+func (c *CT) Spec() any                     { return c }
+func (c *CT) wanted(r *Resolution) Target   { return CTTarget{c, r} }
+func (c *CT) observed(o *Observation) State { return CTState{c, o} }
+
+func (c *CT) parts(wanted *Resolution, seen *Observation) Common {
+	return Common{
+		Resolution: wanted, Observation: seen, LXC: true, Power: c.Power, restart: c.Restart, Notes: c.Description, template: c.Template,
+		Tags: c.Tags, Options: c.Options, attributes: CTAttributes(), Keys: options.CT(), Startup: &c.Startup, Waits: &c.Waits, Powered: &c.Power,
+	}
+}
+
+func (c CTTarget) brief() string {
+	size := c.Preset
+	if size == "" {
+		size = fmt.Sprintf("%s, %d MiB", plural(c.Cores, "core"), c.Memory)
+	}
+	if c.TemplateVMID != 0 {
+		return size + ", clone of " + c.Template
+	}
+	return size + ", " + c.Template
+}
+
+// GuestName is as guest has it.
+func (c *CT) GuestName() string { return c.Hostname }
+
+func (CTTarget) basicNeeds(n *rights.Needs) {
+	n.Guest("VM.Config.Memory", "memory", "memory and swap")
+	n.Guest("VM.Config.Options", "tags", "tags, notes and all else")
+	n.Guest("VM.Config.Disk", "disk", "its root disk and mount points")
+	n.Guest("VM.Config.Network", "nic", "network cards, host name and name servers")
+}
+
+func (c CTTarget) optionNeeds(n *rights.Needs) {
+	if !c.Unprivileged && c.TemplateVMID == 0 && n.Major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
+		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "a privileged container"}, "unprivileged")
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Options)) {
+		priv := "VM.Config.Options"
+		if key == "cpulimit" || key == "cpuunits" {
+			priv = "VM.Config.CPU"
+		}
+		n.Guest(priv, "options."+key, "option "+key)
+	}
+}

@@ -1,0 +1,310 @@
+package guest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Disks of VMs and mount points of containers have the same life: their slot is
+// remembered in the ownership tag; one that leaves the files stays with its guest as an unused
+// volume, the ownership tag remembers which, and under the same name it comes back. A running
+// guest may hold on to it until its next restart.
+
+// unused names the volumes that belong to the guest and are attached nowhere, as far
+// as its ownership tag does not say what they are; "" for none.
+func (o *Observation) unused() string {
+	known := slices.Collect(maps.Values(o.Tag.Detached)) // of other disks: they explain nothing
+	for name, id := range o.Tag.Volumes {
+		if slot := o.Tag.Slots["disk."+name]; o.Config.Next[slot] == "" {
+			known = append(known, id)
+		}
+	}
+	var out []string
+	for key, val := range o.Config.Next {
+		if strings.HasPrefix(key, "unused") && !slices.Contains(known, property.VolumeOf(val)) {
+			out = append(out, fmt.Sprintf("%s (%s)", key, property.VolumeOf(val)))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// Returning gives the volume of a disk that is not attached, where the ownership tag proves which
+// it was; "" where it does not. What the ownership tag noted when it was written last may be
+// older than what people did since (a volume moved by hand leaves its old one behind):
+// so beside volumes that the ownership tag does not know it proves nothing.
+func (o *Observation) Returning(name string) string {
+	id, slot := o.Tag.Detached[name], o.Tag.Slots["disk."+name]
+	if id == "" && o.unused() == "" && o.Config.Next[slot] == "" && o.Config.Now[slot] == "" {
+		id = o.Tag.Volumes[name]
+	}
+	if id == "" || drives.UnusedKey(o.Config.Next, id) == "" {
+		return ""
+	}
+	return id
+}
+
+// Device is the name that a key of PVE has in the files by the ownership tag; "" for none.
+func (o *Observation) device(key string) string {
+	for name, slot := range o.Tag.Slots {
+		if slot == key {
+			return name
+		}
+	}
+	return ""
+}
+
+// Volume is a disk of a VM or of a container.
+type Volume struct {
+	Name, Storage string
+	Size          int // GiB; 0 if nothing is said of it
+	Remove        bool
+	attachable
+}
+
+// attachable is what PVE is sent for a disk.
+type attachable interface {
+	Order(slot string) string          // for a new volume
+	Attach(volume, slot string) string // for one that is there and attached nowhere
+	Keep(value string) string          // for the one of a value
+}
+
+// Find gives the block of a name.
+func Find[B interface{ label() string }](blocks []B, name string) (block B, ok bool) {
+	for _, b := range blocks {
+		if b.label() == name {
+			return b, true
+		}
+	}
+	return block, false
+}
+
+// RootFirst puts the root disk in front; where no file declares it, it is added.
+func RootFirst[B interface{ label() string }](disks []B, root B) []B {
+	if i := slices.IndexFunc(disks, func(d B) bool { return d.label() == root.label() }); i >= 0 {
+		root = disks[i]
+		disks = slices.Delete(disks, i, i+1)
+	}
+	return slices.Insert(disks, 0, root)
+}
+
+// byName sorts blocks as the files' are.
+func byName[B interface{ label() string }](blocks []B) {
+	slices.SortFunc(blocks, func(a, b B) int { return model.CompareNames(a.label(), b.label()) })
+}
+
+func (d Disk) label() string   { return d.Name }
+func (d CTDisk) label() string { return d.Name }
+func (n NIC) label() string    { return n.Name }
+func (n CTNIC) label() string  { return n.Name }
+func (v Volume) label() string { return v.Name }
+
+func (d Disk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remove, d} }
+
+func (d CTDisk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remove, d} }
+
+// Volumes are the disks of a guest, as they are wanted or as they were observed.
+type Volumes struct {
+	Observation
+	Addr      model.Address // of the guest that is wanted
+	List      []Volume
+	protected bool // so that PVE lets none go
+}
+
+// Volumes is as guest has it.
+func (v VMTarget) Volumes() *Volumes { return volumesOf(v.Resolution, nil, v.Disks, v.Protection) }
+
+// Volumes is as guest has it.
+func (v VMState) Volumes() *Volumes { return volumesOf(nil, v.Observation, v.Disks, v.Protection) }
+
+// Volumes is as guest has it.
+func (c CTTarget) Volumes() *Volumes { return volumesOf(c.Resolution, nil, c.Disks, c.Protection) }
+
+// Volumes is as guest has it.
+func (c CTState) Volumes() *Volumes { return volumesOf(nil, c.Observation, c.Disks, c.Protection) }
+
+func volumesOf[D interface{ volume() Volume }](wanted *Resolution, seen *Observation, disks []D, protected bool) *Volumes {
+	out := &Volumes{protected: protected}
+	if wanted != nil {
+		out.Addr = wanted.OwnerTag.Addr()
+	}
+	if seen != nil {
+		out.Observation = *seen
+	}
+	for _, d := range disks {
+		out.List = append(out.List, d.volume())
+	}
+	return out
+}
+
+// Has reports whether there is a disk of a name.
+func (v *Volumes) Has(name string) bool {
+	_, ok := Find(v.List, name)
+	return ok
+}
+
+// Removes are the names of the disks whose data go with them.
+func (v *Volumes) Removes() []string {
+	var out []string
+	for _, d := range v.List {
+		if d.Remove {
+			out = append(out, d.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// left are the disks that were taken out of the files with their data, where the
+// data are still there: the detaching waited for a restart, or its answer was lost.
+// A protected guest keeps them; PVE would refuse.
+func (v *Volumes) left() []string {
+	var out []string
+	for _, name := range v.Tag.Removes {
+		if id := v.Tag.Detached[name]; id != "" && !v.protected && drives.UnusedKey(v.Config.Next, id) != "" && !v.Has(name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// RememberedSlots is the old slots of a guest, with those of disks that come back before
+// the restart that would detach them.
+func (v *Volumes) RememberedSlots(want *Volumes) map[string]string {
+	old := map[string]string{}
+	maps.Copy(old, v.Tag.Slots)
+	for _, d := range want.List {
+		key, id := "disk."+d.Name, v.Tag.Detached[d.Name]
+		if slot := drives.AttachedAt(v.Config.Now, id); old[key] == "" && id != "" && slot != "" {
+			old[key] = slot
+		}
+	}
+	return old
+}
+
+// note says which data go where a guest becomes what is wanted.
+func (v *Volumes) note(want *Volumes) []string {
+	var out []string
+	for _, name := range append(v.Removes(), v.left()...) {
+		if !want.Has(name) {
+			out = append(out, "the data of disk "+name+" are removed")
+		}
+	}
+	for _, w := range want.List {
+		id := v.Returning(w.Name)
+		slot := v.Tag.Slots["disk."+w.Name]
+		switch {
+		case slot != "" && !v.Has(w.Name) && v.Config.Now[slot] != "" && v.Config.Next[slot] == "": // the note on what is reverted says it
+		case id == "" || v.Has(w.Name):
+		case v.Tag.Slots["disk."+w.Name] != "" && v.Tag.Detached[w.Name] == "":
+			out = append(out, fmt.Sprintf("disk %s was detached by hand, and is attached again with its data (%s)", w.Name, id))
+		default:
+			out = append(out, fmt.Sprintf("disk %s comes back with its data (%s)", w.Name, id))
+		}
+	}
+	return out
+}
+
+// refuse says what cannot be done to the disks of a guest that stays.
+func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
+	var out []model.Problem
+	refuse := func(path, summary, detail string, args ...any) {
+		out = append(out, model.Problem{Path: path, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
+	}
+	for _, w := range want.List {
+		h, there := Find(v.List, w.Name)
+		path := "disk." + w.Name
+		slot := v.Tag.Slots[path]
+		switch {
+		case !there && v.Returning(w.Name) != "":
+		case !there && property.VolumeOf(v.Config.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
+		case !there && w.Name == "root":
+			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is recreated", slot, at)
+		case !there && slot != "" && v.unused() != "" && property.VolumeOf(v.Config.Now[slot]) == "": // else it is still in use, and kept
+			refuse(path, "disk "+w.Name+" was detached by hand",
+				"its data may be on what is attached nowhere: %s of %s. Its ownership tag does not say which one it is, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
+				v.unused(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
+		case there && w.Size != 0 && w.Size < h.Size:
+			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", w.Name, h.Size, w.Size), "PVE only grows disks: set it to at least %d, or replace the guest", h.Size)
+		}
+	}
+	for _, h := range v.List {
+		if v.protected && !want.Has(h.Name) {
+			refuse("disk", fmt.Sprintf("it is protected, and so is its disk %s", h.Name), "set protection = false in the files, let that be applied, then remove the disk")
+		}
+	}
+	return append(out, v.snapped(want, at)...)
+}
+
+// refuseEnd says what speaks against removing a guest, or making it anew.
+func (v *Volumes) refuseEnd(g *model.Guest) []model.Problem {
+	out := removal.Refuse(v.Tag, g, v.Config.Next)
+	if v.protected {
+		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
+	}
+	return out
+}
+
+// Device is one that has a slot: its name in the ownership tag, and how its slots are called.
+type Device struct{ name, family string }
+
+// slots assigns a slot to every device: those that have one keep it, the others take
+// the lowest free one. cfg is the guest that they are for, if there is one already.
+func slots(devices []Device, cfg view.Config, old map[string]string) map[string]string {
+	out, used := map[string]string{}, map[string]bool{}
+	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
+		for key := range c {
+			used[key] = true
+		}
+	}
+	for _, d := range devices { // a slot that is empty since somebody took its device out is still spoken for
+		used[old[d.name]] = true
+	}
+	for _, d := range devices {
+		slot, known := old[d.name]
+		for i := 0; !known; i++ {
+			slot = fmt.Sprintf("%s%d", d.family, i)
+			known = !used[slot]
+		}
+		out[d.name], used[slot] = slot, true
+	}
+	return out
+}
+
+// CopiedSlots are the slots that a copy has from its template: its root disk and, in their
+// order, its cards, be they there or not.
+func CopiedSlots(devices []Device, root string) map[string]string {
+	out := map[string]string{"disk.root": root}
+	for _, d := range devices {
+		if d.family == "net" {
+			out[d.name] = fmt.Sprintf("net%d", len(out)-1)
+		}
+	}
+	return out
+}
+
+// DiskStorages are the storages on which the site wants disks of guests.
+func DiskStorages(w *model.Want) []string {
+	var out []string
+	for _, r := range w.State {
+		g := TargetOf(r)
+		if g == nil {
+			continue
+		}
+		for _, disk := range g.Volumes().List {
+			if disk.Storage != "" && !slices.Contains(out, disk.Storage) {
+				out = append(out, disk.Storage)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}

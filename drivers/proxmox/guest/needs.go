@@ -1,0 +1,116 @@
+package guest
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// NodeNeeds asks for what a node of a manifest needs beside what its kind does.
+func NodeNeeds(n *rights.Needs, d *model.Node) {
+	if d == nil {
+		return
+	}
+	if v, ok := n.From.Spec.(*VM); ok && v.Power != "stopped" {
+		for _, c := range n.Site.Checks(d) {
+			checkNeeds(n, v, &c)
+		}
+	}
+	if d.Decomm != nil && d.Decomm.Policy == owner.RemoveBackedUp {
+		storage := removal.BackupStorage(n.Host)
+		path, what := "/storage/"+storage, "its final backup"
+		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "backup", GiB: 0, By: n.From, Attr: ""})
+		n.Guest("VM.Backup", "", what)
+		n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: rights.RoleBackups, For: what}, "")
+		n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleBackups, For: "seeing that its final backup is there"}, "")
+	}
+}
+
+// checkNeeds asks for what a check of a VM needs. Those from outside need its address:
+// where the files do not say it the agent does. Of a container PVE tells it to
+// whoever may see the container.
+func checkNeeds(n *rights.Needs, v *VM, c *model.Check) {
+	switch {
+	case c.Way() == model.WayCommand && n.Major >= 9:
+		n.Guest("VM.GuestAgent.Unrestricted", "", "running the command of check "+c.Name)
+	case c.Inside():
+		agentNeeds(n, "", "asking the guest agent, for check "+c.Name, false)
+	case asksItself(c) && !hasAddress(v):
+		agentNeeds(n, "", "asking the guest agent for the address, for check "+c.Name, false)
+	}
+}
+
+// asksItself reports whether a check from outside goes to the guest and nowhere else.
+func asksItself(c *model.Check) bool {
+	switch c.Way() {
+	case model.WayHTTP:
+		e, _ := model.HTTPEndpoint(c.HTTP) // what cannot be read the loader has refused
+		return e.Host == ""
+	case model.WayTCP:
+		e, _ := model.TCPEndpoint(c.TCP)
+		return e.Host == ""
+	default:
+		return c.Way() == model.WaySSH
+	}
+}
+
+// agentNeeds asks for the right to hear the guest agent.
+func agentNeeds(n *rights.Needs, attr, what string, soft bool) {
+	priv, others := "VM.GuestAgent.Audit", []string{"VM.GuestAgent.Unrestricted"}
+	if n.Major < 9 {
+		priv, others = "VM.Monitor", nil
+	}
+	if soft {
+		n.SoftGuest(priv, attr, what, others...)
+		return
+	}
+	n.Guest(priv, attr, what, others...)
+}
+
+// hasAddress reports whether the files say where a machine is reached.
+func hasAddress(v *VM) bool {
+	if len(v.NICs) == 0 {
+		return false
+	}
+	_, err := netip.ParsePrefix(v.NICs[0].IP)
+	return err == nil
+}
+
+// cloneNeeds asks for the right to copy a template; to see it is what the template asks.
+func cloneNeeds(n *rights.Needs, vmid int, name string) {
+	if vmid != 0 {
+		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", vmid), Priv: "VM.Clone"}, Role: rights.RoleTemplates, For: "cloning template " + name}, "template")
+	}
+}
+
+// Needs is what a guest asks for: of a VM see check_vm_modify_config_perm in
+// PVE/API2/Qemu.pm, of a container check_ct_modify_config_perm in PVE/LXC.pm, and the
+// declared permissions of create, clone, config, resize, move_disk and destroy.
+func Needs(g Target, n *rights.Needs) {
+	n.Guest("VM.Allocate", "", "making and removing")
+	n.Guest("VM.PowerMgmt", "power", "power")
+	g.basicNeeds(n)
+	c := g.Common()
+	for _, a := range c.attributes.All {
+		n.Guest(a.Privilege, a.Name, a.Name)
+	}
+	for _, d := range g.Volumes().List {
+		if d.Storage == "" {
+			continue // where a template lies that is only named
+		}
+		n.Disk(d.Storage, pick(c.LXC, "rootdir", "images"), d.Size, "disk."+d.Name, "disk "+d.Name)
+	}
+	for _, p := range g.Ports() {
+		n.Card(p.bridge, p.vlan, p.trunks, "nic."+p.Name)
+	}
+	if c.TemplateOurs {
+		n.Guest("VM.Clone", "template", "cloning template "+c.template)
+	} else {
+		cloneNeeds(n, c.TemplateVMID, c.template)
+	}
+	g.optionNeeds(n)
+}

@@ -1,0 +1,128 @@
+package guest
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// The settings of network cards: what VMs (qemu-server, PVE/QemuServer/Network.pm) and
+// containers (pve-container, PVE/LXC/Config.pm) have in common. In both an absent member
+// of the property string means the same as 0.
+
+// DefaultModel is the card that a VM gets unless the files name another one.
+const DefaultModel = "virtio"
+
+// readNIC reads a card of a VM; its addresses stand in a key of their own.
+func readNIC(name, value string) NIC {
+	p := property.Parse(value)
+	model, mac := property.CardModel(p)
+	return NIC{
+		Name: name, Bridge: p.Values["bridge"], VLAN: readCount(p.Values["tag"]), MAC: strings.ToUpper(mac), Model: model,
+		Firewall: isOn(p.Values["firewall"]), MTU: readCount(p.Values["mtu"]), Queues: readCount(p.Values["queues"]),
+		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: property.Trunks(p.Values["trunks"]),
+	}
+}
+
+// members are the members of a card's property string that have an attribute; "" for
+// the default.
+func (n NIC) members() map[string]string {
+	return map[string]string{
+		"bridge": n.Bridge, "tag": countText(n.VLAN), "firewall": flagText(n.Firewall), "mtu": countText(n.MTU), "queues": countText(n.Queues),
+		"rate": RateText(n.Rate), "link_down": flagText(n.LinkDown), "trunks": strings.Join(n.Trunks, ";"),
+	}
+}
+
+// Card writes a nic's property string. What the old one holds without an attribute for
+// it is kept, first of all the MAC address that PVE made up: without it every write
+// would invent a new one. So is the text of what does not change in meaning, since PVE
+// takes queues=0 and no queues for two different cards.
+func Card(old string, n NIC) string {
+	p := property.Parse(old)
+	model, mac := property.CardModel(p)
+	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {
+		mac = n.MAC
+	}
+	head := cmp.Or(n.Model, model)
+	if mac != "" {
+		head += "=" + mac
+	}
+	have := readNIC("", old).members()
+	for key, val := range n.members() {
+		if val != have[key] {
+			p.Values[key] = val
+		}
+	}
+	parts := []string{head}
+	for _, key := range slices.Sorted(maps.Keys(p.Values)) {
+		if val := p.Values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(property.CardModels, key) {
+			parts = append(parts, key+"="+val)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// replugged reports whether PVE unplugs a card of a running VM and plugs in another
+// one, and does not just change its cable (qemu-server, PVE/QemuServer.pm,
+// vmconfig_update_net).
+func replugged(now, then string) bool {
+	a, b := readNIC("", now), readNIC("", then)
+	return a.Model != b.Model || a.MAC != b.MAC || a.Queues != b.Queues || a.MTU != b.MTU || a.Bridge == "" || b.Bridge == ""
+}
+
+func isOn(word string) bool { return pveapi.BooleanWord(word) == "1" }
+
+func flagText(on bool) string { return pick(on, "1", "") }
+
+func countText(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// readCount reads a number; 0 for what is none.
+func readCount(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// RateText is a limit in MB/s; "" for none.
+func RateText(rate float64) string {
+	if rate == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(rate, 'f', -1, 64)
+}
+
+func readRate(s string) float64 {
+	rate, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return 0
+	}
+	return rate
+}
+
+// shortIP6 gives an IPv6 address, with or without prefix length, in its shortest form;
+// a word such as dhcp as it is.
+func shortIP6(s string) string {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return p.String()
+	}
+	if a, err := netip.ParseAddr(s); err == nil {
+		return a.String()
+	}
+	return s
+}
+
+// BridgeMTU as mtu of a card stands for the bridge's own (qemu-server, PVE/QemuServer/Network.pm).
+const BridgeMTU = 1

@@ -1,0 +1,116 @@
+package guest
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// PVE holds values and deletions back until the next full restart of a guest, whoever
+// ordered them. Those that the files ask for stay. All others are reverted: by PVE's own
+// parameter, which restores what is in force and touches nothing that runs. A deletion in
+// a container would not do: it leaves the value that waits where it is (pve-container,
+// PVE/LXC/Config.pm, update_pct_config).
+
+// Aligned is what would be observed of a configuration, compared with what is wanted.
+func Aligned(want Target, have State, cfg view.Config) State {
+	spec := have.As(cfg)
+	alignValues(want, spec)
+	return spec
+}
+
+// UndeclaredPending are the keys whose value waits for a restart without a file asking for it:
+// with what is in force the guest would be just as much, or as little, what the files say.
+// A deletion of what no file declares stays, since it brings the guest to what they say; but
+// not one of what this program needs itself.
+func UndeclaredPending(want Target, have State) []string {
+	cfg := have.Common().Config
+	keys := cfg.WaitingKeys()
+	if len(keys) == 0 {
+		return nil
+	}
+	next := Aligned(want, have, cfg)
+	return slices.DeleteFunc(keys, func(key string) bool {
+		return key == "description" || !have.Settable(key) || cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next.Spec(), Aligned(want, have, cfg.Reverted(map[string]bool{key: true})).Spec())
+	})
+}
+
+// Reverts lists for the plan what is reverted because no file asks for it.
+func Reverts(want Target, have State) []model.Pending {
+	var out []model.Pending
+	cfg := have.Common().Config
+	for _, key := range UndeclaredPending(want, have) {
+		out = append(out, model.Pending{Path: AttributePath(have, key), Before: plainValue(cfg.Now, key), After: plainValue(cfg.Next, key)})
+	}
+	return out
+}
+
+// Restores reports whether a change restores what is in force: what differs from the
+// files only waits.
+func Restores(want Target, have State, path string) bool {
+	cfg := have.Common().Config
+	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
+		return false
+	}
+	return reflect.DeepEqual(AttributesOf(Aligned(want, have, cfg.InForce()).Spec())[path], AttributesOf(want.Spec())[path])
+}
+
+// awaits reports whether something waits that the files agree with, so that a restart
+// would bring the guest nearer to them.
+func awaits(want Target, have State) bool {
+	cfg := have.Common().Config
+	keys := cfg.WaitingKeys()
+	if len(keys) == 0 {
+		return false
+	}
+	next := Aligned(want, have, cfg)
+	wanted := AttributesOf(want.Spec())
+	return slices.ContainsFunc(keys, func(key string) bool {
+		kept := Aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
+		if model.Same(next.Spec(), kept.Spec()) {
+			return cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1"
+		}
+		then, now := AttributesOf(next.Spec()), AttributesOf(kept.Spec())
+		paths := maps.Clone(now)
+		maps.Copy(paths, then)
+		for path := range paths {
+			if !reflect.DeepEqual(then[path], now[path]) && reflect.DeepEqual(then[path], wanted[path]) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// noteReverts says in a plan what a step takes back.
+func noteReverts(want Target, have State, paths []string) string {
+	var list []string
+	for _, r := range Reverts(want, have) {
+		if slices.Contains(paths, r.Path) {
+			list = append(list, r.Path)
+		}
+	}
+	for _, path := range paths {
+		if !slices.Contains(list, path) && Restores(want, have, path) {
+			list = append(list, path)
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "reverted, since it is pending only and never took effect: " + strings.Join(list, ", ")
+}
+
+// rootReverts says what an administrator can do about a key that no API token may revert.
+func rootReverts(have State, tool, key string) string {
+	if have.Settable(key) || key == "boot" || key == "machine" || key == "bootdisk" {
+		return ""
+	}
+	return fmt.Sprintf("PVE does not let an API token revert it: `%s set VMID --revert %s` on the node does", tool, key)
+}

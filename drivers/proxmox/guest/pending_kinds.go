@@ -1,0 +1,87 @@
+package guest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+)
+
+// What waits for a restart of a VM, and of a container: see guest_pending.go.
+
+// As is as State has it.
+func (v VMState) As(cfg view.Config) State {
+	return StateOf(observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
+}
+
+// As is as State has it.
+func (c CTState) As(cfg view.Config) State {
+	return StateOf(observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
+}
+
+// AwaitsRestart is as Target has it.
+func (v VMTarget) AwaitsRestart(have State) bool {
+	return have.(VMState).unread() || awaits(v, have)
+}
+
+// AwaitsRestart is as Target has it.
+func (c CTTarget) AwaitsRestart(have State) bool { return awaits(c, have) }
+
+// Settable is as State has it. A device of the node is for root@pam, also where it is to stay as it is; a
+// protected machine lets no drive go (PVE/API2/Qemu.pm, $update_vm_api); a boot order
+// names devices that are there; and what PVE itself derives of something declared stays.
+func (v VMState) Settable(key string) bool {
+	c := v.Config
+	now, there := c.Now[key]
+	if options.HostDevice(key, now) != "" || options.HostDevice(key, c.Next[key]) != "" {
+		return false
+	}
+	switch {
+	case drives.IsDrive(key):
+		return there || c.Now["protection"] != "1"
+	case key == "boot":
+		return !slices.ContainsFunc(options.BootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
+	case key == "machine": // of Windows PVE pins it when that is declared
+		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(cmp.Or(now, "pc"), c.Next[key])
+	case key == "bootdisk": // goes where a boot order is set
+		return len(options.BootDevices(c.Next["boot"])) == 0
+	default:
+		return true
+	}
+}
+
+// Settable is as State has it. PVE asks of a revert what it asks of a deletion (PVE/LXC.pm,
+// check_ct_modify_config_perm).
+func (c CTState) Settable(key string) bool {
+	switch {
+	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
+		return false
+	case key == "features":
+		others := slices.ContainsFunc(property.Flags(c.Config.Now[key]), func(f string) bool { return f != "nesting" })
+		return c.Unprivileged && !others
+	default:
+		return true
+	}
+}
+
+// SameValue compares what would be written with what is in force.
+func (*VM) SameValue(key, want, have string) bool {
+	if key == "boot" { // its order is its meaning
+		return slices.Equal(options.BootDevices(want), options.BootDevices(have))
+	}
+	return options.VM().Same(key, want, have) || drives.HoldsState(key) && sameState(key, want, have) || IsCD(key, have) && sameCD(key, want, have)
+}
+
+// SameValue compares what would be written with what is in force.
+func (*CT) SameValue(key, want, have string) bool { return options.CT().Same(key, want, have) }
+
+// RestoresVolume reports whether a change of a disk that is there only takes back what
+// waits. Else it would move data, or grow what is large enough.
+func RestoresVolume(want Target, have State, path, slot string) bool {
+	_, there := have.Common().Config.Now[slot]
+	return there && have.Common().Config.WaitsFor(slot) && Restores(want, have, path)
+}

@@ -1,0 +1,94 @@
+package guest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Port is a network card of a guest, by what it is plugged into.
+type Port struct {
+	Name, bridge, mac, ip, ip6 string
+	vlan                       int
+	trunks                     []string
+}
+
+func (p Port) label() string { return p.Name }
+
+// Ports are its network cards.
+func (v *VM) Ports() []Port { return portsOf(v.NICs) }
+
+// Ports are its network cards.
+func (c *CT) Ports() []Port { return portsOf(c.NICs) }
+
+func (n NIC) port() Port   { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
+func (n CTNIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
+
+func portsOf[N interface{ port() Port }](nics []N) []Port {
+	var out []Port
+	for _, n := range nics {
+		out = append(out, n.port())
+	}
+	return out
+}
+
+// claims are what no second guest may have.
+func claims(ports []Port) []model.Claim {
+	var out []model.Claim
+	for _, p := range ports {
+		path, on := "nic."+p.Name, p.network()
+		if p.mac != "" {
+			out = append(out, model.Claim{What: "MAC address", Value: p.mac, Path: path + ".mac", On: on})
+		}
+		if ip, err := netip.ParsePrefix(p.ip); err == nil {
+			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip", On: on})
+		}
+		if ip, err := netip.ParsePrefix(p.ip6); err == nil {
+			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip6", On: on})
+		}
+	}
+	return out
+}
+
+// network names what a card is plugged into.
+func (p Port) network() string {
+	if p.vlan == 0 {
+		return p.bridge
+	}
+	return fmt.Sprintf("%s, VLAN %d", p.bridge, p.vlan)
+}
+
+// AsksHost is as Target has it. The options of a VM may ask for volumes, too.
+func (v VMTarget) AsksHost(other State) bool {
+	have := other.(VMState)
+	return len(v.newMedia(have.Config.Next)) > 0 || equips(v, have) ||
+		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
+			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.Config.Next[key])
+		})
+}
+
+// AsksHost is as Target has it.
+func (c CTTarget) AsksHost(have State) bool { return equips(c, have) }
+
+// equips reports whether a guest is to start, a disk to lie where it does not, or a
+// card to be plugged in, or addressed, as it is not.
+func equips(want Target, have State) bool {
+	if want.Common().Power == "running" && have.Common().Power != "running" {
+		return true
+	}
+	for _, w := range want.Volumes().List {
+		h, there := Find(have.Volumes().List, w.Name)
+		if !there || w.Storage != "" && w.Storage != h.Storage {
+			return true
+		}
+	}
+	has := have.Ports()
+	return slices.ContainsFunc(want.Ports(), func(w Port) bool {
+		h, there := Find(has, w.Name)
+		return !there || w.bridge != h.bridge || w.mac != "" && !strings.EqualFold(w.mac, h.mac)
+	})
+}

@@ -1,0 +1,47 @@
+package guest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// MovesVolumes reports whether volumes leave the place where they are for what is wanted.
+func (v *Volumes) MovesVolumes(want *Volumes) bool {
+	moves := func(h Volume) bool {
+		w, stays := Find(want.List, h.Name)
+		return stays && w.Storage != "" && w.Storage != h.Storage || !stays && h.Remove
+	}
+	return slices.ContainsFunc(v.List, moves) || len(v.left()) > 0
+}
+
+// snapped says which of the volumes that are to leave their place a snapshot holds there.
+func (v *Volumes) snapped(want *Volumes, at view.GuestRef) []model.Problem {
+	var out []model.Problem
+	refuse := func(name, id, what string) {
+		if s := v.Snapshots[id]; s != "" {
+			out = append(out, model.Problem{
+				Path: "disk." + name, Summary: fmt.Sprintf("disk %s cannot be %s: snapshot %s holds it", name, what, s),
+				Detail: fmt.Sprintf("PVE takes no volume away from its snapshots: remove them first (`%s listsnapshot %d` on node %s), or leave the disk as it is", at.Tool(), at.VMID, at.Node),
+			})
+		}
+	}
+	for _, h := range v.List {
+		id := property.VolumeOf(v.Config.Next[v.Tag.Slots["disk."+h.Name]])
+		switch w, stays := Find(want.List, h.Name); {
+		case stays && w.Storage != "" && w.Storage != h.Storage:
+			refuse(h.Name, id, "moved to "+w.Storage)
+		case !stays && h.Remove:
+			refuse(h.Name, id, "removed")
+		}
+	}
+	for _, name := range v.left() {
+		if !want.Has(name) {
+			refuse(name, v.Tag.Detached[name], "removed")
+		}
+	}
+	return out
+}

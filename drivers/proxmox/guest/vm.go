@@ -1,0 +1,153 @@
+package guest
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// VM is a virtual machine. The fields with tags are what the files declare of it, and what
+// is compared.
+type VM struct {
+	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
+	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
+	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"VM template to clone instead of an image."`
+
+	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk stands on the template's, which cannot go while it does). Counts when the guest is made and never again."`
+
+	Cores   int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
+	Sockets int    `hcl:"sockets,optional" default:"1" pve:"sockets" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU sockets, of so many cores each."`
+	Memory  int    `hcl:"memory,optional" pve:"memory.current,always" unset:"512" priv:"VM.Config.Memory" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
+	Disk    int    `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else the image's own. It can grow, never shrink."`
+	Disks   []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
+	NICs    []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
+
+	Tags        []string          `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
+	Description string            `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
+	Power       string            `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
+	OnBoot      bool              `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
+	Startup     *Startup          `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
+	Protection  bool              `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Restart     string            `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
+	Agent       bool              `hcl:"agent,optional" default:"true" pve:"agent.enabled,always" priv:"VM.Config.Options" cost:"restart" doc:"The guest agent is expected inside."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. One that no file names is left as it is. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
+	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
+
+	Name   string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
+	User   string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // made at first boot
+	Keys   []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
+	DNS    []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`
+	Domain string   `plan:"domain" pve:"searchdomain" priv:"VM.Config.Cloudinit" words:"domain in the site block or the spec"`
+	Terms  string   `plan:"mark"`                   // what the files decide of the ownership tag
+	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
+	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
+}
+
+// Disk is a disk of a guest. Its slot on the bus is remembered in the ownership tag.
+type Disk struct {
+	Name    string `hcl:"name,label"`
+	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
+	Storage string `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set."`
+	Bus     string `hcl:"bus,optional" cost:"restart" doc:"scsi, virtio or sata; scsi unless set when the disk is made. Another one is given to it while the machine is stopped, for which restart must be allowed."`
+	Blank   bool   `hcl:"blank,optional" plan:"-" doc:"Of the root disk: it is made empty, in place of image and template, to be installed onto from a CD drive or the network."`
+	Remove  bool   `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the guest, which comes back under the same name. Must be applied before the disk is taken out."`
+}
+
+// NIC is a network card and its address as cloud-init sets it.
+type NIC struct {
+	Name    string `hcl:"name,label"`
+	Bridge  string `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
+	VLAN    int    `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
+	MAC     string `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up by PVE unless set, and then kept."`
+	IP      string `hcl:"ip,optional" cost:"restart" doc:"Address with prefix length, or dhcp; the first nic's is the spec's, else dhcp, unless set. A change is read by cloud-init at the next boot, as on a new machine."`
+	Gateway string `hcl:"gateway,optional" cost:"restart" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
+
+	IP6      string   `hcl:"ip6,optional" cost:"restart" doc:"IPv6 address with prefix length, auto (router advertisements) or dhcp; none unless set. cloud-init reads it as it does ip."`
+	Gateway6 string   `hcl:"gateway6,optional" cost:"restart" doc:"IPv6 default gateway, to a static ip6."`
+	Model    string   `hcl:"model,optional" cost:"hot" doc:"The card that the machine sees: virtio unless set, or e1000, e1000e, rtl8139, vmxnet3 and others for systems without a driver for that."`
+	Firewall bool     `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
+	MTU      int      `hcl:"mtu,optional" cost:"hot" doc:"Largest packet in bytes, 576 to 65520 and no more than the bridge's; 1 for the bridge's own. Of model virtio only; PVE's default unless set."`
+	Queues   int      `hcl:"queues,optional" cost:"hot" doc:"Packet queues (virtio multiqueue), 1 to 64, usually as many as cores. Of model virtio only; one unless set."`
+	Rate     float64  `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
+	LinkDown bool     `hcl:"link_down,optional" cost:"hot" doc:"Unplugs the cable: the guest has the card without a link."`
+	Trunks   []string `hcl:"trunks,optional" cost:"hot" doc:"VLANs that pass through with their tags, such as [\"10\", \"20-29\"]. The bridge must be VLAN aware."`
+}
+
+// Startup is PVE's startup property.
+type Startup struct {
+	Order *int `hcl:"order,optional" doc:"Position; lower starts earlier and stops later."`
+	Up    *int `hcl:"up,optional" doc:"Seconds to wait after its start before the next."`
+	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
+}
+
+// The attributes that are one key of Proxmox VE: see package attribute. Disks, network cards,
+// power and notes have code.
+var (
+	VMAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[VM](guestFormats) })
+	CTAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[CT](guestFormats) })
+	guestFormats = map[string]attribute.Format{
+		"startup": attribute.FormatOf(parseStartup, func(s *Startup) any { return s.text() }),
+	}
+)
+
+// VMSchema describes VMs.
+func VMSchema() model.Kind { return schemaOf[VM]("vm", "A virtual machine.", nil) }
+
+// PVESchema describes VMs that become PVE hosts of their own. Here such a one is a VM whose
+// guests can use hardware virtualisation.
+func PVESchema() model.Kind {
+	return schemaOf[VM]("pve", "A virtual machine that becomes a PVE host with children of its own.", nil)
+}
+
+type (
+	// VMTarget is a VM as it is wanted.
+	VMTarget struct {
+		*VM
+		*Resolution
+	}
+
+	// VMState is a VM as it was observed.
+	VMState struct {
+		*VM
+		*Observation
+	}
+)
+
+// Common is as guest has it.
+func (v VMTarget) Common() Common { return v.parts(v.Resolution, nil) }
+
+// Common is as guest has it.
+func (v VMState) Common() Common { return v.parts(nil, v.Observation) }
+
+// Spec is as guest has it.
+func (v *VM) Spec() any                     { return v }
+func (v *VM) wanted(r *Resolution) Target   { return VMTarget{v, r} }
+func (v *VM) observed(o *Observation) State { return VMState{v, o} }
+
+func (v *VM) parts(wanted *Resolution, seen *Observation) Common {
+	return Common{
+		Resolution: wanted, Observation: seen, Power: v.Power, restart: v.Restart, Notes: v.Description, template: v.Template,
+		Tags: v.Tags, Options: v.Options, attributes: VMAttributes(), Keys: options.VM(), Startup: &v.Startup, Waits: &v.Waits, Powered: &v.Power,
+	}
+}
+
+// Declared is as guest has it.
+func (v *VM) Declared() map[string]string { return v.Options }
+
+func (v VMTarget) brief() string {
+	size := v.Preset
+	if size == "" {
+		size = fmt.Sprintf("%s, %d MiB", plural(v.Cores, "core"), v.Memory)
+	}
+	from := v.Image
+	switch {
+	case v.Blank():
+		from = "a blank root disk"
+	case from == "":
+		from = "clone of " + v.Template
+	}
+	return size + ", " + from
+}

@@ -1,0 +1,163 @@
+package guest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A CD drive is an option of its slot, "local:iso/x.iso,media=cdrom", and as any option
+// it is ours once a file names it. docs/decisions/0018-installed-by-hand.md says why.
+
+// IsCD reports whether a key with a value is a CD drive that the files may declare: any but
+// the one that cloud-init reads.
+func IsCD(key, value string) bool {
+	return drives.MayHoldCD(key) && key != drives.CloudInitSlot && drives.HoldsCD(value) && !drives.IsCloudInit(property.VolumeOf(value))
+}
+
+// sameCD compares two CD drives by what they mean. The size is PVE's, which reads it off
+// the image.
+func sameCD(key, a, b string) bool {
+	return options.VM().Same(key, withoutSize(a), withoutSize(b))
+}
+
+func withoutSize(drive string) string {
+	parts := slices.DeleteFunc(strings.Split(drive, ","), func(p string) bool { return strings.HasPrefix(p, "size=") })
+	return strings.Join(parts, ",")
+}
+
+// CDSlots are the slots of the CD drives that are declared.
+func (v VMTarget) CDSlots() []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
+		if IsCD(key, v.Options[key]) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// beside is a configuration with the slots taken that the files give to CD drives, so
+// that no disk gets one of them.
+func (v VMTarget) beside(cfg view.Config) view.Config {
+	next := maps.Clone(cfg.Next)
+	if next == nil {
+		next = map[string]string{}
+	}
+	for _, slot := range v.CDSlots() {
+		next[slot] = v.Options[slot]
+	}
+	cfg.Next = next
+	return cfg
+}
+
+// plugCD is what PVE does with a CD drive of a running guest: another medium goes in at
+// once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
+// vmconfig_update_disk and vmconfig_hotplug_pending).
+func (v VMState) plugCD(key, value string) model.Class {
+	fresh := value != "" && !drives.HoldsCD(v.Config.Now[key])
+	if file := property.VolumeOf(value); fresh && (file == drives.EmptyMedium || file == "cdrom") {
+		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
+	}
+	if value != "" && !fresh || drives.Bus(key) == "scsi" && v.hotplugs("disk") {
+		return model.ClassHot
+	}
+	return model.ClassRestart
+}
+
+// refuseCDs: a CD drive takes no slot in which something else is. PVE makes no CD drive of
+// a disk, and that of cloud-init would be gone.
+func refuseCDs(w VMTarget, h VMState) []model.Problem {
+	var out []model.Problem
+	for _, slot := range w.CDSlots() {
+		there, name := h.Config.Next[slot], h.device(slot)
+		if there == "" && name == "" || IsCD(slot, there) {
+			continue
+		}
+		what := "a drive that was attached by hand"
+		if name != "" {
+			what = strings.Replace(name, ".", " ", 1)
+		} else if drives.HoldsCD(there) {
+			what = "a cloud-init drive"
+		}
+		out = append(out, model.Problem{
+			Path: "options." + slot, Summary: fmt.Sprintf("slot %s has no room for a CD drive: it is that of %s", slot, what),
+			Detail: "take another slot for it: one that is free, on ide, sata or scsi",
+		})
+	}
+	return out
+}
+
+// BootOrder is the order of a machine that is new, where no file declares one: its root disk,
+// then its CD drives. A blank one also tries its first card, as PVE's own default does.
+func (v VMTarget) BootOrder(m owner.Tag) string {
+	order := append([]string{m.Slots["disk.root"]}, v.CDSlots()...)
+	if v.Blank() && len(v.NICs) > 0 {
+		order = append(order, m.Slots["nic."+v.NICs[0].Name])
+	}
+	return "order=" + strings.Join(order, ";") + v.bootTail()
+}
+
+// behind reports whether a boot order is another with nothing behind it but devices of one
+// sort.
+func behind(order, longer string, sort func(dev string) bool) bool {
+	rest, ok := strings.CutPrefix(property.Parse(longer).Values["order"], property.Parse(order).Values["order"])
+	if !ok || rest == "" || rest[0] != ';' {
+		return false
+	}
+	for dev := range strings.SplitSeq(rest[1:], ";") {
+		if !sort(dev) {
+			return false
+		}
+	}
+	return true
+}
+
+// idle reports whether a slot is empty, or a CD drive is there.
+func idle(c view.Config, slot string) bool { return c.Next[slot] == "" || drives.HoldsCD(c.Next[slot]) }
+
+// effectiveBoot takes for nothing that waits what PVE itself does to the boot order of a
+// running machine: a CD drive is put at its end when its medium changes, and a drive is
+// taken out when it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that, and
+// no revert.
+func effectiveBoot(c view.Config) view.Config {
+	there := func(dev string) bool { return c.Next[dev] != "" }
+	c.BootFollows = c.WaitsFor("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
+	return c
+}
+
+// BootOrderFollows reports whether PVE makes one boot order of another: without the devices that are
+// not there any more, and with CD drives at the end.
+func BootOrderFollows(order, then string, there, disc func(dev string) bool) bool {
+	was, now := property.Parse(order).Values["order"], property.Parse(then).Values["order"]
+	left := slices.DeleteFunc(strings.Split(was, ";"), func(dev string) bool { return !there(dev) })
+	devices := strings.Split(now, ";")
+	if was == "" || now == "" || len(devices) < len(left) || !slices.Equal(left, devices[:len(left)]) {
+		return false
+	}
+	return !slices.ContainsFunc(devices[len(left):], func(dev string) bool { return !disc(dev) })
+}
+
+// discNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
+func discNeeds(n *rights.Needs, key, value string) {
+	storage := property.StorageOf(value)
+	if property.VolumeOf(value) == drives.EmptyMedium {
+		return
+	}
+	attr := "options." + key
+	n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "iso", GiB: 0, By: n.From, Attr: attr})
+	path := "/storage/" + storage
+	n.Add(rights.Need{
+		Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleISOs, For: "putting an ISO image into CD drive " + key,
+		Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
+	}, attr)
+}

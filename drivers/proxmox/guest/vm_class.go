@@ -1,0 +1,140 @@
+package guest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// class refines what a change costs by whether the guest runs, and by what PVE
+// can do while it does.
+func (v VMTarget) class(have *model.Resource, path string, cost model.Class) model.Class {
+	w, h := v, StateOf(have).(VMState)
+	head, option, _ := strings.Cut(path, ".")
+	name, attr, _ := strings.Cut(option, ".")
+	keyed := VMAttributes().ByName(path)
+	switch {
+	case Restores(w, h, path):
+		return model.ClassNone
+	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.Volumes().Has(name) && h.Volumes().Has(name):
+		return cost
+	case head == "options" && drives.HoldsState(option) && w.Options[option] != "" && h.Options[option] != "":
+		return model.ClassMigrate
+	case path == "power" && w.Power == "stopped":
+		return model.ClassRestart
+	case path == "power", !have.Guest.Running:
+		return model.ClassNone
+	case path == "pending":
+		return byRestart(w.Restart)
+	case CloudInitReads(w, h, path):
+		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
+	case head == "options":
+		cost = h.plug(option, w.Options[option])
+	case keyed != nil && keyed.Cost == model.ClassRestart:
+		cost = h.plug(keyed.Key, attribute.Text(keyed.Value(w.VM, "")))
+	case head == "nic":
+		cost = h.plugNIC(w, name)
+	case head == "disk":
+		cost = h.plugDisk(w, name, attr)
+	}
+	if cost == model.ClassRestart {
+		return byRestart(w.Restart)
+	}
+	return cost
+}
+
+// byRestart is the class of what a running guest only gets by a restart.
+func byRestart(allowed string) model.Class {
+	return pick(allowed == "allowed", model.ClassRestart, model.ClassPending)
+}
+
+// plug is what PVE does with a key of a running guest, whose present value is known;
+// "" as its new one takes it away (vmconfig_hotplug_pending).
+func (v VMState) plug(key, value string) model.Class {
+	old := v.Config.Now[key]
+	if IsCD(key, cmp.Or(value, v.Config.Next[key])) {
+		return v.plugCD(key, value)
+	}
+	hot := false
+	switch options.VM().Family(key) {
+	case "cpuunits", "cpulimit":
+		hot = true
+	case "hotplug": // QEMU must be started with what these two need
+		touches := func(s string) bool { return strings.Contains(s, "cpu") || strings.Contains(s, "memory") }
+		hot = !touches(old) && !touches(value)
+	case "tablet":
+		hot = v.hotplugs("usb")
+	case "usb[n]":
+		hot = v.hotplugs("usb") && slices.Contains([]string{"l26", "win8", "win10", "win11"}, v.Config.Now["ostype"])
+	case "vcpus":
+		hot = v.hotplugs("cpu")
+	case "balloon": // 0 is no balloon device at all
+		hot = (old == "0") == (value == "0")
+	case "memory":
+		hot = v.hotplugs("memory") && v.Config.Now["numa"] == "1"
+	default:
+		if options.AtOnce(key) {
+			return model.ClassNone
+		}
+	}
+	if hot {
+		return model.ClassHot
+	}
+	return model.ClassRestart
+}
+
+// plugNIC: another cable in the same card always goes, another card by its feature only.
+func (v VMState) plugNIC(w VMTarget, name string) model.Class {
+	n, wanted := Find(w.NICs, name)
+	slot := v.Tag.Slots["nic."+name]
+	now, then := v.Config.Now[slot], v.Config.Next[slot]
+	if v.hotplugs("network") || wanted && now != "" && then != "" && !replugged(now, Card(then, n)) {
+		return model.ClassHot
+	}
+	return model.ClassRestart
+}
+
+// plugDisk: SCSI and virtio disks come and go by their feature; a disk grows always.
+func (v VMState) plugDisk(w VMTarget, name, attr string) model.Class {
+	_, here := Find(v.Disks, name)
+	wd, there := Find(w.Disks, name)
+	slot := v.Tag.Slots["disk."+name]
+	switch {
+	case attr == "remove" && here == there:
+		return model.ClassNone
+	case attr == "bus" && here && there:
+		return model.ClassRestart
+	case here && there, !here && !there:
+		return model.ClassHot
+	case there:
+		slot = cmp.Or(wd.Bus, "scsi")
+	}
+	if v.hotplugs("disk") && drives.Bus(slot) != "sata" {
+		return model.ClassHot
+	}
+	return model.ClassRestart
+}
+
+// hotplugs reads the guest's hotplug features; 1 and absence mean the default.
+func (v VMState) hotplugs(feature string) bool {
+	set := v.Config.Now["hotplug"]
+	if set == "" || set == "1" {
+		set = "network,disk,usb"
+	}
+	return slices.Contains(strings.Split(set, ","), feature)
+}
+
+func (v VMState) recreates(want Target) bool {
+	w := want.(VMTarget)
+	return w.Image != v.Image || w.Template != v.Template
+}
+
+func (v VMState) refuse(want Target, have *model.Resource) []model.Problem {
+	w := want.(VMTarget)
+	return slices.Concat(refuseBus(v, w, have), refuseCDs(w, v), refuseStates(w, v))
+}

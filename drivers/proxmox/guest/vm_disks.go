@@ -1,0 +1,117 @@
+package guest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Buses are where a disk may be attached, with how many slots each has
+// (qemu-server, PVE/QemuServer/Drive.pm, MAX_*_DISKS).
+var Buses = map[string]int{"scsi": 31, "virtio": 16, "sata": 6}
+
+// Drive joins a volume, or the order for one, with the settings that all disks of
+// ours have, as far as the bus of their slot knows them.
+func Drive(volume, slot string) string {
+	switch drives.Bus(slot) {
+	case "virtio":
+		return volume + ",discard=on,iothread=1"
+	case "sata":
+		return volume + ",discard=on,ssd=1"
+	default:
+		return volume + ",discard=on,iothread=1,ssd=1"
+	}
+}
+
+// FromBlank is what the ownership tag says of a machine whose root disk was made of nothing.
+const FromBlank = "blank"
+
+// Blank reports whether the root disk is made empty.
+func (v VMTarget) Blank() bool {
+	root, _ := Find(v.Disks, "root")
+	return root.Blank
+}
+
+// Attach puts a volume into a slot that is free.
+func (Disk) Attach(volume, slot string) string { return Drive(volume, slot) }
+
+// Keep leaves a drive as it is.
+func (Disk) Keep(drive string) string { return drive }
+
+// Order asks for a new volume of the disk's size.
+func (d Disk) Order(slot string) string {
+	return Drive(fmt.Sprintf("%s:%d", d.Storage, max(d.Size, 1)), slot)
+}
+
+// Slots is as Target has it. No disk gets a slot that the files give to a CD drive.
+func (v VMTarget) Slots(cfg view.Config, old map[string]string) map[string]string {
+	return slots(v.Devices(), v.beside(cfg), old)
+}
+
+// Devices are what has a slot.
+func (v *VM) Devices() []Device {
+	var out []Device
+	for _, d := range v.Disks {
+		out = append(out, Device{"disk." + d.Name, cmp.Or(d.Bus, "scsi")})
+	}
+	for _, n := range v.NICs {
+		out = append(out, Device{"nic." + n.Name, "net"})
+	}
+	return out
+}
+
+// BootDisk is the slot of the disk a guest boots from.
+func BootDisk(c map[string]string) string {
+	order := property.Parse(c["boot"]).Values["order"]
+	for slot := range strings.SplitSeq(order, ";") {
+		if drives.IsDrive(slot) && c[slot] != "" && !strings.Contains(c[slot], "media=cdrom") {
+			return slot
+		}
+	}
+	for _, slot := range []string{"scsi0", "virtio0", "sata0", "ide0"} {
+		if c[slot] != "" {
+			return slot
+		}
+	}
+	return "scsi0"
+}
+
+// IPConfig is the card's addresses in PVE's form, with what else the key holds; "" for
+// none.
+func (n NIC) IPConfig(old string) string {
+	return property.Parse(old).With(map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
+}
+
+// refuseBus says what speaks against another bus for the disks of a machine.
+func refuseBus(v VMState, want VMTarget, have *model.Resource) []model.Problem {
+	var out []model.Problem
+	for _, w := range want.Disks {
+		h, there := Find(v.Disks, w.Name)
+		if !there || w.Bus == "" || w.Bus == h.Bus {
+			continue
+		}
+		refuse := func(path, summary, detail string) {
+			out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
+		}
+		path, from := "disk."+w.Name+".bus", v.Tag.Slots["disk."+w.Name]
+		boot := strings.Split(property.Parse(want.Options["boot"]).Values["order"], ";")
+		switch {
+		case v.Protection:
+			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")
+		case have.Guest.Hibernated != "" && want.Power == "running":
+			refuse(path, fmt.Sprintf("the machine is hibernated, and knows disk %s by its place", w.Name), "leave the bus as it was and let it run first, then change the bus")
+		case have.Guest.Running && want.Power == "running" && want.Restart != "allowed":
+			refuse(path, fmt.Sprintf("disk %s cannot go from bus %s to %s while the machine runs", w.Name, h.Bus, w.Bus),
+				`set restart = "allowed", or power = "stopped" for as long as it takes; the machine then sees the disk under another name (/dev/vda, /dev/sda), so mount by UUID`)
+		case slices.Contains(boot, from):
+			refuse("options.boot", fmt.Sprintf("options.boot names %s, which disk %s leaves for bus %s", from, w.Name, w.Bus), "take boot out of options, or declare it without that slot, and put it back when the disk has its new place")
+		}
+	}
+	return out
+}

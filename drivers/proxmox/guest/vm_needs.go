@@ -1,0 +1,110 @@
+package guest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+)
+
+func (v VMTarget) basicNeeds(n *rights.Needs) {
+	n.Guest("VM.Config.Options", "name", "name, tags and notes")
+	n.Guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
+	n.Guest("VM.Config.Disk", "disk", "disks")
+	n.Guest("VM.Config.Network", "nic", "network cards")
+	n.Guest("VM.Config.Cloudinit", "", "user, keys and addresses by cloud-init")
+	n.Guest("VM.Config.CDROM", "", "the drive of cloud-init")
+	if v.UserData == "" {
+		n.Disk(v.DriveStorage, "images", 0, "", "the drive of cloud-init")
+	} else {
+		isoNeeds(n, v)
+	}
+}
+
+func (v VMTarget) optionNeeds(n *rights.Needs) {
+	if v.Startup != nil {
+		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "startup"}, "startup")
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
+		optionNeeds(n, key, v.Options[key])
+	}
+}
+
+// isoNeeds asks for what the image of user_data takes.
+func isoNeeds(n *rights.Needs, v VMTarget) {
+	n.Uses = append(n.Uses, rights.Use{Storage: v.SeedStorage, Content: "iso", GiB: 0, By: n.From, Attr: "user_data"})
+	path := "/storage/" + v.SeedStorage
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleSeeds, For: "uploading the image of user_data"}, "user_data")
+	n.Add(rights.Need{
+		Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleSeeds, For: "seeing the image of user_data, and putting it into a drive",
+		Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
+	}, "user_data")
+	n.Add(rights.Need{
+		Grant: rights.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: rights.RoleSeeds, Soft: true,
+		For: "deleting the image of user_data; without, an empty one takes its place",
+	}, "user_data")
+	if v.Agent {
+		agentNeeds(n, "user_data", "seeing that the first boot is over; without, the image of user_data stays for ten minutes", true)
+	}
+}
+
+// optionNeeds asks for what one PVE key of a VM needs.
+func optionNeeds(n *rights.Needs, key, value string) {
+	attr := "options." + key
+	priv := options.Privilege(key)
+	others := []string{}
+	if priv == "VM.Config.Cloudinit" {
+		others = append(others, "VM.Config.Network")
+	}
+	n.Guest(priv, attr, "option "+key, others...)
+	if IsCD(key, value) {
+		discNeeds(n, key, value)
+	}
+	family, values := strings.TrimRight(key, "0123456789"), property.Parse(value).Values
+	switch family {
+	case "hostpci":
+		mappingNeeds(n, "pci", values["mapping"], key)
+	case "usb":
+		mappingNeeds(n, "usb", values["mapping"], key)
+	case "virtiofs":
+		mappingNeeds(n, "dir", property.Parse(value).First("dirid"), key)
+	case "cicustom":
+		for _, file := range slices.Sorted(maps.Values(values)) { // of late qemu-server looks at them, too; for snippets check_volume_access knows no smaller right
+			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + property.StorageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
+		}
+	case "cpu":
+		cardModelNeeds(n, property.Parse(value).First("cputype"), attr)
+	case "vmstatestorage":
+		n.Disk(value, "images", 0, attr, "option "+key)
+	case "efidisk", "tpmstate":
+		if storage, _, ok := strings.Cut(value, ":"); ok {
+			n.Disk(strings.TrimPrefix(storage, "file="), "images", 0, attr, "option "+key)
+		}
+	}
+}
+
+// cardModelNeeds asks for a model of a CPU that an administrator has made up (Q,
+// $check_cpu_model_access). Until qemu-server 9.1.12 that is who may see all nodes, then
+// who may use that one; which of both a host of PVE 9 wants its version does not tell.
+func cardModelNeeds(n *rights.Needs, name, attr string) {
+	name, made := strings.CutPrefix(name, "custom-")
+	if !made {
+		return
+	}
+	all := rights.Grant{Path: "/nodes", Priv: "Sys.Audit"}
+	need := rights.Need{Grant: all, Role: rights.RoleMappings, For: "the CPU model " + name}
+	if n.Major >= 9 {
+		need.Grant, need.Or = rights.Grant{Path: "/mapping/cpu/" + name, Priv: "Mapping.Use"}, [][]rights.Grant{{all}}
+	}
+	n.Add(need, attr)
+}
+
+// mappingNeeds asks for a device or folder of the node that an administrator has mapped.
+func mappingNeeds(n *rights.Needs, bus, name, key string) {
+	if name != "" {
+		n.Add(rights.Need{Grant: rights.Grant{Path: "/mapping/" + bus + "/" + name, Priv: "Mapping.Use"}, Role: rights.RoleMappings, For: "option " + key}, "options."+key)
+	}
+}

@@ -1,0 +1,27 @@
+package guest
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+)
+
+// blockKeys are PVE keys that blocks of the files say, and the description; indexed ones
+// by family.
+var blockKeys = map[string]string{
+	"description": "description", "net[n]": "nic blocks", "ipconfig[n]": "nic blocks",
+	"scsi[n]": "disk blocks", "virtio[n]": "disk blocks with bus", "sata[n]": "disk blocks with bus",
+}
+
+// TypedBy says what decides a PVE key, by its family, in place of an option; "" if nothing
+// does.
+func TypedBy(family string) string {
+	if a := VMAttributes().ByKey(family); a != nil {
+		return a.Words
+	}
+	return blockKeys[family]
+}
+
+// isTyped reports whether a PVE key is said by an attribute of its own, or by none.
+func isTyped(key string) bool {
+	f := options.VM().Family(key)
+	return TypedBy(f) != "" || options.Refused(f) != ""
+}

@@ -1,0 +1,81 @@
+package guest
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A drive that holds the firmware's or the TPM's state is declared by an order to
+// allocate it, "local-lvm:1,efitype=4m", and PVE shows the volume that came of it.
+
+// sameState reports whether a state drive is what an order asks for.
+func sameState(key, order, drive string) bool {
+	return drive != "" && property.StorageOf(order) == property.StorageOf(drive) && sameMake(key, order, drive)
+}
+
+// sameMake is the same but for the storage. Of what only PVE decides (size, the
+// certificates it enrolled) there is an opinion only where the order has one.
+func sameMake(key, order, drive string) bool {
+	v, ok := options.VM().Change.Param(key)
+	if !ok {
+		return order == drive
+	}
+	want, errWant := v.ParseProperty(order)
+	have, errHave := v.ParseProperty(drive)
+	if errWant != nil || errHave != nil {
+		return false
+	}
+	for _, name := range []string{"efitype", "pre-enrolled-keys", "version", "ms-cert"} {
+		if v.Members()[name] == nil || (name == "ms-cert" && want[name] == "") {
+			continue
+		}
+		if !options.VM().SameMember(key, name, want[name], have[name]) {
+			return false
+		}
+	}
+	return true
+}
+
+// pinned is the version that PVE adds to a type of machine.
+var pinned = regexp.MustCompile(`^pc-(i440fx|q35)-[0-9.]+(\+pve\d+)?$`)
+
+// samePinned reports whether a machine is of the wanted type, at the version that PVE has
+// pinned it to: of Windows it pins each machine whose type has none when it is declared
+// (qemu-server, PVE/QemuServer/Machine.pm and PVE/API2/Qemu.pm).
+func samePinned(want, have string) bool {
+	w, h := property.Parse(want), property.Parse(have)
+	m := pinned.FindStringSubmatch(h.First("type"))
+	if m == nil || w.First("type") != map[string]string{"i440fx": "pc", "q35": "q35"}[m[1]] {
+		return false
+	}
+	w.Values["type"], h.Values["type"] = "", ""
+	return options.VM().Same("machine", w.With(map[string]string{"type": "pc"}, "type"), h.With(map[string]string{"type": "pc"}, "type"))
+}
+
+// refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.
+func refuseStates(w VMTarget, h VMState) []model.Problem {
+	var out []model.Problem
+	for _, key := range []string{"efidisk0", "tpmstate0"} {
+		order, drive := w.Options[key], h.Config.Next[key]
+		if order == "" || drive == "" {
+			continue
+		}
+		if !sameMake(key, order, drive) {
+			out = append(out, model.Problem{
+				Path: "options." + key, Summary: key + " cannot become of another make",
+				Detail: fmt.Sprintf("it is %q, and would be recreated, empty, for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
+			})
+		}
+		if key == "tpmstate0" && property.StorageOf(order) != property.StorageOf(drive) && h.Power == "running" {
+			out = append(out, model.Problem{
+				Path: "options." + key, Summary: "tpmstate0 cannot be moved while the guest runs",
+				Detail: `set power = "stopped" in the files, let that be applied, then change the storage`,
+			})
+		}
+	}
+	return out
+}

@@ -1,0 +1,235 @@
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// classifier sorts the guests that were read into managed and unmanaged ones. An unmanaged
+// guest never enters the State that is compared, so no step can concern it. Of two guests
+// that carry the same identity neither does.
+type classifier struct {
+	id     owner.Identity
+	want   *model.Want
+	wanted wanted
+	out    *model.Observed
+	unread []view.Listed // may be ours, and could not be read
+	proven map[model.Address][]*model.Resource
+	view   *view.View      // what the cluster's list says
+	names  map[string]bool // of guests that carry an ownership tag of our site: what they go by, and what the ownership tag says
+}
+
+// all classifies guests by what was read of them.
+func (j *classifier) all(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
+	for _, g := range guests {
+		a := read[g.Ref()]
+		if a.Err == nil {
+			j.guest(g, a.Config)
+			continue
+		}
+		j.unread = append(j.unread, g)
+		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.Err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: j.wanted.nameOf(g), Denied: api.IsDenied(a.Err)})
+	}
+}
+
+// passOver lists a guest as foreign that nothing makes worth reading.
+func (j *classifier) passOver(g view.Listed) {
+	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
+	if claims := j.wanted.vmids[g.VMID]; claims != (model.Address{}) {
+		f.Claims = claims
+		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
+	}
+	j.out.Unmanaged = append(j.out.Unmanaged, f)
+}
+
+func (j *classifier) guest(g view.Listed, cfg view.Config) {
+	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
+	if name == "" {
+		name = g.Name
+	}
+	notes, m, found := owner.ParseDescription(cfg.Description())
+	ok, why, claims := j.id.Verify(m, found, g.Ref(), cfg)
+	if found && m.Site == j.id.Site {
+		j.names[m.Node], j.names[name] = true, true
+	}
+	lock := cfg.Now["lock"]
+	if ok && cfg.Now["template"] == "1" && m.Type != owner.TemplateType {
+		j.out.Unmanaged = append(j.out.Unmanaged, converted(g, name, m.Addr()))
+		return
+	}
+	if ok && lock != "create" && lock != "clone" {
+		r := guest.Observed(g, cfg, notes, m)
+		r.Guest.RemovalNote = removal.Note(j.want.Host, m, cfg)
+		r.Guest.Renumbered = renumbered(g.Ref(), m)
+		j.proven[m.Addr()] = append(j.proven[m.Addr()], r)
+		return
+	}
+	f := model.Unmanaged{VMID: g.VMID, Name: name, Kind: g.Kind(), Why: why, Node: g.Node, Claims: claims}
+	lock = cmp.Or(lock, g.Lock)
+	switch {
+	case lock == "create" || lock == "clone":
+		f.Unfinished = true
+		f.Why = "unfinished: its configuration is locked by a " + lock + " that runs or died"
+		f.Claims = cmp.Or(claims, j.wanted.vmids[g.VMID])
+		f.Fix = "if no task works on it any more: " + g.Ref().Rescue()
+	case claims != (model.Address{}):
+		f.Fix = "remove the ownership tag from the description of the copy, or the copy itself"
+	case found && !m.Readable() && (m.Site == "" || m.Site == j.id.Site): // ours before somebody, or a newer version, wrote in it
+		f.Claims = cmp.Or(j.wanted.names[m.Node], j.wanted.names[name], j.wanted.vmids[g.VMID])
+		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
+	case j.wanted.vmids[g.VMID] != (model.Address{}):
+		f.Claims = j.wanted.vmids[g.VMID]
+		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
+		if !found {
+			f.Fix = j.lostTag(g.Ref(), cfg, f.Claims, f.Fix)
+		}
+	case j.wanted.names[name] != (model.Address{}) && !found:
+		f.Claims = j.wanted.names[name]
+		f.Why = "no ownership tag, but the name of " + f.Claims.String()
+		f.Fix = j.lostTag(g.Ref(), cfg, f.Claims, "rename one of the two")
+	}
+	j.out.Unmanaged = append(j.out.Unmanaged, f)
+}
+
+// renumbered reports that a guest did not get its VMID from us, as one does not whose backup was
+// restored under another one after the original was gone. Who finds it there must not
+// take it for one whose vmid was edited in the files.
+func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
+	keep := fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is", at.VMID)
+	if m.Type == owner.TemplateType { // which requires one
+		keep = fmt.Sprintf("set vmid = %d to keep it as it is", at.VMID)
+	}
+	switch m.CreationVMID {
+	case at.VMID:
+		return model.Renumbered{}
+	case 0:
+		return model.Renumbered{
+			Why: fmt.Sprintf("%s carries its identity, and the ownership tag does not say under which VMID it was created", at),
+			Fix: fmt.Sprintf("%s; to recreate it, remove it first: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
+		}
+	default:
+		return model.Renumbered{
+			Why: fmt.Sprintf("%s carries its identity, but was created as VMID %d: a backup restored under another VMID", at, m.CreationVMID),
+			Fix: fmt.Sprintf("%s; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
+		}
+	}
+}
+
+// duplicate names a guest that could not be read and has the name of one that proves to be
+// ours, as a restored backup of it has, be it the name that somebody gave both; "" for
+// none.
+func (j *classifier) duplicate(r *model.Resource) string {
+	for _, g := range j.unread {
+		if (g.Name == r.Addr.Name || g.Name == r.Spec.(guest.Named).GuestName()) && g.Kind() == view.GuestKind(r.Addr) {
+			return g.Ref().String()
+		}
+	}
+	return ""
+}
+
+func (j *classifier) close() {
+	for _, addr := range slices.SortedFunc(maps.Keys(j.proven), model.Address.Compare) {
+		rs := j.proven[addr]
+		if duplicate := j.duplicate(rs[0]); duplicate != "" && len(rs) == 1 { // or a restored backup would be started beside the original
+			g := rs[0].Guest
+			j.out.Unknown = append(j.out.Unknown, model.Unknown{
+				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
+				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: view.GuestKind(addr) == "ct"}, duplicate),
+			})
+			continue
+		}
+		if len(rs) == 1 {
+			j.out.State[addr] = rs[0]
+			j.leaveToHA(rs[0])
+			j.checkNode(rs[0])
+			have := guest.StateOf(rs[0])
+			if have == nil {
+				continue
+			}
+			j.out.Pending = append(j.out.Pending, have.Pending(addr)...)
+			w := j.want.State[addr]
+			if w == nil {
+				continue
+			}
+			if want := guest.TargetOf(w); want != nil {
+				wc, hc := want.Common(), have.Common()
+				j.out.Undeclared = append(j.out.Undeclared, undeclaredOptions(addr, wc, hc)...)
+				j.out.Findings = append(j.out.Findings, want.Stale(w, have)...)
+			}
+			continue
+		}
+		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })
+		var who []string
+		for _, r := range rs {
+			j.out.Unmanaged = append(j.out.Unmanaged, model.Unmanaged{
+				VMID: r.Guest.VMID, Name: r.Spec.(guest.Named).GuestName(), Kind: view.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
+				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
+				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
+			})
+			who = append(who, view.RefOf(r).String())
+		}
+		j.out.Findings = append(j.out.Findings, guest.Finding(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
+			"usually one of them is a restored backup: remove it, or give it another uuid"))
+	}
+	j.inTheirPool()
+	slices.SortFunc(j.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
+}
+
+// inTheirPool says which guests are in another pool than the host names: they joined
+// theirs when they were made. To move them needs rights on both pools and the right to
+// give rights on the guest (pve-access-control, API2/Pool.pm), so it is left to people.
+func (j *classifier) inTheirPool() {
+	h := j.want.Host
+	if h == nil || h.Pool == "" {
+		return
+	}
+	var who, ids []string
+	for _, addr := range slices.SortedFunc(maps.Keys(j.out.State), model.Address.Compare) {
+		g := j.out.State[addr].Guest
+		if w := j.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, j.view.Guests[g.VMID].Pool) {
+			continue
+		}
+		who = append(who, fmt.Sprintf("%s (%s)", addr, j.view.Guests[g.VMID].Pool))
+		ids = append(ids, strconv.Itoa(g.VMID))
+	}
+	if len(who) == 0 {
+		return
+	}
+	j.out.Findings = append(j.out.Findings, diag.Finding{
+		Severity: diag.Warning, Source: diag.FromGuard, Address: "host." + h.Name, At: h.At,
+		Summary: fmt.Sprintf("guests are not in pool %s, which host %s names, but in another: %s", h.Pool, h.Name, strings.Join(who, ", ")),
+		Detail: fmt.Sprintf("a guest joins the pool when it is made. To move them, on a node, before the old pool goes: pvesh set /pools/%s --allow-move 1 --vms %s",
+			h.Pool, strings.Join(ids, ",")),
+	})
+}
+
+// undeclaredOptions are the options of a guest that no file names and that this program never
+// set. A boot order that begins with the root disk is the one that it was made with.
+func undeclaredOptions(addr model.Address, want, have guest.Common) []model.Setting {
+	var out []model.Setting
+	for key, val := range have.Options {
+		_, named := want.Options[key]
+		devices := options.BootDevices(val)
+		made := key == "boot" && len(devices) > 0 && devices[0] == have.Tag.Slots["disk.root"]
+		ours := named || made || slices.Contains(have.Tag.Options, key) || want.Keys.Invented[key]
+		if !ours && !want.Keys.Same(key, val, "") && have.Config.Now[key] == val {
+			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
+		}
+	}
+	slices.SortFunc(out, func(a, b model.Setting) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}

@@ -1,0 +1,69 @@
+package inventory
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// findClones looks what stands on the disks of our templates: by the configurations that were read, and by
+// the list of the disks on the storage. That one costs a request for each template, and none where there is none; it
+// holds only disks that the token may see (Datastore.Audit, and VM.Config.Disk on their guest: PVE/Storage.pm,
+// check_volume_access), and is empty without a word where that is none. What neither shows PVE knows, and refuses.
+func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	ours := map[int]*model.Resource{}
+	for _, r := range out.State {
+		if r.Guest != nil {
+			ours[r.Guest.VMID] = r
+		}
+	}
+	for _, addr := range out.State.Addresses() {
+		r := out.State[addr]
+		t, ok := r.Spec.(*template.Template)
+		if !ok || r.Guest == nil {
+			continue
+		}
+		ids, err := storage.Clones(ctx, d.API, r.Guest.Node, t.DiskVolume)
+		if api.EndsPass(ctx, err) {
+			return err
+		}
+		t.Unobservable = err
+		for at, a := range obs.Configs {
+			if standsOn(a.Config, t.DiskVolume) {
+				ids = append(ids, at.VMID)
+			}
+		}
+		slices.Sort(ids)
+		for _, id := range slices.Compact(ids) {
+			c := template.Clone{VMID: id, Name: obs.Guests[id].Name}
+			if o := ours[id]; o != nil {
+				c.Addr, c.Ours = o.Addr, slices.Contains(o.Needs, addr)
+			}
+			t.Clones = append(t.Clones, c)
+		}
+	}
+	return nil
+}
+
+// standsOn reports whether a disk of a guest is a linked clone of a base volume, or will be after a restart.
+func standsOn(c view.Config, base string) bool {
+	if base == "" {
+		return false
+	}
+	for _, keys := range []map[string]string{c.Now, c.Next} {
+		for _, val := range keys {
+			if strings.Contains(val, base+"/") && strings.HasPrefix(property.VolumeOf(val), base+"/") {
+				return true
+			}
+		}
+	}
+	return false
+}

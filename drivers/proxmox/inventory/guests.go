@@ -1,0 +1,250 @@
+// Package inventory finds the guests and templates of a host: it reads every guest that may be managed,
+// sorts managed from unmanaged ones by their ownership tags, and notes what keeps them from being changed.
+package inventory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Guests reads every guest that may be managed, and classifies it. All others are
+// unmanaged, and their configuration is not even asked for.
+func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	d := finder{obs.Host}
+	out := model.Observed{State: model.State{}, Taken: map[int]string{}}
+	wanted := wantedGuests(obs.Want)
+	// What the cluster's list shows is read first: PVE closes the connection after each
+	// of the questions that follow, and so they close some that are open already.
+	var first []view.Listed
+	for _, id := range slices.Sorted(maps.Keys(obs.View.Guests)) {
+		if g := obs.View.Guests[id]; wanted.may(g) && obs.View.Nodes[g.Node] {
+			first = append(first, g)
+		}
+	}
+	if err := obs.ReadConfigs(ctx, first); err != nil {
+		return out, err
+	}
+	fresh, unknown, err := d.readPower(ctx, obs)
+	if err != nil {
+		return out, err
+	}
+	out.Unknown = unknown
+	guests := unite(obs.View.Guests, fresh)
+	obs.Guests = guests
+	var maybe, unread, rest []view.Listed
+	for _, id := range slices.Sorted(maps.Keys(guests)) {
+		g := guests[id]
+		out.Taken[id] = g.Kind() + " " + g.Name
+		switch {
+		case !wanted.may(g):
+			rest = append(rest, g)
+		case !obs.View.Nodes[g.Node]:
+			unread = append(unread, g)
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), id), Why: "its node " + g.Node + " is offline", VMID: id, Guest: g.Kind(), Name: wanted.nameOf(g)})
+		default:
+			maybe = append(maybe, g)
+		}
+	}
+	later := slices.DeleteFunc(slices.Clone(maybe), func(g view.Listed) bool {
+		_, done := obs.Configs[g.Ref()]
+		return done
+	})
+	if err := obs.ReadConfigs(ctx, later); err != nil {
+		return out, err
+	}
+	j := classifier{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
+	j.all(maybe, obs.Configs)
+	// A guest that shares its name with one that carries our ownership tag may be its copy.
+	var namesakes []view.Listed
+	for _, g := range rest {
+		if !j.names[g.Name] || !obs.View.Nodes[g.Node] {
+			j.passOver(g)
+			continue
+		}
+		namesakes = append(namesakes, g)
+	}
+	if err := obs.ReadConfigs(ctx, namesakes); err != nil {
+		return out, err
+	}
+	j.all(namesakes, obs.Configs)
+	j.close()
+	// In this order: a state may change which power counts, and with it what a restart would
+	// be for; hidden and unfinished guests come after all that is ours.
+	for _, read := range []func(context.Context, *kind.Observation, *model.Observed) error{
+		d.findClones, d.findSeeds, d.watchLocks, d.watchPaused, d.spareRestarts, d.findSnapshots, d.findHidden, d.classifyUnfinished, d.findLeftVolumes,
+	} {
+		if err := read(ctx, obs, &out); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// readPower lists the guests of each node that is online: fresh names and power,
+// and a second opinion on which guests there are. Containers are asked for only on
+// nodes that show one, or where the site wants some: each such question costs a
+// connection, since PVE closes it after the answer.
+func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]view.Listed, []model.Unknown, error) {
+	type question struct {
+		node string
+		lxc  bool
+		list []view.Listed
+		err  error
+	}
+	var asked []*question
+	for _, n := range slices.Sorted(maps.Keys(obs.View.Nodes)) {
+		if !obs.View.Nodes[n] {
+			continue
+		}
+		asked = append(asked, &question{node: n})
+		if containers(obs, n) {
+			asked = append(asked, &question{node: n, lxc: true})
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, q := range asked {
+		g.Go(func() error {
+			q.list, q.err = d.readNode(gctx, q.node, q.lxc)
+			if api.ClassOf(q.err) == api.NoLogin {
+				return q.err
+			}
+			return gctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	out := map[int]view.Listed{}
+	var unknown []model.Unknown
+	for _, q := range asked {
+		if q.err != nil {
+			if !slices.ContainsFunc(unknown, func(u model.Unknown) bool { return u.Node == q.node }) {
+				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), Node: q.node, Denied: api.IsDenied(q.err)})
+			}
+			continue
+		}
+		for _, g := range q.list {
+			out[g.VMID] = g
+		}
+	}
+	return out, unknown, nil
+}
+
+// readNode lists the VMs of a node, or its containers.
+func (d finder) readNode(ctx context.Context, node string, lxc bool) ([]view.Listed, error) {
+	var out []view.Listed
+	path := api.Path("nodes", node, "qemu")
+	if lxc {
+		path = api.Path("nodes", node, "lxc")
+	}
+	there, err := d.API.Rows(ctx, path, func(e api.Row) {
+		g := view.ReadListed(e, node, lxc)
+		g.Uptime = e.Number("uptime")
+		out = append(out, g)
+	})
+	if err == nil && !there {
+		err = api.ErrNoList
+	}
+	return out, err
+}
+
+// containers reports whether a node holds containers, or shall.
+func containers(obs *kind.Observation, node string) bool {
+	for _, g := range obs.View.Guests {
+		if g.LXC && g.Node == node {
+			return true
+		}
+	}
+	for addr, r := range obs.Want.State {
+		if addr.Kind == "ct" && r.Guest != nil && (r.Guest.Node == node || slices.Contains(r.Guest.Nodes, node)) {
+			return true
+		}
+	}
+	return false
+}
+
+// unite joins the cluster's list with the nodes' own: whatever either shows
+// exists, and the nodes know name and power better.
+func unite(cluster, nodes map[int]view.Listed) map[int]view.Listed {
+	out := make(map[int]view.Listed, len(cluster))
+	maps.Copy(out, cluster)
+	for id, g := range nodes {
+		if old, ok := out[id]; ok {
+			if g.Lock == "" {
+				g.Lock = old.Lock
+			}
+			if len(g.Tags) == 0 {
+				g.Tags = old.Tags
+			}
+			g.HA, g.QMP = old.HA, old.QMP // only the cluster's list has them
+			if old.Node != g.Node {
+				g.Node = old.Node // moved just now; the cluster's list follows the configuration file at once
+			}
+		}
+		out[id] = g
+	}
+	return out
+}
+
+// wanted is what makes a guest worth reading.
+type wanted struct {
+	names  map[string]model.Address
+	vmids  map[int]model.Address
+	ranges []model.VMIDRange
+}
+
+func wantedGuests(w *model.Want) wanted {
+	out := wanted{names: map[string]model.Address{}, vmids: map[int]model.Address{}}
+	for addr, r := range w.State {
+		if r.Guest == nil {
+			continue
+		}
+		out.names[cmp.Or(r.Node, addr.Name)] = addr
+		out.names[r.Spec.(guest.Named).GuestName()] = addr // a container's host name may be another
+		if r.Guest.VMID != 0 {
+			out.vmids[r.Guest.VMID] = addr
+		}
+		for _, rg := range r.Guest.Choose {
+			if !slices.Contains(out.ranges, rg) {
+				out.ranges = append(out.ranges, rg)
+			}
+		}
+	}
+	return out
+}
+
+// may reports whether a guest could be ours: by tag, by a name or VMID that is
+// wanted, by a VMID where ours live, or because nothing is known of it yet.
+func (w wanted) may(g view.Listed) bool {
+	if slices.Contains(g.Tags, owner.PVETag) || g.Name == "" {
+		return true
+	}
+	_, byName := w.names[g.Name]
+	_, byID := w.vmids[g.VMID]
+	inRange := slices.ContainsFunc(w.ranges, func(r model.VMIDRange) bool { return g.VMID >= r.From && g.VMID <= r.To })
+	return byName || byID || inRange
+}
+
+// nameOf is the name by which a guest that could not be read may be told from others:
+// one that the files know. Any other may have been given by hand to whichever guest of ours.
+func (w wanted) nameOf(g view.Listed) string {
+	if _, known := w.names[g.Name]; known {
+		return g.Name
+	}
+	return ""
+}
+
+// finder finds guests and templates on a host.
+type finder struct{ *kind.Host }

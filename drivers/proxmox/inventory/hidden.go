@@ -1,0 +1,110 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+const (
+	// hiddenBeyond is how far above the highest VMID that is seen a hidden guest is looked for.
+	hiddenBeyond = 32
+	// hiddenMost bounds the questions of one pass.
+	hiddenMost = 256
+)
+
+// findHidden looks for guests that the token may not see, where something is about
+// to be created: one of ours that was taken out of the pool vanishes from every
+// list without a word, and a second one must not be made in its place. Whether a
+// VMID is taken PVE tells everybody (pve-manager, Cluster.pm, nextid). A token that
+// sees all guests is spared the questions, and so is a pass that creates nothing.
+func (d finder) findHidden(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	if !obs.View.LimitedVisibility {
+		return nil
+	}
+	may, whole := candidates(obs.Want, out)
+	if !whole {
+		out.Unknown = append(out.Unknown, model.Unknown{
+			Scope: "all guests", Only: notFound(obs.Want, out),
+			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms",
+		})
+		return nil
+	}
+	ask := slices.Sorted(maps.Keys(may))
+	taken := make([]bool, len(ask))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(d.Width)
+	for i, id := range ask {
+		g.Go(func() error {
+			var err error
+			taken[i], err = view.IsTaken(gctx, d.API, id)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("asking which VMIDs are free: %w", err)
+	}
+	for i, id := range ask {
+		if taken[i] {
+			out.Taken[id] = "a guest that the token may not see"
+			out.Unknown = append(out.Unknown, model.Unknown{
+				Scope: fmt.Sprintf("vm %d", id), VMID: id, Denied: true, Only: may[id],
+				Why: "it exists, but the token may not see it (VM.Audit): was it taken out of its pool?",
+			})
+		}
+	}
+	return nil
+}
+
+// notFound are the wanted guests that were not found.
+func notFound(w *model.Want, out *model.Observed) []model.Address {
+	list := []model.Address{}
+	for _, addr := range w.State.Addresses() {
+		if w.State[addr].Guest != nil && out.State[addr] == nil {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// candidates are the VMIDs that look free, each with the wanted guests that were not found and may have it. whole is
+// false if there are too many to ask for.
+func candidates(w *model.Want, out *model.Observed) (may map[int][]model.Address, whole bool) {
+	highest := 0
+	for id := range out.Taken {
+		highest = max(highest, id)
+	}
+	may = map[int][]model.Address{}
+	for _, addr := range notFound(w, out) {
+		r := w.State[addr]
+		ranges := r.Guest.Choose
+		switch {
+		case r.Guest.VMID != 0:
+			ranges = []model.VMIDRange{{From: r.Guest.VMID, To: r.Guest.VMID}}
+		case len(ranges) == 0:
+			ranges = []model.VMIDRange{{From: 100, To: 999_999_999}}
+		}
+		for _, rg := range ranges {
+			last := rg.To
+			if rg.To-rg.From >= hiddenMost {
+				last = min(rg.To, max(highest, rg.From)+hiddenBeyond)
+			}
+			for id := rg.From; id <= last; id++ {
+				if out.Taken[id] == "" && !slices.Contains(may[id], addr) {
+					may[id] = append(may[id], addr)
+				}
+				if len(may) > hiddenMost {
+					return nil, false
+				}
+			}
+		}
+	}
+	return may, true
+}

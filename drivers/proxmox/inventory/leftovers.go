@@ -1,0 +1,62 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// sweepVolumes is the word of Observed.SweepHints for another look in the next pass.
+const sweepVolumes = "volumes"
+
+// findLeftVolumes looks for volumes without a guest, where something speaks for some, on the storages that the token
+// may audit.
+func (d finder) findLeftVolumes(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && obs.Want.MayUse(f.VMID) })
+	if !died && !slices.Contains(obs.Want.SweepHints, sweepVolumes) {
+		return nil
+	}
+	again, done := died, map[string]bool{}
+	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b view.NodeStorage) int { return strings.Compare(seed.SweepHint(a), seed.SweepHint(b)) }) {
+		if !obs.View.Nodes[at.Node] || !slices.Contains(strings.Split(obs.View.Storages[at], ","), "images") || !slices.Contains(guest.DiskStorages(obs.Want), at.Storage) {
+			continue
+		}
+		left, err := storage.Left(ctx, d.API, at, obs.Want, 0, out.Taken)
+		switch {
+		case api.EndsPass(ctx, err):
+			return err
+		case err != nil:
+			again = true // to be asked another time; nothing depends on it
+			continue
+		}
+		left = slices.DeleteFunc(left, func(v string) bool { return done[v] }) // of a shared storage another node said so
+		if len(left) == 0 {
+			continue
+		}
+		again = true
+		for _, v := range left {
+			done[v] = true
+		}
+		out.Findings = append(out.Findings, diag.Finding{
+			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
+			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.Storage, at.Node, strings.Join(left, ", ")),
+			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(storage.FreeCommands(left), " && ")),
+		})
+	}
+	if again {
+		out.SweepHints = append(out.SweepHints, sweepVolumes)
+		slices.Sort(out.SweepHints)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A guest that does not obey a shutdown, or a pending value that PVE cannot bring
+// into force, would be restarted for by every pass for ever. The bound needs no
+// memory of ours: PVE keeps the list of the tasks that this token started.
+const (
+	// restartPause is how long a guest is left alone after a restart that failed.
+	restartPause = time.Hour
+	// restartMost is how many restarts within that time may have left something waiting.
+	restartMost = 3
+)
+
+// spareRestarts takes the restart out of what is planned for a guest on which it was
+// of no use, and says so. What waits stays listed as pending. Only guests that wait
+// for a restart which the files allow cost a request.
+func (d finder) spareRestarts(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	for _, addr := range out.State.Addresses() {
+		have, w := out.State[addr], obs.Want.State[addr]
+		if w == nil || have.Guest == nil {
+			continue
+		}
+		to, from := guest.TargetOf(w), guest.StateOf(have)
+		if to == nil || from == nil || !guest.AwaitsAllowedRestart(to, from) {
+			continue
+		}
+		at := view.RefOf(have)
+		why, err := d.restartedInVain(ctx, at)
+		switch {
+		case api.EndsPass(ctx, err):
+			return err
+		case err != nil || why == "": // where it cannot be seen, the restart itself tells
+			continue
+		}
+		*from.Common().Waits = false
+		out.Findings = append(out.Findings, guest.Warning(addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", addr, why),
+			fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
+				at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node)))
+	}
+	return nil
+}
+
+// restartedInVain tells how our last restarts of a guest went, if that speaks against
+// another one now. The worker of a restart that was killed is no answer of the guest.
+func (d finder) restartedInVain(ctx context.Context, at view.GuestRef) (string, error) {
+	var list []api.TaskEntry
+	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.Node, "tasks"), strconv.Itoa(at.VMID), time.Now().Add(-restartPause).Unix())
+	if err := api.ReadList(ctx, d.API, path, &list); err != nil {
+		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
+	}
+	list = slices.DeleteFunc(list, func(e api.TaskEntry) bool {
+		return !d.API.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, api.TaskType(e.UPID)) || e.Status == "unexpected status"
+	})
+	switch {
+	case len(list) == 0:
+		return "", nil
+	case list[0].Status != "OK" && !strings.HasPrefix(list[0].Status, "WARNINGS: "): // PVE lists the newest first
+		return "the last restart ended with: " + list[0].Status, nil
+	case len(list) >= restartMost:
+		return fmt.Sprintf("%d restarts within an hour have not brought it into force", len(list)), nil
+	default:
+		return "", nil
+	}
+}

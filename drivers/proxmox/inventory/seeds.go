@@ -1,0 +1,99 @@
+package inventory
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// findSeeds looks at what machines were told, and for images that no machine needs:
+// those of a machine that never came to be, and those that a crash left. It costs a
+// request for each storage in question, and none where no machine has user_data. What
+// lies there after the last such machine left the files is found where the last look is
+// remembered.
+func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	shelves := map[view.NodeStorage]bool{}
+	inDrive, coming := map[string]bool{}, map[string]bool{}
+	for addr, r := range obs.Want.State {
+		v, ok := guest.TargetOf(r).(guest.VMTarget)
+		if !ok || v.UserData == "" {
+			continue
+		}
+		shelves[view.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.SeedStorage}] = true
+		coming[addr.Name] = out.State[addr] == nil // the one that makes it goes on with what lies there
+	}
+	for addr, r := range out.State {
+		v, ok := guest.StateOf(r).(guest.VMState)
+		if !ok {
+			continue
+		}
+		if w := obs.Want.State[addr]; w != nil {
+			out.Pending = append(out.Pending, v.ReadAtFirstBoot(addr, w)...)
+		}
+		if s := v.Tag.Seed; s != nil && s.Volume != "" {
+			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true
+			inDrive[v.Seed] = true
+		} else if v.Tag.UUID == "" {
+			coming[addr.Name] = true // a copy whose making goes on
+		}
+	}
+	sweepHints := slices.Collect(maps.Keys(shelves))
+	for _, word := range obs.Want.SweepHints {
+		if at, ok := seed.ParseSweepHint(word); ok {
+			shelves[at] = true
+		}
+	}
+	for _, f := range out.Unmanaged {
+		if f.Unfinished {
+			coming[f.Claims.Name], coming[f.Name] = true, true
+		}
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(shelves), func(a, b view.NodeStorage) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Storage, b.Storage))
+	}) {
+		if !obs.View.Nodes[at.Node] {
+			sweepHints = append(sweepHints, at)
+			continue // the view says so, and what is on it is unmanaged
+		}
+		list, err := obs.Volumes(ctx, at, "iso")
+		if err != nil {
+			if api.EndsPass(ctx, err) {
+				return err
+			}
+			if api.ClassOf(err) == api.NotFound && !slices.Contains(sweepHints, at) {
+				continue // only remembered, and there is no such storage any more
+			}
+			sweepHints = append(sweepHints, at)
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.Storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // of other storages they are seen
+			continue
+		}
+		for _, v := range seed.Among(d.Host, list) {
+			addr := model.Address{Kind: "seed", Name: v.Node}
+			old := out.State[addr]
+			if v.Emptied {
+				continue
+			}
+			sweepHints = append(sweepHints, at) // until it is gone, be that the turn of a later pass
+			if inDrive[v.VolID] || coming[v.Node] || old != nil && old.Spec.(*seed.Image).Volume < v.VolID {
+				continue
+			}
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &seed.Image{Volume: v.VolID, Node: at.Node}}
+		}
+	}
+	for _, at := range sweepHints {
+		out.SweepHints = append(out.SweepHints, seed.SweepHint(at))
+	}
+	slices.Sort(out.SweepHints)
+	out.SweepHints = slices.Compact(out.SweepHints)
+	slices.SortStableFunc(out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
+	return nil
+}

@@ -1,0 +1,96 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// watchPaused finds machines of ours that have a process, and whose processors do not run.
+// The list of the cluster shows it, at most ten seconds old, since pvestatd broadcasts what
+// QEMU says (pve-manager, PVE/Service/pvestatd.pm, update_qemu_status). Only a machine that
+// it shows so costs a request.
+//
+// One that is paused is to be resumed. What went wrong inside (io-error, internal-error,
+// guest-panicked) and a guest that sleeps by its own will are reported alone. Where the
+// configuration is locked a task is at work, a backup or a migration, and will end it.
+func (d finder) watchPaused(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	for _, addr := range out.State.Addresses() {
+		r := out.State[addr]
+		if r.Guest == nil || obs.Guests[r.Guest.VMID].QMP == "" {
+			continue
+		}
+		now, err := power.Of(d.Host, view.RefOf(r)).State(ctx)
+		switch {
+		case api.EndsPass(ctx, err):
+			return err
+		case err != nil || !now.Running:
+			continue
+		}
+		have := guest.StateOf(r)
+		if have == nil {
+			continue
+		}
+		locked := r.Guest.Lock != ""
+		switch at := view.RefOf(r); {
+		case now.QMP == "running", now.QMP == "":
+		case locked && now.QMP == "prelaunch": // a backup has started its process, not the machine (pve-manager, VZDump/QemuServer.pm)
+			*have.Common().Powered = "stopped"
+		case locked:
+		case now.QMP == power.Paused, now.QMP == "prelaunch":
+			*have.Common().Powered = power.Paused
+		default:
+			out.Findings = append(out.Findings, guest.Finding(diag.Warning, addr, fmt.Sprintf("%s does not run: %s", addr, power.HaltReason(now.QMP)), power.HaltFix(at, now.QMP)))
+		}
+	}
+	return nil
+}
+
+// watchLocks tells which of our guests nothing can be done to, since PVE locked them, and
+// names those on which no task works: they stay so until somebody clears the lock. For
+// what this token ordered itself a step waits; a hibernated guest can be started, and
+// nothing else. Free guests cost no request.
+func (d finder) watchLocks(ctx context.Context, _ *kind.Observation, out *model.Observed) error {
+	for _, addr := range out.State.Addresses() {
+		g := out.State[addr].Guest
+		if g == nil || g.Lock == "" {
+			continue
+		}
+		at := view.RefOf(out.State[addr])
+		tasks, err := power.Of(d.Host, at).Tasks(ctx)
+		if api.EndsPass(ctx, err) {
+			return err
+		}
+		if len(tasks) == 0 { // what held it may have ended since it was listed
+			cfg, readErr := view.ReadConfig(ctx, d.API, at)
+			if api.EndsPass(ctx, readErr) {
+				return readErr
+			}
+			if readErr == nil {
+				g.Lock = cfg.Now["lock"]
+			}
+			if g.Lock == "" {
+				continue
+			}
+		}
+		if g.Lock == "suspended" && !g.Running {
+			g.Hibernated = power.LockText(at, g.Lock, nil)
+		}
+		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.API.StartedByUs) {
+			g.Locked = power.LockText(at, g.Lock, tasks)
+		}
+		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen
+			continue
+		}
+		out.Findings = append(out.Findings, guest.Warning(addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", addr, g.Lock), power.LockText(at, g.Lock, nil)))
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Templates finds our downloads, be they wanted or left over, and looks whether
+// what the wanted ones only name is there.
+func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	d := finder{obs.Host}
+	out := model.Observed{State: model.State{}}
+	online, known := obs.View.Nodes[d.Model.PVENode()]
+	switch {
+	case !known:
+		return out, nil // the view says so already, and knows nothing at all
+	case !online:
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates", Why: "node " + d.Model.PVENode() + " is offline", Kind: "template"})
+		return out, nil
+	}
+	def := &template.Template{VMID: 1}
+	def.Resolve(model.Scope{Site: &model.Site{}, Host: obs.Want.Host})
+	storages := map[string]bool{def.Storage: false}
+	wanted := map[model.Address]*template.Template{}
+	for addr, r := range obs.Want.State {
+		if t, ok := r.Spec.(*template.Template); ok {
+			wanted[addr] = t
+			if s := property.StorageOf(t.Unpacked()); s != "" {
+				storages[s] = true
+			}
+		}
+	}
+	there := map[string]bool{}
+	for _, storage := range slices.Sorted(maps.Keys(storages)) {
+		volumes, err := d.archivesOn(ctx, obs, storage)
+		switch {
+		case err == nil:
+		case api.EndsPass(ctx, err):
+			return out, err
+		case !storages[storage] && len(wanted) == 0 && api.ClassOf(err) != api.OutcomeUnknown:
+			continue // the default storage of a site without templates need not be there
+		default:
+			only := []model.Address{}
+			for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
+				if property.StorageOf(wanted[addr].Unpacked()) == storage {
+					only = append(only, addr)
+				}
+			}
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template", Only: only, Denied: api.IsDenied(err)})
+			continue
+		}
+		for _, volid := range volumes {
+			there[volid] = true
+			keepDownload(out.State, d.ID.Site, volid, wanted)
+		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
+		t := wanted[addr]
+		if t.There == "" { // downloaded, or made from an image
+			continue
+		}
+		seen, err := d.readDeclared(ctx, obs, addr, t, there)
+		if err != nil {
+			return out, err
+		}
+		old := ""
+		if r := out.State[addr]; r != nil {
+			old = r.Spec.(*template.Template).File
+		}
+		out.State[addr] = &model.Resource{Addr: addr, Spec: &template.Template{File: old, There: seen}}
+	}
+	return out, nil
+}
+
+// keepDownload notes a volume that is a download of ours.
+func keepDownload(state model.State, site, volid string, wanted map[model.Address]*template.Template) {
+	of, name, _, ok := objects.ParseFileName(volid)
+	if !ok || of != site {
+		return
+	}
+	addr := model.Address{Kind: "template", Name: name}
+	file := ""
+	if t := wanted[addr]; t != nil {
+		file = t.File
+	}
+	if old := state[addr]; old != nil && !objects.ReportsFirst(volid, old.Spec.(*template.Template).File, file) {
+		return
+	}
+	state[addr] = &model.Resource{Addr: addr, Spec: &template.Template{File: volid}}
+}
+
+// archivesOn lists the container templates on a storage.
+func (d finder) archivesOn(ctx context.Context, obs *kind.Observation, storage string) ([]string, error) {
+	list, err := obs.Volumes(ctx, view.NodeStorage{Node: d.Model.PVENode(), Storage: storage}, "vztmpl")
+	var out []string
+	for _, e := range list {
+		out = append(out, api.Text(e["volid"]))
+	}
+	return out, err
+}
+
+// readDeclared says what there is of a template that is only named, in the words of
+// Template.There: those of the wanted one if it is as it must be.
+func (d finder) readDeclared(ctx context.Context, obs *kind.Observation, addr model.Address, t *template.Template, there map[string]bool) (string, error) {
+	if t.VMID == 0 {
+		if there[t.Volume] {
+			return t.There, nil
+		}
+		return "no such volume on " + d.Model.PVENode(), nil
+	}
+	g, ok := obs.View.Guests[t.VMID]
+	switch {
+	case !ok && obs.View.LimitedVisibility:
+		return fmt.Sprintf("no guest %d that the token may see", t.VMID), nil
+	case !ok:
+		return fmt.Sprintf("no guest %d", t.VMID), nil
+	case !obs.View.Nodes[g.Node]:
+		return t.There, nil // nobody can clone it now, and nobody can say that it is gone
+	}
+	for _, r := range obs.Want.State {
+		if r.Guest != nil && slices.Contains(r.Needs, addr) && (r.Addr.Kind == "ct") != g.LXC {
+			return fmt.Sprintf("%s, of which %s cannot be a clone", g.Ref(), r.Addr), nil
+		}
+	}
+	cfg, err := view.ReadConfig(ctx, d.API, g.Ref())
+	switch {
+	case api.EndsPass(ctx, err):
+		return "", err
+	case err != nil:
+		return t.There, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned
+	case cfg.Now["template"] != "1":
+		return fmt.Sprintf("%s, which is not a template", g.Ref()), nil
+	default:
+		return t.There, nil
+	}
+}

@@ -1,0 +1,206 @@
+package inventory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A guest whose configuration is locked by a create or clone is being created at the moment, or
+// its creation died. Nothing of it says whose it is: PVE writes the lock first, and name, tags and description
+// at the end (qemu-server, PVE/API2/Qemu.pm, create_vm and clone_vm; pve-container, PVE/API2/LXC.pm). The running
+// tasks do, as far as the token sees them: its own always, those of others with Sys.Audit on the node.
+
+// creation is a running task that may be creating a guest.
+type creation struct {
+	api.TaskID
+	mine bool // this token started it
+}
+
+// String names the task as its list on the web page does.
+func (c creation) String() string { return fmt.Sprintf("task %s of %s", c.Type, c.User) }
+
+// sort is what the task creates, vm or ct.
+func (c creation) sort() string { return view.GuestRef{LXC: strings.HasPrefix(c.Type, "vz")}.Kind() }
+
+// copies reports whether the task clones a guest. It goes by the VMID of the source: that of the copy is not in its id.
+func (c creation) copies() bool { return c.Type == "qmclone" || c.Type == "vzclone" }
+
+// makes reports whether the task may be creating a wanted guest: one that clones makes a guest of just
+// that template, a create one that is no clone, and a restore, or a migration from another cluster, any.
+func (c creation) makes(want *model.Resource) bool {
+	from := 0
+	if g := guest.TargetOf(want); g != nil {
+		from = g.Common().TemplateVMID
+	}
+	switch c.Type {
+	case "qmclone", "vzclone":
+		return from != 0 && c.Object == strconv.Itoa(from)
+	case "qmcreate", "vzcreate":
+		return from == 0
+	default:
+		return true
+	}
+}
+
+// creations are the running tasks of a node that create guests.
+func (d finder) creations(ctx context.Context, node string) ([]creation, error) {
+	active, err := d.API.Tasks.Active(ctx, node)
+	var out []creation
+	for upid := range active {
+		switch t := api.ParseUPID(upid); t.Type {
+		case "qmcreate", "qmrestore", "qmclone", "qmtunnel", "vzcreate", "vzrestore", "vzclone", "vzmtunnel":
+			out = append(out, creation{t, d.API.StartedByUs(upid)})
+		}
+	}
+	slices.SortFunc(out, func(a, b creation) int { return strings.Compare(a.String(), b.String()) })
+	return out, err
+}
+
+// creating are those of the tasks that may be creating a guest: the one that has its VMID, else each that clones.
+func creating(f model.Unmanaged, running []creation) []creation {
+	var clones []creation
+	for _, c := range running {
+		switch {
+		case c.sort() != f.Kind:
+		case c.copies():
+			clones = append(clones, c)
+		case c.Object == strconv.Itoa(f.VMID):
+			return []creation{c}
+		}
+	}
+	return clones
+}
+
+// absent are the wanted guests that were not found and that a guest may turn out to be: of its kind,
+// by a VMID that they have or may draw, by its name if it has one.
+func absent(f model.Unmanaged, want *model.Want, have model.State, by []creation) []model.Address {
+	out := []model.Address{}
+	for _, addr := range want.State.Addresses() {
+		w := want.State[addr]
+		if w.Guest == nil || have[addr] != nil || view.GuestKind(addr) != f.Kind {
+			continue
+		}
+		switch {
+		case addr == f.Claims:
+		case w.Guest.VMID != 0:
+			if w.Guest.VMID != f.VMID {
+				continue
+			}
+		case !w.Guest.MayDraw(f.VMID),
+			f.Name != "" && f.Name != addr.Name && f.Name != w.Spec.(guest.Named).GuestName(),
+			len(by) > 0 && !slices.ContainsFunc(by, func(c creation) bool { return c.makes(w) }):
+			continue
+		}
+		out = append(out, addr)
+	}
+	return out
+}
+
+// classifyUnfinished distinguishes guests that this token is creating, guests that others are creating, and
+// guests whose creation died. The first are unknown until their task ends. The second are unknown only as far as a
+// wanted guest may come of them, and else nobody's business. The third are reported, and keep their VMID.
+func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	type answer struct {
+		tasks []creation
+		err   error
+	}
+	asked := map[string]answer{} // by node
+	var kept []model.Unmanaged
+	for _, f := range out.Unmanaged {
+		if !f.Unfinished {
+			kept = append(kept, f)
+			continue
+		}
+		a, done := asked[f.Node]
+		if !done {
+			a.tasks, a.err = d.creations(ctx, f.Node)
+			asked[f.Node] = a
+		}
+		if api.EndsPass(ctx, a.err) {
+			return a.err
+		}
+		u, err := d.unfinished(ctx, obs, out, &f, a.tasks, a.err)
+		if err != nil {
+			return err
+		}
+		if u == nil {
+			kept = append(kept, f)
+			continue
+		}
+		u.Scope, u.VMID, u.Guest = fmt.Sprintf("%s %d", f.Kind, f.VMID), f.VMID, f.Kind
+		out.Unknown = append(out.Unknown, *u)
+	}
+	out.Unmanaged = kept
+	return nil
+}
+
+// unfinished judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
+func (d finder) unfinished(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, tasksErr error) (*model.Unknown, error) {
+	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
+	others := func(why string, by []creation, denied bool) *model.Unknown {
+		if only := absent(*f, obs.Want, out.State, by); len(only) > 0 {
+			return &model.Unknown{Why: why, Only: only, Creating: true, Denied: denied}
+		}
+		f.Why, f.Claims, f.Fix = why, model.Address{}, ""
+		return nil
+	}
+	if tasksErr != nil {
+		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+tasksErr.Error(), nil, api.IsDenied(tasksErr)), nil
+	}
+	by := creating(*f, running)
+	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })
+	switch {
+	case len(mine) > 0 && (len(mine) == len(by) || obs.Want.MayUse(f.VMID)):
+		// Ordered by an earlier run, which may have known other ranges than this one.
+		return &model.Unknown{Why: "is being created by a task that runs; look again when it is done"}, nil
+	case len(by) > 0:
+		return others("is being created by "+by[0].String(), by, false), nil
+	}
+	cfg, err := view.ReadConfig(ctx, d.API, at)
+	switch lock := cfg.Now["lock"]; {
+	case api.EndsPass(ctx, err):
+		return nil, err
+	case err != nil:
+		return others("was being created, and cannot be read any more: "+err.Error(), nil, api.IsDenied(err)), nil
+	case lock == "create" || lock == "clone":
+		abandoned(obs, out, f, at)
+		return nil, nil
+	}
+	// Its task ended between the two questions.
+	const why = "was being created until a moment ago; look again"
+	f.Name = cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
+	if _, m, found := owner.ParseDescription(cfg.Description()); found && (m.Site == "" || m.Site == d.ID.Site) {
+		return &model.Unknown{Why: why}, nil
+	}
+	return others(why, nil, false), nil
+}
+
+// abandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
+// the rest of a creation of ours, and is reported with what clears it: no token may.
+func abandoned(obs *kind.Observation, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
+	f.Why = "unfinished: PVE began to create it, and no task works on it"
+	if !obs.View.SeesTasks[f.Node] {
+		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)
+	}
+	claimed := f.Claims != (model.Address{}) && out.State[f.Claims] == nil // then the creation is refused with the same words
+	if claimed || !obs.Want.MayUse(f.VMID) {
+		return
+	}
+	fix := "if nobody is creating it: " + at.Rescue() + "; then check for volumes that it left behind: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
+	out.Findings = append(out.Findings, diag.Finding{
+		Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
+		Summary: fmt.Sprintf("%s on node %s is %s; its VMID is not used meanwhile", at, at.Node, f.Why), Detail: fix,
+	})
+}

@@ -1,0 +1,102 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Undisturbed keeps a change from being made while our own work of an earlier run, or of an
+// earlier try of the step, still goes on: what that ordered (a disk moved, grown, backed up)
+// would be ordered twice. It waits once for the end and reads the guest again: what is left
+// of the step is what the plan showed and is not done yet. Where the end cannot be seen, the
+// error says so (OutcomeUnknown), and the engine looks again and repeats.
+func Undisturbed(ctx context.Context, h *kind.Host, s plan.Step) (left plan.Step, err error) {
+	d := updater{writer{h}}
+	if s.Have == nil || s.Have.Guest == nil {
+		return s, nil
+	}
+	at := view.RefOf(s.Have)
+	waited, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx)
+	if err != nil {
+		return s, fmt.Errorf("changing %s: %w", at, err)
+	}
+	if !waited {
+		return s, nil
+	}
+	if left, err = d.readStep(ctx, s); err != nil {
+		return s, fmt.Errorf("%s was still being worked on by a task of our own, which has ended now: %w", at, err)
+	}
+	return left, nil
+}
+
+// readStep reads the guest of a step again and takes out of the step what is done. Nothing
+// that the plan did not show becomes part of it.
+func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
+	want := guest.TargetOf(s.Want)
+	if want == nil {
+		return s, errors.New("plan again")
+	}
+	at := view.RefOf(s.Have)
+	cfg, err := view.ReadConfig(ctx, d.API, at)
+	if err != nil {
+		return s, fmt.Errorf("reading it again: %w", err)
+	}
+	is := d.ID.Check(cfg, at)
+	if !is.IsOwnedAs(s.Have.Addr) {
+		return s, fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", s.Have.Addr, is.Why())
+	}
+	now, err := power.Of(d.Host, at).State(ctx)
+	if err == nil && !now.Running && power.Of(d.Host, at).AwaitReboot(ctx) { // what has ended was the first half of a restart
+		now, err = power.Of(d.Host, at).State(ctx)
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading its power: %w", err)
+	}
+	have, state := *s.Have, *s.Have.Guest
+	fresh := guest.Observed(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
+	state.Running, state.Digest, state.Lock = now.Running, cfg.Digest, cfg.Now["lock"]
+	have.Spec, have.Private, have.Guest = fresh.Spec, fresh.Private, &state
+	differs := map[string]any{} // path → what it shall be
+	seen := guest.StateOf(&have)
+	was, shall := guest.AttributesOf(guest.Aligned(want, seen, cfg).Spec()), guest.AttributesOf(s.Want.Spec)
+	for path, val := range shall {
+		if old, there := was[path]; !there && val != nil || there && !reflect.DeepEqual(old, val) {
+			differs[path] = val
+		}
+	}
+	for path, val := range was {
+		if _, wanted := shall[path]; !wanted && val != nil {
+			differs[path] = nil
+		}
+	}
+	for _, r := range guest.Reverts(want, seen) {
+		differs[r.Path] = r.Before
+	}
+	left := s
+	left.Have, left.Changes = &have, nil
+	for _, c := range s.Changes {
+		if after, still := differs[c.Path]; still && reflect.DeepEqual(after, c.After) {
+			left.Changes = append(left.Changes, c)
+			delete(differs, c.Path)
+		}
+	}
+	delete(differs, "pending")
+	if len(differs) > 0 {
+		return s, errTouched
+	}
+	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
+	if now.Running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.AwaitsRestart(seen) {
+		left.Changes = append(left.Changes, plan.Change{Path: "pending", Before: true, After: false, Class: model.ClassRestart})
+	}
+	return left, nil
+}

@@ -1,0 +1,189 @@
+// Package provision creates and changes guests: by the plan's step, it works out the keys to write,
+// writes them under the digest that the plan is based on, and brings disks and power to what is wanted.
+// Whatever is cut off in between, the next pass finds by the ownership tag and continues.
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// creator creates a guest: a VM or a container.
+type creator interface {
+	// create makes the guest at a place that is free, or goes on with it where an earlier attempt
+	// got only so far.
+	create(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag) error
+	// finish makes a copy of a template what the files say.
+	finish(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error
+	// completed is called when the new guest is what is wanted.
+	completed(ctx context.Context, at view.GuestRef, m owner.Tag)
+}
+
+// creatorOf gives the creator of a wanted guest.
+func (d maker) creatorOf(want guest.Target) creator {
+	if c, ok := want.(guest.CTTarget); ok {
+		return ctCreator{d, c}
+	}
+	return vmCreator{d, want.(guest.VMTarget)}
+}
+
+// Create makes a guest and returns when it is complete: what was ordered is read back
+// before it counts, since PVE has creates that die without a word.
+func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
+	d, want := maker{writer{h}}, guest.TargetOf(s.Want)
+	c := want.Common()
+	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: c.LXC}
+	m := c.OwnerTag
+	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
+	if err := d.creatorOf(want).create(ctx, s, at, m); err != nil {
+		return d.withLeft(ctx, at, s.Want, err)
+	}
+	return d.completeGuest(ctx, want, at)
+}
+
+// completeGuest brings a new guest to what is wanted.
+func (d maker) completeGuest(ctx context.Context, want guest.Target, at view.GuestRef) error {
+	c := want.Common()
+	m, err := d.complete(ctx, at, want.Volumes(), c.Tags, c.Power)
+	if err == nil {
+		d.creatorOf(want).completed(ctx, at, m)
+	}
+	return err
+}
+
+// withLeft adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
+// them. A creation that ended badly mostly leaves none: PVE frees them.
+func (d maker) withLeft(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
+	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
+		return err
+	}
+	if _, readErr := view.ReadConfig(ctx, d.API, at); !d.vacant(ctx, at, readErr) {
+		return err
+	}
+	only := &model.Want{State: model.State{want.Addr: want}}
+	var left []string
+	for _, name := range guest.DiskStorages(only) {
+		if on, readErr := storage.Left(ctx, d.API, view.NodeStorage{Node: at.Node, Storage: name}, only, at.VMID, nil); readErr == nil {
+			left = append(left, on...)
+		}
+	}
+	if len(left) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.VMID, at.Node, strings.Join(storage.FreeCommands(left), " && "))
+}
+
+// volumeName finds the volume in a text of PVE, be it named as a file, a logical
+// volume or a data set, which carry the VMID of the guest that they were made for.
+var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|qcow2|vmdk|subvol))?`)
+
+// leftBehind says which volume refused the creation of a guest whose VMID is free, and
+// what clears it; "" if it was none. A creation that dies leaves its drive of cloud-init,
+// the one volume whose name PVE does not choose by what is free, so no other can be
+// made under this VMID. Not `qm destroy --destroy-unreferenced-disks`: that would take
+// whatever else carries the VMID, on all storages, be it in use by another guest.
+func leftBehind(at view.GuestRef, err error) string {
+	if api.ClassOf(err) != api.Exists {
+		return ""
+	}
+	m := volumeName.FindStringSubmatch(err.Error())
+	if m == nil || m[1] != strconv.Itoa(at.VMID) {
+		return ""
+	}
+	volume := m[0]
+	if strings.Contains(err.Error(), m[1]+"/"+volume) { // a file stands in a folder of its guest; a qcow2 on LVM in none
+		volume = m[1] + "/" + volume
+	}
+	return fmt.Sprintf("no guest has VMID %d, so this is left over from one whose making or removal died: on node %s, `pvesm list STORAGE --vmid %d` shows it, and `pvesm free STORAGE:%s` frees it; a guest without a vmid in the files gets another one from an agent",
+		at.VMID, at.Node, at.VMID, volume)
+}
+
+// verifyOwner verifies once more that the guest at a reference is the one of an address.
+func (d writer) verifyOwner(ctx context.Context, at view.GuestRef, addr model.Address) error {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
+	if err != nil {
+		return fmt.Errorf("looking at it first: %w", err)
+	}
+	if is := d.ID.Check(cfg, at); !is.IsOwnedAs(addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", addr, is.Why())
+	}
+	return nil
+}
+
+// makes are the parameters by which a guest is made, with the pool that it joins. A
+// guest that joins one gets its tags afterwards: PVE checks the right to them before the
+// guest is in its pool, of VMs since qemu-server 9.2.0 and of containers ever since
+// (PVE/API2/Qemu.pm, create_vm; pve-guest-common, PVE/GuestHelpers.pm,
+// assert_tag_permissions), and the token may have its privileges through the pool alone.
+func (d maker) makes(p api.Params) api.Params {
+	if d.Model.Pool != "" {
+		p["pool"] = d.Model.Pool
+		delete(p, "tags")
+	}
+	return p
+}
+
+// created judges the outcome of a create. When the answer was lost or the VMID was
+// taken, the guest that has it now decides: ours means that an earlier order got
+// through, anything else that it did not. An order whose answer was lost may be at
+// work: its task is waited for, which PVE lists under the guest that it works on (of
+// a clone what is copied, else at itself).
+func (d maker) created(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Exists {
+		return fmt.Errorf("creating %s: %w", at, err)
+	}
+	if errors.Is(err, api.ErrOutcomeLost) {
+		if _, _, waitErr := power.Of(d.Host, worksOn).AwaitOwnTasks(ctx); waitErr != nil {
+			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
+		}
+	}
+	cfg, readErr := view.ReadConfig(ctx, d.API, at)
+	if left := leftBehind(at, err); left != "" && d.vacant(ctx, at, readErr) {
+		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
+	}
+	if readErr != nil {
+		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, readErr)
+	}
+	is := d.ID.Check(cfg, at)
+	lock := cfg.Now["lock"]
+	switch {
+	case is.IsOwnedAs(m.Addr()) && lock != "create" && lock != "clone": // a container's copy has its description before its task begins
+		return nil
+	case lock != "":
+		return fmt.Errorf("creating %s: %w; its configuration is locked (%s): if no task works on it any more, %s clears it",
+			at, err, lock, at.Rescue())
+	default:
+		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.VMID, is.Why())
+	}
+}
+
+// vacant reports whether no guest has the VMID of one that could not be read, for readErr.
+// With rights on a pool only, one that is not there and one that is hidden look the same.
+func (d maker) vacant(ctx context.Context, at view.GuestRef, readErr error) bool {
+	switch api.ClassOf(readErr) {
+	case api.NotFound:
+		return true
+	case api.Denied:
+		hidden, err := view.IsTaken(ctx, d.API, at.VMID)
+		return err == nil && !hidden
+	default:
+		return false
+	}
+}

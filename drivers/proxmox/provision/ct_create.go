@@ -1,0 +1,168 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// ctCreator creates a container.
+type ctCreator struct {
+	maker
+	want guest.CTTarget
+}
+
+func (d ctCreator) create(ctx context.Context, _ plan.Step, at view.GuestRef, m owner.Tag) error {
+	if d.want.TemplateVMID != 0 {
+		return d.clone(ctx, at, m)
+	}
+	return d.unpack(ctx, at, m)
+}
+
+// finish: what is missing of the copy is done now.
+func (d ctCreator) finish(ctx context.Context, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest.State) error {
+	return d.finishClone(ctx, at, m)
+}
+
+func (ctCreator) completed(context.Context, view.GuestRef, owner.Tag) {}
+
+// unpack orders the whole container in one request. The addresses of its cards are
+// made up here and not by PVE, so that the ownership tag proves it from the first moment.
+func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+	want := d.want
+	m.Slots, m.Keys = want.Slots(view.Config{}, nil), guest.HashKeys(want.RootKeys)
+	p := ctParams(want.CT, &m, view.Config{})
+	for _, disk := range want.Disks {
+		slot := m.Slots["disk."+disk.Name]
+		p[slot] = disk.Order(slot)
+	}
+	maps.Copy(p, guest.CTAttributes().Creation(want.CT))
+	p["vmid"], p["ostemplate"] = at.VMID, want.Source
+	if len(want.RootKeys) > 0 {
+		p["ssh-public-keys"] = strings.Join(want.RootKeys, "\n")
+	}
+	return d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
+}
+
+// clone copies a template, and gives the copy its identity.
+func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+	want := d.want
+	v, err := view.Read(ctx, d.API, d.Model)
+	if err != nil {
+		return fmt.Errorf("finding template %d: %w", want.TemplateVMID, err)
+	}
+	from := view.GuestRef{Node: cmp.Or(v.Guests[want.TemplateVMID].Node, at.Node), VMID: want.TemplateVMID, LXC: true}
+	cfg, err := view.ReadConfig(ctx, d.API, from)
+	if err != nil {
+		return fmt.Errorf("looking at template %s: %w", from, err)
+	}
+	if is := cfg.Now["unprivileged"] == "1"; is != want.Unprivileged {
+		return fmt.Errorf("%s cannot be cloned for this: its unprivileged is %v, which no clone can change: set unprivileged = %v, or take another template", from, is, is)
+	}
+	early := m
+	early.VMID = at.VMID // identityMAC enough until the addresses of its cards are known
+	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": owner.Describe(want.Description, early), "full": true}
+	if root, ok := guest.Find(want.Disks, "root"); ok {
+		p["storage"] = root.Storage
+	}
+	if from.Node != at.Node {
+		p["target"] = at.Node // only the node that has the template can copy it
+	}
+	done, err := d.Copies.Take(ctx, from.VMID)
+	if err != nil {
+		return err
+	}
+	copied := func() error {
+		defer done()
+		return d.API.Do(ctx, from.Path("clone"), d.makes(p))
+	}
+	if err = d.created(ctx, from, at, early, copied()); err != nil {
+		return d.withSourceLock(ctx, from, err)
+	}
+	return d.finishClone(ctx, at, m)
+}
+
+// withSourceLock adds to the failure of a copy that the container which was to be copied
+// is locked, and what clears that. PVE locks it before the task of the copy begins, and
+// the lock stays where that task does not begin or dies (PVE/API2/LXC.pm, clone_vm).
+func (d ctCreator) withSourceLock(ctx context.Context, from view.GuestRef, err error) error {
+	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
+		return err
+	}
+	tasks, taskErr := power.Of(d.Host, from).Tasks(ctx)
+	cfg, readErr := view.ReadConfig(ctx, d.API, from)
+	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
+		return fmt.Errorf("%w; %s", err, power.LockText(from, lock, tasks))
+	}
+	return err
+}
+
+// finishClone makes a bare copy of a template what the files say. A copy is either still
+// provisional, which its ownership tag says, or complete.
+func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+	want := d.want
+	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
+	if err != nil || !provisional {
+		return err
+	}
+	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
+		m.Slots = guest.CopiedSlots(want.Devices(), "rootfs")
+	}
+	m.Slots = want.Slots(cfg, m.Slots)
+	w := writing{set: ctParams(want.CT, &m, cfg), gone: map[string]bool{}}
+	w.strip(cfg, guest.CTAttributes().Settings(want.CT))
+	for key, val := range w.set {
+		if cfg.Next[key] == attribute.Text(val) {
+			delete(w.set, key)
+		}
+	}
+	for _, disk := range want.Disks {
+		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
+			w.set[slot] = disk.Order(slot)
+		} else if !guest.SameMount(disk, guest.ReadCTDisk(disk.Name, cfg.Next[slot])) {
+			w.set[slot] = disk.Keep(cfg.Next[slot])
+		}
+	}
+	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
+}
+
+// ctParams are the keys of a whole container but its disks and what only a create
+// takes. It gives the ownership tag the address of the first card: that of a card which is
+// there is kept, for another one is made up.
+func ctParams(c *guest.CT, m *owner.Tag, have view.Config) api.Params {
+	m.Options = slices.Sorted(maps.Keys(c.Declared()))
+	p := guest.CTAttributes().Settings(c).OmitEmpty()
+	for k, val := range c.Options {
+		p[k] = val
+	}
+	for i, n := range c.NICs {
+		slot := m.Slots["nic."+n.Name]
+		mac := cmp.Or(n.MAC, guest.ReadCTNIC(n.Name, have.Next[slot]).MAC, newMAC())
+		if i == 0 {
+			m.MAC = mac
+		}
+		p[slot] = n.Text(slot, mac, nil)
+	}
+	p["description"] = owner.Describe(c.Description, *m)
+	return p
+}
+
+// newMAC makes up an address under the prefix that PVE makes up its own.
+func newMAC() string {
+	b := make([]byte, 3)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", b[0], b[1], b[2])
+}

@@ -1,0 +1,122 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// settle turns into reverts what a change writes or deletes only to have what is in force.
+// A container is asked to revert also what it is to delete: the value that waits would
+// outlive the deletion.
+func (w writing) revertUnapplied(old view.Config, lxc bool, same func(key, a, b string) bool) {
+	for key, val := range w.set {
+		if now, there := old.Now[key]; there && old.WaitsFor(key) && same(key, fmt.Sprint(val), now) {
+			delete(w.set, key)
+			w.revert[key] = true
+		}
+	}
+	for key := range w.gone {
+		_, there := old.Now[key]
+		_, waits := old.Next[key]
+		switch {
+		case !old.WaitsFor(key):
+		case !there:
+			delete(w.gone, key)
+			w.revert[key] = true
+		case lxc && waits:
+			w.revert[key] = true
+		}
+	}
+	for key := range w.revert { // what is written replaces what waits by itself
+		if w.set[key] != nil || w.gone[key] && (!lxc || old.Next[key] == "") {
+			delete(w.revert, key)
+		}
+	}
+}
+
+// withReverts puts the reverts into the first of several requests. PVE takes no deletion of
+// a key in the request that reverts it, so such a deletion follows in one of its own. And a
+// boot order comes last where CD drives are dealt with, as in inTurn.
+func (w writing) withReverts(steps []writing) []writing {
+	discs := slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), drives.MayHoldCD)
+	last := writing{set: api.Params{}, revert: map[string]bool{}}
+	first := &steps[0]
+	first.revert, first.gone = maps.Clone(w.revert), maps.Clone(first.gone)
+	if w.revert["boot"] && (discs || w.discs()) {
+		delete(first.revert, "boot")
+		last.revert["boot"] = true
+	}
+	if first.set["boot"] != nil && discs {
+		last.set["boot"] = first.set["boot"]
+		first.set = maps.Clone(first.set)
+		delete(first.set, "boot")
+	}
+	again := writing{gone: map[string]bool{}}
+	for key := range w.revert {
+		if first.gone[key] {
+			delete(first.gone, key)
+			again.gone[key] = true
+		}
+	}
+	if !again.empty() {
+		steps = slices.Insert(steps, 1, again)
+	}
+	if !last.empty() {
+		steps = append(steps, last)
+	}
+	return steps
+}
+
+// revertOnly notes what of a step is only to be reverted, and gives the changes that are left:
+// not those of what no file speaks of, nor of disks that differ by what waits alone.
+func (c *change) revertOnly(want guest.Target, have guest.State, s plan.Step) []plan.Change {
+	unasked := map[string]string{} // path → key
+	for _, key := range guest.UndeclaredPending(want, have) {
+		unasked[guest.AttributePath(have, key)] = key
+	}
+	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch plan.Change) bool {
+		if key := unasked[ch.Path]; key != "" {
+			c.revert[key] = true
+			return true
+		}
+		head, rest, _ := strings.Cut(ch.Path, ".")
+		name, _, _ := strings.Cut(rest, ".")
+		slot := c.from.Tag.Slots["disk."+name]
+		if head != "disk" || c.from.Config.Next[slot] == "" || !guest.RestoresVolume(want, have, ch.Path, slot) {
+			return false
+		}
+		c.revert[slot] = true
+		return true
+	})
+}
+
+// revertBeforeStop reverts what waits before a guest is stopped for a change: when PVE
+// stops it, it brings into force what waits.
+func (d updater) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change) error {
+	if len(ch.revert) == 0 {
+		return nil
+	}
+	err := d.write(ctx, ch.lastSeen.at, writing{revert: ch.revert}, writing{}, s.Have, ch.from.Config)
+	if err != nil {
+		return err
+	}
+	ch.lastSeen.fresh = false
+	if err := d.reread(ctx, &ch.lastSeen, ""); err != nil {
+		return err
+	}
+	have, at := *s.Have, *s.Have.Guest
+	at.Digest = ch.lastSeen.cfg.Digest
+	next := guest.StateOf(&have).As(ch.lastSeen.cfg)
+	have.Spec, have.Private, have.Guest = next.Spec(), next.Common().Observation, &at
+	s.Have, ch.from.Config, ch.revert = &have, ch.lastSeen.cfg, map[string]bool{}
+	return nil
+}

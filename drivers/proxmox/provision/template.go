@@ -1,0 +1,125 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// CreateTemplate makes a template: of an image, or by a download.
+func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
+	if want.Image != "" {
+		return makeTemplate(ctx, h, s, want)
+	}
+	return objects.CreateImage(ctx, h, s, want.AsImage())
+}
+
+// LeaveTemplate removes what we made: a machine that became a template, or a download.
+func LeaveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
+	r := s.Have
+	if r == nil {
+		r = s.Want
+	}
+	if r.Guest != nil {
+		return removal.Guest(ctx, h, s)
+	}
+	return RemoveTemplate(ctx, h, r.Spec.(*template.Template))
+}
+
+// RemoveTemplate deletes a download; what was never ours stays.
+func RemoveTemplate(ctx context.Context, h *kind.Host, t *template.Template) error {
+	if t.File == "" {
+		return nil
+	}
+	return objects.RemoveVolume(ctx, h, h.Model.PVENode(), t.File)
+}
+
+// makeTemplate makes a machine of the image and converts it.
+func makeTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
+	d := maker{writer{h}}
+	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
+	m := want.Tag
+	m.Owner, m.UUID, m.CreationVMID = d.ID.Host, uuid.NewString(), at.VMID
+	p := api.Params{ // little is said here: a clone gets what its own files say
+		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
+		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
+		removal.TemplateSlot: guest.Drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.DiskVolume), removal.TemplateSlot),
+	}
+	if err := d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
+		return err
+	}
+	return d.convert(ctx, at, s.Address)
+}
+
+// RemakeTemplate brings a template that is there to its wanted content: one that is
+// not converted yet is converted, any other is recreated.
+func RemakeTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *template.Template) error {
+	if s.Have.Guest != nil && want.Image != "" && have.Tag.Content == want.Made && have.Unfinished() {
+		return maker{writer{h}}.convert(ctx, view.GuestRef{Node: s.Have.Guest.Node, VMID: s.Have.Guest.VMID}, s.Address)
+	}
+	if err := LeaveTemplate(ctx, h, s); err != nil {
+		return err
+	}
+	return CreateTemplate(ctx, h, s, want)
+}
+
+// convert makes a template of a machine of ours. PVE notes that it is one before it
+// touches the disk; where it died between the two, the disk alone is done again
+// (qemu-server, PVE/API2/Qemu.pm, template).
+func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address) error {
+	var failed error
+	tried, tagged := false, false
+	for {
+		cfg, err := view.ReadConfig(ctx, d.API, at)
+		if err != nil {
+			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
+		}
+		switch is := d.ID.Check(cfg, at); {
+		case !is.IsOwnedAs(addr):
+			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
+		case template.IsConverted(cfg):
+			return nil
+		case !tagged && !slices.Contains(property.Tags(cfg.Next["tags"]), owner.PVETag): // it was made without, to join a pool
+			tagged = true
+			tags := strings.Join(append(property.Tags(cfg.Next["tags"]), owner.PVETag), ";")
+			if _, err := d.API.Put(ctx, at.Path("config"), api.Params{"tags": tags, "digest": cfg.Digest}); err != nil {
+				return fmt.Errorf("tagging %s: %w", at, err)
+			}
+			continue
+		case cfg.Next[removal.TemplateSlot] == "":
+			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is recreated", at, removal.TemplateSlot, addr)
+		case failed != nil:
+			return fmt.Errorf("converting %s to a template: %w", at, failed)
+		case tried:
+			return fmt.Errorf("PVE converted %s, but %s is not a base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
+				at, cfg.Next[removal.TemplateSlot], property.StorageOf(cfg.Next[removal.TemplateSlot]), at.VMID)
+		}
+		p := api.Params{}
+		if cfg.Now["template"] == "1" {
+			p["disk"] = removal.TemplateSlot
+		}
+		if failed = d.API.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
+			if _, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx); err != nil {
+				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
+			}
+		}
+		tried = true
+	}
+}

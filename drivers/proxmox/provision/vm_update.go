@@ -1,0 +1,167 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// vmChange is what the changes of a step mean for a VM.
+type vmChange struct {
+	*change
+	step plan.Step
+	want guest.VMTarget
+	have guest.VMState
+}
+
+// conclude: the boot order follows the drives.
+func (c *vmChange) conclude() {
+	c.bootable()
+	c.revertUnapplied(c.have.Config, false, c.have.SameValue)
+	c.followBoot()
+}
+
+// done removes a seed that was taken out of the drive: a machine does not start with an
+// image that is not there, so it went from there first.
+func (c *vmChange) done(ctx context.Context, h *kind.Host) error {
+	if c.set[drives.CloudInitSlot] == nil {
+		return nil
+	}
+	return seed.Remove(ctx, h, c.lastSeen.at.Node, c.have.Seed)
+}
+
+// bootable keeps what the machine boots from: a disk that goes to another slot stays in
+// its turn, and a root disk that comes back is put in front. PVE takes out of the order
+// what is detached (qemu-server, PVE/API2/Qemu.pm, update_vm_api).
+func (c *vmChange) bootable() {
+	if len(c.back) == 0 || c.want.Options["boot"] != "" || c.set["boot"] != nil {
+		return
+	}
+	moved := map[string]string{}
+	for name, from := range c.apart {
+		moved[from] = c.m.Slots["disk."+name]
+	}
+	old := property.Parse(c.have.Config.Next["boot"]).Values["order"]
+	var order []string
+	for dev := range strings.SplitSeq(old, ";") {
+		if dev = cmp.Or(moved[dev], dev); dev != "" {
+			order = append(order, dev)
+		}
+	}
+	root := c.m.Slots["disk.root"]
+	if _, back := c.back[root]; back && !slices.Contains(order, root) {
+		order = slices.Insert(order, 0, root)
+	}
+	if now := strings.Join(order, ";"); now != old {
+		c.set["boot"] = "order=" + now
+	}
+}
+
+// followBoot keeps the pending boot order to the drives that will be there: PVE lets it
+// follow them for each request anew, from the order in force (PVE/API2/Qemu.pm,
+// update_vm_api). It appends each CD drive that is written, takes out what the request
+// deletes, and forgets what an earlier one deleted.
+func (c *vmChange) followBoot() {
+	old := c.have.Config
+	order := options.BootDevices(old.Now["boot"])
+	if c.set["boot"] != nil || c.gone["boot"] {
+		return
+	}
+	after := old.Reverted(c.revert)
+	there := func(dev string) bool { return c.set[dev] != nil || after.Next[dev] != "" && !c.gone[dev] }
+	disc := func(dev string) bool {
+		set, _ := c.set[dev].(string)
+		return there(dev) && drives.HoldsCD(cmp.Or(set, after.Next[dev]))
+	}
+	appends := func(key string, val any) bool {
+		return len(order) > 0 && guest.IsCD(key, fmt.Sprint(val)) && !slices.Contains(order, key)
+	}
+	var added []string
+	for _, key := range slices.Sorted(maps.Keys(c.set)) {
+		if appends(key, c.set[key]) {
+			added = append(added, key)
+		}
+	}
+	back := slices.ContainsFunc(slices.Collect(maps.Keys(c.revert)), func(key string) bool { return appends(key, old.Now[key]) })
+	stay := slices.DeleteFunc(slices.Clone(order), func(dev string) bool { return !there(dev) })
+	goes := slices.ContainsFunc(order, func(dev string) bool { return c.gone[dev] })
+	went := slices.ContainsFunc(order, func(dev string) bool { return !c.gone[dev] && !there(dev) })
+	declared := c.want.Options["boot"]
+	kept := declared == "" || c.have.SameValue("boot", declared, old.Now["boot"]) || guest.SameOption(old.InForce(), "boot", declared, old.Now["boot"])
+	switch {
+	case back && !old.WaitsFor("boot"), len(added) > 0 && (goes || went), goes && went:
+	case !old.WaitsFor("boot") || !kept || guest.BootOrderFollows(old.Now["boot"], old.Next["boot"], there, disc) || !c.have.Settable("boot"):
+		return
+	}
+	if len(stay) == len(order) {
+		c.revert["boot"] = true
+	} else if len(stay) > 0 { // PVE reverts no order with a device that is deleted ("invalid bootorder")
+		c.set["boot"] = "order=" + strings.Join(append(stay, added...), ";")
+	}
+}
+
+// Add translates the path of one change, and notes when cloud-init is to read it.
+func (c *vmChange) Add(path string) {
+	c.key(path)
+	if s := c.step; s.Have.Guest.Running && guest.CloudInitReads(c.want, c.have, path) && !guest.Restores(c.want, c.have, path) {
+		c.m.Seeded = time.Now().Unix()
+	}
+}
+
+// key writes the key of PVE that a path means.
+func (c *vmChange) key(path string) {
+	head, rest, _ := strings.Cut(path, ".")
+	name, attr, _ := strings.Cut(rest, ".")
+	switch head {
+	case "seed":
+		c.set[drives.CloudInitSlot] = drives.EmptyDrive
+	case "options":
+		if drives.HoldsState(rest) && c.want.Options[rest] != "" && guest.RestoresVolume(c.want, c.have, path, rest) {
+			c.revert[rest] = true
+			return
+		}
+		if drives.HoldsState(rest) && c.want.Options[rest] != "" && c.have.Config.Next[rest] != "" {
+			c.move[rest] = property.StorageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
+			return
+		}
+		c.text(rest, c.want.Options[rest])
+	case "nic":
+		c.nic(name, attr)
+	case "disk":
+		c.disk(name, attr)
+	default:
+		c.attribute(head, guest.VMAttributes(), c.want.VM)
+	}
+}
+
+func (c *vmChange) nic(name, attr string) {
+	n, wanted := guest.Find(c.want.NICs, name)
+	if !wanted { // left the files, or was added by hand
+		slot := cmp.Or(c.have.Tag.Slots["nic."+name], name)
+		c.gone[slot] = true
+		c.text(guest.IPConfigKey(slot), "")
+		return
+	}
+	slot := c.m.Slots["nic."+name]
+	if slices.Contains([]string{"ip", "gateway", "ip6", "gateway6"}, attr) {
+		if c.have.Tag.HasNocloudISO() { // nothing in the machine would ever read it
+			return
+		}
+		key := guest.IPConfigKey(slot)
+		c.text(key, n.IPConfig(c.have.Config.Next[key]))
+		return
+	}
+	c.set[slot] = guest.Card(c.have.Config.Current(slot), n)
+}

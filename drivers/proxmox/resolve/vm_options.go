@@ -1,0 +1,87 @@
+package resolve
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// stateOrder is what a state drive is declared by.
+var stateOrder = regexp.MustCompile(`^(file=)?[^/:\s,]+:\d+(\.\d+)?(,|$)`)
+
+// defaults are PVE keys that every guest of ours has unless the files say otherwise.
+// They are options like any other, so that drift in them shows.
+func (r *vmResolver) defaults() {
+	cpu := "x86-64-v2-AES" // what PVE's own form proposes: runs on all hosts of the last ten years
+	if r.kind == "pve" {
+		cpu = "host" // its guests need the virtualisation instructions
+	}
+	opts := map[string]string{
+		"cpu":       cpu,
+		"ostype":    "l26",
+		"scsihw":    "virtio-scsi-single", // one controller a disk, which iothread needs
+		"serial0":   "socket",             // the kernel of Debian's cloud images stops without a serial console
+		"ciupgrade": "0",                  // the spec says which packages; PVE would upgrade all at first boot
+	}
+	maps.Copy(opts, r.Options)
+	r.Options = opts
+}
+
+// options checks further PVE keys against the API table and brings values into PVE's form.
+func (r *vmResolver) options() {
+	if len(r.Options) == 0 {
+		return
+	}
+	m := options.VM().Create
+	for _, k := range slices.Sorted(maps.Keys(r.Options)) {
+		p, known := m.Param(k)
+		f := options.VM().Family(k)
+		switch {
+		case r.cd(m, k):
+			continue
+		case guest.TypedBy(f) != "":
+			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", guest.TypedBy(f), r.kind)
+			continue
+		case options.Refused(f) != "":
+			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", options.Refused(f))
+			continue
+		case !known:
+			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(m.Params))))
+			continue
+		}
+		v := strings.TrimSpace(r.Options[k])
+		if v == "" {
+			r.errorf("options."+k, fmt.Sprintf("option %q is empty", k), "take it out: without it PVE's default holds")
+			continue
+		}
+		if p.Type == "boolean" {
+			v = pveapi.BooleanWord(v) // of a parameter of its own PVE knows no words
+		}
+		r.Options[k] = v
+		r.checkOption(k, v)
+	}
+	r.discless()
+}
+
+// checkOption refuses values that PVE would refuse, or that could never be kept.
+func (r *vmResolver) checkOption(k, v string) {
+	refused := fmt.Sprintf("PVE refuses option %s = %q", k, v)
+	if text := options.VM().Refusal(k, v); text != "" {
+		r.errorf("options."+k, refused, "%s", strings.TrimSpace(text))
+		return
+	}
+	if fix := options.HostDevice(k, v); fix != "" {
+		r.errorf("options."+k, refused, "devices of the node are for root@pam with a password: %s", fix)
+	}
+	if drives.HoldsState(k) && !stateOrder.MatchString(v) {
+		r.errorf("options."+k, fmt.Sprintf("option %s names a volume", k), "give an order such as local-lvm:1, from which each guest gets a volume of its own")
+	}
+}

@@ -1,0 +1,206 @@
+package resolve
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// vmResolver fills in what stands around a VM.
+type vmResolver struct {
+	guest.VMTarget
+	*resolver
+}
+
+func (r *vmResolver) complete() {
+	r.Name, r.Description = r.in.Name, strings.TrimRight(r.Description, " \t\r\n") // PVE cuts what trails, too
+	r.size()
+	r.disks()
+	r.nics()
+	r.cloudInit()
+	r.seed()
+	r.Tags = r.tagged(r.Tags)
+	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
+	r.options()
+	r.checkAttributes(guest.VMAttributes(), r.VM, options.VM())
+	r.defaults()
+	r.owned()
+}
+
+func (r *vmResolver) size() {
+	r.Cores, r.Memory, r.Disk = r.sized(r.Preset, r.Cores, r.Memory, r.Disk)
+	switch {
+	case r.Image == "" && r.Template == "" && !r.Blank():
+		r.errorf("", r.kind+" without image or template", `name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone; for one that is installed from a CD or the network, say so: disk "root" { size = 32, blank = true }, each on a line of its own`)
+	case (r.Image != "" || r.Template != "") && r.Blank():
+		r.errorf("disk.root.blank", "blank on a root disk that is made of something", "remove it, or remove image and template for an empty disk")
+	case r.Image != "" && r.Template != "":
+		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
+	}
+	if full := objects.ImageOf(r.in, r.Image); full != nil {
+		r.Source = full.Volume
+		if full.Format == "iso" {
+			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
+		}
+	}
+	t := template.Of(r.in, r.Template)
+	r.TemplateVMID = t.VMID
+	if r.TemplateVMID == 0 && (t.URL != "" || t.Volume != "") {
+		r.errorf("template", fmt.Sprintf("template %q is no VM template", r.Template), "a %s is cloned from a template with a vmid; this one is for containers", r.kind)
+	}
+	r.TemplateOurs = t.Image != ""
+	switch {
+	case r.Clone != "" && r.Template == "":
+		r.errorf("clone", "clone without template", "it says how a template is cloned: name one, or remove it")
+	case !slices.Contains([]string{"", template.Full, template.Linked}, r.Clone):
+		r.errorf("clone", fmt.Sprintf("clone = %q is not possible", r.Clone), "%s", diag.DidYouMean(r.Clone, []string{template.Full, template.Linked}))
+	case r.Clone == template.Linked:
+		r.rootOn(t.Storage)
+	}
+}
+
+// rootOn puts the root disk of a linked clone where its template's is, since it
+// stands on that; what the files say of it must agree. Of a template that is only
+// named it is not known where that is.
+func (r *vmResolver) rootOn(storage string) {
+	if r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"}); !r.TemplateOurs {
+		return
+	}
+	if s := r.Disks[0].Storage; s != "" && s != storage {
+		r.errorf("disk.root.storage", fmt.Sprintf("a linked clone lies where its template lies, on %s and not on %s", storage, s), "remove storage, or set clone = \"full\"")
+	}
+	r.Disks[0].Storage = storage
+}
+
+func (r *vmResolver) disks() {
+	storage := r.storage()
+	r.DriveStorage = storage
+	r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"})
+	r.Disks[0].Size = cmp.Or(r.Disks[0].Size, r.Disk)
+	for i := range r.Disks {
+		d := &r.Disks[i]
+		if d.Name != "root" || r.Clone != template.Linked {
+			d.Storage = cmp.Or(d.Storage, storage)
+		}
+		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
+			r.errorf("disk."+d.Name+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
+		}
+	}
+	count := map[string]int{}
+	for slot, value := range r.Options {
+		if guest.IsCD(slot, value) {
+			count[drives.Bus(slot)]++
+		}
+	}
+	for _, d := range r.Disks {
+		bus := cmp.Or(d.Bus, "scsi")
+		count[bus]++
+		most, known := guest.Buses[bus]
+		switch path := "disk." + d.Name; {
+		case !known:
+			r.errorf(path+".bus", fmt.Sprintf("bus = %q is not possible", d.Bus), "%s", diag.DidYouMean(d.Bus, slices.Sorted(maps.Keys(guest.Buses))))
+		case count[bus] == most+1:
+			r.errorf(path, "too many disks", "PVE has %d slots on the bus %s", most, bus)
+		}
+		switch {
+		case d.Blank && d.Name != "root":
+			r.errorf("disk."+d.Name+".blank", fmt.Sprintf("blank on disk %q", d.Name), "every disk but the root disk is made empty: remove it")
+		case d.Blank && d.Size == 0:
+			r.errorf("disk.root.size", "a blank root disk without a size", "set size in GiB, at least 1")
+		}
+		if d.Name == "root" && d.Remove {
+			r.errorf("disk.root.remove", "the root disk cannot leave the files", "it goes with its guest: take remove out")
+		}
+	}
+}
+
+var macText = regexp.MustCompile(`(?i)^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
+
+func (r *vmResolver) nics() {
+	if len(r.NICs) == 0 {
+		r.NICs = []guest.NIC{{Name: "lan"}}
+	}
+	if len(r.NICs) > 32 {
+		r.errorf("nic", "too many nics", "PVE has 32 slots for network cards, the node declares %d", len(r.NICs))
+	}
+	bridge := r.bridge()
+	for i := range r.NICs {
+		n := &r.NICs[i]
+		path := "nic." + n.Name
+		n.Bridge = cmp.Or(n.Bridge, bridge)
+		n.MAC = r.card(path, n.VLAN, n.MAC)
+		if i == 0 {
+			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp")
+		}
+		n.IP, n.Gateway = r.static(path, "", n.IP, n.Gateway, "dhcp")
+		n.IP6, n.Gateway6 = r.static(path, "6", n.IP6, n.Gateway6, "auto", "dhcp")
+		n.Trunks = r.limits(path, n.Rate, n.Trunks, true)
+		r.hardware(path, n)
+	}
+}
+
+// minMTU is the smallest that a machine starts with, but for guest.BridgeMTU
+// (qemu-server, PVE/QemuServer.pm, print_netdevice_full).
+const minMTU, maxMTU = 576, 65520
+
+// hardware checks the card that the machine sees.
+func (r *vmResolver) hardware(path string, n *guest.NIC) {
+	n.Model = cmp.Or(n.Model, guest.DefaultModel)
+	if !slices.Contains(property.CardModels, n.Model) {
+		r.errorf(path+".model", fmt.Sprintf("model = %q is not possible", n.Model), "%s", diag.DidYouMean(n.Model, property.CardModels))
+		return
+	}
+	if n.MTU != 0 && n.MTU != guest.BridgeMTU && (n.MTU < minMTU || n.MTU > maxMTU) {
+		r.errorf(path+".mtu", "mtu out of range", "%d is not between %d and %d, nor %d for that of the bridge", n.MTU, minMTU, maxMTU, guest.BridgeMTU)
+	}
+	if n.Queues < 0 || n.Queues > 64 {
+		r.errorf(path+".queues", "queues out of range", "%d is not between 1 and 64", n.Queues)
+	}
+	if n.Model == guest.DefaultModel {
+		return
+	}
+	for _, only := range []struct {
+		attr string
+		set  bool
+	}{{"mtu", n.MTU != 0}, {"queues", n.Queues != 0}} {
+		if only.set {
+			r.errorf(path+"."+only.attr, fmt.Sprintf("%s of a card of model %s", only.attr, n.Model), "PVE ignores it for all models but %s: remove it, or take that model", guest.DefaultModel)
+		}
+	}
+}
+
+// cloudInit gives the user of the site all its keys, or those that the spec names
+// for that user.
+func (r *vmResolver) cloudInit() {
+	r.User = cmp.Or(r.in.Site.VMUser, "homestak")
+	r.DNS, r.Domain = r.names()
+	r.Keys = r.sshKeys(r.User)
+}
+
+var tagText = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+
+// owned writes down what the files decide of the ownership tag.
+func (r *vmResolver) owned() {
+	from := ""
+	switch {
+	case r.Image != "":
+		from = "image." + r.Image
+	case r.Template != "":
+		from = "template." + r.Template
+	case r.Blank():
+		from = guest.FromBlank
+	}
+	r.Terms = r.resolver.owned(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.seedRoom()})
+}

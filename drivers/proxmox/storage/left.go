@@ -1,0 +1,61 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A creation whose worker was killed leaves volumes behind, and `qm destroy` removes only those that a
+// configuration names. Nothing that a check reads shows them: it takes the list of the disks on a storage, and a token
+// that may see disks of a guest that does not exist (PVE/Storage.pm, check_volume_access). To make that list is
+// slow where PVE starts qemu-img for each file, so it is asked for only where something speaks for a leftover: a guest
+// whose creation died, what such a look found before, a creation that failed just now, and `doctor`.
+// They are reported and never removed: that nothing else uses them only a person can tell.
+
+// Left are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
+// has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
+func Left(ctx context.Context, c *api.Client, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
+	path := api.Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
+	if only != 0 {
+		path += "&vmid=" + strconv.Itoa(only)
+	}
+	var list []map[string]json.RawMessage
+	if err := api.ReadList(ctx, c, path, &list); err != nil {
+		return nil, err
+	}
+	free := map[int]bool{}
+	var out []string
+	for _, e := range list {
+		id := api.Number(e["vmid"])
+		if id == 0 || only != 0 && id != only || exists[id] != "" || !want.MayUse(id) {
+			continue
+		}
+		if _, asked := free[id]; !asked {
+			taken, err := view.IsTaken(ctx, c, id)
+			if err != nil {
+				return nil, err
+			}
+			free[id] = !taken
+		}
+		if free[id] {
+			out = append(out, api.Text(e["volid"]))
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// FreeCommands are the commands that free volumes.
+func FreeCommands(volids []string) []string {
+	out := make([]string, len(volids))
+	for i, v := range volids {
+		out[i] = "pvesm free " + v
+	}
+	return out
+}

@@ -1,0 +1,196 @@
+// Package template is what a container is unpacked from, and what guests are cloned from: what the
+// files declare of a template, and what was observed of one. It sends no request.
+package template
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Template is what a container is unpacked from, or a guest to clone. What is
+// downloaded is ours and named like an image, by site, name and content; a volume
+// that lies there and a guest that somebody made into a template are looked at and
+// never changed.
+type Template struct {
+	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that lies on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never made or removed."`
+	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
+	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
+	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never made or removed unless image is set: then the VMID that the template gets."`
+	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is recreated when the image has other content."`
+	Storage  string `hcl:"storage,optional" plan:"-" doc:"Where a download is kept, the host's images storage unless set; or the disk of a template made from an image, the host's disks storage unless set. It counts when the template is made."`
+
+	Made  string `plan:"made"`                 // from an image: the name of its file, which holds the hash
+	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
+	There string `plan:"there" cost:"replace"` // of what is only looked at: what it shall be, or is
+
+	Tag          owner.Tag // of one made from an image: wanted without identity; observed as found
+	DiskVolume   string    // wanted: the image's volume; observed: that of its disk
+	Clones       []Clone   // observed: what stands on its disk
+	Unobservable error     // observed: why that cannot be seen
+}
+
+// Schema describes templates.
+func Schema() model.Kind {
+	return model.Kind{
+		Name: "template", Block: "template", Doc: "What a container is made from, or a VM or container template to clone.", Everywhere: true,
+		New: func() any { return &Template{} },
+		Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+			return r.Spec.(*Template).Resolve(in)
+		},
+		VMID: func(spec any) int {
+			if t := spec.(*Template); t.Image != "" {
+				return t.VMID
+			}
+			return 0
+		},
+		Note: func(_, have *model.Resource, _ []string) string {
+			if have.Guest == nil || have.Spec.(*Template).Unfinished() {
+				return ""
+			}
+			return "the template is removed and recreated; guests that were copied from it stay as they are"
+		},
+		Refuse: func(want, have *model.Resource) []model.Problem {
+			if have.Guest != nil {
+				return have.Spec.(*Template).refuse(want)
+			}
+			if want == nil || want.Spec.(*Template).There == have.Spec.(*Template).There {
+				return nil
+			}
+			path := "volume"
+			if want.Spec.(*Template).VMID != 0 {
+				path = "vmid"
+			}
+			return []model.Problem{{
+				Path:    path,
+				Summary: fmt.Sprintf("it names %s, and there is %s", want.Spec.(*Template).There, have.Spec.(*Template).There),
+				Not:     "not usable",
+				Detail:  "what a template names by volume or vmid is never made here: make it on the host, or name another",
+			}}
+		},
+		Brief: func(want *model.Resource) string {
+			t := want.Spec.(*Template)
+			switch {
+			case t.Image != "":
+				return "from " + t.Image + " on " + t.Storage
+			case t.URL != "":
+				return t.URL + " to " + t.Storage
+			default:
+				return t.There
+			}
+		},
+	}
+}
+
+// Of gives the complete form of a declared template; an empty one if there
+// is none of that name, which the loader has told already.
+func Of(in model.Scope, name string) *Template {
+	r := in.Site.Objects[model.Address{Kind: "template", Name: name}]
+	if r == nil {
+		return &Template{}
+	}
+	t := model.Clone(r.Spec).(*Template)
+	t.Resolve(model.Scope{Site: in.Site, Host: in.Host, Name: name})
+	return t
+}
+
+// Resolve completes what the files declare, and checks it.
+func (t *Template) Resolve(in model.Scope) []model.Problem {
+	var out []model.Problem
+	ways := 0
+	for _, set := range []bool{t.Volume != "", t.URL != "", t.Image != "", t.VMID != 0 && t.Image == ""} {
+		if set {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return append(out, model.Problem{
+			Summary: fmt.Sprintf("template %q does not say what it is", in.Name),
+			Detail:  "Exactly one of these must be set: volume or url for a container template, image (with vmid) for a VM template to make, vmid alone for a VM or container template to clone.",
+		})
+	}
+	if t.Checksum != "" && !objects.ChecksumText.MatchString(t.Checksum) {
+		out = append(out, model.Problem{Path: "checksum", Summary: "checksum is not a sha256", Detail: "write sha256: and 64 hex digits"})
+	}
+	if t.Image != "" {
+		return append(out, t.fromImage(in)...)
+	}
+	storage := "local"
+	if h := in.Host; h != nil && h.Storage != nil {
+		storage = cmp.Or(h.Storage.Images, storage)
+	}
+	t.Storage = cmp.Or(t.Storage, storage)
+	switch {
+	case t.VMID != 0:
+		t.There = fmt.Sprintf("template %d", t.VMID)
+	case t.Volume != "":
+		if s, name, ok := strings.Cut(t.Volume, ":"); !ok || s == "" || !strings.HasPrefix(name, "vztmpl/") {
+			out = append(out, model.Problem{Path: "volume", Summary: fmt.Sprintf("%q is not a volume of a container template", t.Volume), Detail: "write STORAGE:vztmpl/NAME, as `pveam list STORAGE` shows it"})
+		}
+		t.There = "volume " + t.Volume
+	default:
+		out = append(out, t.download(in)...)
+	}
+	return out
+}
+
+// download names the file that a download becomes.
+func (t *Template) download(in model.Scope) []model.Problem {
+	var out []model.Problem
+	if u, err := url.Parse(t.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		out = append(out, model.Problem{Path: "url", Summary: fmt.Sprintf("%q is no URL", t.URL), Detail: "write a URL such as http://download.proxmox.com/images/system/…"})
+	}
+	if objects.ArchiveEnding(t.URL) == "" {
+		out = append(out, model.Problem{Path: "url", Summary: "the URL names no container template", Detail: "its path must end with " + strings.Join(objects.ArchiveEndings, ", ") + ", which is how PVE knows one"})
+	}
+	if t.Checksum == "" {
+		out = append(out, model.Problem{
+			Severity: diag.Warning, Summary: fmt.Sprintf("template %q has no checksum", in.Name),
+			Detail: "What is downloaded cannot be verified: add checksum = \"sha256:…\".",
+		})
+	}
+	i := &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.URL)}
+	t.File = fmt.Sprintf("%s:%s/%s", t.Storage, i.Content(), i.FileName(in.Site.Name, in.Name))
+	return out
+}
+
+// AsImage is the download as the code for images takes it.
+func (t *Template) AsImage() *objects.Image {
+	return &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.File), Volume: t.File}
+}
+
+// Unpacked is the volume that a container is made from; "" for a guest to clone.
+func (t *Template) Unpacked() string { return cmp.Or(t.Volume, t.File) }
+
+// Needs asks for the privileges that a template needs: what is only named must be seen, what is
+// downloaded is a file like an image.
+func Needs(t *Template, n *rights.Needs) {
+	switch {
+	case t.Image != "":
+		n.Guest("VM.Allocate", "image", "making and removing the template")
+		for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
+			n.Guest(priv, "image", "the machine that becomes the template")
+		}
+		n.Disk(t.Storage, "images", 0, "storage", "the disk of the template")
+	case t.VMID != 0:
+		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "seeing the template"}, "vmid")
+	case t.Volume != "":
+		storage := property.StorageOf(t.Volume)
+		path := "/storage/" + storage
+		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
+		n.Add(rights.Need{
+			Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "seeing the volume, and unpacking it",
+			Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
+		}, "volume")
+	default:
+		objects.UploadNeeds(n, t.AsImage())
+	}
+}

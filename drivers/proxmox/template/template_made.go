@@ -1,0 +1,120 @@
+package template
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A VM template made here is a guest with an ownership tag of its own type. Making one is two
+// steps for PVE, a machine and its conversion; what is cut off between them is seen
+// by the next pass and brought to its end.
+
+// How a template is cloned.
+const (
+	Full   = "full"
+	Linked = "linked"
+)
+
+const notConverted = " (not converted yet)"
+
+// fromImage completes a template that is made from an image.
+func (t *Template) fromImage(in model.Scope) []model.Problem {
+	var out []model.Problem
+	if t.VMID == 0 {
+		out = append(out, model.Problem{
+			Path: "vmid", Summary: fmt.Sprintf("template %q has no vmid", in.Name),
+			Detail: "a template made from an image gets the VMID that is declared, so that every host and every clone knows it: set vmid to one that is free",
+		})
+	}
+	if t.Checksum != "" {
+		out = append(out, model.Problem{Path: "checksum", Summary: "a template from an image has no checksum of its own", Detail: "the image has one: declare it there"})
+	}
+	if h := in.Host; t.Storage == "" && h != nil && h.Storage != nil {
+		t.Storage = h.Storage.Disks
+	}
+	t.Storage = cmp.Or(t.Storage, "local-lvm")
+	if img := objects.ImageOf(in, t.Image); img != nil {
+		t.DiskVolume, t.Made = img.Volume, path.Base(img.Volume)
+		if img.Format == "iso" {
+			out = append(out, model.Problem{Path: "image", Summary: fmt.Sprintf("image %q is an ISO image", t.Image), Detail: "a template is made from a disk image (qcow2, raw or vmdk)"})
+		}
+	}
+	t.Tag = owner.Of(in, owner.TemplateType, "image."+t.Image, 0)
+	t.Tag.Content, t.Tag.Slots = t.Made, map[string]string{"disk.root": removal.TemplateSlot}
+	return out
+}
+
+// IsConverted reports whether a machine is a template as a whole, and can be cloned.
+func IsConverted(cfg view.Config) bool {
+	_, name, _ := strings.Cut(property.VolumeOf(cfg.Now[removal.TemplateSlot]), ":")
+	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
+}
+
+// Observed reads a template of ours.
+func Observed(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
+	t := &Template{Made: m.Content, Tag: m, DiskVolume: property.VolumeOf(cfg.Now[removal.TemplateSlot])}
+	if !IsConverted(cfg) {
+		t.Made += notConverted
+	}
+	return &model.Resource{
+		Addr: m.Addr(), Spec: t, Needs: m.Needs,
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"])},
+	}
+}
+
+// GuestName is the name of the machine that is the template.
+func (t *Template) GuestName() string { return t.Tag.Node }
+
+// pending: nothing of a template waits, since none ever runs.
+
+// Unfinished reports whether it is a machine that was not converted yet.
+func (t *Template) Unfinished() bool { return strings.HasSuffix(t.Made, notConverted) }
+
+// Clone is a guest whose disk stands on a template's.
+type Clone struct {
+	VMID int
+	Name string
+	Addr model.Address // if it is ours
+	Ours bool          // and says by its ownership tag that it needs the template
+}
+
+func (c Clone) String() string {
+	if c.Addr != (model.Address{}) {
+		return fmt.Sprintf("%s (VM %d)", c.Addr, c.VMID)
+	}
+	return strings.TrimSpace(fmt.Sprintf("VM %d %s", c.VMID, c.Name))
+}
+
+// refuse keeps a template that linked clones stand on. What of ours needs it holds it
+// by its ownership tag already where it is to go for good.
+func (t *Template) refuse(want *model.Resource) []model.Problem {
+	if t.Unfinished() && want != nil && want.Spec.(*Template).Made == t.Tag.Content {
+		return nil
+	}
+	var names []string
+	for _, c := range t.Clones {
+		if want != nil || !c.Ours {
+			names = append(names, c.String())
+		}
+	}
+	switch {
+	case len(names) == 0 && t.Unobservable != nil:
+		return []model.Problem{{Summary: "whether linked clones stand on its disk cannot be seen", Detail: t.Unobservable.Error()}}
+	case len(names) == 0:
+		return nil
+	}
+	fix := "remove them first, or move their disks with PVE, which makes them whole"
+	if want != nil {
+		fix += "; or declare a second template from the new image, with a vmid of its own"
+	}
+	return []model.Problem{{Path: "image", Summary: "its disk is in use by linked clones: " + strings.Join(names, ", "), Detail: fix}}
+}
