@@ -1,7 +1,6 @@
 package proxmox_test
 
 import (
-	"net/http"
 	"testing"
 	"time"
 
@@ -15,17 +14,12 @@ import (
 
 // cloneStory makes one guest from a template while one request is faulted, until
 // nothing is left to do. counted gets every request but those that make the template.
-func cloneStory(t *testing.T, fault func(*http.Request) (int, bool)) {
+func cloneStory(t *testing.T, r *storyRun) {
 	t.Helper()
-	ready := false
-	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
-		if !ready {
-			return 0, false
-		}
-		return fault(r)
-	}})
+	r.quiet.Store(true)
+	w := r.world(t, pvesim.Config{TaskTime: time.Second})
 	w.Template(9000, "golden")
-	ready = true
+	r.quiet.Store(false)
 	w.Node("web-1", func(v *guest.VM) {
 		v.Template = "golden"
 		v.Disks = []guest.Disk{{Name: "data", Size: 3}}

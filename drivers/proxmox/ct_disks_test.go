@@ -2,7 +2,6 @@ package proxmox_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -133,9 +132,9 @@ func TestRemovedMountTakesItsData(t *testing.T) {
 
 // mountsLife detaches two disks of a stopped container, of which one goes with its
 // data, and takes the other one back.
-func mountsLife(t *testing.T, fault func(*http.Request) (int, bool)) {
+func mountsLife(t *testing.T, r *storyRun) {
 	t.Helper()
-	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: fault})
+	w := r.world(t, pvesim.Config{TaskTime: time.Second})
 	ct := w.ct("cache", func(c *guest.CT) {
 		c.Power = "stopped"
 		c.Disks = append(srv(5), guest.CTDisk{Name: "logs", Size: 2, Path: "/logs", Remove: true})

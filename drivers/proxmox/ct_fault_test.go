@@ -3,7 +3,6 @@ package proxmox_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
@@ -18,9 +17,9 @@ import (
 
 // containerLife creates two containers, changes one, replaces it, and removes the
 // other; after each chapter passes run until nothing is left to do.
-func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
+func containerLife(t *testing.T, r *storyRun) {
 	t.Helper()
-	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Guests: 2, Fault: fault})
+	w := r.world(t, pvesim.Config{TaskTime: time.Second, Guests: 2})
 	others := w.Host.Snapshot().Guests
 	ct := w.ct("cache", nil)
 	w.ct("other", nil)
@@ -67,17 +66,12 @@ func requireLife(t *testing.T, w *world, others []pvesim.Guest, unprivileged str
 }
 
 // containerClone makes one container from a template.
-func containerClone(t *testing.T, fault func(*http.Request) (int, bool)) {
+func containerClone(t *testing.T, r *storyRun) {
 	t.Helper()
-	ready := false
-	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
-		if !ready {
-			return 0, false
-		}
-		return fault(r)
-	}})
+	r.quiet.Store(true)
+	w := r.world(t, pvesim.Config{TaskTime: time.Second})
 	w.ctTemplate(9001)
-	ready = true
+	r.quiet.Store(false)
 	w.declare("golden-ct", &template.Template{VMID: 9001})
 	w.ct("cache", func(c *guest.CT) {
 		c.Template = "golden-ct"

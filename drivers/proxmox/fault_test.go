@@ -14,13 +14,23 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
-// tale is a story whose requests may fail: the function is asked of each, and answers
-// with the status in place of PVE's (-1 if the connection breaks; 0 for no fault) and
-// whether the request is carried out all the same.
-type tale func(*testing.T, func(*http.Request) (status int, effect bool))
+// tale is a story whose requests may fail: it makes its world by the run that it is given,
+// and settles each of its chapters.
+type tale func(*testing.T, *storyRun)
 
 // tally counts requests, which come from many goroutines.
 type tally struct{ all, writes atomic.Int64 }
+
+// counts are those of a tally at one moment.
+type counts struct{ all, writes int64 }
+
+// of is how many requests can go wrong that way.
+func (c counts) of(effect bool) int64 {
+	if effect {
+		return c.writes
+	}
+	return c.all
+}
 
 // is counts a request, and reports whether it is the one at that place: of all, or
 // with effect of those that write, since a read has none.
@@ -35,42 +45,34 @@ func (c *tally) is(r *http.Request, at int64, effect bool) bool {
 	return n == at
 }
 
-// places is how many requests can go wrong that way.
-func (c *tally) places(effect bool) int64 {
-	if effect {
-		return c.writes.Load()
-	}
-	return c.all.Load()
+func (c *tally) add(n counts) {
+	c.all.Add(n.all)
+	c.writes.Add(n.writes)
 }
+
+func (c *tally) now() counts { return counts{c.all.Load(), c.writes.Load()} }
 
 // tellWithFaults tells a tale once for each request that fails with each status, once
 // without and once with effect. The first status is tried everywhere; the others take
 // samples: see thinned.
 func tellWithFaults(t *testing.T, name string, statuses []int, story tale) {
 	t.Helper()
-	var whole tally
-	synctest.Test(t, func(t *testing.T) {
-		story(t, func(r *http.Request) (int, bool) { whole.is(r, 0, false); return 0, false })
-	})
-	require.Greater(t, whole.places(false), int64(12), "there is too little to break")
-	require.Greater(t, whole.places(true), int64(3), "there is too little to break")
-	t.Logf("%s: %d requests, %d of them write", name, whole.places(false), whole.places(true))
+	var whole storyRun
+	synctest.Test(t, func(t *testing.T) { story(t, &whole) })
+	places := whole.seen.now()
+	require.Greater(t, places.all, int64(12), "there is too little to break")
+	require.Greater(t, places.writes, int64(3), "there is too little to break")
+	t.Logf("%s: %d requests, %d of them write", name, places.all, places.writes)
 	for i, status := range statuses {
 		first, step := int64(1), int64(stride)
 		if i > 0 {
 			first, step = thinned(i)
 		}
 		for _, effect := range []bool{false, true} {
-			for at := first; at <= whole.places(effect); at += step {
+			for at := first; at <= places.of(effect); at += step {
 				t.Run(fmt.Sprintf("%s %d effect=%v request %d", name, status, effect, at), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						var n tally
-						story(t, func(r *http.Request) (int, bool) {
-							if n.is(r, at, effect) {
-								return status, effect
-							}
-							return 0, false
-						})
+						story(t, &storyRun{way: way{status: status, effect: effect}, at: at, healthy: whole.passes})
 					})
 				})
 			}
@@ -87,9 +89,9 @@ func TestEveryRequestMayFail(t *testing.T) {
 
 // lifeStory creates two guests, changes one, removes the other; after each chapter
 // passes run until nothing is left to do. Passes may fail, the end state may not.
-func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
+func lifeStory(t *testing.T, r *storyRun) {
 	t.Helper()
-	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Guests: 2, Fault: fault})
+	w := r.world(t, pvesim.Config{TaskTime: time.Second, Guests: 2})
 	others := w.Host.Snapshot().Guests
 	w.Node("web-1", nil)
 	w.Node("web-2", nil)
@@ -125,22 +127,4 @@ func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		}
 		require.Equal(t, 3, volumes, "root, data, cloud-init: an order repeated would have made another")
 	}
-}
-
-func settle(w *world) {
-	w.T.Helper()
-	for range 8 {
-		want, _ := w.Site.Want("father")
-		have, err := w.Driver.Observe(w.T.Context(), want)
-		if err == nil {
-			p := w.PlanFor(want, have)
-			if len(p.Steps) == 0 && len(p.Unknown) == 0 && !p.Findings.HasErrors() {
-				return
-			}
-			w.Run(p)
-		}
-		w.Reopen()
-		time.Sleep(time.Minute)
-	}
-	w.Converged()
 }

@@ -59,7 +59,13 @@ type wire struct {
 // tap lets all that the driver sends pass by.
 func (w *world) tap() *wire {
 	o := &wire{uploads: map[string][]byte{}}
-	w.Sees = func(r *http.Request) { o.read(w.T, r) }
+	before := w.Sees
+	w.Sees = func(r *http.Request) {
+		if before != nil {
+			before(r)
+		}
+		o.read(w.T, r)
+	}
 	return o
 }
 

@@ -121,21 +121,16 @@ func TestSeedIsEmptiedWhereItMayNotBeDeleted(t *testing.T) {
 }
 
 // seedStory makes one machine while one request is faulted, until nothing is left to do.
-func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool)) {
+func seedStory(t *testing.T, template bool, r *storyRun) {
 	t.Helper()
-	ready := false
-	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
-		if !ready {
-			return 0, false
-		}
-		return fault(r)
-	}})
+	r.quiet.Store(true)
+	w := r.world(t, pvesim.Config{TaskTime: time.Second})
 	machines := 1
 	if template {
 		w.Template(9000, "golden")
 		machines++
 	}
-	ready = true
+	r.quiet.Store(false)
 	o := w.tap()
 	w.seeded("web-1", func(v *guest.VM) {
 		if template {
@@ -167,8 +162,8 @@ func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool
 // in the end, with one identity, and no image that nobody needs.
 func TestEveryRequestOfASeedMayFail(t *testing.T) {
 	for template, statuses := range map[bool][]int{false: {596, 500}, true: {-1}} {
-		tellWithFaults(t, fmt.Sprintf("template=%v", template), statuses, func(t *testing.T, fault func(*http.Request) (int, bool)) {
-			seedStory(t, template, fault)
+		tellWithFaults(t, fmt.Sprintf("template=%v", template), statuses, func(t *testing.T, r *storyRun) {
+			seedStory(t, template, r)
 		})
 	}
 }

@@ -8,9 +8,13 @@ import (
 )
 
 // world is a site in memory, with what only the tests here do to it.
-type world struct{ *proxmoxtest.World }
+type world struct {
+	*proxmoxtest.World
+
+	run *storyRun // nil: no request is meant to go wrong
+}
 
 func newWorld(t *testing.T, c pvesim.Config) *world {
 	t.Helper()
-	return &world{proxmoxtest.New(t, c)}
+	return &world{World: proxmoxtest.New(t, c)}
 }

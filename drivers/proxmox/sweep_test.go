@@ -1,14 +1,10 @@
 package proxmox_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,99 +31,37 @@ type chapters struct {
 	backups int
 }
 
-// way is how a request goes wrong.
-type way struct {
-	status int  // of PVE; -1 if the connection breaks
-	crash  bool // whether the agent dies there, so that another one begins anew
-}
-
-// life is one run of chapters in which one request goes wrong.
-type life struct {
-	*world
-
-	way
-	at     int64 // the request that goes wrong, counted from 1; 0 for none
-	effect bool  // whether its work is done all the same; then only those that write are counted
-
-	on   atomic.Bool
-	seen tally
-	die  atomic.Pointer[context.CancelFunc]
-}
-
-func (l *life) fault(r *http.Request) (int, bool) {
-	if !l.on.Load() || !l.seen.is(r, l.at, l.effect) {
-		return 0, false
-	}
-	if l.crash {
-		(*l.die.Load())()
-	}
-	return l.status, l.effect
-}
-
-// settle runs passes until nothing is left to do. Any of them may fail or die.
-func (l *life) settle() {
-	l.T.Helper()
-	for range 8 {
-		ctx, die := context.WithCancel(l.T.Context())
-		l.die.Store(&die)
-		done := l.pass(ctx)
-		die()
-		if done {
-			return
-		}
-		l.Reopen()
-		time.Sleep(time.Minute)
-	}
-	l.Converged()
-}
-
-func (l *life) pass(ctx context.Context) (done bool) {
-	want, _ := l.Site.Want("father")
-	have, err := l.Driver.Observe(ctx, want)
-	if err != nil || ctx.Err() != nil {
-		return false
-	}
-	p := l.PlanFor(want, have)
-	failed := map[model.Address]bool{}
-	for _, s := range p.Steps {
-		if ctx.Err() != nil {
-			return false
-		}
-		failed[s.Address] = slices.ContainsFunc(s.After, func(a model.Address) bool { return failed[a] }) || l.Driver.Apply(ctx, s) != nil
-	}
-	return len(p.Steps) == 0 && len(p.Unknown) == 0 && !p.Findings.HasErrors()
-}
-
 // live runs the chapters and holds what must be true after them, whatever went wrong:
 // nothing doubled, nothing left over, nothing of others touched, nothing left to do.
-func live(t *testing.T, l *life, c chapters) {
+func live(t *testing.T, r *storyRun, c chapters) {
 	t.Helper()
-	l.world = newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: l.fault, Storages: twoStorages().Storages})
+	r.quiet.Store(true)
+	w := r.world(t, pvesim.Config{TaskTime: time.Second, Storages: twoStorages().Storages})
 	if c.before != nil {
-		c.before(l.world)
-		l.settle()
+		c.before(w)
+		settle(w)
 		time.Sleep(time.Minute) // what was started has booted, and obeys
 	}
-	l.Host.Edit(func(e *pvesim.Edit) {
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 400, Running: true, Config: map[string]string{"name": "theirs", "memory": "512"}})
 		e.Add(pvesim.Guest{VMID: 401, Kind: "lxc", Running: true, Config: map[string]string{"hostname": "theirs-too", "memory": "512"}})
 	})
-	others := []pvesim.Guest{l.Guest(400), l.Guest(401)}
-	l.on.Store(true)
+	others := []pvesim.Guest{w.Guest(400), w.Guest(401)}
+	r.quiet.Store(false)
 	for _, chapter := range c.then {
-		chapter(l.world)
-		l.settle()
+		chapter(w)
+		settle(w)
 	}
-	l.on.Store(false)
-	l.Converged()
+	r.quiet.Store(true)
+	w.Converged()
 
 	for _, f := range others {
-		is := l.Guest(f.VMID)
+		is := w.Guest(f.VMID)
 		require.Equal(t, []any{f.Config, f.Digest, f.Running}, []any{is.Config, is.Digest, is.Running})
 	}
 	var names []string
 	inUse := map[string]bool{} // all that the configurations name
-	for _, g := range l.Host.Snapshot().Guests {
+	for _, g := range w.Host.Snapshot().Guests {
 		if g.VMID < 9000 {
 			continue
 		}
@@ -143,16 +77,16 @@ func live(t *testing.T, l *life, c chapters) {
 		}
 	}
 	require.ElementsMatch(t, c.names, names)
-	for storage, list := range l.Host.Snapshot().Volumes {
+	for storage, list := range w.Host.Snapshot().Volumes {
 		for _, v := range list {
 			if v.VMID >= 10000 && v.Content != "backup" {
 				require.True(t, inUse[v.ID], "volume %s on %s belongs to no configuration", v.ID, storage)
 			}
 		}
 	}
-	require.Len(t, backups(l.world), c.backups)
+	require.Len(t, backups(w), c.backups)
 	if c.holds != nil {
-		c.holds(t, l.world)
+		c.holds(t, w)
 	}
 }
 
@@ -174,21 +108,23 @@ func thinned(way int) (first, step int64) {
 func sweepChapters(t *testing.T, c chapters) {
 	t.Helper()
 	t.Parallel()
-	whole := &life{}
-	synctest.Test(t, func(t *testing.T) { live(t, whole, c) })
-	require.Greater(t, whole.seen.places(true), int64(5), "there is too little to break")
-	t.Logf("%d requests, %d of them write", whole.seen.places(false), whole.seen.places(true))
+	var whole storyRun
+	synctest.Test(t, func(t *testing.T) { live(t, &whole, c) })
+	places := whole.seen.now()
+	require.Greater(t, places.writes, int64(5), "there is too little to break")
+	t.Logf("%d requests, %d of them write", places.all, places.writes)
 	for i, how := range []way{{status: 500}, {status: 595}, {status: -1}, {status: 596}, {status: -1, crash: true}} {
 		first, step := int64(1), int64(stride)
 		if i < 3 {
 			first, step = thinned(i)
 		}
 		for _, effect := range []bool{false, true} {
-			for at := first; at <= whole.seen.places(effect); at += step {
+			for at := first; at <= places.of(effect); at += step {
+				how.effect = effect
 				name := fmt.Sprintf("status %d, crash %v, effect %v, request %d", how.status, how.crash, effect, at)
 				t.Run(name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						live(t, &life{way: how, at: at, effect: effect}, c)
+						live(t, &storyRun{way: how, at: at, healthy: whole.passes}, c)
 					})
 				})
 			}

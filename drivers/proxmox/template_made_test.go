@@ -58,11 +58,11 @@ func (w *world) volumesOf(storage string, vmid int) []string {
 
 // templateLife makes a template, a full and a linked clone, removes the linked one,
 // makes the template anew from a new image, and takes all away.
-func templateLife(t *testing.T, fault func(*http.Request) (int, bool)) {
+func templateLife(t *testing.T, r *storyRun) {
 	t.Helper()
 	c := withTank()
-	c.Guests, c.Fault = 2, fault
-	w := newWorld(t, c)
+	c.Guests = 2
+	w := r.world(t, c)
 	others := w.Host.Snapshot().Guests
 	w.makes("tank")
 	w.cloned("whole", "")

@@ -3,7 +3,6 @@ package proxmox_test
 import (
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -213,17 +212,12 @@ func TestImageInADrive(t *testing.T) {
 
 // TestCDDriveSurvivesEveryFault: each request of a life with CD drives may fail.
 func TestCDDriveSurvivesEveryFault(t *testing.T) {
-	tellWithFaults(t, "cds", []int{596, 500, -1}, func(t *testing.T, fault func(*http.Request) (int, bool)) {
+	tellWithFaults(t, "cds", []int{596, 500, -1}, func(t *testing.T, r *storyRun) {
 		t.Helper()
-		ready := false
-		w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
-			if !ready || fault == nil {
-				return 0, false
-			}
-			return fault(r)
-		}})
+		r.quiet.Store(true)
+		w := r.world(t, pvesim.Config{TaskTime: time.Second})
 		w.iso("local:iso/win11.iso", "local:iso/virtio.iso")
-		ready = true
+		r.quiet.Store(false)
 		w.windows(func(v *guest.VM) { v.Power = "stopped" })
 		settle(w)
 		v := w.VM("win")

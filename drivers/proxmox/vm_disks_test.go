@@ -2,7 +2,6 @@ package proxmox_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -153,20 +152,15 @@ func TestDisksSurviveEveryFault(t *testing.T) {
 
 // diskStory adds, grows, moves, detaches, takes back and removes a disk; each
 // chapter settles before its volumes are counted.
-func diskStory(t *testing.T, fault func(*http.Request) (int, bool)) {
+func diskStory(t *testing.T, r *storyRun) {
 	t.Helper()
 	c := twoStorages()
-	made := false // the making of a guest has a story of its own
-	c.TaskTime, c.Fault = time.Second, func(r *http.Request) (int, bool) {
-		if !made {
-			return 0, false
-		}
-		return fault(r)
-	}
-	w := newWorld(t, c)
+	c.TaskTime = time.Second
+	r.quiet.Store(true) // the making of a guest has a story of its own
+	w := r.world(t, c)
 	w.Node("db", nil)
 	settle(w)
-	made = true
+	r.quiet.Store(false)
 	for i, chapter := range []struct {
 		disks   []guest.Disk
 		volumes int

@@ -1,7 +1,6 @@
 package proxmox_test
 
 import (
-	"net/http"
 	"testing"
 	"time"
 
@@ -82,19 +81,14 @@ func TestAnotherBusSurvivesEveryFault(t *testing.T) {
 	tellWithFaults(t, "bus", []int{596, 500, -1}, busStory)
 }
 
-func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
+func busStory(t *testing.T, r *storyRun) {
 	t.Helper()
-	made := false // the making of a guest has a story of its own
-	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
-		if !made {
-			return 0, false
-		}
-		return fault(r)
-	}})
+	r.quiet.Store(true) // the making of a guest has a story of its own
+	w := r.world(t, pvesim.Config{TaskTime: time.Second})
 	w.Node("db", func(v *guest.VM) { v.Restart, v.Disks = "allowed", []guest.Disk{{Name: "data", Size: 2}} })
 	settle(w)
 	all := volumesOf(w, 10000)
-	made = true
+	r.quiet.Store(false)
 	slots := map[string]string{}
 	for _, disks := range [][]guest.Disk{
 		{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 2, Bus: "sata"}},

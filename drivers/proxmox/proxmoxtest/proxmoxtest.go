@@ -152,15 +152,21 @@ func (w *World) Apply() *plan.Plan {
 }
 
 // Run carries out the steps one by one; what waits for a failed one is left out.
-func (w *World) Run(p *plan.Plan) map[model.Address]error {
+func (w *World) Run(p *plan.Plan) map[model.Address]error { return w.RunUntil(w.T.Context(), p) }
+
+// RunUntil is Run that begins no more steps once the context has ended.
+func (w *World) RunUntil(ctx context.Context, p *plan.Plan) map[model.Address]error {
 	failed := map[model.Address]error{}
 	for _, s := range p.Steps {
+		if ctx.Err() != nil {
+			break
+		}
 		if slices.ContainsFunc(s.After, func(a model.Address) bool { return failed[a] != nil }) {
 			failed[s.Address] = errors.New("waits for what went wrong")
 			continue
 		}
-		ctx, cancel := context.WithTimeout(w.T.Context(), time.Hour)
-		if err := w.Driver.Apply(ctx, s); err != nil {
+		inTime, cancel := context.WithTimeout(ctx, time.Hour)
+		if err := w.Driver.Apply(inTime, s); err != nil {
 			failed[s.Address] = err
 		}
 		cancel()
