@@ -208,7 +208,7 @@ func (c *Client) AwaitWrite(ctx context.Context, upid string, err error) error {
 }
 
 // ErrOutcomeLost is a write whose outcome is not known.
-var ErrOutcomeLost = errors.New("whether it was done is not known")
+var ErrOutcomeLost = errors.New("the outcome of the request is unknown")
 
 // Put sends a PUT, and returns the UPID of the task that PVE started, "" if none.
 func (c *Client) Put(ctx context.Context, path string, p Params) (string, error) {
