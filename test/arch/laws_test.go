@@ -38,7 +38,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/source/checkout", may: []string{"engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "engine/ledger", may: []string{"engine/diag"}},
-	{pkg: "engine/guest"}, // the way into a guest; drivers give it
+	{pkg: "engine/guest"},                                      // the way into a guest; drivers give it
+	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
+	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
@@ -144,7 +146,7 @@ var libraries = []library{
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "github.com/gorilla/websocket", owners: []string{"drivers/proxmox/pvesim/consoles"}, tests: true, why: "the simulated host has consoles"},
 	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/view", "hcl/parse"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
-	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
+	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/drivertest", "drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
 	{path: "github.com/rogpeppe/go-internal", tests: true, why: "for tests"},
 }

@@ -1,0 +1,21 @@
+package guest
+
+// Capture keeps what a command writes to one of its outputs, up to OutputLimit bytes, and
+// takes the rest without keeping it, so that the command can write on. For one goroutine.
+type Capture struct {
+	kept []byte
+	cut  bool
+}
+
+// Write takes all of p.
+func (c *Capture) Write(p []byte) (int, error) {
+	n := min(len(p), OutputLimit-len(c.kept))
+	c.kept = append(c.kept, p[:n]...)
+	c.cut = c.cut || n < len(p)
+	return len(p), nil
+}
+
+// Captured is an output of what was kept.
+func Captured(code, signal int, out, err *Capture) Output {
+	return Output{Code: code, Signal: signal, Out: string(out.kept), Err: string(err.kept), Cut: out.cut || err.cut}
+}
