@@ -1,0 +1,108 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+)
+
+// Container is the way into a container of a Proxmox VE host, by its pct; so a container needs no
+// sshd. The host is a machine by itself: this one, or one that is reached otherwise.
+func Container(host guest.Machine, vmid int) guest.Machine {
+	return &container{host: host, id: strconv.Itoa(vmid)}
+}
+
+type container struct {
+	host guest.Machine
+	id   string
+}
+
+// Address is as guest.Machine wants it: the first address that the host sees of it
+// (lxc-info(1), -i and -H), IPv4 before IPv6.
+func (c *container) Address(ctx context.Context) (guest.Address, error) {
+	out, err := c.host.Run(ctx, guest.Command{Args: []string{"/usr/bin/lxc-info", "-n", c.id, "-i", "-H"}})
+	switch {
+	case err != nil:
+		return guest.Address{}, fmt.Errorf("the addresses of container %s: %w", c.id, err)
+	case out.Code != 0 || out.Signal != 0:
+		return guest.Address{}, fmt.Errorf("the addresses of container %s: lxc-info failed with exit code %d: %s", c.id, out.Code, strings.TrimSpace(out.Err))
+	}
+	var best netip.Addr
+	for word := range strings.FieldsSeq(out.Out) {
+		ip, err := netip.ParseAddr(word)
+		if err == nil && ip.IsGlobalUnicast() && (!best.IsValid() || ip.Is4() && !best.Is4()) {
+			best = ip
+		}
+	}
+	if !best.IsValid() {
+		return guest.Address{}, fmt.Errorf("container %s has no address yet", c.id)
+	}
+	return guest.Address{IP: best, Why: fmt.Sprintf("%s by lxc-info", best)}, nil
+}
+
+// Ping is as guest.Machine wants it.
+func (c *container) Ping(ctx context.Context) error {
+	_, err := c.Run(ctx, guest.Command{Args: []string{"true"}})
+	return err
+}
+
+// Run is as guest.Machine wants it. pct reads its arguments in the locale's encoding, so that
+// this must be UTF-8, and they too (get_options in PVE/JSONSchema.pm). It becomes
+// lxc-attach (PVE/CLI/pct.pm), which connects stdin and outputs as they are. The environment
+// is set here, since its default differs between PVE 8 and 9 (keep-env).
+//
+// A shell in the container waits for the command, since lxc-attach before LXC 6 gives exit
+// code 0 for one that was killed by a signal; so a signal comes as 128 and its number.
+func (c *container) Run(ctx context.Context, cmd guest.Command) (guest.Output, error) {
+	if err := cmd.Check(); err != nil {
+		return guest.Output{}, err
+	}
+	args := []string{"/usr/bin/env", "LC_ALL=C.UTF-8", "/usr/sbin/pct", "exec", c.id, "--", "/usr/bin/env", "-i"}
+	args = append(args, environment()...)
+	args = append(args, "/bin/sh", "-c", `(exec "$@"); exit $?`, "sh")
+	for i, arg := range cmd.Args {
+		if !utf8.ValidString(arg) {
+			return guest.Output{}, &lastingError{fmt.Sprintf("argument %d of %s is not UTF-8, and pct would change it: put it into what the command reads", i, cmd.Args[0])}
+		}
+		args = append(args, arg)
+	}
+	out, err := c.host.Run(ctx, guest.Command{Args: args, Stdin: cmd.Stdin})
+	if err != nil {
+		return guest.Output{}, fmt.Errorf("in container %s by pct: %w", c.id, err)
+	}
+	if err := c.failed(out); err != nil {
+		return guest.Output{}, err
+	}
+	return out, nil
+}
+
+// failed says whether it was not the command that failed, but the way to it.
+func (c *container) failed(out guest.Output) error {
+	said := strings.TrimSpace(out.Err)
+	switch {
+	case out.Code == 0 || out.Out != "":
+		return nil
+	case said == fmt.Sprintf("container '%s' not running!", c.id):
+		return fmt.Errorf("container %s does not run", c.id)
+	case strings.HasPrefix(said, "Configuration file '") && strings.HasSuffix(said, "/lxc/"+c.id+".conf' does not exist"):
+		return &lastingError{fmt.Sprintf("container %s is not on this node (%s)", c.id, said)}
+	case out.Code == 127 && strings.HasPrefix(said, "/usr/bin/env: ") && strings.Contains(said, "/usr/sbin/pct"):
+		return &lastingError{"this machine has no pct: it is not a Proxmox VE host (" + said + ")"}
+	case strings.HasPrefix(said, "lxc-attach: "+c.id+": "):
+		return fmt.Errorf("%w: container %s: %s", guest.ErrOutcomeLost, c.id, said)
+	}
+	return nil
+}
+
+// lastingError is an error that no waiting resolves.
+type lastingError struct{ text string }
+
+func (e *lastingError) Error() string { return e.text }
+
+// Hopeless is true; see guest.Machine.
+func (*lastingError) Hopeless() bool { return true }

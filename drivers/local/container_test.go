@@ -1,0 +1,88 @@
+package local_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/drivertest"
+	"github.com/homestak/homestak-gitops/drivers/local"
+	"github.com/homestak/homestak-gitops/engine/guest"
+)
+
+// host is a Proxmox VE host: its pct runs commands on this machine, or answers.
+type host struct {
+	local.Machine
+	t       *testing.T
+	answers map[string]guest.Output // by program
+}
+
+func (h host) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	i := slices.Index(c.Args, "/usr/sbin/pct")
+	if i < 0 {
+		return h.answers[c.Args[0]], nil
+	}
+	if out, ok := h.answers["pct"]; ok {
+		return out, nil
+	}
+	require.Equal(h.t, []string{"/usr/bin/env", "LC_ALL=C.UTF-8", "/usr/sbin/pct", "exec", "200", "--"}, c.Args[:6])
+	return h.Machine.Run(ctx, guest.Command{Args: c.Args[6:], Stdin: c.Stdin})
+}
+
+func TestContainer(t *testing.T) {
+	drivertest.Machine(t, func(t *testing.T) guest.Machine {
+		t.Helper()
+		return local.Container(host{Machine: local.New(), t: t}, 200)
+	})
+}
+
+// What pct and lxc-attach say of themselves is not what the command said.
+func TestContainerThatCannotBeReached(t *testing.T) {
+	for _, v := range []struct {
+		said     string
+		code     int
+		want     string // "" is an output
+		hopeless bool
+	}{
+		{"container '200' not running!\n", 255, "container 200 does not run", false},
+		{"Configuration file 'nodes/father/lxc/200.conf' does not exist\n", 2, "container 200 is not on this node (Configuration file 'nodes/father/lxc/200.conf' does not exist)", true},
+		{"/usr/bin/env: '/usr/sbin/pct': No such file or directory\n", 127, "this machine has no pct: it is not a Proxmox VE host (/usr/bin/env: '/usr/sbin/pct': No such file or directory)", true},
+		{"lxc-attach: 200: ../src/lxc/attach.c: get_attach_context: 405 Connection refused\n", 1, "the outcome of the command is unknown: container 200: lxc-attach: 200: ../src/lxc/attach.c: get_attach_context: 405 Connection refused", false},
+		{"container '201' not running!\n", 255, "", false},
+		{"no\n", 255, "", false},
+	} {
+		answer := guest.Output{Code: v.code, Err: v.said}
+		out, err := local.Container(host{answers: map[string]guest.Output{"pct": answer}}, 200).Run(t.Context(), guest.Command{Args: []string{"true"}})
+		if v.want == "" {
+			require.NoError(t, err)
+			require.Equal(t, answer, out)
+			continue
+		}
+		require.EqualError(t, err, v.want)
+		drivertest.Hopeless(t, err, v.hopeless)
+	}
+	_, err := local.Container(host{t: t}, 200).Run(t.Context(), guest.Command{Args: []string{"echo", "\xff"}})
+	require.EqualError(t, err, "argument 1 of echo is not UTF-8, and pct would change it: put it into what the command reads")
+	drivertest.Hopeless(t, err, true)
+}
+
+func TestAddressOfAContainer(t *testing.T) {
+	for said, want := range map[string]string{
+		"fe80::1\n2001:db8::7\n10.0.12.7\n10.0.13.7\n": "10.0.12.7 by lxc-info",
+		"2001:db8::7\n": "2001:db8::7 by lxc-info",
+		"127.0.0.1\n":   "",
+		"":              "",
+	} {
+		at, err := local.Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Out: said}}}, 200).Address(t.Context())
+		if want == "" {
+			require.EqualError(t, err, "container 200 has no address yet")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, want, at.Why)
+	}
+	_, err := local.Container(host{answers: map[string]guest.Output{"/usr/bin/lxc-info": {Code: 1, Err: "200 doesn't exist\n"}}}, 200).Address(t.Context())
+	require.EqualError(t, err, "the addresses of container 200: lxc-info failed with exit code 1: 200 doesn't exist")
+}
