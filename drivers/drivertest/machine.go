@@ -131,8 +131,7 @@ func limited(t *testing.T, m *machine) {
 		out := m.run(nil, "/bin/sh", "-c", write, "sh", fmt.Sprint(v.out), fmt.Sprint(v.err))
 		require.Equal(t, v.cut, out.Cut, "%d and %d bytes", v.out, v.err)
 		require.Equal(t, 4, out.Code, "the command writes on to its end")
-		require.Equal(t, min(v.out, guest.OutputLimit), len(out.Out))
-		require.Equal(t, min(v.err, guest.OutputLimit), len(out.Err))
+		require.Equal(t, [2]int{min(v.out, guest.OutputLimit), min(v.err, guest.OutputLimit)}, [2]int{len(out.Out), len(out.Err)})
 		require.Empty(t, strings.Trim(out.Out, "x")+strings.Trim(out.Err, "y"))
 	}
 }

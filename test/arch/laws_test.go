@@ -41,7 +41,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest"},                                      // the way into a guest; drivers give it
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
-	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
+	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
+	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}},                                   // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
 	{pkg: "hcl/parse", may: []string{"engine/diag", "engine/model"}},
@@ -135,7 +136,7 @@ var libraries = []library{
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
-	{path: "golang.org/x/crypto", owners: []string{"engine/source/remote", "engine/health"}, why: "git and checks speak ssh, and nobody else"},
+	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "engine/source/remote", "engine/health"}, why: "git, checks and the way into machines speak ssh, and nobody else"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},

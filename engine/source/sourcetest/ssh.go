@@ -14,7 +14,9 @@ import (
 
 // SSHServer is a real sshd, one process for each connection. It ends with the test.
 type SSHServer struct {
-	URL            string // of the repository, with the user
+	Addr           string // host:port
+	User           string // that is let in
+	URL            string // of the repository, with the user; "" without one
 	KeyFile        string // a private key that is let in
 	KnownHostsFile string // with the server's host key
 	HostKeyFile    string // the server's private key; SetHostKey makes another
@@ -34,32 +36,49 @@ type SSHServer struct {
 // cannot run, the test is skipped.
 func (r *Repo) SSH() *SSHServer {
 	r.t.Helper()
-	for _, name := range []string{"git", "ssh-keygen"} {
-		if _, err := exec.LookPath(name); err != nil {
-			r.t.Skip("nothing serves a repository by ssh here:", err)
+	if _, err := exec.LookPath("git"); err != nil {
+		r.t.Skip("nothing serves a repository by ssh here:", err)
+	}
+	s := NewSSHServer(r.t)
+	s.URL = fmt.Sprintf("ssh://%s@%s%s", s.User, s.Addr, r.Dir)
+	return s
+}
+
+// NewSSHServer serves this machine to the user who runs the test. Where sshd or ssh-keygen are
+// not installed, or sshd cannot run, the test is skipped.
+func NewSSHServer(t testing.TB) *SSHServer {
+	t.Helper()
+	if _, err := exec.LookPath("ssh-keygen"); err != nil {
+		t.Skip("nothing serves by ssh here:", err)
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
-	s := &SSHServer{t: r.t, dir: r.t.TempDir(), sshd: sshd(r.t)}
+	s := &SSHServer{t: t, dir: t.TempDir(), sshd: sshd(t)}
 	me, err := user.Current()
-	r.check(err)
+	check(err)
+	s.User = me.Username
 	s.KeyFile = s.Key("client")
 	s.HostKeyFile = s.Key("host")
 	public, err := os.ReadFile(s.KeyFile + ".pub")
-	r.check(err)
-	r.check(os.WriteFile(filepath.Join(s.dir, "authorized"), public, 0o600))
+	check(err)
+	check(os.WriteFile(filepath.Join(s.dir, "authorized"), public, 0o600))
 	s.Log = filepath.Join(s.dir, "sshd.log")
 	s.configure(s.HostKeyFile)
 
 	s.listen, err = net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it ends with the test
-	r.check(err)
+	check(err)
+	s.Addr = s.listen.Addr().String()
 	port := s.listen.Addr().(*net.TCPAddr).Port
-	s.URL = fmt.Sprintf("ssh://%s@127.0.0.1:%d%s", me.Username, port, r.Dir)
 	s.KnownHostsFile = filepath.Join(s.dir, "known_hosts")
 	hostKey, err := os.ReadFile(s.HostKeyFile + ".pub")
-	r.check(err)
-	r.check(os.WriteFile(s.KnownHostsFile, fmt.Appendf(nil, "[127.0.0.1]:%d %s", port, hostKey), 0o600))
+	check(err)
+	check(os.WriteFile(s.KnownHostsFile, fmt.Appendf(nil, "[127.0.0.1]:%d %s", port, hostKey), 0o600))
 	s.wait.Go(s.accept)
-	r.t.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = s.listen.Close()
 		s.wait.Wait()
 	})
@@ -73,7 +92,7 @@ func sshd(t testing.TB) string {
 	if err != nil {
 		file = "/usr/sbin/sshd"
 		if _, err := os.Stat(file); err != nil {
-			t.Skip("sshd is not installed, so nothing serves a repository by ssh:", err)
+			t.Skip("sshd is not installed, so nothing serves by ssh:", err)
 		}
 	}
 	if os.Geteuid() == 0 {

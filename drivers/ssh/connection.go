@@ -1,0 +1,338 @@
+package ssh
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+)
+
+// connection is one to the machine, after login.
+type connection struct {
+	m      *Machine
+	client *ssh.Client
+	prefix string // of every command: how the far shell becomes it, as root
+
+	once  sync.Once // ended is closed once, by whoever notices first
+	ended chan struct{}
+	why   error // it ended; set before ended is closed
+}
+
+// start runs f in a goroutine that Close waits for; after Close it does not.
+func (m *Machine) start(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.wait.Go(f)
+	}
+	return !m.closed
+}
+
+// connection gives one that lives, as far as is known.
+func (m *Machine) connection(ctx context.Context) (*connection, error) {
+	if c, err := m.current(); c != nil || err != nil {
+		return c, err
+	}
+	select {
+	case m.connecting <- struct{}{}:
+		defer func() { <-m.connecting }()
+	case <-ctx.Done():
+		return nil, m.failed(fmt.Errorf("connecting: %w", context.Cause(ctx)))
+	}
+	if c, err := m.current(); c != nil || err != nil {
+		return c, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, m.cfg.Connect, fmt.Errorf("not connected after %s: %w", m.cfg.Connect, context.DeadlineExceeded))
+	defer cancel()
+	c, err := m.connect(ctx)
+	if err != nil {
+		return nil, m.failed(err)
+	}
+	m.mu.Lock()
+	m.conn = c
+	m.mu.Unlock()
+	return c, nil
+}
+
+// current gives the connection if it lives; neither it nor an error if there has to be another.
+func (m *Machine) current() (*connection, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, &Error{m.name(), errClosed, true}
+	}
+	if m.conn != nil {
+		select {
+		case <-m.conn.ended:
+		default:
+			return m.conn, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // as its comment says
+}
+
+// connect makes a connection and logs in.
+func (m *Machine) connect(ctx context.Context) (*connection, error) {
+	conn, err := m.dial(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("connecting: %w", context.Cause(ctx))
+		}
+		return nil, err
+	}
+	closeOnEnd := context.AfterFunc(ctx, func() { _ = conn.Close() }) // whatever waits for it ends then
+	l := &login{m: m, ctx: ctx}
+	sc, chans, reqs, err := ssh.NewClientConn(conn, m.address, l.config())
+	l.close()
+	if err != nil {
+		closeOnEnd()
+		_ = conn.Close()
+		return nil, l.failed(err)
+	}
+	c := &connection{m: m, client: ssh.NewClient(sc, chans, reqs), ended: make(chan struct{}), prefix: begin}
+	started := m.start(c.watch) && m.start(func() {
+		<-c.ended
+		_ = conn.Close()
+		_ = c.client.Close()
+	}) && m.start(c.keepAlive)
+	if !started {
+		_ = conn.Close()
+		return nil, errClosed
+	}
+	if m.cfg.User != root {
+		if err := c.becomeRoot(ctx); err != nil {
+			c.end(err)
+			return nil, err
+		}
+	}
+	if !closeOnEnd() {
+		c.end(context.Cause(ctx))
+		return nil, fmt.Errorf("logging in: %w", context.Cause(ctx))
+	}
+	return c, nil
+}
+
+// dial opens what the connection goes over.
+func (m *Machine) dial(ctx context.Context) (net.Conn, error) {
+	if m.cfg.Via == nil {
+		return m.cfg.Dial(ctx, "tcp", m.address)
+	}
+	for again := false; ; again = true {
+		parent, err := m.cfg.Via.connection(ctx)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := parent.client.DialContext(ctx, "tcp", m.address)
+		if err == nil || ctx.Err() != nil || again || errors.As(err, new(*ssh.OpenChannelError)) {
+			return conn, err
+		}
+		parent.end(err) // it was dead
+	}
+}
+
+// end ends the connection. Only the first reason counts.
+func (c *connection) end(why error) {
+	c.once.Do(func() {
+		c.why = why
+		close(c.ended)
+	})
+}
+
+// watch waits for the end of the connection.
+func (c *connection) watch() {
+	err := c.client.Wait()
+	if err == nil {
+		err = errors.New("the machine closed the connection")
+	}
+	c.end(err)
+}
+
+// keepAlive asks for a sign of life again and again. Without an answer for Misses times KeepAlive the
+// connection is dead: a machine that lost its power or its network sends nothing that says so.
+func (c *connection) keepAlive() {
+	every := c.m.cfg.KeepAlive
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.ended:
+			return
+		case <-timer.C:
+		}
+		silence := time.Duration(c.m.cfg.Misses) * every
+		ctx, cancel := context.WithTimeoutCause(context.Background(), silence, fmt.Errorf("no sign of life for %s", silence))
+		if err := c.ping(ctx); err != nil {
+			c.end(err)
+		}
+		cancel()
+		timer.Reset(every)
+	}
+}
+
+// ping asks for a sign of life. The name of the request is the one that OpenSSH uses for this
+// (PROTOCOL, section 2.1); any answer will do, also that it is unknown.
+func (c *connection) ping(ctx context.Context) error {
+	answered := make(chan error, 1)
+	if !c.m.start(func() {
+		_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
+		answered <- err
+	}) {
+		return errClosed
+	}
+	select {
+	case err := <-answered:
+		return err
+	case <-c.ended:
+		return c.why
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// probe is what a user who is not root is asked: whether they are root by another name, and else
+// whether sudo makes them root without a password.
+const probe = `if [ "$(id -u)" = 0 ]; then echo root
+elif command -v sudo >/dev/null 2>&1; then LC_ALL=C sudo -n true && echo sudo
+else echo none; fi`
+
+// becomeRoot finds out how commands run as root.
+func (c *connection) becomeRoot(ctx context.Context) error {
+	out, err := c.run(ctx, begin+"/bin/sh -c "+quoteAll([]string{probe}), nil, func() {})
+	if err != nil {
+		return err
+	}
+	lines := strings.Fields(out.Out)
+	switch {
+	case slices.Contains(lines, "root"):
+	case slices.Contains(lines, "sudo"):
+		c.prefix = begin + "sudo -n -- "
+	case slices.Contains(lines, "none"):
+		return &SudoError{Machine: c.m.name()}
+	default:
+		reason := strings.TrimSpace(out.Err)
+		if reason == "" {
+			reason = fmt.Sprintf("sudo fails with exit code %d", out.Code)
+		}
+		return &SudoError{Machine: c.m.name(), Reason: reason}
+	}
+	return nil
+}
+
+// login is one attempt to log in. It belongs to the goroutine that connects.
+type login struct {
+	m       *Machine
+	ctx     context.Context
+	offered []string
+	agent   net.Conn
+	reason  string // what else is known, if nobody is let in
+	hostKey error  // what is wrong with the host key
+}
+
+func (l *login) config() *ssh.ClientConfig {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	return &ssh.ClientConfig{
+		User:              l.m.cfg.User,
+		Auth:              []ssh.AuthMethod{ssh.PublicKeysCallback(l.keys)},
+		HostKeyCallback:   l.check,
+		HostKeyAlgorithms: algorithms(l.m.pinned),
+		ClientVersion:     "SSH-2.0-homestak",
+	}
+}
+
+// keys are those that are offered.
+func (l *login) keys() ([]ssh.Signer, error) {
+	keys := slices.Clone(l.m.signers)
+	if l.m.cfg.AgentSocket != "" {
+		more, err := l.agentKeys()
+		if err != nil {
+			l.reason = fmt.Sprintf("the ssh-agent at %s has no keys for us: %v", l.m.cfg.AgentSocket, err)
+		}
+		keys = append(keys, more...)
+	}
+	for _, key := range keys {
+		l.offered = append(l.offered, fingerprint(key.PublicKey()))
+	}
+	return keys, nil
+}
+
+func (l *login) agentKeys() ([]ssh.Signer, error) {
+	conn, err := new(net.Dialer).DialContext(l.ctx, "unix", l.m.cfg.AgentSocket)
+	if err != nil {
+		return nil, err
+	}
+	l.agent = conn
+	context.AfterFunc(l.ctx, func() { _ = conn.Close() })
+	keys, err := agent.NewClient(conn).Signers()
+	if err == nil && len(keys) == 0 {
+		err = errors.New("it is empty")
+	}
+	return keys, err
+}
+
+func (l *login) close() {
+	if l.agent != nil {
+		_ = l.agent.Close()
+	}
+}
+
+// check decides whether the machine is the one it says.
+func (l *login) check(_ string, _ net.Addr, shown ssh.PublicKey) error {
+	l.m.mu.Lock()
+	pinned := l.m.pinned
+	l.m.mu.Unlock()
+	if slices.ContainsFunc(pinned, func(key ssh.PublicKey) bool { return bytes.Equal(key.Marshal(), shown.Marshal()) }) {
+		return nil
+	}
+	wrong := &HostKeyError{Machine: l.m.name(), Shown: fingerprint(shown), Pinned: fingerprints(pinned)}
+	l.hostKey = wrong
+	if len(pinned) > 0 || l.m.cfg.Learn == nil {
+		return wrong
+	}
+	if wrong.Err = l.m.cfg.Learn(l.ctx, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(shown)))); wrong.Err != nil {
+		return wrong
+	}
+	l.hostKey = nil
+	l.m.mu.Lock()
+	l.m.pinned = []ssh.PublicKey{shown}
+	l.m.mu.Unlock()
+	return nil
+}
+
+func fingerprints(keys []ssh.PublicKey) []string {
+	var out []string
+	for _, key := range keys {
+		out = append(out, fingerprint(key))
+	}
+	return out
+}
+
+// failed says why nobody is logged in.
+func (l *login) failed(err error) error {
+	l.m.mu.Lock()
+	pinned := l.m.pinned
+	l.m.mu.Unlock()
+	text := err.Error()
+	var none *ssh.AlgorithmNegotiationError
+	switch {
+	case l.hostKey != nil:
+		return l.hostKey
+	case errors.As(err, &none) && none.What == "host key" && len(pinned) > 0:
+		return &HostKeyError{Machine: l.m.name(), Pinned: fingerprints(pinned)}
+	case strings.Contains(text, "unable to authenticate"):
+		return &LoginError{Machine: l.m.name(), Offered: l.offered, Reason: l.reason}
+	case strings.Contains(text, "Too many authentication failures"):
+		return &LoginError{Machine: l.m.name(), Offered: l.offered, Reason: "too many of them: sshd stops after MaxAuthTries"}
+	case l.ctx.Err() != nil:
+		return fmt.Errorf("logging in: %w", context.Cause(l.ctx))
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package ssh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+)
+
+const root = "root"
+
+// Machine is a machine that is reached over the network. Safe for concurrent use. Close it when it is
+// no longer used.
+type Machine struct {
+	cfg     Config
+	address string // host:port
+	signers []ssh.Signer
+
+	connecting chan struct{} // full while somebody connects
+	slots      chan struct{} // an entry for each session
+
+	// mu is for a moment only: commands come from many goroutines, and each reads these.
+	mu      sync.Mutex
+	conn    *connection // the last one; nil before the first
+	pinned  []ssh.PublicKey
+	running int // sessions that the server has opened
+	closed  bool
+
+	wait sync.WaitGroup // for all goroutines
+}
+
+// errClosed is a machine that was closed.
+var errClosed = errors.New("the way into this machine was closed")
+
+// name is how the machine is called in texts.
+func (m *Machine) name() string {
+	name := m.cfg.User + "@" + m.address
+	if m.cfg.Via != nil {
+		name += " through " + m.cfg.Via.name()
+	}
+	return name
+}
+
+// Address is as guest.Machine wants it: the configured one, or that of the connection where this is
+// a name.
+func (m *Machine) Address(ctx context.Context) (guest.Address, error) {
+	if ip, err := netip.ParseAddr(m.cfg.Address); err == nil {
+		return guest.Address{IP: ip, Why: ip.String() + " as configured", Declared: true}, nil
+	}
+	if m.cfg.Via != nil {
+		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is not known: only %s resolves the name %s", m.cfg.Via.name(), m.cfg.Address), true}
+	}
+	c, err := m.connection(ctx)
+	if err != nil {
+		return guest.Address{}, err
+	}
+	at, ok := c.client.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is not known from a connection to %s", c.client.RemoteAddr()), true}
+	}
+	ip := at.AddrPort().Addr().Unmap()
+	return guest.Address{IP: ip, Why: fmt.Sprintf("%s, the address of %s", ip, m.cfg.Address)}, nil
+}
+
+// Ping is as guest.Machine wants it: the machine's sshd answers a request.
+func (m *Machine) Ping(ctx context.Context) error {
+	for again := false; ; again = true {
+		c, err := m.connection(ctx)
+		if err != nil {
+			return err
+		}
+		err = c.ping(ctx)
+		if err == nil || ctx.Err() != nil || again {
+			return m.failed(err)
+		}
+		c.end(err)
+	}
+}
+
+// Run is as guest.Machine wants it. When ctx ends, the command gets SIGTERM where the server
+// passes signals on (RFC 4254 section 6.9), which does not reach what sudo has started.
+func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	if err := c.Check(); err != nil {
+		return guest.Output{}, err
+	}
+	if err := m.acquire(ctx); err != nil {
+		return guest.Output{}, m.failed(err)
+	}
+	var later retry
+	for again := false; ; {
+		conn, err := m.connection(ctx)
+		if err != nil {
+			m.release()
+			return guest.Output{}, err
+		}
+		line := conn.prefix + quoteAll(c.Args)
+		if len(line) > longestLine {
+			m.release()
+			return guest.Output{}, &Error{m.name(), fmt.Errorf("the arguments of %s are %d bytes long as a shell reads them, of at most %d: put them into what it reads", c.Args[0], len(line), longestLine), true}
+		}
+		out, err := conn.run(ctx, line, c.Stdin, m.release)
+		var refused *ssh.OpenChannelError
+		switch {
+		case err == nil:
+			return out, nil
+		case errors.Is(err, errNotSent) && ctx.Err() == nil && !again:
+			// The connection was dead, which nobody had noticed. Nothing has run.
+			again = true
+			err = m.acquire(ctx)
+		case errors.As(err, &refused):
+			if err = later.wait(ctx, m, refused); err != nil {
+				m.release()
+			}
+		}
+		if err != nil {
+			return guest.Output{}, m.failed(err)
+		}
+	}
+}
+
+// longestLine is how long one argument of a program may be, here the line for the far shell
+// (MAX_ARG_STRLEN of Linux, less its end).
+const longestLine = 128<<10 - 1
+
+// acquire waits for a session to be free.
+func (m *Machine) acquire(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("the command did not begin: %w", context.Cause(ctx))
+	default:
+	}
+	select {
+	case m.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the command did not begin, since %d others run: %w", cap(m.slots), context.Cause(ctx))
+	}
+}
+
+func (m *Machine) release() { <-m.slots }
+
+// count counts the sessions that the server has opened.
+func (m *Machine) count(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running += n
+}
+
+// retry waits until a session that the server refused may be tried again. Where other sessions
+// run, the server allows fewer than we do (MaxSessions), or has not yet noticed that one has ended.
+type retry struct {
+	pause time.Duration
+	alone int // tries in a row while no other session ran
+}
+
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 200 * time.Millisecond
+	mostAlone  = 8 // then no session will ever open: a second and a half
+)
+
+func (r *retry) wait(ctx context.Context, m *Machine, refused error) error {
+	m.mu.Lock()
+	if r.alone++; m.running > 0 {
+		r.alone = 0
+	}
+	m.mu.Unlock()
+	if r.alone > mostAlone {
+		return fmt.Errorf("it refuses every session (MaxSessions in its sshd_config, or out of processes): %w", refused)
+	}
+	r.pause = min(max(2*r.pause, firstPause), lastPause)
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("the command did not begin, since the machine allows no more sessions: %w", context.Cause(ctx))
+	case <-time.After(r.pause):
+		return nil
+	}
+}
+
+// Close ends the connection, and with it what runs over it. It waits until nothing of it is
+// left.
+func (m *Machine) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	if m.conn != nil {
+		m.conn.end(errClosed)
+	}
+	m.mu.Unlock()
+	m.wait.Wait()
+	return nil
+}
+
+// quoteAll makes the words of a line for a POSIX shell.
+func quoteAll(args []string) string {
+	words := make([]string, len(args))
+	for i, arg := range args {
+		words[i] = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+	}
+	return strings.Join(words, " ")
+}
