@@ -16,6 +16,7 @@ import (
 // Whatever stands in the files of a site: a clear finding, never a panic, and a
 // host that is not even asked.
 func TestFilesThatAreNoSite(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, text string
 		says       string
@@ -71,6 +72,7 @@ func TestAThousandMistakes(t *testing.T) {
 // An API that is not there, not ours, or not in its right mind: a clear error, the
 // exit code of the table, and nothing lost.
 func TestAPIsThatMisbehave(t *testing.T) {
+	t.Parallel()
 	const page = "<!DOCTYPE html><html><body>It works!</body></html>"
 	always := func(text string) func(string, string) string {
 		return func(string, string) string { return text }

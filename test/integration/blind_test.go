@@ -16,6 +16,7 @@ import (
 // seen, what left the site is not destroyed and what came to it is not created;
 // once it can be seen again, both happen.
 func TestABlindSpotIsNoAbsence(t *testing.T) {
+	t.Parallel()
 	onlyOf := func(path, text string) func(string, string) string {
 		return func(asked, answer string) string {
 			if asked == path {
@@ -151,6 +152,7 @@ func TestNothingIsMadeOnANodeThatIsDown(t *testing.T) {
 
 // ST-15: one guest cannot be read. It is not taken for gone, whatever it is.
 func TestAGuestThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	for _, status := range []string{"403", "500", "595", "596", "-1"} {
 		t.Run(status, func(t *testing.T) {
 			s := begin(t, pvesim.Config{})

@@ -18,6 +18,7 @@ import (
 // What a full check of a large host may cost it: goals P4 and P5. They are counts,
 // so they hold on every machine.
 func TestAFullCheckIsCheap(t *testing.T) {
+	t.Parallel()
 	const guests, concurrency = 500, proxmox.DefaultConcurrency
 	for _, c := range []struct{ nodes, pools int }{{1, 0}, {4, 0}, {4, 6}} {
 		t.Run(fmt.Sprintf("%d guests on %d nodes in %d pools", guests, c.nodes, c.pools), func(t *testing.T) {

@@ -173,6 +173,7 @@ func TestForeignContainersStay(t *testing.T) {
 
 // ST-13 with containers: one cannot be made; on_error says what becomes of the rest.
 func TestAContainerFails(t *testing.T) {
+	t.Parallel()
 	for policy, there := range map[string][]string{"stop": {"a"}, "rollback": {}, "continue": {"a", "c"}} {
 		t.Run(policy, func(t *testing.T) {
 			s := containers(t, pvesim.Config{})

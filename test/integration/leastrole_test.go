@@ -292,6 +292,7 @@ func ill(checks []doctor.Check) []string {
 
 // The roles of the page are enough for all that the page says, on both versions.
 func TestTheLeastRoleIsEnough(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
 		for _, d := range days() {
 			t.Run(version+"/"+d.name, func(t *testing.T) {
@@ -333,6 +334,7 @@ func TestTheCommandsOfTheFrontPageAreEnough(t *testing.T) {
 // the doctor has said before which privilege is missing on which path. Of what a
 // site does without it says nothing or warns, and then nothing fails.
 func TestThePrivilegesOfTheLeastRoleAreAllNeeded(t *testing.T) {
+	t.Parallel()
 	const version = "9.2"
 	tried := map[role]bool{}
 	for _, d := range days() {
@@ -368,6 +370,7 @@ func TestThePrivilegesOfTheLeastRoleAreAllNeeded(t *testing.T) {
 // The commands that the doctor prints mend what it found, be the token separated
 // from its user or not.
 func TestTheDoctorsCommandsMendWhatItFinds(t *testing.T) {
+	t.Parallel()
 	for i, d := range days() {
 		separated := strconv.Itoa(i % 2)
 		t.Run(d.name+", privsep "+separated, func(t *testing.T) {

@@ -27,6 +27,7 @@ func (s *story) backups() []pvesim.Volume {
 // ST-11: what leaves the site leaves the host, by the policy that it was deployed
 // with: the files that declared it are gone.
 func TestAGuestLeavesAfterItsFinalBackup(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{"apply", "destroy"} {
 		t.Run(verb, func(t *testing.T) {
 			s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})

@@ -143,6 +143,7 @@ func TestNoWorkerForADeclaredVMID(t *testing.T) {
 // A copy of a container whose task does not start leaves two locks: that of the copy, and
 // that of the template, which no token may take away. The run says how to clear both.
 func TestNoWorkerForACopyOfAContainer(t *testing.T) {
+	t.Parallel()
 	for _, version := range pvesim.Versions() {
 		t.Run(version, func(t *testing.T) {
 			s := begin(t, pvesim.Config{Version: version})
@@ -211,6 +212,7 @@ func TestNoWorkerAndRollback(t *testing.T) {
 
 // The answers of the writes of one update are lost, done or not: the same run finds out.
 func TestLostAnswersWithinOneRun(t *testing.T) {
+	t.Parallel()
 	for _, apply := range []string{"", " apply"} {
 		t.Run("effect:"+apply, func(t *testing.T) {
 			s := begin(t, pvesim.Config{})

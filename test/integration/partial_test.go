@@ -15,6 +15,7 @@ import (
 // others is what the manifest says; another manifest does not care; and the next
 // pass does what is left, and no more.
 func TestAStepFails(t *testing.T) {
+	t.Parallel()
 	const done, skipped, destroyed = engine.NodeCompleted, engine.NodeSkipped, engine.NodeDestroyed
 	unanswered := func(nth int) string { return fmt.Sprintf("POST /nodes/father/qemu nth=%d status=596", nth) }
 	for _, trouble := range []struct {

@@ -16,6 +16,7 @@ import (
 // ST-6: nodes without a parent are peers. No order stands between them, and they
 // are made side by side, but never more at once than was agreed.
 func TestPeersAreMadeSideBySide(t *testing.T) {
+	t.Parallel()
 	for _, peers := range []int{3, 50} {
 		t.Run(fmt.Sprintf("%d vms", peers), func(t *testing.T) {
 			s := begin(t, pvesim.Config{TaskTime: 100 * time.Millisecond})

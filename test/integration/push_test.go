@@ -17,6 +17,7 @@ import (
 // ST-9: a push is the deploy step, over every transport. Nothing else is typed; a bad
 // commit converges nothing and says so; the next good one does.
 func TestAPushIsTheDeployStep(t *testing.T) {
+	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
 			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)
@@ -63,6 +64,7 @@ func TestAPushIsTheDeployStep(t *testing.T) {
 // ST-10 with an agent: what is changed by hand is found by the next full check, without
 // a push, and put back; the receipt calls it drift.
 func TestTheAgentPutsDriftBack(t *testing.T) {
+	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
 			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)
@@ -92,6 +94,7 @@ func TestTheAgentPutsDriftBack(t *testing.T) {
 // ST-15 with an agent: what is out of sight is unknown, and nothing is made or destroyed
 // there, however often the agent looks; when it is back all is well by itself.
 func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
+	t.Parallel()
 	for name, blind := range map[string]struct {
 		faults     []string
 		begin, end func(e *pvesim.Edit)
@@ -134,6 +137,7 @@ func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
 
 // ST-16 with an agent: what takes away too much is refused, and the way on is named.
 func TestTheAgentHoldsBackAccidents(t *testing.T) {
+	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
 			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)
@@ -187,6 +191,7 @@ func TestTheAgentHoldsBackAccidents(t *testing.T) {
 // ST-22: an agent whose identity the site does not know converges nothing, says so,
 // and destroys nothing.
 func TestAnAgentThatTheSiteDoesNotKnow(t *testing.T) {
+	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
 			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)

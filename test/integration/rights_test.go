@@ -59,6 +59,7 @@ func TestTheDocumentedRightsAreEnough(t *testing.T) {
 // A guest of ours was taken out of the pool by hand, so our token does not see it
 // any more. No second one is made in its place, wherever a VMID is free.
 func TestAGuestThatOurTokenMayNotSee(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		free bool // a VMID below that of the hidden guest is free
