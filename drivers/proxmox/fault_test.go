@@ -71,6 +71,7 @@ func tellWithFaults(t *testing.T, name string, statuses []int, story tale) {
 		for _, effect := range []bool{false, true} {
 			for at := first; at <= places.of(effect); at += step {
 				t.Run(fmt.Sprintf("%s %d effect=%v request %d", name, status, effect, at), func(t *testing.T) {
+					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
 						story(t, &storyRun{way: way{status: status, effect: effect}, at: at, healthy: whole.passes})
 					})

@@ -123,6 +123,7 @@ func sweepChapters(t *testing.T, c chapters) {
 				how.effect = effect
 				name := fmt.Sprintf("status %d, crash %v, effect %v, request %d", how.status, how.crash, effect, at)
 				t.Run(name, func(t *testing.T) {
+					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
 						live(t, &storyRun{way: how, at: at, healthy: whole.passes}, c)
 					})

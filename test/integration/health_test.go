@@ -230,6 +230,7 @@ func TestEveryRequestOfAWaitMayFail(t *testing.T) {
 
 // The same over a real network: a server of this machine stands at the guest's address.
 func TestANodeIsAskedOverTheNetwork(t *testing.T) {
+	t.Parallel()
 	var hits atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hits.Add(1)
