@@ -62,7 +62,7 @@ func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 // SpokenFor tells of a key of PVE by its name in the API table who sets it: an
 // attribute, an option, or nobody, and then why.
 func SpokenFor(key string) (attribute, refused string) {
-	return guest.TypedBy(key), options.Refused(key)
+	return guest.SetBy(key), options.Refused(key)
 }
 
 // SendSeed uploads an ISO image as the driver does.
@@ -94,7 +94,7 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (seen *model.Re
 			m.Slots["disk."+key] = key
 		}
 	}
-	return guest.Observed(view.Listed{VMID: 100, Node: "father", LXC: lxc}, cfg, "", m), cfg.Next, nil
+	return guest.FromConfig(view.Listed{VMID: 100, Node: "father", LXC: lxc}, cfg, "", m), cfg.Next, nil
 }
 
 // PlanForItself lists the paths that differ when a guest is wanted as it was seen.
@@ -114,7 +114,7 @@ func PlanForItself(seen *model.Resource) []string {
 // IsTyped reports whether an attribute sets a key.
 func IsTyped(key string) bool {
 	f := options.VM().Family(key)
-	return guest.TypedBy(f) != "" || options.Refused(f) != ""
+	return guest.SetBy(f) != "" || options.Refused(f) != ""
 }
 
 // Content lists the volumes of a kind on a storage.

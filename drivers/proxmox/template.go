@@ -30,7 +30,7 @@ var templateKind = kind.Of[template.Template]{
 	Before:     provision.Undisturbed,
 	Remove:     provision.LeaveTemplate,
 	Privileges: template.Needs,
-	Requests: func(want, have *model.Resource) bool {
+	More: func(want, have *model.Resource) bool {
 		w, h := want.Spec.(*template.Template), have.Spec.(*template.Template)
 		return w.File != h.File || w.Made != h.Made
 	},

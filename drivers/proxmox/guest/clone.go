@@ -12,14 +12,14 @@ import (
 // already and is not made here; 0 for none. lxc says that it is one of containers.
 func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
 	g := TargetOf(want)
-	if g == nil || g.Common().TemplateOurs {
+	if g == nil || g.Common().TemplateMade {
 		return 0, false
 	}
 	return g.Common().TemplateVMID, g.Common().LXC
 }
 
-// Stale says that the way in which a guest was cloned cannot be changed.
-func (v VMTarget) Stale(want *model.Resource, other State) diag.List {
+// IneffectiveChanges says that the way in which a guest was cloned cannot be changed.
+func (v VMTarget) IneffectiveChanges(want *model.Resource, other State) diag.List {
 	have := other.(VMState)
 	if v.Template == "" || have.Tag.From != v.OwnerTag.From || have.Tag.Linked == (v.Clone == template.Linked) {
 		return nil

@@ -41,8 +41,8 @@ type CT struct {
 
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
 
-	Terms string `plan:"mark"`                   // what the files decide of the ownership tag
-	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
+	Terms          string `plan:"mark"`                   // what the files decide of the ownership tag
+	PendingRestart bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 }
 
 // CTDisk is the root disk or a mount point. Its slot is remembered in the ownership tag.
@@ -104,14 +104,14 @@ func (c CTTarget) Common() Common { return c.parts(c.Resolution, nil) }
 func (c CTState) Common() Common { return c.parts(nil, c.Observation) }
 
 // Spec is as guest has it.
-func (c *CT) Spec() any                     { return c }
-func (c *CT) wanted(r *Resolution) Target   { return CTTarget{c, r} }
-func (c *CT) observed(o *Observation) State { return CTState{c, o} }
+func (c *CT) Spec() any                   { return c }
+func (c *CT) target(r *Resolution) Target { return CTTarget{c, r} }
+func (c *CT) state(o *Observation) State  { return CTState{c, o} }
 
 func (c *CT) parts(wanted *Resolution, seen *Observation) Common {
 	return Common{
 		Resolution: wanted, Observation: seen, LXC: true, Power: c.Power, restart: c.Restart, Notes: c.Description, template: c.Template,
-		Tags: c.Tags, Options: c.Options, attributes: CTAttributes(), Keys: options.CT(), Startup: &c.Startup, Waits: &c.Waits, Powered: &c.Power,
+		Tags: c.Tags, Options: c.Options, attributes: CTAttributes(), Keys: options.CT(), Startup: &c.Startup, Waits: &c.PendingRestart, Powered: &c.Power,
 	}
 }
 

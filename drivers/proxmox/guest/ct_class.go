@@ -25,7 +25,7 @@ func (c CTTarget) class(have *model.Resource, path string, cost model.Class) mod
 	_, wanted := Find(w.Disks, name)
 	_, there := Find(h.Disks, name)
 	switch {
-	case Restores(w, h, path):
+	case IsRevert(w, h, path):
 		return model.ClassNone
 	case cost == model.ClassMigrate && wanted && there, cost.Worse(model.ClassMigrate):
 		return cost

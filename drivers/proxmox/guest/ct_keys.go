@@ -15,8 +15,8 @@ import (
 // The keys of a container's configuration: their text, and what it means
 // (pve-container, PVE/LXC/Config.pm).
 
-// others are the members of a property string that have no attribute of their own.
-func others(values map[string]string, typed ...string) map[string]string {
+// furtherMembers are the members of a property string that have no attribute of their own.
+func furtherMembers(values map[string]string, typed ...string) map[string]string {
 	out := map[string]string{}
 	for k, v := range values {
 		if !slices.Contains(typed, k) {
@@ -28,8 +28,8 @@ func others(values map[string]string, typed ...string) map[string]string {
 
 // The members of a card and of a mount point that have an attribute of their own.
 var (
-	CardMembers  = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall", "mtu", "rate", "link_down", "trunks"}
-	MountMembers = []string{"volume", "mp", "backup", "size"}
+	CTNICMembers  = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall", "mtu", "rate", "link_down", "trunks"}
+	CTDiskMembers = []string{"volume", "mp", "backup", "size"}
 )
 
 // Text is a card as PVE takes it. The device inside is eth and the number of its slot;
@@ -66,7 +66,7 @@ func ReadCTNIC(name, value string) CTNIC {
 	return CTNIC{
 		Name: name, Bridge: p["bridge"], VLAN: readCount(p["tag"]), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
 		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: readCount(p["mtu"]), Rate: readRate(p["rate"]),
-		LinkDown: isOn(p["link_down"]), Trunks: property.Trunks(p["trunks"]), Options: others(p, CardMembers...),
+		LinkDown: isOn(p["link_down"]), Trunks: property.Trunks(p["trunks"]), Options: furtherMembers(p, CTNICMembers...),
 	}
 }
 
@@ -93,8 +93,8 @@ func (c *CT) Declared() map[string]string {
 	return out
 }
 
-// Kept are the members of an observed card that the files neither name nor named.
-func (o *Observation) Kept(nic, observed string) map[string]string {
+// UnmanagedMembers are the members of an observed card that the files neither name nor named.
+func (o *Observation) UnmanagedMembers(nic, observed string) map[string]string {
 	out := ReadCTNIC(nic, observed).Options
 	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(o.Tag.Options, memberOption(nic, member)) })
 	return out
@@ -134,7 +134,7 @@ func (d CTDisk) Order(string) string {
 func ReadCTDisk(name, value string) CTDisk {
 	p := property.Parse(value).Values
 	return CTDisk{
-		Name: name, Size: property.GiB(p["size"]), Storage: property.StorageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: others(p, MountMembers...),
+		Name: name, Size: property.GiB(p["size"]), Storage: property.StorageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: furtherMembers(p, CTDiskMembers...),
 	}
 }
 
@@ -149,8 +149,8 @@ func memberTexts(m map[string]string) []string {
 // MountKey is a key by which PVE describes the members of a disk.
 func MountKey(name string) string { return pick(name == "root", "rootfs", "mp0") }
 
-// IsTypedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
-func IsTypedCT(key string) bool {
+// IsReservedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
+func IsReservedCT(key string) bool {
 	if drives.IsMount(key) || CTAttributes().ByKey(key) != nil {
 		return true
 	}

@@ -27,9 +27,9 @@ func HashKeys(keys []string) string {
 	return seed.Sum(strings.Join(keys, "\n"))
 }
 
-// observedCT reads a proven container back into the form in which the files speak:
+// ctFromConfig reads a proven container back into the form in which the files speak:
 // with what is pending counted in, since that is what was asked of PVE already.
-func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
 	t := CTState{
 		&CT{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
@@ -41,7 +41,7 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 		t.Tag.Slots = rootSlot() // a bare clone: its ownership tag does not know the template's slots
 	}
 	t.readDevices()
-	t.Waits = g.Running && len(cfg.WaitingKeys()) > 0
+	t.PendingRestart = g.Running && len(cfg.WaitingKeys()) > 0
 	for k, val := range c {
 		if t.isOption(k, val) {
 			t.Options[k] = val
@@ -57,9 +57,9 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 // apply_pending_mountpoint): there is no disk yet.
 func (c CTState) readDevices() {
 	for key, val := range c.Config.Next {
-		name := c.device(key)
+		name := c.deviceAt(key)
 		switch {
-		case drives.IsMount(key) && newMount.MatchString(property.VolumeOf(val)):
+		case drives.IsMount(key) && newVolume.MatchString(property.VolumeOf(val)):
 		case drives.IsMount(key) && name != "":
 			d := ReadCTDisk(strings.TrimPrefix(name, "disk."), val)
 			d.Remove = slices.Contains(c.Tag.Removes, d.Name)
@@ -73,8 +73,8 @@ func (c CTState) readDevices() {
 	byName(c.NICs)
 }
 
-// newMount is the order for a new volume, which stands in place of one.
-var newMount = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
+// newVolume is the order for a new volume, which stands in place of one.
+var newVolume = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
 
 // sizeNow is the size of a mount point's volume, where a change that waits keeps that
 // volume: PVE grows what runs (PVE/API2/LXC.pm, resize_vm), and the change goes on
@@ -111,7 +111,7 @@ func (c CTTarget) alignDevices(other State) {
 			options.CT().AlignMembers(MountKey(h.Name), w.Options, h.Options)
 		}
 	}
-	for _, name := range have.Volumes().left() {
+	for _, name := range have.Volumes().stillThere() {
 		if _, wanted := Find(c.Disks, name); !wanted {
 			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
 		}
@@ -121,8 +121,8 @@ func (c CTTarget) alignDevices(other State) {
 	}
 }
 
-// Stale says what of the files cannot reach a container that exists.
-func (c CTTarget) Stale(want *model.Resource, other State) diag.List {
+// IneffectiveChanges says what of the files cannot reach a container that exists.
+func (c CTTarget) IneffectiveChanges(want *model.Resource, other State) diag.List {
 	addr, have := want.Addr, other.(CTState)
 	now := HashKeys(c.RootKeys)
 	if now == "" || have.Tag.Keys == "" || now == have.Tag.Keys || have.Tag.Provisional() {
@@ -134,9 +134,9 @@ func (c CTTarget) Stale(want *model.Resource, other State) diag.List {
 
 // Pending lists what PVE holds back until the next full restart.
 func (c CTState) Pending(addr model.Address) []model.Pending {
-	return waiting(c.Config, addr, func(key string) string { return AttributePath(c, key) }, func(key string) string { return rootReverts(c, "pct", key) })
+	return pendingKeys(c.Config, addr, func(key string) string { return AttributePath(c, key) }, func(key string) string { return revertHint(c, "pct", key) })
 }
 
-func (*CT) isOption(key, _ string) bool { return !IsTypedCT(key) }
+func (*CT) isOption(key, _ string) bool { return !IsReservedCT(key) }
 
 func (CTState) sameOption(string, string, string) bool { return false }

@@ -18,9 +18,9 @@ import (
 // volume, the ownership tag remembers which, and under the same name it comes back. A running
 // guest may hold on to it until its next restart.
 
-// unused names the volumes that belong to the guest and are attached nowhere, as far
+// unexplainedVolumes names the volumes that belong to the guest and are attached nowhere, as far
 // as its ownership tag does not say what they are; "" for none.
-func (o *Observation) unused() string {
+func (o *Observation) unexplainedVolumes() string {
 	known := slices.Collect(maps.Values(o.Tag.Detached)) // of other disks: they explain nothing
 	for name, id := range o.Tag.Volumes {
 		if slot := o.Tag.Slots["disk."+name]; o.Config.Next[slot] == "" {
@@ -37,13 +37,13 @@ func (o *Observation) unused() string {
 	return strings.Join(out, ", ")
 }
 
-// Returning gives the volume of a disk that is not attached, where the ownership tag proves which
+// VolumeToReattach gives the volume of a disk that is not attached, where the ownership tag proves which
 // it was; "" where it does not. What the ownership tag noted when it was written last may be
 // older than what people did since (a volume moved by hand leaves its old one behind):
 // so beside volumes that the ownership tag does not know it proves nothing.
-func (o *Observation) Returning(name string) string {
+func (o *Observation) VolumeToReattach(name string) string {
 	id, slot := o.Tag.Detached[name], o.Tag.Slots["disk."+name]
-	if id == "" && o.unused() == "" && o.Config.Next[slot] == "" && o.Config.Now[slot] == "" {
+	if id == "" && o.unexplainedVolumes() == "" && o.Config.Next[slot] == "" && o.Config.Now[slot] == "" {
 		id = o.Tag.Volumes[name]
 	}
 	if id == "" || drives.UnusedKey(o.Config.Next, id) == "" {
@@ -53,7 +53,7 @@ func (o *Observation) Returning(name string) string {
 }
 
 // Device is the name that a key of PVE has in the files by the ownership tag; "" for none.
-func (o *Observation) device(key string) string {
+func (o *Observation) deviceAt(key string) string {
 	for name, slot := range o.Tag.Slots {
 		if slot == key {
 			return name
@@ -163,10 +163,10 @@ func (v *Volumes) Removes() []string {
 	return out
 }
 
-// left are the disks that were taken out of the files with their data, where the
+// stillThere are the disks that were taken out of the files with their data, where the
 // data are still there: the detaching waited for a restart, or its answer was lost.
 // A protected guest keeps them; PVE would refuse.
-func (v *Volumes) left() []string {
+func (v *Volumes) stillThere() []string {
 	var out []string
 	for _, name := range v.Tag.Removes {
 		if id := v.Tag.Detached[name]; id != "" && !v.protected && drives.UnusedKey(v.Config.Next, id) != "" && !v.Has(name) {
@@ -193,13 +193,13 @@ func (v *Volumes) RememberedSlots(want *Volumes) map[string]string {
 // note says which data go where a guest becomes what is wanted.
 func (v *Volumes) note(want *Volumes) []string {
 	var out []string
-	for _, name := range append(v.Removes(), v.left()...) {
+	for _, name := range append(v.Removes(), v.stillThere()...) {
 		if !want.Has(name) {
 			out = append(out, "the data of disk "+name+" are removed")
 		}
 	}
 	for _, w := range want.List {
-		id := v.Returning(w.Name)
+		id := v.VolumeToReattach(w.Name)
 		slot := v.Tag.Slots["disk."+w.Name]
 		switch {
 		case slot != "" && !v.Has(w.Name) && v.Config.Now[slot] != "" && v.Config.Next[slot] == "": // the note on what is reverted says it
@@ -224,14 +224,14 @@ func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
 		path := "disk." + w.Name
 		slot := v.Tag.Slots[path]
 		switch {
-		case !there && v.Returning(w.Name) != "":
+		case !there && v.VolumeToReattach(w.Name) != "":
 		case !there && property.VolumeOf(v.Config.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
 		case !there && w.Name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is recreated", slot, at)
-		case !there && slot != "" && v.unused() != "" && property.VolumeOf(v.Config.Now[slot]) == "": // else it is still in use, and kept
+		case !there && slot != "" && v.unexplainedVolumes() != "" && property.VolumeOf(v.Config.Now[slot]) == "": // else it is still in use, and kept
 			refuse(path, "disk "+w.Name+" was detached by hand",
 				"its data may be on what is attached nowhere: %s of %s. Its ownership tag does not say which one it is, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
-				v.unused(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
+				v.unexplainedVolumes(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
 		case there && w.Size != 0 && w.Size < h.Size:
 			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", w.Name, h.Size, w.Size), "PVE only grows disks: set it to at least %d, or replace the guest", h.Size)
 		}
@@ -241,11 +241,11 @@ func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
 			refuse("disk", fmt.Sprintf("it is protected, and so is its disk %s", h.Name), "set protection = false in the files, let that be applied, then remove the disk")
 		}
 	}
-	return append(out, v.snapped(want, at)...)
+	return append(out, v.refuseSnapshots(want, at)...)
 }
 
-// refuseEnd says what speaks against removing a guest, or making it anew.
-func (v *Volumes) refuseEnd(g *model.Guest) []model.Problem {
+// refuseRemoval says what speaks against removing a guest, or making it anew.
+func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
 	out := removal.Refuse(v.Tag, g, v.Config.Next)
 	if v.protected {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
@@ -279,9 +279,9 @@ func slots(devices []Device, cfg view.Config, old map[string]string) map[string]
 	return out
 }
 
-// CopiedSlots are the slots that a copy has from its template: its root disk and, in their
+// CloneSlots are the slots that a copy has from its template: its root disk and, in their
 // order, its cards, be they there or not.
-func CopiedSlots(devices []Device, root string) map[string]string {
+func CloneSlots(devices []Device, root string) map[string]string {
 	out := map[string]string{"disk.root": root}
 	for _, d := range devices {
 		if d.family == "net" {

@@ -25,13 +25,13 @@ import (
 
 // spec is what is compared of a guest: a *VM or a *CT.
 type spec interface {
-	wanted(*Resolution) Target
-	observed(*Observation) State
+	target(*Resolution) Target
+	state(*Observation) State
 	Ports() []Port
 }
 
-// guest is a VM or a container, as it is wanted or as it was observed.
-type guest interface {
+// Guest is a VM or a container, as it is wanted or as it was observed.
+type Guest interface {
 	Spec() any
 	GuestName() string // as PVE shows it
 	Common() Common
@@ -48,7 +48,7 @@ type guest interface {
 
 // Target is a guest as it is wanted, resolved: a VMTarget or a CTTarget.
 type Target interface {
-	guest
+	Guest
 	// brief says in a few words what it is made of.
 	brief() string
 
@@ -58,15 +58,15 @@ type Target interface {
 	// alignDevices writes into what was observed of disks, network cards and of what only this
 	// kind has what the files have no opinion about.
 	alignDevices(have State)
-	// AwaitsRestart reports whether a restart would bring have nearer to it.
-	AwaitsRestart(have State) bool
+	// RestartHelps reports whether a restart would bring have nearer to it.
+	RestartHelps(have State) bool
 	// class is what a change costs, see model.Kind.
 	class(have *model.Resource, path string, cost model.Class) model.Class
-	// Stale says what of the files cannot reach a guest that exists.
-	Stale(want *model.Resource, have State) diag.List
+	// IneffectiveChanges says what of the files cannot reach a guest that exists.
+	IneffectiveChanges(want *model.Resource, have State) diag.List
 
-	// AsksHost reports whether it asks the host for something that have has not got.
-	AsksHost(have State) bool
+	// NeedsMore reports whether it asks the host for something that have has not got.
+	NeedsMore(have State) bool
 	// basicNeeds and optionNeeds ask for the privileges that only this kind needs: those of
 	// every guest, and those of what this one declares.
 	basicNeeds(n *rights.Needs)
@@ -75,15 +75,15 @@ type Target interface {
 
 // State is a guest as it was observed: a VMState or a CTState.
 type State interface {
-	guest
-	// As is what would be observed of another configuration.
-	As(cfg view.Config) State
+	Guest
+	// WithConfig is what would be observed of another configuration.
+	WithConfig(cfg view.Config) State
 	// Pending lists what PVE holds back until the next full restart.
 	Pending(addr model.Address) []model.Pending
 	// sameOption tells of values of an option that mean the same on this guest; see options.Keys.Align.
 	sameOption(key, want, have string) bool
-	// Settable reports whether PVE lets an API token revert a key.
-	Settable(key string) bool
+	// Revertible reports whether PVE lets an API token revert a key.
+	Revertible(key string) bool
 
 	// recreates reports whether the guest would be made again to be what is wanted.
 	recreates(want Target) bool
@@ -97,7 +97,7 @@ type State interface {
 func TargetOf(want *model.Resource) Target {
 	if s, ok := want.Spec.(spec); ok {
 		r, _ := want.Private.(*Resolution)
-		return s.wanted(r)
+		return s.target(r)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func TargetOf(want *model.Resource) Target {
 func StateOf(have *model.Resource) State {
 	if s, ok := have.Spec.(spec); ok {
 		o, _ := have.Private.(*Observation)
-		return s.observed(o)
+		return s.state(o)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func StateOf(have *model.Resource) State {
 type Resolution struct {
 	OwnerTag     owner.Tag // the ownership tag, without owner.Identity and slots
 	TemplateVMID int       // the template to clone
-	TemplateOurs bool      // which is made here, from an image
+	TemplateMade bool      // which is made here, from an image
 	Source       string    // the volume that a root disk is imported from, or a container is unpacked from
 	DriveStorage string    // where the cloud-init drive goes
 	SeedStorage  string    // where a seed image goes
@@ -170,7 +170,7 @@ func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 
 // align takes out of what was observed all that the files have no opinion about.
 func align(want Target, have State) {
-	waits := AwaitsAllowedRestart(want, have)
+	waits := RestartDue(want, have)
 	alignValues(want, have)
 	*have.Common().Waits = waits
 }
@@ -184,16 +184,16 @@ func alignValues(want Target, have State) {
 	*h.Startup = (*w.Startup).sameAs(*h.Startup)
 }
 
-// AwaitsAllowedRestart reports whether changes wait for a restart that the files allow.
-func AwaitsAllowedRestart(want Target, have State) bool {
+// RestartDue reports whether changes wait for a restart that the files allow.
+func RestartDue(want Target, have State) bool {
 	w := want.Common()
-	return *have.Common().Waits && w.restart == "allowed" && w.Power == "running" && want.AwaitsRestart(have)
+	return *have.Common().Waits && w.restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
 }
 
 // AttributePath translates a PVE key into the name that it has in the files.
 func AttributePath(g State, key string) string {
 	c := g.Common()
-	if name := c.device(key); name != "" {
+	if name := c.deviceAt(key); name != "" {
 		return name
 	}
 	if property.IsNet(key) {
@@ -212,11 +212,11 @@ func AttributePath(g State, key string) string {
 func refuseGuest(want, have *model.Resource) []model.Problem {
 	h := StateOf(have)
 	if want == nil {
-		return h.Volumes().refuseEnd(have.Guest)
+		return h.Volumes().refuseRemoval(have.Guest)
 	}
 	w := TargetOf(want)
 	if h.recreates(w) || want.Guest.VMID != have.Guest.VMID {
-		return h.Volumes().refuseEnd(have.Guest)
+		return h.Volumes().refuseRemoval(have.Guest)
 	}
 	return slices.Concat(h.Volumes().refuse(w.Volumes(), view.RefOf(have)), h.refuse(w, have))
 }
@@ -236,11 +236,11 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// waiting lists what PVE holds back until the next full restart; path translates a
+// pendingKeys lists what PVE holds back until the next full restart; path translates a
 // key into the name it has in the files.
 // stuck says why a key is not reverted although no file asks for what waits; "" for all
 // others.
-func waiting(c view.Config, addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
+func pendingKeys(c view.Config, addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
 	if !c.Waits {
 		return nil
 	}
@@ -258,8 +258,8 @@ func waiting(c view.Config, addr model.Address, path, stuck func(key string) str
 	return out
 }
 
-// AttributesOf are those of a spec by their paths.
-func AttributesOf(spec any) map[string]any {
+// ValuesByPath are those of a spec by their paths.
+func ValuesByPath(spec any) map[string]any {
 	out := map[string]any{}
 	for _, a := range model.Attrs(spec) {
 		out[a.Path] = a.Value

@@ -39,13 +39,13 @@ func checkNeeds(n *rights.Needs, v *VM, c *model.Check) {
 		n.Guest("VM.GuestAgent.Unrestricted", "", "running the command of check "+c.Name)
 	case c.Inside():
 		agentNeeds(n, "", "asking the guest agent, for check "+c.Name, false)
-	case asksItself(c) && !hasAddress(v):
+	case targetsGuest(c) && !hasAddress(v):
 		agentNeeds(n, "", "asking the guest agent for the address, for check "+c.Name, false)
 	}
 }
 
-// asksItself reports whether a check from outside goes to the guest and nowhere else.
-func asksItself(c *model.Check) bool {
+// targetsGuest reports whether a check from outside goes to the guest and nowhere else.
+func targetsGuest(c *model.Check) bool {
 	switch c.Way() {
 	case model.WayHTTP:
 		e, _ := model.HTTPEndpoint(c.HTTP) // what cannot be read the loader has refused
@@ -107,7 +107,7 @@ func Needs(g Target, n *rights.Needs) {
 	for _, p := range g.Ports() {
 		n.Card(p.bridge, p.vlan, p.trunks, "nic."+p.Name)
 	}
-	if c.TemplateOurs {
+	if c.TemplateMade {
 		n.Guest("VM.Clone", "template", "cloning template "+c.template)
 	} else {
 		cloneNeeds(n, c.TemplateVMID, c.template)

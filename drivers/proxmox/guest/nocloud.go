@@ -33,9 +33,9 @@ func seedNetwork(v *VM) []string {
 	return out
 }
 
-// Medium is the drive that cloud-init reads: PVE's, or a seed image. Never both,
+// CloudInitDrive is the drive that cloud-init reads: PVE's, or a seed image. Never both,
 // since both volumes are called cidata.
-func (v VMTarget) Medium() string {
+func (v VMTarget) CloudInitDrive() string {
 	if v.SeedVolume != "" {
 		return v.SeedVolume + ",media=cdrom"
 	}
@@ -52,9 +52,9 @@ func (v VMTarget) bootTail() string {
 	return ";" + drives.CloudInitSlot
 }
 
-// BootWithSeed is a declared boot order with the seed's drive at its end; as it was where
+// BootOrderWithSeed is a declared boot order with the seed's drive at its end; as it was where
 // it names the drive itself, or no order.
-func BootWithSeed(declared string) string {
+func BootOrderWithSeed(declared string) string {
 	order := property.Parse(declared).Values["order"]
 	if order == "" || slices.Contains(strings.Split(order, ";"), drives.CloudInitSlot) {
 		return declared
@@ -74,7 +74,7 @@ func alignSeed(v VMTarget, have VMState) {
 	if !have.Tag.HasNocloudISO() {
 		return
 	}
-	if w, declared := v.Options["boot"]; declared && options.VM().Same("boot", BootWithSeed(w), have.Options["boot"]) {
+	if w, declared := v.Options["boot"]; declared && options.VM().Same("boot", BootOrderWithSeed(w), have.Options["boot"]) {
 		have.Options["boot"] = w
 	}
 	have.User, have.Keys, have.DNS, have.Domain = v.User, slices.Clone(v.Keys), slices.Clone(v.DNS), v.Domain
@@ -88,35 +88,35 @@ func alignSeed(v VMTarget, have VMState) {
 	}
 }
 
-// NewSeed is the record of a machine that is to be made; nil if it has no user_data.
-func NewSeed(r *model.Resource) *owner.NocloudISO {
+// SeedRecord is the record of a machine that is to be made; nil if it has no user_data.
+func SeedRecord(r *model.Resource) *owner.NocloudISO {
 	v, ok := r.Spec.(*VM)
 	if !ok || v.UserData == "" {
 		return nil
 	}
 	out := &owner.NocloudISO{}
-	if !secretly(r, "user_data") {
+	if !isSensitive(r, "user_data") {
 		out.Data = seed.Sum(v.UserData)
 	}
-	if !secretly(r, "nic") {
+	if !isSensitive(r, "nic") {
 		out.Net = seed.Sum(fmt.Sprintf("%q", seedNetwork(v)))
 	}
 	return out
 }
 
-// secretly reports whether an attribute, or a block or anything in it, was made from a secret.
-func secretly(r *model.Resource, path string) bool {
+// isSensitive reports whether an attribute, or a block or anything in it, was made from a secret.
+func isSensitive(r *model.Resource, path string) bool {
 	return slices.ContainsFunc(r.Sensitive, func(s string) bool { return s == path || strings.HasPrefix(s, path+".") })
 }
 
-// ReadAtFirstBoot lists what a machine has read at its first boot and the files declare otherwise
+// FirstBootChanges lists what a machine has read at its first boot and the files declare otherwise
 // now. cloud-init does not read it again, so it is reported and nothing is done.
-func (v VMState) ReadAtFirstBoot(addr model.Address, want *model.Resource) []model.Pending {
+func (v VMState) FirstBootChanges(addr model.Address, want *model.Resource) []model.Pending {
 	w, ok := want.Spec.(*VM)
 	if !ok || v.Tag.UUID == "" {
 		return nil
 	}
-	is, now := v.Tag.Seed, NewSeed(want)
+	is, now := v.Tag.Seed, SeedRecord(want)
 	if is == nil {
 		is = &owner.NocloudISO{}
 	}

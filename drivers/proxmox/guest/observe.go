@@ -15,15 +15,15 @@ type Named interface {
 	GuestName() string // as PVE shows it
 }
 
-// Observed reads a proven guest back into the form of its kind.
-func Observed(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+// FromConfig reads a proven guest back into the form of its kind.
+func FromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	switch m.Type {
 	case "ct":
-		return observedCT(g, cfg, notes, m)
+		return ctFromConfig(g, cfg, notes, m)
 	case owner.TemplateType:
 		return template.Observed(g, cfg, m)
 	}
-	return observedVM(g, cfg, notes, m)
+	return vmFromConfig(g, cfg, notes, m)
 }
 
 // resource is a guest of ours as it was observed.

@@ -20,16 +20,16 @@ import (
 
 // Aligned is what would be observed of a configuration, compared with what is wanted.
 func Aligned(want Target, have State, cfg view.Config) State {
-	spec := have.As(cfg)
+	spec := have.WithConfig(cfg)
 	alignValues(want, spec)
 	return spec
 }
 
-// UndeclaredPending are the keys whose value waits for a restart without a file asking for it:
+// KeysToRevert are the keys whose value waits for a restart without a file asking for it:
 // with what is in force the guest would be just as much, or as little, what the files say.
 // A deletion of what no file declares stays, since it brings the guest to what they say; but
 // not one of what this program needs itself.
-func UndeclaredPending(want Target, have State) []string {
+func KeysToRevert(want Target, have State) []string {
 	cfg := have.Common().Config
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
@@ -37,7 +37,7 @@ func UndeclaredPending(want Target, have State) []string {
 	}
 	next := Aligned(want, have, cfg)
 	return slices.DeleteFunc(keys, func(key string) bool {
-		return key == "description" || !have.Settable(key) || cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next.Spec(), Aligned(want, have, cfg.Reverted(map[string]bool{key: true})).Spec())
+		return key == "description" || !have.Revertible(key) || cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next.Spec(), Aligned(want, have, cfg.Reverted(map[string]bool{key: true})).Spec())
 	})
 }
 
@@ -45,38 +45,38 @@ func UndeclaredPending(want Target, have State) []string {
 func Reverts(want Target, have State) []model.Pending {
 	var out []model.Pending
 	cfg := have.Common().Config
-	for _, key := range UndeclaredPending(want, have) {
+	for _, key := range KeysToRevert(want, have) {
 		out = append(out, model.Pending{Path: AttributePath(have, key), Before: plainValue(cfg.Now, key), After: plainValue(cfg.Next, key)})
 	}
 	return out
 }
 
-// Restores reports whether a change restores what is in force: what differs from the
+// IsRevert reports whether a change restores what is in force: what differs from the
 // files only waits.
-func Restores(want Target, have State, path string) bool {
+func IsRevert(want Target, have State, path string) bool {
 	cfg := have.Common().Config
 	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
 		return false
 	}
-	return reflect.DeepEqual(AttributesOf(Aligned(want, have, cfg.InForce()).Spec())[path], AttributesOf(want.Spec())[path])
+	return reflect.DeepEqual(ValuesByPath(Aligned(want, have, cfg.InForce()).Spec())[path], ValuesByPath(want.Spec())[path])
 }
 
-// awaits reports whether something waits that the files agree with, so that a restart
+// restartHelps reports whether something waits that the files agree with, so that a restart
 // would bring the guest nearer to them.
-func awaits(want Target, have State) bool {
+func restartHelps(want Target, have State) bool {
 	cfg := have.Common().Config
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return false
 	}
 	next := Aligned(want, have, cfg)
-	wanted := AttributesOf(want.Spec())
+	wanted := ValuesByPath(want.Spec())
 	return slices.ContainsFunc(keys, func(key string) bool {
 		kept := Aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
 		if model.Same(next.Spec(), kept.Spec()) {
 			return cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1"
 		}
-		then, now := AttributesOf(next.Spec()), AttributesOf(kept.Spec())
+		then, now := ValuesByPath(next.Spec()), ValuesByPath(kept.Spec())
 		paths := maps.Clone(now)
 		maps.Copy(paths, then)
 		for path := range paths {
@@ -97,7 +97,7 @@ func noteReverts(want Target, have State, paths []string) string {
 		}
 	}
 	for _, path := range paths {
-		if !slices.Contains(list, path) && Restores(want, have, path) {
+		if !slices.Contains(list, path) && IsRevert(want, have, path) {
 			list = append(list, path)
 		}
 	}
@@ -107,9 +107,9 @@ func noteReverts(want Target, have State, paths []string) string {
 	return "reverted, since it is pending only and never took effect: " + strings.Join(list, ", ")
 }
 
-// rootReverts says what an administrator can do about a key that no API token may revert.
-func rootReverts(have State, tool, key string) string {
-	if have.Settable(key) || key == "boot" || key == "machine" || key == "bootdisk" {
+// revertHint says what an administrator can do about a key that no API token may revert.
+func revertHint(have State, tool, key string) string {
+	if have.Revertible(key) || key == "boot" || key == "machine" || key == "bootdisk" {
 		return ""
 	}
 	return fmt.Sprintf("PVE does not let an API token revert it: `%s set VMID --revert %s` on the node does", tool, key)

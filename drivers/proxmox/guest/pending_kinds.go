@@ -13,28 +13,28 @@ import (
 
 // What waits for a restart of a VM, and of a container: see guest_pending.go.
 
-// As is as State has it.
-func (v VMState) As(cfg view.Config) State {
-	return StateOf(observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
+// WithConfig is as State has it.
+func (v VMState) WithConfig(cfg view.Config) State {
+	return StateOf(vmFromConfig(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
 }
 
-// As is as State has it.
-func (c CTState) As(cfg view.Config) State {
-	return StateOf(observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
+// WithConfig is as State has it.
+func (c CTState) WithConfig(cfg view.Config) State {
+	return StateOf(ctFromConfig(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
 }
 
-// AwaitsRestart is as Target has it.
-func (v VMTarget) AwaitsRestart(have State) bool {
-	return have.(VMState).unread() || awaits(v, have)
+// RestartHelps is as Target has it.
+func (v VMTarget) RestartHelps(have State) bool {
+	return have.(VMState).cloudInitPending() || restartHelps(v, have)
 }
 
-// AwaitsRestart is as Target has it.
-func (c CTTarget) AwaitsRestart(have State) bool { return awaits(c, have) }
+// RestartHelps is as Target has it.
+func (c CTTarget) RestartHelps(have State) bool { return restartHelps(c, have) }
 
-// Settable is as State has it. A device of the node is for root@pam, also where it is to stay as it is; a
+// Revertible is as State has it. A device of the node is for root@pam, also where it is to stay as it is; a
 // protected machine lets no drive go (PVE/API2/Qemu.pm, $update_vm_api); a boot order
 // names devices that are there; and what PVE itself derives of something declared stays.
-func (v VMState) Settable(key string) bool {
+func (v VMState) Revertible(key string) bool {
 	c := v.Config
 	now, there := c.Now[key]
 	if options.HostDevice(key, now) != "" || options.HostDevice(key, c.Next[key]) != "" {
@@ -54,9 +54,9 @@ func (v VMState) Settable(key string) bool {
 	}
 }
 
-// Settable is as State has it. PVE asks of a revert what it asks of a deletion (PVE/LXC.pm,
+// Revertible is as State has it. PVE asks of a revert what it asks of a deletion (PVE/LXC.pm,
 // check_ct_modify_config_perm).
-func (c CTState) Settable(key string) bool {
+func (c CTState) Revertible(key string) bool {
 	switch {
 	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
 		return false
@@ -79,9 +79,9 @@ func (*VM) SameValue(key, want, have string) bool {
 // SameValue compares what would be written with what is in force.
 func (*CT) SameValue(key, want, have string) bool { return options.CT().Same(key, want, have) }
 
-// RestoresVolume reports whether a change of a disk that is there only takes back what
+// IsVolumeRevert reports whether a change of a disk that is there only takes back what
 // waits. Else it would move data, or grow what is large enough.
-func RestoresVolume(want Target, have State, path, slot string) bool {
+func IsVolumeRevert(want Target, have State, path, slot string) bool {
 	_, there := have.Common().Config.Now[slot]
-	return there && have.Common().Config.WaitsFor(slot) && Restores(want, have, path)
+	return there && have.Common().Config.WaitsFor(slot) && IsRevert(want, have, path)
 }

@@ -62,21 +62,21 @@ func (p Port) network() string {
 	return fmt.Sprintf("%s, VLAN %d", p.bridge, p.vlan)
 }
 
-// AsksHost is as Target has it. The options of a VM may ask for volumes, too.
-func (v VMTarget) AsksHost(other State) bool {
+// NeedsMore is as Target has it. The options of a VM may ask for volumes, too.
+func (v VMTarget) NeedsMore(other State) bool {
 	have := other.(VMState)
-	return len(v.newMedia(have.Config.Next)) > 0 || equips(v, have) ||
+	return len(v.newMedia(have.Config.Next)) > 0 || guestNeedsMore(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
 			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.Config.Next[key])
 		})
 }
 
-// AsksHost is as Target has it.
-func (c CTTarget) AsksHost(have State) bool { return equips(c, have) }
+// NeedsMore is as Target has it.
+func (c CTTarget) NeedsMore(have State) bool { return guestNeedsMore(c, have) }
 
-// equips reports whether a guest is to start, a disk to lie where it does not, or a
+// guestNeedsMore reports whether a guest is to start, a disk to lie where it does not, or a
 // card to be plugged in, or addressed, as it is not.
-func equips(want Target, have State) bool {
+func guestNeedsMore(want Target, have State) bool {
 	if want.Common().Power == "running" && have.Common().Power != "running" {
 		return true
 	}

@@ -9,17 +9,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// MovesVolumes reports whether volumes leave the place where they are for what is wanted.
-func (v *Volumes) MovesVolumes(want *Volumes) bool {
+// MovesOrRemoves reports whether volumes leave the place where they are for what is wanted.
+func (v *Volumes) MovesOrRemoves(want *Volumes) bool {
 	moves := func(h Volume) bool {
 		w, stays := Find(want.List, h.Name)
 		return stays && w.Storage != "" && w.Storage != h.Storage || !stays && h.Remove
 	}
-	return slices.ContainsFunc(v.List, moves) || len(v.left()) > 0
+	return slices.ContainsFunc(v.List, moves) || len(v.stillThere()) > 0
 }
 
-// snapped says which of the volumes that are to leave their place a snapshot holds there.
-func (v *Volumes) snapped(want *Volumes, at view.GuestRef) []model.Problem {
+// refuseSnapshots says which of the volumes that are to leave their place a snapshot holds there.
+func (v *Volumes) refuseSnapshots(want *Volumes, at view.GuestRef) []model.Problem {
 	var out []model.Problem
 	refuse := func(name, id, what string) {
 		if s := v.Snapshots[id]; s != "" {
@@ -38,7 +38,7 @@ func (v *Volumes) snapped(want *Volumes, at view.GuestRef) []model.Problem {
 			refuse(h.Name, id, "removed")
 		}
 	}
-	for _, name := range v.left() {
+	for _, name := range v.stillThere() {
 		if !want.Has(name) {
 			refuse(name, v.Tag.Detached[name], "removed")
 		}

@@ -36,14 +36,14 @@ type VM struct {
 	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. One that no file names is left as it is. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
 
-	Name   string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
-	User   string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // made at first boot
-	Keys   []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
-	DNS    []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`
-	Domain string   `plan:"domain" pve:"searchdomain" priv:"VM.Config.Cloudinit" words:"domain in the site block or the spec"`
-	Terms  string   `plan:"mark"`                   // what the files decide of the ownership tag
-	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
-	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
+	Name           string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
+	User           string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // made at first boot
+	Keys           []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
+	DNS            []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`
+	Domain         string   `plan:"domain" pve:"searchdomain" priv:"VM.Config.Cloudinit" words:"domain in the site block or the spec"`
+	Terms          string   `plan:"mark"`                   // what the files decide of the ownership tag
+	PendingRestart bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
+	Seed           string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
 }
 
 // Disk is a disk of a guest. Its slot on the bus is remembered in the ownership tag.
@@ -123,14 +123,14 @@ func (v VMTarget) Common() Common { return v.parts(v.Resolution, nil) }
 func (v VMState) Common() Common { return v.parts(nil, v.Observation) }
 
 // Spec is as guest has it.
-func (v *VM) Spec() any                     { return v }
-func (v *VM) wanted(r *Resolution) Target   { return VMTarget{v, r} }
-func (v *VM) observed(o *Observation) State { return VMState{v, o} }
+func (v *VM) Spec() any                   { return v }
+func (v *VM) target(r *Resolution) Target { return VMTarget{v, r} }
+func (v *VM) state(o *Observation) State  { return VMState{v, o} }
 
 func (v *VM) parts(wanted *Resolution, seen *Observation) Common {
 	return Common{
 		Resolution: wanted, Observation: seen, Power: v.Power, restart: v.Restart, Notes: v.Description, template: v.Template,
-		Tags: v.Tags, Options: v.Options, attributes: VMAttributes(), Keys: options.VM(), Startup: &v.Startup, Waits: &v.Waits, Powered: &v.Power,
+		Tags: v.Tags, Options: v.Options, attributes: VMAttributes(), Keys: options.VM(), Startup: &v.Startup, Waits: &v.PendingRestart, Powered: &v.Power,
 	}
 }
 

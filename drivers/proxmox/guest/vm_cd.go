@@ -46,9 +46,9 @@ func (v VMTarget) CDSlots() []string {
 	return out
 }
 
-// beside is a configuration with the slots taken that the files give to CD drives, so
+// withCDs is a configuration with the slots taken that the files give to CD drives, so
 // that no disk gets one of them.
-func (v VMTarget) beside(cfg view.Config) view.Config {
+func (v VMTarget) withCDs(cfg view.Config) view.Config {
 	next := maps.Clone(cfg.Next)
 	if next == nil {
 		next = map[string]string{}
@@ -79,7 +79,7 @@ func (v VMState) plugCD(key, value string) model.Class {
 func refuseCDs(w VMTarget, h VMState) []model.Problem {
 	var out []model.Problem
 	for _, slot := range w.CDSlots() {
-		there, name := h.Config.Next[slot], h.device(slot)
+		there, name := h.Config.Next[slot], h.deviceAt(slot)
 		if there == "" && name == "" || IsCD(slot, there) {
 			continue
 		}
@@ -122,14 +122,16 @@ func behind(order, longer string, sort func(dev string) bool) bool {
 	return true
 }
 
-// idle reports whether a slot is empty, or a CD drive is there.
-func idle(c view.Config, slot string) bool { return c.Next[slot] == "" || drives.HoldsCD(c.Next[slot]) }
+// emptyOrCD reports whether a slot is empty, or a CD drive is there.
+func emptyOrCD(c view.Config, slot string) bool {
+	return c.Next[slot] == "" || drives.HoldsCD(c.Next[slot])
+}
 
-// effectiveBoot takes for nothing that waits what PVE itself does to the boot order of a
+// ignoreBootUpkeep takes for nothing that waits what PVE itself does to the boot order of a
 // running machine: a CD drive is put at its end when its medium changes, and a drive is
 // taken out when it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that, and
 // no revert.
-func effectiveBoot(c view.Config) view.Config {
+func ignoreBootUpkeep(c view.Config) view.Config {
 	there := func(dev string) bool { return c.Next[dev] != "" }
 	c.BootFollows = c.WaitsFor("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
 	return c
@@ -147,8 +149,8 @@ func BootOrderFollows(order, then string, there, disc func(dev string) bool) boo
 	return !slices.ContainsFunc(devices[len(left):], func(dev string) bool { return !disc(dev) })
 }
 
-// discNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
-func discNeeds(n *rights.Needs, key, value string) {
+// cdNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
+func cdNeeds(n *rights.Needs, key, value string) {
 	storage := property.StorageOf(value)
 	if property.VolumeOf(value) == drives.EmptyMedium {
 		return

@@ -19,7 +19,7 @@ func (v VMTarget) class(have *model.Resource, path string, cost model.Class) mod
 	name, attr, _ := strings.Cut(option, ".")
 	keyed := VMAttributes().ByName(path)
 	switch {
-	case Restores(w, h, path):
+	case IsRevert(w, h, path):
 		return model.ClassNone
 	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.Volumes().Has(name) && h.Volumes().Has(name):
 		return cost
@@ -31,7 +31,7 @@ func (v VMTarget) class(have *model.Resource, path string, cost model.Class) mod
 		return model.ClassNone
 	case path == "pending":
 		return byRestart(w.Restart)
-	case CloudInitReads(w, h, path):
+	case ChangesCloudInit(w, h, path):
 		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
 	case head == "options":
 		cost = h.plug(option, w.Options[option])

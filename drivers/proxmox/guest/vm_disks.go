@@ -12,9 +12,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Buses are where a disk may be attached, with how many slots each has
+// BusSlots are where a disk may be attached, with how many slots each has
 // (qemu-server, PVE/QemuServer/Drive.pm, MAX_*_DISKS).
-var Buses = map[string]int{"scsi": 31, "virtio": 16, "sata": 6}
+var BusSlots = map[string]int{"scsi": 31, "virtio": 16, "sata": 6}
 
 // Drive joins a volume, or the order for one, with the settings that all disks of
 // ours have, as far as the bus of their slot knows them.
@@ -51,7 +51,7 @@ func (d Disk) Order(slot string) string {
 
 // Slots is as Target has it. No disk gets a slot that the files give to a CD drive.
 func (v VMTarget) Slots(cfg view.Config, old map[string]string) map[string]string {
-	return slots(v.Devices(), v.beside(cfg), old)
+	return slots(v.Devices(), v.withCDs(cfg), old)
 }
 
 // Devices are what has a slot.

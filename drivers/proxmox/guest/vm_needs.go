@@ -61,7 +61,7 @@ func optionNeeds(n *rights.Needs, key, value string) {
 	}
 	n.Guest(priv, attr, "option "+key, others...)
 	if IsCD(key, value) {
-		discNeeds(n, key, value)
+		cdNeeds(n, key, value)
 	}
 	family, values := strings.TrimRight(key, "0123456789"), property.Parse(value).Values
 	switch family {
@@ -76,7 +76,7 @@ func optionNeeds(n *rights.Needs, key, value string) {
 			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + property.StorageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
 		}
 	case "cpu":
-		cardModelNeeds(n, property.Parse(value).First("cputype"), attr)
+		cpuModelNeeds(n, property.Parse(value).First("cputype"), attr)
 	case "vmstatestorage":
 		n.Disk(value, "images", 0, attr, "option "+key)
 	case "efidisk", "tpmstate":
@@ -86,10 +86,10 @@ func optionNeeds(n *rights.Needs, key, value string) {
 	}
 }
 
-// cardModelNeeds asks for a model of a CPU that an administrator has made up (Q,
+// cpuModelNeeds asks for a model of a CPU that an administrator has made up (Q,
 // $check_cpu_model_access). Until qemu-server 9.1.12 that is who may see all nodes, then
 // who may use that one; which of both a host of PVE 9 wants its version does not tell.
-func cardModelNeeds(n *rights.Needs, name, attr string) {
+func cpuModelNeeds(n *rights.Needs, name, attr string) {
 	name, made := strings.CutPrefix(name, "custom-")
 	if !made {
 		return

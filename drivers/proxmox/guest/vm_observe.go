@@ -16,10 +16,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// observedVM reads a proven guest back into the form in which the files speak:
+// vmFromConfig reads a proven guest back into the form in which the files speak:
 // with what is pending counted in, since that is what was asked of PVE already.
-func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
-	cfg = effectiveBoot(cfg)
+func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+	cfg = ignoreBootUpkeep(cfg)
 	c := cfg.Next
 	v := VMState{
 		&VM{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
@@ -36,7 +36,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 		v.Tag.Slots = map[string]string{"disk.root": BootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
-	v.Waits = g.Running && (len(cfg.WaitingKeys()) > 0 || v.unread())
+	v.PendingRestart = g.Running && (len(cfg.WaitingKeys()) > 0 || v.cloudInitPending())
 	for k, val := range c {
 		if v.isOption(k, val) && !options.VM().Invented[k] {
 			v.Options[k] = val
@@ -50,7 +50,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 func (o *Observation) readDisks() []Disk {
 	var out []Disk
 	for slot, drive := range o.Config.Next {
-		if name, ok := strings.CutPrefix(o.device(slot), "disk."); ok {
+		if name, ok := strings.CutPrefix(o.deviceAt(slot), "disk."); ok {
 			out = append(out, Disk{
 				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: property.StorageOf(drive),
 				Bus: drives.Bus(slot), Remove: slices.Contains(o.Tag.Removes, name),
@@ -69,7 +69,7 @@ func (o *Observation) readNICs() []NIC {
 		if !property.IsNet(slot) {
 			continue
 		}
-		n := readNIC(strings.TrimPrefix(cmp.Or(o.device(slot), slot), "nic."), val)
+		n := readNIC(strings.TrimPrefix(cmp.Or(o.deviceAt(slot), slot), "nic."), val)
 		if ip := property.Parse(o.Config.Next[IPConfigKey(slot)]).Values; len(ip) > 0 {
 			n.IP, n.Gateway, n.IP6, n.Gateway6 = ip["ip"], ip["gw"], shortIP6(ip["ip6"]), shortIP6(ip["gw6"])
 		}
@@ -146,7 +146,7 @@ func (v VMTarget) alignDevices(other State) {
 			h.Size, h.Storage = w.Size, w.Storage // PVE neither grows nor moves what still waits for a restart
 		}
 	}
-	for _, name := range have.Volumes().left() {
+	for _, name := range have.Volumes().stillThere() {
 		if _, wanted := Find(v.Disks, name); !wanted {
 			have.Disks = append(have.Disks, Disk{Name: name, Remove: true})
 		}
@@ -161,7 +161,7 @@ func (v VMTarget) alignDevices(other State) {
 func SameOption(c view.Config, key, want, have string) bool {
 	switch {
 	case key == "boot":
-		return behind(want, have, func(slot string) bool { return idle(c, slot) })
+		return behind(want, have, func(slot string) bool { return emptyOrCD(c, slot) })
 	case key == "machine":
 		return strings.HasPrefix(c.Next["ostype"], "w") && samePinned(want, have)
 	case drives.HoldsState(key):
@@ -181,10 +181,10 @@ func (v *VM) GuestName() string { return v.Name }
 // Pending lists what PVE holds back until the next full restart.
 func (v VMState) Pending(addr model.Address) []model.Pending {
 	out := []model.Pending{}
-	if v.Power == "running" && v.unread() {
-		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + newInstance, Before: "as at the last boot", After: "as declared"})
+	if v.Power == "running" && v.cloudInitPending() {
+		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + cloudInitAgain, Before: "as at the last boot", After: "as declared"})
 	}
-	return append(out, waiting(v.Config, addr, func(key string) string { return AttributePath(v, key) }, func(key string) string { return rootReverts(v, "qm", key) }, "sshkeys", "cipassword")...)
+	return append(out, pendingKeys(v.Config, addr, func(key string) string { return AttributePath(v, key) }, func(key string) string { return revertHint(v, "qm", key) }, "sshkeys", "cipassword")...)
 }
 
 func plainValue(m map[string]string, key string) any {
@@ -200,5 +200,5 @@ func plainValue(m map[string]string, key string) any {
 
 // isOption: a drive is one for a CD, or for the state of firmware or TPM.
 func (*VM) isOption(key, val string) bool {
-	return IsCD(key, val) || !isTyped(key) && (!drives.IsDrive(key) || drives.HoldsState(key))
+	return IsCD(key, val) || !isReserved(key) && (!drives.IsDrive(key) || drives.HoldsState(key))
 }

@@ -11,17 +11,17 @@ var blockKeys = map[string]string{
 	"scsi[n]": "disk blocks", "virtio[n]": "disk blocks with bus", "sata[n]": "disk blocks with bus",
 }
 
-// TypedBy says what decides a PVE key, by its family, in place of an option; "" if nothing
+// SetBy says what decides a PVE key, by its family, in place of an option; "" if nothing
 // does.
-func TypedBy(family string) string {
+func SetBy(family string) string {
 	if a := VMAttributes().ByKey(family); a != nil {
 		return a.Words
 	}
 	return blockKeys[family]
 }
 
-// isTyped reports whether a PVE key is said by an attribute of its own, or by none.
-func isTyped(key string) bool {
+// isReserved reports whether a PVE key is said by an attribute of its own, or by none.
+func isReserved(key string) bool {
 	f := options.VM().Family(key)
-	return TypedBy(f) != "" || options.Refused(f) != ""
+	return SetBy(f) != "" || options.Refused(f) != ""
 }

@@ -72,7 +72,7 @@ func (j *classifier) guest(g view.Listed, cfg view.Config) {
 		return
 	}
 	if ok && lock != "create" && lock != "clone" {
-		r := guest.Observed(g, cfg, notes, m)
+		r := guest.FromConfig(g, cfg, notes, m)
 		r.Guest.RemovalNote = removal.Note(j.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
 		j.proven[m.Addr()] = append(j.proven[m.Addr()], r)
@@ -168,7 +168,7 @@ func (j *classifier) close() {
 			if want := guest.TargetOf(w); want != nil {
 				wc, hc := want.Common(), have.Common()
 				j.out.Undeclared = append(j.out.Undeclared, undeclaredOptions(addr, wc, hc)...)
-				j.out.Findings = append(j.out.Findings, want.Stale(w, have)...)
+				j.out.Findings = append(j.out.Findings, want.IneffectiveChanges(w, have)...)
 			}
 			continue
 		}

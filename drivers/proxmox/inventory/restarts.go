@@ -35,7 +35,7 @@ func (d finder) spareRestarts(ctx context.Context, obs *kind.Observation, out *m
 			continue
 		}
 		to, from := guest.TargetOf(w), guest.StateOf(have)
-		if to == nil || from == nil || !guest.AwaitsAllowedRestart(to, from) {
+		if to == nil || from == nil || !guest.RestartDue(to, from) {
 			continue
 		}
 		at := view.RefOf(have)

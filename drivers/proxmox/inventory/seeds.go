@@ -37,7 +37,7 @@ func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 			continue
 		}
 		if w := obs.Want.State[addr]; w != nil {
-			out.Pending = append(out.Pending, v.ReadAtFirstBoot(addr, w)...)
+			out.Pending = append(out.Pending, v.FirstBootChanges(addr, w)...)
 		}
 		if s := v.Tag.Seed; s != nil && s.Volume != "" {
 			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true

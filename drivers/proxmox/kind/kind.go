@@ -33,9 +33,9 @@ type Of[S any] struct {
 	Remove func(ctx context.Context, h *Host, s plan.Step) error
 	// Privileges adds the privileges that one of it needs.
 	Privileges func(*S, *rights.Needs)
-	// Requests reports whether one needs something of the host that what was observed of it
+	// More reports whether one needs something of the host that what was observed of it
 	// does not have from there: room on a storage, a bridge, a file. Nil where none ever does.
-	Requests func(want, have *model.Resource) bool
+	More func(want, have *model.Resource) bool
 }
 
 // Kind is a kind without its type.
@@ -45,8 +45,8 @@ type Kind interface {
 	Apply(context.Context, *Host, plan.Step) error
 	// Needs adds the privileges, storages and bridges that one needs.
 	Needs(spec any, n *rights.Needs)
-	// AsksHost reports whether one needs something of the host that have does not have yet.
-	AsksHost(want, have *model.Resource) bool
+	// NeedsMore reports whether one needs something of the host that have does not have yet.
+	NeedsMore(want, have *model.Resource) bool
 }
 
 // Schema is what the engine knows of the kind.
@@ -70,10 +70,10 @@ func (k *Of[S]) Needs(spec any, n *rights.Needs) {
 	}
 }
 
-// AsksHost is as Kind has it.
-func (k *Of[S]) AsksHost(want, have *model.Resource) bool {
+// NeedsMore is as Kind has it.
+func (k *Of[S]) NeedsMore(want, have *model.Resource) bool {
 	_, alike := have.Spec.(*S)
-	return k.Requests != nil && (!alike || k.Requests(want, have))
+	return k.More != nil && (!alike || k.More(want, have))
 }
 
 // Apply carries out a step.

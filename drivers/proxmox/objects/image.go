@@ -55,7 +55,7 @@ var ImageKind = kind.Of[Image]{
 	},
 	List:       listImages,
 	Privileges: imageNeeds,
-	Requests:   func(want, have *model.Resource) bool { return want.Spec.(*Image).Volume != have.Spec.(*Image).Volume },
+	More:       func(want, have *model.Resource) bool { return want.Spec.(*Image).Volume != have.Spec.(*Image).Volume },
 	Create:     CreateImage,
 	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *Image) error {
 		if err := EnsureImage(ctx, h, s, want); err != nil {

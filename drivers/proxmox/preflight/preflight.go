@@ -67,7 +67,7 @@ func Problems(ctx context.Context, kinds map[string]kind.Kind, facts FactsOf, ob
 	var changed []model.Address
 	for _, addr := range obs.Want.State.Addresses() {
 		w, k := obs.Want.State[addr], kinds[addr.Kind]
-		if have := out.State[addr]; k == nil || have != nil && !k.AsksHost(w, have) {
+		if have := out.State[addr]; k == nil || have != nil && !k.NeedsMore(w, have) {
 			continue
 		}
 		changed = append(changed, addr)

@@ -63,12 +63,12 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, fmt.Errorf("reading its power: %w", err)
 	}
 	have, state := *s.Have, *s.Have.Guest
-	fresh := guest.Observed(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
+	fresh := guest.FromConfig(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
 	state.Running, state.Digest, state.Lock = now.Running, cfg.Digest, cfg.Now["lock"]
 	have.Spec, have.Private, have.Guest = fresh.Spec, fresh.Private, &state
 	differs := map[string]any{} // path → what it shall be
 	seen := guest.StateOf(&have)
-	was, shall := guest.AttributesOf(guest.Aligned(want, seen, cfg).Spec()), guest.AttributesOf(s.Want.Spec)
+	was, shall := guest.ValuesByPath(guest.Aligned(want, seen, cfg).Spec()), guest.ValuesByPath(s.Want.Spec)
 	for path, val := range shall {
 		if old, there := was[path]; !there && val != nil || there && !reflect.DeepEqual(old, val) {
 			differs[path] = val
@@ -95,7 +95,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, errTouched
 	}
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
-	if now.Running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.AwaitsRestart(seen) {
+	if now.Running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.RestartHelps(seen) {
 		left.Changes = append(left.Changes, plan.Change{Path: "pending", Before: true, After: false, Class: model.ClassRestart})
 	}
 	return left, nil

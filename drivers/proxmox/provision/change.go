@@ -103,7 +103,7 @@ func (c *change) disk(name, attr string) {
 // attach is the value of a disk that is to be there: the volume that it had before,
 // if the guest still has that one, else the order for a new one.
 func (c *change) attach(w guest.Volume, slot string) string {
-	id, o := cmp.Or(c.from.Tag.Detached[w.Name], c.from.Returning(w.Name)), c.from.Config
+	id, o := cmp.Or(c.from.Tag.Detached[w.Name], c.from.VolumeToReattach(w.Name)), c.from.Config
 	if id == "" && c.from.Tag.Slots["disk."+w.Name] == slot { // detached by hand, but in use until the next restart
 		id = property.VolumeOf(o.Now[slot])
 	}

@@ -58,7 +58,7 @@ func (c *ctChange) nic(name string) {
 	}
 	if c.set[slot] == nil {
 		there := c.have.Config.Current(slot)
-		c.set[slot] = n.Text(slot, cmp.Or(guest.ReadCTNIC(name, there).MAC, newMAC()), c.have.Kept(name, there))
+		c.set[slot] = n.Text(slot, cmp.Or(guest.ReadCTNIC(name, there).MAC, newMAC()), c.have.UnmanagedMembers(name, there))
 	}
 }
 

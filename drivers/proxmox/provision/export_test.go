@@ -44,5 +44,5 @@ func UpdateParams(want, have any, cfg map[string]string, path string) (set map[s
 // ReadConfig reads a guest's configuration as that of a guest of ours.
 func ReadConfig(kind string, cfg map[string]string) any {
 	c := view.Config{Now: cfg, Next: cfg}
-	return guest.Observed(view.Listed{LXC: kind == "ct"}, c, "", owner.Tag{Type: kind, UUID: "x", MAC: "x"}).Spec
+	return guest.FromConfig(view.Listed{LXC: kind == "ct"}, c, "", owner.Tag{Type: kind, UUID: "x", MAC: "x"}).Spec
 }

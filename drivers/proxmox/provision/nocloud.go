@@ -35,7 +35,7 @@ func (w writing) swapMedium(v guest.VMTarget, cfg view.Config) {
 		}
 	}
 	if v.SeedVolume != "" || !there {
-		w.set[drives.CloudInitSlot] = v.Medium()
+		w.set[drives.CloudInitSlot] = v.CloudInitDrive()
 	}
 }
 
@@ -88,7 +88,7 @@ func (d vmCreator) seed(ctx context.Context, at view.GuestRef, m owner.Tag) (gue
 	v.User, v.Keys, v.DNS, v.Domain, v.SeedVolume = "", nil, nil, "", name.Volume(v.SeedStorage)
 	if boot, declared := v.Options["boot"]; declared {
 		v.Options = maps.Clone(v.Options)
-		v.Options["boot"] = guest.BootWithSeed(boot)
+		v.Options["boot"] = guest.BootOrderWithSeed(boot)
 	}
 	record := *m.Seed
 	record.Volume = v.SeedVolume

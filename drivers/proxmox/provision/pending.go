@@ -80,7 +80,7 @@ func (w writing) withReverts(steps []writing) []writing {
 // not those of what no file speaks of, nor of disks that differ by what waits alone.
 func (c *change) revertOnly(want guest.Target, have guest.State, s plan.Step) []plan.Change {
 	unasked := map[string]string{} // path → key
-	for _, key := range guest.UndeclaredPending(want, have) {
+	for _, key := range guest.KeysToRevert(want, have) {
 		unasked[guest.AttributePath(have, key)] = key
 	}
 	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch plan.Change) bool {
@@ -91,7 +91,7 @@ func (c *change) revertOnly(want guest.Target, have guest.State, s plan.Step) []
 		head, rest, _ := strings.Cut(ch.Path, ".")
 		name, _, _ := strings.Cut(rest, ".")
 		slot := c.from.Tag.Slots["disk."+name]
-		if head != "disk" || c.from.Config.Next[slot] == "" || !guest.RestoresVolume(want, have, ch.Path, slot) {
+		if head != "disk" || c.from.Config.Next[slot] == "" || !guest.IsVolumeRevert(want, have, ch.Path, slot) {
 			return false
 		}
 		c.revert[slot] = true
@@ -115,7 +115,7 @@ func (d updater) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change)
 	}
 	have, at := *s.Have, *s.Have.Guest
 	at.Digest = ch.lastSeen.cfg.Digest
-	next := guest.StateOf(&have).As(ch.lastSeen.cfg)
+	next := guest.StateOf(&have).WithConfig(ch.lastSeen.cfg)
 	have.Spec, have.Private, have.Guest = next.Spec(), next.Common().Observation, &at
 	s.Have, ch.from.Config, ch.revert = &have, ch.lastSeen.cfg, map[string]bool{}
 	return nil

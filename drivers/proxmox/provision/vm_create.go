@@ -27,7 +27,7 @@ type vmCreator struct {
 }
 
 func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag) error {
-	m.UUID, m.Seed = uuid.NewString(), guest.NewSeed(s.Want)
+	m.UUID, m.Seed = uuid.NewString(), guest.SeedRecord(s.Want)
 	switch {
 	case m.Seed != nil && d.made(ctx, at, s.Address): // its seed may be gone already, and must not come back
 		return nil
@@ -41,7 +41,7 @@ func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m 
 // finish: what is missing of the copy is done now.
 func (d vmCreator) finish(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error {
 	is := have.Common()
-	m.Linked, m.UUID, m.Seed = is.Tag.Linked, cmp.Or(owner.UUID(is.Config.Next["smbios1"]), uuid.NewString()), guest.NewSeed(s.Want)
+	m.Linked, m.UUID, m.Seed = is.Tag.Linked, cmp.Or(owner.UUID(is.Config.Next["smbios1"]), uuid.NewString()), guest.SeedRecord(s.Want)
 	return d.finishClone(ctx, at, m)
 }
 
@@ -64,7 +64,7 @@ func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Ta
 	if _, declared := want.Options["boot"]; !declared {
 		p["boot"] = want.BootOrder(m)
 	}
-	p[drives.CloudInitSlot] = want.Medium()
+	p[drives.CloudInitSlot] = want.CloudInitDrive()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
@@ -124,7 +124,7 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		return err
 	}
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
-		m.Slots = guest.CopiedSlots(want.Devices(), guest.BootDisk(cfg.Next))
+		m.Slots = guest.CloneSlots(want.Devices(), guest.BootDisk(cfg.Next))
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
 	w := writing{set: vmParams(want.VM, m), gone: map[string]bool{}}

@@ -102,7 +102,7 @@ func (c *vmChange) followBoot() {
 	kept := declared == "" || c.have.SameValue("boot", declared, old.Now["boot"]) || guest.SameOption(old.InForce(), "boot", declared, old.Now["boot"])
 	switch {
 	case back && !old.WaitsFor("boot"), len(added) > 0 && (goes || went), goes && went:
-	case !old.WaitsFor("boot") || !kept || guest.BootOrderFollows(old.Now["boot"], old.Next["boot"], there, disc) || !c.have.Settable("boot"):
+	case !old.WaitsFor("boot") || !kept || guest.BootOrderFollows(old.Now["boot"], old.Next["boot"], there, disc) || !c.have.Revertible("boot"):
 		return
 	}
 	if len(stay) == len(order) {
@@ -115,7 +115,7 @@ func (c *vmChange) followBoot() {
 // Add translates the path of one change, and notes when cloud-init is to read it.
 func (c *vmChange) Add(path string) {
 	c.key(path)
-	if s := c.step; s.Have.Guest.Running && guest.CloudInitReads(c.want, c.have, path) && !guest.Restores(c.want, c.have, path) {
+	if s := c.step; s.Have.Guest.Running && guest.ChangesCloudInit(c.want, c.have, path) && !guest.IsRevert(c.want, c.have, path) {
 		c.m.Seeded = time.Now().Unix()
 	}
 }
@@ -128,7 +128,7 @@ func (c *vmChange) key(path string) {
 	case "seed":
 		c.set[drives.CloudInitSlot] = drives.EmptyDrive
 	case "options":
-		if drives.HoldsState(rest) && c.want.Options[rest] != "" && guest.RestoresVolume(c.want, c.have, path, rest) {
+		if drives.HoldsState(rest) && c.want.Options[rest] != "" && guest.IsVolumeRevert(c.want, c.have, path, rest) {
 			c.revert[rest] = true
 			return
 		}

@@ -111,7 +111,7 @@ func (d writer) write(ctx context.Context, at view.GuestRef, w, later writing, h
 	if !is.IsOwnedAs(have.Addr) {
 		return fmt.Errorf("%w; it is not provably %s any more (%s): not changed", err, have.Addr, is.Why())
 	}
-	fresh := guest.Observed(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
+	fresh := guest.FromConfig(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
 	if w.touched(old, cfg) || later.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
 		return fmt.Errorf("%w: %w", err, errTouched)
 	}

@@ -90,7 +90,7 @@ func (r *ctResolver) disks() {
 			}
 			paths[d.Path] = d.Name
 		}
-		r.members(at, guest.MountKey(d.Name), d.Options, guest.MountMembers, d.Text(d.Storage+":1"))
+		r.members(at, guest.MountKey(d.Name), d.Options, guest.CTDiskMembers, d.Text(d.Storage+":1"))
 		if r.Unprivileged && pveapi.BooleanWord(d.Options["quota"]) == "1" {
 			r.errorf(at+".options.quota", fmt.Sprintf("disk %q with quotas in an unprivileged container", d.Name), "PVE does not start it: remove quota, or set unprivileged = false")
 		}
@@ -118,7 +118,7 @@ func (r *ctResolver) nics() {
 		if n.MTU != 0 && (n.MTU < 64 || n.MTU > 65535) {
 			r.errorf(at+".mtu", "mtu out of range", "%d is not between 64 and 65535", n.MTU)
 		}
-		r.members(at, "net0", n.Options, guest.CardMembers, guest.CTNIC{Bridge: "vmbr0", Options: n.Options}.Text("net0", "BC:24:11:00:00:00", nil))
+		r.members(at, "net0", n.Options, guest.CTNICMembers, guest.CTNIC{Bridge: "vmbr0", Options: n.Options}.Text("net0", "BC:24:11:00:00:00", nil))
 	}
 }
 
@@ -210,7 +210,7 @@ func (r *ctResolver) options() {
 		switch {
 		case k == "hookscript" || strings.TrimRight(k, "0123456789") == "dev":
 			r.errorf(at, fmt.Sprintf("option %q cannot be set by an API token", k), "PVE leaves it to root@pam: set it on the host with pct")
-		case guest.IsTypedCT(k):
+		case guest.IsReservedCT(k):
 			r.errorf(at, fmt.Sprintf("option %q has an attribute of its own", k), "set it in the node block, see the reference page of ct")
 		case !ok || !stays:
 			r.errorf(at, fmt.Sprintf("PVE has no option %q for a container", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(create.Params))))

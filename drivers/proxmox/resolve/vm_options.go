@@ -47,8 +47,8 @@ func (r *vmResolver) options() {
 		switch {
 		case r.cd(m, k):
 			continue
-		case guest.TypedBy(f) != "":
-			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", guest.TypedBy(f), r.kind)
+		case guest.SetBy(f) != "":
+			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", guest.SetBy(f), r.kind)
 			continue
 		case options.Refused(f) != "":
 			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", options.Refused(f))

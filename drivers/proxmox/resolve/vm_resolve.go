@@ -60,7 +60,7 @@ func (r *vmResolver) size() {
 	if r.TemplateVMID == 0 && (t.URL != "" || t.Volume != "") {
 		r.errorf("template", fmt.Sprintf("template %q is no VM template", r.Template), "a %s is cloned from a template with a vmid; this one is for containers", r.kind)
 	}
-	r.TemplateOurs = t.Image != ""
+	r.TemplateMade = t.Image != ""
 	switch {
 	case r.Clone != "" && r.Template == "":
 		r.errorf("clone", "clone without template", "it says how a template is cloned: name one, or remove it")
@@ -75,7 +75,7 @@ func (r *vmResolver) size() {
 // stands on that; what the files say of it must agree. Of a template that is only
 // named it is not known where that is.
 func (r *vmResolver) rootOn(storage string) {
-	if r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"}); !r.TemplateOurs {
+	if r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"}); !r.TemplateMade {
 		return
 	}
 	if s := r.Disks[0].Storage; s != "" && s != storage {
@@ -107,10 +107,10 @@ func (r *vmResolver) disks() {
 	for _, d := range r.Disks {
 		bus := cmp.Or(d.Bus, "scsi")
 		count[bus]++
-		most, known := guest.Buses[bus]
+		most, known := guest.BusSlots[bus]
 		switch path := "disk." + d.Name; {
 		case !known:
-			r.errorf(path+".bus", fmt.Sprintf("bus = %q is not possible", d.Bus), "%s", diag.DidYouMean(d.Bus, slices.Sorted(maps.Keys(guest.Buses))))
+			r.errorf(path+".bus", fmt.Sprintf("bus = %q is not possible", d.Bus), "%s", diag.DidYouMean(d.Bus, slices.Sorted(maps.Keys(guest.BusSlots))))
 		case count[bus] == most+1:
 			r.errorf(path, "too many disks", "PVE has %d slots on the bus %s", most, bus)
 		}
