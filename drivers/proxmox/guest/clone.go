@@ -12,10 +12,10 @@ import (
 // already and is not made here; 0 for none. lxc says that it is one of containers.
 func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
 	g := TargetOf(want)
-	if g == nil || g.Common().TemplateMade {
+	if g == nil || g.Resolved().TemplateMade {
 		return 0, false
 	}
-	return g.Common().TemplateVMID, g.Common().LXC
+	return g.Resolved().TemplateVMID, g.Common().LXC
 }
 
 // IneffectiveChanges says that the way in which a guest was cloned cannot be changed.

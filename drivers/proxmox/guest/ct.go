@@ -97,23 +97,25 @@ type (
 	}
 )
 
-// Common is as guest has it.
-func (c CTTarget) Common() Common { return c.parts(c.Resolution, nil) }
-
-// Common is as guest has it.
-func (c CTState) Common() Common { return c.parts(nil, c.Observation) }
-
-// Spec is as guest has it.
-func (c *CT) Spec() any                   { return c }
 func (c *CT) target(r *Resolution) Target { return CTTarget{c, r} }
 func (c *CT) state(o *Observation) State  { return CTState{c, o} }
 
-func (c *CT) parts(wanted *Resolution, seen *Observation) Common {
+// Spec is the struct itself, see Guest.
+func (c *CT) Spec() any { return c }
+
+// Common implements Guest.
+func (c *CT) Common() Common {
 	return Common{
-		Resolution: wanted, Observation: seen, LXC: true, Power: c.Power, restart: c.Restart, Notes: c.Description, template: c.Template,
-		Tags: c.Tags, Options: c.Options, attributes: CTAttributes(), Keys: options.CT(), Startup: &c.Startup, Waits: &c.PendingRestart, Powered: &c.Power,
+		LXC: true, Power: c.Power, Restart: c.Restart, Description: c.Description, Template: c.Template, Tags: c.Tags,
+		Options: c.Options, Startup: c.Startup, PendingRestart: c.PendingRestart, Keys: options.CT(), attributes: CTAttributes(),
 	}
 }
+
+// SetPower implements State.
+func (c *CT) SetPower(power string) { c.Power = power }
+
+// SetPendingRestart implements State.
+func (c *CT) SetPendingRestart(pending bool) { c.PendingRestart = pending }
 
 func (c CTTarget) brief() string {
 	size := c.Preset
@@ -125,9 +127,6 @@ func (c CTTarget) brief() string {
 	}
 	return size + ", " + c.Template
 }
-
-// GuestName is as guest has it.
-func (c *CT) GuestName() string { return c.Hostname }
 
 func (CTTarget) basicNeeds(n *rights.Needs) {
 	n.Guest("VM.Config.Memory", "memory", "memory and swap")

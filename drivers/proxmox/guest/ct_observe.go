@@ -87,8 +87,10 @@ func (o *Observation) sizeNow(key string) int {
 	return ReadCTDisk("", now).Size
 }
 
-func (c CTTarget) alignDevices(other State) {
+// align implements Target.
+func (c CTTarget) align(other State) {
 	have := other.(CTState)
+	have.Startup = c.Startup.sameAs(have.Startup)
 	for i := range have.NICs {
 		h := &have.NICs[i]
 		if w, wanted := Find(c.NICs, h.Name); wanted {

@@ -52,16 +52,6 @@ func (o *Observation) VolumeToReattach(name string) string {
 	return id
 }
 
-// Device is the name that a key of PVE has in the files by the ownership tag; "" for none.
-func (o *Observation) deviceAt(key string) string {
-	for name, slot := range o.Tag.Slots {
-		if slot == key {
-			return name
-		}
-	}
-	return ""
-}
-
 // Volume is a disk of a VM or of a container.
 type Volume struct {
 	Name, Storage string

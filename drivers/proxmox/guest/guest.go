@@ -23,77 +23,94 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// spec is what is compared of a guest: a *VM or a *CT.
+// spec is what model.Resource.Spec holds of a guest: a *VM or a *CT.
 type spec interface {
 	target(*Resolution) Target
 	state(*Observation) State
 	Ports() []Port
 }
 
-// Guest is a VM or a container, as it is wanted or as it was observed.
+// Guest is a VM or a container, as it is wanted (Target) or as it was observed (State).
 type Guest interface {
+	// Spec is the *VM or *CT with the attributes that the plan compares.
 	Spec() any
-	GuestName() string // as PVE shows it
+	// Common has the attributes that VMs and containers share.
 	Common() Common
-	Devices() []Device // what has a slot
+	// Volumes are the disks of a VM, or the mount points of a container.
 	Volumes() *Volumes
+	// Ports are the network cards.
 	Ports() []Port
-	Declared() map[string]string // all that the ownership tag lists as options
+	// Declared are the settings that the ownership tag lists as options, by their names there.
+	Declared() map[string]string
 
-	// SameValue compares what would be written with what is in force.
+	// SameValue reports whether PVE takes two values of a key for the same.
 	SameValue(key, want, have string) bool
-	// isOption reports whether a key with this value is said by an option.
+	// isOption reports whether the files declare a key with this value as an option.
 	isOption(key, val string) bool
 }
 
-// Target is a guest as it is wanted, resolved: a VMTarget or a CTTarget.
+// Target is a guest as it is wanted: a VMTarget or a CTTarget.
 type Target interface {
 	Guest
-	// brief says in a few words what it is made of.
+	// Resolved is what package resolve found out about it beside its attributes.
+	Resolved() *Resolution
+	// brief describes it in a few words: size and origin.
 	brief() string
 
-	// Slots assigns slots to all devices: those that have one by old keep it. cfg is the guest
-	// that they are for, if there is one already.
+	// Slots assigns a slot to each device. Those that have one in old keep it; the others get
+	// slots that cfg, the present configuration, does not use. cfg is empty for a new guest.
 	Slots(cfg view.Config, old map[string]string) map[string]string
-	// alignDevices writes into what was observed of disks, network cards and of what only this
-	// kind has what the files have no opinion about.
-	alignDevices(have State)
-	// RestartHelps reports whether a restart would bring have nearer to it.
+	// align copies from the target into have what the files leave open, so that it does not
+	// show as a difference.
+	align(have State)
+	// RestartHelps reports whether a restart would bring have closer to the target: something
+	// is pending that the files ask for.
 	RestartHelps(have State) bool
-	// class is what a change costs, see model.Kind.
+	// class is the cost of changing the attribute at path, see model.Kind.Class.
 	class(have *model.Resource, path string, cost model.Class) model.Class
-	// IneffectiveChanges says what of the files cannot reach a guest that exists.
+	// IneffectiveChanges warns about changes in the files that cannot reach a guest that exists.
 	IneffectiveChanges(want *model.Resource, have State) diag.List
 
-	// NeedsMore reports whether it asks the host for something that have has not got.
+	// NeedsMore reports whether it needs something of the host that have does not have: room
+	// on a storage, a bridge, a file, or to be started.
 	NeedsMore(have State) bool
-	// basicNeeds and optionNeeds ask for the privileges that only this kind needs: those of
-	// every guest, and those of what this one declares.
+	// basicNeeds adds the privileges that every guest of this kind needs.
 	basicNeeds(n *rights.Needs)
+	// optionNeeds adds the privileges for what this one declares.
 	optionNeeds(n *rights.Needs)
 }
 
 // State is a guest as it was observed: a VMState or a CTState.
 type State interface {
 	Guest
-	// WithConfig is what would be observed of another configuration.
+	// Observed is what was read of it beside its attributes. It is not copied: package inventory
+	// adds Snapshots.
+	Observed() *Observation
+	// SetPower replaces the power that was observed, where another one counts: the one that the
+	// HA manager is about to reach, or that of a paused VM.
+	SetPower(power string)
+	// SetPendingRestart replaces whether a restart is pending.
+	SetPendingRestart(pending bool)
+	// WithConfig is the state of the same guest if it had another configuration.
 	WithConfig(cfg view.Config) State
-	// Pending lists what PVE holds back until the next full restart.
+	// Pending lists the changes that PVE applies at the next full restart.
 	Pending(addr model.Address) []model.Pending
-	// sameOption tells of values of an option that mean the same on this guest; see options.Keys.Align.
+	// sameOption reports whether two values of an option mean the same on this guest; see
+	// options.Keys.Align.
 	sameOption(key, want, have string) bool
-	// Revertible reports whether PVE lets an API token revert a key.
+	// Revertible reports whether PVE lets an API token revert the pending change of a key.
 	Revertible(key string) bool
 
-	// recreates reports whether the guest would be made again to be what is wanted.
+	// recreates reports whether the guest must be recreated to become the target.
 	recreates(want Target) bool
-	// refuse says what cannot be done to a guest that stays, but to its volumes.
+	// refuse lists the changes that are not possible on a guest that stays, except those of
+	// its volumes.
 	refuse(want Target, have *model.Resource) []model.Problem
-	// note says what changes mean for the guest beyond their class.
+	// note says what the changes at paths mean for the guest beyond their class.
 	note(want Target, have *model.Resource, paths []string) []string
 }
 
-// TargetOf gives a wanted guest; nil for what is none.
+// TargetOf is the target of a wanted resource; nil if that is not a VM or container.
 func TargetOf(want *model.Resource) Target {
 	if s, ok := want.Spec.(spec); ok {
 		r, _ := want.Private.(*Resolution)
@@ -102,7 +119,7 @@ func TargetOf(want *model.Resource) Target {
 	return nil
 }
 
-// StateOf gives an observed guest; nil for what is none.
+// StateOf is the state of an observed resource; nil if that is not a VM or container.
 func StateOf(have *model.Resource) State {
 	if s, ok := have.Spec.(spec); ok {
 		o, _ := have.Private.(*Observation)
@@ -111,47 +128,65 @@ func StateOf(have *model.Resource) State {
 	return nil
 }
 
-// Resolution is what stands around a wanted guest in the site decides of it, beside its
-// attributes.
+// Resolution is what the site decides about a wanted guest beside its attributes. Package resolve
+// fills it in; it is model.Resource.Private of a wanted guest.
 type Resolution struct {
-	OwnerTag     owner.Tag // the ownership tag, without owner.Identity and slots
-	TemplateVMID int       // the template to clone
-	TemplateMade bool      // which is made here, from an image
-	Source       string    // the volume that a root disk is imported from, or a container is unpacked from
-	DriveStorage string    // where the cloud-init drive goes
-	SeedStorage  string    // where a seed image goes
-	SeedVolume   string    // while the guest is made: its seed image
-	RootKeys     []string  // of root in a container, set when it is made
+	OwnerTag     owner.Tag // the ownership tag, without identity and slots
+	TemplateVMID int       // the template to clone; 0 for none
+	TemplateMade bool      // that template is made here, from an image
+	Source       string    // the volume that a root disk is imported from, or that a container is unpacked from
+	DriveStorage string    // the storage of the cloud-init drive
+	SeedStorage  string    // the storage of the seed image
+	SeedVolume   string    // the seed image; set only while the guest is created
+	RootKeys     []string  // SSH keys of root in a container; PVE writes them at creation only
 }
 
-// Observation is what was read of a guest, beside its attributes.
+// Resolved is the resolution itself, see Target.
+func (r *Resolution) Resolved() *Resolution { return r }
+
+// Observation is what was read of a guest beside its attributes. It is model.Resource.Private of an
+// observed guest.
 type Observation struct {
 	Tag    owner.Tag   // the ownership tag as found
 	Config view.Config // the configuration
-	uptime int         // seconds since PVE started it
-	// Where a volume is to leave its place: volumes that snapshots hold, with the name of
-	// one of them.
+	uptime int         // seconds since PVE started the guest
+
+	// Snapshots names a snapshot for each volume that snapshots contain. It is set only where
+	// a volume is to be moved or removed.
 	Snapshots map[string]string
 }
 
-// Common is what the shared implementation reads and writes of a guest.
-type Common struct {
-	*Resolution
-	*Observation
-	LXC             bool
-	Power, restart  string
-	Notes, template string
-	Tags            []string
-	Options         map[string]string
-	attributes      attribute.Table
-	Keys            *options.Keys
-	Startup         **Startup
-	Waits           *bool
-	Powered         *string // power, to be written
+// Observed is the observation itself, see State.
+func (o *Observation) Observed() *Observation { return o }
+
+// deviceAt is the name in the ownership tag of the device that has a slot; "" for none.
+func (o *Observation) deviceAt(slot string) string {
+	for name, s := range o.Tag.Slots {
+		if s == slot {
+			return name
+		}
+	}
+	return ""
 }
 
-// schemaOf describes a kind of guests with the attributes of a struct: what it declares, and what
-// the plan asks of it. absent has why an attribute of the node block is none of this kind.
+// Common has the attributes that mean the same for VMs and for containers. Options is the guest's
+// own map; all else is a copy.
+type Common struct {
+	LXC            bool   // it is a container
+	Power          string // running or stopped; of a paused VM paused
+	Restart        string // never or allowed
+	Description    string
+	Template       string // its name in the files; "" for none
+	Tags           []string
+	Options        map[string]string
+	Startup        *Startup
+	PendingRestart bool
+	Keys           *options.Keys // what the keys of its configuration mean
+	attributes     attribute.Table
+}
+
+// schemaOf describes a kind of guests whose attributes are the fields of S, with the functions that
+// the plan calls. absent says why an attribute of the node block does not exist for this kind.
 func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 	return model.Kind{
 		Name: name, Block: "node", Doc: doc, Guest: true, Absent: absent,
@@ -168,32 +203,34 @@ func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 	}
 }
 
-// align takes out of what was observed all that the files have no opinion about.
+// align prepares have for the comparison with want: what the files leave open becomes equal, and
+// PendingRestart says whether a restart is due.
 func align(want Target, have State) {
-	waits := RestartDue(want, have)
+	due := RestartDue(want, have)
 	alignValues(want, have)
-	*have.Common().Waits = waits
+	have.SetPendingRestart(due)
 }
 
-// alignValues is align without what waits for a restart.
+// alignValues is align without the pending restart.
 func alignValues(want Target, have State) {
 	w, h := want.Common(), have.Common()
-	*h.Waits = false
-	want.alignDevices(have)
-	w.Keys.Align(w.Options, h.Options, h.Tag.Options, have.sameOption)
-	*h.Startup = (*w.Startup).sameAs(*h.Startup)
+	have.SetPendingRestart(false)
+	want.align(have)
+	w.Keys.Align(w.Options, h.Options, have.Observed().Tag.Options, have.sameOption)
 }
 
-// RestartDue reports whether changes wait for a restart that the files allow.
+// RestartDue reports whether the guest is to be restarted for its pending changes: the restart
+// helps, and the files allow it.
 func RestartDue(want Target, have State) bool {
 	w := want.Common()
-	return *have.Common().Waits && w.restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
+	return have.Common().PendingRestart && w.Restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
 }
 
-// AttributePath translates a PVE key into the name that it has in the files.
-func AttributePath(g State, key string) string {
-	c := g.Common()
-	if name := c.deviceAt(key); name != "" {
+// AttributePath is the path in the files of a key of the configuration; the key itself if no
+// attribute has it.
+func AttributePath(have State, key string) string {
+	seen, c := have.Observed(), have.Common()
+	if name := seen.deviceAt(key); name != "" {
 		return name
 	}
 	if property.IsNet(key) {
@@ -202,7 +239,7 @@ func AttributePath(g State, key string) string {
 	if a := c.attributes.ByKey(key); a != nil {
 		return a.Name
 	}
-	if !g.isOption(key, cmp.Or(c.Config.Next[key], c.Config.Now[key])) {
+	if !have.isOption(key, cmp.Or(seen.Config.Next[key], seen.Config.Now[key])) {
 		return key
 	}
 	return "options." + key

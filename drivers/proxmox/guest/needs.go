@@ -107,10 +107,10 @@ func Needs(g Target, n *rights.Needs) {
 	for _, p := range g.Ports() {
 		n.Card(p.bridge, p.vlan, p.trunks, "nic."+p.Name)
 	}
-	if c.TemplateMade {
-		n.Guest("VM.Clone", "template", "cloning template "+c.template)
+	if r := g.Resolved(); r.TemplateMade {
+		n.Guest("VM.Clone", "template", "cloning template "+c.Template)
 	} else {
-		cloneNeeds(n, c.TemplateVMID, c.template)
+		cloneNeeds(n, r.TemplateVMID, c.Template)
 	}
 	g.optionNeeds(n)
 }

@@ -30,7 +30,7 @@ func Aligned(want Target, have State, cfg view.Config) State {
 // A deletion of what no file declares stays, since it brings the guest to what they say; but
 // not one of what this program needs itself.
 func KeysToRevert(want Target, have State) []string {
-	cfg := have.Common().Config
+	cfg := have.Observed().Config
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return nil
@@ -44,7 +44,7 @@ func KeysToRevert(want Target, have State) []string {
 // Reverts lists for the plan what is reverted because no file asks for it.
 func Reverts(want Target, have State) []model.Pending {
 	var out []model.Pending
-	cfg := have.Common().Config
+	cfg := have.Observed().Config
 	for _, key := range KeysToRevert(want, have) {
 		out = append(out, model.Pending{Path: AttributePath(have, key), Before: plainValue(cfg.Now, key), After: plainValue(cfg.Next, key)})
 	}
@@ -54,7 +54,7 @@ func Reverts(want Target, have State) []model.Pending {
 // IsRevert reports whether a change restores what is in force: what differs from the
 // files only waits.
 func IsRevert(want Target, have State, path string) bool {
-	cfg := have.Common().Config
+	cfg := have.Observed().Config
 	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
 		return false
 	}
@@ -64,7 +64,7 @@ func IsRevert(want Target, have State, path string) bool {
 // restartHelps reports whether something waits that the files agree with, so that a restart
 // would bring the guest nearer to them.
 func restartHelps(want Target, have State) bool {
-	cfg := have.Common().Config
+	cfg := have.Observed().Config
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return false

@@ -82,6 +82,7 @@ func (*CT) SameValue(key, want, have string) bool { return options.CT().Same(key
 // IsVolumeRevert reports whether a change of a disk that is there only takes back what
 // waits. Else it would move data, or grow what is large enough.
 func IsVolumeRevert(want Target, have State, path, slot string) bool {
-	_, there := have.Common().Config.Now[slot]
-	return there && have.Common().Config.WaitsFor(slot) && IsRevert(want, have, path)
+	cfg := have.Observed().Config
+	_, there := cfg.Now[slot]
+	return there && cfg.WaitsFor(slot) && IsRevert(want, have, path)
 }

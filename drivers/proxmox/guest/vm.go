@@ -116,23 +116,25 @@ type (
 	}
 )
 
-// Common is as guest has it.
-func (v VMTarget) Common() Common { return v.parts(v.Resolution, nil) }
-
-// Common is as guest has it.
-func (v VMState) Common() Common { return v.parts(nil, v.Observation) }
-
-// Spec is as guest has it.
-func (v *VM) Spec() any                   { return v }
 func (v *VM) target(r *Resolution) Target { return VMTarget{v, r} }
 func (v *VM) state(o *Observation) State  { return VMState{v, o} }
 
-func (v *VM) parts(wanted *Resolution, seen *Observation) Common {
+// Spec is the struct itself, see Guest.
+func (v *VM) Spec() any { return v }
+
+// Common implements Guest.
+func (v *VM) Common() Common {
 	return Common{
-		Resolution: wanted, Observation: seen, Power: v.Power, restart: v.Restart, Notes: v.Description, template: v.Template,
-		Tags: v.Tags, Options: v.Options, attributes: VMAttributes(), Keys: options.VM(), Startup: &v.Startup, Waits: &v.PendingRestart, Powered: &v.Power,
+		Power: v.Power, Restart: v.Restart, Description: v.Description, Template: v.Template, Tags: v.Tags,
+		Options: v.Options, Startup: v.Startup, PendingRestart: v.PendingRestart, Keys: options.VM(), attributes: VMAttributes(),
 	}
 }
+
+// SetPower implements State.
+func (v *VM) SetPower(power string) { v.Power = power }
+
+// SetPendingRestart implements State.
+func (v *VM) SetPendingRestart(pending bool) { v.PendingRestart = pending }
 
 // Declared is as guest has it.
 func (v *VM) Declared() map[string]string { return v.Options }

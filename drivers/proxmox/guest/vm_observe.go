@@ -120,8 +120,10 @@ func (s *Startup) text() string {
 	return strings.Join(parts, ",")
 }
 
-func (v VMTarget) alignDevices(other State) {
+// align implements Target.
+func (v VMTarget) align(other State) {
 	have := other.(VMState)
+	have.Startup = v.Startup.sameAs(have.Startup)
 	for i := range have.NICs {
 		if w, wanted := Find(v.NICs, have.NICs[i].Name); wanted && w.MAC == "" {
 			have.NICs[i].MAC = ""
@@ -174,9 +176,6 @@ func SameOption(c view.Config, key, want, have string) bool {
 func (v VMState) sameOption(key, want, have string) bool {
 	return SameOption(v.Config, key, want, have)
 }
-
-// GuestName is as guest has it.
-func (v *VM) GuestName() string { return v.Name }
 
 // Pending lists what PVE holds back until the next full restart.
 func (v VMState) Pending(addr model.Address) []model.Pending {

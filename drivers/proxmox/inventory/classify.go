@@ -166,8 +166,7 @@ func (j *classifier) close() {
 				continue
 			}
 			if want := guest.TargetOf(w); want != nil {
-				wc, hc := want.Common(), have.Common()
-				j.out.Undeclared = append(j.out.Undeclared, undeclaredOptions(addr, wc, hc)...)
+				j.out.Undeclared = append(j.out.Undeclared, undeclaredOptions(addr, want.Common(), have)...)
 				j.out.Findings = append(j.out.Findings, want.IneffectiveChanges(w, have)...)
 			}
 			continue
@@ -219,14 +218,15 @@ func (j *classifier) inTheirPool() {
 
 // undeclaredOptions are the options of a guest that no file names and that this program never
 // set. A boot order that begins with the root disk is the one that it was made with.
-func undeclaredOptions(addr model.Address, want, have guest.Common) []model.Setting {
+func undeclaredOptions(addr model.Address, want guest.Common, have guest.State) []model.Setting {
 	var out []model.Setting
-	for key, val := range have.Options {
+	seen := have.Observed()
+	for key, val := range have.Common().Options {
 		_, named := want.Options[key]
 		devices := options.BootDevices(val)
-		made := key == "boot" && len(devices) > 0 && devices[0] == have.Tag.Slots["disk.root"]
-		ours := named || made || slices.Contains(have.Tag.Options, key) || want.Keys.Invented[key]
-		if !ours && !want.Keys.Same(key, val, "") && have.Config.Now[key] == val {
+		made := key == "boot" && len(devices) > 0 && devices[0] == seen.Tag.Slots["disk.root"]
+		ours := named || made || slices.Contains(seen.Tag.Options, key) || want.Keys.Invented[key]
+		if !ours && !want.Keys.Same(key, val, "") && seen.Config.Now[key] == val {
 			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
 		}
 	}

@@ -44,7 +44,7 @@ func (j *classifier) leaveToHA(r *model.Resource) {
 	if wanted := guest.TargetOf(w); wanted == nil || wanted.Common().Power != aim {
 		return
 	}
-	*have.Common().Powered = aim
+	have.SetPower(aim)
 	at := view.RefOf(r)
 	switch {
 	case r.Guest.HA == "error": // a start would be refused, so no step claims to do it

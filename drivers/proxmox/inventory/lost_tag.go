@@ -45,7 +45,7 @@ func (j *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Addre
 		return ""
 	}
 	c := want.Common()
-	m := c.OwnerTag
+	m := want.Resolved().OwnerTag
 	m.Slots, m.Options = want.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(c.Options))
 	if ports := want.Ports(); !c.LXC {
 		m.UUID = owner.UUID(cfg.Next["smbios1"])

@@ -46,7 +46,7 @@ func (d finder) spareRestarts(ctx context.Context, obs *kind.Observation, out *m
 		case err != nil || why == "": // where it cannot be seen, the restart itself tells
 			continue
 		}
-		*from.Common().Waits = false
+		from.SetPendingRestart(false)
 		out.Findings = append(out.Findings, guest.Warning(addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", addr, why),
 			fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
 				at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node)))

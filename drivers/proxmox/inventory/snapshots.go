@@ -25,7 +25,7 @@ func (d finder) findSnapshots(ctx context.Context, obs *kind.Observation, out *m
 			continue
 		}
 		to, from := guest.TargetOf(w), guest.StateOf(out.State[addr])
-		if to == nil || from == nil || from.Volumes().Config.Now["parent"] == "" || !from.Volumes().MovesOrRemoves(to.Volumes()) {
+		if to == nil || from == nil || from.Observed().Config.Now["parent"] == "" || !from.Volumes().MovesOrRemoves(to.Volumes()) {
 			continue
 		}
 		inUse, err := view.InSnapshots(ctx, d.API, view.RefOf(out.State[addr]))
@@ -35,7 +35,7 @@ func (d finder) findSnapshots(ctx context.Context, obs *kind.Observation, out *m
 		case err != nil: // where it cannot be seen, the step itself tells
 			continue
 		}
-		from.Common().Snapshots = inUse
+		from.Observed().Snapshots = inUse
 	}
 	return nil
 }

@@ -43,10 +43,10 @@ func (d finder) watchPaused(ctx context.Context, obs *kind.Observation, out *mod
 		switch at := view.RefOf(r); {
 		case now.QMP == "running", now.QMP == "":
 		case locked && now.QMP == "prelaunch": // a backup has started its process, not the machine (pve-manager, VZDump/QemuServer.pm)
-			*have.Common().Powered = "stopped"
+			have.SetPower("stopped")
 		case locked:
 		case now.QMP == power.Paused, now.QMP == "prelaunch":
-			*have.Common().Powered = power.Paused
+			have.SetPower(power.Paused)
 		default:
 			out.Findings = append(out.Findings, guest.Finding(diag.Warning, addr, fmt.Sprintf("%s does not run: %s", addr, power.HaltReason(now.QMP)), power.HaltFix(at, now.QMP)))
 		}

@@ -42,7 +42,7 @@ func (c creation) copies() bool { return c.Type == "qmclone" || c.Type == "vzclo
 func (c creation) makes(want *model.Resource) bool {
 	from := 0
 	if g := guest.TargetOf(want); g != nil {
-		from = g.Common().TemplateVMID
+		from = g.Resolved().TemplateVMID
 	}
 	switch c.Type {
 	case "qmclone", "vzclone":

@@ -47,7 +47,7 @@ func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 	d, want := maker{writer{h}}, guest.TargetOf(s.Want)
 	c := want.Common()
 	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: c.LXC}
-	m := c.OwnerTag
+	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
 	if err := d.creatorOf(want).create(ctx, s, at, m); err != nil {
 		return d.withLeft(ctx, at, s.Want, err)

@@ -116,7 +116,7 @@ func (d updater) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change)
 	have, at := *s.Have, *s.Have.Guest
 	at.Digest = ch.lastSeen.cfg.Digest
 	next := guest.StateOf(&have).WithConfig(ch.lastSeen.cfg)
-	have.Spec, have.Private, have.Guest = next.Spec(), next.Common().Observation, &at
+	have.Spec, have.Private, have.Guest = next.Spec(), next.Observed(), &at
 	s.Have, ch.from.Config, ch.revert = &have, ch.lastSeen.cfg, map[string]bool{}
 	return nil
 }

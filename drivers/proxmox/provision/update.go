@@ -28,9 +28,9 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 	d, want, have := updater{writer{h}}, guest.TargetOf(s.Want), guest.StateOf(s.Have)
 	at := view.RefOf(s.Have)
 	w := want.Common()
-	m := w.OwnerTag
+	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
-	if have.Common().Tag.Provisional() { // a clone whose making was cut off: what is missing of it is done now
+	if have.Observed().Tag.Provisional() { // a clone whose making was cut off: what is missing of it is done now
 		mk := maker(d)
 		if err := mk.creatorOf(want).finish(ctx, s, at, m, have); err != nil {
 			return err
@@ -42,7 +42,7 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 		changer.Add(c.Path)
 	}
 	changer.conclude()
-	ch.describe(w.Notes, want.Declared())
+	ch.describe(w.Description, want.Declared())
 	if s.Have.Guest.Lock == "suspended" && ch.power && w.Power == "running" && !ch.empty() {
 		if err := d.resume(ctx, at, s.Address); err != nil {
 			return err
@@ -61,7 +61,7 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 // changeOf prepares the change of a guest: the ownership tag as it will be, with the slots
 // of all devices, and the disks that go to another bus.
 func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
-	h := have.Common()
+	h := have.Observed()
 	to, from := want.Volumes(), have.Volumes()
 	old, apart := from.RememberedSlots(to), rebussed(s.Changes)
 	for _, name := range apart {

@@ -40,7 +40,7 @@ func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m 
 
 // finish: what is missing of the copy is done now.
 func (d vmCreator) finish(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error {
-	is := have.Common()
+	is := have.Observed()
 	m.Linked, m.UUID, m.Seed = is.Tag.Linked, cmp.Or(owner.UUID(is.Config.Next["smbios1"]), uuid.NewString()), guest.SeedRecord(s.Want)
 	return d.finishClone(ctx, at, m)
 }

@@ -313,15 +313,15 @@ func (r *resolver) conduct(power, restart, notes string, st *guest.Startup) {
 func (r *resolver) owned(g guest.Target, from string, longest owner.Tag) (terms string) {
 	c := g.Common()
 	down := 0
-	if st := *c.Startup; st != nil && st.Down != nil {
-		down = *st.Down
+	if c.Startup != nil && c.Startup.Down != nil {
+		down = *c.Startup.Down
 	}
 	m := owner.Of(r.in, r.kind, from, down)
 	m.Removes = g.Volumes().Removes()
-	c.OwnerTag, terms = m, m.Terms()
+	g.Resolved().OwnerTag, terms = m, m.Terms()
 	m.UUID, m.Seed, m.MAC, m.Keys, m.CreationVMID = longest.UUID, longest.Seed, longest.MAC, longest.Keys, 999_999_999
 	m.Slots, m.Options = g.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(g.Declared()))
-	r.fits(c.Notes, m)
+	r.fits(c.Description, m)
 	return terms
 }
 
