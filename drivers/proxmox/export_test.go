@@ -26,7 +26,7 @@ func SameOption(key, a, b string) bool {
 }
 
 // Card is card.
-func Card(old string, n guest.NIC) string { return guest.Card(old, n) }
+func Card(old string, n guest.NIC) string { return n.Text(old) }
 
 // WaitTask waits for a task as the driver does.
 func (d *Driver) WaitTask(ctx context.Context, upid string) error {

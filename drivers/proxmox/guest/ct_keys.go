@@ -168,17 +168,17 @@ func (c CTTarget) Slots(cfg view.Config, old map[string]string) map[string]strin
 	fixed := rootSlot()
 	maps.Copy(fixed, old)
 	fixed["disk.root"] = "rootfs"
-	return slots(c.Devices(), cfg, fixed)
+	return slots(c.devices(), cfg, fixed)
 }
 
-// Devices are what has a slot.
-func (c *CT) Devices() []Device {
-	var out []Device
+// devices are what has a slot.
+func (c *CT) devices() []device {
+	var out []device
 	for _, d := range c.Disks {
-		out = append(out, Device{"disk." + d.Name, "mp"})
+		out = append(out, device{"disk." + d.Name, "mp"})
 	}
 	for _, n := range c.NICs {
-		out = append(out, Device{"nic." + n.Name, "net"})
+		out = append(out, device{"nic." + n.Name, "net"})
 	}
 	return out
 }

@@ -243,12 +243,13 @@ func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
 	return out
 }
 
-// Device is one that has a slot: its name in the ownership tag, and how its slots are called.
-type Device struct{ name, family string }
+// device is what has a slot: name is its name in the ownership tag, family the name of its slots
+// without the number.
+type device struct{ name, family string }
 
 // slots assigns a slot to every device: those that have one keep it, the others take
 // the lowest free one. cfg is the guest that they are for, if there is one already.
-func slots(devices []Device, cfg view.Config, old map[string]string) map[string]string {
+func slots(devices []device, cfg view.Config, old map[string]string) map[string]string {
 	out, used := map[string]string{}, map[string]bool{}
 	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
 		for key := range c {
@@ -269,14 +270,12 @@ func slots(devices []Device, cfg view.Config, old map[string]string) map[string]
 	return out
 }
 
-// CloneSlots are the slots that a copy has from its template: its root disk and, in their
-// order, its cards, be they there or not.
-func CloneSlots(devices []Device, root string) map[string]string {
+// CloneSlots are the slots that a clone has from its template: root is that of its root disk, and
+// the network cards follow in their order, whether the template has that many or not.
+func CloneSlots(want Target, root string) map[string]string {
 	out := map[string]string{"disk.root": root}
-	for _, d := range devices {
-		if d.family == "net" {
-			out[d.name] = fmt.Sprintf("net%d", len(out)-1)
-		}
+	for i, p := range want.Ports() {
+		out["nic."+p.Name] = fmt.Sprintf("net%d", i)
 	}
 	return out
 }

@@ -105,7 +105,7 @@ func Needs(g Target, n *rights.Needs) {
 		n.Disk(d.Storage, pick(c.LXC, "rootdir", "images"), d.Size, "disk."+d.Name, "disk "+d.Name)
 	}
 	for _, p := range g.Ports() {
-		n.Card(p.bridge, p.vlan, p.trunks, "nic."+p.Name)
+		n.Card(p.Bridge, p.VLAN, p.Trunks, "nic."+p.Name)
 	}
 	if r := g.Resolved(); r.TemplateMade {
 		n.Guest("VM.Clone", "template", "cloning template "+c.Template)

@@ -39,11 +39,11 @@ func (n NIC) members() map[string]string {
 	}
 }
 
-// Card writes a nic's property string. What the old one holds without an attribute for
-// it is kept, first of all the MAC address that PVE made up: without it every write
-// would invent a new one. So is the text of what does not change in meaning, since PVE
-// takes queues=0 and no queues for two different cards.
-func Card(old string, n NIC) string {
+// Text is the value of the card's key. What old, the present value, has without an attribute for
+// it is kept, above all the MAC address that PVE made up: without it every write would make up
+// another one. Members whose meaning does not change keep their text, since PVE takes queues=0
+// and no queues for two different cards.
+func (n NIC) Text(old string) string {
 	p := property.Parse(old)
 	model, mac := property.CardModel(p)
 	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {

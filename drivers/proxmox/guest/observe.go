@@ -10,9 +10,19 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Named is what the specs of all kinds of guests tell of themselves.
-type Named interface {
-	GuestName() string // as PVE shows it
+// NameOf is the name by which PVE shows the guest of a resource: a VM, a container, or a template
+// that is made here.
+func NameOf(r *model.Resource) string {
+	switch s := r.Spec.(type) {
+	case *VM:
+		return s.Name
+	case *CT:
+		return s.Hostname
+	case *template.Template:
+		return s.Tag.Node
+	default:
+		return ""
+	}
 }
 
 // FromConfig reads a proven guest back into the form of its kind.

@@ -12,9 +12,9 @@ import (
 
 // Port is a network card of a guest, by what it is plugged into.
 type Port struct {
-	Name, bridge, mac, ip, ip6 string
-	vlan                       int
-	trunks                     []string
+	Name, Bridge, MAC, IP, IP6 string
+	VLAN                       int
+	Trunks                     []string
 }
 
 func (p Port) label() string { return p.Name }
@@ -41,13 +41,13 @@ func claims(ports []Port) []model.Claim {
 	var out []model.Claim
 	for _, p := range ports {
 		path, on := "nic."+p.Name, p.network()
-		if p.mac != "" {
-			out = append(out, model.Claim{What: "MAC address", Value: p.mac, Path: path + ".mac", On: on})
+		if p.MAC != "" {
+			out = append(out, model.Claim{What: "MAC address", Value: p.MAC, Path: path + ".mac", On: on})
 		}
-		if ip, err := netip.ParsePrefix(p.ip); err == nil {
+		if ip, err := netip.ParsePrefix(p.IP); err == nil {
 			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip", On: on})
 		}
-		if ip, err := netip.ParsePrefix(p.ip6); err == nil {
+		if ip, err := netip.ParsePrefix(p.IP6); err == nil {
 			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip6", On: on})
 		}
 	}
@@ -56,10 +56,10 @@ func claims(ports []Port) []model.Claim {
 
 // network names what a card is plugged into.
 func (p Port) network() string {
-	if p.vlan == 0 {
-		return p.bridge
+	if p.VLAN == 0 {
+		return p.Bridge
 	}
-	return fmt.Sprintf("%s, VLAN %d", p.bridge, p.vlan)
+	return fmt.Sprintf("%s, VLAN %d", p.Bridge, p.VLAN)
 }
 
 // NeedsMore is as Target has it. The options of a VM may ask for volumes, too.
@@ -89,6 +89,6 @@ func guestNeedsMore(want Target, have State) bool {
 	has := have.Ports()
 	return slices.ContainsFunc(want.Ports(), func(w Port) bool {
 		h, there := Find(has, w.Name)
-		return !there || w.bridge != h.bridge || w.mac != "" && !strings.EqualFold(w.mac, h.mac)
+		return !there || w.Bridge != h.Bridge || w.MAC != "" && !strings.EqualFold(w.MAC, h.MAC)
 	})
 }

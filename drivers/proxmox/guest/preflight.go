@@ -15,7 +15,7 @@ func PreflightFacts(r, have *model.Resource) (preflight.Facts, bool) {
 	}
 	var f preflight.Facts
 	for _, p := range s.Ports() {
-		f.Cards = append(f.Cards, preflight.Card{Name: p.Name, Bridge: p.bridge, MAC: p.mac})
+		f.Cards = append(f.Cards, preflight.Card{Name: p.Name, Bridge: p.Bridge, MAC: p.MAC})
 	}
 	if o, observed := r.Private.(*Observation); observed {
 		for key, val := range o.Config.Now {

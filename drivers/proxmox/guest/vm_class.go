@@ -93,7 +93,7 @@ func (v VMState) plugNIC(w VMTarget, name string) model.Class {
 	n, wanted := Find(w.NICs, name)
 	slot := v.Tag.Slots["nic."+name]
 	now, then := v.Config.Now[slot], v.Config.Next[slot]
-	if v.hotplugs("network") || wanted && now != "" && then != "" && !replugged(now, Card(then, n)) {
+	if v.hotplugs("network") || wanted && now != "" && then != "" && !replugged(now, n.Text(then)) {
 		return model.ClassHot
 	}
 	return model.ClassRestart

@@ -51,17 +51,17 @@ func (d Disk) Order(slot string) string {
 
 // Slots is as Target has it. No disk gets a slot that the files give to a CD drive.
 func (v VMTarget) Slots(cfg view.Config, old map[string]string) map[string]string {
-	return slots(v.Devices(), v.withCDs(cfg), old)
+	return slots(v.devices(), v.withCDs(cfg), old)
 }
 
-// Devices are what has a slot.
-func (v *VM) Devices() []Device {
-	var out []Device
+// devices are what has a slot.
+func (v *VM) devices() []device {
+	var out []device
 	for _, d := range v.Disks {
-		out = append(out, Device{"disk." + d.Name, cmp.Or(d.Bus, "scsi")})
+		out = append(out, device{"disk." + d.Name, cmp.Or(d.Bus, "scsi")})
 	}
 	for _, n := range v.NICs {
-		out = append(out, Device{"nic." + n.Name, "net"})
+		out = append(out, device{"nic." + n.Name, "net"})
 	}
 	return out
 }

@@ -134,7 +134,7 @@ func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
 // none.
 func (j *classifier) duplicate(r *model.Resource) string {
 	for _, g := range j.unread {
-		if (g.Name == r.Addr.Name || g.Name == r.Spec.(guest.Named).GuestName()) && g.Kind() == view.GuestKind(r.Addr) {
+		if (g.Name == r.Addr.Name || g.Name == guest.NameOf(r)) && g.Kind() == view.GuestKind(r.Addr) {
 			return g.Ref().String()
 		}
 	}
@@ -175,7 +175,7 @@ func (j *classifier) close() {
 		var who []string
 		for _, r := range rs {
 			j.out.Unmanaged = append(j.out.Unmanaged, model.Unmanaged{
-				VMID: r.Guest.VMID, Name: r.Spec.(guest.Named).GuestName(), Kind: view.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
+				VMID: r.Guest.VMID, Name: guest.NameOf(r), Kind: view.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
 				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
 			})

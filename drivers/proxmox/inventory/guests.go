@@ -212,7 +212,7 @@ func wantedGuests(w *model.Want) wanted {
 			continue
 		}
 		out.names[cmp.Or(r.Node, addr.Name)] = addr
-		out.names[r.Spec.(guest.Named).GuestName()] = addr // a container's host name may be another
+		out.names[guest.NameOf(r)] = addr // a container's host name may be another
 		if r.Guest.VMID != 0 {
 			out.vmids[r.Guest.VMID] = addr
 		}

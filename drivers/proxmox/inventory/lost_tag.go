@@ -37,7 +37,7 @@ func (j *classifier) lostTag(at view.GuestRef, cfg view.Config, addr model.Addre
 // identity, or disks and nics in other slots than those that are given to a new guest.
 func (j *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
 	w := j.want.State[addr]
-	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != w.Spec.(guest.Named).GuestName() {
+	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != guest.NameOf(w) {
 		return ""
 	}
 	want := guest.TargetOf(w)

@@ -99,7 +99,7 @@ func absent(f model.Unmanaged, want *model.Want, have model.State, by []creation
 				continue
 			}
 		case !w.Guest.MayDraw(f.VMID),
-			f.Name != "" && f.Name != addr.Name && f.Name != w.Spec.(guest.Named).GuestName(),
+			f.Name != "" && f.Name != addr.Name && f.Name != guest.NameOf(w),
 			len(by) > 0 && !slices.ContainsFunc(by, func(c creation) bool { return c.makes(w) }):
 			continue
 		}

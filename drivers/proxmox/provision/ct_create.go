@@ -119,7 +119,7 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		return err
 	}
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
-		m.Slots = guest.CloneSlots(want.Devices(), "rootfs")
+		m.Slots = guest.CloneSlots(want, "rootfs")
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
 	w := writing{set: ctParams(want.CT, &m, cfg), gone: map[string]bool{}}

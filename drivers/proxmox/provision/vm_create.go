@@ -124,14 +124,14 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		return err
 	}
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
-		m.Slots = guest.CloneSlots(want.Devices(), guest.BootDisk(cfg.Next))
+		m.Slots = guest.CloneSlots(want, guest.BootDisk(cfg.Next))
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
 	w := writing{set: vmParams(want.VM, m), gone: map[string]bool{}}
 	w.strip(cfg, guest.VMAttributes().Settings(want.VM))
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
-			w.set[slot] = guest.Card(cfg.Next[slot], n)
+			w.set[slot] = n.Text(cfg.Next[slot])
 		}
 	}
 	for key, val := range w.set {
@@ -155,7 +155,7 @@ func vmParams(v *guest.VM, m owner.Tag) api.Params {
 	p["description"], p["smbios1"] = owner.Describe(v.Description, m), "uuid="+m.UUID
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]
-		p[slot] = guest.Card("", n)
+		p[slot] = n.Text("")
 		if ip := n.IPConfig(""); ip != "" {
 			p[guest.IPConfigKey(slot)] = ip
 		}

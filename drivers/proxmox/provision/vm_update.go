@@ -163,5 +163,5 @@ func (c *vmChange) nic(name, attr string) {
 		c.text(key, n.IPConfig(c.have.Config.Next[key]))
 		return
 	}
-	c.set[slot] = guest.Card(c.have.Config.Current(slot), n)
+	c.set[slot] = n.Text(c.have.Config.Current(slot))
 }

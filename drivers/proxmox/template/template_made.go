@@ -71,11 +71,6 @@ func Observed(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
 	}
 }
 
-// GuestName is the name of the machine that is the template.
-func (t *Template) GuestName() string { return t.Tag.Node }
-
-// pending: nothing of a template waits, since none ever runs.
-
 // Unfinished reports whether it is a machine that was not converted yet.
 func (t *Template) Unfinished() bool { return strings.HasSuffix(t.Made, notConverted) }
 
