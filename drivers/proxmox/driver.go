@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inside"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -93,7 +92,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	for _, p := range parts {
 		merge(&all, p)
 	}
-	if err := preflight.Problems(ctx, kindsByName(), guest.PreflightFacts, obs, &all); err != nil {
+	if err := preflight.Problems(ctx, kindsByName(), guestFacts, obs, &all); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })

@@ -3,10 +3,7 @@ package guest
 import (
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -60,35 +57,4 @@ func (p Port) network() string {
 		return p.Bridge
 	}
 	return fmt.Sprintf("%s, VLAN %d", p.Bridge, p.VLAN)
-}
-
-// NeedsMore is as Target has it. The options of a VM may ask for volumes, too.
-func (v VMTarget) NeedsMore(other State) bool {
-	have := other.(VMState)
-	return len(v.newMedia(have.Config.Next)) > 0 || guestNeedsMore(v, have) ||
-		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
-			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.Config.Next[key])
-		})
-}
-
-// NeedsMore is as Target has it.
-func (c CTTarget) NeedsMore(have State) bool { return guestNeedsMore(c, have) }
-
-// guestNeedsMore reports whether a guest is to start, a disk to lie where it does not, or a
-// card to be plugged in, or addressed, as it is not.
-func guestNeedsMore(want Target, have State) bool {
-	if want.Common().Power == "running" && have.Common().Power != "running" {
-		return true
-	}
-	for _, w := range want.Volumes().List {
-		h, there := Find(have.Volumes().List, w.Name)
-		if !there || w.Storage != "" && w.Storage != h.Storage {
-			return true
-		}
-	}
-	has := have.Ports()
-	return slices.ContainsFunc(want.Ports(), func(w Port) bool {
-		h, there := Find(has, w.Name)
-		return !there || w.Bridge != h.Bridge || w.MAC != "" && !strings.EqualFold(w.MAC, h.MAC)
-	})
 }

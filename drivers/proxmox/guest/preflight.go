@@ -1,51 +1,52 @@
 package guest
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/preflight"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// PreflightFacts are what package preflight needs to know of a guest.
-func PreflightFacts(r, have *model.Resource) (preflight.Facts, bool) {
-	s, ok := r.Spec.(spec)
-	if !ok {
-		return preflight.Facts{}, false
-	}
-	var f preflight.Facts
-	for _, p := range s.Ports() {
-		f.Cards = append(f.Cards, preflight.Card{Name: p.Name, Bridge: p.Bridge, MAC: p.MAC})
-	}
-	if o, observed := r.Private.(*Observation); observed {
-		for key, val := range o.Config.Now {
-			if property.IsNet(key) {
-				f.BridgesInUse = append(f.BridgesInUse, property.Parse(val).Values["bridge"])
-			}
-		}
-		return f, true
-	}
-	want := TargetOf(r)
-	f.MustRun = want.Common().Power == "running"
-	if v, ok := want.(VMTarget); ok {
-		had := map[string]string{}
-		if have != nil {
-			if h, ok := StateOf(have).(VMState); ok {
-				had = h.Config.Next
-			}
-		}
-		f.NewMedia = v.newMedia(had)
-	}
-	return f, true
-}
-
-// newMedia are the images that the CD drives are to get; had is the configuration so far.
-func (v VMTarget) newMedia(had map[string]string) []preflight.Medium {
-	var out []preflight.Medium
+// NewMedia are the slots of the CD drives that are to get an image which is not in them in
+// present, the configuration so far.
+func (v VMTarget) NewMedia(present map[string]string) []string {
+	var out []string
 	for _, slot := range v.CDSlots() {
-		if volid := property.VolumeOf(v.Options[slot]); volid != drives.EmptyMedium && volid != property.VolumeOf(had[slot]) {
-			out = append(out, preflight.Medium{Slot: slot, Volume: volid})
+		if volume := property.VolumeOf(v.Options[slot]); volume != drives.EmptyMedium && volume != property.VolumeOf(present[slot]) {
+			out = append(out, slot)
 		}
 	}
 	return out
+}
+
+// NeedsMore implements Target. Options of a VM may need volumes, too.
+func (v VMTarget) NeedsMore(other State) bool {
+	have := other.(VMState)
+	return len(v.NewMedia(have.Config.Next)) > 0 || guestNeedsMore(v, have) ||
+		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
+			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.Config.Next[key])
+		})
+}
+
+// NeedsMore implements Target.
+func (c CTTarget) NeedsMore(have State) bool { return guestNeedsMore(c, have) }
+
+// guestNeedsMore reports whether a guest is to be started, a disk is to be on a storage where it is
+// not, or a card is to be plugged into a bridge, or to have an address, that it does not have.
+func guestNeedsMore(want Target, have State) bool {
+	if want.Common().Power == "running" && have.Common().Power != "running" {
+		return true
+	}
+	for _, w := range want.Volumes().List {
+		h, there := Find(have.Volumes().List, w.Name)
+		if !there || w.Storage != "" && w.Storage != h.Storage {
+			return true
+		}
+	}
+	has := have.Ports()
+	return slices.ContainsFunc(want.Ports(), func(w Port) bool {
+		h, there := Find(has, w.Name)
+		return !there || w.Bridge != h.Bridge || w.MAC != "" && !strings.EqualFold(w.MAC, h.MAC)
+	})
 }
