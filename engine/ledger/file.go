@@ -9,51 +9,16 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
 const (
-	halfWritten = ".new-" // how names of files begin that are not whole yet
-	// abandoned is the age at which such a file has no writer any more.
+	// abandoned is the age at which a file that is not whole yet has no writer any more.
 	abandoned = time.Minute
 	// longest bounds what is read of one file; the receipt of 10,000 steps has some 10 MB.
 	longest = 64 << 20
 )
-
-// put makes the contents of a file b, whole or not at all, also if the machine
-// loses its power meanwhile: it is written beside its place, and moved there when
-// it is on the disk.
-func put(name string, b []byte) (err error) {
-	dir := filepath.Dir(name)
-	f, err := os.CreateTemp(dir, halfWritten) // with mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignoreAbsent(os.Remove(f.Name())))
-		}
-	}()
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), name); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir makes the names in a folder last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
 
 // get reads a file that somebody else may have filled.
 func get(name string) ([]byte, error) {
@@ -85,7 +50,7 @@ func sweep(dir string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), halfWritten) || !e.Type().IsRegular() {
+		if !strings.HasPrefix(e.Name(), durable.Unfinished) || !e.Type().IsRegular() {
 			continue
 		}
 		info, err := e.Info()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
 const (
@@ -48,7 +49,7 @@ func (l *Ledger) Write(r Receipt) (Receipt, error) {
 	if err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)
 	}
-	if err := put(l.file(r.ID), append(b, '\n')); err != nil {
+	if err := durable.Replace(l.file(r.ID), append(b, '\n')); err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)
 	}
 	l.usual.learn(l, append(ids, r.ID))

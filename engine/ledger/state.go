@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
 )
 
 const stateVersion = 1
@@ -74,7 +76,7 @@ func (l *Ledger) SetState(s State) error {
 	}
 	l.write.Lock()
 	defer l.write.Unlock()
-	if err := errors.Join(l.setAside(), put(l.stateFile(), append(b, '\n'))); err != nil {
+	if err := errors.Join(l.setAside(), durable.Replace(l.stateFile(), append(b, '\n'))); err != nil {
 		return fmt.Errorf("keep state: %w", err)
 	}
 	return nil

@@ -37,7 +37,8 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{pkg: "engine/source/checkout", may: []string{"engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
-	{pkg: "engine/ledger", may: []string{"engine/diag"}},
+	{pkg: "engine/durable"},
+	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
 	{pkg: "engine/guest"},                                      // the way into a guest; drivers give it
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
