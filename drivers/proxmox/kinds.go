@@ -70,7 +70,7 @@ func guestKindOf[S any](schema model.Kind) kind.Of[S] {
 		Update: func(ctx context.Context, h *kind.Host, s plan.Step, _, _ *S) error {
 			return provision.Update(ctx, h, s)
 		},
-		Before:     provision.Undisturbed,
+		Before:     provision.AwaitOwnTasks,
 		Remove:     removal.Guest,
 		Privileges: func(_ *S, n *rights.Needs) { guest.Needs(guest.TargetOf(n.From), n) },
 		More:       func(want, have *model.Resource) bool { return guest.TargetOf(want).NeedsMore(guest.StateOf(have)) },

@@ -23,59 +23,59 @@ import (
 // guest never enters the State that is compared, so no step can concern it. Of two guests
 // that carry the same identity neither does.
 type classifier struct {
-	id     owner.Identity
-	want   *model.Want
-	wanted wanted
-	out    *model.Observed
-	unread []view.Listed // may be ours, and could not be read
-	proven map[model.Address][]*model.Resource
-	view   *view.View      // what the cluster's list says
-	names  map[string]bool // of guests that carry an ownership tag of our site: what they go by, and what the ownership tag says
+	id       owner.Identity
+	want     *model.Want
+	wanted   wanted
+	out      *model.Observed
+	unread   []view.Listed // may be ours, and could not be read
+	verified map[model.Address][]*model.Resource
+	view     *view.View      // what the cluster's list says
+	names    map[string]bool // of guests that carry an ownership tag of our site: what they go by, and what the ownership tag says
 }
 
-// all classifies guests by what was read of them.
-func (j *classifier) all(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
+// addAll classifies guests by what was read of them.
+func (c *classifier) addAll(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
 	for _, g := range guests {
 		a := read[g.Ref()]
 		if a.Err == nil {
-			j.guest(g, a.Config)
+			c.add(g, a.Config)
 			continue
 		}
-		j.unread = append(j.unread, g)
-		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.Err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: j.wanted.nameOf(g), Denied: api.IsDenied(a.Err)})
+		c.unread = append(c.unread, g)
+		c.out.Unknown = append(c.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.Err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: c.wanted.nameOf(g), Denied: api.IsDenied(a.Err)})
 	}
 }
 
-// passOver lists a guest as foreign that nothing makes worth reading.
-func (j *classifier) passOver(g view.Listed) {
+// addUnread lists a guest as foreign that nothing makes worth reading.
+func (c *classifier) addUnread(g view.Listed) {
 	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
-	if claims := j.wanted.vmids[g.VMID]; claims != (model.Address{}) {
+	if claims := c.wanted.vmids[g.VMID]; claims != (model.Address{}) {
 		f.Claims = claims
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
 	}
-	j.out.Unmanaged = append(j.out.Unmanaged, f)
+	c.out.Unmanaged = append(c.out.Unmanaged, f)
 }
 
-func (j *classifier) guest(g view.Listed, cfg view.Config) {
+func (c *classifier) add(g view.Listed, cfg view.Config) {
 	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
 		name = g.Name
 	}
 	notes, m, found := owner.ParseDescription(cfg.Description())
-	ok, why, claims := j.id.Verify(m, found, g.Ref(), cfg)
-	if found && m.Site == j.id.Site {
-		j.names[m.Node], j.names[name] = true, true
+	ok, why, claims := c.id.Verify(m, found, g.Ref(), cfg)
+	if found && m.Site == c.id.Site {
+		c.names[m.Node], c.names[name] = true, true
 	}
 	lock := cfg.Now["lock"]
 	if ok && cfg.Now["template"] == "1" && m.Type != owner.TemplateType {
-		j.out.Unmanaged = append(j.out.Unmanaged, converted(g, name, m.Addr()))
+		c.out.Unmanaged = append(c.out.Unmanaged, convertedByHand(g, name, m.Addr()))
 		return
 	}
 	if ok && lock != "create" && lock != "clone" {
 		r := guest.FromConfig(g, cfg, notes, m)
-		r.Guest.RemovalNote = removal.Note(j.want.Host, m, cfg)
+		r.Guest.RemovalNote = removal.Note(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
-		j.proven[m.Addr()] = append(j.proven[m.Addr()], r)
+		c.verified[m.Addr()] = append(c.verified[m.Addr()], r)
 		return
 	}
 	f := model.Unmanaged{VMID: g.VMID, Name: name, Kind: g.Kind(), Why: why, Node: g.Node, Claims: claims}
@@ -84,25 +84,25 @@ func (j *classifier) guest(g view.Listed, cfg view.Config) {
 	case lock == "create" || lock == "clone":
 		f.Unfinished = true
 		f.Why = "unfinished: its configuration is locked by a " + lock + " that runs or died"
-		f.Claims = cmp.Or(claims, j.wanted.vmids[g.VMID])
+		f.Claims = cmp.Or(claims, c.wanted.vmids[g.VMID])
 		f.Fix = "if no task works on it any more: " + g.Ref().Rescue()
 	case claims != (model.Address{}):
 		f.Fix = "remove the ownership tag from the description of the copy, or the copy itself"
-	case found && !m.Readable() && (m.Site == "" || m.Site == j.id.Site): // ours before somebody, or a newer version, wrote in it
-		f.Claims = cmp.Or(j.wanted.names[m.Node], j.wanted.names[name], j.wanted.vmids[g.VMID])
+	case found && !m.Readable() && (m.Site == "" || m.Site == c.id.Site): // ours before somebody, or a newer version, wrote in it
+		f.Claims = cmp.Or(c.wanted.names[m.Node], c.wanted.names[name], c.wanted.vmids[g.VMID])
 		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
-	case j.wanted.vmids[g.VMID] != (model.Address{}):
-		f.Claims = j.wanted.vmids[g.VMID]
+	case c.wanted.vmids[g.VMID] != (model.Address{}):
+		f.Claims = c.wanted.vmids[g.VMID]
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
 		if !found {
-			f.Fix = j.lostTag(g.Ref(), cfg, f.Claims, f.Fix)
+			f.Fix = c.lostTagFix(g.Ref(), cfg, f.Claims, f.Fix)
 		}
-	case j.wanted.names[name] != (model.Address{}) && !found:
-		f.Claims = j.wanted.names[name]
+	case c.wanted.names[name] != (model.Address{}) && !found:
+		f.Claims = c.wanted.names[name]
 		f.Why = "no ownership tag, but the name of " + f.Claims.String()
-		f.Fix = j.lostTag(g.Ref(), cfg, f.Claims, "rename one of the two")
+		f.Fix = c.lostTagFix(g.Ref(), cfg, f.Claims, "rename one of the two")
 	}
-	j.out.Unmanaged = append(j.out.Unmanaged, f)
+	c.out.Unmanaged = append(c.out.Unmanaged, f)
 }
 
 // renumbered reports that a guest did not get its VMID from us, as one does not whose backup was
@@ -129,11 +129,11 @@ func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
 	}
 }
 
-// duplicate names a guest that could not be read and has the name of one that proves to be
+// unreadDuplicate names a guest that could not be read and has the name of one that proves to be
 // ours, as a restored backup of it has, be it the name that somebody gave both; "" for
 // none.
-func (j *classifier) duplicate(r *model.Resource) string {
-	for _, g := range j.unread {
+func (c *classifier) unreadDuplicate(r *model.Resource) string {
+	for _, g := range c.unread {
 		if (g.Name == r.Addr.Name || g.Name == guest.NameOf(r)) && g.Kind() == view.GuestKind(r.Addr) {
 			return g.Ref().String()
 		}
@@ -141,74 +141,74 @@ func (j *classifier) duplicate(r *model.Resource) string {
 	return ""
 }
 
-func (j *classifier) close() {
-	for _, addr := range slices.SortedFunc(maps.Keys(j.proven), model.Address.Compare) {
-		rs := j.proven[addr]
-		if duplicate := j.duplicate(rs[0]); duplicate != "" && len(rs) == 1 { // or a restored backup would be started beside the original
+func (c *classifier) finish() {
+	for _, addr := range slices.SortedFunc(maps.Keys(c.verified), model.Address.Compare) {
+		rs := c.verified[addr]
+		if duplicate := c.unreadDuplicate(rs[0]); duplicate != "" && len(rs) == 1 { // or a restored backup would be started beside the original
 			g := rs[0].Guest
-			j.out.Unknown = append(j.out.Unknown, model.Unknown{
+			c.out.Unknown = append(c.out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
 				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: view.GuestKind(addr) == "ct"}, duplicate),
 			})
 			continue
 		}
 		if len(rs) == 1 {
-			j.out.State[addr] = rs[0]
-			j.leaveToHA(rs[0])
-			j.checkNode(rs[0])
+			c.out.State[addr] = rs[0]
+			c.deferToHA(rs[0])
+			c.checkNode(rs[0])
 			have := guest.StateOf(rs[0])
 			if have == nil {
 				continue
 			}
-			j.out.Pending = append(j.out.Pending, have.Pending(addr)...)
-			w := j.want.State[addr]
+			c.out.Pending = append(c.out.Pending, have.Pending(addr)...)
+			w := c.want.State[addr]
 			if w == nil {
 				continue
 			}
 			if want := guest.TargetOf(w); want != nil {
-				j.out.Undeclared = append(j.out.Undeclared, undeclaredOptions(addr, want.Common(), have)...)
-				j.out.Findings = append(j.out.Findings, want.IneffectiveChanges(w, have)...)
+				c.out.Undeclared = append(c.out.Undeclared, undeclaredOptions(addr, want.Common(), have)...)
+				c.out.Findings = append(c.out.Findings, want.IneffectiveChanges(w, have)...)
 			}
 			continue
 		}
 		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })
 		var who []string
 		for _, r := range rs {
-			j.out.Unmanaged = append(j.out.Unmanaged, model.Unmanaged{
+			c.out.Unmanaged = append(c.out.Unmanaged, model.Unmanaged{
 				VMID: r.Guest.VMID, Name: guest.NameOf(r), Kind: view.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
 				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
 			})
 			who = append(who, view.RefOf(r).String())
 		}
-		j.out.Findings = append(j.out.Findings, guest.Finding(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
+		c.out.Findings = append(c.out.Findings, guest.Finding(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
 	}
-	j.inTheirPool()
-	slices.SortFunc(j.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
+	c.checkPools()
+	slices.SortFunc(c.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
 }
 
-// inTheirPool says which guests are in another pool than the host names: they joined
+// checkPools says which guests are in another pool than the host names: they joined
 // theirs when they were made. To move them needs rights on both pools and the right to
 // give rights on the guest (pve-access-control, API2/Pool.pm), so it is left to people.
-func (j *classifier) inTheirPool() {
-	h := j.want.Host
+func (c *classifier) checkPools() {
+	h := c.want.Host
 	if h == nil || h.Pool == "" {
 		return
 	}
 	var who, ids []string
-	for _, addr := range slices.SortedFunc(maps.Keys(j.out.State), model.Address.Compare) {
-		g := j.out.State[addr].Guest
-		if w := j.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, j.view.Guests[g.VMID].Pool) {
+	for _, addr := range slices.SortedFunc(maps.Keys(c.out.State), model.Address.Compare) {
+		g := c.out.State[addr].Guest
+		if w := c.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, c.view.Guests[g.VMID].Pool) {
 			continue
 		}
-		who = append(who, fmt.Sprintf("%s (%s)", addr, j.view.Guests[g.VMID].Pool))
+		who = append(who, fmt.Sprintf("%s (%s)", addr, c.view.Guests[g.VMID].Pool))
 		ids = append(ids, strconv.Itoa(g.VMID))
 	}
 	if len(who) == 0 {
 		return
 	}
-	j.out.Findings = append(j.out.Findings, diag.Finding{
+	c.out.Findings = append(c.out.Findings, diag.Finding{
 		Severity: diag.Warning, Source: diag.FromGuard, Address: "host." + h.Name, At: h.At,
 		Summary: fmt.Sprintf("guests are not in pool %s, which host %s names, but in another: %s", h.Pool, h.Name, strings.Join(who, ", ")),
 		Detail: fmt.Sprintf("a guest joins the pool when it is made. To move them, on a node, before the old pool goes: pvesh set /pools/%s --allow-move 1 --vms %s",

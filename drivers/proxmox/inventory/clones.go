@@ -37,7 +37,7 @@ func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *mode
 		}
 		t.Unobservable = err
 		for at, a := range obs.Configs {
-			if standsOn(a.Config, t.DiskVolume) {
+			if isLinkedTo(a.Config, t.DiskVolume) {
 				ids = append(ids, at.VMID)
 			}
 		}
@@ -53,8 +53,8 @@ func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *mode
 	return nil
 }
 
-// standsOn reports whether a disk of a guest is a linked clone of a base volume, or will be after a restart.
-func standsOn(c view.Config, base string) bool {
+// isLinkedTo reports whether a disk of a guest is a linked clone of a base volume, or will be after a restart.
+func isLinkedTo(c view.Config, base string) bool {
 	if base == "" {
 		return false
 	}

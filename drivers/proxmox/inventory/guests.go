@@ -29,7 +29,7 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	// of the questions that follow, and so they close some that are open already.
 	var first []view.Listed
 	for _, id := range slices.Sorted(maps.Keys(obs.View.Guests)) {
-		if g := obs.View.Guests[id]; wanted.may(g) && obs.View.Nodes[g.Node] {
+		if g := obs.View.Guests[id]; wanted.mayBeManaged(g) && obs.View.Nodes[g.Node] {
 			first = append(first, g)
 		}
 	}
@@ -41,14 +41,14 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 		return out, err
 	}
 	out.Unknown = unknown
-	guests := unite(obs.View.Guests, fresh)
+	guests := mergeLists(obs.View.Guests, fresh)
 	obs.Guests = guests
 	var maybe, unread, rest []view.Listed
 	for _, id := range slices.Sorted(maps.Keys(guests)) {
 		g := guests[id]
 		out.Taken[id] = g.Kind() + " " + g.Name
 		switch {
-		case !wanted.may(g):
+		case !wanted.mayBeManaged(g):
 			rest = append(rest, g)
 		case !obs.View.Nodes[g.Node]:
 			unread = append(unread, g)
@@ -64,13 +64,13 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	if err := obs.ReadConfigs(ctx, later); err != nil {
 		return out, err
 	}
-	j := classifier{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
-	j.all(maybe, obs.Configs)
+	c := classifier{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, verified: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
+	c.addAll(maybe, obs.Configs)
 	// A guest that shares its name with one that carries our ownership tag may be its copy.
 	var namesakes []view.Listed
 	for _, g := range rest {
-		if !j.names[g.Name] || !obs.View.Nodes[g.Node] {
-			j.passOver(g)
+		if !c.names[g.Name] || !obs.View.Nodes[g.Node] {
+			c.addUnread(g)
 			continue
 		}
 		namesakes = append(namesakes, g)
@@ -78,12 +78,12 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	if err := obs.ReadConfigs(ctx, namesakes); err != nil {
 		return out, err
 	}
-	j.all(namesakes, obs.Configs)
-	j.close()
+	c.addAll(namesakes, obs.Configs)
+	c.finish()
 	// In this order: a state may change which power counts, and with it what a restart would
 	// be for; hidden and unfinished guests come after all that is ours.
 	for _, read := range []func(context.Context, *kind.Observation, *model.Observed) error{
-		d.findClones, d.findSeeds, d.watchLocks, d.watchPaused, d.spareRestarts, d.findSnapshots, d.findHidden, d.classifyUnfinished, d.findLeftVolumes,
+		d.findClones, d.findSeeds, d.findLocks, d.findPaused, d.skipUselessRestarts, d.findSnapshots, d.findHidden, d.classifyUnfinished, d.findLeftVolumes,
 	} {
 		if err := read(ctx, obs, &out); err != nil {
 			return out, err
@@ -109,7 +109,7 @@ func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]v
 			continue
 		}
 		asked = append(asked, &question{node: n})
-		if containers(obs, n) {
+		if mayHaveContainers(obs, n) {
 			asked = append(asked, &question{node: n, lxc: true})
 		}
 	}
@@ -160,8 +160,8 @@ func (d finder) readNode(ctx context.Context, node string, lxc bool) ([]view.Lis
 	return out, err
 }
 
-// containers reports whether a node holds containers, or shall.
-func containers(obs *kind.Observation, node string) bool {
+// mayHaveContainers reports whether a node holds containers, or shall.
+func mayHaveContainers(obs *kind.Observation, node string) bool {
 	for _, g := range obs.View.Guests {
 		if g.LXC && g.Node == node {
 			return true
@@ -175,9 +175,9 @@ func containers(obs *kind.Observation, node string) bool {
 	return false
 }
 
-// unite joins the cluster's list with the nodes' own: whatever either shows
+// mergeLists joins the cluster's list with the nodes' own: whatever either shows
 // exists, and the nodes know name and power better.
-func unite(cluster, nodes map[int]view.Listed) map[int]view.Listed {
+func mergeLists(cluster, nodes map[int]view.Listed) map[int]view.Listed {
 	out := make(map[int]view.Listed, len(cluster))
 	maps.Copy(out, cluster)
 	for id, g := range nodes {
@@ -225,9 +225,9 @@ func wantedGuests(w *model.Want) wanted {
 	return out
 }
 
-// may reports whether a guest could be ours: by tag, by a name or VMID that is
+// mayBeManaged reports whether a guest could be ours: by tag, by a name or VMID that is
 // wanted, by a VMID where ours live, or because nothing is known of it yet.
-func (w wanted) may(g view.Listed) bool {
+func (w wanted) mayBeManaged(g view.Listed) bool {
 	if slices.Contains(g.Tags, owner.PVETag) || g.Name == "" {
 		return true
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// haAims says to which power the HA manager is bringing a guest that has another one
+// haTarget says to which power the HA manager is bringing a guest that has another one
 // now: true for running. Its states are those of its own status, and may be ten
 // seconds old (PVE/HA/Manager.pm).
-func haAims(g *model.Guest) (running, moving bool) {
+func haTarget(g *model.Guest) (running, moving bool) {
 	switch {
 	case g.HA == "" || g.HA == "ignored" || g.HA == "stopped" || g.HA == "disabled":
 		return false, false
@@ -26,18 +26,18 @@ func haAims(g *model.Guest) (running, moving bool) {
 	}
 }
 
-// leaveToHA counts a guest that the HA manager is just bringing to where the files
+// deferToHA counts a guest that the HA manager is just bringing to where the files
 // want it as there already, and says so: a start beside the manager's own would be a
 // fight. Where the files want something else, what runs now is what counts, and the
 // step goes through the manager.
-func (j *classifier) leaveToHA(r *model.Resource) {
-	running, moving := haAims(r.Guest)
+func (c *classifier) deferToHA(r *model.Resource) {
+	running, moving := haTarget(r.Guest)
 	aim := "stopped"
 	if running {
 		aim = "running"
 	}
 	have := guest.StateOf(r)
-	w := j.want.State[r.Addr]
+	w := c.want.State[r.Addr]
 	if have == nil || !moving || w == nil {
 		return
 	}
@@ -48,36 +48,36 @@ func (j *classifier) leaveToHA(r *model.Resource) {
 	at := view.RefOf(r)
 	switch {
 	case r.Guest.HA == "error": // a start would be refused, so no step claims to do it
-		j.warn(r.Addr, fmt.Sprintf("%s does not run", r.Addr), power.HAError(at))
+		c.warn(r.Addr, fmt.Sprintf("%s does not run", r.Addr), power.HAError(at))
 	case running:
-		j.warn(r.Addr, fmt.Sprintf("%s does not run: that is left to the HA manager, which has it (state %s)", r.Addr, r.Guest.HA),
+		c.warn(r.Addr, fmt.Sprintf("%s does not run: that is left to the HA manager, which has it (state %s)", r.Addr, r.Guest.HA),
 			"if it stays so, `ha-manager status` on a node shows why")
 	default:
-		j.warn(r.Addr, fmt.Sprintf("%s still runs: that is left to the HA manager, which is stopping it", r.Addr),
+		c.warn(r.Addr, fmt.Sprintf("%s still runs: that is left to the HA manager, which is stopping it", r.Addr),
 			"if it stays so, `ha-manager status` on a node shows why")
 	}
 }
 
 // checkNode warns of a guest that stands on a node of the cluster which the host
 // does not name. It stays ours and stays there: nothing is moved by itself.
-func (j *classifier) checkNode(r *model.Resource) {
-	h := j.want.Host
+func (c *classifier) checkNode(r *model.Resource) {
+	h := c.want.Host
 	if h == nil {
 		return
 	}
 	if nodes := h.AllNodes(); !slices.Contains(nodes, r.Guest.Node) {
-		j.warn(r.Addr, fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", r.Addr, r.Guest.Node, h.Name, strings.Join(nodes, ", ")),
+		c.warn(r.Addr, fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", r.Addr, r.Guest.Node, h.Name, strings.Join(nodes, ", ")),
 			"add the node to nodes of the host, or migrate the guest back")
 	}
 }
 
-func (j *classifier) warn(addr model.Address, summary, detail string) {
-	j.out.Findings = append(j.out.Findings, guest.Finding(diag.Warning, addr, summary, detail))
+func (c *classifier) warn(addr model.Address, summary, detail string) {
+	c.out.Findings = append(c.out.Findings, guest.Finding(diag.Warning, addr, summary, detail))
 }
 
-// converted is a guest of ours that somebody made a template: it cannot be made a
+// convertedByHand is a guest of ours that somebody made a template: it cannot be made a
 // machine again, and copies may live on its disks.
-func converted(g view.Listed, name string, addr model.Address) model.Unmanaged {
+func convertedByHand(g view.Listed, name string, addr model.Address) model.Unmanaged {
 	return model.Unmanaged{
 		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,
 		Why: "was " + addr.String() + " until somebody converted it to a template",

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// hiddenBeyond is how far above the highest VMID that is seen a hidden guest is looked for.
-	hiddenBeyond = 32
-	// hiddenMost bounds the questions of one pass.
-	hiddenMost = 256
+	// hiddenReach is how far above the highest VMID that is seen a hidden guest is looked for.
+	hiddenReach = 32
+	// maxQuestions bounds the questions of one pass.
+	maxQuestions = 256
 )
 
 // findHidden looks for guests that the token may not see, where something is about
@@ -93,14 +93,14 @@ func candidates(w *model.Want, out *model.Observed) (may map[int][]model.Address
 		}
 		for _, rg := range ranges {
 			last := rg.To
-			if rg.To-rg.From >= hiddenMost {
-				last = min(rg.To, max(highest, rg.From)+hiddenBeyond)
+			if rg.To-rg.From >= maxQuestions {
+				last = min(rg.To, max(highest, rg.From)+hiddenReach)
 			}
 			for id := rg.From; id <= last; id++ {
 				if out.Taken[id] == "" && !slices.Contains(may[id], addr) {
 					may[id] = append(may[id], addr)
 				}
-				if len(may) > hiddenMost {
+				if len(may) > maxQuestions {
 					return nil, false
 				}
 			}

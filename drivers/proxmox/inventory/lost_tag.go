@@ -15,18 +15,18 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// lostTag says what to do about a guest without an ownership tag that has the VMID, or
+// lostTagFix says what to do about a guest without an ownership tag that has the VMID, or
 // the name, of a wanted one: first how to put the tag back if it was lost, then what to do
 // with a guest that is another one. Snapshots do not help: PVE keeps the description of a
 // guest in none of them (pve-guest-common, AbstractConfig.pm, __snapshot_copy_config).
 // otherwise is what to do if it is another guest.
-func (j *classifier) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
+func (c *classifier) lostTagFix(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
 	if view.GuestKind(addr) != at.Kind() {
 		return "it is not " + addr.String() + ": " + otherwise
 	}
 	where := fmt.Sprintf("if it is %s and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`%s set %d --description` would replace all other lines)",
 		addr, at.Tool(), at.VMID)
-	if line := j.tagLine(at, cfg, addr); line != "" {
+	if line := c.tagLine(at, cfg, addr); line != "" {
 		return where + ":\n" + line + "\nthis line hands the guest over: check the next plan before you apply it\nif it is another guest: " + otherwise
 	}
 	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or a new one (docs/troubleshooting.md, \"A lost ownership tag\")\nif it is another guest: " + otherwise
@@ -35,8 +35,8 @@ func (j *classifier) lostTag(at view.GuestRef, cfg view.Config, addr model.Addre
 // tagLine is the ownership tag that a guest would have if it were the wanted one: with the
 // identity that it has now. It is "" where too little speaks for that: another name, no
 // identity, or disks and nics in other slots than those that are given to a new guest.
-func (j *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
-	w := j.want.State[addr]
+func (c *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
+	w := c.want.State[addr]
 	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != guest.NameOf(w) {
 		return ""
 	}
@@ -44,10 +44,10 @@ func (j *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Addre
 	if v, isVM := w.Spec.(*guest.VM); want == nil || isVM && v.Clone == template.Linked {
 		return ""
 	}
-	c := want.Common()
+	common := want.Common()
 	m := want.Resolved().OwnerTag
-	m.Slots, m.Options = want.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(c.Options))
-	if ports := want.Ports(); !c.LXC {
+	m.Slots, m.Options = want.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(common.Options))
+	if ports := want.Ports(); !common.LXC {
 		m.UUID = owner.UUID(cfg.Next["smbios1"])
 	} else if len(ports) > 0 {
 		m.MAC = property.Value(cfg.Next[m.Slots["nic."+ports[0].Name]], "hwaddr")
@@ -55,7 +55,7 @@ func (j *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Addre
 	if m.Provisional() || !slotsFit(m.Slots, cfg.Next) {
 		return ""
 	}
-	m.Owner, m.CreationVMID = j.id.Owner, at.VMID
+	m.Owner, m.CreationVMID = c.id.Owner, at.VMID
 	return m.Line()
 }
 

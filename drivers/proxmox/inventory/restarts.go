@@ -21,14 +21,14 @@ import (
 const (
 	// restartPause is how long a guest is left alone after a restart that failed.
 	restartPause = time.Hour
-	// restartMost is how many restarts within that time may have left something waiting.
-	restartMost = 3
+	// maxRestarts is how many restarts within that time may have left something waiting.
+	maxRestarts = 3
 )
 
-// spareRestarts takes the restart out of what is planned for a guest on which it was
+// skipUselessRestarts takes the restart out of what is planned for a guest on which it was
 // of no use, and says so. What waits stays listed as pending. Only guests that wait
 // for a restart which the files allow cost a request.
-func (d finder) spareRestarts(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+func (d finder) skipUselessRestarts(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		have, w := out.State[addr], obs.Want.State[addr]
 		if w == nil || have.Guest == nil {
@@ -39,7 +39,7 @@ func (d finder) spareRestarts(ctx context.Context, obs *kind.Observation, out *m
 			continue
 		}
 		at := view.RefOf(have)
-		why, err := d.restartedInVain(ctx, at)
+		why, err := d.uselessRestarts(ctx, at)
 		switch {
 		case api.EndsPass(ctx, err):
 			return err
@@ -54,9 +54,9 @@ func (d finder) spareRestarts(ctx context.Context, obs *kind.Observation, out *m
 	return nil
 }
 
-// restartedInVain tells how our last restarts of a guest went, if that speaks against
+// uselessRestarts tells how our last restarts of a guest went, if that speaks against
 // another one now. The worker of a restart that was killed is no answer of the guest.
-func (d finder) restartedInVain(ctx context.Context, at view.GuestRef) (string, error) {
+func (d finder) uselessRestarts(ctx context.Context, at view.GuestRef) (string, error) {
 	var list []api.TaskEntry
 	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.Node, "tasks"), strconv.Itoa(at.VMID), time.Now().Add(-restartPause).Unix())
 	if err := api.ReadList(ctx, d.API, path, &list); err != nil {
@@ -70,7 +70,7 @@ func (d finder) restartedInVain(ctx context.Context, at view.GuestRef) (string, 
 		return "", nil
 	case list[0].Status != "OK" && !strings.HasPrefix(list[0].Status, "WARNINGS: "): // PVE lists the newest first
 		return "the last restart ended with: " + list[0].Status, nil
-	case len(list) >= restartMost:
+	case len(list) >= maxRestarts:
 		return fmt.Sprintf("%d restarts within an hour have not brought it into force", len(list)), nil
 	default:
 		return "", nil

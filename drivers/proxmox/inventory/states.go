@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// watchPaused finds machines of ours that have a process, and whose processors do not run.
+// findPaused finds machines of ours that have a process, and whose processors do not run.
 // The list of the cluster shows it, at most ten seconds old, since pvestatd broadcasts what
 // QEMU says (pve-manager, PVE/Service/pvestatd.pm, update_qemu_status). Only a machine that
 // it shows so costs a request.
@@ -22,7 +22,7 @@ import (
 // One that is paused is to be resumed. What went wrong inside (io-error, internal-error,
 // guest-panicked) and a guest that sleeps by its own will are reported alone. Where the
 // configuration is locked a task is at work, a backup or a migration, and will end it.
-func (d finder) watchPaused(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+func (d finder) findPaused(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		r := out.State[addr]
 		if r.Guest == nil || obs.Guests[r.Guest.VMID].QMP == "" {
@@ -54,11 +54,11 @@ func (d finder) watchPaused(ctx context.Context, obs *kind.Observation, out *mod
 	return nil
 }
 
-// watchLocks tells which of our guests nothing can be done to, since PVE locked them, and
+// findLocks tells which of our guests nothing can be done to, since PVE locked them, and
 // names those on which no task works: they stay so until somebody clears the lock. For
 // what this token ordered itself a step waits; a hibernated guest can be started, and
 // nothing else. Free guests cost no request.
-func (d finder) watchLocks(ctx context.Context, _ *kind.Observation, out *model.Observed) error {
+func (d finder) findLocks(ctx context.Context, _ *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		g := out.State[addr].Guest
 		if g == nil || g.Lock == "" {

@@ -69,7 +69,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		if t.There == "" { // downloaded, or made from an image
 			continue
 		}
-		seen, err := d.readDeclared(ctx, obs, addr, t, there)
+		seen, err := d.checkNamed(ctx, obs, addr, t, there)
 		if err != nil {
 			return out, err
 		}
@@ -109,9 +109,9 @@ func (d finder) archivesOn(ctx context.Context, obs *kind.Observation, storage s
 	return out, err
 }
 
-// readDeclared says what there is of a template that is only named, in the words of
+// checkNamed says what there is of a template that is only named, in the words of
 // Template.There: those of the wanted one if it is as it must be.
-func (d finder) readDeclared(ctx context.Context, obs *kind.Observation, addr model.Address, t *template.Template, there map[string]bool) (string, error) {
+func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr model.Address, t *template.Template, there map[string]bool) (string, error) {
 	if t.VMID == 0 {
 		if there[t.Volume] {
 			return t.There, nil

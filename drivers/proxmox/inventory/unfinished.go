@@ -31,15 +31,15 @@ type creation struct {
 // String names the task as its list on the web page does.
 func (c creation) String() string { return fmt.Sprintf("task %s of %s", c.Type, c.User) }
 
-// sort is what the task creates, vm or ct.
-func (c creation) sort() string { return view.GuestRef{LXC: strings.HasPrefix(c.Type, "vz")}.Kind() }
+// kind is what the task creates, vm or ct.
+func (c creation) kind() string { return view.GuestRef{LXC: strings.HasPrefix(c.Type, "vz")}.Kind() }
 
-// copies reports whether the task clones a guest. It goes by the VMID of the source: that of the copy is not in its id.
-func (c creation) copies() bool { return c.Type == "qmclone" || c.Type == "vzclone" }
+// clones reports whether the task clones a guest. It goes by the VMID of the source: that of the copy is not in its id.
+func (c creation) clones() bool { return c.Type == "qmclone" || c.Type == "vzclone" }
 
-// makes reports whether the task may be creating a wanted guest: one that clones makes a guest of just
+// mayCreate reports whether the task may be creating a wanted guest: one that clones makes a guest of just
 // that template, a create one that is no clone, and a restore, or a migration from another cluster, any.
-func (c creation) makes(want *model.Resource) bool {
+func (c creation) mayCreate(want *model.Resource) bool {
 	from := 0
 	if g := guest.TargetOf(want); g != nil {
 		from = g.Resolved().TemplateVMID
@@ -68,13 +68,13 @@ func (d finder) creations(ctx context.Context, node string) ([]creation, error) 
 	return out, err
 }
 
-// creating are those of the tasks that may be creating a guest: the one that has its VMID, else each that clones.
-func creating(f model.Unmanaged, running []creation) []creation {
+// creatorsOf are those of the tasks that may be creating a guest: the one that has its VMID, else each that clones.
+func creatorsOf(f model.Unmanaged, running []creation) []creation {
 	var clones []creation
 	for _, c := range running {
 		switch {
-		case c.sort() != f.Kind:
-		case c.copies():
+		case c.kind() != f.Kind:
+		case c.clones():
 			clones = append(clones, c)
 		case c.Object == strconv.Itoa(f.VMID):
 			return []creation{c}
@@ -83,9 +83,9 @@ func creating(f model.Unmanaged, running []creation) []creation {
 	return clones
 }
 
-// absent are the wanted guests that were not found and that a guest may turn out to be: of its kind,
+// possibleTargets are the wanted guests that were not found and that a guest may turn out to be: of its kind,
 // by a VMID that they have or may draw, by its name if it has one.
-func absent(f model.Unmanaged, want *model.Want, have model.State, by []creation) []model.Address {
+func possibleTargets(f model.Unmanaged, want *model.Want, have model.State, by []creation) []model.Address {
 	out := []model.Address{}
 	for _, addr := range want.State.Addresses() {
 		w := want.State[addr]
@@ -100,7 +100,7 @@ func absent(f model.Unmanaged, want *model.Want, have model.State, by []creation
 			}
 		case !w.Guest.MayDraw(f.VMID),
 			f.Name != "" && f.Name != addr.Name && f.Name != guest.NameOf(w),
-			len(by) > 0 && !slices.ContainsFunc(by, func(c creation) bool { return c.makes(w) }):
+			len(by) > 0 && !slices.ContainsFunc(by, func(c creation) bool { return c.mayCreate(w) }):
 			continue
 		}
 		out = append(out, addr)
@@ -131,7 +131,7 @@ func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, o
 		if api.EndsPass(ctx, a.err) {
 			return a.err
 		}
-		u, err := d.unfinished(ctx, obs, out, &f, a.tasks, a.err)
+		u, err := d.classifyOne(ctx, obs, out, &f, a.tasks, a.err)
 		if err != nil {
 			return err
 		}
@@ -146,11 +146,11 @@ func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, o
 	return nil
 }
 
-// unfinished judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
-func (d finder) unfinished(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, tasksErr error) (*model.Unknown, error) {
+// classifyOne judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
+func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, tasksErr error) (*model.Unknown, error) {
 	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
 	others := func(why string, by []creation, denied bool) *model.Unknown {
-		if only := absent(*f, obs.Want, out.State, by); len(only) > 0 {
+		if only := possibleTargets(*f, obs.Want, out.State, by); len(only) > 0 {
 			return &model.Unknown{Why: why, Only: only, Creating: true, Denied: denied}
 		}
 		f.Why, f.Claims, f.Fix = why, model.Address{}, ""
@@ -159,7 +159,7 @@ func (d finder) unfinished(ctx context.Context, obs *kind.Observation, out *mode
 	if tasksErr != nil {
 		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+tasksErr.Error(), nil, api.IsDenied(tasksErr)), nil
 	}
-	by := creating(*f, running)
+	by := creatorsOf(*f, running)
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })
 	switch {
 	case len(mine) > 0 && (len(mine) == len(by) || obs.Want.MayUse(f.VMID)):
@@ -175,7 +175,7 @@ func (d finder) unfinished(ctx context.Context, obs *kind.Observation, out *mode
 	case err != nil:
 		return others("was being created, and cannot be read any more: "+err.Error(), nil, api.IsDenied(err)), nil
 	case lock == "create" || lock == "clone":
-		abandoned(obs, out, f, at)
+		reportAbandoned(obs, out, f, at)
 		return nil, nil
 	}
 	// Its task ended between the two questions.
@@ -187,9 +187,9 @@ func (d finder) unfinished(ctx context.Context, obs *kind.Observation, out *mode
 	return others(why, nil, false), nil
 }
 
-// abandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
+// reportAbandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
 // the rest of a creation of ours, and is reported with what clears it: no token may.
-func abandoned(obs *kind.Observation, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
+func reportAbandoned(obs *kind.Observation, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
 	if !obs.View.SeesTasks[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)

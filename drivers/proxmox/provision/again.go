@@ -15,12 +15,12 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Undisturbed keeps a change from being made while our own work of an earlier run, or of an
+// AwaitOwnTasks keeps a change from being made while our own work of an earlier run, or of an
 // earlier try of the step, still goes on: what that ordered (a disk moved, grown, backed up)
 // would be ordered twice. It waits once for the end and reads the guest again: what is left
 // of the step is what the plan showed and is not done yet. Where the end cannot be seen, the
 // error says so (OutcomeUnknown), and the engine looks again and repeats.
-func Undisturbed(ctx context.Context, h *kind.Host, s plan.Step) (left plan.Step, err error) {
+func AwaitOwnTasks(ctx context.Context, h *kind.Host, s plan.Step) (left plan.Step, err error) {
 	d := updater{writer{h}}
 	if s.Have == nil || s.Have.Guest == nil {
 		return s, nil
@@ -92,7 +92,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	}
 	delete(differs, "pending")
 	if len(differs) > 0 {
-		return s, errTouched
+		return s, errChanged
 	}
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
 	if now.Running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.RestartHelps(seen) {

@@ -24,40 +24,40 @@ import (
 // for VMs and for containers.
 type change struct {
 	to, from *guest.Volumes
-	m        owner.Tag // as it will be
+	tag      owner.Tag // as it will be
 	notes    string
-	writing
-	power bool // it is to be started or stopped
+	patch
+	changesPower bool // it is to be started or stopped
 
 	move     map[string]string       // slot → storage
 	grow     map[string]int          // slot → GiB
-	back     map[string]guest.Volume // slot → a disk whose old volume is attached again
-	drop     map[string]string       // name of a disk → volume to be freed
+	reattach map[string]guest.Volume // slot → a disk whose old volume is attached again
+	free     map[string]string       // name of a disk → volume to be freed
 	lastSeen lastSeen
 
-	apart   map[string]string // name of a disk that goes to another bus → the slot that it leaves
-	ordered bool              // volumes are made, whose names are known afterwards only
+	oldSlot    map[string]string // name of a disk that goes to another bus → the slot that it leaves
+	newVolumes bool              // volumes are made, whose names are known afterwards only
 }
 
 func newChange(at view.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {
 	return &change{
-		to: to, from: from, m: m, writing: writing{api.Params{}, map[string]bool{}, map[string]bool{}},
-		move: map[string]string{}, grow: map[string]int{}, back: map[string]guest.Volume{}, drop: map[string]string{}, apart: map[string]string{},
-		lastSeen: lastSeen{at: at, addr: to.Addr, cfg: from.Config, unsure: map[string]bool{}},
+		to: to, from: from, tag: m, patch: patch{api.Params{}, map[string]bool{}, map[string]bool{}},
+		move: map[string]string{}, grow: map[string]int{}, reattach: map[string]guest.Volume{}, free: map[string]string{}, oldSlot: map[string]string{},
+		lastSeen: lastSeen{at: at, addr: to.Addr, cfg: from.Config, changedByUs: map[string]bool{}},
 	}
 }
 
-// text sets a key, or deletes it where the value is none and the guest has it.
-func (c *change) text(key, val string) {
+// setOrDelete sets a key, or deletes it where the value is none and the guest has it.
+func (c *change) setOrDelete(key, val string) {
 	if _, there := c.from.Config.Next[key]; val != "" || there {
-		c.writing.text(key, val)
+		c.patch.setOrDelete(key, val)
 	}
 }
 
-// attribute sets the key of an attribute, or deletes it.
-func (c *change) attribute(name string, as attribute.Table, spec any) {
+// setAttribute sets the key of an attribute, or deletes it.
+func (c *change) setAttribute(name string, as attribute.Table, spec any) {
 	if name == "power" {
-		c.power = true
+		c.changesPower = true
 		return
 	}
 	a := as.ByName(name)
@@ -65,31 +65,31 @@ func (c *change) attribute(name string, as attribute.Table, spec any) {
 		return
 	}
 	if val := a.Value(spec, c.from.Config.Current(a.Key)); val == "" {
-		c.text(a.Key, "")
+		c.setOrDelete(a.Key, "")
 	} else {
 		c.set[a.Key] = val
 	}
 }
 
-// disk works out what the change of a disk means.
-func (c *change) disk(name, attr string) {
+// changeDisk works out what the change of a disk means.
+func (c *change) changeDisk(name, attr string) {
 	w, wanted := guest.Find(c.to.List, name)
 	h, there := guest.Find(c.from.List, name)
-	slot, old := c.m.Slots["disk."+name], c.from.Tag.Slots["disk."+name]
+	slot, old := c.tag.Slots["disk."+name], c.from.Tag.Slots["disk."+name]
 	switch {
-	case c.apart[name] != "": // it comes back, and then is made what else is wanted of it
+	case c.oldSlot[name] != "": // it comes back, and then is made what else is wanted of it
 	case !wanted && !there: // detached before; its data are to go
-		c.drop[name] = c.from.Tag.Detached[name]
+		c.free[name] = c.from.Tag.Detached[name]
 	case !wanted: // detached: PVE keeps the volume as an unused one
-		c.gone[old] = true
-		c.m.Detached[name] = property.VolumeOf(c.from.Config.Next[old])
+		c.del[old] = true
+		c.tag.Detached[name] = property.VolumeOf(c.from.Config.Next[old])
 		if h.Remove {
-			c.drop[name] = c.m.Detached[name]
+			c.free[name] = c.tag.Detached[name]
 		}
 	case !there:
-		c.set[slot] = c.attach(w, slot)
-		_, back := c.back[slot]
-		c.ordered = c.ordered || !back
+		c.set[slot] = c.attachedValue(w, slot)
+		_, back := c.reattach[slot]
+		c.newVolumes = c.newVolumes || !back
 	case attr == "remove": // only the ownership tag says it
 	case attr == "size":
 		c.grow[slot] = w.Size
@@ -100,9 +100,9 @@ func (c *change) disk(name, attr string) {
 	}
 }
 
-// attach is the value of a disk that is to be there: the volume that it had before,
+// attachedValue is the value of a disk that is to be there: the volume that it had before,
 // if the guest still has that one, else the order for a new one.
-func (c *change) attach(w guest.Volume, slot string) string {
+func (c *change) attachedValue(w guest.Volume, slot string) string {
 	id, o := cmp.Or(c.from.Tag.Detached[w.Name], c.from.VolumeToReattach(w.Name)), c.from.Config
 	if id == "" && c.from.Tag.Slots["disk."+w.Name] == slot { // detached by hand, but in use until the next restart
 		id = property.VolumeOf(o.Now[slot])
@@ -110,10 +110,10 @@ func (c *change) attach(w guest.Volume, slot string) string {
 	switch {
 	case id == "":
 	case property.VolumeOf(o.Now[slot]) == id: // it would leave with the next restart
-		c.back[slot] = w
+		c.reattach[slot] = w
 		return w.Keep(o.Now[slot])
 	case drives.UnusedKey(o.Next, id) != "":
-		c.back[slot] = w
+		c.reattach[slot] = w
 		return w.Attach(id, slot)
 	}
 	return w.Order(slot)
@@ -122,22 +122,22 @@ func (c *change) attach(w guest.Volume, slot string) string {
 // describe writes notes and tag where either differs: the ownership tag also holds slots,
 // options and detached disks, which the other changes may have moved.
 func (c *change) describe(notes string, options map[string]string) {
-	c.notes, c.m.Options = notes, slices.Sorted(maps.Keys(options))
-	c.m.Volumes = c.from.Tag.Volumes // for their sake alone nothing is written
-	c.keepDetached(false)
-	if owner.Describe(notes, c.m) == strings.TrimRight(c.from.Config.Description(), " \t\r\n") {
+	c.notes, c.tag.Options = notes, slices.Sorted(maps.Keys(options))
+	c.tag.Volumes = c.from.Tag.Volumes // for their sake alone nothing is written
+	c.carryDetached(false)
+	if owner.Describe(notes, c.tag) == strings.TrimRight(c.from.Config.Description(), " \t\r\n") {
 		return
 	}
-	c.keepDetached(true)
-	c.m.Volumes = c.attached()
-	c.set["description"] = owner.Describe(notes, c.m)
+	c.carryDetached(true)
+	c.tag.Volumes = c.knownVolumes()
+	c.set["description"] = owner.Describe(notes, c.tag)
 }
 
-// keepDetached carries over what the ownership tag knows of detached disks, and which disks go
+// carryDetached carries over what the ownership tag knows of detached disks, and which disks go
 // with their data. With prune, what is not on the guest any more is left out; without
 // it the ownership tag stays as it is, so that nothing has to be written for its sake.
-func (c *change) keepDetached(prune bool) {
-	m, old := &c.m, c.from.Tag
+func (c *change) carryDetached(prune bool) {
+	m, old := &c.tag, c.from.Tag
 	for name, id := range old.Detached {
 		gone := prune && drives.UnusedKey(c.from.Config.Next, id) == "" && drives.AttachedAt(c.from.Config.Now, id) == ""
 		if !gone && !c.to.Has(name) {
@@ -156,21 +156,21 @@ func (c *change) keepDetached(prune bool) {
 	m.Removes = slices.Compact(m.Removes)
 }
 
-// carryOut writes exactly the keys that the plan shows, in one request that carries
+// applyChange writes exactly the keys that the plan shows, in one request that carries
 // the digest of what was observed, then does what is no key of the disks. halted tells
 // that the guest had to be stopped for it, and is.
-func (d updater) carryOut(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
+func (d updater) applyChange(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
 	at := ch.lastSeen.at
 	// PVE moves no volume of a running container, and what waits for a start would name the old one.
 	// And what boots from one bus must not see its disk leave for another.
-	halt := (at.LXC && len(ch.move) > 0 || len(ch.apart) > 0) && s.Have.Guest.Running
+	halt := (at.LXC && len(ch.move) > 0 || len(ch.oldSlot) > 0) && s.Have.Guest.Running
 	if ch.empty() || halt { // no request with a digest says that it still is what was observed
 		if err := d.verifyOwner(ctx, at, s.Address); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
 	}
 	if halt {
-		if err := d.mustBeMovable(ctx, ch); err != nil {
+		if err := d.checkMovable(ctx, ch); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
 		if err := d.revertBeforeStop(ctx, &s, ch); err != nil {
@@ -181,9 +181,9 @@ func (d updater) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 		}
 	}
 	ch.lastSeen.fresh = ch.empty() && !halt // both renew the digest
-	write := func() error { return d.withVolumes(ctx, &ch.lastSeen, ch.writing, s.Have, ch.from.Config) }
-	if len(ch.apart) > 0 {
-		write = func() error { return d.rebus(ctx, s, ch) }
+	write := func() error { return d.withVolumes(ctx, &ch.lastSeen, ch.patch, s.Have, ch.from.Config) }
+	if len(ch.oldSlot) > 0 {
+		write = func() error { return d.writeInTwo(ctx, s, ch) }
 	}
 	if err := write(); err != nil {
 		return halt, fmt.Errorf("changing %s: %w", at, err)
@@ -191,8 +191,8 @@ func (d updater) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 	return halt, d.applyDisks(ctx, ch, at.LXC && s.Have.Guest.Running && !halt)
 }
 
-// backUp starts a guest again that was stopped for a change, which failed: why.
-func (d updater) backUp(ctx context.Context, ch *change, why error) error {
+// restartAfterFailure starts a guest again that was stopped for a change, which failed: why.
+func (d updater) restartAfterFailure(ctx context.Context, ch *change, why error) error {
 	if ctx.Err() != nil || d.verifyOwner(ctx, ch.lastSeen.at, ch.lastSeen.addr) != nil {
 		return why
 	}
@@ -209,16 +209,16 @@ func (d updater) applyPower(ctx context.Context, s plan.Step, ch *change, halted
 	switch at, m := ch.lastSeen.at, ch.from.Tag; {
 	case halted && want == "stopped":
 		return nil
-	case ch.power && want == "stopped":
+	case ch.changesPower && want == "stopped":
 		return power.Of(d.Host, at).Stop(ctx, m.ShutdownSeconds())
 	case halted:
 		return power.Of(d.Host, at).Start(ctx)
-	case ch.power && s.Have.Guest.Running: // it is paused, and takes no order to shut down so
+	case ch.changesPower && s.Have.Guest.Running: // it is paused, and takes no order to shut down so
 		if err := power.Of(d.Host, at).Unpause(ctx); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
 			return err
 		}
 		return power.Of(d.Host, at).Restart(ctx, m.ShutdownSeconds())
-	case ch.power:
+	case ch.changesPower:
 		if power.Of(d.Host, at).AwaitReboot(ctx) {
 			return nil
 		}
@@ -232,12 +232,12 @@ func (d updater) applyPower(ctx context.Context, s plan.Step, ch *change, halted
 
 // lastSeen is what a guest was last seen as, between several writes to it.
 type lastSeen struct {
-	at     view.GuestRef
-	addr   model.Address
-	cfg    view.Config
-	fresh  bool            // nothing was written since
-	wrote  bool            // the first request of a change succeeded
-	unsure map[string]bool // slots whose volume we changed ourselves
+	at          view.GuestRef
+	addr        model.Address
+	cfg         view.Config
+	fresh       bool            // nothing was written since
+	wrote       bool            // the first request of a change succeeded
+	changedByUs map[string]bool // slots whose volume we changed ourselves
 }
 
 // withDigest sends a write that concerns one slot ("" for none) with the digest of
@@ -269,7 +269,7 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 	if is := d.ID.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
 		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", l.addr, is.Why())
 	}
-	if slot != "" && !l.unsure[slot] && property.VolumeOf(cfg.Next[slot]) != property.VolumeOf(l.cfg.Next[slot]) {
+	if slot != "" && !l.changedByUs[slot] && property.VolumeOf(cfg.Next[slot]) != property.VolumeOf(l.cfg.Next[slot]) {
 		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
 	}
 	l.cfg, l.fresh = cfg, true
@@ -281,11 +281,11 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 // where they are: to move them it would have to be stopped, and that is a plan of its own.
 func (d writer) applyDisks(ctx context.Context, ch *change, pinned bool) error {
 	l := &ch.lastSeen
-	if len(ch.back) > 0 { // only now the size of what came back is known
+	if len(ch.reattach) > 0 { // only now the size of what came back is known
 		if err := d.reread(ctx, l, ""); err != nil {
 			return err
 		}
-		for slot, w := range ch.back {
+		for slot, w := range ch.reattach {
 			value := l.cfg.Next[slot]
 			if property.VolumeOf(l.cfg.Now[slot]) != property.VolumeOf(value) {
 				continue // it waits for a restart, and PVE neither grows nor moves it before
@@ -311,21 +311,21 @@ func (d writer) applyDisks(ctx context.Context, ch *change, pinned bool) error {
 		if err != nil {
 			return fmt.Errorf("moving %s of %s to %s: %w", slot, l.at, ch.move[slot], err)
 		}
-		l.unsure[slot] = true
+		l.changedByUs[slot] = true
 	}
 	for _, slot := range slices.Sorted(maps.Keys(ch.grow)) {
 		if err := d.resize(ctx, l, slot, ch.grow[slot]); err != nil {
 			return err
 		}
 	}
-	if ch.ordered || len(ch.move) > 0 {
-		if err := d.learn(ctx, l, ch.to, ch.notes, &ch.m, nil); err != nil {
+	if ch.newVolumes || len(ch.move) > 0 {
+		if err := d.recordVolumes(ctx, l, ch.to, ch.notes, &ch.tag, nil); err != nil {
 			return err
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(ch.drop)) {
-		if err := d.dropData(ctx, ch, name); err != nil {
-			return fmt.Errorf("removing the data of disk %s of %s (%s): %w", name, l.at, ch.drop[name], err)
+	for _, name := range slices.Sorted(maps.Keys(ch.free)) {
+		if err := d.freeVolume(ctx, ch, name); err != nil {
+			return fmt.Errorf("removing the data of disk %s of %s (%s): %w", name, l.at, ch.free[name], err)
 		}
 	}
 	return nil
@@ -351,18 +351,18 @@ func (d writer) resize(ctx context.Context, l *lastSeen, slot string, size int) 
 	return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)
 }
 
-// dropData frees a detached volume, and takes it out of the ownership tag with the same
+// freeVolume frees a detached volume, and takes it out of the ownership tag with the same
 // request. One that is still attached, until the next restart, is left for later.
-func (d writer) dropData(ctx context.Context, ch *change, name string) error {
+func (d writer) freeVolume(ctx context.Context, ch *change, name string) error {
 	l := &ch.lastSeen
 	return d.withDigest(ctx, l, "", func(digest string) error {
-		key := drives.UnusedKey(l.cfg.Next, ch.drop[name])
-		if key == "" || drives.AttachedAt(l.cfg.Now, ch.drop[name]) != "" {
+		key := drives.UnusedKey(l.cfg.Next, ch.free[name])
+		if key == "" || drives.AttachedAt(l.cfg.Now, ch.free[name]) != "" {
 			return nil
 		}
-		delete(ch.m.Detached, name)
-		ch.m.Removes = slices.DeleteFunc(ch.m.Removes, func(n string) bool { return n == name })
-		_, err := d.API.Put(ctx, l.at.Path("config"), api.Params{"delete": key, "description": owner.Describe(ch.notes, ch.m), "digest": digest})
+		delete(ch.tag.Detached, name)
+		ch.tag.Removes = slices.DeleteFunc(ch.tag.Removes, func(n string) bool { return n == name })
+		_, err := d.API.Put(ctx, l.at.Path("config"), api.Params{"delete": key, "description": owner.Describe(ch.notes, ch.tag), "digest": digest})
 		return err
 	})
 }
@@ -391,15 +391,15 @@ func (d maker) complete(ctx context.Context, at view.GuestRef, want *guest.Volum
 	if !slices.Equal(property.Tags(cfg.Next["tags"]), tags) {
 		lacks["tags"] = strings.Join(tags, ";")
 	}
-	if err := d.learn(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || aim != "running" {
+	if err := d.recordVolumes(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || aim != "running" {
 		return is.Tag, err
 	}
 	return is.Tag, power.Of(d.Host, at).Start(ctx)
 }
 
-// mustBeMovable refuses before a container is stopped for a volume to be moved, and PVE
+// checkMovable refuses before a container is stopped for a volume to be moved, and PVE
 // would not move it.
-func (d updater) mustBeMovable(ctx context.Context, ch *change) error {
+func (d updater) checkMovable(ctx context.Context, ch *change) error {
 	inUse, err := view.InSnapshots(ctx, d.API, ch.lastSeen.at)
 	if err != nil {
 		return err

@@ -50,7 +50,7 @@ func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
 	if err := d.creatorOf(want).create(ctx, s, at, m); err != nil {
-		return d.withLeft(ctx, at, s.Want, err)
+		return d.withLeftVolumes(ctx, at, s.Want, err)
 	}
 	return d.completeGuest(ctx, want, at)
 }
@@ -65,9 +65,9 @@ func (d maker) completeGuest(ctx context.Context, want guest.Target, at view.Gue
 	return err
 }
 
-// withLeft adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
+// withLeftVolumes adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
 // them. A creation that ended badly mostly leaves none: PVE frees them.
-func (d maker) withLeft(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
+func (d maker) withLeftVolumes(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
 	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
@@ -91,12 +91,12 @@ func (d maker) withLeft(ctx context.Context, at view.GuestRef, want *model.Resou
 // volume or a data set, which carry the VMID of the guest that they were made for.
 var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|qcow2|vmdk|subvol))?`)
 
-// leftBehind says which volume refused the creation of a guest whose VMID is free, and
+// leftVolumeHint says which volume refused the creation of a guest whose VMID is free, and
 // what clears it; "" if it was none. A creation that dies leaves its drive of cloud-init,
 // the one volume whose name PVE does not choose by what is free, so no other can be
 // made under this VMID. Not `qm destroy --destroy-unreferenced-disks`: that would take
 // whatever else carries the VMID, on all storages, be it in use by another guest.
-func leftBehind(at view.GuestRef, err error) string {
+func leftVolumeHint(at view.GuestRef, err error) string {
 	if api.ClassOf(err) != api.Exists {
 		return ""
 	}
@@ -124,12 +124,12 @@ func (d writer) verifyOwner(ctx context.Context, at view.GuestRef, addr model.Ad
 	return nil
 }
 
-// makes are the parameters by which a guest is made, with the pool that it joins. A
+// inPool are the parameters by which a guest is made, with the pool that it joins. A
 // guest that joins one gets its tags afterwards: PVE checks the right to them before the
 // guest is in its pool, of VMs since qemu-server 9.2.0 and of containers ever since
 // (PVE/API2/Qemu.pm, create_vm; pve-guest-common, PVE/GuestHelpers.pm,
 // assert_tag_permissions), and the token may have its privileges through the pool alone.
-func (d maker) makes(p api.Params) api.Params {
+func (d maker) inPool(p api.Params) api.Params {
 	if d.Model.Pool != "" {
 		p["pool"] = d.Model.Pool
 		delete(p, "tags")
@@ -137,12 +137,12 @@ func (d maker) makes(p api.Params) api.Params {
 	return p
 }
 
-// created judges the outcome of a create. When the answer was lost or the VMID was
+// confirmCreated judges the outcome of a create. When the answer was lost or the VMID was
 // taken, the guest that has it now decides: ours means that an earlier order got
 // through, anything else that it did not. An order whose answer was lost may be at
 // work: its task is waited for, which PVE lists under the guest that it works on (of
 // a clone what is copied, else at itself).
-func (d maker) created(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
+func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (d maker) created(ctx context.Context, worksOn, at view.GuestRef, m owner.T
 		}
 	}
 	cfg, readErr := view.ReadConfig(ctx, d.API, at)
-	if left := leftBehind(at, err); left != "" && d.vacant(ctx, at, readErr) {
+	if left := leftVolumeHint(at, err); left != "" && d.vacant(ctx, at, readErr) {
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
 	if readErr != nil {

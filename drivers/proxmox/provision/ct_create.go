@@ -54,7 +54,7 @@ func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) er
 	if len(want.RootKeys) > 0 {
 		p["ssh-public-keys"] = strings.Join(want.RootKeys, "\n")
 	}
-	return d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
+	return d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.inPool(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
@@ -87,9 +87,9 @@ func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 	}
 	copied := func() error {
 		defer done()
-		return d.API.Do(ctx, from.Path("clone"), d.makes(p))
+		return d.API.Do(ctx, from.Path("clone"), d.inPool(p))
 	}
-	if err = d.created(ctx, from, at, early, copied()); err != nil {
+	if err = d.confirmCreated(ctx, from, at, early, copied()); err != nil {
 		return d.withSourceLock(ctx, from, err)
 	}
 	return d.finishClone(ctx, at, m)
@@ -122,8 +122,8 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		m.Slots = guest.CloneSlots(want, "rootfs")
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
-	w := writing{set: ctParams(want.CT, &m, cfg), gone: map[string]bool{}}
-	w.strip(cfg, guest.CTAttributes().Settings(want.CT))
+	w := patch{set: ctParams(want.CT, &m, cfg), del: map[string]bool{}}
+	w.deleteFromTemplate(cfg, guest.CTAttributes().Settings(want.CT))
 	for key, val := range w.set {
 		if cfg.Next[key] == attribute.Text(val) {
 			delete(w.set, key)
@@ -136,7 +136,7 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 			w.set[slot] = disk.Keep(cfg.Next[slot])
 		}
 	}
-	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
+	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
 // ctParams are the keys of a whole container but its disks and what only a create

@@ -27,33 +27,33 @@ type ctChange struct {
 // conclude: the ownership tag follows the cards.
 func (c *ctChange) conclude() {
 	c.revertUnapplied(c.have.Config, true, c.have.SameValue)
-	c.m.MAC = c.identityMAC()
+	c.tag.MAC = c.identityMAC()
 }
 
-func (*ctChange) done(context.Context, *kind.Host) error { return nil }
+func (*ctChange) afterWrite(context.Context, *kind.Host) error { return nil }
 
-// Add translates the path of one change.
-func (c *ctChange) Add(path string) {
+// add translates the path of one change.
+func (c *ctChange) add(path string) {
 	head, rest, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
 	case "options":
-		c.text(rest, c.want.Options[rest])
+		c.setOrDelete(rest, c.want.Options[rest])
 	case "nic":
 		c.nic(name)
 	case "disk":
-		c.disk(name, attr)
+		c.changeDisk(name, attr)
 	default:
-		c.attribute(head, guest.CTAttributes(), c.want.CT)
+		c.setAttribute(head, guest.CTAttributes(), c.want.CT)
 	}
 }
 
 // nic writes a card whole, with the address it has.
 func (c *ctChange) nic(name string) {
-	slot := cmp.Or(c.m.Slots["nic."+name], c.have.Tag.Slots["nic."+name], name)
+	slot := cmp.Or(c.tag.Slots["nic."+name], c.have.Tag.Slots["nic."+name], name)
 	n, wanted := guest.Find(c.want.NICs, name)
 	if !wanted { // left the files, or was added by hand
-		c.gone[slot] = true
+		c.del[slot] = true
 		return
 	}
 	if c.set[slot] == nil {
@@ -67,7 +67,7 @@ func (c *ctChange) nic(name string) {
 func (c *ctChange) identityMAC() string {
 	after := map[string]string{}
 	for key, val := range c.have.Config.Reverted(c.revert).Next {
-		if property.IsNet(key) && !c.gone[key] {
+		if property.IsNet(key) && !c.del[key] {
 			after[key] = val
 		}
 	}
@@ -77,21 +77,21 @@ func (c *ctChange) identityMAC() string {
 		}
 	}
 	for _, val := range after {
-		if mac := guest.ReadCTNIC("", val).MAC; mac == c.m.MAC {
+		if mac := guest.ReadCTNIC("", val).MAC; mac == c.tag.MAC {
 			return mac
 		}
 	}
-	return guest.ReadCTNIC("", after[c.m.Slots["nic."+c.want.NICs[0].Name]]).MAC
+	return guest.ReadCTNIC("", after[c.tag.Slots["nic."+c.want.NICs[0].Name]]).MAC
 }
 
-// takeBackCards undoes what PVE stored of cards although the change failed. It writes a card
+// restoreCards undoes what PVE stored of cards although the change failed. It writes a card
 // into the configuration before it plugs it, or before it finds that LXC cannot have it, and
 // answers with an error (pve-container, PVE/LXC.pm, update_net and update_lxc_config): the
 // container would go on without the card that its configuration shows, nothing would wait,
 // and the next plan would find nothing to do. So the cards from before are written back, and
 // the next plan shows the change again. An answer that was lost, and an error of a later
 // request, say nothing about the cards.
-func (d updater) takeBackCards(ctx context.Context, ch *change, why error) error {
+func (d updater) restoreCards(ctx context.Context, ch *change, why error) error {
 	at, old := ch.lastSeen.at, ch.from.Config
 	refused, answered := errors.AsType[*api.Error](why)
 	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.lastSeen.wrote || ctx.Err() != nil {
@@ -101,29 +101,29 @@ func (d updater) takeBackCards(ctx context.Context, ch *change, why error) error
 	if err != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
 	}
-	back, cards := writing{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
+	back, cards := patch{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
-		if was, there := old.Now[key]; property.IsNet(key) && sameCard(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.WaitsFor(key)) {
+		if was, there := old.Now[key]; property.IsNet(key) && sameNIC(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.WaitsFor(key)) {
 			cards[key] = true
-			if back.gone[key] = !there; there {
+			if back.del[key] = !there; there {
 				back.set[key] = was
 			}
 		}
 	}
-	for key := range ch.gone {
+	for key := range ch.del {
 		if was, there := old.Now[key]; property.IsNet(key) && there && cfg.Now[key] == "" && len(cards) > 0 {
 			back.set[key] = was
 		}
 	}
-	maps.DeleteFunc(back.gone, func(_ string, goes bool) bool { return !goes })
+	maps.DeleteFunc(back.del, func(_ string, goes bool) bool { return !goes })
 	if is := d.ID.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.lastSeen.addr) {
 		return why
-	} else if m := is.Tag; !keepsCard(cfg, back, m.MAC) {
+	} else if m := is.Tag; !keepsMAC(cfg, back, m.MAC) {
 		m.MAC = ch.from.Tag.MAC // it goes by a card that it has again
 		back.set["description"] = owner.Describe(is.Notes, m)
 	}
 	back.revertUnapplied(cfg, true, func(string, string, string) bool { return false })
-	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
+	for _, w := range back.withReverts([]patch{{set: back.set, del: back.del}}) {
 		if cfg, err = view.ReadConfig(ctx, d.API, at); err == nil {
 			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 		}
@@ -134,22 +134,22 @@ func (d updater) takeBackCards(ctx context.Context, ch *change, why error) error
 	return fmt.Errorf("%w; PVE stored it all the same: what was there is written back, and the next plan shows the change again", why)
 }
 
-// keepsCard reports whether a container has a card with an address after a change, too.
-func keepsCard(cfg view.Config, w writing, mac string) bool {
+// keepsMAC reports whether a container has a card with an address after a change, too.
+func keepsMAC(cfg view.Config, w patch, mac string) bool {
 	after := maps.Clone(cfg.Next)
 	for key, val := range w.set {
 		after[key] = fmt.Sprint(val)
 	}
 	for key, val := range after {
-		if property.IsNet(key) && !w.gone[key] && strings.EqualFold(guest.ReadCTNIC("", val).MAC, mac) {
+		if property.IsNet(key) && !w.del[key] && strings.EqualFold(guest.ReadCTNIC("", val).MAC, mac) {
 			return true
 		}
 	}
 	return false
 }
 
-// sameCard compares a card as it was sent with one as PVE has it, which adds its type.
-func sameCard(sent, stored string) bool {
+// sameNIC compares a card as it was sent with one as PVE has it, which adds its type.
+func sameNIC(sent, stored string) bool {
 	a, b := property.Parse(sent).Values, property.Parse(stored).Values
 	delete(a, "type")
 	delete(b, "type")

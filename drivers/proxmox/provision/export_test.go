@@ -37,8 +37,8 @@ func UpdateParams(want, have any, cfg map[string]string, path string) (set map[s
 	seen := &guest.Observation{Tag: owner.Tag{UUID: "x", MAC: "x"}, Config: view.Config{Now: cfg, Next: cfg}}
 	running := &model.Resource{Spec: have, Private: seen, Guest: &model.Guest{}}
 	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, guest.TargetOf(&model.Resource{Spec: want}), guest.StateOf(running))
-	kind.Add(path)
-	return c.set, slices.Sorted(maps.Keys(c.gone))
+	kind.add(path)
+	return c.set, slices.Sorted(maps.Keys(c.del))
 }
 
 // ReadConfig reads a guest's configuration as that of a guest of ours.

@@ -20,9 +20,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// swapMedium gives a copy of a template its medium, and takes away a template's own
+// setCloudInitDrive gives a copy of a template its medium, and takes away a template's own
 // cloud-init drive and what that would have said.
-func (w writing) swapMedium(v guest.VMTarget, cfg view.Config) {
+func (p patch) setCloudInitDrive(v guest.VMTarget, cfg view.Config) {
 	there := false
 	for key, val := range cfg.Next {
 		drive := drives.IsDrive(key) && drives.IsCloudInit(property.VolumeOf(val))
@@ -31,22 +31,22 @@ func (w writing) swapMedium(v guest.VMTarget, cfg view.Config) {
 		case v.SeedVolume == "":
 		case v.Options[key] != "": // the files say it
 		case drive && key != drives.CloudInitSlot, key == "ciuser", key == "cipassword", key == "cicustom":
-			w.gone[key] = true
+			p.del[key] = true
 		}
 	}
 	if v.SeedVolume != "" || !there {
-		w.set[drives.CloudInitSlot] = v.CloudInitDrive()
+		p.set[drives.CloudInitSlot] = v.CloudInitDrive()
 	}
 }
 
 const (
-	// bootPatience is how long the making of a machine waits for its agent, to take the seed away at once.
-	bootPatience = 2 * time.Minute
-	// bootPoll is the pause between two questions.
-	bootPoll = 5 * time.Second
+	// agentPatience is how long the making of a machine waits for its agent, to take the seed away at once.
+	agentPatience = 2 * time.Minute
+	// agentPoll is the pause between two questions.
+	agentPoll = 5 * time.Second
 )
 
-// seed makes and uploads the image of a machine that is about to be made, and
+// prepareSeed makes and uploads the image of a machine that is about to be made, and
 // answers the machine as it is then to be ordered: with the image in the drive,
 // cards of known addresses, and nothing for PVE's own cloud-init. Without user_data
 // it answers what it was given, and sends nothing.
@@ -54,7 +54,7 @@ const (
 // An image that an earlier attempt left is overwritten, and with it its identity
 // goes on: so there is never a second one, and where that attempt's order got
 // through after all, the machine and its seed still agree.
-func (d vmCreator) seed(ctx context.Context, at view.GuestRef, m owner.Tag) (guest.VMTarget, owner.Tag, error) {
+func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Tag) (guest.VMTarget, owner.Tag, error) {
 	want := d.want
 	if m.Seed == nil {
 		return want, m, nil
@@ -110,9 +110,9 @@ func (d vmCreator) seed(ctx context.Context, at view.GuestRef, m owner.Tag) (gue
 	return v, m, nil
 }
 
-// made reports whether an earlier order of a machine got through whole. Where that
+// isCreated reports whether an earlier order of a machine got through whole. Where that
 // cannot be seen the order is given again, and PVE's answer tells.
-func (d vmCreator) made(ctx context.Context, at view.GuestRef, addr model.Address) bool {
+func (d vmCreator) isCreated(ctx context.Context, at view.GuestRef, addr model.Address) bool {
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return false
@@ -121,11 +121,11 @@ func (d vmCreator) made(ctx context.Context, at view.GuestRef, addr model.Addres
 	return is.IsOwnedAs(addr) && is.Tag.UUID != "" && cfg.Now["lock"] == ""
 }
 
-// unseed takes the seed away when a new machine's agent answers: it is started long
+// removeSeed takes the seed away when a new machine's agent answers: it is started long
 // after cloud-init has read and kept the seed. A machine that has no agent, or takes
 // longer, is complete all the same; its seed is taken away by a later pass.
-func (d vmCreator) unseed(ctx context.Context, at view.GuestRef, m owner.Tag) {
-	if m.Seed == nil || m.Seed.Volume == "" || !d.want.Agent || !d.answers(ctx, at) {
+func (d vmCreator) removeSeed(ctx context.Context, at view.GuestRef, m owner.Tag) {
+	if m.Seed == nil || m.Seed.Volume == "" || !d.want.Agent || !d.awaitAgent(ctx, at) {
 		return
 	}
 	cfg, err := view.ReadConfig(ctx, d.API, at)
@@ -138,9 +138,9 @@ func (d vmCreator) unseed(ctx context.Context, at view.GuestRef, m owner.Tag) {
 	_ = seed.Remove(ctx, d.Host, at.Node, m.Seed.Volume) // the next pass finds it on the storage
 }
 
-// answers waits for the agent of a machine that was just started.
-func (d vmCreator) answers(ctx context.Context, at view.GuestRef) bool {
-	for range bootPatience / bootPoll {
+// awaitAgent waits for the agent of a machine that was just started.
+func (d vmCreator) awaitAgent(ctx context.Context, at view.GuestRef) bool {
+	for range agentPatience / agentPoll {
 		_, err := d.API.Post(ctx, at.Path("agent", "ping"), nil)
 		if err == nil {
 			return true
@@ -148,7 +148,7 @@ func (d vmCreator) answers(ctx context.Context, at view.GuestRef) bool {
 		if c := api.ClassOf(err); c == api.Denied || c == api.NoLogin || c == api.NotFound {
 			return false
 		}
-		if api.Sleep(ctx, bootPoll) != nil {
+		if api.Sleep(ctx, agentPoll) != nil {
 			return false
 		}
 	}

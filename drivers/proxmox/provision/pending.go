@@ -17,28 +17,28 @@ import (
 // settle turns into reverts what a change writes or deletes only to have what is in force.
 // A container is asked to revert also what it is to delete: the value that waits would
 // outlive the deletion.
-func (w writing) revertUnapplied(old view.Config, lxc bool, same func(key, a, b string) bool) {
-	for key, val := range w.set {
+func (p patch) revertUnapplied(old view.Config, lxc bool, same func(key, a, b string) bool) {
+	for key, val := range p.set {
 		if now, there := old.Now[key]; there && old.WaitsFor(key) && same(key, fmt.Sprint(val), now) {
-			delete(w.set, key)
-			w.revert[key] = true
+			delete(p.set, key)
+			p.revert[key] = true
 		}
 	}
-	for key := range w.gone {
+	for key := range p.del {
 		_, there := old.Now[key]
 		_, waits := old.Next[key]
 		switch {
 		case !old.WaitsFor(key):
 		case !there:
-			delete(w.gone, key)
-			w.revert[key] = true
+			delete(p.del, key)
+			p.revert[key] = true
 		case lxc && waits:
-			w.revert[key] = true
+			p.revert[key] = true
 		}
 	}
-	for key := range w.revert { // what is written replaces what waits by itself
-		if w.set[key] != nil || w.gone[key] && (!lxc || old.Next[key] == "") {
-			delete(w.revert, key)
+	for key := range p.revert { // what is written replaces what waits by itself
+		if p.set[key] != nil || p.del[key] && (!lxc || old.Next[key] == "") {
+			delete(p.revert, key)
 		}
 	}
 }
@@ -46,12 +46,12 @@ func (w writing) revertUnapplied(old view.Config, lxc bool, same func(key, a, b 
 // withReverts puts the reverts into the first of several requests. PVE takes no deletion of
 // a key in the request that reverts it, so such a deletion follows in one of its own. And a
 // boot order comes last where CD drives are dealt with, as in inTurn.
-func (w writing) withReverts(steps []writing) []writing {
-	discs := slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), drives.MayHoldCD)
-	last := writing{set: api.Params{}, revert: map[string]bool{}}
+func (p patch) withReverts(steps []patch) []patch {
+	discs := slices.ContainsFunc(slices.Collect(maps.Keys(p.revert)), drives.MayHoldCD)
+	last := patch{set: api.Params{}, revert: map[string]bool{}}
 	first := &steps[0]
-	first.revert, first.gone = maps.Clone(w.revert), maps.Clone(first.gone)
-	if w.revert["boot"] && (discs || w.discs()) {
+	first.revert, first.del = maps.Clone(p.revert), maps.Clone(first.del)
+	if p.revert["boot"] && (discs || p.setsCD()) {
 		delete(first.revert, "boot")
 		last.revert["boot"] = true
 	}
@@ -60,11 +60,11 @@ func (w writing) withReverts(steps []writing) []writing {
 		first.set = maps.Clone(first.set)
 		delete(first.set, "boot")
 	}
-	again := writing{gone: map[string]bool{}}
-	for key := range w.revert {
-		if first.gone[key] {
-			delete(first.gone, key)
-			again.gone[key] = true
+	again := patch{del: map[string]bool{}}
+	for key := range p.revert {
+		if first.del[key] {
+			delete(first.del, key)
+			again.del[key] = true
 		}
 	}
 	if !again.empty() {
@@ -76,9 +76,9 @@ func (w writing) withReverts(steps []writing) []writing {
 	return steps
 }
 
-// revertOnly notes what of a step is only to be reverted, and gives the changes that are left:
+// takeReverts notes what of a step is only to be reverted, and gives the changes that are left:
 // not those of what no file speaks of, nor of disks that differ by what waits alone.
-func (c *change) revertOnly(want guest.Target, have guest.State, s plan.Step) []plan.Change {
+func (c *change) takeReverts(want guest.Target, have guest.State, s plan.Step) []plan.Change {
 	unasked := map[string]string{} // path → key
 	for _, key := range guest.KeysToRevert(want, have) {
 		unasked[guest.AttributePath(have, key)] = key
@@ -105,7 +105,7 @@ func (d updater) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change)
 	if len(ch.revert) == 0 {
 		return nil
 	}
-	err := d.write(ctx, ch.lastSeen.at, writing{revert: ch.revert}, writing{}, s.Have, ch.from.Config)
+	err := d.write(ctx, ch.lastSeen.at, patch{revert: ch.revert}, patch{}, s.Have, ch.from.Config)
 	if err != nil {
 		return err
 	}

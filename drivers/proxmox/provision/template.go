@@ -23,16 +23,36 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// CreateTemplate makes a template: of an image, or by a download.
+// CreateTemplate creates a template: from an image, or by a download.
 func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
 	if want.Image != "" {
-		return makeTemplate(ctx, h, s, want)
+		return createFromImage(ctx, h, s, want)
 	}
 	return objects.CreateImage(ctx, h, s, want.AsImage())
 }
 
-// LeaveTemplate removes what we made: a machine that became a template, or a download.
-func LeaveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
+// UpdateTemplate brings a template to its wanted content. A machine that is not converted yet is
+// converted; any other template made from an image is recreated; a download is replaced.
+func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *template.Template) error {
+	switch {
+	case s.Have.Guest != nil && want.Image != "" && have.Tag.Content == want.Made && have.Unfinished():
+		return maker{writer{h}}.convert(ctx, view.RefOf(s.Have), s.Address)
+	case s.Have.Guest != nil || want.Image != "":
+		if err := RemoveTemplate(ctx, h, s); err != nil {
+			return err
+		}
+		return CreateTemplate(ctx, h, s, want)
+	}
+	if want.File != "" {
+		if err := objects.EnsureImage(ctx, h, s, want.AsImage()); err != nil {
+			return err
+		}
+	}
+	return removeDownload(ctx, h, have)
+}
+
+// RemoveTemplate removes what was made here: a machine that became a template, or a download.
+func RemoveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
 	r := s.Have
 	if r == nil {
 		r = s.Want
@@ -40,19 +60,19 @@ func LeaveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
 	if r.Guest != nil {
 		return removal.Guest(ctx, h, s)
 	}
-	return RemoveTemplate(ctx, h, r.Spec.(*template.Template))
+	return removeDownload(ctx, h, r.Spec.(*template.Template))
 }
 
-// RemoveTemplate deletes a download; what was never ours stays.
-func RemoveTemplate(ctx context.Context, h *kind.Host, t *template.Template) error {
+// removeDownload deletes the file of a download; a template that is only named has none.
+func removeDownload(ctx context.Context, h *kind.Host, t *template.Template) error {
 	if t.File == "" {
 		return nil
 	}
 	return objects.RemoveVolume(ctx, h, h.Model.PVENode(), t.File)
 }
 
-// makeTemplate makes a machine of the image and converts it.
-func makeTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
+// createFromImage makes a machine of the image and converts it.
+func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
 	d := maker{writer{h}}
 	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.Tag
@@ -62,22 +82,10 @@ func makeTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *template
 		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
 		removal.TemplateSlot: guest.Drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.DiskVolume), removal.TemplateSlot),
 	}
-	if err := d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
+	if err := d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.inPool(p))); err != nil {
 		return err
 	}
 	return d.convert(ctx, at, s.Address)
-}
-
-// RemakeTemplate brings a template that is there to its wanted content: one that is
-// not converted yet is converted, any other is recreated.
-func RemakeTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *template.Template) error {
-	if s.Have.Guest != nil && want.Image != "" && have.Tag.Content == want.Made && have.Unfinished() {
-		return maker{writer{h}}.convert(ctx, view.GuestRef{Node: s.Have.Guest.Node, VMID: s.Have.Guest.VMID}, s.Address)
-	}
-	if err := LeaveTemplate(ctx, h, s); err != nil {
-		return err
-	}
-	return CreateTemplate(ctx, h, s, want)
 }
 
 // convert makes a template of a machine of ours. PVE notes that it is one before it

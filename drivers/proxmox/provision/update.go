@@ -16,11 +16,11 @@ import (
 // changer turns the changes of a step into keys of PVE.
 type changer interface {
 	// add translates the path of one change.
-	Add(path string)
+	add(path string)
 	// conclude adds what follows from all of them, and leaves out what only waits.
 	conclude()
-	// done does what a change that was carried out leaves to do, before the power is settled.
-	done(ctx context.Context, h *kind.Host) error
+	// afterWrite does what a change that was carried out leaves to do, before the power is settled.
+	afterWrite(ctx context.Context, h *kind.Host) error
 }
 
 // Update carries out the changes of a plan; see carryOut for the order of things.
@@ -38,21 +38,21 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 		return mk.completeGuest(ctx, want, at)
 	}
 	ch, changer := changeOf(at, m, s, want, have)
-	for _, c := range ch.revertOnly(want, have, s) {
-		changer.Add(c.Path)
+	for _, c := range ch.takeReverts(want, have, s) {
+		changer.add(c.Path)
 	}
 	changer.conclude()
 	ch.describe(w.Description, want.Declared())
-	if s.Have.Guest.Lock == "suspended" && ch.power && w.Power == "running" && !ch.empty() {
+	if s.Have.Guest.Lock == "suspended" && ch.changesPower && w.Power == "running" && !ch.empty() {
 		if err := d.resume(ctx, at, s.Address); err != nil {
 			return err
 		}
 	}
-	halted, err := d.carryOut(ctx, s, ch)
+	halted, err := d.applyChange(ctx, s, ch)
 	if err != nil {
 		return d.undo(ctx, s, ch, halted, w.Power, err)
 	}
-	if err := changer.done(ctx, h); err != nil {
+	if err := changer.afterWrite(ctx, h); err != nil {
 		return err
 	}
 	return d.applyPower(ctx, s, ch, halted, w.Power)
@@ -63,7 +63,7 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
 	h := have.Observed()
 	to, from := want.Volumes(), have.Volumes()
-	old, apart := from.RememberedSlots(to), rebussed(s.Changes)
+	old, apart := from.RememberedSlots(to), changedBuses(s.Changes)
 	for _, name := range apart {
 		delete(old, "disk."+name)
 	}
@@ -72,7 +72,7 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, hav
 	m.UUID, m.Linked, m.Seeded, m.Seed, m.Keys, m.MAC = is.UUID, is.Linked, is.Seeded, is.Seed, is.Keys, is.MAC
 	ch := newChange(at, to, from, m)
 	for _, name := range apart {
-		ch.rebus(name)
+		ch.moveToBus(name)
 	}
 	if c, ok := want.(guest.CTTarget); ok {
 		return ch, &ctChange{ch, c, have.(guest.CTState)}
@@ -85,9 +85,9 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, hav
 func (d updater) undo(ctx context.Context, s plan.Step, ch *change, halted bool, power string, why error) error {
 	switch {
 	case !halted && ch.lastSeen.at.LXC && s.Have.Guest.Running:
-		return d.takeBackCards(ctx, ch, why)
-	case halted && power == "running" && (len(ch.apart) == 0 || d.whole(ctx, ch)):
-		return d.backUp(ctx, ch, why)
+		return d.restoreCards(ctx, ch, why)
+	case halted && power == "running" && (len(ch.oldSlot) == 0 || d.allAttached(ctx, ch)):
+		return d.restartAfterFailure(ctx, ch, why)
 	default:
 		return why
 	}

@@ -29,7 +29,7 @@ type vmCreator struct {
 func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag) error {
 	m.UUID, m.Seed = uuid.NewString(), guest.SeedRecord(s.Want)
 	switch {
-	case m.Seed != nil && d.made(ctx, at, s.Address): // its seed may be gone already, and must not come back
+	case m.Seed != nil && d.isCreated(ctx, at, s.Address): // its seed may be gone already, and must not come back
 		return nil
 	case d.want.Template != "":
 		return d.clone(ctx, at, m)
@@ -48,13 +48,13 @@ func (d vmCreator) finish(ctx context.Context, s plan.Step, at view.GuestRef, m 
 // completed takes its seed away from a machine that has read it.
 func (d vmCreator) completed(ctx context.Context, at view.GuestRef, m owner.Tag) {
 	if d.want.Power == "running" {
-		d.unseed(ctx, at, m)
+		d.removeSeed(ctx, at, m)
 	}
 }
 
 // createWhole orders the whole machine in one request.
 func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Tag) error {
-	want, m, err := d.seed(ctx, at, m)
+	want, m, err := d.prepareSeed(ctx, at, m)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Ta
 			p[slot] = guest.Drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.Source), slot)
 		}
 	}
-	return d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p)))
+	return d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.inPool(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
@@ -86,7 +86,7 @@ func (d vmCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 		p["storage"] = root.Storage
 	}
 	from := view.GuestRef{Node: at.Node, VMID: want.TemplateVMID}
-	err := d.API.Do(ctx, from.Path("clone"), d.makes(p))
+	err := d.API.Do(ctx, from.Path("clone"), d.inPool(p))
 	if api.ClassOf(err) == api.NotFound { // only the node that has the template can copy it, and to another one where the storage is shared
 		v, readErr := view.Read(ctx, d.API, d.Model)
 		if readErr != nil {
@@ -97,7 +97,7 @@ func (d vmCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 			err = d.API.Do(ctx, from.Path("clone"), p)
 		}
 	}
-	if err = d.created(ctx, from, at, early, err); err != nil {
+	if err = d.confirmCreated(ctx, from, at, early, err); err != nil {
 		return err
 	}
 	return d.finishClone(ctx, at, m)
@@ -119,7 +119,7 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		}
 	}
 	m.UUID = cmp.Or(owner.UUID(cfg.Next["smbios1"]), m.UUID)
-	want, m, err = d.seed(ctx, at, m)
+	want, m, err = d.prepareSeed(ctx, at, m)
 	if err != nil {
 		return err
 	}
@@ -127,8 +127,8 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		m.Slots = guest.CloneSlots(want, guest.BootDisk(cfg.Next))
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
-	w := writing{set: vmParams(want.VM, m), gone: map[string]bool{}}
-	w.strip(cfg, guest.VMAttributes().Settings(want.VM))
+	w := patch{set: vmParams(want.VM, m), del: map[string]bool{}}
+	w.deleteFromTemplate(cfg, guest.VMAttributes().Settings(want.VM))
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
 			w.set[slot] = n.Text(cfg.Next[slot])
@@ -139,13 +139,13 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
-	w.swapMedium(want, cfg)
+	w.setCloudInitDrive(want, cfg)
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
 			w.set[slot] = disk.Order(slot)
 		}
 	}
-	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
+	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
 // vmParams are the keys of a whole machine but its drives.

@@ -24,8 +24,8 @@ import (
 // volume in its new place. Whatever happens between the two, the ownership tag leads a later
 // pass to the volume, as it does for a disk that comes back into the files.
 
-// rebussed are the disks whose bus changes.
-func rebussed(changes []plan.Change) []string {
+// changedBuses are the disks whose bus changes.
+func changedBuses(changes []plan.Change) []string {
 	var out []string
 	for _, c := range changes {
 		if rest, ok := strings.CutPrefix(c.Path, "disk."); ok && c.Before != nil && c.After != nil {
@@ -37,15 +37,15 @@ func rebussed(changes []plan.Change) []string {
 	return out
 }
 
-// rebus works out the change of a disk's bus.
-func (c *change) rebus(name string) {
+// moveToBus works out the change of a disk's bus.
+func (c *change) moveToBus(name string) {
 	w, wanted := guest.Find(c.to.List, name)
 	_, there := guest.Find(c.from.List, name)
-	from, slot := c.from.Tag.Slots["disk."+name], c.m.Slots["disk."+name]
+	from, slot := c.from.Tag.Slots["disk."+name], c.tag.Slots["disk."+name]
 	if !wanted || !there || from == slot {
 		return
 	}
-	c.apart[name], c.back[slot] = from, w
+	c.oldSlot[name], c.reattach[slot] = from, w
 	c.set[slot] = onBus(c.from.Config.Next[from], slot)
 }
 
@@ -74,19 +74,19 @@ func onBus(value, slot string) string {
 	return strings.Join(parts, ",")
 }
 
-// rebus sends the two requests. The first carries all else that changes, and the digest
+// writeInTwo sends the two requests. The first carries all else that changes, and the digest
 // that this was planned on.
-func (d updater) rebus(ctx context.Context, s plan.Step, ch *change) error {
-	first := writing{api.Params{}, maps.Clone(ch.gone), ch.revert}
-	second := writing{set: api.Params{"description": owner.Describe(ch.notes, ch.m)}}
-	on := ch.m
-	on.Detached = maps.Clone(ch.m.Detached)
-	for name, from := range ch.apart {
-		first.gone[from] = true
+func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error {
+	first := patch{api.Params{}, maps.Clone(ch.del), ch.revert}
+	second := patch{set: api.Params{"description": owner.Describe(ch.notes, ch.tag)}}
+	on := ch.tag
+	on.Detached = maps.Clone(ch.tag.Detached)
+	for name, from := range ch.oldSlot {
+		first.del[from] = true
 		on.Detached[name] = property.VolumeOf(ch.from.Config.Next[from])
 	}
 	for key, val := range ch.set {
-		if w, back := ch.back[key]; key == "boot" || back && ch.apart[w.Name] != "" {
+		if w, back := ch.reattach[key]; key == "boot" || back && ch.oldSlot[w.Name] != "" {
 			second.set[key] = val
 		} else {
 			first.set[key] = val
@@ -105,7 +105,7 @@ func (d updater) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	}
 	return d.withDigest(ctx, &ch.lastSeen, "", func(digest string) error {
 		for name, id := range on.Detached {
-			if ch.apart[name] != "" && drives.UnusedKey(ch.lastSeen.cfg.Next, id) == "" {
+			if ch.oldSlot[name] != "" && drives.UnusedKey(ch.lastSeen.cfg.Next, id) == "" {
 				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
 			}
 		}
@@ -114,14 +114,14 @@ func (d updater) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	})
 }
 
-// whole reports whether the disks that go to another bus are all attached, in their old
+// allAttached reports whether the disks that go to another bus are all attached, in their old
 // place or in their new one. A machine of which one is attached nowhere is not started.
-func (d updater) whole(ctx context.Context, ch *change) bool {
+func (d updater) allAttached(ctx context.Context, ch *change) bool {
 	cfg, err := view.ReadConfig(ctx, d.API, ch.lastSeen.at)
 	if err != nil {
 		return false
 	}
-	for _, from := range ch.apart {
+	for _, from := range ch.oldSlot {
 		if drives.AttachedAt(cfg.Next, property.VolumeOf(ch.from.Config.Next[from])) == "" {
 			return false
 		}

@@ -28,30 +28,30 @@ type vmChange struct {
 
 // conclude: the boot order follows the drives.
 func (c *vmChange) conclude() {
-	c.bootable()
+	c.keepBootable()
 	c.revertUnapplied(c.have.Config, false, c.have.SameValue)
 	c.followBoot()
 }
 
-// done removes a seed that was taken out of the drive: a machine does not start with an
+// afterWrite removes a seed that was taken out of the drive: a machine does not start with an
 // image that is not there, so it went from there first.
-func (c *vmChange) done(ctx context.Context, h *kind.Host) error {
+func (c *vmChange) afterWrite(ctx context.Context, h *kind.Host) error {
 	if c.set[drives.CloudInitSlot] == nil {
 		return nil
 	}
 	return seed.Remove(ctx, h, c.lastSeen.at.Node, c.have.Seed)
 }
 
-// bootable keeps what the machine boots from: a disk that goes to another slot stays in
+// keepBootable keeps what the machine boots from: a disk that goes to another slot stays in
 // its turn, and a root disk that comes back is put in front. PVE takes out of the order
 // what is detached (qemu-server, PVE/API2/Qemu.pm, update_vm_api).
-func (c *vmChange) bootable() {
-	if len(c.back) == 0 || c.want.Options["boot"] != "" || c.set["boot"] != nil {
+func (c *vmChange) keepBootable() {
+	if len(c.reattach) == 0 || c.want.Options["boot"] != "" || c.set["boot"] != nil {
 		return
 	}
 	moved := map[string]string{}
-	for name, from := range c.apart {
-		moved[from] = c.m.Slots["disk."+name]
+	for name, from := range c.oldSlot {
+		moved[from] = c.tag.Slots["disk."+name]
 	}
 	old := property.Parse(c.have.Config.Next["boot"]).Values["order"]
 	var order []string
@@ -60,8 +60,8 @@ func (c *vmChange) bootable() {
 			order = append(order, dev)
 		}
 	}
-	root := c.m.Slots["disk.root"]
-	if _, back := c.back[root]; back && !slices.Contains(order, root) {
+	root := c.tag.Slots["disk.root"]
+	if _, back := c.reattach[root]; back && !slices.Contains(order, root) {
 		order = slices.Insert(order, 0, root)
 	}
 	if now := strings.Join(order, ";"); now != old {
@@ -76,11 +76,11 @@ func (c *vmChange) bootable() {
 func (c *vmChange) followBoot() {
 	old := c.have.Config
 	order := options.BootDevices(old.Now["boot"])
-	if c.set["boot"] != nil || c.gone["boot"] {
+	if c.set["boot"] != nil || c.del["boot"] {
 		return
 	}
 	after := old.Reverted(c.revert)
-	there := func(dev string) bool { return c.set[dev] != nil || after.Next[dev] != "" && !c.gone[dev] }
+	there := func(dev string) bool { return c.set[dev] != nil || after.Next[dev] != "" && !c.del[dev] }
 	disc := func(dev string) bool {
 		set, _ := c.set[dev].(string)
 		return there(dev) && drives.HoldsCD(cmp.Or(set, after.Next[dev]))
@@ -96,8 +96,8 @@ func (c *vmChange) followBoot() {
 	}
 	back := slices.ContainsFunc(slices.Collect(maps.Keys(c.revert)), func(key string) bool { return appends(key, old.Now[key]) })
 	stay := slices.DeleteFunc(slices.Clone(order), func(dev string) bool { return !there(dev) })
-	goes := slices.ContainsFunc(order, func(dev string) bool { return c.gone[dev] })
-	went := slices.ContainsFunc(order, func(dev string) bool { return !c.gone[dev] && !there(dev) })
+	goes := slices.ContainsFunc(order, func(dev string) bool { return c.del[dev] })
+	went := slices.ContainsFunc(order, func(dev string) bool { return !c.del[dev] && !there(dev) })
 	declared := c.want.Options["boot"]
 	kept := declared == "" || c.have.SameValue("boot", declared, old.Now["boot"]) || guest.SameOption(old.InForce(), "boot", declared, old.Now["boot"])
 	switch {
@@ -112,11 +112,11 @@ func (c *vmChange) followBoot() {
 	}
 }
 
-// Add translates the path of one change, and notes when cloud-init is to read it.
-func (c *vmChange) Add(path string) {
+// add translates the path of one change, and notes when cloud-init is to read it.
+func (c *vmChange) add(path string) {
 	c.key(path)
 	if s := c.step; s.Have.Guest.Running && guest.ChangesCloudInit(c.want, c.have, path) && !guest.IsRevert(c.want, c.have, path) {
-		c.m.Seeded = time.Now().Unix()
+		c.tag.Seeded = time.Now().Unix()
 	}
 }
 
@@ -136,13 +136,13 @@ func (c *vmChange) key(path string) {
 			c.move[rest] = property.StorageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
 			return
 		}
-		c.text(rest, c.want.Options[rest])
+		c.setOrDelete(rest, c.want.Options[rest])
 	case "nic":
 		c.nic(name, attr)
 	case "disk":
-		c.disk(name, attr)
+		c.changeDisk(name, attr)
 	default:
-		c.attribute(head, guest.VMAttributes(), c.want.VM)
+		c.setAttribute(head, guest.VMAttributes(), c.want.VM)
 	}
 }
 
@@ -150,17 +150,17 @@ func (c *vmChange) nic(name, attr string) {
 	n, wanted := guest.Find(c.want.NICs, name)
 	if !wanted { // left the files, or was added by hand
 		slot := cmp.Or(c.have.Tag.Slots["nic."+name], name)
-		c.gone[slot] = true
-		c.text(guest.IPConfigKey(slot), "")
+		c.del[slot] = true
+		c.setOrDelete(guest.IPConfigKey(slot), "")
 		return
 	}
-	slot := c.m.Slots["nic."+name]
+	slot := c.tag.Slots["nic."+name]
 	if slices.Contains([]string{"ip", "gateway", "ip6", "gateway6"}, attr) {
 		if c.have.Tag.HasNocloudISO() { // nothing in the machine would ever read it
 			return
 		}
 		key := guest.IPConfigKey(slot)
-		c.text(key, n.IPConfig(c.have.Config.Next[key]))
+		c.setOrDelete(key, n.IPConfig(c.have.Config.Next[key]))
 		return
 	}
 	c.set[slot] = n.Text(c.have.Config.Current(slot))

@@ -16,17 +16,17 @@ import (
 // guest, and only the ownership tag can tell which: PVE keeps nothing of where one was attached.
 // So the ownership tag holds the volumes of a guest that has more than its root disk.
 
-// attached are the volumes of the disks as they will be, as far as they are known before
+// knownVolumes are the volumes of the disks as they will be, as far as they are known before
 // the change is made.
-func (c *change) attached() map[string]string {
+func (c *change) knownVolumes() map[string]string {
 	out := map[string]string{}
 	if len(c.to.List) < 2 {
 		return out
 	}
 	for _, w := range c.to.List {
-		slot := c.m.Slots["disk."+w.Name]
+		slot := c.tag.Slots["disk."+w.Name]
 		_, moves := c.move[slot]
-		_, back := c.back[slot]
+		_, back := c.reattach[slot]
 		_, there := guest.Find(c.from.List, w.Name)
 		switch {
 		case moves:
@@ -41,11 +41,11 @@ func (c *change) attached() map[string]string {
 	return out
 }
 
-// learn writes into the ownership tag of a guest which volumes its disks have, where PVE named
+// recordVolumes writes into the ownership tag of a guest which volumes its disks have, where PVE named
 // them only as it made them. Without it a disk that is detached by hand is not put
 // back, and nothing else is amiss: so it fails no step. The keys of lacks are written by
 // the same request, and must be.
-func (d writer) learn(ctx context.Context, l *lastSeen, want *guest.Volumes, notes string, m *owner.Tag, lacks api.Params) error {
+func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volumes, notes string, m *owner.Tag, lacks api.Params) error {
 	if len(want.List) < 2 && len(lacks) == 0 {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (d writer) learn(ctx context.Context, l *lastSeen, want *guest.Volumes, not
 		if err != nil && len(lacks) > 0 {
 			return fmt.Errorf("completing %s: %w", l.at, err)
 		}
-		return passing(ctx, err)
+		return onlyPassEnding(ctx, err)
 	}
 	if err := d.reread(ctx, l, ""); err != nil {
 		return checked(err)
@@ -84,8 +84,8 @@ func (d writer) learn(ctx context.Context, l *lastSeen, want *guest.Volumes, not
 	}))
 }
 
-// passing lets only those errors through after which there is no going on.
-func passing(ctx context.Context, err error) error {
+// onlyPassEnding lets only those errors through after which there is no going on.
+func onlyPassEnding(ctx context.Context, err error) error {
 	if api.EndsPass(ctx, err) {
 		return err
 	}

@@ -29,59 +29,59 @@ type updater struct{ writer }
 // maker makes guests.
 type maker struct{ writer }
 
-// writing is what one request changes of a guest's configuration: keys to set, keys
+// patch is what one request changes of a guest's configuration: keys to set, keys
 // to delete, keys of which what waits for a restart is reverted.
-type writing struct {
+type patch struct {
 	set    api.Params
-	gone   map[string]bool
+	del    map[string]bool
 	revert map[string]bool
 }
 
-// text sets a key, or deletes it where the value is none.
-func (w writing) text(key, val string) {
+// setOrDelete sets a key, or deletes it where the value is none.
+func (p patch) setOrDelete(key, val string) {
 	if val == "" {
-		w.gone[key] = true
+		p.del[key] = true
 		return
 	}
-	w.set[key] = val
+	p.set[key] = val
 }
 
-func (w writing) empty() bool { return len(w.set)+len(w.gone)+len(w.revert) == 0 }
+func (p patch) empty() bool { return len(p.set)+len(p.del)+len(p.revert) == 0 }
 
 // body is the request; digest is that of the configuration which it was worked out for.
-func (w writing) body(digest string) api.Params {
-	p := api.Params{}
-	maps.Copy(p, w.set)
-	if len(w.gone) > 0 {
-		p["delete"] = strings.Join(slices.Sorted(maps.Keys(w.gone)), ",")
+func (p patch) body(digest string) api.Params {
+	body := api.Params{}
+	maps.Copy(body, p.set)
+	if len(p.del) > 0 {
+		body["delete"] = strings.Join(slices.Sorted(maps.Keys(p.del)), ",")
 	}
-	if len(w.revert) > 0 {
-		p["revert"] = strings.Join(slices.Sorted(maps.Keys(w.revert)), ",")
+	if len(p.revert) > 0 {
+		body["revert"] = strings.Join(slices.Sorted(maps.Keys(p.revert)), ",")
 	}
-	p["digest"] = digest
-	return p
+	body["digest"] = digest
+	return body
 }
 
-// strip deletes of a copy what only its template says of what the files always decide.
-func (w writing) strip(copied view.Config, settings api.Params) {
+// deleteFromTemplate deletes of a copy what only its template says of what the files always decide.
+func (p patch) deleteFromTemplate(copied view.Config, settings api.Params) {
 	for key := range copied.Next {
 		_, decided := settings[key]
-		if w.set[key] == nil && (decided || property.IsNet(key) || strings.HasPrefix(key, "ipconfig")) {
-			w.gone[key] = true
+		if p.set[key] == nil && (decided || property.IsNet(key) || strings.HasPrefix(key, "ipconfig")) {
+			p.del[key] = true
 		}
 	}
 }
 
-// touched reports whether a key that is about to be written or deleted is not what
+// conflicts reports whether a key that is about to be written or deleted is not what
 // it was when the change was worked out. Attributes do not tell: a disk attached by
 // hand is none of ours, but may stand in the slot that was free then.
-func (w writing) touched(old, now view.Config) bool {
-	for key := range w.set {
+func (p patch) conflicts(old, now view.Config) bool {
+	for key := range p.set {
 		if now.Next[key] != old.Next[key] {
 			return true
 		}
 	}
-	for _, keys := range []map[string]bool{w.gone, w.revert} {
+	for _, keys := range []map[string]bool{p.del, p.revert} {
 		for key := range keys {
 			if now.Next[key] != old.Next[key] {
 				return true
@@ -95,7 +95,7 @@ func (w writing) touched(old, now view.Config) bool {
 // moved although nothing we look at changed (PVE renews it also for its own
 // bookkeeping), it is sent once more with the new one. old is what was observed, and
 // later what follows by another request.
-func (d writer) write(ctx context.Context, at view.GuestRef, w, later writing, have *model.Resource, old view.Config) error {
+func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, have *model.Resource, old view.Config) error {
 	if w.empty() {
 		return nil
 	}
@@ -112,19 +112,19 @@ func (d writer) write(ctx context.Context, at view.GuestRef, w, later writing, h
 		return fmt.Errorf("%w; it is not provably %s any more (%s): not changed", err, have.Addr, is.Why())
 	}
 	fresh := guest.FromConfig(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
-	if w.touched(old, cfg) || later.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
-		return fmt.Errorf("%w: %w", err, errTouched)
+	if w.conflicts(old, cfg) || later.conflicts(old, cfg) || !reflect.DeepEqual(configuredAttrs(fresh.Spec), configuredAttrs(have.Spec)) {
+		return fmt.Errorf("%w: %w", err, errChanged)
 	}
 	_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 	return w.pendingAfterHotplug(err)
 }
 
-// errTouched is a change by somebody else that came between plan and step.
-var errTouched = errors.New("somebody changed it since the plan was made; plan again")
+// errChanged is a change by somebody else that came between plan and step.
+var errChanged = errors.New("somebody changed it since the plan was made; plan again")
 
-// configured are the attributes that a configuration alone decides: power and what
+// configuredAttrs are the attributes that a configuration alone decides: power and what
 // waits for a restart come of the list of guests and of the list of tasks, too.
-func configured(spec any) []model.Attr {
+func configuredAttrs(spec any) []model.Attr {
 	return slices.DeleteFunc(model.Attrs(spec), func(a model.Attr) bool { return a.Path == "power" || a.Path == "pending" })
 }
 
@@ -140,20 +140,20 @@ func configured(spec any) []model.Attr {
 // another key is lost sight of then, and would be made again. So each volume is ordered by
 // a request of its own, behind all else.
 
-// newVolume is a drive that orders a volume to be made.
-var newVolume = regexp.MustCompile(`^(file=)?[^/:\s,]+:(\d+(\.\d+)?|cloudinit)(,|$)`)
+// volumeOrder is a drive that orders a volume to be made.
+var volumeOrder = regexp.MustCompile(`^(file=)?[^/:\s,]+:(\d+(\.\d+)?|cloudinit)(,|$)`)
 
-// orders reports whether a key has a volume made.
-func (w writing) orders(key string) bool {
-	return drives.IsDrive(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
+// createsDisk reports whether a key has a volume made.
+func (p patch) createsDisk(key string) bool {
+	return drives.IsDrive(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
 }
 
 func bootOrder(key string) bool { return key == "boot" }
 
-// apart takes keys out of a change: those that are to be sent by another request.
-func (w writing) apart(other func(key string) bool) (rest, taken writing) {
-	rest, taken = writing{set: api.Params{}, gone: w.gone}, writing{set: api.Params{}}
-	for key, val := range w.set {
+// partition takes keys out of a change: those that are to be sent by another request.
+func (p patch) partition(other func(key string) bool) (rest, taken patch) {
+	rest, taken = patch{set: api.Params{}, del: p.del}, patch{set: api.Params{}}
+	for key, val := range p.set {
 		if other(key) {
 			taken.set[key] = val
 		} else {
@@ -163,34 +163,34 @@ func (w writing) apart(other func(key string) bool) (rest, taken writing) {
 	return rest, taken
 }
 
-// inTurn splits a change of a VM for whose disks the ownership tag has to speak: what is detached
+// sequence splits a change of a VM for whose disks the ownership tag has to speak: what is detached
 // goes together with the ownership tag that says so and with nothing else that might be refused,
 // and volumes are made last, for slots that the ownership tag names by then. PVE takes no boot
 // order with a device that is not there and not in the same request ("invalid bootorder",
 // $update_vm_api), so it goes last, too; and after CD drives, for whose sake PVE would write
 // the old order over the new one.
-func (w writing) inTurn() []writing {
-	disc := w.discs()
-	if w.set["description"] == nil {
-		rest, boot := w.apart(func(key string) bool { return disc && key == "boot" })
+func (p patch) sequence() []patch {
+	disc := p.setsCD()
+	if p.set["description"] == nil {
+		rest, boot := p.partition(func(key string) bool { return disc && key == "boot" })
 		if boot.empty() || len(rest.set) == 0 {
-			return []writing{w}
+			return []patch{p}
 		}
-		return []writing{rest, boot}
+		return []patch{rest, boot}
 	}
-	w, made := w.apart(w.orders)
-	first, rest := writing{set: api.Params{"description": w.set["description"]}, gone: map[string]bool{}}, writing{set: maps.Clone(w.set), gone: map[string]bool{}}
+	p, made := p.partition(p.createsDisk)
+	first, rest := patch{set: api.Params{"description": p.set["description"]}, del: map[string]bool{}}, patch{set: maps.Clone(p.set), del: map[string]bool{}}
 	delete(rest.set, "description")
-	for key := range w.gone {
+	for key := range p.del {
 		if drives.IsDrive(key) && !strings.HasPrefix(key, "unused") {
-			first.gone[key] = true
+			first.del[key] = true
 		} else {
-			rest.gone[key] = true
+			rest.del[key] = true
 		}
 	}
-	steps := []writing{w}
-	if len(first.gone) > 0 && !rest.empty() {
-		steps = []writing{first, rest}
+	steps := []patch{p}
+	if len(first.del) > 0 && !rest.empty() {
+		steps = []patch{first, rest}
 	}
 	if last := steps[len(steps)-1]; last.set["boot"] != nil && (disc || !made.empty()) {
 		made.set["boot"] = last.set["boot"]
@@ -202,37 +202,37 @@ func (w writing) inTurn() []writing {
 	return append(steps, made)
 }
 
-// oneByOne splits a change of a container into one without new volumes, and one for each
+// perVolume splits a change of a container into one without new volumes, and one for each
 // of these.
-func (w writing) oneByOne() []writing {
-	rest, made := w.apart(w.ordersMount)
-	var steps []writing
+func (p patch) perVolume() []patch {
+	rest, made := p.partition(p.createsMount)
+	var steps []patch
 	if !rest.empty() || made.empty() {
 		steps = append(steps, rest)
 	}
 	for _, slot := range slices.Sorted(maps.Keys(made.set)) {
-		steps = append(steps, writing{set: api.Params{slot: made.set[slot]}})
+		steps = append(steps, patch{set: api.Params{slot: made.set[slot]}})
 	}
 	return steps
 }
 
-// ordersMount reports whether a key has the volume of a mount point made.
-func (w writing) ordersMount(key string) bool {
-	return drives.IsMount(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
+// createsMount reports whether a key has the volume of a mount point made.
+func (p patch) createsMount(key string) bool {
+	return drives.IsMount(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
 }
 
 // withVolumes writes a change part by part, as long as nobody else touches what the parts
 // are about.
-func (d writer) withVolumes(ctx context.Context, l *lastSeen, w writing, have *model.Resource, old view.Config) error {
-	split := w.inTurn
+func (d writer) withVolumes(ctx context.Context, l *lastSeen, w patch, have *model.Resource, old view.Config) error {
+	split := w.sequence
 	if l.at.LXC {
-		split = w.oneByOne
+		split = w.perVolume
 	}
 	steps := w.withReverts(split())
-	later := writing{set: api.Params{}, gone: map[string]bool{}}
+	later := patch{set: api.Params{}, del: map[string]bool{}}
 	for _, s := range steps[1:] {
 		maps.Copy(later.set, s.set)
-		maps.Copy(later.gone, s.gone)
+		maps.Copy(later.del, s.del)
 	}
 	if err := d.write(ctx, l.at, steps[0], later, have, old); err != nil {
 		return err
@@ -243,12 +243,12 @@ func (d writer) withVolumes(ctx context.Context, l *lastSeen, w writing, have *m
 			continue
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
-			others := writing{set: maps.Clone(s.set), gone: maps.Clone(s.gone), revert: maps.Clone(s.revert)}
+			others := patch{set: maps.Clone(s.set), del: maps.Clone(s.del), revert: maps.Clone(s.revert)}
 			delete(others.set, "boot") // PVE itself takes out of it what is detached
-			delete(others.gone, "boot")
+			delete(others.del, "boot")
 			delete(others.revert, "boot")
-			if others.touched(old, l.cfg) {
-				return errTouched
+			if others.conflicts(old, l.cfg) {
+				return errChanged
 			}
 			_, err := d.API.Put(ctx, l.at.Path("config"), s.body(digest))
 			return err
@@ -275,8 +275,8 @@ func (d maker) readClone(ctx context.Context, at view.GuestRef, addr model.Addre
 	return cfg, is.Tag, is.Tag.Provisional(), nil
 }
 
-// copying is a bare copy of a template that is about to be made what the files say.
-type copying struct {
+// clone is a bare copy of a template that is about to be made what the files say.
+type clone struct {
 	at          view.GuestRef
 	cfg         view.Config // as it is now
 	provisional owner.Tag   // as it carries it now
@@ -285,25 +285,25 @@ type copying struct {
 	template    string
 }
 
-// writeCopy makes a bare copy what the files say. It is bare until all of what it gets
+// writeClone makes a bare copy what the files say. It is bare until all of what it gets
 // by the request with the ownership tag was made, and before that of a container all its volumes.
-func (d maker) writeCopy(ctx context.Context, c copying, w writing) error {
-	slotted, disc := false, w.discs()
+func (d maker) writeClone(ctx context.Context, c clone, w patch) error {
+	slotted, disc := false, w.setsCD()
 	for key := range w.set {
-		slotted = slotted || w.orders(key) && key != drives.CloudInitSlot && !drives.HoldsState(key) || w.ordersMount(key)
+		slotted = slotted || w.createsDisk(key) && key != drives.CloudInitSlot && !drives.HoldsState(key) || w.createsMount(key)
 	}
-	var steps []writing
+	var steps []patch
 	if slotted && !maps.Equal(c.provisional.Slots, c.want.Slots) {
 		c.provisional.Slots = c.want.Slots
-		steps = append(steps, writing{set: api.Params{"description": owner.Describe(c.notes, c.provisional)}})
+		steps = append(steps, patch{set: api.Params{"description": owner.Describe(c.notes, c.provisional)}})
 	}
 	if c.at.LXC {
-		parts := w.oneByOne() // the rest, with the ownership tag of a complete one, comes last
+		parts := w.perVolume() // the rest, with the ownership tag of a complete one, comes last
 		w, steps = parts[0], append(steps, parts[1:]...)
 	}
-	boot := writing{}
+	boot := patch{}
 	if disc { // dealt with after the boot order it would have the old one written over that
-		w, boot = w.apart(bootOrder)
+		w, boot = w.partition(bootOrder)
 	}
 	l := &lastSeen{at: c.at, addr: c.want.Addr(), cfg: c.cfg, fresh: true}
 	for _, step := range append(steps, w, boot) {
@@ -325,10 +325,10 @@ func (d maker) writeCopy(ctx context.Context, c copying, w writing) error {
 // values, but the running guest did not take one of them. The next plan finds them
 // pending, and tries nothing again. That a new drive without a medium cannot be plugged in
 // the plan has said: it is no failure.
-func (w writing) pendingAfterHotplug(err error) error {
+func (p patch) pendingAfterHotplug(err error) error {
 	api, ok := errors.AsType[*api.Error](err)
 	if ok && len(api.Params) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(api.Params)), func(key string) bool {
-		return !w.emptyDrive(key) || !strings.Contains(api.Params[key], "hotplug problem - unable to parse volume ID")
+		return !p.addsEmptyDrive(key) || !strings.Contains(api.Params[key], "hotplug problem - unable to parse volume ID")
 	}) {
 		return nil
 	}
@@ -338,15 +338,15 @@ func (w writing) pendingAfterHotplug(err error) error {
 	return fmt.Errorf("the running guest did not accept it, so it is pending until its next restart: %w", err)
 }
 
-// emptyDrive reports whether a change makes a CD drive without a medium.
-func (w writing) emptyDrive(key string) bool {
-	val := fmt.Sprint(w.set[key])
+// addsEmptyDrive reports whether a change makes a CD drive without a medium.
+func (p patch) addsEmptyDrive(key string) bool {
+	val := fmt.Sprint(p.set[key])
 	return drives.IsDrive(key) && drives.HoldsCD(val) && property.VolumeOf(val) == drives.EmptyMedium
 }
 
-// discs reports whether a change puts something into a CD drive.
-func (w writing) discs() bool {
-	for key, val := range w.set {
+// setsCD reports whether a change puts something into a CD drive.
+func (p patch) setsCD() bool {
+	for key, val := range p.set {
 		if drives.IsDrive(key) && drives.HoldsCD(fmt.Sprint(val)) {
 			return true
 		}
