@@ -30,3 +30,13 @@ func (v VMTarget) IneffectiveChanges(want *model.Resource, other State) diag.Lis
 	f.At = want.RangeOf("clone")
 	return diag.List{f}
 }
+
+// CloneSlots are the slots that a clone has from its template: root is that of its root disk, and
+// the network cards follow in their order, whether the template has that many or not.
+func CloneSlots(want Target, root string) map[string]string {
+	out := map[string]string{"disk.root": root}
+	for i, p := range want.Ports() {
+		out["nic."+p.Name] = fmt.Sprintf("net%d", i)
+	}
+	return out
+}

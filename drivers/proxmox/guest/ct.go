@@ -2,11 +2,10 @@ package guest
 
 import (
 	"fmt"
-	"maps"
-	"slices"
+	"sync"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -128,22 +127,6 @@ func (c CTTarget) brief() string {
 	return size + ", " + c.Template
 }
 
-func (CTTarget) basicNeeds(n *rights.Needs) {
-	n.Guest("VM.Config.Memory", "memory", "memory and swap")
-	n.Guest("VM.Config.Options", "tags", "tags, notes and all else")
-	n.Guest("VM.Config.Disk", "disk", "its root disk and mount points")
-	n.Guest("VM.Config.Network", "nic", "network cards, host name and name servers")
-}
-
-func (c CTTarget) optionNeeds(n *rights.Needs) {
-	if !c.Unprivileged && c.TemplateVMID == 0 && n.Major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "a privileged container"}, "unprivileged")
-	}
-	for _, key := range slices.Sorted(maps.Keys(c.Options)) {
-		priv := "VM.Config.Options"
-		if key == "cpulimit" || key == "cpuunits" {
-			priv = "VM.Config.CPU"
-		}
-		n.Guest(priv, "options."+key, "option "+key)
-	}
-}
+// CTAttributes are the attributes of a container that are one key of its configuration, see package
+// attribute. Disks, network cards, power and notes have code.
+var CTAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[CT](startupFormat) })

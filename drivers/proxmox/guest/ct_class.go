@@ -3,7 +3,6 @@ package guest
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
@@ -114,9 +113,4 @@ func (c CTState) note(want Target, have *model.Resource, paths []string) []strin
 		}
 	}
 	return out
-}
-
-// SameMount reports whether two disks of one name are mounted alike, wherever they lie.
-func SameMount(a, b CTDisk) bool {
-	return a.Path == b.Path && a.Backup == b.Backup && slices.Equal(memberTexts(a.Options), memberTexts(b.Options))
 }

@@ -2,30 +2,16 @@ package guest
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
-
-// HashKeys says in the ownership tag which keys a container was made with, since PVE keeps
-// nothing of them. They are public, and their hash is no secret.
-func HashKeys(keys []string) string {
-	if len(keys) == 0 {
-		return ""
-	}
-	return seed.Sum(strings.Join(keys, "\n"))
-}
 
 // ctFromConfig reads a proven container back into the form in which the files speak:
 // with what is pending counted in, since that is what was asked of PVE already.
@@ -86,59 +72,3 @@ func (o *Observation) sizeNow(key string) int {
 	}
 	return ReadCTDisk("", now).Size
 }
-
-// align implements Target.
-func (c CTTarget) align(other State) {
-	have := other.(CTState)
-	have.Startup = c.Startup.sameAs(have.Startup)
-	for i := range have.NICs {
-		h := &have.NICs[i]
-		if w, wanted := Find(c.NICs, h.Name); wanted {
-			if w.MAC == "" {
-				h.MAC = ""
-			}
-			options.CT().AlignMembers("net0", w.Options, h.Options)
-			maps.DeleteFunc(h.Options, func(member, _ string) bool {
-				_, declared := w.Options[member]
-				return !declared && !slices.Contains(have.Tag.Options, memberOption(h.Name, member))
-			})
-		}
-	}
-	for i := range have.Disks {
-		h := &have.Disks[i]
-		if w, wanted := Find(c.Disks, h.Name); wanted {
-			if w.Size == 0 {
-				h.Size = 0
-			}
-			options.CT().AlignMembers(MountKey(h.Name), w.Options, h.Options)
-		}
-	}
-	for _, name := range have.Volumes().stillThere() {
-		if _, wanted := Find(c.Disks, name); !wanted {
-			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
-		}
-	}
-	if have.Tag.From == "" {
-		have.Template = c.Template
-	}
-}
-
-// IneffectiveChanges says what of the files cannot reach a container that exists.
-func (c CTTarget) IneffectiveChanges(want *model.Resource, other State) diag.List {
-	addr, have := want.Addr, other.(CTState)
-	now := HashKeys(c.RootKeys)
-	if now == "" || have.Tag.Keys == "" || now == have.Tag.Keys || have.Tag.Provisional() {
-		return nil
-	}
-	return diag.List{Finding(diag.Warning, addr, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),
-		"PVE puts keys into a container only when it makes it, and takes none out: bring its /root/.ssh/authorized_keys up to date yourself, or remove it so that it is recreated")}
-}
-
-// Pending lists what PVE holds back until the next full restart.
-func (c CTState) Pending(addr model.Address) []model.Pending {
-	return pendingKeys(c.Config, addr, func(key string) string { return AttributePath(c, key) }, func(key string) string { return revertHint(c, "pct", key) })
-}
-
-func (*CT) isOption(key, _ string) bool { return !IsReservedCT(key) }
-
-func (CTState) sameOption(string, string, string) bool { return false }

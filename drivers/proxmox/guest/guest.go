@@ -8,7 +8,6 @@
 package guest
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -203,48 +202,6 @@ func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 	}
 }
 
-// align prepares have for the comparison with want: what the files leave open becomes equal, and
-// PendingRestart says whether a restart is due.
-func align(want Target, have State) {
-	due := RestartDue(want, have)
-	alignValues(want, have)
-	have.SetPendingRestart(due)
-}
-
-// alignValues is align without the pending restart.
-func alignValues(want Target, have State) {
-	w, h := want.Common(), have.Common()
-	have.SetPendingRestart(false)
-	want.align(have)
-	w.Keys.Align(w.Options, h.Options, have.Observed().Tag.Options, have.sameOption)
-}
-
-// RestartDue reports whether the guest is to be restarted for its pending changes: the restart
-// helps, and the files allow it.
-func RestartDue(want Target, have State) bool {
-	w := want.Common()
-	return have.Common().PendingRestart && w.Restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
-}
-
-// AttributePath is the path in the files of a key of the configuration; the key itself if no
-// attribute has it.
-func AttributePath(have State, key string) string {
-	seen, c := have.Observed(), have.Common()
-	if name := seen.deviceAt(key); name != "" {
-		return name
-	}
-	if property.IsNet(key) {
-		return "nic." + key
-	}
-	if a := c.attributes.ByKey(key); a != nil {
-		return a.Name
-	}
-	if !have.isOption(key, cmp.Or(seen.Config.Next[key], seen.Config.Now[key])) {
-		return key
-	}
-	return "options." + key
-}
-
 // refuseGuest says what must not be done to a guest even if the files ask for it.
 func refuseGuest(want, have *model.Resource) []model.Problem {
 	h := StateOf(have)
@@ -273,41 +230,25 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// pendingKeys lists what PVE holds back until the next full restart; path translates a
-// key into the name it has in the files.
-// stuck says why a key is not reverted although no file asks for what waits; "" for all
-// others.
-func pendingKeys(c view.Config, addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
-	if !c.Waits {
-		return nil
-	}
-	out := []model.Pending{}
-	for _, k := range c.WaitingKeys() {
-		p := model.Pending{Address: addr, Path: path(k), Why: model.PendingRestart, Before: plainValue(c.Now, k), After: plainValue(c.Next, k)}
-		if why := stuck(k); why != "" {
-			p.Why += "; " + why
-		}
-		if slices.Contains(secret, k) {
-			p.Before, p.After = model.Sensitive, model.Sensitive
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
-// ValuesByPath are those of a spec by their paths.
-func ValuesByPath(spec any) map[string]any {
-	out := map[string]any{}
-	for _, a := range model.Attrs(spec) {
-		out[a.Path] = a.Value
-	}
-	return out
-}
-
 // pick is one of two values.
 func pick[T any](first bool, a, b T) T {
 	if first {
 		return a
 	}
 	return b
+}
+
+// NameOf is the name by which PVE shows the guest of a resource: a VM, a container, or a template
+// that is made here.
+func NameOf(r *model.Resource) string {
+	switch s := r.Spec.(type) {
+	case *VM:
+		return s.Name
+	case *CT:
+		return s.Hostname
+	case *template.Template:
+		return s.Tag.Node
+	default:
+		return ""
+	}
 }

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The settings of network cards: what VMs (qemu-server, PVE/QemuServer/Network.pm) and
@@ -126,3 +128,63 @@ func shortIP6(s string) string {
 
 // BridgeMTU as mtu of a card stands for the bridge's own (qemu-server, PVE/QemuServer/Network.pm).
 const BridgeMTU = 1
+
+// Port is a network card of a guest, by what it is plugged into.
+type Port struct {
+	Name, Bridge, MAC, IP, IP6 string
+	VLAN                       int
+	Trunks                     []string
+}
+
+// Ports are its network cards.
+func (v *VM) Ports() []Port { return portsOf(v.NICs) }
+
+// Ports are its network cards.
+func (c *CT) Ports() []Port { return portsOf(c.NICs) }
+
+func (n NIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
+
+func (n CTNIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
+
+func portsOf[N interface{ port() Port }](nics []N) []Port {
+	var out []Port
+	for _, n := range nics {
+		out = append(out, n.port())
+	}
+	return out
+}
+
+// claims are what no second guest may have.
+func claims(ports []Port) []model.Claim {
+	var out []model.Claim
+	for _, p := range ports {
+		path, on := "nic."+p.Name, p.network()
+		if p.MAC != "" {
+			out = append(out, model.Claim{What: "MAC address", Value: p.MAC, Path: path + ".mac", On: on})
+		}
+		if ip, err := netip.ParsePrefix(p.IP); err == nil {
+			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip", On: on})
+		}
+		if ip, err := netip.ParsePrefix(p.IP6); err == nil {
+			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip6", On: on})
+		}
+	}
+	return out
+}
+
+// network names what a card is plugged into.
+func (p Port) network() string {
+	if p.VLAN == 0 {
+		return p.Bridge
+	}
+	return fmt.Sprintf("%s, VLAN %d", p.Bridge, p.VLAN)
+}
+
+// IPConfig is the card's addresses in PVE's form, with what else the key holds; "" for
+// none.
+func (n NIC) IPConfig(old string) string {
+	return property.Parse(old).With(map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
+}
+
+// IPConfigKey is the key of a card's address.
+func IPConfigKey(slot string) string { return "ipconfig" + strings.TrimPrefix(slot, "net") }

@@ -10,21 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// NameOf is the name by which PVE shows the guest of a resource: a VM, a container, or a template
-// that is made here.
-func NameOf(r *model.Resource) string {
-	switch s := r.Spec.(type) {
-	case *VM:
-		return s.Name
-	case *CT:
-		return s.Hostname
-	case *template.Template:
-		return s.Tag.Node
-	default:
-		return ""
-	}
-}
-
 // FromConfig reads a proven guest back into the form of its kind.
 func FromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	switch m.Type {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
@@ -17,13 +18,6 @@ import (
 // parameter, which restores what is in force and touches nothing that runs. A deletion in
 // a container would not do: it leaves the value that waits where it is (pve-container,
 // PVE/LXC/Config.pm, update_pct_config).
-
-// Aligned is what would be observed of a configuration, compared with what is wanted.
-func Aligned(want Target, have State, cfg view.Config) State {
-	spec := have.WithConfig(cfg)
-	alignValues(want, spec)
-	return spec
-}
 
 // KeysToRevert are the keys whose value waits for a restart without a file asking for it:
 // with what is in force the guest would be just as much, or as little, what the files say.
@@ -113,4 +107,52 @@ func revertHint(have State, tool, key string) string {
 		return ""
 	}
 	return fmt.Sprintf("PVE does not let an API token revert it: `%s set VMID --revert %s` on the node does", tool, key)
+}
+
+// IsVolumeRevert reports whether a change of a disk that is there only takes back what
+// waits. Else it would move data, or grow what is large enough.
+func IsVolumeRevert(want Target, have State, path, slot string) bool {
+	cfg := have.Observed().Config
+	_, there := cfg.Now[slot]
+	return there && cfg.WaitsFor(slot) && IsRevert(want, have, path)
+}
+
+// RestartDue reports whether the guest is to be restarted for its pending changes: the restart
+// helps, and the files allow it.
+func RestartDue(want Target, have State) bool {
+	w := want.Common()
+	return have.Common().PendingRestart && w.Restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
+}
+
+// pendingKeys lists what PVE holds back until the next full restart; path translates a
+// key into the name it has in the files.
+// stuck says why a key is not reverted although no file asks for what waits; "" for all
+// others.
+func pendingKeys(c view.Config, addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
+	if !c.Waits {
+		return nil
+	}
+	out := []model.Pending{}
+	for _, k := range c.WaitingKeys() {
+		p := model.Pending{Address: addr, Path: path(k), Why: model.PendingRestart, Before: plainValue(c.Now, k), After: plainValue(c.Next, k)}
+		if why := stuck(k); why != "" {
+			p.Why += "; " + why
+		}
+		if slices.Contains(secret, k) {
+			p.Before, p.After = model.Sensitive, model.Sensitive
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func plainValue(m map[string]string, key string) any {
+	v, ok := m[key]
+	if !ok {
+		return nil
+	}
+	if n, err := strconv.Atoi(v); err == nil {
+		return n
+	}
+	return v
 }

@@ -76,22 +76,9 @@ type NIC struct {
 	Trunks   []string `hcl:"trunks,optional" cost:"hot" doc:"VLANs that pass through with their tags, such as [\"10\", \"20-29\"]. The bridge must be VLAN aware."`
 }
 
-// Startup is PVE's startup property.
-type Startup struct {
-	Order *int `hcl:"order,optional" doc:"Position; lower starts earlier and stops later."`
-	Up    *int `hcl:"up,optional" doc:"Seconds to wait after its start before the next."`
-	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
-}
-
-// The attributes that are one key of Proxmox VE: see package attribute. Disks, network cards,
-// power and notes have code.
-var (
-	VMAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[VM](guestFormats) })
-	CTAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[CT](guestFormats) })
-	guestFormats = map[string]attribute.Format{
-		"startup": attribute.FormatOf(parseStartup, func(s *Startup) any { return s.text() }),
-	}
-)
+// VMAttributes are the attributes of a VM that are one key of its configuration, see package
+// attribute. Disks, network cards, power and notes have code.
+var VMAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[VM](startupFormat) })
 
 // VMSchema describes VMs.
 func VMSchema() model.Kind { return schemaOf[VM]("vm", "A virtual machine.", nil) }

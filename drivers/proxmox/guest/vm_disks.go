@@ -82,12 +82,6 @@ func BootDisk(c map[string]string) string {
 	return "scsi0"
 }
 
-// IPConfig is the card's addresses in PVE's form, with what else the key holds; "" for
-// none.
-func (n NIC) IPConfig(old string) string {
-	return property.Parse(old).With(map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
-}
-
 // refuseBus says what speaks against another bus for the disks of a machine.
 func refuseBus(v VMState, want VMTarget, have *model.Resource) []model.Problem {
 	var out []model.Problem

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
 
@@ -24,4 +25,9 @@ func SetBy(family string) string {
 func isReserved(key string) bool {
 	f := options.VM().Family(key)
 	return SetBy(f) != "" || options.Refused(f) != ""
+}
+
+// isOption: a drive is one for a CD, or for the state of firmware or TPM.
+func (*VM) isOption(key, val string) bool {
+	return IsCD(key, val) || !isReserved(key) && (!drives.IsDrive(key) || drives.HoldsState(key))
 }

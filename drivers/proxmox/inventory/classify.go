@@ -233,3 +233,30 @@ func undeclaredOptions(addr model.Address, want guest.Common, have guest.State) 
 	slices.SortFunc(out, func(a, b model.Setting) int { return strings.Compare(a.Path, b.Path) })
 	return out
 }
+
+// checkNode warns of a guest that stands on a node of the cluster which the host
+// does not name. It stays ours and stays there: nothing is moved by itself.
+func (c *classifier) checkNode(r *model.Resource) {
+	h := c.want.Host
+	if h == nil {
+		return
+	}
+	if nodes := h.AllNodes(); !slices.Contains(nodes, r.Guest.Node) {
+		c.warn(r.Addr, fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", r.Addr, r.Guest.Node, h.Name, strings.Join(nodes, ", ")),
+			"add the node to nodes of the host, or migrate the guest back")
+	}
+}
+
+func (c *classifier) warn(addr model.Address, summary, detail string) {
+	c.out.Findings = append(c.out.Findings, guest.Finding(diag.Warning, addr, summary, detail))
+}
+
+// convertedByHand is a guest of ours that somebody made a template: it cannot be made a
+// machine again, and copies may live on its disks.
+func convertedByHand(g view.Listed, name string, addr model.Address) model.Unmanaged {
+	return model.Unmanaged{
+		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,
+		Why: "was " + addr.String() + " until somebody converted it to a template",
+		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is recreated", g.VMID, addr),
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -112,18 +114,6 @@ func leftVolumeHint(at view.GuestRef, err error) string {
 		at.VMID, at.Node, at.VMID, volume)
 }
 
-// verifyOwner verifies once more that the guest at a reference is the one of an address.
-func (d writer) verifyOwner(ctx context.Context, at view.GuestRef, addr model.Address) error {
-	cfg, err := view.ReadConfig(ctx, d.API, at)
-	if err != nil {
-		return fmt.Errorf("looking at it first: %w", err)
-	}
-	if is := d.ID.Check(cfg, at); !is.IsOwnedAs(addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", addr, is.Why())
-	}
-	return nil
-}
-
 // inPool are the parameters by which a guest is made, with the pool that it joins. A
 // guest that joins one gets its tags afterwards: PVE checks the right to them before the
 // guest is in its pool, of VMs since qemu-server 9.2.0 and of containers ever since
@@ -186,4 +176,37 @@ func (d maker) vacant(ctx context.Context, at view.GuestRef, readErr error) bool
 	default:
 		return false
 	}
+}
+
+// maker makes guests.
+type maker struct{ writer }
+
+// complete brings a new guest from what was ordered to what is wanted: disks grown to
+// their size, tags, and power. It gives the ownership tag that the guest has.
+func (d maker) complete(ctx context.Context, at view.GuestRef, want *guest.Volumes, tags []string, aim string) (owner.Tag, error) {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
+	if err != nil {
+		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
+	}
+	is := d.ID.Check(cfg, at)
+	if !is.IsOwnedAs(want.Addr) || is.Tag.Provisional() || at.LXC && cfg.Now["rootfs"] == "" {
+		return is.Tag, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
+	}
+	l := lastSeen{at: at, addr: want.Addr, cfg: cfg, fresh: true}
+	for _, w := range want.List {
+		slot := is.Tag.Slots["disk."+w.Name]
+		if value, there := cfg.Next[slot]; there && w.Size > property.GiB(property.Parse(value).Values["size"]) {
+			if err := d.resize(ctx, &l, slot, w.Size); err != nil {
+				return is.Tag, err
+			}
+		}
+	}
+	lacks := api.Params{}
+	if !slices.Equal(property.Tags(cfg.Next["tags"]), tags) {
+		lacks["tags"] = strings.Join(tags, ";")
+	}
+	if err := d.recordVolumes(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || aim != "running" {
+		return is.Tag, err
+	}
+	return is.Tag, power.Of(d.Host, at).Start(ctx)
 }

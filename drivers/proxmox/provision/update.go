@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
@@ -100,4 +101,81 @@ func (d updater) resume(ctx context.Context, at view.GuestRef, addr model.Addres
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}
 	return power.Of(d.Host, at).Start(ctx)
+}
+
+// updater changes guests that exist.
+type updater struct{ writer }
+
+// applyChange writes exactly the keys that the plan shows, in one request that carries
+// the digest of what was observed, then does what is no key of the disks. halted tells
+// that the guest had to be stopped for it, and is.
+func (d updater) applyChange(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
+	at := ch.lastSeen.at
+	// PVE moves no volume of a running container, and what waits for a start would name the old one.
+	// And what boots from one bus must not see its disk leave for another.
+	halt := (at.LXC && len(ch.move) > 0 || len(ch.oldSlot) > 0) && s.Have.Guest.Running
+	if ch.empty() || halt { // no request with a digest says that it still is what was observed
+		if err := d.verifyOwner(ctx, at, s.Address); err != nil {
+			return false, fmt.Errorf("changing %s: %w", at, err)
+		}
+	}
+	if halt {
+		if err := d.checkMovable(ctx, ch); err != nil {
+			return false, fmt.Errorf("changing %s: %w", at, err)
+		}
+		if err := d.revertBeforeStop(ctx, &s, ch); err != nil {
+			return false, fmt.Errorf("changing %s: %w", at, err)
+		}
+		if err := power.Of(d.Host, at).Stop(ctx, ch.from.Tag.ShutdownSeconds()); err != nil {
+			return false, err
+		}
+	}
+	ch.lastSeen.fresh = ch.empty() && !halt // both renew the digest
+	write := func() error { return d.withVolumes(ctx, &ch.lastSeen, ch.patch, s.Have, ch.from.Config) }
+	if len(ch.oldSlot) > 0 {
+		write = func() error { return d.writeInTwo(ctx, s, ch) }
+	}
+	if err := write(); err != nil {
+		return halt, fmt.Errorf("changing %s: %w", at, err)
+	}
+	return halt, d.applyDisks(ctx, ch, at.LXC && s.Have.Guest.Running && !halt)
+}
+
+// applyPower brings a guest that was changed to the power that is wanted, or restarts it
+// for what waits.
+func (d updater) applyPower(ctx context.Context, s plan.Step, ch *change, halted bool, want string) error {
+	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
+	switch at, m := ch.lastSeen.at, ch.from.Tag; {
+	case halted && want == "stopped":
+		return nil
+	case ch.changesPower && want == "stopped":
+		return power.Of(d.Host, at).Stop(ctx, m.ShutdownSeconds())
+	case halted:
+		return power.Of(d.Host, at).Start(ctx)
+	case ch.changesPower && s.Have.Guest.Running: // it is paused, and takes no order to shut down so
+		if err := power.Of(d.Host, at).Unpause(ctx); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
+			return err
+		}
+		return power.Of(d.Host, at).Restart(ctx, m.ShutdownSeconds())
+	case ch.changesPower:
+		if power.Of(d.Host, at).AwaitReboot(ctx) {
+			return nil
+		}
+		return power.Of(d.Host, at).Start(ctx)
+	case s.Have.Guest.Running && slices.ContainsFunc(s.Changes, restarts):
+		return power.Of(d.Host, at).Restart(ctx, m.ShutdownSeconds())
+	default:
+		return nil
+	}
+}
+
+// restartAfterFailure starts a guest again that was stopped for a change, which failed: why.
+func (d updater) restartAfterFailure(ctx context.Context, ch *change, why error) error {
+	if ctx.Err() != nil || d.verifyOwner(ctx, ch.lastSeen.at, ch.lastSeen.addr) != nil {
+		return why
+	}
+	if err := power.Of(d.Host, ch.lastSeen.at).Start(ctx); err != nil {
+		return fmt.Errorf("%w; and it was stopped for that: %w", why, err)
+	}
+	return why
 }

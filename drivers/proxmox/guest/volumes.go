@@ -67,36 +67,6 @@ type attachable interface {
 	Keep(value string) string          // for the one of a value
 }
 
-// Find gives the block of a name.
-func Find[B interface{ label() string }](blocks []B, name string) (block B, ok bool) {
-	for _, b := range blocks {
-		if b.label() == name {
-			return b, true
-		}
-	}
-	return block, false
-}
-
-// RootFirst puts the root disk in front; where no file declares it, it is added.
-func RootFirst[B interface{ label() string }](disks []B, root B) []B {
-	if i := slices.IndexFunc(disks, func(d B) bool { return d.label() == root.label() }); i >= 0 {
-		root = disks[i]
-		disks = slices.Delete(disks, i, i+1)
-	}
-	return slices.Insert(disks, 0, root)
-}
-
-// byName sorts blocks as the files' are.
-func byName[B interface{ label() string }](blocks []B) {
-	slices.SortFunc(blocks, func(a, b B) int { return model.CompareNames(a.label(), b.label()) })
-}
-
-func (d Disk) label() string   { return d.Name }
-func (d CTDisk) label() string { return d.Name }
-func (n NIC) label() string    { return n.Name }
-func (n CTNIC) label() string  { return n.Name }
-func (v Volume) label() string { return v.Name }
-
 func (d Disk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remove, d} }
 
 func (d CTDisk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remove, d} }
@@ -166,20 +136,6 @@ func (v *Volumes) stillThere() []string {
 	return out
 }
 
-// RememberedSlots is the old slots of a guest, with those of disks that come back before
-// the restart that would detach them.
-func (v *Volumes) RememberedSlots(want *Volumes) map[string]string {
-	old := map[string]string{}
-	maps.Copy(old, v.Tag.Slots)
-	for _, d := range want.List {
-		key, id := "disk."+d.Name, v.Tag.Detached[d.Name]
-		if slot := drives.AttachedAt(v.Config.Now, id); old[key] == "" && id != "" && slot != "" {
-			old[key] = slot
-		}
-	}
-	return old
-}
-
 // note says which data go where a guest becomes what is wanted.
 func (v *Volumes) note(want *Volumes) []string {
 	var out []string
@@ -239,43 +195,6 @@ func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
 	out := removal.Refuse(v.Tag, g, v.Config.Next)
 	if v.protected {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
-	}
-	return out
-}
-
-// device is what has a slot: name is its name in the ownership tag, family the name of its slots
-// without the number.
-type device struct{ name, family string }
-
-// slots assigns a slot to every device: those that have one keep it, the others take
-// the lowest free one. cfg is the guest that they are for, if there is one already.
-func slots(devices []device, cfg view.Config, old map[string]string) map[string]string {
-	out, used := map[string]string{}, map[string]bool{}
-	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
-		for key := range c {
-			used[key] = true
-		}
-	}
-	for _, d := range devices { // a slot that is empty since somebody took its device out is still spoken for
-		used[old[d.name]] = true
-	}
-	for _, d := range devices {
-		slot, known := old[d.name]
-		for i := 0; !known; i++ {
-			slot = fmt.Sprintf("%s%d", d.family, i)
-			known = !used[slot]
-		}
-		out[d.name], used[slot] = slot, true
-	}
-	return out
-}
-
-// CloneSlots are the slots that a clone has from its template: root is that of its root disk, and
-// the network cards follow in their order, whether the template has that many or not.
-func CloneSlots(want Target, root string) map[string]string {
-	out := map[string]string{"disk.root": root}
-	for i, p := range want.Ports() {
-		out["nic."+p.Name] = fmt.Sprintf("net%d", i)
 	}
 	return out
 }

@@ -4,16 +4,17 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -126,8 +127,6 @@ func (r *vmResolver) disks() {
 	}
 }
 
-var macText = regexp.MustCompile(`(?i)^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
-
 func (r *vmResolver) nics() {
 	if len(r.NICs) == 0 {
 		r.NICs = []guest.NIC{{Name: "lan"}}
@@ -189,8 +188,6 @@ func (r *vmResolver) cloudInit() {
 	r.Keys = r.sshKeys(r.User)
 }
 
-var tagText = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
-
 // owned writes down what the files decide of the ownership tag.
 func (r *vmResolver) owned() {
 	from := ""
@@ -203,4 +200,27 @@ func (r *vmResolver) owned() {
 		from = guest.FromBlank
 	}
 	r.Terms = r.resolver.owned(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.seedRoom()})
+}
+
+// seed checks user_data and says where its image goes.
+func (r *vmResolver) seed() {
+	r.SeedStorage = "local"
+	if h := r.in.Host; h != nil && h.Storage != nil {
+		r.SeedStorage = cmp.Or(h.Storage.ISO, r.SeedStorage)
+	}
+	if r.UserData == "" {
+		return
+	}
+	if err := nocloud.Check(r.UserData); err != nil {
+		r.errorf("user_data", "user_data that cloud-init would not read", "%s", err)
+	}
+}
+
+// seedRoom is a record of the greatest length, by which the length of an ownership tag is judged.
+func (r *vmResolver) seedRoom() *owner.NocloudISO {
+	if r.UserData == "" {
+		return nil
+	}
+	name := seed.Name{Site: r.in.Site.Name, Node: r.in.Name, Owner: strings.Repeat("0", 12), UUID: strings.Repeat("0", 36)}
+	return &owner.NocloudISO{Volume: name.Volume(r.SeedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12)}
 }

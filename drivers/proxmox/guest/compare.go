@@ -1,0 +1,60 @@
+package guest
+
+import (
+	"cmp"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// align prepares have for the comparison with want: what the files leave open becomes equal, and
+// PendingRestart says whether a restart is due.
+func align(want Target, have State) {
+	due := RestartDue(want, have)
+	alignValues(want, have)
+	have.SetPendingRestart(due)
+}
+
+// alignValues is align without the pending restart.
+func alignValues(want Target, have State) {
+	w, h := want.Common(), have.Common()
+	have.SetPendingRestart(false)
+	want.align(have)
+	w.Keys.Align(w.Options, h.Options, have.Observed().Tag.Options, have.sameOption)
+}
+
+// Aligned is what would be observed of a configuration, compared with what is wanted.
+func Aligned(want Target, have State, cfg view.Config) State {
+	spec := have.WithConfig(cfg)
+	alignValues(want, spec)
+	return spec
+}
+
+// ValuesByPath are those of a spec by their paths.
+func ValuesByPath(spec any) map[string]any {
+	out := map[string]any{}
+	for _, a := range model.Attrs(spec) {
+		out[a.Path] = a.Value
+	}
+	return out
+}
+
+// AttributePath is the path in the files of a key of the configuration; the key itself if no
+// attribute has it.
+func AttributePath(have State, key string) string {
+	seen, c := have.Observed(), have.Common()
+	if name := seen.deviceAt(key); name != "" {
+		return name
+	}
+	if property.IsNet(key) {
+		return "nic." + key
+	}
+	if a := c.attributes.ByKey(key); a != nil {
+		return a.Name
+	}
+	if !have.isOption(key, cmp.Or(seen.Config.Next[key], seen.Config.Now[key])) {
+		return key
+	}
+	return "options." + key
+}

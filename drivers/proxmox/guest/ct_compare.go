@@ -1,0 +1,54 @@
+package guest
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+)
+
+// align implements Target.
+func (c CTTarget) align(other State) {
+	have := other.(CTState)
+	have.Startup = c.Startup.sameAs(have.Startup)
+	for i := range have.NICs {
+		h := &have.NICs[i]
+		if w, wanted := Find(c.NICs, h.Name); wanted {
+			if w.MAC == "" {
+				h.MAC = ""
+			}
+			options.CT().AlignMembers("net0", w.Options, h.Options)
+			maps.DeleteFunc(h.Options, func(member, _ string) bool {
+				_, declared := w.Options[member]
+				return !declared && !slices.Contains(have.Tag.Options, memberOption(h.Name, member))
+			})
+		}
+	}
+	for i := range have.Disks {
+		h := &have.Disks[i]
+		if w, wanted := Find(c.Disks, h.Name); wanted {
+			if w.Size == 0 {
+				h.Size = 0
+			}
+			options.CT().AlignMembers(MountKey(h.Name), w.Options, h.Options)
+		}
+	}
+	for _, name := range have.Volumes().stillThere() {
+		if _, wanted := Find(c.Disks, name); !wanted {
+			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
+		}
+	}
+	if have.Tag.From == "" {
+		have.Template = c.Template
+	}
+}
+
+// SameValue compares what would be written with what is in force.
+func (*CT) SameValue(key, want, have string) bool { return options.CT().Same(key, want, have) }
+
+func (CTState) sameOption(string, string, string) bool { return false }
+
+// SameMount reports whether two disks of one name are mounted alike, wherever they lie.
+func SameMount(a, b CTDisk) bool {
+	return a.Path == b.Path && a.Backup == b.Backup && slices.Equal(memberTexts(a.Options), memberTexts(b.Options))
+}

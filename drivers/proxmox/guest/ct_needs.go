@@ -1,0 +1,28 @@
+package guest
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+)
+
+func (CTTarget) basicNeeds(n *rights.Needs) {
+	n.Guest("VM.Config.Memory", "memory", "memory and swap")
+	n.Guest("VM.Config.Options", "tags", "tags, notes and all else")
+	n.Guest("VM.Config.Disk", "disk", "its root disk and mount points")
+	n.Guest("VM.Config.Network", "nic", "network cards, host name and name servers")
+}
+
+func (c CTTarget) optionNeeds(n *rights.Needs) {
+	if !c.Unprivileged && c.TemplateVMID == 0 && n.Major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
+		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "a privileged container"}, "unprivileged")
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Options)) {
+		priv := "VM.Config.Options"
+		if key == "cpulimit" || key == "cpuunits" {
+			priv = "VM.Config.CPU"
+		}
+		n.Guest(priv, "options."+key, "option "+key)
+	}
+}

@@ -1,0 +1,61 @@
+package guest
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+)
+
+// CTNICMembers are the members of a card's key that are attributes, or the program's own.
+var CTNICMembers = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall", "mtu", "rate", "link_down", "trunks"}
+
+// Text is a card as PVE takes it. The device inside is eth and the number of its slot;
+// kept are members of the card that is there which the files say nothing of.
+func (n CTNIC) Text(slot, mac string, kept map[string]string) string {
+	parts := []string{"name=eth" + strings.TrimPrefix(slot, "net"), "bridge=" + n.Bridge, "hwaddr=" + cmp.Or(n.MAC, mac)}
+	for _, m := range [][2]string{
+		{"ip", n.IP},
+		{"gw", n.Gateway},
+		{"ip6", n.IP6},
+		{"gw6", n.Gateway6},
+		{"tag", countText(n.VLAN)},
+		{"firewall", flagText(n.Firewall)},
+		{"mtu", countText(n.MTU)},
+		{"rate", RateText(n.Rate)},
+		{"link_down", flagText(n.LinkDown)},
+		{"trunks", strings.Join(n.Trunks, ";")},
+	} {
+		if m[1] != "" {
+			parts = append(parts, m[0]+"="+m[1])
+		}
+	}
+	further := maps.Clone(kept)
+	if further == nil {
+		further = map[string]string{}
+	}
+	maps.Copy(further, n.Options)
+	return strings.Join(append(parts, memberTexts(further)...), ",")
+}
+
+// ReadCTNIC reads the value of a card.
+func ReadCTNIC(name, value string) CTNIC {
+	p := property.Parse(value).Values
+	return CTNIC{
+		Name: name, Bridge: p["bridge"], VLAN: readCount(p["tag"]), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
+		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: readCount(p["mtu"]), Rate: readRate(p["rate"]),
+		LinkDown: isOn(p["link_down"]), Trunks: property.Trunks(p["trunks"]), Options: furtherMembers(p, CTNICMembers...),
+	}
+}
+
+// UnmanagedMembers are the members of an observed card that the files neither name nor named.
+func (o *Observation) UnmanagedMembers(nic, observed string) map[string]string {
+	out := ReadCTNIC(nic, observed).Options
+	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(o.Tag.Options, memberOption(nic, member)) })
+	return out
+}
+
+// memberOption is how the ownership tag lists a member of a card.
+func memberOption(nic, member string) string { return "nic." + nic + "." + member }

@@ -1,0 +1,39 @@
+package guest
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+)
+
+// IsReservedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
+func IsReservedCT(key string) bool {
+	if drives.IsMount(key) || CTAttributes().ByKey(key) != nil {
+		return true
+	}
+	switch strings.TrimRight(key, "0123456789") {
+	case "description", "net", "unused", "lock", "digest", "template", "vmid", "node", "ostemplate",
+		"ssh-public-keys", "start", "pool", "storage", "force", "restore", "unique":
+		return true
+	default:
+		return false
+	}
+}
+
+func (*CT) isOption(key, _ string) bool { return !IsReservedCT(key) }
+
+// Declared are the keys of the container that the files set, and the further members of
+// its cards.
+func (c *CT) Declared() map[string]string {
+	out := maps.Clone(c.Options)
+	for _, n := range c.NICs {
+		for member, val := range n.Options {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[memberOption(n.Name, member)] = val
+		}
+	}
+	return out
+}

@@ -1,0 +1,37 @@
+package guest
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// WithConfig is as State has it.
+func (c CTState) WithConfig(cfg view.Config) State {
+	return StateOf(ctFromConfig(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
+}
+
+// Pending lists what PVE holds back until the next full restart.
+func (c CTState) Pending(addr model.Address) []model.Pending {
+	return pendingKeys(c.Config, addr, func(key string) string { return AttributePath(c, key) }, func(key string) string { return revertHint(c, "pct", key) })
+}
+
+// RestartHelps is as Target has it.
+func (c CTTarget) RestartHelps(have State) bool { return restartHelps(c, have) }
+
+// Revertible is as State has it. PVE asks of a revert what it asks of a deletion (PVE/LXC.pm,
+// check_ct_modify_config_perm).
+func (c CTState) Revertible(key string) bool {
+	switch {
+	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
+		return false
+	case key == "features":
+		others := slices.ContainsFunc(property.Flags(c.Config.Now[key]), func(f string) bool { return f != "nesting" })
+		return c.Unprivileged && !others
+	default:
+		return true
+	}
+}

@@ -1,0 +1,50 @@
+package guest
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+)
+
+// device is what has a slot: name is its name in the ownership tag, family the name of its slots
+// without the number.
+type device struct{ name, family string }
+
+// slots assigns a slot to every device: those that have one keep it, the others take
+// the lowest free one. cfg is the guest that they are for, if there is one already.
+func slots(devices []device, cfg view.Config, old map[string]string) map[string]string {
+	out, used := map[string]string{}, map[string]bool{}
+	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
+		for key := range c {
+			used[key] = true
+		}
+	}
+	for _, d := range devices { // a slot that is empty since somebody took its device out is still spoken for
+		used[old[d.name]] = true
+	}
+	for _, d := range devices {
+		slot, known := old[d.name]
+		for i := 0; !known; i++ {
+			slot = fmt.Sprintf("%s%d", d.family, i)
+			known = !used[slot]
+		}
+		out[d.name], used[slot] = slot, true
+	}
+	return out
+}
+
+// RememberedSlots is the old slots of a guest, with those of disks that come back before
+// the restart that would detach them.
+func (v *Volumes) RememberedSlots(want *Volumes) map[string]string {
+	old := map[string]string{}
+	maps.Copy(old, v.Tag.Slots)
+	for _, d := range want.List {
+		key, id := "disk."+d.Name, v.Tag.Detached[d.Name]
+		if slot := drives.AttachedAt(v.Config.Now, id); old[key] == "" && id != "" && slot != "" {
+			old[key] = slot
+		}
+	}
+	return old
+}

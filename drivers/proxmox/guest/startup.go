@@ -1,0 +1,60 @@
+package guest
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+)
+
+// Startup is PVE's startup property.
+type Startup struct {
+	Order *int `hcl:"order,optional" doc:"Position; lower starts earlier and stops later."`
+	Up    *int `hcl:"up,optional" doc:"Seconds to wait after its start before the next."`
+	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
+}
+
+// sameAs gives s where the other says the same, else the other.
+func (s *Startup) sameAs(other *Startup) *Startup {
+	if s != nil && other != nil && s.text() == other.text() {
+		return s
+	}
+	return other
+}
+
+func (s *Startup) text() string {
+	if s == nil {
+		return ""
+	}
+	var parts []string
+	for _, f := range []struct {
+		key string
+		val *int
+	}{{"order", s.Order}, {"up", s.Up}, {"down", s.Down}} {
+		if f.val != nil {
+			parts = append(parts, fmt.Sprintf("%s=%d", f.key, *f.val))
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func parseStartup(s string) *Startup {
+	if s == "" {
+		return nil
+	}
+	p := property.Parse(s)
+	number := func(text string) *int {
+		if n, err := strconv.Atoi(text); err == nil {
+			return &n
+		}
+		return nil
+	}
+	return &Startup{Order: number(p.First("order")), Up: number(p.Values["up"]), Down: number(p.Values["down"])}
+}
+
+// startupFormat reads and writes the attribute startup.
+var startupFormat = map[string]attribute.Format{
+	"startup": attribute.FormatOf(parseStartup, func(s *Startup) any { return s.text() }),
+}

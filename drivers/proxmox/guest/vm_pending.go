@@ -1,0 +1,54 @@
+package guest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// WithConfig is as State has it.
+func (v VMState) WithConfig(cfg view.Config) State {
+	return StateOf(vmFromConfig(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
+}
+
+// Pending lists what PVE holds back until the next full restart.
+func (v VMState) Pending(addr model.Address) []model.Pending {
+	out := []model.Pending{}
+	if v.Power == "running" && v.cloudInitPending() {
+		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + cloudInitAgain, Before: "as at the last boot", After: "as declared"})
+	}
+	return append(out, pendingKeys(v.Config, addr, func(key string) string { return AttributePath(v, key) }, func(key string) string { return revertHint(v, "qm", key) }, "sshkeys", "cipassword")...)
+}
+
+// RestartHelps is as Target has it.
+func (v VMTarget) RestartHelps(have State) bool {
+	return have.(VMState).cloudInitPending() || restartHelps(v, have)
+}
+
+// Revertible is as State has it. A device of the node is for root@pam, also where it is to stay as it is; a
+// protected machine lets no drive go (PVE/API2/Qemu.pm, $update_vm_api); a boot order
+// names devices that are there; and what PVE itself derives of something declared stays.
+func (v VMState) Revertible(key string) bool {
+	c := v.Config
+	now, there := c.Now[key]
+	if options.HostDevice(key, now) != "" || options.HostDevice(key, c.Next[key]) != "" {
+		return false
+	}
+	switch {
+	case drives.IsDrive(key):
+		return there || c.Now["protection"] != "1"
+	case key == "boot":
+		return !slices.ContainsFunc(options.BootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
+	case key == "machine": // of Windows PVE pins it when that is declared
+		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(cmp.Or(now, "pc"), c.Next[key])
+	case key == "bootdisk": // goes where a boot order is set
+		return len(options.BootDevices(c.Next["boot"])) == 0
+	default:
+		return true
+	}
+}

@@ -1,0 +1,74 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// readClone reads a copy that has the whole configuration of its template still. bare is
+// false where an earlier run whose answer was lost got further: it keeps what it has.
+// The mark is the one that it carries.
+func (d maker) readClone(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, provisional bool, err error) {
+	cfg, err = view.ReadConfig(ctx, d.API, at)
+	if err != nil {
+		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
+	}
+	is := d.ID.Check(cfg, at)
+	if !is.IsOwnedAs(addr) {
+		return cfg, m, false, fmt.Errorf("the clone %s is not the requested one (%s): not changed; plan again", at, is.Why())
+	}
+	return cfg, is.Tag, is.Tag.Provisional(), nil
+}
+
+// clone is a bare copy of a template that is about to be made what the files say.
+type clone struct {
+	at          view.GuestRef
+	cfg         view.Config // as it is now
+	provisional owner.Tag   // as it carries it now
+	want        owner.Tag   // as it will be
+	notes       string
+	template    string
+}
+
+// writeClone makes a bare copy what the files say. It is bare until all of what it gets
+// by the request with the ownership tag was made, and before that of a container all its volumes.
+func (d maker) writeClone(ctx context.Context, c clone, w patch) error {
+	slotted, disc := false, w.setsCD()
+	for key := range w.set {
+		slotted = slotted || w.createsDisk(key) && key != drives.CloudInitSlot && !drives.HoldsState(key) || w.createsMount(key)
+	}
+	var steps []patch
+	if slotted && !maps.Equal(c.provisional.Slots, c.want.Slots) {
+		c.provisional.Slots = c.want.Slots
+		steps = append(steps, patch{set: api.Params{"description": owner.Describe(c.notes, c.provisional)}})
+	}
+	if c.at.LXC {
+		parts := w.perVolume() // the rest, with the ownership tag of a complete one, comes last
+		w, steps = parts[0], append(steps, parts[1:]...)
+	}
+	boot := patch{}
+	if disc { // dealt with after the boot order it would have the old one written over that
+		w, boot = w.partition(bootOrder)
+	}
+	l := &lastSeen{at: c.at, addr: c.want.Addr(), cfg: c.cfg, fresh: true}
+	for _, step := range append(steps, w, boot) {
+		if step.empty() {
+			continue
+		}
+		err := d.withDigest(ctx, l, "", func(digest string) error {
+			_, err := d.API.Put(ctx, c.at.Path("config"), step.body(digest))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("configuring %s, a clone of %s: %w", c.at, c.template, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+)
+
+// restoreCards undoes what PVE stored of cards although the change failed. It writes a card
+// into the configuration before it plugs it, or before it finds that LXC cannot have it, and
+// answers with an error (pve-container, PVE/LXC.pm, update_net and update_lxc_config): the
+// container would go on without the card that its configuration shows, nothing would wait,
+// and the next plan would find nothing to do. So the cards from before are written back, and
+// the next plan shows the change again. An answer that was lost, and an error of a later
+// request, say nothing about the cards.
+func (d updater) restoreCards(ctx context.Context, ch *change, why error) error {
+	at, old := ch.lastSeen.at, ch.from.Config
+	refused, answered := errors.AsType[*api.Error](why)
+	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.lastSeen.wrote || ctx.Err() != nil {
+		return why
+	}
+	cfg, err := view.ReadConfig(ctx, d.API, at)
+	if err != nil {
+		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
+	}
+	back, cards := patch{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
+	for key, val := range ch.set {
+		if was, there := old.Now[key]; property.IsNet(key) && sameNIC(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.WaitsFor(key)) {
+			cards[key] = true
+			if back.del[key] = !there; there {
+				back.set[key] = was
+			}
+		}
+	}
+	for key := range ch.del {
+		if was, there := old.Now[key]; property.IsNet(key) && there && cfg.Now[key] == "" && len(cards) > 0 {
+			back.set[key] = was
+		}
+	}
+	maps.DeleteFunc(back.del, func(_ string, goes bool) bool { return !goes })
+	if is := d.ID.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.lastSeen.addr) {
+		return why
+	} else if m := is.Tag; !keepsMAC(cfg, back, m.MAC) {
+		m.MAC = ch.from.Tag.MAC // it goes by a card that it has again
+		back.set["description"] = owner.Describe(is.Notes, m)
+	}
+	back.revertUnapplied(cfg, true, func(string, string, string) bool { return false })
+	for _, w := range back.withReverts([]patch{{set: back.set, del: back.del}}) {
+		if cfg, err = view.ReadConfig(ctx, d.API, at); err == nil {
+			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
+		}
+		if err != nil {
+			return fmt.Errorf("%w; PVE stored it all the same, and to write back what was there failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.VMID, at.Node, err)
+		}
+	}
+	return fmt.Errorf("%w; PVE stored it all the same: what was there is written back, and the next plan shows the change again", why)
+}
+
+// keepsMAC reports whether a container has a card with an address after a change, too.
+func keepsMAC(cfg view.Config, w patch, mac string) bool {
+	after := maps.Clone(cfg.Next)
+	for key, val := range w.set {
+		after[key] = fmt.Sprint(val)
+	}
+	for key, val := range after {
+		if property.IsNet(key) && !w.del[key] && strings.EqualFold(guest.ReadCTNIC("", val).MAC, mac) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameNIC compares a card as it was sent with one as PVE has it, which adds its type.
+func sameNIC(sent, stored string) bool {
+	a, b := property.Parse(sent).Values, property.Parse(stored).Values
+	delete(a, "type")
+	delete(b, "type")
+	return maps.Equal(a, b)
+}

@@ -1,0 +1,69 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// lastSeen is what a guest was last seen as, between several writes to it.
+type lastSeen struct {
+	at          view.GuestRef
+	addr        model.Address
+	cfg         view.Config
+	fresh       bool            // nothing was written since
+	wrote       bool            // the first request of a change succeeded
+	changedByUs map[string]bool // slots whose volume we changed ourselves
+}
+
+// withDigest sends a write that concerns one slot ("" for none) with the digest of
+// the configuration as it was last seen. After a write of our own, and where PVE
+// says that the configuration moved, it looks again: the guest must still be ours,
+// and the slot hold the volume that it held.
+func (d writer) withDigest(ctx context.Context, l *lastSeen, slot string, send func(digest string) error) error {
+	for again := false; ; again = true {
+		if err := d.reread(ctx, l, slot); err != nil {
+			return err
+		}
+		err := send(l.cfg.Digest)
+		l.fresh = false
+		if again || api.ClassOf(err) != api.Changed {
+			return err
+		}
+	}
+}
+
+// reread reads a guest unless nothing was written to it since it was seen.
+func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
+	if l.fresh {
+		return nil
+	}
+	cfg, err := view.ReadConfig(ctx, d.API, l.at)
+	if err != nil {
+		return fmt.Errorf("looking at it again: %w", err)
+	}
+	if is := d.ID.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", l.addr, is.Why())
+	}
+	if slot != "" && !l.changedByUs[slot] && property.VolumeOf(cfg.Next[slot]) != property.VolumeOf(l.cfg.Next[slot]) {
+		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
+	}
+	l.cfg, l.fresh = cfg, true
+	return nil
+}
+
+// verifyOwner verifies once more that the guest at a reference is the one of an address.
+func (d writer) verifyOwner(ctx context.Context, at view.GuestRef, addr model.Address) error {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
+	if err != nil {
+		return fmt.Errorf("looking at it first: %w", err)
+	}
+	if is := d.ID.Check(cfg, at); !is.IsOwnedAs(addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", addr, is.Why())
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package resolve
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+)
+
+// bridge is where cards go that name none.
+func (r *resolver) bridge() string {
+	bridge := cmp.Or(r.in.Site.Bridge, "vmbr0")
+	if h := r.in.Host; h != nil && h.Bridge != "" {
+		bridge = h.Bridge
+	}
+	return bridge
+}
+
+// card checks what identifies a network card, and gives its MAC in PVE's form.
+func (r *resolver) card(path string, vlan int, mac string) string {
+	mac = strings.ToUpper(mac)
+	if vlan < 0 || vlan > 4094 {
+		r.errorf(path+".vlan", "VLAN tag out of range", "%d is not between 1 and 4094", vlan)
+	}
+	if mac != "" && !macText.MatchString(mac) {
+		r.errorf(path+".mac", fmt.Sprintf("%q is no MAC address of a single card", mac), "write six bytes such as BC:24:11:00:00:01; the second digit must be even")
+	}
+	return mac
+}
+
+var macText = regexp.MustCompile(`(?i)^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
+
+// first completes the address of the first card, which is the spec's, else by dhcp; to
+// one that is no word of these leads the site's gateway.
+func (r *resolver) first(ip, gateway string, words ...string) (fullIP, fullGateway string) {
+	if spec := r.spec(); spec != nil && spec.Network != nil {
+		ip, gateway = cmp.Or(ip, spec.Network.IP), cmp.Or(gateway, spec.Network.Gateway)
+	}
+	if ip = cmp.Or(ip, "dhcp"); !slices.Contains(words, ip) {
+		gateway = cmp.Or(gateway, r.in.Site.Gateway)
+	}
+	return ip, gateway
+}
+
+// static checks an address and the gateway to it; words are what may stand for an
+// address. It gives both in their shortest form.
+func (r *resolver) static(path, suffix, ip, gateway string, words ...string) (shortIP, shortGateway string) {
+	if ip == "" || slices.Contains(words, ip) {
+		switch {
+		case gateway != "" && ip == "":
+			r.errorf(path+".gateway"+suffix, "gateway without a static address", "set ip%s to an address, or remove the gateway", suffix)
+		case gateway != "":
+			r.errorf(path+".gateway"+suffix, "gateway without a static address", "with %q the gateway comes from elsewhere: remove it, or set an address", ip)
+		}
+		return ip, gateway
+	}
+	prefix, err := netip.ParsePrefix(ip)
+	if err != nil || prefix.Addr().Is6() != (suffix == "6") {
+		example := map[string]string{"": "10.0.12.5/24", "6": "fd00::5/64"}[suffix]
+		r.errorf(path+".ip"+suffix, fmt.Sprintf("%q is not an address with prefix length", ip), "write an address such as %s, or one of %s", example, strings.Join(words, ", "))
+		return ip, gateway
+	}
+	if gateway == "" {
+		return prefix.String(), ""
+	}
+	gw, err := netip.ParseAddr(gateway)
+	switch {
+	case err != nil:
+		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is not an address", gateway), "write the address alone, without prefix length")
+	case gw.Is6() != prefix.Addr().Is6():
+		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is no %s address", gateway, map[string]string{"": "IPv4", "6": "IPv6"}[suffix]),
+			"gateway is for ip, gateway6 for ip6")
+	case !prefix.Contains(gw) && !gw.IsLinkLocalUnicast():
+		r.errorf(path+".ip"+suffix, fmt.Sprintf("gateway %s is not in the network of %s", gw, ip), "a gateway must be reachable directly: check the prefix length, or set gateway%s on the nic", suffix)
+	default:
+		gateway = gw.String()
+	}
+	return prefix.String(), gateway
+}
+
+// limits checks what a card of VMs and of containers is limited to, and gives its trunk
+// in the one form. Containers have no ranges in theirs (pve-container, PVE/LXC/Config.pm).
+func (r *resolver) limits(path string, rate float64, trunks []string, ranges bool) []string {
+	if rate < 0 {
+		r.errorf(path+".rate", "rate out of range", "%s MB/s is less than none", guest.RateText(rate))
+	}
+	var list []property.VLANs
+	for _, t := range trunks {
+		v, ok := property.ParseVLANs(t)
+		switch {
+		case !ok && ranges:
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN and no range of them", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", property.MaxVLAN)
+		case !ok:
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN", t), "write a VLAN tag between 1 and %d", property.MaxVLAN)
+		case !ranges && v.First != v.Last:
+			r.errorf(path+".trunks", fmt.Sprintf("range %q in the trunk of a container", t), "PVE takes single VLAN tags there: list them one by one")
+		default:
+			list = append(list, v)
+		}
+	}
+	return property.SortVLANs(list, ranges)
+}

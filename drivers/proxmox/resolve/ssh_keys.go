@@ -1,0 +1,93 @@
+package resolve
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// sshKeys are all keys of the site, or those that the spec names for a user.
+func (r *resolver) sshKeys(user string) []string {
+	all := map[string]string{}
+	if r.in.Site.Secrets != nil {
+		all = r.in.Site.Secrets.Values["ssh_keys"]
+	}
+	var named *[]string
+	if spec := r.spec(); spec != nil && spec.Access != nil {
+		for _, u := range spec.Access.Users {
+			if u.Name == user {
+				named = u.SSHKeys
+			}
+		}
+	}
+	out := []string{}
+	if named == nil {
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if !isPrivateKey(all[name]) { // one that is kept there for logging in to a host is nobody's to have
+				out = append(out, r.publicKeys(name, all[name])...)
+			}
+		}
+	} else {
+		for _, name := range *named {
+			k := name
+			if v, ok := all[name]; ok {
+				k = v
+			} else {
+				name = "ssh_keys"
+			}
+			out = append(out, r.publicKeys(name, k)...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// publicKeys takes a text apart into public keys. PVE refuses a request in which one
+// line is none, and a private key must not even get into one. What the secrets hold is
+// the site's business: it is told once, and not at each guest that gets all keys.
+func (r *resolver) publicKeys(name, value string) []string {
+	kept := false
+	if r.in.Site.Secrets != nil {
+		_, kept = r.in.Site.Secrets.Values["ssh_keys"][name]
+	}
+	wrong := func(summary, end string) {
+		how := "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is" + end
+		if kept {
+			how = "in the section ssh_keys of the secrets, " + how
+		}
+		r.problems = append(r.problems, model.Problem{Severity: diag.Error, Site: kept, Summary: summary, Detail: how})
+	}
+	if isPrivateKey(value) {
+		wrong(fmt.Sprintf("ssh key %q is a private key", name), "; the private key stays with its user")
+		return nil
+	}
+	lines := property.KeyLines(value)
+	for _, l := range lines {
+		if !isPublicKey(l) {
+			wrong(fmt.Sprintf("ssh key %q is not a public key", name), "")
+			return nil
+		}
+	}
+	return lines
+}
+
+func isPrivateKey(s string) bool { return strings.Contains(s, "PRIVATE KEY-----") }
+
+// isPublicKey reports whether a line of authorized_keys holds a type and the base64 of
+// a key that begins with the same type (RFC 4253, section 6.6); options may stand in front.
+func isPublicKey(line string) bool {
+	fields := strings.Fields(line)
+	for i := range max(len(fields)-1, 0) {
+		blob, err := base64.StdEncoding.DecodeString(fields[i+1])
+		if err == nil && len(blob) > 4+len(fields[i]) && string(blob[4:4+len(fields[i])]) == fields[i] {
+			return true
+		}
+	}
+	return false
+}
