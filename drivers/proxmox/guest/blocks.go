@@ -6,8 +6,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Find gives the block of a name.
-func Find[B interface{ label() string }](blocks []B, name string) (block B, ok bool) {
+// labelled is a block of the files with a name: a disk or a network card.
+type labelled interface{ label() string }
+
+// Find is the block with a name.
+func Find[B labelled](blocks []B, name string) (block B, ok bool) {
 	for _, b := range blocks {
 		if b.label() == name {
 			return b, true
@@ -16,8 +19,8 @@ func Find[B interface{ label() string }](blocks []B, name string) (block B, ok b
 	return block, false
 }
 
-// RootFirst puts the root disk in front; where no file declares it, it is added.
-func RootFirst[B interface{ label() string }](disks []B, root B) []B {
+// RootFirst moves the root disk to the front. If the files do not declare it, root is added.
+func RootFirst[B labelled](disks []B, root B) []B {
 	if i := slices.IndexFunc(disks, func(d B) bool { return d.label() == root.label() }); i >= 0 {
 		root = disks[i]
 		disks = slices.Delete(disks, i, i+1)
@@ -25,19 +28,14 @@ func RootFirst[B interface{ label() string }](disks []B, root B) []B {
 	return slices.Insert(disks, 0, root)
 }
 
-// byName sorts blocks as the files' are.
-func byName[B interface{ label() string }](blocks []B) {
+// byName sorts blocks as those of the files are sorted.
+func byName[B labelled](blocks []B) {
 	slices.SortFunc(blocks, func(a, b B) int { return model.CompareNames(a.label(), b.label()) })
 }
 
-func (d Disk) label() string { return d.Name }
-
+func (d Disk) label() string   { return d.Name }
 func (d CTDisk) label() string { return d.Name }
-
-func (n NIC) label() string { return n.Name }
-
-func (n CTNIC) label() string { return n.Name }
-
+func (n NIC) label() string    { return n.Name }
+func (n CTNIC) label() string  { return n.Name }
 func (v Volume) label() string { return v.Name }
-
-func (p Port) label() string { return p.Name }
+func (p Port) label() string   { return p.Name }

@@ -8,8 +8,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// ClonedFrom is the VMID of the template that a guest is cloned from, where it is there
-// already and is not made here; 0 for none. lxc says that it is one of containers.
+// ClonedFrom is the VMID of the existing template that a guest is cloned from; 0 if it is none, or
+// one that is made here. lxc reports whether that template is a container.
 func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
 	g := TargetOf(want)
 	if g == nil || g.Resolved().TemplateMade {
@@ -18,7 +18,8 @@ func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
 	return g.Resolved().TemplateVMID, g.Common().LXC
 }
 
-// IneffectiveChanges says that the way in which a guest was cloned cannot be changed.
+// IneffectiveChanges implements Target: a full clone cannot become a linked one, nor the other way
+// round.
 func (v VMTarget) IneffectiveChanges(want *model.Resource, other State) diag.List {
 	have := other.(VMState)
 	if v.Template == "" || have.Tag.From != v.OwnerTag.From || have.Tag.Linked == (v.Clone == template.Linked) {

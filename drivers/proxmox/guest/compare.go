@@ -24,14 +24,15 @@ func alignValues(want Target, have State) {
 	w.Keys.Align(w.Options, h.Options, have.Observed().Tag.Options, have.sameOption)
 }
 
-// Aligned is what would be observed of a configuration, compared with what is wanted.
+// Aligned is the state that the guest would have with a configuration, aligned with want: it
+// differs from want only where the files differ.
 func Aligned(want Target, have State, cfg view.Config) State {
 	spec := have.WithConfig(cfg)
 	alignValues(want, spec)
 	return spec
 }
 
-// ValuesByPath are those of a spec by their paths.
+// ValuesByPath has the attributes of a spec by their paths.
 func ValuesByPath(spec any) map[string]any {
 	out := map[string]any{}
 	for _, a := range model.Attrs(spec) {

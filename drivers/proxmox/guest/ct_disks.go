@@ -26,17 +26,17 @@ func (d CTDisk) Text(volume string) string {
 	return strings.Join(append(parts, memberTexts(d.Options)...), ",")
 }
 
-// Order asks for a new volume; 4 GiB is what PVE makes of a root disk without a size.
-func (d CTDisk) Order(string) string {
+// NewValue asks for a new volume; 4 GiB is what PVE makes of a root disk without a size.
+func (d CTDisk) NewValue(string) string {
 	return d.Text(fmt.Sprintf("%s:%d", d.Storage, cmp.Or(d.Size, 4)))
 }
 
-// Attach mounts a volume that is mounted nowhere.
-func (d CTDisk) Attach(volume, _ string) string { return d.Text(volume) }
+// AttachValue mounts a volume that is mounted nowhere.
+func (d CTDisk) AttachValue(volume, _ string) string { return d.Text(volume) }
 
-// Keep mounts the volume of an observed mount point. Its size is information only, but
+// KeepValue mounts the volume of an observed mount point. Its size is information only, but
 // PVE shows none of a change that waits unless it is sent along.
-func (d CTDisk) Keep(observed string) string {
+func (d CTDisk) KeepValue(observed string) string {
 	text := d.Text(property.VolumeOf(observed))
 	if size := property.Parse(observed).Values["size"]; size != "" {
 		text += ",size=" + size

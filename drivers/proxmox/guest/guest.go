@@ -1,10 +1,10 @@
-// Package guest is what VMs and containers are: what the files declare of them (VM, CT), what is
-// wanted of one (Target) and what was observed of one (State). It compares the two, says what a change
-// costs and what cannot be changed. It sends no request: package inventory observes guests, package
+// Package guest describes VMs and containers: what the files declare (VM, CT), what is wanted
+// (Target) and what was observed (State). It compares the two, and says what a change costs and
+// which changes are not possible. It sends no request: package inventory observes guests, package
 // provision creates and changes them.
 //
-// VMs and containers share one implementation. What differs between the two is in the files
-// vm_*.go and ct_*.go, as the methods of Target and State.
+// VMs and containers share one implementation. Where they differ, Target and State have methods, in
+// the files vm_*.go and ct_*.go.
 package guest
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// spec is what model.Resource.Spec holds of a guest: a *VM or a *CT.
+// spec is what model.Resource.Spec holds for a guest: a *VM or a *CT.
 type spec interface {
 	target(*Resolution) Target
 	state(*Observation) State
@@ -202,7 +202,8 @@ func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 	}
 }
 
-// refuseGuest says what must not be done to a guest even if the files ask for it.
+// refuseGuest lists the problems that keep a guest from becoming want, or from being removed where
+// want is nil, see model.Kind.Refuse.
 func refuseGuest(want, have *model.Resource) []model.Problem {
 	h := StateOf(have)
 	if want == nil {
@@ -215,7 +216,8 @@ func refuseGuest(want, have *model.Resource) []model.Problem {
 	return slices.Concat(h.Volumes().refuse(w.Volumes(), view.RefOf(have)), h.refuse(w, have))
 }
 
-// noteGuest says what changes mean for the guest beyond their class.
+// noteGuest says what the changes at paths mean for the guest beyond their class, see
+// model.Kind.Note.
 func noteGuest(want, have *model.Resource, paths []string) string {
 	w, h := TargetOf(want), StateOf(have)
 	notes := append(h.note(w, have, paths), noteReverts(w, h, paths))
@@ -230,7 +232,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// pick is one of two values.
+// pick is a if first is true, else b.
 func pick[T any](first bool, a, b T) T {
 	if first {
 		return a

@@ -14,14 +14,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// The settings of network cards: what VMs (qemu-server, PVE/QemuServer/Network.pm) and
-// containers (pve-container, PVE/LXC/Config.pm) have in common. In both an absent member
-// of the property string means the same as 0.
+// The settings of network cards that VMs (qemu-server, PVE/QemuServer/Network.pm) and containers
+// (pve-container, PVE/LXC/Config.pm) have in common. In both, a missing member of the property
+// string means the same as 0.
 
-// DefaultModel is the card that a VM gets unless the files name another one.
+// DefaultModel is the model of a VM's card if the files name none.
 const DefaultModel = "virtio"
 
-// readNIC reads a card of a VM; its addresses stand in a key of their own.
+// readNIC reads a card of a VM. Its addresses are in another key, see IPConfigKey.
 func readNIC(name, value string) NIC {
 	p := property.Parse(value)
 	model, mac := property.CardModel(p)
@@ -32,8 +32,7 @@ func readNIC(name, value string) NIC {
 	}
 }
 
-// members are the members of a card's property string that have an attribute; "" for
-// the default.
+// members are the members of the card's key that have an attribute; "" for the default.
 func (n NIC) members() map[string]string {
 	return map[string]string{
 		"bridge": n.Bridge, "tag": countText(n.VLAN), "firewall": flagText(n.Firewall), "mtu": countText(n.MTU), "queues": countText(n.Queues),
@@ -70,9 +69,8 @@ func (n NIC) Text(old string) string {
 	return strings.Join(parts, ",")
 }
 
-// replugged reports whether PVE unplugs a card of a running VM and plugs in another
-// one, and does not just change its cable (qemu-server, PVE/QemuServer.pm,
-// vmconfig_update_net).
+// replugged reports whether PVE replaces a card of a running VM instead of changing it in place
+// (qemu-server, PVE/QemuServer.pm, vmconfig_update_net).
 func replugged(now, then string) bool {
 	a, b := readNIC("", now), readNIC("", then)
 	return a.Model != b.Model || a.MAC != b.MAC || a.Queues != b.Queues || a.MTU != b.MTU || a.Bridge == "" || b.Bridge == ""
@@ -89,7 +87,7 @@ func countText(n int) string {
 	return strconv.Itoa(n)
 }
 
-// readCount reads a number; 0 for what is none.
+// readCount reads a number; 0 if it is none.
 func readCount(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -98,7 +96,7 @@ func readCount(s string) int {
 	return n
 }
 
-// RateText is a limit in MB/s; "" for none.
+// RateText is a limit in MB/s as PVE writes it; "" for none.
 func RateText(rate float64) string {
 	if rate == 0 {
 		return ""
@@ -114,8 +112,8 @@ func readRate(s string) float64 {
 	return rate
 }
 
-// shortIP6 gives an IPv6 address, with or without prefix length, in its shortest form;
-// a word such as dhcp as it is.
+// shortIP6 is an IPv6 address, with or without prefix length, in its shortest form. A word such as
+// dhcp stays as it is.
 func shortIP6(s string) string {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p.String()
@@ -126,20 +124,20 @@ func shortIP6(s string) string {
 	return s
 }
 
-// BridgeMTU as mtu of a card stands for the bridge's own (qemu-server, PVE/QemuServer/Network.pm).
+// BridgeMTU as the MTU of a card means that of its bridge (qemu-server, PVE/QemuServer/Network.pm).
 const BridgeMTU = 1
 
-// Port is a network card of a guest, by what it is plugged into.
+// Port is a network card of a VM or a container: what it is connected to, and its addresses.
 type Port struct {
 	Name, Bridge, MAC, IP, IP6 string
 	VLAN                       int
 	Trunks                     []string
 }
 
-// Ports are its network cards.
+// Ports implements Guest.
 func (v *VM) Ports() []Port { return portsOf(v.NICs) }
 
-// Ports are its network cards.
+// Ports implements Guest.
 func (c *CT) Ports() []Port { return portsOf(c.NICs) }
 
 func (n NIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
@@ -154,7 +152,7 @@ func portsOf[N interface{ port() Port }](nics []N) []Port {
 	return out
 }
 
-// claims are what no second guest may have.
+// claims are the addresses that no other guest may have.
 func claims(ports []Port) []model.Claim {
 	var out []model.Claim
 	for _, p := range ports {
@@ -172,7 +170,7 @@ func claims(ports []Port) []model.Claim {
 	return out
 }
 
-// network names what a card is plugged into.
+// network is the bridge and the VLAN of a card, in words.
 func (p Port) network() string {
 	if p.VLAN == 0 {
 		return p.Bridge
@@ -180,11 +178,11 @@ func (p Port) network() string {
 	return fmt.Sprintf("%s, VLAN %d", p.Bridge, p.VLAN)
 }
 
-// IPConfig is the card's addresses in PVE's form, with what else the key holds; "" for
-// none.
+// IPConfig is the value of the key with the card's addresses; "" for none. Further members of old,
+// the present value, are kept.
 func (n NIC) IPConfig(old string) string {
 	return property.Parse(old).With(map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
 }
 
-// IPConfigKey is the key of a card's address.
+// IPConfigKey is the key with the addresses of the card at a slot.
 func IPConfigKey(slot string) string { return "ipconfig" + strings.TrimPrefix(slot, "net") }

@@ -10,7 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// FromConfig reads a proven guest back into the form of its kind.
+// FromConfig makes the resource of a managed guest from its configuration: a VM, a container, or a
+// template that was made here. notes is its description without the ownership tag m.
 func FromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	switch m.Type {
 	case "ct":
@@ -21,7 +22,7 @@ func FromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	return vmFromConfig(g, cfg, notes, m)
 }
 
-// resource is a guest of ours as it was observed.
+// resource is a managed guest as it was observed.
 func resource(g view.Listed, cfg view.Config, m owner.Tag, spec, private any) *model.Resource {
 	return &model.Resource{
 		Addr: m.Addr(), Spec: spec, Private: private, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
@@ -29,12 +30,12 @@ func resource(g view.Listed, cfg view.Config, m owner.Tag, spec, private any) *m
 	}
 }
 
-// Finding is a finding about a managed guest, which no line of the files is to blame for.
+// Finding is a finding about a managed guest that no line of the files causes.
 func Finding(severity diag.Severity, addr model.Address, summary, detail string) diag.Finding {
 	return diag.Finding{Severity: severity, Source: diag.FromGuard, Address: addr.String(), Summary: summary, Detail: detail}
 }
 
-// Warning is a warning about a managed guest that is as the files say.
+// Warning is a warning about a managed guest that is as the files say, see diag.FromHost.
 func Warning(addr model.Address, summary, detail string) diag.Finding {
 	f := Finding(diag.Warning, addr, summary, detail)
 	f.Source = diag.FromHost

@@ -13,16 +13,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// PVE holds values and deletions back until the next full restart of a guest, whoever
-// ordered them. Those that the files ask for stay. All others are reverted: by PVE's own
-// parameter, which restores what is in force and touches nothing that runs. A deletion in
-// a container would not do: it leaves the value that waits where it is (pve-container,
+// PVE applies some changes, of values and deletions, only at the next full restart of a guest;
+// until then they are pending. Pending changes that the files ask for stay. All others are reverted
+// by PVE's own parameter revert, which restores the value in force and does not touch the running
+// guest. Deleting the key would not do for a container: PVE keeps its pending value (pve-container,
 // PVE/LXC/Config.pm, update_pct_config).
 
-// KeysToRevert are the keys whose value waits for a restart without a file asking for it:
-// with what is in force the guest would be just as much, or as little, what the files say.
-// A deletion of what no file declares stays, since it brings the guest to what they say; but
-// not one of what this program needs itself.
+// KeysToRevert are the keys with a pending change that no file asks for: without that change the
+// guest would match the files just as well. The pending deletion of a key that no file declares is
+// not among them, since it brings the guest closer to the files, unless the program itself needs
+// the key.
 func KeysToRevert(want Target, have State) []string {
 	cfg := have.Observed().Config
 	keys := cfg.WaitingKeys()
@@ -35,7 +35,8 @@ func KeysToRevert(want Target, have State) []string {
 	})
 }
 
-// Reverts lists for the plan what is reverted because no file asks for it.
+// Reverts lists the pending changes that a step reverts because no file asks for them, see
+// model.Kind.Reverts.
 func Reverts(want Target, have State) []model.Pending {
 	var out []model.Pending
 	cfg := have.Observed().Config
@@ -45,8 +46,8 @@ func Reverts(want Target, have State) []model.Pending {
 	return out
 }
 
-// IsRevert reports whether a change restores what is in force: what differs from the
-// files only waits.
+// IsRevert reports whether the change at path only reverts a pending one: the value in force is the
+// wanted one.
 func IsRevert(want Target, have State, path string) bool {
 	cfg := have.Observed().Config
 	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
@@ -55,8 +56,8 @@ func IsRevert(want Target, have State, path string) bool {
 	return reflect.DeepEqual(ValuesByPath(Aligned(want, have, cfg.InForce()).Spec())[path], ValuesByPath(want.Spec())[path])
 }
 
-// restartHelps reports whether something waits that the files agree with, so that a restart
-// would bring the guest nearer to them.
+// restartHelps reports whether a change is pending that the files ask for, so that a restart brings
+// the guest closer to them.
 func restartHelps(want Target, have State) bool {
 	cfg := have.Observed().Config
 	keys := cfg.WaitingKeys()
@@ -82,7 +83,7 @@ func restartHelps(want Target, have State) bool {
 	})
 }
 
-// noteReverts says in a plan what a step takes back.
+// noteReverts says which changes of a step only revert pending ones; "" for none.
 func noteReverts(want Target, have State, paths []string) string {
 	var list []string
 	for _, r := range Reverts(want, have) {
@@ -101,7 +102,8 @@ func noteReverts(want Target, have State, paths []string) string {
 	return "reverted, since it is pending only and never took effect: " + strings.Join(list, ", ")
 }
 
-// revertHint says what an administrator can do about a key that no API token may revert.
+// revertHint says how an administrator reverts a key that an API token cannot revert; "" where the
+// token can, or where the pending change does no harm.
 func revertHint(have State, tool, key string) string {
 	if have.Revertible(key) || key == "boot" || key == "machine" || key == "bootdisk" {
 		return ""
@@ -109,8 +111,8 @@ func revertHint(have State, tool, key string) string {
 	return fmt.Sprintf("PVE does not let an API token revert it: `%s set VMID --revert %s` on the node does", tool, key)
 }
 
-// IsVolumeRevert reports whether a change of a disk that is there only takes back what
-// waits. Else it would move data, or grow what is large enough.
+// IsVolumeRevert reports whether the change at path, of the disk at slot, only reverts a pending
+// one. If not, the disk is to be moved or grown.
 func IsVolumeRevert(want Target, have State, path, slot string) bool {
 	cfg := have.Observed().Config
 	_, there := cfg.Now[slot]
@@ -124,18 +126,17 @@ func RestartDue(want Target, have State) bool {
 	return have.Common().PendingRestart && w.Restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
 }
 
-// pendingKeys lists what PVE holds back until the next full restart; path translates a
-// key into the name it has in the files.
-// stuck says why a key is not reverted although no file asks for what waits; "" for all
-// others.
-func pendingKeys(c view.Config, addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
+// pendingKeys lists the pending changes of a configuration. path gives the path of a key in the
+// files, and hint, if it is not "", says why its change is not reverted. The values of secret keys
+// are not shown.
+func pendingKeys(c view.Config, addr model.Address, path, hint func(key string) string, secret ...string) []model.Pending {
 	if !c.Waits {
 		return nil
 	}
 	out := []model.Pending{}
 	for _, k := range c.WaitingKeys() {
 		p := model.Pending{Address: addr, Path: path(k), Why: model.PendingRestart, Before: plainValue(c.Now, k), After: plainValue(c.Next, k)}
-		if why := stuck(k); why != "" {
+		if why := hint(k); why != "" {
 			p.Why += "; " + why
 		}
 		if slices.Contains(secret, k) {
@@ -146,6 +147,8 @@ func pendingKeys(c view.Config, addr model.Address, path, stuck func(key string)
 	return out
 }
 
+// plainValue is the value of a key for a plan: a number where it is one, nil where the key is not
+// set.
 func plainValue(m map[string]string, key string) any {
 	v, ok := m[key]
 	if !ok {

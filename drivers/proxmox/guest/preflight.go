@@ -8,8 +8,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
-// NewMedia are the slots of the CD drives that are to get an image which is not in them in
-// present, the configuration so far.
+// NewMedia are the slots of the CD drives whose image is not in them in present, the present
+// configuration.
 func (v VMTarget) NewMedia(present map[string]string) []string {
 	var out []string
 	for _, slot := range v.CDSlots() {
@@ -32,8 +32,8 @@ func (v VMTarget) NeedsMore(other State) bool {
 // NeedsMore implements Target.
 func (c CTTarget) NeedsMore(have State) bool { return guestNeedsMore(c, have) }
 
-// guestNeedsMore reports whether a guest is to be started, a disk is to be on a storage where it is
-// not, or a card is to be plugged into a bridge, or to have an address, that it does not have.
+// guestNeedsMore reports what VMs and containers have in common: whether the guest is to be
+// started, a disk is to be on another storage, or a card is to get another bridge or MAC address.
 func guestNeedsMore(want Target, have State) bool {
 	if want.Common().Power == "running" && have.Common().Power != "running" {
 		return true

@@ -12,8 +12,8 @@ import (
 // without the number.
 type device struct{ name, family string }
 
-// slots assigns a slot to every device: those that have one keep it, the others take
-// the lowest free one. cfg is the guest that they are for, if there is one already.
+// slots assigns a slot to each device. Those that have one in old keep it; the others get the
+// lowest one that cfg, the present configuration, does not use.
 func slots(devices []device, cfg view.Config, old map[string]string) map[string]string {
 	out, used := map[string]string{}, map[string]bool{}
 	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
@@ -21,7 +21,7 @@ func slots(devices []device, cfg view.Config, old map[string]string) map[string]
 			used[key] = true
 		}
 	}
-	for _, d := range devices { // a slot that is empty since somebody took its device out is still spoken for
+	for _, d := range devices { // an empty slot whose device somebody detached is still taken
 		used[old[d.name]] = true
 	}
 	for _, d := range devices {
@@ -35,8 +35,8 @@ func slots(devices []device, cfg view.Config, old map[string]string) map[string]
 	return out
 }
 
-// RememberedSlots is the old slots of a guest, with those of disks that come back before
-// the restart that would detach them.
+// RememberedSlots are the slots that the ownership tag records, and those of wanted disks whose
+// detachment is still pending.
 func (v *Volumes) RememberedSlots(want *Volumes) map[string]string {
 	old := map[string]string{}
 	maps.Copy(old, v.Tag.Slots)

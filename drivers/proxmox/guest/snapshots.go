@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// MovesOrRemoves reports whether volumes leave the place where they are for what is wanted.
+// MovesOrRemoves reports whether a volume is to be moved or removed for what is wanted.
 func (v *Volumes) MovesOrRemoves(want *Volumes) bool {
 	moves := func(h Volume) bool {
 		w, stays := Find(want.List, h.Name)
@@ -18,7 +18,8 @@ func (v *Volumes) MovesOrRemoves(want *Volumes) bool {
 	return slices.ContainsFunc(v.List, moves) || len(v.stillThere()) > 0
 }
 
-// refuseSnapshots says which of the volumes that are to leave their place a snapshot holds there.
+// refuseSnapshots lists the volumes that are to be moved or removed although a snapshot contains
+// them.
 func (v *Volumes) refuseSnapshots(want *Volumes, at view.GuestRef) []model.Problem {
 	var out []model.Problem
 	refuse := func(name, id, what string) {

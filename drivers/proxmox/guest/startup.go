@@ -9,14 +9,15 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
-// Startup is PVE's startup property.
+// Startup is the order and the delays of a guest at boot and shutdown of its node. A field that is
+// nil is not set.
 type Startup struct {
 	Order *int `hcl:"order,optional" doc:"Position; lower starts earlier and stops later."`
 	Up    *int `hcl:"up,optional" doc:"Seconds to wait after its start before the next."`
 	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
 }
 
-// sameAs gives s where the other says the same, else the other.
+// sameAs is s if both have the same text, else other.
 func (s *Startup) sameAs(other *Startup) *Startup {
 	if s != nil && other != nil && s.text() == other.text() {
 		return s
@@ -24,6 +25,7 @@ func (s *Startup) sameAs(other *Startup) *Startup {
 	return other
 }
 
+// text is the value of the key startup; "" for nil.
 func (s *Startup) text() string {
 	if s == nil {
 		return ""
@@ -40,6 +42,7 @@ func (s *Startup) text() string {
 	return strings.Join(parts, ",")
 }
 
+// parseStartup reads the value of the key startup.
 func parseStartup(s string) *Startup {
 	if s == "" {
 		return nil

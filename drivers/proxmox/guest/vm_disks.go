@@ -38,14 +38,14 @@ func (v VMTarget) Blank() bool {
 	return root.Blank
 }
 
-// Attach puts a volume into a slot that is free.
-func (Disk) Attach(volume, slot string) string { return Drive(volume, slot) }
+// AttachValue puts a volume into a slot that is free.
+func (Disk) AttachValue(volume, slot string) string { return Drive(volume, slot) }
 
-// Keep leaves a drive as it is.
-func (Disk) Keep(drive string) string { return drive }
+// KeepValue leaves a drive as it is.
+func (Disk) KeepValue(drive string) string { return drive }
 
-// Order asks for a new volume of the disk's size.
-func (d Disk) Order(slot string) string {
+// NewValue asks for a new volume of the disk's size.
+func (d Disk) NewValue(slot string) string {
 	return Drive(fmt.Sprintf("%s:%d", d.Storage, max(d.Size, 1)), slot)
 }
 

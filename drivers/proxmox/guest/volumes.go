@@ -13,15 +13,15 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Disks of VMs and mount points of containers have the same life: their slot is
-// remembered in the ownership tag; one that leaves the files stays with its guest as an unused
-// volume, the ownership tag remembers which, and under the same name it comes back. A running
-// guest may hold on to it until its next restart.
+// Disks of VMs and mount points of containers have the same life cycle. The ownership tag records
+// the slot of each. One that leaves the files stays with its guest as an unused volume, the
+// ownership tag records which one, and under the same name it is attached again. A running guest
+// may keep using it until its next restart.
 
-// unexplainedVolumes names the volumes that belong to the guest and are attached nowhere, as far
-// as its ownership tag does not say what they are; "" for none.
+// unexplainedVolumes lists, for a message, the unused volumes of the guest whose disk the ownership
+// tag does not name; "" for none.
 func (o *Observation) unexplainedVolumes() string {
-	known := slices.Collect(maps.Values(o.Tag.Detached)) // of other disks: they explain nothing
+	known := slices.Collect(maps.Values(o.Tag.Detached)) // they belong to other disks
 	for name, id := range o.Tag.Volumes {
 		if slot := o.Tag.Slots["disk."+name]; o.Config.Next[slot] == "" {
 			known = append(known, id)
@@ -37,10 +37,10 @@ func (o *Observation) unexplainedVolumes() string {
 	return strings.Join(out, ", ")
 }
 
-// VolumeToReattach gives the volume of a disk that is not attached, where the ownership tag proves which
-// it was; "" where it does not. What the ownership tag noted when it was written last may be
-// older than what people did since (a volume moved by hand leaves its old one behind):
-// so beside volumes that the ownership tag does not know it proves nothing.
+// VolumeToReattach is the volume of a disk that is not attached, if the ownership tag says which
+// one it is; else "". The volumes that the tag lists are as old as its last write: people may have
+// moved a volume since, which leaves the old one behind. So they do not count beside unused volumes
+// that the tag does not know.
 func (o *Observation) VolumeToReattach(name string) string {
 	id, slot := o.Tag.Detached[name], o.Tag.Slots["disk."+name]
 	if id == "" && o.unexplainedVolumes() == "" && o.Config.Next[slot] == "" && o.Config.Now[slot] == "" {
@@ -52,45 +52,51 @@ func (o *Observation) VolumeToReattach(name string) string {
 	return id
 }
 
-// Volume is a disk of a VM or of a container.
+// Volume is a disk of a VM or a mount point of a container.
 type Volume struct {
 	Name, Storage string
-	Size          int // GiB; 0 if nothing is said of it
-	Remove        bool
-	attachable
+	Size          int  // GiB; 0 if the files leave it open
+	Remove        bool // its data are removed with it
+	diskValue
 }
 
-// attachable is what PVE is sent for a disk.
-type attachable interface {
-	Order(slot string) string          // for a new volume
-	Attach(volume, slot string) string // for one that is there and attached nowhere
-	Keep(value string) string          // for the one of a value
+// diskValue has the values that the key of a disk may get.
+type diskValue interface {
+	// NewValue orders a new volume for a slot.
+	NewValue(slot string) string
+	// AttachValue attaches an unused volume at a slot.
+	AttachValue(volume, slot string) string
+	// KeepValue keeps the volume of the present value.
+	KeepValue(present string) string
 }
 
 func (d Disk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remove, d} }
 
 func (d CTDisk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remove, d} }
 
-// Volumes are the disks of a guest, as they are wanted or as they were observed.
+// Volumes are the disks of a guest, as they are wanted or as they were observed. The Observation of
+// wanted ones is empty.
 type Volumes struct {
 	Observation
-	Addr      model.Address // of the guest that is wanted
+	Addr      model.Address // of a wanted guest
 	List      []Volume
-	protected bool // so that PVE lets none go
+	protected bool // PVE refuses to remove the guest and its disks
 }
 
-// Volumes is as guest has it.
+// Volumes implements Guest.
 func (v VMTarget) Volumes() *Volumes { return volumesOf(v.Resolution, nil, v.Disks, v.Protection) }
 
-// Volumes is as guest has it.
+// Volumes implements Guest.
 func (v VMState) Volumes() *Volumes { return volumesOf(nil, v.Observation, v.Disks, v.Protection) }
 
-// Volumes is as guest has it.
+// Volumes implements Guest.
 func (c CTTarget) Volumes() *Volumes { return volumesOf(c.Resolution, nil, c.Disks, c.Protection) }
 
-// Volumes is as guest has it.
+// Volumes implements Guest.
 func (c CTState) Volumes() *Volumes { return volumesOf(nil, c.Observation, c.Disks, c.Protection) }
 
+// volumesOf joins the disks of a guest with its resolution or its observation; the other one is
+// nil.
 func volumesOf[D interface{ volume() Volume }](wanted *Resolution, seen *Observation, disks []D, protected bool) *Volumes {
 	out := &Volumes{protected: protected}
 	if wanted != nil {
@@ -105,13 +111,13 @@ func volumesOf[D interface{ volume() Volume }](wanted *Resolution, seen *Observa
 	return out
 }
 
-// Has reports whether there is a disk of a name.
+// Has reports whether there is a disk with a name.
 func (v *Volumes) Has(name string) bool {
 	_, ok := Find(v.List, name)
 	return ok
 }
 
-// Removes are the names of the disks whose data go with them.
+// Removes are the names of the disks whose data are removed with them, sorted.
 func (v *Volumes) Removes() []string {
 	var out []string
 	for _, d := range v.List {
@@ -123,9 +129,9 @@ func (v *Volumes) Removes() []string {
 	return out
 }
 
-// stillThere are the disks that were taken out of the files with their data, where the
-// data are still there: the detaching waited for a restart, or its answer was lost.
-// A protected guest keeps them; PVE would refuse.
+// stillThere are the disks that left the files, whose data are to be removed and still exist:
+// detaching them had to wait for a restart, or its answer was lost. A protected guest has none,
+// since PVE would refuse.
 func (v *Volumes) stillThere() []string {
 	var out []string
 	for _, name := range v.Tag.Removes {
@@ -136,7 +142,7 @@ func (v *Volumes) stillThere() []string {
 	return out
 }
 
-// note says which data go where a guest becomes what is wanted.
+// note says what happens to the data of disks if the guest becomes what is wanted.
 func (v *Volumes) note(want *Volumes) []string {
 	var out []string
 	for _, name := range append(v.Removes(), v.stillThere()...) {
@@ -148,7 +154,7 @@ func (v *Volumes) note(want *Volumes) []string {
 		id := v.VolumeToReattach(w.Name)
 		slot := v.Tag.Slots["disk."+w.Name]
 		switch {
-		case slot != "" && !v.Has(w.Name) && v.Config.Now[slot] != "" && v.Config.Next[slot] == "": // the note on what is reverted says it
+		case slot != "" && !v.Has(w.Name) && v.Config.Now[slot] != "" && v.Config.Next[slot] == "": // noteReverts says it
 		case id == "" || v.Has(w.Name):
 		case v.Tag.Slots["disk."+w.Name] != "" && v.Tag.Detached[w.Name] == "":
 			out = append(out, fmt.Sprintf("disk %s was detached by hand, and is attached again with its data (%s)", w.Name, id))
@@ -159,7 +165,7 @@ func (v *Volumes) note(want *Volumes) []string {
 	return out
 }
 
-// refuse says what cannot be done to the disks of a guest that stays.
+// refuse lists the changes of disks that are not possible on a guest that stays.
 func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
 	var out []model.Problem
 	refuse := func(path, summary, detail string, args ...any) {
@@ -171,10 +177,10 @@ func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
 		slot := v.Tag.Slots[path]
 		switch {
 		case !there && v.VolumeToReattach(w.Name) != "":
-		case !there && property.VolumeOf(v.Config.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
+		case !there && property.VolumeOf(v.Config.Now[slot]) != "" && slot != "": // its detachment is pending, and is reverted
 		case !there && w.Name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is recreated", slot, at)
-		case !there && slot != "" && v.unexplainedVolumes() != "" && property.VolumeOf(v.Config.Now[slot]) == "": // else it is still in use, and kept
+		case !there && slot != "" && v.unexplainedVolumes() != "" && property.VolumeOf(v.Config.Now[slot]) == "": // else it is still in use, and stays
 			refuse(path, "disk "+w.Name+" was detached by hand",
 				"its data may be on what is attached nowhere: %s of %s. Its ownership tag does not say which one it is, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
 				v.unexplainedVolumes(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
@@ -190,7 +196,7 @@ func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
 	return append(out, v.refuseSnapshots(want, at)...)
 }
 
-// refuseRemoval says what speaks against removing a guest, or making it anew.
+// refuseRemoval lists the reasons why a guest cannot be removed or recreated.
 func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
 	out := removal.Refuse(v.Tag, g, v.Config.Next)
 	if v.protected {
@@ -199,7 +205,7 @@ func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
 	return out
 }
 
-// DiskStorages are the storages on which the site wants disks of guests.
+// DiskStorages are the storages of the disks of all wanted guests, sorted.
 func DiskStorages(w *model.Want) []string {
 	var out []string
 	for _, r := range w.State {

@@ -91,7 +91,7 @@ func (c *change) changeDisk(name, attr string) {
 	case attr == "storage":
 		c.move[slot] = w.Storage
 	default:
-		c.set[slot] = w.Keep(c.from.Config.Current(slot))
+		c.set[slot] = w.KeepValue(c.from.Config.Current(slot))
 	}
 }
 
@@ -106,12 +106,12 @@ func (c *change) attachedValue(w guest.Volume, slot string) string {
 	case id == "":
 	case property.VolumeOf(o.Now[slot]) == id: // it would leave with the next restart
 		c.reattach[slot] = w
-		return w.Keep(o.Now[slot])
+		return w.KeepValue(o.Now[slot])
 	case drives.UnusedKey(o.Next, id) != "":
 		c.reattach[slot] = w
-		return w.Attach(id, slot)
+		return w.AttachValue(id, slot)
 	}
-	return w.Order(slot)
+	return w.NewValue(slot)
 }
 
 // describe writes notes and tag where either differs: the ownership tag also holds slots,

@@ -47,7 +47,7 @@ func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) er
 	p := ctParams(want.CT, &m, view.Config{})
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
-		p[slot] = disk.Order(slot)
+		p[slot] = disk.NewValue(slot)
 	}
 	maps.Copy(p, guest.CTAttributes().Creation(want.CT))
 	p["vmid"], p["ostemplate"] = at.VMID, want.Source
@@ -131,9 +131,9 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	}
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
-			w.set[slot] = disk.Order(slot)
+			w.set[slot] = disk.NewValue(slot)
 		} else if !guest.SameMount(disk, guest.ReadCTDisk(disk.Name, cfg.Next[slot])) {
-			w.set[slot] = disk.Keep(cfg.Next[slot])
+			w.set[slot] = disk.KeepValue(cfg.Next[slot])
 		}
 	}
 	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)

@@ -67,7 +67,7 @@ func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Ta
 	p[drives.CloudInitSlot] = want.CloudInitDrive()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
-		p[slot] = disk.Order(slot)
+		p[slot] = disk.NewValue(slot)
 		if disk.Name == "root" && !want.Blank() {
 			p[slot] = guest.Drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.Source), slot)
 		}
@@ -142,7 +142,7 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	w.setCloudInitDrive(want, cfg)
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
-			w.set[slot] = disk.Order(slot)
+			w.set[slot] = disk.NewValue(slot)
 		}
 	}
 	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)
