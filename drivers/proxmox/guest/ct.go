@@ -9,8 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// CT is a container. The fields with tags are what the files declare of it, and what is
-// compared. One that is wanted has its resolution, one that was read its observation.
+// CT is a container. The fields with hcl tags are attributes that the files declare. The plan
+// compares all fields with an hcl or a plan tag, unless that is "-".
 type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template its system comes from, or a template with a vmid to clone. Required."`
@@ -40,11 +40,11 @@ type CT struct {
 
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
 
-	Terms          string `plan:"mark"`                   // what the files decide of the ownership tag
-	PendingRestart bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
+	Terms          string `plan:"mark"`                   // the part of the ownership tag that the files decide
+	PendingRestart bool   `plan:"pending" cost:"restart"` // observed: a restart is pending; compared: it is due
 }
 
-// CTDisk is the root disk or a mount point. Its slot is remembered in the ownership tag.
+// CTDisk is the root disk or a mount point. The ownership tag records its slot.
 type CTDisk struct {
 	Name    string            `hcl:"name,label"`
 	Size    int               `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
@@ -55,7 +55,7 @@ type CTDisk struct {
 	Remove  bool              `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the container, which comes back under the same name. Must be applied before the disk is taken out."`
 }
 
-// CTNIC is a network card of a container and its address.
+// CTNIC is a network card of a container and its addresses.
 type CTNIC struct {
 	Name     string            `hcl:"name,label"`
 	Bridge   string            `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
@@ -73,7 +73,7 @@ type CTNIC struct {
 	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Those that no file names, or named before, are left alone."`
 }
 
-// CTSchema describes containers.
+// CTSchema is the kind ct.
 func CTSchema() model.Kind {
 	return schemaOf[CT]("ct", "A container.", map[string]string{
 		"nic.model":  "a card of a container is always a pair of virtual ones (veth), so it has no model. Leave it out",
@@ -99,7 +99,7 @@ type (
 func (c *CT) target(r *Resolution) Target { return CTTarget{c, r} }
 func (c *CT) state(o *Observation) State  { return CTState{c, o} }
 
-// Spec is the struct itself, see Guest.
+// Spec implements Guest.
 func (c *CT) Spec() any { return c }
 
 // Common implements Guest.
@@ -116,6 +116,7 @@ func (c *CT) SetPower(power string) { c.Power = power }
 // SetPendingRestart implements State.
 func (c *CT) SetPendingRestart(pending bool) { c.PendingRestart = pending }
 
+// brief implements Target.
 func (c CTTarget) brief() string {
 	size := c.Preset
 	if size == "" {

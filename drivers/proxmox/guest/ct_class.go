@@ -9,14 +9,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// hotCT take effect on a running container at once; fastCT concern the host only
-// (pve-container, PVE/LXC/Config.pm: vmconfig_hotplug_pending and its fast-plug list).
-var (
-	hotCT  = map[string]bool{"cpulimit": true, "cpuunits": true}
-	fastCT = map[string]bool{"hookscript": true}
-)
+// hotCT are the options that take effect in a running container at once (pve-container,
+// PVE/LXC/Config.pm, vmconfig_hotplug_pending).
+var hotCT = map[string]bool{"cpulimit": true, "cpuunits": true}
 
-// class refines what a change costs by whether the container runs.
+// fastCT are the options that concern only the host (pve-container, PVE/LXC/Config.pm, the fast-plug
+// list).
+var fastCT = map[string]bool{"hookscript": true}
+
+// class implements Target. It refines the declared cost of an attribute by whether the container
+// runs, and by what PVE can change while it does.
 func (c CTTarget) class(have *model.Resource, path string, cost model.Class) model.Class {
 	w, h := c, StateOf(have).(CTState)
 	head, name, _ := strings.Cut(path, ".")
@@ -31,11 +33,11 @@ func (c CTTarget) class(have *model.Resource, path string, cost model.Class) mod
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
 	case head == "disk" && (attr == "remove" || !wanted && drives.UnusedKey(h.Config.Next, h.Tag.Detached[name]) != ""):
-		return model.ClassNone // only the ownership tag says it; or it is mounted nowhere
+		return model.ClassNone // only the ownership tag records it; or it is not mounted
 	case path == "power", !have.Guest.Running, head == "options" && fastCT[name]:
 		return model.ClassNone
 	case head == "disk" && wanted && (!there || attr == "size"), head == "options" && hotCT[name]:
-		return model.ClassHot // a new mount point and a grown one are seen at once, all else of them is not
+		return model.ClassHot // the container sees a new or grown mount point at once, and no other change
 	case head == "disk":
 		cost = model.ClassRestart
 	case head == "nic":
@@ -47,15 +49,15 @@ func (c CTTarget) class(have *model.Resource, path string, cost model.Class) mod
 	return cost
 }
 
-// plugNIC is what PVE does with a card of a running container. The MTU is that of its
-// start; a trunk goes with the cable, which is plugged in anew where one of some other
+// plugNIC is the class of a change of a card of a running container. PVE sets the MTU only at the
+// start. It sets trunks when it connects the card again, which it does if one of some other
 // settings changes, too (PVE/LXC.pm, update_net and hotplug_net).
 func (c CTState) plugNIC(w CTTarget, name, attr string) model.Class {
 	n, wanted := Find(w.NICs, name)
 	old, there := Find(c.NICs, name)
 	slot := cmp.Or(c.Tag.Slots["nic."+name], name)
 	switch {
-	case !wanted && len(slot) > len("net0"): // PVE unplugs net0 to net9 only (PVE/LXC/Config.pm, vmconfig_hotplug_pending)
+	case !wanted && len(slot) > len("net0"): // PVE removes only net0 to net9 (PVE/LXC/Config.pm, vmconfig_hotplug_pending)
 		return model.ClassRestart
 	case !wanted:
 		return model.ClassHot
@@ -68,16 +70,18 @@ func (c CTState) plugNIC(w CTTarget, name, attr string) model.Class {
 	}
 }
 
-// recabled reports whether PVE plugs the cable of a card in anew.
+// recabled reports whether PVE disconnects a card and connects it again.
 func (n CTNIC) recabled(old CTNIC) bool {
 	return n.MAC != "" && n.MAC != old.MAC || n.Bridge != old.Bridge || n.VLAN != old.VLAN || n.Firewall != old.Firewall || n.LinkDown != old.LinkDown
 }
 
+// recreates implements State.
 func (c CTState) recreates(want Target) bool {
 	w := want.(CTTarget)
 	return w.Template != c.Template || w.Unprivileged != c.Unprivileged
 }
 
+// refuse implements State.
 func (c CTState) refuse(want Target, have *model.Resource) []model.Problem {
 	var out []model.Problem
 	w, h := want.(CTTarget), c
@@ -100,8 +104,8 @@ func (c CTState) refuse(want Target, have *model.Resource) []model.Problem {
 	return out
 }
 
-// note says which data a change takes along, and what PVE stores without the running
-// container having it.
+// note implements State. It says which data are removed, and what PVE stores although the running
+// container does not get it.
 func (c CTState) note(want Target, have *model.Resource, paths []string) []string {
 	w, h := want.(CTTarget), c
 	out := h.Volumes().note(w.Volumes())

@@ -43,12 +43,13 @@ func (c CTTarget) align(other State) {
 	}
 }
 
-// SameValue compares what would be written with what is in force.
+// SameValue implements Guest.
 func (*CT) SameValue(key, want, have string) bool { return options.CT().Same(key, want, have) }
 
+// sameOption implements State.
 func (CTState) sameOption(string, string, string) bool { return false }
 
-// SameMount reports whether two disks of one name are mounted alike, wherever they lie.
+// SameMount reports whether two disks are mounted alike, whatever their volumes.
 func SameMount(a, b CTDisk) bool {
 	return a.Path == b.Path && a.Backup == b.Backup && slices.Equal(memberTexts(a.Options), memberTexts(b.Options))
 }

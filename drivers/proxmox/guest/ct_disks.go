@@ -11,10 +11,11 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
-// CTDiskMembers are the members of a mount point's key that are attributes, or the program's own.
+// CTDiskMembers are the members of a mount point's key that are attributes, or that the program
+// sets.
 var CTDiskMembers = []string{"volume", "mp", "backup", "size"}
 
-// Text is a mount point on a volume that exists, or an order for one.
+// Text is the value of a mount point's key: volume is a volume, or the order for one.
 func (d CTDisk) Text(volume string) string {
 	parts := []string{volume}
 	if d.Path != "" {
@@ -26,16 +27,16 @@ func (d CTDisk) Text(volume string) string {
 	return strings.Join(append(parts, memberTexts(d.Options)...), ",")
 }
 
-// NewValue asks for a new volume; 4 GiB is what PVE makes of a root disk without a size.
+// NewValue orders a new volume. Without a size the root disk gets 4 GiB, as PVE does by itself.
 func (d CTDisk) NewValue(string) string {
 	return d.Text(fmt.Sprintf("%s:%d", d.Storage, cmp.Or(d.Size, 4)))
 }
 
-// AttachValue mounts a volume that is mounted nowhere.
+// AttachValue mounts an unused volume.
 func (d CTDisk) AttachValue(volume, _ string) string { return d.Text(volume) }
 
-// KeepValue mounts the volume of an observed mount point. Its size is information only, but
-// PVE shows none of a change that waits unless it is sent along.
+// KeepValue mounts the present volume. Its size is only information, but PVE does not show the size
+// of a pending mount point unless the request has it.
 func (d CTDisk) KeepValue(observed string) string {
 	text := d.Text(property.VolumeOf(observed))
 	if size := property.Parse(observed).Values["size"]; size != "" {
@@ -44,7 +45,7 @@ func (d CTDisk) KeepValue(observed string) string {
 	return text
 }
 
-// ReadCTDisk reads the value of a mount point.
+// ReadCTDisk reads the value of a mount point's key.
 func ReadCTDisk(name, value string) CTDisk {
 	p := property.Parse(value).Values
 	return CTDisk{
@@ -52,10 +53,10 @@ func ReadCTDisk(name, value string) CTDisk {
 	}
 }
 
-// MountKey is a key by which PVE describes the members of a disk.
+// MountKey is the key under which PVE's API describes a disk.
 func MountKey(name string) string { return pick(name == "root", "rootfs", "mp0") }
 
-// Slots is as Target has it. The root disk always has its own.
+// Slots implements Target. The root disk is always at rootfs.
 func (c CTTarget) Slots(cfg view.Config, old map[string]string) map[string]string {
 	fixed := rootSlot()
 	maps.Copy(fixed, old)
@@ -75,10 +76,10 @@ func (c *CT) devices() []device {
 	return out
 }
 
-// rootSlot is where the root disk is, of every container.
+// rootSlot has the slot of the root disk of every container.
 func rootSlot() map[string]string { return map[string]string{"disk.root": "rootfs"} }
 
-// furtherMembers are the members of a property string that have no attribute of their own.
+// furtherMembers are the members of a property string without those that are typed.
 func furtherMembers(values map[string]string, typed ...string) map[string]string {
 	out := map[string]string{}
 	for k, v := range values {
@@ -89,6 +90,7 @@ func furtherMembers(values map[string]string, typed ...string) map[string]string
 	return out
 }
 
+// memberTexts are members as "name=value", sorted.
 func memberTexts(m map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {

@@ -7,6 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
+// basicNeeds implements Target.
 func (CTTarget) basicNeeds(n *rights.Needs) {
 	n.Guest("VM.Config.Memory", "memory", "memory and swap")
 	n.Guest("VM.Config.Options", "tags", "tags, notes and all else")
@@ -14,6 +15,7 @@ func (CTTarget) basicNeeds(n *rights.Needs) {
 	n.Guest("VM.Config.Network", "nic", "network cards, host name and name servers")
 }
 
+// optionNeeds implements Target.
 func (c CTTarget) optionNeeds(n *rights.Needs) {
 	if !c.Unprivileged && c.TemplateVMID == 0 && n.Major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
 		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "a privileged container"}, "unprivileged")

@@ -9,11 +9,14 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
-// CTNICMembers are the members of a card's key that are attributes, or the program's own.
+// CTNICMembers are the members of a card's key that are attributes, or that the program sets. A
+// further member is managed like a further option of the container: once the files declare it. The
+// ownership tag lists those, so that one that leaves the files is removed. PVE sets some by itself,
+// such as host-managed for a container of an OCI image (pve-container 6.0.15, PVE/LXC/Create.pm).
 var CTNICMembers = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall", "mtu", "rate", "link_down", "trunks"}
 
-// Text is a card as PVE takes it. The device inside is eth and the number of its slot;
-// kept are members of the card that is there which the files say nothing of.
+// Text is the value of the card's key. The device in the container is eth and the number of the
+// slot. mac counts if the files name no address; kept are further members to write.
 func (n CTNIC) Text(slot, mac string, kept map[string]string) string {
 	parts := []string{"name=eth" + strings.TrimPrefix(slot, "net"), "bridge=" + n.Bridge, "hwaddr=" + cmp.Or(n.MAC, mac)}
 	for _, m := range [][2]string{
@@ -40,7 +43,7 @@ func (n CTNIC) Text(slot, mac string, kept map[string]string) string {
 	return strings.Join(append(parts, memberTexts(further)...), ",")
 }
 
-// ReadCTNIC reads the value of a card.
+// ReadCTNIC reads the value of a card's key.
 func ReadCTNIC(name, value string) CTNIC {
 	p := property.Parse(value).Values
 	return CTNIC{
@@ -50,12 +53,13 @@ func ReadCTNIC(name, value string) CTNIC {
 	}
 }
 
-// UnmanagedMembers are the members of an observed card that the files neither name nor named.
+// UnmanagedMembers are the further members of a card's value that the files have not declared since
+// the last write.
 func (o *Observation) UnmanagedMembers(nic, observed string) map[string]string {
 	out := ReadCTNIC(nic, observed).Options
 	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(o.Tag.Options, memberOption(nic, member)) })
 	return out
 }
 
-// memberOption is how the ownership tag lists a member of a card.
+// memberOption is the name in the ownership tag of a member of a card.
 func memberOption(nic, member string) string { return "nic." + nic + "." + member }

@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// ctFromConfig reads a proven container back into the form in which the files speak:
-// with what is pending counted in, since that is what was asked of PVE already.
+// ctFromConfig is FromConfig for a container. Pending changes count as made, since PVE has them
+// already.
 func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
 	t := CTState{
@@ -24,7 +24,7 @@ func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 	CTAttributes().Observe(t.CT, c)
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
 	if m.Provisional() {
-		t.Tag.Slots = rootSlot() // a bare clone: its ownership tag does not know the template's slots
+		t.Tag.Slots = rootSlot() // a provisional clone: its ownership tag does not have the template's slots
 	}
 	t.readDevices()
 	t.PendingRestart = g.Running && len(cfg.WaitingKeys()) > 0
@@ -36,11 +36,10 @@ func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 	return resource(g, cfg, m, t.CT, t.Observation)
 }
 
-// readDevices reads the disks that the ownership tag names, since others were attached by
-// hand and are unmanaged, and all network cards: one that the ownership tag does not
-// name was added by hand and goes by the name of its slot. A volume that could not be made
-// waits as the order that it was (pve-container, PVE/LXC/Config.pm, vmconfig_apply_pending,
-// apply_pending_mountpoint): there is no disk yet.
+// readDevices reads the disks that the ownership tag names, since others were attached by hand and
+// are unmanaged, and all network cards. A card that the tag does not name was added by hand, and
+// has the name of its slot. If PVE could not create a volume, the order for it stays pending and is
+// not a disk (pve-container, PVE/LXC/Config.pm, vmconfig_apply_pending, apply_pending_mountpoint).
 func (c CTState) readDevices() {
 	for key, val := range c.Config.Next {
 		name := c.deviceAt(key)
@@ -59,12 +58,12 @@ func (c CTState) readDevices() {
 	byName(c.NICs)
 }
 
-// newVolume is the order for a new volume, which stands in place of one.
+// newVolume is the order for a new volume, in place of a volume.
 var newVolume = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
 
-// sizeNow is the size of a mount point's volume, where a change that waits keeps that
-// volume: PVE grows what runs (PVE/API2/LXC.pm, resize_vm), and the change goes on
-// telling the size of when it was ordered, or none, until the restart that applies it.
+// sizeNow is the size of a mount point's volume in GiB, if a pending change keeps that volume; else
+// 0. PVE grows the volume in force (PVE/API2/LXC.pm, resize_vm), and the pending change keeps
+// showing an earlier size, or none, until the restart.
 func (o *Observation) sizeNow(key string) int {
 	now := o.Config.Now[key]
 	if property.Parse(now).First("volume") != property.Parse(o.Config.Next[key]).First("volume") {

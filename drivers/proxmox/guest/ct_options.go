@@ -7,7 +7,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 )
 
-// IsReservedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
+// IsReservedCT reports whether a key cannot be an option of a container: an attribute or the
+// program sets it, or it is a parameter of the request.
 func IsReservedCT(key string) bool {
 	if drives.IsMount(key) || CTAttributes().ByKey(key) != nil {
 		return true
@@ -21,10 +22,10 @@ func IsReservedCT(key string) bool {
 	}
 }
 
+// isOption implements Guest.
 func (*CT) isOption(key, _ string) bool { return !IsReservedCT(key) }
 
-// Declared are the keys of the container that the files set, and the further members of
-// its cards.
+// Declared implements Guest: the options of the container and the further members of its cards.
 func (c *CT) Declared() map[string]string {
 	out := maps.Clone(c.Options)
 	for _, n := range c.NICs {

@@ -9,21 +9,21 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// WithConfig is as State has it.
+// WithConfig implements State.
 func (c CTState) WithConfig(cfg view.Config) State {
 	return StateOf(ctFromConfig(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
 }
 
-// Pending lists what PVE holds back until the next full restart.
+// Pending implements State.
 func (c CTState) Pending(addr model.Address) []model.Pending {
 	return pendingKeys(c.Config, addr, func(key string) string { return AttributePath(c, key) }, func(key string) string { return revertHint(c, "pct", key) })
 }
 
-// RestartHelps is as Target has it.
+// RestartHelps implements Target.
 func (c CTTarget) RestartHelps(have State) bool { return restartHelps(c, have) }
 
-// Revertible is as State has it. PVE asks of a revert what it asks of a deletion (PVE/LXC.pm,
-// check_ct_modify_config_perm).
+// Revertible implements State. PVE requires for a revert the privileges that a deletion requires
+// (PVE/LXC.pm, check_ct_modify_config_perm).
 func (c CTState) Revertible(key string) bool {
 	switch {
 	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":

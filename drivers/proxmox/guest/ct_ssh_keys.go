@@ -9,8 +9,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// HashKeys says in the ownership tag which keys a container was made with, since PVE keeps
-// nothing of them. They are public, and their hash is no secret.
+// HashKeys is the hash that the ownership tag records of the SSH keys that a container was created
+// with, since PVE does not keep them; "" for none. The keys are public, so their hash is not a
+// secret.
 func HashKeys(keys []string) string {
 	if len(keys) == 0 {
 		return ""
@@ -18,7 +19,8 @@ func HashKeys(keys []string) string {
 	return seed.Sum(strings.Join(keys, "\n"))
 }
 
-// IneffectiveChanges says what of the files cannot reach a container that exists.
+// IneffectiveChanges implements Target: PVE writes the SSH keys of root only when it creates a
+// container.
 func (c CTTarget) IneffectiveChanges(want *model.Resource, other State) diag.List {
 	addr, have := want.Addr, other.(CTState)
 	now := HashKeys(c.RootKeys)

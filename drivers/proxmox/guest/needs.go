@@ -10,7 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// NodeNeeds asks for what a node of a manifest needs beside what its kind does.
+// NodeNeeds adds the privileges that a node of a manifest needs beside those of its kind: for its
+// checks and for its final backup.
 func NodeNeeds(n *rights.Needs, d *model.Node) {
 	if d == nil {
 		return
@@ -30,9 +31,9 @@ func NodeNeeds(n *rights.Needs, d *model.Node) {
 	}
 }
 
-// checkNeeds asks for what a check of a VM needs. Those from outside need its address:
-// where the files do not say it the agent does. Of a container PVE tells it to
-// whoever may see the container.
+// checkNeeds adds the privileges for a check of a VM. A check from outside needs the address of the
+// VM: if the files do not declare one, the guest agent reports it. The address of a container is
+// visible to everyone who may see the container.
 func checkNeeds(n *rights.Needs, v *VM, c *model.Check) {
 	switch {
 	case c.Way() == model.WayCommand && n.Major >= 9:
@@ -44,11 +45,11 @@ func checkNeeds(n *rights.Needs, v *VM, c *model.Check) {
 	}
 }
 
-// targetsGuest reports whether a check from outside goes to the guest and nowhere else.
+// targetsGuest reports whether a check from outside connects to the guest itself.
 func targetsGuest(c *model.Check) bool {
 	switch c.Way() {
 	case model.WayHTTP:
-		e, _ := model.HTTPEndpoint(c.HTTP) // what cannot be read the loader has refused
+		e, _ := model.HTTPEndpoint(c.HTTP) // the loader has refused what cannot be parsed
 		return e.Host == ""
 	case model.WayTCP:
 		e, _ := model.TCPEndpoint(c.TCP)
@@ -58,7 +59,7 @@ func targetsGuest(c *model.Check) bool {
 	}
 }
 
-// agentNeeds asks for the right to hear the guest agent.
+// agentNeeds adds the privilege for requests to the guest agent.
 func agentNeeds(n *rights.Needs, attr, what string, soft bool) {
 	priv, others := "VM.GuestAgent.Audit", []string{"VM.GuestAgent.Unrestricted"}
 	if n.Major < 9 {
@@ -71,7 +72,7 @@ func agentNeeds(n *rights.Needs, attr, what string, soft bool) {
 	n.Guest(priv, attr, what, others...)
 }
 
-// hasAddress reports whether the files say where a machine is reached.
+// hasAddress reports whether the files declare a static address for the first card.
 func hasAddress(v *VM) bool {
 	if len(v.NICs) == 0 {
 		return false
@@ -80,16 +81,17 @@ func hasAddress(v *VM) bool {
 	return err == nil
 }
 
-// cloneNeeds asks for the right to copy a template; to see it is what the template asks.
+// cloneNeeds adds the privilege for copying a template. The template itself needs the one for
+// seeing it.
 func cloneNeeds(n *rights.Needs, vmid int, name string) {
 	if vmid != 0 {
 		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", vmid), Priv: "VM.Clone"}, Role: rights.RoleTemplates, For: "cloning template " + name}, "template")
 	}
 }
 
-// Needs is what a guest asks for: of a VM see check_vm_modify_config_perm in
-// PVE/API2/Qemu.pm, of a container check_ct_modify_config_perm in PVE/LXC.pm, and the
-// declared permissions of create, clone, config, resize, move_disk and destroy.
+// Needs adds the privileges that a guest needs. For a VM see check_vm_modify_config_perm in
+// PVE/API2/Qemu.pm, for a container check_ct_modify_config_perm in PVE/LXC.pm, and the declared
+// permissions of create, clone, config, resize, move_disk and destroy.
 func Needs(g Target, n *rights.Needs) {
 	n.Guest("VM.Allocate", "", "making and removing")
 	n.Guest("VM.PowerMgmt", "power", "power")
@@ -100,7 +102,7 @@ func Needs(g Target, n *rights.Needs) {
 	}
 	for _, d := range g.Volumes().List {
 		if d.Storage == "" {
-			continue // where a template lies that is only named
+			continue // that of a template which is only named
 		}
 		n.Disk(d.Storage, pick(c.LXC, "rootdir", "images"), d.Size, "disk."+d.Name, "disk "+d.Name)
 	}

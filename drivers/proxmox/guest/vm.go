@@ -9,8 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// VM is a virtual machine. The fields with tags are what the files declare of it, and what
-// is compared.
+// VM is a virtual machine. The fields with hcl tags are attributes that the files declare. The plan
+// compares all fields with an hcl or a plan tag, unless that is "-".
 type VM struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
@@ -37,16 +37,16 @@ type VM struct {
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
 
 	Name           string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
-	User           string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // made at first boot
+	User           string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // created at first boot
 	Keys           []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
 	DNS            []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`
 	Domain         string   `plan:"domain" pve:"searchdomain" priv:"VM.Config.Cloudinit" words:"domain in the site block or the spec"`
-	Terms          string   `plan:"mark"`                   // what the files decide of the ownership tag
-	PendingRestart bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
-	Seed           string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
+	Terms          string   `plan:"mark"`                   // the part of the ownership tag that the files decide
+	PendingRestart bool     `plan:"pending" cost:"restart"` // observed: a restart is pending; compared: it is due
+	Seed           string   `plan:"seed"`                   // observed: the attached seed image; wanted: none
 }
 
-// Disk is a disk of a guest. Its slot on the bus is remembered in the ownership tag.
+// Disk is a disk of a VM. The ownership tag records its slot.
 type Disk struct {
 	Name    string `hcl:"name,label"`
 	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
@@ -56,7 +56,7 @@ type Disk struct {
 	Remove  bool   `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the guest, which comes back under the same name. Must be applied before the disk is taken out."`
 }
 
-// NIC is a network card and its address as cloud-init sets it.
+// NIC is a network card of a VM and its addresses as cloud-init sets them.
 type NIC struct {
 	Name    string `hcl:"name,label"`
 	Bridge  string `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
@@ -80,11 +80,11 @@ type NIC struct {
 // attribute. Disks, network cards, power and notes have code.
 var VMAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[VM](startupFormat) })
 
-// VMSchema describes VMs.
+// VMSchema is the kind vm.
 func VMSchema() model.Kind { return schemaOf[VM]("vm", "A virtual machine.", nil) }
 
-// PVESchema describes VMs that become PVE hosts of their own. Here such a one is a VM whose
-// guests can use hardware virtualisation.
+// PVESchema is the kind pve: a VM that becomes a PVE host of its own. Its guests can use hardware
+// virtualisation.
 func PVESchema() model.Kind {
 	return schemaOf[VM]("pve", "A virtual machine that becomes a PVE host with children of its own.", nil)
 }
@@ -106,7 +106,7 @@ type (
 func (v *VM) target(r *Resolution) Target { return VMTarget{v, r} }
 func (v *VM) state(o *Observation) State  { return VMState{v, o} }
 
-// Spec is the struct itself, see Guest.
+// Spec implements Guest.
 func (v *VM) Spec() any { return v }
 
 // Common implements Guest.
@@ -123,9 +123,10 @@ func (v *VM) SetPower(power string) { v.Power = power }
 // SetPendingRestart implements State.
 func (v *VM) SetPendingRestart(pending bool) { v.PendingRestart = pending }
 
-// Declared is as guest has it.
+// Declared implements Guest.
 func (v *VM) Declared() map[string]string { return v.Options }
 
+// brief implements Target.
 func (v VMTarget) brief() string {
 	size := v.Preset
 	if size == "" {

@@ -15,27 +15,28 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A CD drive is an option of its slot, "local:iso/x.iso,media=cdrom", and as any option
-// it is ours once a file names it. docs/decisions/0018-installed-by-hand.md says why.
+// A CD drive is an option of its slot, "local:iso/x.iso,media=cdrom". Like every option it is
+// managed once a file names it. docs/decisions/0018-installed-by-hand.md says why.
 
-// IsCD reports whether a key with a value is a CD drive that the files may declare: any but
-// the one that cloud-init reads.
+// IsCD reports whether a key with a value is a CD drive that the files may declare: any except the
+// cloud-init drive.
 func IsCD(key, value string) bool {
 	return drives.MayHoldCD(key) && key != drives.CloudInitSlot && drives.HoldsCD(value) && !drives.IsCloudInit(property.VolumeOf(value))
 }
 
-// sameCD compares two CD drives by what they mean. The size is PVE's, which reads it off
-// the image.
+// sameCD reports whether two values mean the same CD drive. Their sizes do not count: PVE reads the
+// size from the image.
 func sameCD(key, a, b string) bool {
 	return options.VM().Same(key, withoutSize(a), withoutSize(b))
 }
 
+// withoutSize is a value without its member size.
 func withoutSize(drive string) string {
 	parts := slices.DeleteFunc(strings.Split(drive, ","), func(p string) bool { return strings.HasPrefix(p, "size=") })
 	return strings.Join(parts, ",")
 }
 
-// CDSlots are the slots of the CD drives that are declared.
+// CDSlots are the slots of the declared CD drives, sorted.
 func (v VMTarget) CDSlots() []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
@@ -46,8 +47,8 @@ func (v VMTarget) CDSlots() []string {
 	return out
 }
 
-// withCDs is a configuration with the slots taken that the files give to CD drives, so
-// that no disk gets one of them.
+// withCDs is a configuration in which the slots of the declared CD drives are taken, so that no
+// disk gets one of them.
 func (v VMTarget) withCDs(cfg view.Config) view.Config {
 	next := maps.Clone(cfg.Next)
 	if next == nil {
@@ -60,13 +61,13 @@ func (v VMTarget) withCDs(cfg view.Config) view.Config {
 	return cfg
 }
 
-// plugCD is what PVE does with a CD drive of a running guest: another medium goes in at
-// once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
-// vmconfig_update_disk and vmconfig_hotplug_pending).
+// plugCD is the class of a change of a CD drive. PVE changes the medium of a running VM at once on
+// any bus; it adds and removes a drive as it does a disk (PVE/QemuServer.pm, vmconfig_update_disk
+// and vmconfig_hotplug_pending).
 func (v VMState) plugCD(key, value string) model.Class {
 	fresh := value != "" && !drives.HoldsCD(v.Config.Now[key])
 	if file := property.VolumeOf(value); fresh && (file == drives.EmptyMedium || file == "cdrom") {
-		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
+		return model.ClassRestart // PVE activates the volume before it adds the drive, and there is none
 	}
 	if value != "" && !fresh || drives.Bus(key) == "scsi" && v.hotplugs("disk") {
 		return model.ClassHot
@@ -74,8 +75,8 @@ func (v VMState) plugCD(key, value string) model.Class {
 	return model.ClassRestart
 }
 
-// refuseCDs: a CD drive takes no slot in which something else is. PVE makes no CD drive of
-// a disk, and that of cloud-init would be gone.
+// refuseCDs lists the declared CD drives whose slot has something else. PVE does not make a CD
+// drive of a disk, and the cloud-init drive would be lost.
 func refuseCDs(w VMTarget, h VMState) []model.Problem {
 	var out []model.Problem
 	for _, slot := range w.CDSlots() {
@@ -97,8 +98,9 @@ func refuseCDs(w VMTarget, h VMState) []model.Problem {
 	return out
 }
 
-// BootOrder is the order of a machine that is new, where no file declares one: its root disk,
-// then its CD drives. A blank one also tries its first card, as PVE's own default does.
+// BootOrder is the boot order of a new VM if no file declares one: the root disk, then the CD
+// drives. A VM with a blank root disk also tries its first card, as PVE does by default. m has the
+// slots.
 func (v VMTarget) BootOrder(m owner.Tag) string {
 	order := append([]string{m.Slots["disk.root"]}, v.CDSlots()...)
 	if v.Blank() && len(v.NICs) > 0 {
@@ -107,38 +109,36 @@ func (v VMTarget) BootOrder(m owner.Tag) string {
 	return "order=" + strings.Join(order, ";") + v.bootTail()
 }
 
-// behind reports whether a boot order is another with nothing behind it but devices of one
-// sort.
-func behind(order, longer string, sort func(dev string) bool) bool {
+// behind reports whether longer is order with further devices at its end, all of which meet also.
+func behind(order, longer string, also func(dev string) bool) bool {
 	rest, ok := strings.CutPrefix(property.Parse(longer).Values["order"], property.Parse(order).Values["order"])
 	if !ok || rest == "" || rest[0] != ';' {
 		return false
 	}
 	for dev := range strings.SplitSeq(rest[1:], ";") {
-		if !sort(dev) {
+		if !also(dev) {
 			return false
 		}
 	}
 	return true
 }
 
-// emptyOrCD reports whether a slot is empty, or a CD drive is there.
+// emptyOrCD reports whether a slot is empty or has a CD drive.
 func emptyOrCD(c view.Config, slot string) bool {
 	return c.Next[slot] == "" || drives.HoldsCD(c.Next[slot])
 }
 
-// ignoreBootUpkeep takes for nothing that waits what PVE itself does to the boot order of a
-// running machine: a CD drive is put at its end when its medium changes, and a drive is
-// taken out when it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that, and
-// no revert.
+// ignoreBootUpkeep is a configuration in which a pending boot order does not count if PVE changed
+// it by itself: it appends a CD drive of a running VM when its medium changes, and removes a drive
+// that is deleted (PVE/API2/Qemu.pm, $update_vm_api). That needs neither a restart nor a revert.
 func ignoreBootUpkeep(c view.Config) view.Config {
 	there := func(dev string) bool { return c.Next[dev] != "" }
 	c.BootFollows = c.WaitsFor("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
 	return c
 }
 
-// BootOrderFollows reports whether PVE makes one boot order of another: without the devices that are
-// not there any more, and with CD drives at the end.
+// BootOrderFollows reports whether PVE by itself makes then of a boot order: it removes the devices
+// that are not there any more, and appends CD drives.
 func BootOrderFollows(order, then string, there, disc func(dev string) bool) bool {
 	was, now := property.Parse(order).Values["order"], property.Parse(then).Values["order"]
 	left := slices.DeleteFunc(strings.Split(was, ";"), func(dev string) bool { return !there(dev) })
@@ -149,7 +149,7 @@ func BootOrderFollows(order, then string, there, disc func(dev string) bool) boo
 	return !slices.ContainsFunc(devices[len(left):], func(dev string) bool { return !disc(dev) })
 }
 
-// cdNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
+// cdNeeds adds the privileges for a CD drive (pve-storage, PVE/Storage.pm, check_volume_access).
 func cdNeeds(n *rights.Needs, key, value string) {
 	storage := property.StorageOf(value)
 	if property.VolumeOf(value) == drives.EmptyMedium {

@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// class refines what a change costs by whether the guest runs, and by what PVE
-// can do while it does.
+// class implements Target. It refines the declared cost of an attribute by whether the VM runs, and
+// by what PVE can change while it does.
 func (v VMTarget) class(have *model.Resource, path string, cost model.Class) model.Class {
 	w, h := v, StateOf(have).(VMState)
 	head, option, _ := strings.Cut(path, ".")
@@ -32,7 +32,7 @@ func (v VMTarget) class(have *model.Resource, path string, cost model.Class) mod
 	case path == "pending":
 		return byRestart(w.Restart)
 	case ChangesCloudInit(w, h, path):
-		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
+		return byRestart(w.Restart) // PVE stores it at once, the guest reads it when it boots
 	case head == "options":
 		cost = h.plug(option, w.Options[option])
 	case keyed != nil && keyed.Cost == model.ClassRestart:
@@ -48,13 +48,13 @@ func (v VMTarget) class(have *model.Resource, path string, cost model.Class) mod
 	return cost
 }
 
-// byRestart is the class of what a running guest only gets by a restart.
+// byRestart is the class of a change that a running guest gets only by a restart.
 func byRestart(allowed string) model.Class {
 	return pick(allowed == "allowed", model.ClassRestart, model.ClassPending)
 }
 
-// plug is what PVE does with a key of a running guest, whose present value is known;
-// "" as its new one takes it away (vmconfig_hotplug_pending).
+// plug is the class of a change of a key of a running VM (PVE/QemuServer.pm,
+// vmconfig_hotplug_pending). value is the new value; "" if the key is deleted.
 func (v VMState) plug(key, value string) model.Class {
 	old := v.Config.Now[key]
 	if IsCD(key, cmp.Or(value, v.Config.Next[key])) {
@@ -64,7 +64,7 @@ func (v VMState) plug(key, value string) model.Class {
 	switch options.VM().Family(key) {
 	case "cpuunits", "cpulimit":
 		hot = true
-	case "hotplug": // QEMU must be started with what these two need
+	case "hotplug": // QEMU must be started with what cpu and memory need
 		touches := func(s string) bool { return strings.Contains(s, "cpu") || strings.Contains(s, "memory") }
 		hot = !touches(old) && !touches(value)
 	case "tablet":
@@ -88,7 +88,8 @@ func (v VMState) plug(key, value string) model.Class {
 	return model.ClassRestart
 }
 
-// plugNIC: another cable in the same card always goes, another card by its feature only.
+// plugNIC is the class of a change of a network card. PVE always changes the settings of a card in
+// place; it replaces the card only with the hotplug feature network.
 func (v VMState) plugNIC(w VMTarget, name string) model.Class {
 	n, wanted := Find(w.NICs, name)
 	slot := v.Tag.Slots["nic."+name]
@@ -99,7 +100,8 @@ func (v VMState) plugNIC(w VMTarget, name string) model.Class {
 	return model.ClassRestart
 }
 
-// plugDisk: SCSI and virtio disks come and go by their feature; a disk grows always.
+// plugDisk is the class of a change of a disk. PVE adds and removes SCSI and virtio disks only with
+// the hotplug feature disk; it always grows a disk.
 func (v VMState) plugDisk(w VMTarget, name, attr string) model.Class {
 	_, here := Find(v.Disks, name)
 	wd, there := Find(w.Disks, name)
@@ -120,7 +122,7 @@ func (v VMState) plugDisk(w VMTarget, name, attr string) model.Class {
 	return model.ClassRestart
 }
 
-// hotplugs reads the guest's hotplug features; 1 and absence mean the default.
+// hotplugs reports whether the VM has a hotplug feature. 1 and no value mean the default.
 func (v VMState) hotplugs(feature string) bool {
 	set := v.Config.Now["hotplug"]
 	if set == "" || set == "1" {
@@ -129,11 +131,13 @@ func (v VMState) hotplugs(feature string) bool {
 	return slices.Contains(strings.Split(set, ","), feature)
 }
 
+// recreates implements State.
 func (v VMState) recreates(want Target) bool {
 	w := want.(VMTarget)
 	return w.Image != v.Image || w.Template != v.Template
 }
 
+// refuse implements State.
 func (v VMState) refuse(want Target, have *model.Resource) []model.Problem {
 	w := want.(VMTarget)
 	return slices.Concat(refuseBus(v, w, have), refuseCDs(w, v), refuseStates(w, v))

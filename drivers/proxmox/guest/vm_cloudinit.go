@@ -9,12 +9,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// ChangesCloudInit reports whether a change goes into the documents of the cloud-init drive.
-// PVE derives the instance's id from their text (QemuServer/Cloudinit.pm: SHA-1 of
-// user-data and network-data), so the guest takes its next boot for the first of a
-// new machine: it makes new SSH host keys and sets its user up again. Cards without
-// an address are in none of the documents. A machine that was seeded by an image of
-// its own has no such drive.
+// ChangesCloudInit reports whether the change at path changes the documents on the cloud-init
+// drive. PVE derives the instance ID from their text (QemuServer/Cloudinit.pm: SHA-1 of user-data
+// and network-data), so the guest takes its next boot for the first one of a new machine: it
+// generates new SSH host keys and sets up its user again.
+//
+// Cards without an address are not in the documents. A VM with a seed image of its own has no such
+// drive.
 func ChangesCloudInit(want VMTarget, have VMState, path string) bool {
 	if have.Tag.HasNocloudISO() {
 		return false
@@ -36,24 +37,24 @@ func ChangesCloudInit(want VMTarget, have VMState, path string) bool {
 	}
 }
 
-// addressed reports whether a card has an address from cloud-init.
+// addressed reports whether cloud-init gives a card an address.
 func addressed(v *VM, name string) bool {
 	n, ok := Find(v.NICs, name)
 	return ok && (n.IP != "" || n.IP6 != "")
 }
 
+// cloudInitAgain says what a change of the documents means.
 const cloudInitAgain = "cloud-init runs again at the next boot, as on a new machine: new SSH host keys, and its user is set up again"
 
-// cloudInitPending reports whether something was written for cloud-init since PVE started the
-// guest. PVE tells it too (GET cloudinit), but by one more request for every guest of
-// every check; so the ownership tag holds when we wrote, and the list of guests how long each
-// runs. A restart from inside the guest does not count: PVE writes the drive as it
-// starts a guest.
+// cloudInitPending reports whether the documents changed since PVE started the guest. PVE reports
+// that, too (GET cloudinit), but by one more request for each guest in each pass. So the ownership
+// tag records when they were written, and the list of guests says how long each runs. A restart
+// from inside the guest does not count: PVE writes the drive when it starts a guest.
 func (o *Observation) cloudInitPending() bool {
 	return o.Tag.Seeded > time.Now().Unix()-int64(o.uptime)
 }
 
-// note says what cloud-init makes of the changes, and what becomes of disks.
+// note implements State. It says when cloud-init runs again, and what happens to disks.
 func (v VMState) note(want Target, _ *model.Resource, paths []string) []string {
 	w, h := want.(VMTarget), v
 	var out []string

@@ -27,14 +27,14 @@ func (v VMTarget) align(other State) {
 		if w.Size == 0 {
 			h.Size = 0
 		}
-		if w.Storage == "" { // of a linked clone: where its template lies
+		if w.Storage == "" { // of a linked clone, on the storage of its template
 			h.Storage = ""
 		}
 		if w.Bus == "" {
 			h.Bus = ""
 		}
 		if _, attached := have.Config.Now[have.Tag.Slots["disk."+w.Name]]; !attached {
-			h.Size, h.Storage = w.Size, w.Storage // PVE neither grows nor moves what still waits for a restart
+			h.Size, h.Storage = w.Size, w.Storage // its attachment is pending, and PVE neither grows nor moves it before
 		}
 	}
 	for _, name := range have.Volumes().stillThere() {
@@ -48,15 +48,16 @@ func (v VMTarget) align(other State) {
 	}
 }
 
-// SameValue compares what would be written with what is in force.
+// SameValue implements Guest.
 func (*VM) SameValue(key, want, have string) bool {
-	if key == "boot" { // its order is its meaning
+	if key == "boot" { // the devices and their order are its meaning
 		return slices.Equal(options.BootDevices(want), options.BootDevices(have))
 	}
 	return options.VM().Same(key, want, have) || drives.HoldsState(key) && sameState(key, want, have) || IsCD(key, have) && sameCD(key, want, have)
 }
 
-// SameOption tells of values that mean the same on this guest.
+// SameOption reports whether two values of an option mean the same on a VM with a configuration,
+// although PVE takes them for different ones.
 func SameOption(c view.Config, key, want, have string) bool {
 	switch {
 	case key == "boot":

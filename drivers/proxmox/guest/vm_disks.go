@@ -12,12 +12,12 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// BusSlots are where a disk may be attached, with how many slots each has
+// BusSlots has the buses that a disk may be attached to, with the number of slots of each
 // (qemu-server, PVE/QemuServer/Drive.pm, MAX_*_DISKS).
 var BusSlots = map[string]int{"scsi": 31, "virtio": 16, "sata": 6}
 
-// Drive joins a volume, or the order for one, with the settings that all disks of
-// ours have, as far as the bus of their slot knows them.
+// Drive is the value of a disk's key: volume, a volume or the order for one, with the settings that
+// every managed disk has, as far as the bus of the slot supports them.
 func Drive(volume, slot string) string {
 	switch drives.Bus(slot) {
 	case "virtio":
@@ -29,27 +29,27 @@ func Drive(volume, slot string) string {
 	}
 }
 
-// FromBlank is what the ownership tag says of a machine whose root disk was made of nothing.
+// FromBlank is the origin in the ownership tag of a VM whose root disk was created empty.
 const FromBlank = "blank"
 
-// Blank reports whether the root disk is made empty.
+// Blank reports whether the root disk is created empty.
 func (v VMTarget) Blank() bool {
 	root, _ := Find(v.Disks, "root")
 	return root.Blank
 }
 
-// AttachValue puts a volume into a slot that is free.
+// AttachValue attaches an unused volume at a slot.
 func (Disk) AttachValue(volume, slot string) string { return Drive(volume, slot) }
 
-// KeepValue leaves a drive as it is.
+// KeepValue keeps the present value.
 func (Disk) KeepValue(drive string) string { return drive }
 
-// NewValue asks for a new volume of the disk's size.
+// NewValue orders a new volume of the disk's size.
 func (d Disk) NewValue(slot string) string {
 	return Drive(fmt.Sprintf("%s:%d", d.Storage, max(d.Size, 1)), slot)
 }
 
-// Slots is as Target has it. No disk gets a slot that the files give to a CD drive.
+// Slots implements Target. No disk gets the slot of a declared CD drive.
 func (v VMTarget) Slots(cfg view.Config, old map[string]string) map[string]string {
 	return slots(v.devices(), v.withCDs(cfg), old)
 }
@@ -66,7 +66,7 @@ func (v *VM) devices() []device {
 	return out
 }
 
-// BootDisk is the slot of the disk a guest boots from.
+// BootDisk is the slot of the disk that a VM boots from.
 func BootDisk(c map[string]string) string {
 	order := property.Parse(c["boot"]).Values["order"]
 	for slot := range strings.SplitSeq(order, ";") {
@@ -82,7 +82,7 @@ func BootDisk(c map[string]string) string {
 	return "scsi0"
 }
 
-// refuseBus says what speaks against another bus for the disks of a machine.
+// refuseBus lists the disks that cannot go to another bus.
 func refuseBus(v VMState, want VMTarget, have *model.Resource) []model.Problem {
 	var out []model.Problem
 	for _, w := range want.Disks {

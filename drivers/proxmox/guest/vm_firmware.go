@@ -9,16 +9,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A drive that holds the firmware's or the TPM's state is declared by an order to
-// allocate it, "local-lvm:1,efitype=4m", and PVE shows the volume that came of it.
+// A drive for the state of the firmware (efidisk0) or of the TPM (tpmstate0) is declared by an
+// order to allocate it, "local-lvm:1,efitype=4m". PVE then shows the volume that it created.
 
 // sameState reports whether a state drive is what an order asks for.
 func sameState(key, order, drive string) bool {
 	return drive != "" && property.StorageOf(order) == property.StorageOf(drive) && sameMake(key, order, drive)
 }
 
-// sameMake is the same but for the storage. Of what only PVE decides (size, the
-// certificates it enrolled) there is an opinion only where the order has one.
+// sameMake is sameState without the storage. What PVE decides (the size, the certificates it
+// enrolled) counts only where the order names it.
 func sameMake(key, order, drive string) bool {
 	v, ok := options.VM().Change.Param(key)
 	if !ok {
@@ -40,11 +40,11 @@ func sameMake(key, order, drive string) bool {
 	return true
 }
 
-// pinned is the version that PVE adds to a type of machine.
+// pinned is a machine type with the version that PVE adds.
 var pinned = regexp.MustCompile(`^pc-(i440fx|q35)-[0-9.]+(\+pve\d+)?$`)
 
-// samePinned reports whether a machine is of the wanted type, at the version that PVE has
-// pinned it to: of Windows it pins each machine whose type has none when it is declared
+// samePinned reports whether a machine has the wanted type, at the version that PVE pinned it to.
+// PVE pins the version of each Windows machine whose type has none when it is declared
 // (qemu-server, PVE/QemuServer/Machine.pm and PVE/API2/Qemu.pm).
 func samePinned(want, have string) bool {
 	w, h := property.Parse(want), property.Parse(have)
@@ -56,7 +56,8 @@ func samePinned(want, have string) bool {
 	return options.VM().Same("machine", w.With(map[string]string{"type": "pc"}, "type"), h.With(map[string]string{"type": "pc"}, "type"))
 }
 
-// refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.
+// refuseStates lists the state drives that would have to be created again, and empty: PVE cannot
+// change the type of one, nor move a TPM state while the VM runs.
 func refuseStates(w VMTarget, h VMState) []model.Problem {
 	var out []model.Problem
 	for _, key := range []string{"efidisk0", "tpmstate0"} {

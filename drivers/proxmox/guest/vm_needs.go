@@ -10,6 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
+// basicNeeds implements Target.
 func (v VMTarget) basicNeeds(n *rights.Needs) {
 	n.Guest("VM.Config.Options", "name", "name, tags and notes")
 	n.Guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
@@ -24,6 +25,7 @@ func (v VMTarget) basicNeeds(n *rights.Needs) {
 	}
 }
 
+// optionNeeds implements Target.
 func (v VMTarget) optionNeeds(n *rights.Needs) {
 	if v.Startup != nil {
 		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "startup"}, "startup")
@@ -33,7 +35,7 @@ func (v VMTarget) optionNeeds(n *rights.Needs) {
 	}
 }
 
-// isoNeeds asks for what the image of user_data takes.
+// isoNeeds adds the privileges for the image of user_data.
 func isoNeeds(n *rights.Needs, v VMTarget) {
 	n.Uses = append(n.Uses, rights.Use{Storage: v.SeedStorage, Content: "iso", GiB: 0, By: n.From, Attr: "user_data"})
 	path := "/storage/" + v.SeedStorage
@@ -51,7 +53,7 @@ func isoNeeds(n *rights.Needs, v VMTarget) {
 	}
 }
 
-// optionNeeds asks for what one PVE key of a VM needs.
+// optionNeeds adds the privileges for one option of a VM.
 func optionNeeds(n *rights.Needs, key, value string) {
 	attr := "options." + key
 	priv := options.Privilege(key)
@@ -72,7 +74,7 @@ func optionNeeds(n *rights.Needs, key, value string) {
 	case "virtiofs":
 		mappingNeeds(n, "dir", property.Parse(value).First("dirid"), key)
 	case "cicustom":
-		for _, file := range slices.Sorted(maps.Values(values)) { // of late qemu-server looks at them, too; for snippets check_volume_access knows no smaller right
+		for _, file := range slices.Sorted(maps.Values(values)) { // newer versions of qemu-server check it; for snippets check_volume_access accepts no lesser privilege
 			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + property.StorageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
 		}
 	case "cpu":
@@ -86,9 +88,10 @@ func optionNeeds(n *rights.Needs, key, value string) {
 	}
 }
 
-// cpuModelNeeds asks for a model of a CPU that an administrator has made up (Q,
-// $check_cpu_model_access). Until qemu-server 9.1.12 that is who may see all nodes, then
-// who may use that one; which of both a host of PVE 9 wants its version does not tell.
+// cpuModelNeeds adds the privilege for a custom CPU model (PVE/API2/Qemu.pm,
+// $check_cpu_model_access). Before qemu-server 9.1.12 that is the right to see all nodes, since
+// then the right to use the model. The major version does not say which one a host of PVE 9 wants,
+// so either will do.
 func cpuModelNeeds(n *rights.Needs, name, attr string) {
 	name, made := strings.CutPrefix(name, "custom-")
 	if !made {
@@ -102,7 +105,8 @@ func cpuModelNeeds(n *rights.Needs, name, attr string) {
 	n.Add(need, attr)
 }
 
-// mappingNeeds asks for a device or folder of the node that an administrator has mapped.
+// mappingNeeds adds the privilege for a device or folder of the node that an administrator has
+// mapped.
 func mappingNeeds(n *rights.Needs, bus, name, key string) {
 	if name != "" {
 		n.Add(rights.Need{Grant: rights.Grant{Path: "/mapping/" + bus + "/" + name, Priv: "Mapping.Use"}, Role: rights.RoleMappings, For: "option " + key}, "options."+key)

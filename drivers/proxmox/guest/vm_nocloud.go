@@ -14,16 +14,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A machine with user_data is seeded by an ISO image that we make, since PVE's
-// cloud-init drive cannot carry it. The image may hold secrets, so it goes as soon
-// as it was read. docs/decisions/0015-nocloud.md says why it is done this way.
+// PVE's cloud-init drive cannot carry user_data, so a VM with user_data gets a seed: an ISO image
+// that this program makes. The image may contain secrets, so it is removed as soon as the VM has
+// read it. docs/decisions/0015-nocloud.md has the reasons.
 
-// seedNetwork is all of the network that only a seed tells a machine.
+// seedNetwork is the network configuration that only the seed contains, for its hash in the
+// ownership tag.
 func seedNetwork(v *VM) []string {
 	out := append([]string{v.Domain}, v.DNS...)
 	for _, n := range v.NICs {
 		out = append(out, n.Name, n.IP, n.Gateway)
-		if n.IP6 != "" { // the sums of machines without stay what they were
+		if n.IP6 != "" { // keeps the hashes of VMs without IPv6 as they are
 			out = append(out, n.IP6, n.Gateway6)
 		}
 		if n.MTU > BridgeMTU {
@@ -33,8 +34,8 @@ func seedNetwork(v *VM) []string {
 	return out
 }
 
-// CloudInitDrive is the drive that cloud-init reads: PVE's, or a seed image. Never both,
-// since both volumes are called cidata.
+// CloudInitDrive is the value of the drive that cloud-init reads: PVE's own or the seed image.
+// There is never both, since both have the volume label cidata.
 func (v VMTarget) CloudInitDrive() string {
 	if v.SeedVolume != "" {
 		return v.SeedVolume + ",media=cdrom"
@@ -42,9 +43,9 @@ func (v VMTarget) CloudInitDrive() string {
 	return v.DriveStorage + ":cloudinit"
 }
 
-// bootTail names the seed's drive behind the disks a machine boots from. PVE appends
-// every CD drive by itself when its medium changes (qemu-server, API2/Qemu.pm), and
-// that would be a change that waits for a restart; from a seed nothing boots.
+// bootTail is the drive of the seed at the end of a boot order. PVE appends each CD drive when its
+// medium changes (qemu-server, PVE/API2/Qemu.pm), and that change would be pending. Nothing boots
+// from a seed.
 func (v VMTarget) bootTail() string {
 	if v.SeedVolume == "" {
 		return ""
@@ -52,8 +53,8 @@ func (v VMTarget) bootTail() string {
 	return ";" + drives.CloudInitSlot
 }
 
-// BootOrderWithSeed is a declared boot order with the seed's drive at its end; as it was where
-// it names the drive itself, or no order.
+// BootOrderWithSeed is a declared boot order with the drive of the seed at its end, unless it names
+// that drive, or no device at all.
 func BootOrderWithSeed(declared string) string {
 	order := property.Parse(declared).Values["order"]
 	if order == "" || slices.Contains(strings.Split(order, ";"), drives.CloudInitSlot) {
@@ -62,11 +63,12 @@ func BootOrderWithSeed(declared string) string {
 	return strings.Replace(declared, order, order+";"+drives.CloudInitSlot, 1)
 }
 
-// bootUptime is how many seconds a machine must have been up for its first boot to count as over, agent or not.
+// bootUptime is after how many seconds the first boot of a VM counts as over, with or without
+// agent.
 const bootUptime = 600
 
-// alignSeed leaves a seed in its drive until the first boot is over. What only a
-// seed said of a machine PVE cannot show, so it is no difference either.
+// alignSeed keeps a seed in its drive until the first boot is over. PVE does not show what is in
+// the seed, so that is not a difference either.
 func alignSeed(v VMTarget, have VMState) {
 	if have.uptime < bootUptime {
 		have.Seed = ""
@@ -88,7 +90,8 @@ func alignSeed(v VMTarget, have VMState) {
 	}
 }
 
-// SeedRecord is the record of a machine that is to be made; nil if it has no user_data.
+// SeedRecord is what the ownership tag of a new VM records about its seed; nil if it has no
+// user_data.
 func SeedRecord(r *model.Resource) *owner.NocloudISO {
 	v, ok := r.Spec.(*VM)
 	if !ok || v.UserData == "" {
@@ -104,13 +107,13 @@ func SeedRecord(r *model.Resource) *owner.NocloudISO {
 	return out
 }
 
-// isSensitive reports whether an attribute, or a block or anything in it, was made from a secret.
+// isSensitive reports whether an attribute, or anything in a block, was made from a secret.
 func isSensitive(r *model.Resource, path string) bool {
 	return slices.ContainsFunc(r.Sensitive, func(s string) bool { return s == path || strings.HasPrefix(s, path+".") })
 }
 
-// FirstBootChanges lists what a machine has read at its first boot and the files declare otherwise
-// now. cloud-init does not read it again, so it is reported and nothing is done.
+// FirstBootChanges lists what the VM read at its first boot and the files have changed since.
+// cloud-init does not read it again, so it is reported and nothing else is done.
 func (v VMState) FirstBootChanges(addr model.Address, want *model.Resource) []model.Pending {
 	w, ok := want.Spec.(*VM)
 	if !ok || v.Tag.UUID == "" {
@@ -140,7 +143,8 @@ func (v VMState) FirstBootChanges(addr model.Address, want *model.Resource) []mo
 	return out
 }
 
-// inWords stands for a text of which only a sum is known, which tells a reader nothing.
+// inWords is what is shown for a text of which only the hash is known: words, or that it is
+// sensitive; nil for no text.
 func inWords(sum, words string) any {
 	switch sum {
 	case "":

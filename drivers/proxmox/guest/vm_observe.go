@@ -14,8 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// vmFromConfig reads a proven guest back into the form in which the files speak:
-// with what is pending counted in, since that is what was asked of PVE already.
+// vmFromConfig is FromConfig for a VM. Pending changes count as made, since PVE has them already.
 func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	cfg = ignoreBootUpkeep(cfg)
 	c := cfg.Next
@@ -30,7 +29,7 @@ func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
 		v.Template = name
 	}
-	if m.UUID == "" { // a bare clone: its ownership tag does not know the template's slots
+	if m.UUID == "" { // a provisional clone: its ownership tag does not have the template's slots
 		v.Tag.Slots = map[string]string{"disk.root": BootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
@@ -43,8 +42,8 @@ func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 	return resource(g, cfg, m, v.VM, v.Observation)
 }
 
-// readDisks reads the disks that the ownership tag names. Others were attached by hand and
-// are unmanaged.
+// readDisks reads the disks that the ownership tag names. Others were attached by hand and are
+// unmanaged.
 func (o *Observation) readDisks() []Disk {
 	var out []Disk
 	for slot, drive := range o.Config.Next {
@@ -59,8 +58,8 @@ func (o *Observation) readDisks() []Disk {
 	return out
 }
 
-// readNICs reads all network cards; one that the ownership tag does not name was added by
-// hand and goes by the name of its slot.
+// readNICs reads all network cards. One that the ownership tag does not name was added by hand, and
+// has the name of its slot.
 func (o *Observation) readNICs() []NIC {
 	var out []NIC
 	for slot, val := range o.Config.Next {

@@ -5,15 +5,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
 
-// blockKeys are PVE keys that blocks of the files say, and the description; indexed ones
-// by family.
+// blockKeys are the keys that blocks set, and the description; indexed keys by their family.
 var blockKeys = map[string]string{
 	"description": "description", "net[n]": "nic blocks", "ipconfig[n]": "nic blocks",
 	"scsi[n]": "disk blocks", "virtio[n]": "disk blocks with bus", "sata[n]": "disk blocks with bus",
 }
 
-// SetBy says what decides a PVE key, by its family, in place of an option; "" if nothing
-// does.
+// SetBy says in words what sets the keys of a family instead of an option; "" if that is an option.
 func SetBy(family string) string {
 	if a := VMAttributes().ByKey(family); a != nil {
 		return a.Words
@@ -21,13 +19,14 @@ func SetBy(family string) string {
 	return blockKeys[family]
 }
 
-// isReserved reports whether a PVE key is said by an attribute of its own, or by none.
+// isReserved reports whether a key cannot be an option: an attribute sets it, or it is refused.
 func isReserved(key string) bool {
 	f := options.VM().Family(key)
 	return SetBy(f) != "" || options.Refused(f) != ""
 }
 
-// isOption: a drive is one for a CD, or for the state of firmware or TPM.
+// isOption implements Guest. Of the drives, those for CDs and for the state of firmware and TPM are
+// options.
 func (*VM) isOption(key, val string) bool {
 	return IsCD(key, val) || !isReserved(key) && (!drives.IsDrive(key) || drives.HoldsState(key))
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// WithConfig is as State has it.
+// WithConfig implements State.
 func (v VMState) WithConfig(cfg view.Config) State {
 	return StateOf(vmFromConfig(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
 }
 
-// Pending lists what PVE holds back until the next full restart.
+// Pending implements State.
 func (v VMState) Pending(addr model.Address) []model.Pending {
 	out := []model.Pending{}
 	if v.Power == "running" && v.cloudInitPending() {
@@ -25,14 +25,14 @@ func (v VMState) Pending(addr model.Address) []model.Pending {
 	return append(out, pendingKeys(v.Config, addr, func(key string) string { return AttributePath(v, key) }, func(key string) string { return revertHint(v, "qm", key) }, "sshkeys", "cipassword")...)
 }
 
-// RestartHelps is as Target has it.
+// RestartHelps implements Target. A restart also lets cloud-init read its changed documents.
 func (v VMTarget) RestartHelps(have State) bool {
 	return have.(VMState).cloudInitPending() || restartHelps(v, have)
 }
 
-// Revertible is as State has it. A device of the node is for root@pam, also where it is to stay as it is; a
-// protected machine lets no drive go (PVE/API2/Qemu.pm, $update_vm_api); a boot order
-// names devices that are there; and what PVE itself derives of something declared stays.
+// Revertible implements State. Only root@pam may write a device of the node, even with the same
+// value. A protected VM keeps its drives (PVE/API2/Qemu.pm, $update_vm_api). A boot order may only
+// name devices that exist. What PVE derives from something declared stays.
 func (v VMState) Revertible(key string) bool {
 	c := v.Config
 	now, there := c.Now[key]
@@ -44,9 +44,9 @@ func (v VMState) Revertible(key string) bool {
 		return there || c.Now["protection"] != "1"
 	case key == "boot":
 		return !slices.ContainsFunc(options.BootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
-	case key == "machine": // of Windows PVE pins it when that is declared
+	case key == "machine": // PVE pins it for Windows
 		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(cmp.Or(now, "pc"), c.Next[key])
-	case key == "bootdisk": // goes where a boot order is set
+	case key == "bootdisk": // PVE deletes it when a boot order is set
 		return len(options.BootDevices(c.Next["boot"])) == 0
 	default:
 		return true
