@@ -12,8 +12,8 @@ import (
 )
 
 // Machine is the way into one guest: through its host, over the network, or from within.
-// It may be asked again and again; an error that says Hopeless of itself stays, whatever
-// is waited for.
+// It may be asked again and again, and by several goroutines at once; an error that says
+// Hopeless of itself stays, whatever is waited for.
 //
 // Files are read and written by scripts on the stdin of sh, many in one round trip, so that
 // there is no method for them: see docs/decisions/0024-ways-into-a-machine.md.

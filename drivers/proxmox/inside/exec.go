@@ -37,7 +37,10 @@ func (g *machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 	if err := c.Check(); err != nil {
 		return guest.Output{}, err
 	}
-	if err := g.verify(ctx); err != nil {
+	if ctx.Err() != nil {
+		return guest.Output{}, fmt.Errorf("%s did not begin: %w", c.Args[0], context.Cause(ctx))
+	}
+	if err := g.reachable(ctx); err != nil {
 		return guest.Output{}, err
 	}
 	if p := execParams(c); len(c.Stdin) <= mostInput && size(p) <= mostBody {

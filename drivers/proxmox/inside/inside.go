@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
@@ -22,7 +23,7 @@ import (
 
 // Open is the way into the guest of an address. Before anything is asked of it, it is verified
 // once more that it is that guest. Near are gateways that the files speak of. It sends no
-// request; what it gives is for one goroutine.
+// request; what it gives is safe for concurrent use.
 func Open(h *kind.Host, addr model.Address, at view.GuestRef, near []netip.Addr) guest.Machine {
 	return &machine{h: h, addr: addr, at: at, near: near}
 }
@@ -32,6 +33,8 @@ type machine struct {
 	addr model.Address
 	at   view.GuestRef
 	near []netip.Addr
+
+	mu   sync.Mutex   // so that commands that run at once verify once
 	nics []health.NIC // nil until it was read
 	deaf bool         // its configuration has no agent that is switched on
 }
@@ -41,6 +44,8 @@ const mostNICs = 32
 
 // verify verifies that it still is the guest of its address, and reads its cards, once.
 func (g *machine) verify(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.nics != nil {
 		return nil
 	}
@@ -59,6 +64,14 @@ func (g *machine) verify(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reachable verifies that it is the guest of its address, and can have an agent.
+func (g *machine) reachable(ctx context.Context) error {
+	if g.at.LXC {
+		return &health.HopelessError{Text: fmt.Sprintf("%s has no guest agent, since it is a container: the API runs nothing in it", g.at)}
+	}
+	return g.verify(ctx)
 }
 
 // cardOf reads a card: of a VM its addresses stand in ipconfigN, of a container in the
@@ -152,7 +165,7 @@ func (g *machine) interfaces(ctx context.Context) (seen []health.Interface, by s
 
 // Ping is as guest.Machine wants it.
 func (g *machine) Ping(ctx context.Context) error {
-	if err := g.verify(ctx); err != nil {
+	if err := g.reachable(ctx); err != nil {
 		return err
 	}
 	_, err := g.h.API.Post(ctx, g.at.Path("agent", "ping"), nil)

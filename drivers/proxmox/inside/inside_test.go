@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inside"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 )
 
@@ -33,6 +35,20 @@ func TestAddressesOfAContainer(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "10.0.12.9", at.IP.String())
 }
+
+// The API runs nothing in containers, and is not asked to.
+func TestContainerHasNoAgent(t *testing.T) {
+	m := inside.Container(roundTrip(func(*http.Request) (*http.Response, error) {
+		t.Error("a request")
+		return nil, io.EOF
+	}))
+	for _, err := range []error{m.Ping(t.Context()), second(m.Run(t.Context(), guest.Command{Args: []string{"true"}}))} {
+		require.EqualError(t, err, "CT 200 has no guest agent, since it is a container: the API runs nothing in it")
+		drivertest.Hopeless(t, err, true)
+	}
+}
+
+func second(_ guest.Output, err error) error { return err }
 
 type roundTrip func(*http.Request) (*http.Response, error)
 

@@ -52,6 +52,33 @@ func TestFirewall(t *testing.T) {
 	require.Empty(t, c.list("/nodes/father/qemu/101/firewall/rules"), "they go with the guest")
 }
 
+// TestAgentTakesLettersForBytes: Perl makes a byte of each letter of what a program reads, of its
+// arguments and of a file's content, and fails where one is wider; an agent keeps 16 MiB
+// of an output (QEMU, qga/commands.c).
+func TestAgentTakesLettersForBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := strings.Repeat("x", 16<<20+1)
+		c := newClient(t, pvesim.Config{Exec: func(_ int, command []string, input string) (out, err string, code int, known bool) {
+			return long, fmt.Sprintf("%q %q", command, input), 0, true
+		}})
+		c.image()
+		c.vm("100", nil)
+		c.done("POST", vmURL("100", "/status/start"), nil)
+		time.Sleep(5 * time.Second)
+		pid := c.ok("POST", vmURL("100", "/agent/exec"), form{"command": "\u00c3\u00a4", "input-data": "\u00ff"}).(map[string]any)["pid"]
+		status := c.object(vmURL("100", fmt.Sprintf("/agent/exec-status?pid=%v", pid)))
+		require.Equal(t, "[\"\u00c3\u00a4\"] \"\\xff\"", status["err-data"], "what it wrote comes as letters, too")
+		require.Equal(t, []any{1.0, 0.0, 16 << 20}, []any{status["out-truncated"], status["err-truncated"], len(status["out-data"].(string))})
+		for _, f := range []form{{"command": "\u2013"}, {"command": "x", "input-data": "\u2013"}} {
+			require.Contains(t, c.ask("POST", vmURL("100", "/agent/exec"), f).reason, "Wide character in subroutine entry at ")
+		}
+		require.Contains(t, c.ask("POST", vmURL("100", "/agent/exec"), form{"command": "\u00ff"}).reason, "invalid UTF-8")
+		require.Contains(t, c.ask("POST", vmURL("100", "/agent/file-write"), form{"file": "/tmp/x", "content": "\u2013"}).reason, "Wide character")
+		c.ok("POST", vmURL("100", "/agent/file-write"), form{"file": "/tmp/x", "content": "\u00ff"})
+		require.Equal(t, 1.0, c.object(vmURL("100", "/agent/file-read?file=/tmp/x"))["bytes-read"])
+	})
+}
+
 // TestAgentRuns: programs that the test declares, a few that are always there, and the
 // 596 for one that is not; a result can be had once.
 func TestAgentRuns(t *testing.T) {

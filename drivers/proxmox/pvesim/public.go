@@ -19,6 +19,8 @@ type (
 	Death = core.Death
 	// KeptPromises remembers answers that are what the API table promises.
 	KeptPromises = core.KeptPromises
+	// Execution is how a program of a guest ended.
+	Execution = core.Execution
 	// Page is what the simulated web has at an address.
 	Page = content.Page
 	// Download says what a download from some addresses fetches.

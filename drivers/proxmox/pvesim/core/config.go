@@ -87,6 +87,12 @@ type Config struct {
 	// few simple ones are there (true, false, echo, cat, hostname, sh -c "exit N"),
 	// and no others.
 	Exec func(vmid int, command []string, input string) (out, err string, code int, known bool)
+	// Start begins such a program and does not wait for it, and Write writes a file that the
+	// agent was asked to write: together they are a real system in every VM. They come before
+	// Exec and the files of the simulated system. wait is called in a goroutine of its own
+	// until the program has ended. Who sets one sets both.
+	Start func(vmid int, command []string, input string) (wait func() Execution, known bool)
+	Write func(vmid int, file, content string) error
 
 	// Web is what is at an address of http or https; nil: everything, see [Page].
 	Web func(address string) content.Page

@@ -283,7 +283,7 @@ func AgentEnabled(g *Guest) bool {
 // through the agent, and programs that were run.
 type Inside struct {
 	Files  map[string]string
-	Runs   map[int]Execution
+	Runs   map[int]*Execution
 	Last   int
 	Frozen bool // Its file systems, by the agent.
 }
@@ -292,6 +292,8 @@ type Inside struct {
 type Execution struct {
 	Out, Err string
 	Code     int
+	Signal   int           // that killed it
+	Ended    chan struct{} // is closed when the rest is known; nil: it is
 }
 
 // Masked hides the one secret of a configuration.

@@ -16,7 +16,7 @@ import (
 
 func system(g *core.Guest) *core.Inside {
 	if g.In == nil {
-		g.In = &core.Inside{Files: map[string]string{}, Runs: map[int]core.Execution{}, Last: 140}
+		g.In = &core.Inside{Files: map[string]string{}, Runs: map[int]*core.Execution{}, Last: 140}
 	}
 	return g.In
 }
@@ -34,6 +34,25 @@ func readFile(w *core.World, g *core.Guest, name string) (string, bool) {
 		return w.Cfg.System.Release, true
 	}
 	return "", false
+}
+
+// begin begins a program in a guest.
+func begin(w *core.World, g *core.Guest, command []string, input string) (*core.Execution, bool) {
+	if w.Cfg.Start == nil {
+		e, ok := run(w, g, command, input)
+		return &e, ok
+	}
+	wait, ok := w.Cfg.Start(g.Vmid, slices.Clone(command), input)
+	if !ok {
+		return nil, false
+	}
+	e := &core.Execution{Ended: make(chan struct{})}
+	go func() {
+		end := wait()
+		e.Out, e.Err, e.Code, e.Signal = end.Out, end.Err, end.Code, end.Signal
+		close(e.Ended)
+	}()
+	return e, true
 }
 
 // run runs a program in a guest: what the configuration of the host says, else one
@@ -109,7 +128,7 @@ func apiAgentExec(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 			return nil, perl.Fail("Agent error: JSON parse error, invalid UTF-8 sequence in string")
 		}
 	}
-	e, ok := run(w, g, command, input)
+	e, ok := begin(w, g, command, input)
 	if !ok {
 		return nil, &perl.APIError{Status: 596, Message: "Broken pipe", Plain: true}
 	}
@@ -125,8 +144,18 @@ func apiAgentExecStatus(_ *core.World, c *core.Call, g *core.Guest) (any, error)
 	if !ok {
 		return nil, perl.Fail("Agent error: Invalid parameter 'pid'")
 	}
+	if e.Ended != nil {
+		select {
+		case <-e.Ended:
+		default:
+			return map[string]any{"exited": 0}, nil
+		}
+	}
 	delete(g.In.Runs, c.Num("pid", 0))
 	result := map[string]any{"exited": 1, "exitcode": e.Code}
+	if e.Signal != 0 { // then there is no exit code (qmp_guest_exec_status in qga/commands.c of QEMU)
+		result = map[string]any{"exited": 1, "signal": e.Signal}
+	}
 	for name, said := range map[string]string{"out": e.Out, "err": e.Err} {
 		if said != "" {
 			kept := min(len(said), mostOutput)
@@ -192,7 +221,7 @@ func apiAgentRead(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 
 // apiAgentWrite is POST …/agent/file-write: it writes the whole file. With encode=0 the
 // content is base64.
-func apiAgentWrite(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
+func apiAgentWrite(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	content, file := c.In["content"], c.In["file"]
 	encoded := c.Has("encode") && !c.Flag("encode")
 	if !encoded {
@@ -203,6 +232,7 @@ func apiAgentWrite(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 		content = plain
 	}
 	switch {
+	case w.Cfg.Write != nil: // it knows its own folders
 	case directory(file):
 		return nil, perl.Fail("Agent error: failed to open file '%s' (mode: 'wb'): Is a directory", file)
 	case !directory(topOf(file)):
@@ -214,6 +244,12 @@ func apiAgentWrite(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 			return nil, perl.Fail("Agent error: Invalid base64 data in 'buf-b64'")
 		}
 		content = string(plain)
+	}
+	if w.Cfg.Write != nil {
+		if err := w.Cfg.Write(g.Vmid, file, content); err != nil {
+			return nil, perl.Fail("Agent error: failed to open file '%s' (mode: 'wb'): %v", file, err)
+		}
+		return nil, nil
 	}
 	system(g).Files[file] = content
 	return nil, nil
