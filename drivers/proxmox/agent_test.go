@@ -255,6 +255,21 @@ func TestAnAgentThatIsBusyWhileACommandRuns(t *testing.T) {
 	})
 }
 
+// An agent that is configured to run nothing, as those of some distributions are, is not
+// waited for.
+func TestAnAgentThatMayRunNothing(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.Node("web-1", nil)
+		w.Apply()
+		time.Sleep(time.Minute)
+		w.answers(1, "/exec", `{"data":null,"message":"Agent error: Command guest-exec has been disabled: the command is not allowed\n"}`, 500)
+		_, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
+		require.ErrorContains(t, err, "the guest agent of VM 10000 is configured not to do this (allow-rpcs or block-rpcs in the guest's /etc/qemu/qemu-ga.conf, or its service's options): POST ")
+		var hopeless interface{ Hopeless() bool }
+		require.ErrorAs(t, err, &hopeless)
+	})
+}
+
 // A command that runs on is asked for again; who gives up is told so at once.
 func TestACommandThatRunsOn(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {

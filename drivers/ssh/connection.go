@@ -207,6 +207,11 @@ else echo none; fi`
 func (c *connection) becomeRoot(ctx context.Context) error {
 	out, err := c.run(ctx, begin+"/bin/sh -c "+quoteAll([]string{probe}), nil, func() {})
 	if err != nil {
+		// The outcome that is lost is not that of the command for which we connect.
+		err = errors.New("asking whether this user is root: " + err.Error())
+		if ctx.Err() != nil {
+			err = fmt.Errorf("asking whether this user is root: %w", context.Cause(ctx))
+		}
 		return err
 	}
 	lines := strings.Fields(out.Out)

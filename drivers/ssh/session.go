@@ -62,16 +62,26 @@ func (c *connection) run(ctx context.Context, line string, stdin []byte, done fu
 	}
 	select {
 	case err := <-result:
-		if err != nil {
-			return guest.Output{}, err
-		}
-		return guest.Captured(s.code, s.kill, &s.out.Capture, &s.errs.Capture), nil
+		return s.outcome(err)
 	case <-ctx.Done():
+		select {
+		case err := <-result: // it has ended all the same
+			return s.outcome(err)
+		default:
+		}
 		if s.state.CompareAndSwap(idle, dropped) {
 			return guest.Output{}, fmt.Errorf("the command did not begin: %w", context.Cause(ctx))
 		}
 		return guest.Output{}, fmt.Errorf("%w: it still ran: %w", guest.ErrOutcomeLost, context.Cause(ctx))
 	}
+}
+
+// outcome is that of a session that has ended.
+func (s *session) outcome(err error) (guest.Output, error) {
+	if err != nil {
+		return guest.Output{}, err
+	}
+	return guest.Captured(s.code, s.kill, &s.out.Capture, &s.errs.Capture), nil
 }
 
 // run gives nil if the command has ended by itself.

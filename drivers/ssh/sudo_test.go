@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	driver "github.com/homestak/homestak-gitops/drivers/ssh"
@@ -69,4 +70,22 @@ func TestRootByAnotherName(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "id"), []byte("#!/bin/sh\necho 0\n"), 0o755))
 	_, err := open(t, cfg).Run(t.Context(), yes)
 	require.NoError(t, err)
+}
+
+// A connection that is lost while the user becomes root costs no outcome: the command for
+// which it was made has not begun.
+func TestConnectionIsLostBeforeSudo(t *testing.T) {
+	s, cfg := newServer(t)
+	cfg.User = "web"
+	s.run = func(_ string, ch ssh.Channel, signals <-chan string) any {
+		begun(ch)
+		s.dropAll()
+		for range signals { // until the connection ends
+		}
+		return nil
+	}
+	_, err := open(t, cfg).Run(t.Context(), yes)
+	require.ErrorContains(t, err, "ssh to web@192.0.2.7:22: asking whether this user is root: ")
+	require.NotErrorIs(t, err, guest.ErrOutcomeLost)
+	drivertest.Hopeless(t, err, false)
 }

@@ -182,6 +182,8 @@ func (g *machine) explain(err error) error {
 		// The first text is for a configuration that has no agent at all; of one that is switched
 		// off PVE says what it says of one that does not answer (QemuServer/Agent.pm, assert_agent_available).
 		return &health.HopelessError{Text: fmt.Sprintf("%s has no guest agent configured, and no static address on its first card: set agent = true (with the agent in its image), or ip in its first nic", g.at)}
+	case ok && strings.Contains(refused.Message, "the command is not allowed"): // qga/main.c of QEMU
+		return &health.HopelessError{Text: fmt.Sprintf("the guest agent of %s is configured not to do this (allow-rpcs or block-rpcs in the guest's /etc/qemu/qemu-ga.conf, or its service's options): %v", g.at, err)}
 	case ok && strings.Contains(refused.Message, "guest agent is not running"):
 		return fmt.Errorf("the guest agent of %s does not answer", g.at)
 	case ok && strings.Contains(refused.Message, "is not running"):
