@@ -3,11 +3,13 @@ package ssh_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -108,6 +110,42 @@ func TestConnectionIsLostWhileACommandRuns(t *testing.T) {
 	drivertest.Hopeless(t, err, false)
 	require.Equal(t, 1, times)
 	require.Equal(t, 1, s.connections())
+}
+
+// A connection may end after every byte. Whatever was lost, a command runs once at most; it ran if
+// there is an outcome, and it did not if the error says nothing of one that was lost.
+func TestConnectionThatEndsAfterEveryByte(t *testing.T) {
+	seen := map[string]int{}
+	for direction := range 2 {
+		for n := 1; n < 5000; n += 41 {
+			s, cfg := newServer(t)
+			s.cut[direction] = n
+			var times atomic.Int32
+			s.run = func(_ string, ch ssh.Channel, _ <-chan string) any {
+				times.Add(1)
+				begun(ch)
+				_, _ = io.WriteString(ch, "out")
+				return exitStatus{3}
+			}
+			out, err := open(t, cfg).Run(t.Context(), guest.Command{Args: []string{"true"}, Stdin: []byte("in")})
+			ran := times.Load()
+			switch {
+			case err == nil:
+				require.Equal(t, guest.Output{Code: 3, Out: "out"}, out)
+				require.EqualValues(t, 1, ran, "%d bytes", n)
+				seen[fmt.Sprint("outcome by connection ", s.connections())]++
+			case errors.Is(err, guest.ErrOutcomeLost):
+				require.LessOrEqual(t, ran, int32(1), "%d bytes", n)
+				seen[fmt.Sprint("lost, ran ", ran)]++
+			default:
+				require.Zero(t, ran, "%d bytes: %v", n, err)
+				seen["not connected"]++
+			}
+		}
+	}
+	for _, what := range []string{"outcome by connection 1", "outcome by connection 2", "lost, ran 0", "lost, ran 1", "not connected"} {
+		require.NotZero(t, seen[what], "%s: %v", what, seen)
+	}
 }
 
 // A session that ends without an exit code says nothing of its command.

@@ -31,6 +31,7 @@ type server struct {
 	sessions int      // how many at once on a connection; 0: as many as wanted, -1: none
 	forward  *server  // where connections are forwarded to; nil: nowhere
 	env      []string // of commands
+	cut      [2]int   // after how many bytes to and from the server its first connection ends; 0: never
 
 	wait  sync.WaitGroup
 	mu    sync.Mutex
@@ -84,6 +85,9 @@ func (s *server) dial(context.Context, string, string) (net.Conn, error) { retur
 func (s *server) connect() net.Conn {
 	near, far := pipe()
 	s.mu.Lock()
+	if len(s.conns) == 0 {
+		far.in.left, far.out.left = s.cut[0], s.cut[1]
+	}
 	s.conns = append(s.conns, far)
 	s.mu.Unlock()
 	s.wait.Go(func() { s.serve(far) })
@@ -272,6 +276,7 @@ type stream struct {
 	more           *sync.Cond
 	buf            bytes.Buffer
 	closed, frozen bool
+	left           int // bytes until it ends; 0: it does not
 }
 
 func newStream() *stream {
@@ -290,6 +295,9 @@ func (e *end) Read(p []byte) (int, error) {
 }
 
 func (e *end) Write(p []byte) (int, error) {
+	if e.out.ends(len(p)) {
+		_ = e.Close()
+	}
 	e.out.mu.Lock()
 	defer e.out.mu.Unlock()
 	defer e.out.more.Broadcast()
@@ -300,6 +308,17 @@ func (e *end) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	return e.out.buf.Write(p)
+}
+
+// ends reports whether a stream ends before so many bytes more.
+func (s *stream) ends(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left == 0 {
+		return false
+	}
+	s.left = max(s.left-n, 1) // what has ended does not go on
+	return s.left == 1
 }
 
 func (e *end) Close() error {

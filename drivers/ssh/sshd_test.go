@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,4 +68,44 @@ func TestRealLoginThatIsRefused(t *testing.T) {
 	_, cfg.Keys[0] = newKey(t)
 	_, err := open(t, cfg).Run(t.Context(), yes)
 	require.ErrorContains(t, err, "it accepts none of these keys: SHA256:")
+}
+
+// A server may allow fewer sessions than we do, and notices late that one has ended.
+func TestRealSSHDThatAllowsFewSessions(t *testing.T) {
+	s, cfg := realSSHD(t)
+	s.Configure("MaxSessions 2")
+	m := open(t, cfg)
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			out, err := m.Run(t.Context(), guest.Command{Args: []string{"cat"}, Stdin: []byte("x")})
+			require.NoError(t, err)
+			require.Equal(t, "x", out.Out)
+		})
+	}
+	all.Wait()
+
+	s, cfg = realSSHD(t)
+	s.Configure("MaxSessions 0")
+	_, err := open(t, cfg).Run(t.Context(), yes)
+	require.ErrorContains(t, err, "it refuses every session (MaxSessions in its sshd_config, or out of processes)")
+}
+
+func TestRealSSHDThatForwardsNothing(t *testing.T) {
+	s, above := realSSHD(t)
+	s.Configure("AllowTcpForwarding no")
+	_, cfg := realSSHD(t)
+	cfg.Via = open(t, above)
+	_, err := open(t, cfg).Run(t.Context(), yes)
+	require.ErrorContains(t, err, " forwards no connections (AllowTcpForwarding in its sshd_config)")
+	drivertest.Hopeless(t, err, true)
+}
+
+// A server whose login shell runs nothing: what it says is shown.
+func TestRealSSHDThatRunsNothing(t *testing.T) {
+	s, cfg := realSSHD(t)
+	s.Configure("ForceCommand echo no commands here")
+	_, err := open(t, cfg).Run(t.Context(), yes)
+	require.ErrorContains(t, err, "ended with exit code 0 before it ran the command: ")
+	require.ErrorContains(t, err, "no commands here")
 }

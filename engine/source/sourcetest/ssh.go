@@ -25,6 +25,7 @@ type SSHServer struct {
 	t      testing.TB
 	dir    string
 	sshd   string
+	lines  []string // more of its configuration
 	listen net.Listener
 
 	mu   sync.Mutex // the accepting goroutine reads what a test sets
@@ -123,14 +124,21 @@ func (s *SSHServer) SetHostKey(file string) {
 	s.configure(file)
 }
 
+// Configure adds lines to the configuration of connections from now on, see sshd_config(5).
+func (s *SSHServer) Configure(lines ...string) {
+	s.t.Helper()
+	s.lines = append(s.lines, lines...)
+	s.configure(s.HostKeyFile)
+}
+
 func (s *SSHServer) configure(hostKey string) {
 	s.t.Helper()
-	text := strings.Join([]string{
+	text := strings.Join(append([]string{
 		"HostKey " + hostKey,
 		"AuthorizedKeysFile " + filepath.Join(s.dir, "authorized"),
 		"PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
 		"PermitRootLogin prohibit-password", "LogLevel ERROR",
-	}, "\n") + "\n"
+	}, s.lines...), "\n") + "\n"
 	if err := os.WriteFile(filepath.Join(s.dir, "config"), []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
