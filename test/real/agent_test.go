@@ -140,7 +140,7 @@ type follower struct {
 // there is nothing to wait on but the clock.
 func (f follower) until(what string, wanted func(agentStatus) bool) agentStatus {
 	f.t.Helper()
-	limit, tick := time.NewTimer(f.patience), time.NewTicker(500*time.Millisecond)
+	limit, tick := time.NewTimer(f.patience), time.NewTicker(f.again/2)
 	defer limit.Stop()
 	defer tick.Stop()
 	for {

@@ -34,7 +34,9 @@ type settings struct {
 	vmids       string // FROM-TO
 	noKVM       bool   // the host cannot virtualise by hardware
 
-	patience time.Duration // bounds each run of the program, and each wait for an agent
+	patience time.Duration   // bounds each run of the program, and each wait for an agent
+	again    time.Duration   // until a host is asked once more what it was asked just now
+	kills    []time.Duration // moments of a pass at which the program is killed
 }
 
 // fromEnvironment reads what make real hands over.
@@ -44,6 +46,8 @@ func fromEnvironment() settings {
 		host: get("HOST"), token: get("TOKEN"), fingerprint: get("FINGERPRINT"), node: get("NODE"),
 		storage: get("STORAGE"), bridge: get("BRIDGE"), vmids: cmp.Or(get("RANGE"), "51000-51099"), noKVM: get("KVM") == "0",
 		patience: 10 * time.Minute, // a pass creates, backs up and shuts down several guests, without KVM on some hosts
+		again:    time.Second,
+		kills:    []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, time.Second, 2 * time.Second},
 	}
 }
 

@@ -47,9 +47,13 @@ func TestOnTheSimulator(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			h := pvesim.New(pvesim.Config{Version: version, TaskTime: 50 * time.Millisecond, Guests: 4})
+			// So a pass of the story of kills takes half a second.
+			h := pvesim.New(pvesim.Config{Version: version, Speed: 10, TaskTime: 500 * time.Millisecond, Guests: 4})
 			before := h.Snapshot()
-			s := settings{host: listen(t, h), token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute}
+			s := settings{
+				host: listen(t, h), token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute,
+				again: 100 * time.Millisecond, kills: []time.Duration{0, 70 * time.Millisecond, 150 * time.Millisecond, 250 * time.Millisecond, 350 * time.Millisecond, 450 * time.Millisecond},
+			}
 			runOn(t, s)
 			openLab(t, s) // which refuses a host where anything was left
 			after := h.Snapshot()

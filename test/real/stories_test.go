@@ -128,8 +128,7 @@ func decommission(s *story) {
 // kill: the program is killed (-9) at moments of a pass in which every kind of step is
 // due. Started again, it converges, and nothing is there twice.
 func kill(s *story) {
-	for i, after := range []time.Duration{0, 100, 300, 600, 1000, 2000} {
-		after *= time.Millisecond
+	for i, after := range s.kills {
 		s.deploy(s.vm("changes"), s.vm("goes"), ct("ct-changes"))
 		s.apply("--allow-deletes", "9")
 		s.deploy(s.vm("changes", `tags = ["new"]`, "disk \"data\" {\n  size = 1\n}"), s.vm("comes"), ct("ct-changes", "cores = 2"), ct("ct-comes"))
@@ -158,7 +157,7 @@ func kill(s *story) {
 // killed run at work, which take some time on a real host, and asks for another plan.
 func (s *story) convergeAfterKill(i int) {
 	s.t.Helper()
-	limit, tick := time.NewTimer(s.patience), time.NewTicker(time.Second)
+	limit, tick := time.NewTimer(s.patience), time.NewTicker(s.again)
 	defer limit.Stop()
 	defer tick.Stop()
 	for {
