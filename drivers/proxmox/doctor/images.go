@@ -63,8 +63,8 @@ func (i *images) volume(name string, r *model.Resource, t *template.Template) {
 	switch old := i.guests.have.State[r.Addr]; {
 	case old == nil:
 		i.skip(name, "what is on storage %s cannot be seen", storage)
-	case old.Spec.(*template.Template).There != t.There:
-		i.fail(name, old.Spec.(*template.Template).There, "containers are unpacked from it; "+askedBy(r, "volume"),
+	case old.Spec.(*template.Template).Named != t.Named:
+		i.fail(name, old.Spec.(*template.Template).Named, "containers are unpacked from it; "+askedBy(r, "volume"),
 			"on node "+i.host.PVENode()+": pveam list "+storage+"; then correct volume, or: pveam download "+storage+" NAME")
 	default:
 		i.ok(name, "on the host: %s", t.Volume)

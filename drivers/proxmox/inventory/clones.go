@@ -45,7 +45,7 @@ func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *mode
 		for _, id := range slices.Compact(ids) {
 			c := template.Clone{VMID: id, Name: obs.Guests[id].Name}
 			if o := ours[id]; o != nil {
-				c.Addr, c.Ours = o.Addr, slices.Contains(o.Needs, addr)
+				c.Addr, c.NeedsTemplate = o.Addr, slices.Contains(o.Needs, addr)
 			}
 			t.Clones = append(t.Clones, c)
 		}

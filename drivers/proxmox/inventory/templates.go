@@ -35,7 +35,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 	for addr, r := range obs.Want.State {
 		if t, ok := r.Spec.(*template.Template); ok {
 			wanted[addr] = t
-			if s := property.StorageOf(t.Unpacked()); s != "" {
+			if s := property.StorageOf(t.Archive()); s != "" {
 				storages[s] = true
 			}
 		}
@@ -52,7 +52,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		default:
 			only := []model.Address{}
 			for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
-				if property.StorageOf(wanted[addr].Unpacked()) == storage {
+				if property.StorageOf(wanted[addr].Archive()) == storage {
 					only = append(only, addr)
 				}
 			}
@@ -66,7 +66,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
 		t := wanted[addr]
-		if t.There == "" { // downloaded, or made from an image
+		if t.Named == "" { // downloaded, or made from an image
 			continue
 		}
 		seen, err := d.checkNamed(ctx, obs, addr, t, there)
@@ -77,7 +77,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		if r := out.State[addr]; r != nil {
 			old = r.Spec.(*template.Template).File
 		}
-		out.State[addr] = &model.Resource{Addr: addr, Spec: &template.Template{File: old, There: seen}}
+		out.State[addr] = &model.Resource{Addr: addr, Spec: &template.Template{File: old, Named: seen}}
 	}
 	return out, nil
 }
@@ -110,11 +110,11 @@ func (d finder) archivesOn(ctx context.Context, obs *kind.Observation, storage s
 }
 
 // checkNamed says what there is of a template that is only named, in the words of
-// Template.There: those of the wanted one if it is as it must be.
+// Template.Named: those of the wanted one if it is as it must be.
 func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr model.Address, t *template.Template, there map[string]bool) (string, error) {
 	if t.VMID == 0 {
 		if there[t.Volume] {
-			return t.There, nil
+			return t.Named, nil
 		}
 		return "no such volume on " + d.Model.PVENode(), nil
 	}
@@ -125,7 +125,7 @@ func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr mode
 	case !ok:
 		return fmt.Sprintf("no guest %d", t.VMID), nil
 	case !obs.View.Nodes[g.Node]:
-		return t.There, nil // nobody can clone it now, and nobody can say that it is gone
+		return t.Named, nil // nobody can clone it now, and nobody can say that it is gone
 	}
 	for _, r := range obs.Want.State {
 		if r.Guest != nil && slices.Contains(r.Needs, addr) && (r.Addr.Kind == "ct") != g.LXC {
@@ -137,10 +137,10 @@ func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr mode
 	case api.EndsPass(ctx, err):
 		return "", err
 	case err != nil:
-		return t.There, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned
+		return t.Named, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned
 	case cfg.Now["template"] != "1":
 		return fmt.Sprintf("%s, which is not a template", g.Ref()), nil
 	default:
-		return t.There, nil
+		return t.Named, nil
 	}
 }

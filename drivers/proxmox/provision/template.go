@@ -35,7 +35,7 @@ func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *templa
 // converted; any other template made from an image is recreated; a download is replaced.
 func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *template.Template) error {
 	switch {
-	case s.Have.Guest != nil && want.Image != "" && have.Tag.Content == want.Made && have.Unfinished():
+	case s.Have.Guest != nil && want.Image != "" && have.Tag.Content == want.Made && have.IsUnconverted():
 		return maker{writer{h}}.convert(ctx, view.RefOf(s.Have), s.Address)
 	case s.Have.Guest != nil || want.Image != "":
 		if err := RemoveTemplate(ctx, h, s); err != nil {

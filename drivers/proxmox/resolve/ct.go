@@ -18,42 +18,42 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// ctResolver fills in what stands around a container.
+// ctResolver completes a container.
 type ctResolver struct {
 	guest.CTTarget
 	*resolver
 }
 
 func (r *ctResolver) complete() {
-	r.Description = strings.TrimRight(r.Description, " \t\r\n") // PVE cuts what trails, too
-	r.size()
+	r.Description = strings.TrimRight(r.Description, " \t\r\n") // as PVE does
+	r.sizeAndSwap()
 	r.origin()
 	r.disks()
 	r.nics()
-	r.inside()
-	r.Tags = r.tagged(r.Tags)
-	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
-	r.flags()
+	r.system()
+	r.Tags = r.tags(r.Tags)
+	r.checkCommon(r.Power, r.Restart, r.Description, r.Startup)
+	r.features()
 	r.options()
 	r.checkAttributes(guest.CTAttributes(), r.CT, options.CT())
-	r.Terms = r.owned(r.CTTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: seed.Sum("")})
+	r.Terms = r.tagTerms(r.CTTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: seed.Sum("")})
 }
 
-func (r *ctResolver) size() {
-	r.Cores, r.Memory, r.Disk = r.sized(r.Preset, r.Cores, r.Memory, r.Disk)
+func (r *ctResolver) sizeAndSwap() {
+	r.Cores, r.Memory, r.Disk = r.size(r.Preset, r.Cores, r.Memory, r.Disk)
 	if r.Swap < 0 {
 		r.errorf("swap", "swap out of range", "%d MiB is less than none", r.Swap)
 	}
 }
 
-// origin is what the container is unpacked from, or cloned.
+// origin finds what the container is unpacked or cloned from.
 func (r *ctResolver) origin() {
 	if r.Template == "" {
 		r.errorf("", "ct without template", "name what its system comes from: template = template.NAME")
 		return
 	}
 	t := template.Of(r.in, r.Template)
-	r.Source, r.TemplateVMID = t.Unpacked(), t.VMID
+	r.Source, r.TemplateVMID = t.Archive(), t.VMID
 	if t.VMID != 0 && r.Password != "" {
 		r.errorf("password", "a clone takes no password", "PVE sets it only when it unpacks a container template; template %q is cloned", r.Template)
 	}
@@ -108,13 +108,13 @@ func (r *ctResolver) nics() {
 		n := &r.NICs[i]
 		at := "nic." + n.Name
 		n.Bridge = cmp.Or(n.Bridge, r.bridge())
-		n.MAC = r.card(at, n.VLAN, n.MAC)
+		n.MAC = r.mac(at, n.VLAN, n.MAC)
 		if i == 0 {
-			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp", "manual")
+			n.IP, n.Gateway = r.firstAddress(n.IP, n.Gateway, "dhcp", "manual")
 		}
-		n.IP, n.Gateway = r.static(at, "", n.IP, n.Gateway, "dhcp", "manual")
-		n.IP6, n.Gateway6 = r.static(at, "6", n.IP6, n.Gateway6, "auto", "dhcp", "manual")
-		n.Trunks = r.limits(at, n.Rate, n.Trunks, false)
+		n.IP, n.Gateway = r.address(at, "", n.IP, n.Gateway, "dhcp", "manual")
+		n.IP6, n.Gateway6 = r.address(at, "6", n.IP6, n.Gateway6, "auto", "dhcp", "manual")
+		n.Trunks = r.trunks(at, n.Rate, n.Trunks, false)
 		if n.MTU != 0 && (n.MTU < 64 || n.MTU > 65535) {
 			r.errorf(at+".mtu", "mtu out of range", "%d is not between 64 and 65535", n.MTU)
 		}
@@ -122,8 +122,8 @@ func (r *ctResolver) nics() {
 	}
 }
 
-// members checks further members of a property string: that PVE has them, that they
-// are no attribute, and that PVE takes the whole.
+// members checks the further members of a property string: PVE has them, no attribute sets them,
+// and PVE accepts the whole value.
 func (r *ctResolver) members(at, key string, further map[string]string, typed []string, whole string) {
 	v, _ := options.CT().Create.Param(key)
 	known := true
@@ -143,16 +143,16 @@ func (r *ctResolver) members(at, key string, further map[string]string, typed []
 	}
 }
 
-// check holds a value against the API table.
+// check checks a value against the API table.
 func (r *ctResolver) check(at, key, value string) {
 	if text := options.CT().Refusal(key, value); text != "" {
 		r.errorf(at, fmt.Sprintf("PVE refuses %s = %q", key, value), "%s", strings.TrimSpace(text))
 	}
 }
 
-// siteZone reports a time zone of the whole site that no container can have. Machines do without
-// it, so it is an error only where there is a container.
-func (r *ctResolver) siteZone(zone string) {
+// checkSiteZone reports a time zone of the site that no container can have. VMs do not use it, so
+// it is an error only where there is a container.
+func (r *ctResolver) checkSiteZone(zone string) {
 	if zone == "" || options.CT().Refusal("timezone", zone) == "" {
 		return
 	}
@@ -163,9 +163,10 @@ func (r *ctResolver) siteZone(zone string) {
 	})
 }
 
-// inside is what the system in the container is told.
-func (r *ctResolver) inside() {
-	dns, domain := r.names()
+// system completes the settings of the system in the container: name, name servers, time zone, SSH
+// keys.
+func (r *ctResolver) system() {
+	dns, domain := r.nameServers()
 	if r.Nameserver == nil {
 		r.Nameserver = dns
 	}
@@ -176,7 +177,7 @@ func (r *ctResolver) inside() {
 	}
 	if own == "" || own == r.in.Site.Timezone {
 		own = ""
-		r.siteZone(r.in.Site.Timezone)
+		r.checkSiteZone(r.in.Site.Timezone)
 	}
 	r.Searchdomain, r.Timezone, r.Hostname = cmp.Or(r.Searchdomain, domain), cmp.Or(r.Timezone, zone), cmp.Or(r.Hostname, r.in.Name)
 	r.RootKeys = r.sshKeys(cmp.Or(r.in.Site.VMUser, "homestak"))
@@ -185,9 +186,9 @@ func (r *ctResolver) inside() {
 	}
 }
 
-// flags are what PVE reserves to root@pam, which no token is (pve-container,
-// PVE/LXC.pm, check_ct_modify_config_perm).
-func (r *ctResolver) flags() {
+// features checks the features. PVE reserves most of them for root@pam, which a token never is
+// (pve-container, PVE/LXC.pm, check_ct_modify_config_perm).
+func (r *ctResolver) features() {
 	slices.Sort(r.Features)
 	r.Features = slices.Compact(r.Features)
 	for _, f := range r.Features {
@@ -200,13 +201,13 @@ func (r *ctResolver) flags() {
 	}
 }
 
-// options checks further PVE keys against the API table and brings values into PVE's form.
+// options checks the options against the API table and brings values into PVE's form.
 func (r *ctResolver) options() {
 	create, change := options.CT().Create, options.CT().Change
 	for k, v := range r.Options {
 		at := "options." + k
 		p, ok := create.Param(k)
-		_, stays := change.Param(k) // what only a create knows is of the request, not of the container
+		_, stays := change.Param(k) // a parameter of creation alone belongs to the request, not to the container
 		switch {
 		case k == "hookscript" || strings.TrimRight(k, "0123456789") == "dev":
 			r.errorf(at, fmt.Sprintf("option %q cannot be set by an API token", k), "PVE leaves it to root@pam: set it on the host with pct")
@@ -216,7 +217,7 @@ func (r *ctResolver) options() {
 			r.errorf(at, fmt.Sprintf("PVE has no option %q for a container", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(create.Params))))
 		default:
 			if p.Type == "boolean" {
-				r.Options[k] = pveapi.BooleanWord(v) // of a parameter of its own PVE knows no words
+				r.Options[k] = pveapi.BooleanWord(v) // PVE accepts words such as yes only inside property strings
 			}
 			r.check(at, k, r.Options[k])
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
-// bridge is where cards go that name none.
+// bridge is the bridge of cards that do not name one.
 func (r *resolver) bridge() string {
 	bridge := cmp.Or(r.in.Site.Bridge, "vmbr0")
 	if h := r.in.Host; h != nil && h.Bridge != "" {
@@ -21,23 +21,23 @@ func (r *resolver) bridge() string {
 	return bridge
 }
 
-// card checks what identifies a network card, and gives its MAC in PVE's form.
-func (r *resolver) card(path string, vlan int, mac string) string {
+// mac checks the VLAN tag and the MAC address of a card, and returns the address in PVE's form.
+func (r *resolver) mac(path string, vlan int, mac string) string {
 	mac = strings.ToUpper(mac)
 	if vlan < 0 || vlan > 4094 {
 		r.errorf(path+".vlan", "VLAN tag out of range", "%d is not between 1 and 4094", vlan)
 	}
-	if mac != "" && !macText.MatchString(mac) {
+	if mac != "" && !macPattern.MatchString(mac) {
 		r.errorf(path+".mac", fmt.Sprintf("%q is no MAC address of a single card", mac), "write six bytes such as BC:24:11:00:00:01; the second digit must be even")
 	}
 	return mac
 }
 
-var macText = regexp.MustCompile(`(?i)^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
+var macPattern = regexp.MustCompile(`(?i)^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
 
-// first completes the address of the first card, which is the spec's, else by dhcp; to
-// one that is no word of these leads the site's gateway.
-func (r *resolver) first(ip, gateway string, words ...string) (fullIP, fullGateway string) {
+// firstAddress completes the address of the first card: the spec's, else dhcp. A static address
+// also gets the site's gateway. words stand for other addresses than static ones.
+func (r *resolver) firstAddress(ip, gateway string, words ...string) (fullIP, fullGateway string) {
 	if spec := r.spec(); spec != nil && spec.Network != nil {
 		ip, gateway = cmp.Or(ip, spec.Network.IP), cmp.Or(gateway, spec.Network.Gateway)
 	}
@@ -47,9 +47,9 @@ func (r *resolver) first(ip, gateway string, words ...string) (fullIP, fullGatew
 	return ip, gateway
 }
 
-// static checks an address and the gateway to it; words are what may stand for an
-// address. It gives both in their shortest form.
-func (r *resolver) static(path, suffix, ip, gateway string, words ...string) (shortIP, shortGateway string) {
+// address checks an address and its gateway, and returns both in their shortest form. suffix is "6"
+// for IPv6; words may stand in place of an address.
+func (r *resolver) address(path, suffix, ip, gateway string, words ...string) (shortIP, shortGateway string) {
 	if ip == "" || slices.Contains(words, ip) {
 		switch {
 		case gateway != "" && ip == "":
@@ -83,9 +83,9 @@ func (r *resolver) static(path, suffix, ip, gateway string, words ...string) (sh
 	return prefix.String(), gateway
 }
 
-// limits checks what a card of VMs and of containers is limited to, and gives its trunk
-// in the one form. Containers have no ranges in theirs (pve-container, PVE/LXC/Config.pm).
-func (r *resolver) limits(path string, rate float64, trunks []string, ranges bool) []string {
+// trunks checks the rate and the trunks of a card, and returns the trunks sorted and merged.
+// Containers have no ranges in theirs (pve-container, PVE/LXC/Config.pm).
+func (r *resolver) trunks(path string, rate float64, trunks []string, ranges bool) []string {
 	if rate < 0 {
 		r.errorf(path+".rate", "rate out of range", "%s MB/s is less than none", guest.RateText(rate))
 	}

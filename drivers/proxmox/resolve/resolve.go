@@ -1,5 +1,5 @@
-// Package resolve completes what the files declare of a guest by its preset, its spec and the defaults
-// of the site, and checks it against what Proxmox VE takes.
+// Package resolve completes a declared guest by its preset, its spec and the defaults of the site,
+// and checks it against what Proxmox VE accepts.
 package resolve
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Guest completes what the files declare of a guest of a kind, and checks it; see model.Kind.Resolve.
+// Guest returns the function that completes and checks guests of a kind, see model.Kind.Resolve.
 func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	return func(r *model.Resource, in model.Scope) []model.Problem {
 		g := &resolver{in: in, kind: kind}
@@ -35,8 +35,8 @@ func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 	}
 }
 
-// resolver is what resolving a VM and a container have in common: what the
-// site says beside the node, and the rules for what both have.
+// resolver has what VMs and containers share: the scope of the node, the rules for both, and the
+// problems found.
 type resolver struct {
 	in       model.Scope
 	kind     string
@@ -51,7 +51,7 @@ func (r *resolver) warnf(path, summary, detail string, args ...any) {
 	r.problems = append(r.problems, model.Problem{Path: path, Severity: diag.Warning, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
 }
 
-// spec is that of the node; nil if it has none.
+// spec is the spec of the node; nil if it has none.
 func (r *resolver) spec() *model.Spec {
 	if r.in.Node == nil {
 		return nil
@@ -59,8 +59,8 @@ func (r *resolver) spec() *model.Spec {
 	return r.in.Site.Specs[r.in.Node.Spec]
 }
 
-// sized gives the size that preset and node give together, and checks it.
-func (r *resolver) sized(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
+// size completes the size by the preset, and checks it. Memory is in MiB, the root disk in GiB.
+func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
 	if p := r.in.Site.Presets[preset]; p != nil {
 		cores, memory, disk = cmp.Or(cores, p.Cores), cmp.Or(memory, p.Memory), cmp.Or(disk, p.Disk)
 	}
@@ -83,7 +83,7 @@ func (r *resolver) sized(preset string, cores, memory, disk int) (allCores, allM
 	return cores, memory, disk
 }
 
-// storage is where disks go that name none.
+// storage is the storage of disks that do not name one.
 func (r *resolver) storage() string {
 	if h := r.in.Host; h != nil && h.Storage != nil && h.Storage.Disks != "" {
 		return h.Storage.Disks
@@ -91,8 +91,8 @@ func (r *resolver) storage() string {
 	return "local-lvm"
 }
 
-// names are the name servers and the domain by spec, else by site.
-func (r *resolver) names() (dns []string, domain string) {
+// nameServers are the name servers and the domain of the spec, else of the site.
+func (r *resolver) nameServers() (dns []string, domain string) {
 	dns, domain = r.in.Site.DNS, r.in.Site.Domain
 	if spec := r.spec(); spec != nil {
 		if spec.Network != nil && len(spec.Network.DNS) > 0 {
@@ -105,8 +105,8 @@ func (r *resolver) names() (dns []string, domain string) {
 	return slices.Clone(dns), domain
 }
 
-// conduct checks power, restart, startup and notes.
-func (r *resolver) conduct(power, restart, notes string, st *guest.Startup) {
+// checkCommon checks power, restart, startup and notes.
+func (r *resolver) checkCommon(power, restart, notes string, st *guest.Startup) {
 	for path, c := range map[string]struct {
 		value string
 		known []string
@@ -133,9 +133,10 @@ func (r *resolver) conduct(power, restart, notes string, st *guest.Startup) {
 	}
 }
 
-// owned writes down what the files decide of the ownership tag of a guest that is made of
-// something, and gives its terms. longest holds identities of their greatest length.
-func (r *resolver) owned(g guest.Target, from string, longest owner.Tag) (terms string) {
+// tagTerms stores the ownership tag of a guest in its resolution, and returns its terms. from is
+// the origin of the guest. longest has identities of the greatest length, to check that the tag
+// fits.
+func (r *resolver) tagTerms(g guest.Target, from string, longest owner.Tag) (terms string) {
 	c := g.Common()
 	down := 0
 	if c.Startup != nil && c.Startup.Down != nil {
@@ -146,19 +147,19 @@ func (r *resolver) owned(g guest.Target, from string, longest owner.Tag) (terms 
 	g.Resolved().OwnerTag, terms = m, m.Terms()
 	m.UUID, m.Seed, m.MAC, m.Keys, m.CreationVMID = longest.UUID, longest.Seed, longest.MAC, longest.Keys, 999_999_999
 	m.Slots, m.Options = g.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(g.Declared()))
-	r.fits(c.Description, m)
+	r.checkLength(c.Description, m)
 	return terms
 }
 
-// fits checks that notes and mark have room in a description.
-func (r *resolver) fits(notes string, m owner.Tag) {
+// checkLength checks that notes and ownership tag fit into a description.
+func (r *resolver) checkLength(notes string, m owner.Tag) {
 	if n := utf8.RuneCountInString(owner.Describe(notes, m)); n > owner.MaxDescription {
 		r.errorf("description", "description too long", "with the ownership tag it has %d characters, PVE keeps %d: shorten it", n, owner.MaxDescription)
 	}
 }
 
-// checkAttributes holds what the files declare against the API table, but for what was found
-// to be wrong before.
+// checkAttributes checks attributes against the API table, except those that already have a
+// problem.
 func (r *resolver) checkAttributes(as attribute.Table, spec any, k *options.Keys) {
 	before := r.problems
 	for _, no := range as.Refused(spec, k.Refusal) {
@@ -168,19 +169,18 @@ func (r *resolver) checkAttributes(as attribute.Table, spec any, k *options.Keys
 	}
 }
 
-var tagText = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+var tagPattern = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
 
-// tagged gives the tags with ours, in the order and form in which PVE keeps them: lower
-// case, sorted, each once (pve-guest-common, PVE/GuestHelpers.pm, get_unique_tags). One
-// that is declared otherwise is written as PVE keeps it, with a warning: a host may be
-// set to keep upper case, and the text of the files would then say another tag than the
-// guest has.
-func (r *resolver) tagged(declared []string) []string {
+// tags are the declared tags and PVETag as PVE stores them: in lower case, sorted, each once
+// (pve-guest-common, PVE/GuestHelpers.pm, get_unique_tags). One that is declared in another form
+// gets a warning: a host may be set to keep upper case, and the guest would then have another tag
+// than the files say.
+func (r *resolver) tags(declared []string) []string {
 	tags := []string{owner.PVETag}
 	for i, t := range declared {
 		kept := strings.ToLower(t)
 		switch {
-		case !tagText.MatchString(kept):
+		case !tagPattern.MatchString(kept):
 			r.errorf("tags", fmt.Sprintf("%q is not a tag", t), "a tag has letters, digits, and _ - + . behind the first character")
 			continue
 		case kept != t:

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// sshKeys are all keys of the site, or those that the spec names for a user.
+// sshKeys are the keys that the spec names for a user, else all public keys of the site.
 func (r *resolver) sshKeys(user string) []string {
 	all := map[string]string{}
 	if r.in.Site.Secrets != nil {
@@ -29,7 +29,7 @@ func (r *resolver) sshKeys(user string) []string {
 	out := []string{}
 	if named == nil {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
-			if !isPrivateKey(all[name]) { // one that is kept there for logging in to a host is nobody's to have
+			if !isPrivateKey(all[name]) { // a private key is there for logging in to a host
 				out = append(out, r.publicKeys(name, all[name])...)
 			}
 		}
@@ -48,9 +48,9 @@ func (r *resolver) sshKeys(user string) []string {
 	return slices.Compact(out)
 }
 
-// publicKeys takes a text apart into public keys. PVE refuses a request in which one
-// line is none, and a private key must not even get into one. What the secrets hold is
-// the site's business: it is told once, and not at each guest that gets all keys.
+// publicKeys splits a text into public keys. PVE refuses a request if one line is not a key, and a
+// private key must never get into a request. A wrong key of the secrets is a problem of the site:
+// it is reported once, and not for each guest that gets all keys.
 func (r *resolver) publicKeys(name, value string) []string {
 	kept := false
 	if r.in.Site.Secrets != nil {
@@ -79,8 +79,8 @@ func (r *resolver) publicKeys(name, value string) []string {
 
 func isPrivateKey(s string) bool { return strings.Contains(s, "PRIVATE KEY-----") }
 
-// isPublicKey reports whether a line of authorized_keys holds a type and the base64 of
-// a key that begins with the same type (RFC 4253, section 6.6); options may stand in front.
+// isPublicKey reports whether a line of authorized_keys has a type and the base64 of a key that
+// begins with the same type (RFC 4253, section 6.6). Options may precede them.
 func isPublicKey(line string) bool {
 	fields := strings.Fields(line)
 	for i := range max(len(fields)-1, 0) {

@@ -19,29 +19,29 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// vmResolver fills in what stands around a VM.
+// vmResolver completes a VM.
 type vmResolver struct {
 	guest.VMTarget
 	*resolver
 }
 
 func (r *vmResolver) complete() {
-	r.Name, r.Description = r.in.Name, strings.TrimRight(r.Description, " \t\r\n") // PVE cuts what trails, too
-	r.size()
+	r.Name, r.Description = r.in.Name, strings.TrimRight(r.Description, " \t\r\n") // as PVE does
+	r.sizeAndOrigin()
 	r.disks()
 	r.nics()
 	r.cloudInit()
-	r.seed()
-	r.Tags = r.tagged(r.Tags)
-	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
+	r.userData()
+	r.Tags = r.tags(r.Tags)
+	r.checkCommon(r.Power, r.Restart, r.Description, r.Startup)
 	r.options()
 	r.checkAttributes(guest.VMAttributes(), r.VM, options.VM())
 	r.defaults()
-	r.owned()
+	r.terms()
 }
 
-func (r *vmResolver) size() {
-	r.Cores, r.Memory, r.Disk = r.sized(r.Preset, r.Cores, r.Memory, r.Disk)
+func (r *vmResolver) sizeAndOrigin() {
+	r.Cores, r.Memory, r.Disk = r.size(r.Preset, r.Cores, r.Memory, r.Disk)
 	switch {
 	case r.Image == "" && r.Template == "" && !r.Blank():
 		r.errorf("", r.kind+" without image or template", `name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone; for one that is installed from a CD or the network, say so: disk "root" { size = 32, blank = true }, each on a line of its own`)
@@ -68,14 +68,13 @@ func (r *vmResolver) size() {
 	case !slices.Contains([]string{"", template.Full, template.Linked}, r.Clone):
 		r.errorf("clone", fmt.Sprintf("clone = %q is not possible", r.Clone), "%s", diag.DidYouMean(r.Clone, []string{template.Full, template.Linked}))
 	case r.Clone == template.Linked:
-		r.rootOn(t.Storage)
+		r.linkedRoot(t.Storage)
 	}
 }
 
-// rootOn puts the root disk of a linked clone where its template's is, since it
-// stands on that; what the files say of it must agree. Of a template that is only
-// named it is not known where that is.
-func (r *vmResolver) rootOn(storage string) {
+// linkedRoot puts the root disk of a linked clone on the storage of its template, since it is based
+// on that disk. The files must agree. The storage of a template that is only named is not known.
+func (r *vmResolver) linkedRoot(storage string) {
 	if r.Disks = guest.RootFirst(r.Disks, guest.Disk{Name: "root"}); !r.TemplateMade {
 		return
 	}
@@ -139,22 +138,22 @@ func (r *vmResolver) nics() {
 		n := &r.NICs[i]
 		path := "nic." + n.Name
 		n.Bridge = cmp.Or(n.Bridge, bridge)
-		n.MAC = r.card(path, n.VLAN, n.MAC)
+		n.MAC = r.mac(path, n.VLAN, n.MAC)
 		if i == 0 {
-			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp")
+			n.IP, n.Gateway = r.firstAddress(n.IP, n.Gateway, "dhcp")
 		}
-		n.IP, n.Gateway = r.static(path, "", n.IP, n.Gateway, "dhcp")
-		n.IP6, n.Gateway6 = r.static(path, "6", n.IP6, n.Gateway6, "auto", "dhcp")
-		n.Trunks = r.limits(path, n.Rate, n.Trunks, true)
+		n.IP, n.Gateway = r.address(path, "", n.IP, n.Gateway, "dhcp")
+		n.IP6, n.Gateway6 = r.address(path, "6", n.IP6, n.Gateway6, "auto", "dhcp")
+		n.Trunks = r.trunks(path, n.Rate, n.Trunks, true)
 		r.hardware(path, n)
 	}
 }
 
-// minMTU is the smallest that a machine starts with, but for guest.BridgeMTU
-// (qemu-server, PVE/QemuServer.pm, print_netdevice_full).
+// minMTU is the smallest MTU that a VM starts with, except guest.BridgeMTU (qemu-server,
+// PVE/QemuServer.pm, print_netdevice_full).
 const minMTU, maxMTU = 576, 65520
 
-// hardware checks the card that the machine sees.
+// hardware checks the model of a card and what depends on it.
 func (r *vmResolver) hardware(path string, n *guest.NIC) {
 	n.Model = cmp.Or(n.Model, guest.DefaultModel)
 	if !slices.Contains(property.CardModels, n.Model) {
@@ -180,16 +179,15 @@ func (r *vmResolver) hardware(path string, n *guest.NIC) {
 	}
 }
 
-// cloudInit gives the user of the site all its keys, or those that the spec names
-// for that user.
+// cloudInit sets the user, its SSH keys, name servers and domain.
 func (r *vmResolver) cloudInit() {
 	r.User = cmp.Or(r.in.Site.VMUser, "homestak")
-	r.DNS, r.Domain = r.names()
+	r.DNS, r.Domain = r.nameServers()
 	r.Keys = r.sshKeys(r.User)
 }
 
-// owned writes down what the files decide of the ownership tag.
-func (r *vmResolver) owned() {
+// terms sets the part of the ownership tag that the files decide.
+func (r *vmResolver) terms() {
 	from := ""
 	switch {
 	case r.Image != "":
@@ -199,11 +197,11 @@ func (r *vmResolver) owned() {
 	case r.Blank():
 		from = guest.FromBlank
 	}
-	r.Terms = r.resolver.owned(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.seedRoom()})
+	r.Terms = r.resolver.tagTerms(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.longestSeed()})
 }
 
-// seed checks user_data and says where its image goes.
-func (r *vmResolver) seed() {
+// userData checks user_data and sets the storage of its image.
+func (r *vmResolver) userData() {
 	r.SeedStorage = "local"
 	if h := r.in.Host; h != nil && h.Storage != nil {
 		r.SeedStorage = cmp.Or(h.Storage.ISO, r.SeedStorage)
@@ -216,8 +214,9 @@ func (r *vmResolver) seed() {
 	}
 }
 
-// seedRoom is a record of the greatest length, by which the length of an ownership tag is judged.
-func (r *vmResolver) seedRoom() *owner.NocloudISO {
+// longestSeed is a seed record of the greatest length, to check that the ownership tag fits; nil
+// without user_data.
+func (r *vmResolver) longestSeed() *owner.NocloudISO {
 	if r.UserData == "" {
 		return nil
 	}

@@ -18,8 +18,8 @@ var (
 	isoEnding = regexp.MustCompile(`(?i)\.(iso|img)$`)
 )
 
-// cd checks the option of a CD drive. It answers false for a key that is none.
-func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
+// cdDrive checks the option of a CD drive. It returns false if the key is not one.
+func (r *vmResolver) cdDrive(m *pveapi.Method, key string) bool {
 	value := strings.TrimSpace(r.Options[key])
 	file := property.VolumeOf(value)
 	meant := drives.HoldsCD(value) || file == "none" || file == "cdrom" || isoVolume.MatchString(file)
@@ -58,9 +58,9 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 	return true
 }
 
-// discless tells of a boot order that names an IDE slot where nothing is: PVE would refuse
-// it. What a template has there the files do not know.
-func (r *vmResolver) discless() {
+// checkBootOrder reports a boot order that names an IDE slot without a drive, which PVE would
+// refuse. The drives of a template are not known here.
+func (r *vmResolver) checkBootOrder() {
 	for dev := range strings.SplitSeq(property.Parse(r.Options["boot"]).Values["order"], ";") {
 		if drives.Bus(dev) == "ide" && dev != drives.CloudInitSlot && r.Options[dev] == "" && r.Template == "" {
 			r.errorf("options.boot", fmt.Sprintf("options.boot names %s, where no drive is", dev), `take it out, or declare the CD drive: %s = "none,media=cdrom"`, dev)

@@ -14,28 +14,28 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// stateOrder is what a state drive is declared by.
+// stateOrder is the order that declares a state drive.
 var stateOrder = regexp.MustCompile(`^(file=)?[^/:\s,]+:\d+(\.\d+)?(,|$)`)
 
-// defaults are PVE keys that every guest of ours has unless the files say otherwise.
-// They are options like any other, so that drift in them shows.
+// defaults sets the options that every VM has unless the files say otherwise. They are options like
+// any other, so that a change on the host shows.
 func (r *vmResolver) defaults() {
-	cpu := "x86-64-v2-AES" // what PVE's own form proposes: runs on all hosts of the last ten years
+	cpu := "x86-64-v2-AES" // the default of PVE's web interface; runs on all hosts of the last ten years
 	if r.kind == "pve" {
 		cpu = "host" // its guests need the virtualisation instructions
 	}
 	opts := map[string]string{
 		"cpu":       cpu,
 		"ostype":    "l26",
-		"scsihw":    "virtio-scsi-single", // one controller a disk, which iothread needs
+		"scsihw":    "virtio-scsi-single", // one controller for each disk, which iothread needs
 		"serial0":   "socket",             // the kernel of Debian's cloud images stops without a serial console
-		"ciupgrade": "0",                  // the spec says which packages; PVE would upgrade all at first boot
+		"ciupgrade": "0",                  // the spec says which packages; else PVE upgrades all at first boot
 	}
 	maps.Copy(opts, r.Options)
 	r.Options = opts
 }
 
-// options checks further PVE keys against the API table and brings values into PVE's form.
+// options checks the options against the API table and brings values into PVE's form.
 func (r *vmResolver) options() {
 	if len(r.Options) == 0 {
 		return
@@ -45,7 +45,7 @@ func (r *vmResolver) options() {
 		p, known := m.Param(k)
 		f := options.VM().Family(k)
 		switch {
-		case r.cd(m, k):
+		case r.cdDrive(m, k):
 			continue
 		case guest.SetBy(f) != "":
 			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", guest.SetBy(f), r.kind)
@@ -63,15 +63,15 @@ func (r *vmResolver) options() {
 			continue
 		}
 		if p.Type == "boolean" {
-			v = pveapi.BooleanWord(v) // of a parameter of its own PVE knows no words
+			v = pveapi.BooleanWord(v) // PVE accepts words such as yes only inside property strings
 		}
 		r.Options[k] = v
 		r.checkOption(k, v)
 	}
-	r.discless()
+	r.checkBootOrder()
 }
 
-// checkOption refuses values that PVE would refuse, or that could never be kept.
+// checkOption refuses a value that PVE would refuse, or would not keep.
 func (r *vmResolver) checkOption(k, v string) {
 	refused := fmt.Sprintf("PVE refuses option %s = %q", k, v)
 	if text := options.VM().Refusal(k, v); text != "" {

@@ -14,16 +14,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A VM template made here is a guest with an ownership tag of its own type. Making one is two
-// steps for PVE, a machine and its conversion; what is cut off between them is seen
-// by the next pass and brought to its end.
+// A VM template that is made from an image is a guest with an ownership tag of its own type. Making
+// it takes two steps, creating a VM and converting it. If the second one is missing, the next pass
+// completes it.
 
-// How a template is cloned.
+// The values of the attribute clone of a VM.
 const (
-	Full   = "full"
-	Linked = "linked"
+	Full   = "full"   // the clone has copies of the disks
+	Linked = "linked" // its root disk is based on the template's, which must stay
 )
 
+// notConverted ends Template.Made of a VM that is not converted to a template yet.
 const notConverted = " (not converted yet)"
 
 // fromImage completes a template that is made from an image.
@@ -53,13 +54,13 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 	return out
 }
 
-// IsConverted reports whether a machine is a template as a whole, and can be cloned.
+// IsConverted reports whether a VM is a complete template that can be cloned.
 func IsConverted(cfg view.Config) bool {
 	_, name, _ := strings.Cut(property.VolumeOf(cfg.Now[removal.TemplateSlot]), ":")
 	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
-// Observed reads a template of ours.
+// Observed makes the resource of a managed template from its configuration.
 func Observed(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
 	t := &Template{Made: m.Content, Tag: m, DiskVolume: property.VolumeOf(cfg.Now[removal.TemplateSlot])}
 	if !IsConverted(cfg) {
@@ -71,15 +72,15 @@ func Observed(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
 	}
 }
 
-// Unfinished reports whether it is a machine that was not converted yet.
-func (t *Template) Unfinished() bool { return strings.HasSuffix(t.Made, notConverted) }
+// IsUnconverted reports whether it is a VM that is not converted to a template yet.
+func (t *Template) IsUnconverted() bool { return strings.HasSuffix(t.Made, notConverted) }
 
-// Clone is a guest whose disk stands on a template's.
+// Clone is a guest whose disk is based on a template's.
 type Clone struct {
-	VMID int
-	Name string
-	Addr model.Address // if it is ours
-	Ours bool          // and says by its ownership tag that it needs the template
+	VMID          int
+	Name          string
+	Addr          model.Address // of a managed guest
+	NeedsTemplate bool          // it is managed, and its ownership tag says so
 }
 
 func (c Clone) String() string {
@@ -89,15 +90,15 @@ func (c Clone) String() string {
 	return strings.TrimSpace(fmt.Sprintf("VM %d %s", c.VMID, c.Name))
 }
 
-// refuse keeps a template that linked clones stand on. What of ours needs it holds it
-// by its ownership tag already where it is to go for good.
+// refuse refuses to remove or recreate a template that linked clones are based on. Where it is only
+// removed, the ownership tags of managed clones hold it back already.
 func (t *Template) refuse(want *model.Resource) []model.Problem {
-	if t.Unfinished() && want != nil && want.Spec.(*Template).Made == t.Tag.Content {
+	if t.IsUnconverted() && want != nil && want.Spec.(*Template).Made == t.Tag.Content {
 		return nil
 	}
 	var names []string
 	for _, c := range t.Clones {
-		if want != nil || !c.Ours {
+		if want != nil || !c.NeedsTemplate {
 			names = append(names, c.String())
 		}
 	}

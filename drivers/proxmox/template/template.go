@@ -1,5 +1,5 @@
-// Package template is what a container is unpacked from, and what guests are cloned from: what the
-// files declare of a template, and what was observed of one. It sends no request.
+// Package template describes what containers are unpacked from and what guests are cloned from:
+// what the files declare of a template, and what was observed. It sends no request.
 package template
 
 import (
@@ -16,10 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Template is what a container is unpacked from, or a guest to clone. What is
-// downloaded is ours and named like an image, by site, name and content; a volume
-// that lies there and a guest that somebody made into a template are looked at and
-// never changed.
+// Template is what a container is unpacked from, or a guest to clone. A download is managed and
+// named like an image, by site, name and content. An existing volume or guest is only named: it is
+// checked and never changed.
 type Template struct {
 	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that lies on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never made or removed."`
 	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
@@ -28,17 +27,17 @@ type Template struct {
 	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is recreated when the image has other content."`
 	Storage  string `hcl:"storage,optional" plan:"-" doc:"Where a download is kept, the host's images storage unless set; or the disk of a template made from an image, the host's disks storage unless set. It counts when the template is made."`
 
-	Made  string `plan:"made"`                 // from an image: the name of its file, which holds the hash
+	Made  string `plan:"made"`                 // from an image: the name of the image's file, which has its hash
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
-	There string `plan:"there" cost:"replace"` // of what is only looked at: what it shall be, or is
+	Named string `plan:"there" cost:"replace"` // only named: what it must be, or is
 
-	Tag          owner.Tag // of one made from an image: wanted without identity; observed as found
-	DiskVolume   string    // wanted: the image's volume; observed: that of its disk
-	Clones       []Clone   // observed: what stands on its disk
-	Unobservable error     // observed: why that cannot be seen
+	Tag          owner.Tag // from an image: wanted without identity; observed as found
+	DiskVolume   string    // wanted: the image's volume; observed: its disk's
+	Clones       []Clone   // observed: the guests whose disks are based on its disk
+	Unobservable error     // observed: why the clones cannot be seen; nil if they can
 }
 
-// Schema describes templates.
+// Schema is the kind template.
 func Schema() model.Kind {
 	return model.Kind{
 		Name: "template", Block: "template", Doc: "What a container is made from, or a VM or container template to clone.", Everywhere: true,
@@ -53,7 +52,7 @@ func Schema() model.Kind {
 			return 0
 		},
 		Note: func(_, have *model.Resource, _ []string) string {
-			if have.Guest == nil || have.Spec.(*Template).Unfinished() {
+			if have.Guest == nil || have.Spec.(*Template).IsUnconverted() {
 				return ""
 			}
 			return "the template is removed and recreated; guests that were copied from it stay as they are"
@@ -62,7 +61,7 @@ func Schema() model.Kind {
 			if have.Guest != nil {
 				return have.Spec.(*Template).refuse(want)
 			}
-			if want == nil || want.Spec.(*Template).There == have.Spec.(*Template).There {
+			if want == nil || want.Spec.(*Template).Named == have.Spec.(*Template).Named {
 				return nil
 			}
 			path := "volume"
@@ -71,7 +70,7 @@ func Schema() model.Kind {
 			}
 			return []model.Problem{{
 				Path:    path,
-				Summary: fmt.Sprintf("it names %s, and there is %s", want.Spec.(*Template).There, have.Spec.(*Template).There),
+				Summary: fmt.Sprintf("it names %s, and there is %s", want.Spec.(*Template).Named, have.Spec.(*Template).Named),
 				Not:     "not usable",
 				Detail:  "what a template names by volume or vmid is never made here: make it on the host, or name another",
 			}}
@@ -84,14 +83,14 @@ func Schema() model.Kind {
 			case t.URL != "":
 				return t.URL + " to " + t.Storage
 			default:
-				return t.There
+				return t.Named
 			}
 		},
 	}
 }
 
-// Of gives the complete form of a declared template; an empty one if there
-// is none of that name, which the loader has told already.
+// Of is the completed form of a declared template; an empty one if the site has none with that
+// name, which the loader reports.
 func Of(in model.Scope, name string) *Template {
 	r := in.Site.Objects[model.Address{Kind: "template", Name: name}]
 	if r == nil {
@@ -130,19 +129,19 @@ func (t *Template) Resolve(in model.Scope) []model.Problem {
 	t.Storage = cmp.Or(t.Storage, storage)
 	switch {
 	case t.VMID != 0:
-		t.There = fmt.Sprintf("template %d", t.VMID)
+		t.Named = fmt.Sprintf("template %d", t.VMID)
 	case t.Volume != "":
 		if s, name, ok := strings.Cut(t.Volume, ":"); !ok || s == "" || !strings.HasPrefix(name, "vztmpl/") {
 			out = append(out, model.Problem{Path: "volume", Summary: fmt.Sprintf("%q is not a volume of a container template", t.Volume), Detail: "write STORAGE:vztmpl/NAME, as `pveam list STORAGE` shows it"})
 		}
-		t.There = "volume " + t.Volume
+		t.Named = "volume " + t.Volume
 	default:
 		out = append(out, t.download(in)...)
 	}
 	return out
 }
 
-// download names the file that a download becomes.
+// download sets the file that a download gets.
 func (t *Template) download(in model.Scope) []model.Problem {
 	var out []model.Problem
 	if u, err := url.Parse(t.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
@@ -162,16 +161,16 @@ func (t *Template) download(in model.Scope) []model.Problem {
 	return out
 }
 
-// AsImage is the download as the code for images takes it.
+// AsImage is the download as an image.
 func (t *Template) AsImage() *objects.Image {
 	return &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.File), Volume: t.File}
 }
 
-// Unpacked is the volume that a container is made from; "" for a guest to clone.
-func (t *Template) Unpacked() string { return cmp.Or(t.Volume, t.File) }
+// Archive is the volume that a container is unpacked from; "" for a guest to clone.
+func (t *Template) Archive() string { return cmp.Or(t.Volume, t.File) }
 
-// Needs asks for the privileges that a template needs: what is only named must be seen, what is
-// downloaded is a file like an image.
+// Needs adds the privileges that a template needs: to see one that is only named, to make and
+// remove any other.
 func Needs(t *Template, n *rights.Needs) {
 	switch {
 	case t.Image != "":
