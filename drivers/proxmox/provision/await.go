@@ -15,11 +15,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// AwaitOwnTasks keeps a change from being made while our own work of an earlier run, or of an
-// earlier try of the step, still goes on: what that ordered (a disk moved, grown, backed up)
-// would be ordered twice. It waits once for the end and reads the guest again: what is left
-// of the step is what the plan showed and is not done yet. Where the end cannot be seen, the
-// error says so (OutcomeUnknown), and the engine looks again and repeats.
+// AwaitOwnTasks waits until tasks of this token that still work on the guest of a step end, since a
+// second order would repeat what they do: move a disk, grow it, back it up. It waits once, then
+// reads the guest again, and returns the step with those changes of the plan that are not made yet.
+// If the end of a task cannot be seen, the error says so (OutcomeUnknown), and the engine observes
+// again and repeats the step.
 func AwaitOwnTasks(ctx context.Context, h *kind.Host, s plan.Step) (left plan.Step, err error) {
 	d := updater{writer{h}}
 	if s.Have == nil || s.Have.Guest == nil {
@@ -39,8 +39,8 @@ func AwaitOwnTasks(ctx context.Context, h *kind.Host, s plan.Step) (left plan.St
 	return left, nil
 }
 
-// readStep reads the guest of a step again and takes out of the step what is done. Nothing
-// that the plan did not show becomes part of it.
+// readStep reads the guest of a step again and removes from the step the changes that are made. It
+// adds nothing that the plan did not show.
 func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	want := guest.TargetOf(s.Want)
 	if want == nil {
@@ -56,7 +56,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", s.Have.Addr, is.Why())
 	}
 	now, err := power.Of(d.Host, at).State(ctx)
-	if err == nil && !now.Running && power.Of(d.Host, at).AwaitReboot(ctx) { // what has ended was the first half of a restart
+	if err == nil && !now.Running && power.Of(d.Host, at).AwaitReboot(ctx) { // the task that ended was the first half of a restart
 		now, err = power.Of(d.Host, at).State(ctx)
 	}
 	if err != nil {
@@ -66,7 +66,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	fresh := guest.FromConfig(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
 	state.Running, state.Digest, state.Lock = now.Running, cfg.Digest, cfg.Now["lock"]
 	have.Spec, have.Private, have.Guest = fresh.Spec, fresh.Private, &state
-	differs := map[string]any{} // path → what it shall be
+	differs := map[string]any{} // path → wanted value
 	seen := guest.StateOf(&have)
 	was, shall := guest.ValuesByPath(guest.Aligned(want, seen, cfg).Spec()), guest.ValuesByPath(s.Want.Spec)
 	for path, val := range shall {

@@ -15,23 +15,22 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
-// change collects what the changes of a step mean for PVE, as far as it is the same
-// for VMs and for containers.
+// change collects what the changes of a step mean for PVE, as far as VMs and containers share it.
 type change struct {
 	to, from *guest.Volumes
-	tag      owner.Tag // as it will be
+	tag      owner.Tag // the ownership tag after the change
 	notes    string
 	patch
-	changesPower bool // it is to be started or stopped
+	changesPower bool // the guest is to be started, resumed or stopped
 
 	move     map[string]string       // slot → storage
 	grow     map[string]int          // slot → GiB
-	reattach map[string]guest.Volume // slot → a disk whose old volume is attached again
-	free     map[string]string       // name of a disk → volume to be freed
+	reattach map[string]guest.Volume // slot → disk whose former volume is attached again
+	free     map[string]string       // name of a disk → volume to free
 	lastSeen lastSeen
 
-	oldSlot    map[string]string // name of a disk that goes to another bus → the slot that it leaves
-	newVolumes bool              // volumes are made, whose names are known afterwards only
+	oldSlot    map[string]string // name of a disk that goes to another bus → its slot so far
+	newVolumes bool              // volumes are created, whose names are known only afterwards
 }
 
 func newChange(at view.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {
@@ -42,7 +41,7 @@ func newChange(at view.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {
 	}
 }
 
-// setOrDelete sets a key, or deletes it where the value is none and the guest has it.
+// setOrDelete sets a key, or deletes it if the value is empty and the guest has it.
 func (c *change) setOrDelete(key, val string) {
 	if _, there := c.from.Config.Next[key]; val != "" || there {
 		c.patch.setOrDelete(key, val)
@@ -56,7 +55,7 @@ func (c *change) setAttribute(name string, as attribute.Table, spec any) {
 		return
 	}
 	a := as.ByName(name)
-	if a == nil || a.Created { // of the ownership tag, or only observed
+	if a == nil || a.Created { // in the ownership tag, or only observed
 		return
 	}
 	if val := a.Value(spec, c.from.Config.Current(a.Key)); val == "" {
@@ -66,14 +65,14 @@ func (c *change) setAttribute(name string, as attribute.Table, spec any) {
 	}
 }
 
-// changeDisk works out what the change of a disk means.
+// changeDisk adds the change of an attribute of a disk.
 func (c *change) changeDisk(name, attr string) {
 	w, wanted := guest.Find(c.to.List, name)
 	h, there := guest.Find(c.from.List, name)
 	slot, old := c.tag.Slots["disk."+name], c.from.Tag.Slots["disk."+name]
 	switch {
-	case c.oldSlot[name] != "": // it comes back, and then is made what else is wanted of it
-	case !wanted && !there: // detached before; its data are to go
+	case c.oldSlot[name] != "": // moveToBus has added it
+	case !wanted && !there: // detached before; its data are to be removed
 		c.free[name] = c.from.Tag.Detached[name]
 	case !wanted: // detached: PVE keeps the volume as an unused one
 		c.del[old] = true
@@ -85,7 +84,7 @@ func (c *change) changeDisk(name, attr string) {
 		c.set[slot] = c.attachedValue(w, slot)
 		_, back := c.reattach[slot]
 		c.newVolumes = c.newVolumes || !back
-	case attr == "remove": // only the ownership tag says it
+	case attr == "remove": // only the ownership tag records it
 	case attr == "size":
 		c.grow[slot] = w.Size
 	case attr == "storage":
@@ -95,16 +94,16 @@ func (c *change) changeDisk(name, attr string) {
 	}
 }
 
-// attachedValue is the value of a disk that is to be there: the volume that it had before,
-// if the guest still has that one, else the order for a new one.
+// attachedValue is the value for a disk that is to be attached: its former volume if the guest
+// still has that, else the order for a new one.
 func (c *change) attachedValue(w guest.Volume, slot string) string {
 	id, o := cmp.Or(c.from.Tag.Detached[w.Name], c.from.VolumeToReattach(w.Name)), c.from.Config
-	if id == "" && c.from.Tag.Slots["disk."+w.Name] == slot { // detached by hand, but in use until the next restart
+	if id == "" && c.from.Tag.Slots["disk."+w.Name] == slot { // detached by hand, and in use until the next restart
 		id = property.VolumeOf(o.Now[slot])
 	}
 	switch {
 	case id == "":
-	case property.VolumeOf(o.Now[slot]) == id: // it would leave with the next restart
+	case property.VolumeOf(o.Now[slot]) == id: // its detachment is pending
 		c.reattach[slot] = w
 		return w.KeepValue(o.Now[slot])
 	case drives.UnusedKey(o.Next, id) != "":
@@ -114,11 +113,11 @@ func (c *change) attachedValue(w guest.Volume, slot string) string {
 	return w.NewValue(slot)
 }
 
-// describe writes notes and tag where either differs: the ownership tag also holds slots,
-// options and detached disks, which the other changes may have moved.
+// describe writes notes and ownership tag if either differs. The tag also has slots, options and
+// detached disks, which the other changes may have moved.
 func (c *change) describe(notes string, options map[string]string) {
 	c.notes, c.tag.Options = notes, slices.Sorted(maps.Keys(options))
-	c.tag.Volumes = c.from.Tag.Volumes // for their sake alone nothing is written
+	c.tag.Volumes = c.from.Tag.Volumes // a difference in them alone is not written
 	c.carryDetached(false)
 	if owner.Describe(notes, c.tag) == strings.TrimRight(c.from.Config.Description(), " \t\r\n") {
 		return
@@ -128,9 +127,9 @@ func (c *change) describe(notes string, options map[string]string) {
 	c.set["description"] = owner.Describe(notes, c.tag)
 }
 
-// carryDetached carries over what the ownership tag knows of detached disks, and which disks go
-// with their data. With prune, what is not on the guest any more is left out; without
-// it the ownership tag stays as it is, so that nothing has to be written for its sake.
+// carryDetached carries over what the ownership tag records of detached disks, and of disks whose
+// data are removed. With prune, it drops those that the guest does not have any more; without, the
+// tag stays as it is, so that this alone does not cause a write.
 func (c *change) carryDetached(prune bool) {
 	m, old := &c.tag, c.from.Tag
 	for name, id := range old.Detached {

@@ -12,9 +12,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// readClone reads a copy that has the whole configuration of its template still. bare is
-// false where an earlier run whose answer was lost got further: it keeps what it has.
-// The mark is the one that it carries.
+// readClone reads a clone of a template. It is provisional while it still has the configuration of
+// its template; if an earlier run whose answer was lost got further, it is not, and keeps what it
+// has. m is the ownership tag that it carries.
 func (d maker) readClone(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, provisional bool, err error) {
 	cfg, err = view.ReadConfig(ctx, d.API, at)
 	if err != nil {
@@ -27,18 +27,19 @@ func (d maker) readClone(ctx context.Context, at view.GuestRef, addr model.Addre
 	return cfg, is.Tag, is.Tag.Provisional(), nil
 }
 
-// clone is a bare copy of a template that is about to be made what the files say.
+// clone is a provisional clone of a template that is about to get its own configuration.
 type clone struct {
 	at          view.GuestRef
-	cfg         view.Config // as it is now
-	provisional owner.Tag   // as it carries it now
-	want        owner.Tag   // as it will be
+	cfg         view.Config // the present one
+	provisional owner.Tag   // the present ownership tag
+	want        owner.Tag   // the ownership tag to write
 	notes       string
 	template    string
 }
 
-// writeClone makes a bare copy what the files say. It is bare until all of what it gets
-// by the request with the ownership tag was made, and before that of a container all its volumes.
+// writeClone writes the configuration of a clone. The clone stays provisional until everything in
+// the request with its ownership tag is done, and for a container until all its volumes exist
+// before that.
 func (d maker) writeClone(ctx context.Context, c clone, w patch) error {
 	slotted, disc := false, w.setsCD()
 	for key := range w.set {
@@ -50,11 +51,11 @@ func (d maker) writeClone(ctx context.Context, c clone, w patch) error {
 		steps = append(steps, patch{set: api.Params{"description": owner.Describe(c.notes, c.provisional)}})
 	}
 	if c.at.LXC {
-		parts := w.perVolume() // the rest, with the ownership tag of a complete one, comes last
+		parts := w.perVolume() // the first part has the final ownership tag, so it comes last
 		w, steps = parts[0], append(steps, parts[1:]...)
 	}
 	boot := patch{}
-	if disc { // dealt with after the boot order it would have the old one written over that
+	if disc { // PVE would write the old boot order over one in the same request
 		w, boot = w.partition(bootOrder)
 	}
 	l := &lastSeen{at: c.at, addr: c.want.Addr(), cfg: c.cfg, fresh: true}

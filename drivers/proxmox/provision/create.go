@@ -1,6 +1,7 @@
-// Package provision creates and changes guests: by the plan's step, it works out the keys to write,
-// writes them under the digest that the plan is based on, and brings disks and power to what is wanted.
-// Whatever is cut off in between, the next pass finds by the ownership tag and continues.
+// Package provision creates and changes guests, and the templates that are made from images. For a
+// step of the plan it works out the keys to write, writes them under the digest that the plan is
+// based on, and brings disks and power to what is wanted. If it is interrupted, the ownership tag
+// lets the next pass find the guest and continue.
 package provision
 
 import (
@@ -26,16 +27,15 @@ import (
 
 // creator creates a guest: a VM or a container.
 type creator interface {
-	// create makes the guest at a place that is free, or goes on with it where an earlier attempt
-	// got only so far.
+	// create creates the guest under a free VMID, or continues what an earlier attempt began.
 	create(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag) error
-	// finish makes a copy of a template what the files say.
-	finish(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error
-	// completed is called when the new guest is what is wanted.
-	completed(ctx context.Context, at view.GuestRef, m owner.Tag)
+	// resumeClone continues with a provisional clone that an earlier attempt left.
+	resumeClone(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error
+	// afterCreation is called when the new guest is as wanted.
+	afterCreation(ctx context.Context, at view.GuestRef, m owner.Tag)
 }
 
-// creatorOf gives the creator of a wanted guest.
+// creatorOf is the creator of a wanted guest.
 func (d maker) creatorOf(want guest.Target) creator {
 	if c, ok := want.(guest.CTTarget); ok {
 		return ctCreator{d, c}
@@ -43,8 +43,8 @@ func (d maker) creatorOf(want guest.Target) creator {
 	return vmCreator{d, want.(guest.VMTarget)}
 }
 
-// Create makes a guest and returns when it is complete: what was ordered is read back
-// before it counts, since PVE has creates that die without a word.
+// Create creates a guest and returns when it is complete. It reads the guest back before it reports
+// success, since some creations of PVE fail without an error.
 func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 	d, want := maker{writer{h}}, guest.TargetOf(s.Want)
 	c := want.Common()
@@ -62,18 +62,18 @@ func (d maker) completeGuest(ctx context.Context, want guest.Target, at view.Gue
 	c := want.Common()
 	m, err := d.complete(ctx, at, want.Volumes(), c.Tags, c.Power)
 	if err == nil {
-		d.creatorOf(want).completed(ctx, at, m)
+		d.creatorOf(want).afterCreation(ctx, at, m)
 	}
 	return err
 }
 
-// withLeftVolumes adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
-// them. A creation that ended badly mostly leaves none: PVE frees them.
+// withLeftVolumes adds to the error of a creation the volumes that it left, if no guest has the
+// VMID now and the token may see them. Mostly there are none: PVE frees them.
 func (d maker) withLeftVolumes(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
 	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
-	if _, readErr := view.ReadConfig(ctx, d.API, at); !d.vacant(ctx, at, readErr) {
+	if _, readErr := view.ReadConfig(ctx, d.API, at); !d.isVacant(ctx, at, readErr) {
 		return err
 	}
 	only := &model.Want{State: model.State{want.Addr: want}}
@@ -89,15 +89,15 @@ func (d maker) withLeftVolumes(ctx context.Context, at view.GuestRef, want *mode
 	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.VMID, at.Node, strings.Join(storage.FreeCommands(left), " && "))
 }
 
-// volumeName finds the volume in a text of PVE, be it named as a file, a logical
-// volume or a data set, which carry the VMID of the guest that they were made for.
+// volumeName finds a volume in a message of PVE: the name of a file, a logical volume or a data
+// set, with the VMID of its guest.
 var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|qcow2|vmdk|subvol))?`)
 
-// leftVolumeHint says which volume refused the creation of a guest whose VMID is free, and
-// what clears it; "" if it was none. A creation that dies leaves its drive of cloud-init,
-// the one volume whose name PVE does not choose by what is free, so no other can be
-// made under this VMID. Not `qm destroy --destroy-unreferenced-disks`: that would take
-// whatever else carries the VMID, on all storages, be it in use by another guest.
+// leftVolumeHint says which volume kept PVE from creating a guest whose VMID is free, and how to
+// free it; "" if none did. An interrupted creation leaves its cloud-init drive, the one volume
+// whose name PVE does not choose among the free ones, so no other can be created under this VMID.
+// The hint is not `qm destroy --destroy-unreferenced-disks`: that removes whatever has the VMID in
+// its name on all storages, even if another guest uses it.
 func leftVolumeHint(at view.GuestRef, err error) string {
 	if api.ClassOf(err) != api.Exists {
 		return ""
@@ -107,18 +107,18 @@ func leftVolumeHint(at view.GuestRef, err error) string {
 		return ""
 	}
 	volume := m[0]
-	if strings.Contains(err.Error(), m[1]+"/"+volume) { // a file stands in a folder of its guest; a qcow2 on LVM in none
+	if strings.Contains(err.Error(), m[1]+"/"+volume) { // a file is in a folder of its guest; a qcow2 on LVM is not
 		volume = m[1] + "/" + volume
 	}
 	return fmt.Sprintf("no guest has VMID %d, so this is left over from one whose making or removal died: on node %s, `pvesm list STORAGE --vmid %d` shows it, and `pvesm free STORAGE:%s` frees it; a guest without a vmid in the files gets another one from an agent",
 		at.VMID, at.Node, at.VMID, volume)
 }
 
-// inPool are the parameters by which a guest is made, with the pool that it joins. A
-// guest that joins one gets its tags afterwards: PVE checks the right to them before the
-// guest is in its pool, of VMs since qemu-server 9.2.0 and of containers ever since
-// (PVE/API2/Qemu.pm, create_vm; pve-guest-common, PVE/GuestHelpers.pm,
-// assert_tag_permissions), and the token may have its privileges through the pool alone.
+// inPool adds to the parameters of a creation the pool that the guest joins, if any. Such a guest
+// gets its tags afterwards: PVE checks the privilege for them before the guest is in its pool, for
+// VMs since qemu-server 9.2.0 and for containers always (PVE/API2/Qemu.pm, create_vm;
+// pve-guest-common, PVE/GuestHelpers.pm, assert_tag_permissions), and the token may have its
+// privileges through the pool alone.
 func (d maker) inPool(p api.Params) api.Params {
 	if d.Model.Pool != "" {
 		p["pool"] = d.Model.Pool
@@ -127,11 +127,10 @@ func (d maker) inPool(p api.Params) api.Params {
 	return p
 }
 
-// confirmCreated judges the outcome of a create. When the answer was lost or the VMID was
-// taken, the guest that has it now decides: ours means that an earlier order got
-// through, anything else that it did not. An order whose answer was lost may be at
-// work: its task is waited for, which PVE lists under the guest that it works on (of
-// a clone what is copied, else at itself).
+// confirmCreated decides whether a creation succeeded. If the answer was lost or the VMID was
+// taken, the guest that has the VMID now decides: if it carries the identity, an earlier order was
+// carried out, else it was not. The task of an order whose answer was lost may still run, so it
+// waits for it. PVE lists that task under worksOn: the source of a clone, else the guest itself.
 func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
 	if err == nil {
 		return nil
@@ -145,7 +144,7 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m 
 		}
 	}
 	cfg, readErr := view.ReadConfig(ctx, d.API, at)
-	if left := leftVolumeHint(at, err); left != "" && d.vacant(ctx, at, readErr) {
+	if left := leftVolumeHint(at, err); left != "" && d.isVacant(ctx, at, readErr) {
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
 	if readErr != nil {
@@ -154,7 +153,7 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m 
 	is := d.ID.Check(cfg, at)
 	lock := cfg.Now["lock"]
 	switch {
-	case is.IsOwnedAs(m.Addr()) && lock != "create" && lock != "clone": // a container's copy has its description before its task begins
+	case is.IsOwnedAs(m.Addr()) && lock != "create" && lock != "clone": // a clone of a container has its description before its task begins
 		return nil
 	case lock != "":
 		return fmt.Errorf("creating %s: %w; its configuration is locked (%s): if no task works on it any more, %s clears it",
@@ -164,9 +163,10 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m 
 	}
 }
 
-// vacant reports whether no guest has the VMID of one that could not be read, for readErr.
-// With rights on a pool only, one that is not there and one that is hidden look the same.
-func (d maker) vacant(ctx context.Context, at view.GuestRef, readErr error) bool {
+// isVacant reports whether no guest has a VMID whose configuration could not be read, for readErr.
+// A token with privileges on a pool only gets the same error for a guest that does not exist and
+// for one that it may not see.
+func (d maker) isVacant(ctx context.Context, at view.GuestRef, readErr error) bool {
 	switch api.ClassOf(readErr) {
 	case api.NotFound:
 		return true
@@ -178,11 +178,11 @@ func (d maker) vacant(ctx context.Context, at view.GuestRef, readErr error) bool
 	}
 }
 
-// maker makes guests.
+// maker creates guests.
 type maker struct{ writer }
 
-// complete brings a new guest from what was ordered to what is wanted: disks grown to
-// their size, tags, and power. It gives the ownership tag that the guest has.
+// complete brings a new guest from what was ordered to what is wanted: it grows disks, writes tags
+// and starts the guest. It returns the ownership tag that the guest has.
 func (d maker) complete(ctx context.Context, at view.GuestRef, want *guest.Volumes, tags []string, aim string) (owner.Tag, error) {
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
-// restoreCards undoes what PVE stored of cards although the change failed. It writes a card
-// into the configuration before it plugs it, or before it finds that LXC cannot have it, and
-// answers with an error (pve-container, PVE/LXC.pm, update_net and update_lxc_config): the
-// container would go on without the card that its configuration shows, nothing would wait,
-// and the next plan would find nothing to do. So the cards from before are written back, and
-// the next plan shows the change again. An answer that was lost, and an error of a later
-// request, say nothing about the cards.
+// restoreCards undoes what PVE stored of network cards although the change failed. PVE writes a
+// card into the configuration before it connects it, or before it finds that LXC cannot have it,
+// and answers with an error (pve-container, PVE/LXC.pm, update_net and update_lxc_config). The
+// container would run on without the card that its configuration shows, nothing would be pending,
+// and the next plan would find nothing to do. So the former cards are written back, and the next
+// plan shows the change again. An answer that was lost, or an error of a later request, says
+// nothing about the cards.
 func (d updater) restoreCards(ctx context.Context, ch *change, why error) error {
 	at, old := ch.lastSeen.at, ch.from.Config
 	refused, answered := errors.AsType[*api.Error](why)
@@ -50,10 +50,10 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	if is := d.ID.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.lastSeen.addr) {
 		return why
 	} else if m := is.Tag; !keepsMAC(cfg, back, m.MAC) {
-		m.MAC = ch.from.Tag.MAC // it goes by a card that it has again
+		m.MAC = ch.from.Tag.MAC // the MAC address of a card that it has again
 		back.set["description"] = owner.Describe(is.Notes, m)
 	}
-	back.revertUnapplied(cfg, true, func(string, string, string) bool { return false })
+	back.preferReverts(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]patch{{set: back.set, del: back.del}}) {
 		if cfg, err = view.ReadConfig(ctx, d.API, at); err == nil {
 			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
@@ -65,7 +65,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	return fmt.Errorf("%w; PVE stored it all the same: what was there is written back, and the next plan shows the change again", why)
 }
 
-// keepsMAC reports whether a container has a card with an address after a change, too.
+// keepsMAC reports whether a container still has a card with a MAC address after a patch.
 func keepsMAC(cfg view.Config, w patch, mac string) bool {
 	after := maps.Clone(cfg.Next)
 	for key, val := range w.set {
@@ -79,7 +79,7 @@ func keepsMAC(cfg view.Config, w patch, mac string) bool {
 	return false
 }
 
-// sameNIC compares a card as it was sent with one as PVE has it, which adds its type.
+// sameNIC compares a card as it was sent with one as PVE stores it, which adds its type.
 func sameNIC(sent, stored string) bool {
 	a, b := property.Parse(sent).Values, property.Parse(stored).Values
 	delete(a, "type")

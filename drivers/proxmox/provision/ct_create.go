@@ -25,6 +25,7 @@ type ctCreator struct {
 	want guest.CTTarget
 }
 
+// create implements creator.
 func (d ctCreator) create(ctx context.Context, _ plan.Step, at view.GuestRef, m owner.Tag) error {
 	if d.want.TemplateVMID != 0 {
 		return d.clone(ctx, at, m)
@@ -32,15 +33,16 @@ func (d ctCreator) create(ctx context.Context, _ plan.Step, at view.GuestRef, m 
 	return d.unpack(ctx, at, m)
 }
 
-// finish: what is missing of the copy is done now.
-func (d ctCreator) finish(ctx context.Context, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest.State) error {
+// resumeClone implements creator.
+func (d ctCreator) resumeClone(ctx context.Context, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest.State) error {
 	return d.finishClone(ctx, at, m)
 }
 
-func (ctCreator) completed(context.Context, view.GuestRef, owner.Tag) {}
+// afterCreation implements creator.
+func (ctCreator) afterCreation(context.Context, view.GuestRef, owner.Tag) {}
 
-// unpack orders the whole container in one request. The addresses of its cards are
-// made up here and not by PVE, so that the ownership tag proves it from the first moment.
+// unpack creates the whole container by one request. It chooses the MAC addresses itself, so that
+// the ownership tag verifies the container from the start.
 func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	want := d.want
 	m.Slots, m.Keys = want.Slots(view.Config{}, nil), guest.HashKeys(want.RootKeys)
@@ -57,7 +59,7 @@ func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) er
 	return d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.inPool(p)))
 }
 
-// clone copies a template, and gives the copy its identity.
+// clone copies a template, and writes the configuration of the clone.
 func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	want := d.want
 	v, err := view.Read(ctx, d.API, d.Model)
@@ -73,7 +75,7 @@ func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 		return fmt.Errorf("%s cannot be cloned for this: its unprivileged is %v, which no clone can change: set unprivileged = %v, or take another template", from, is, is)
 	}
 	early := m
-	early.VMID = at.VMID // identityMAC enough until the addresses of its cards are known
+	early.VMID = at.VMID // identifies it until the MAC addresses of its cards are known
 	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": owner.Describe(want.Description, early), "full": true}
 	if root, ok := guest.Find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
@@ -95,9 +97,9 @@ func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 	return d.finishClone(ctx, at, m)
 }
 
-// withSourceLock adds to the failure of a copy that the container which was to be copied
-// is locked, and what clears that. PVE locks it before the task of the copy begins, and
-// the lock stays where that task does not begin or dies (PVE/API2/LXC.pm, clone_vm).
+// withSourceLock adds to the error of a copy that its source is locked, and how to clear that. PVE
+// locks the source before the task of the copy begins, and the lock stays if that task does not
+// begin or dies (PVE/API2/LXC.pm, clone_vm).
 func (d ctCreator) withSourceLock(ctx context.Context, from view.GuestRef, err error) error {
 	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
 		return err
@@ -110,20 +112,20 @@ func (d ctCreator) withSourceLock(ctx context.Context, from view.GuestRef, err e
 	return err
 }
 
-// finishClone makes a bare copy of a template what the files say. A copy is either still
-// provisional, which its ownership tag says, or complete.
+// finishClone writes the configuration of a provisional clone; one that is not provisional is
+// complete.
 func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	want := d.want
 	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
 	if err != nil || !provisional {
 		return err
 	}
-	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
+	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has assigned them
 		m.Slots = guest.CloneSlots(want, "rootfs")
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
 	w := patch{set: ctParams(want.CT, &m, cfg), del: map[string]bool{}}
-	w.deleteFromTemplate(cfg, guest.CTAttributes().Settings(want.CT))
+	w.deleteTemplateKeys(cfg, guest.CTAttributes().Settings(want.CT))
 	for key, val := range w.set {
 		if cfg.Next[key] == attribute.Text(val) {
 			delete(w.set, key)
@@ -139,9 +141,9 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
-// ctParams are the keys of a whole container but its disks and what only a create
-// takes. It gives the ownership tag the address of the first card: that of a card which is
-// there is kept, for another one is made up.
+// ctParams are the keys of a whole container, without its disks and without what only a creation
+// takes. It sets the MAC address in the ownership tag to that of the first card: the one that have
+// shows, or a new one.
 func ctParams(c *guest.CT, m *owner.Tag, have view.Config) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.Declared()))
 	p := guest.CTAttributes().Settings(c).OmitEmpty()
@@ -160,7 +162,7 @@ func ctParams(c *guest.CT, m *owner.Tag, have view.Config) api.Params {
 	return p
 }
 
-// newMAC makes up an address under the prefix that PVE makes up its own.
+// newMAC is a random MAC address with the prefix of PVE's own.
 func newMAC() string {
 	b := make([]byte, 3)
 	_, _ = rand.Read(b) // never fails (crypto/rand)

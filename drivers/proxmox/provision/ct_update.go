@@ -18,15 +18,16 @@ type ctChange struct {
 	have guest.CTState
 }
 
-// conclude: the ownership tag follows the cards.
+// conclude implements changer: the ownership tag follows the cards.
 func (c *ctChange) conclude() {
-	c.revertUnapplied(c.have.Config, true, c.have.SameValue)
+	c.preferReverts(c.have.Config, true, c.have.SameValue)
 	c.tag.MAC = c.identityMAC()
 }
 
+// afterWrite implements changer.
 func (*ctChange) afterWrite(context.Context, *kind.Host) error { return nil }
 
-// add translates the path of one change.
+// add implements changer.
 func (c *ctChange) add(path string) {
 	head, rest, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(rest, ".")
@@ -42,7 +43,7 @@ func (c *ctChange) add(path string) {
 	}
 }
 
-// nic writes a card whole, with the address it has.
+// nic writes a whole card, with the MAC address that it has.
 func (c *ctChange) nic(name string) {
 	slot := cmp.Or(c.tag.Slots["nic."+name], c.have.Tag.Slots["nic."+name], name)
 	n, wanted := guest.Find(c.want.NICs, name)
@@ -56,8 +57,8 @@ func (c *ctChange) nic(name string) {
 	}
 }
 
-// identityMAC is the address by which the ownership tag proves the container after this change:
-// the one it has as long as some card keeps it, else that of the first card.
+// identityMAC is the MAC address by which the ownership tag verifies the container after this
+// change: the present one as long as a card has it, else that of the first card.
 func (c *ctChange) identityMAC() string {
 	after := map[string]string{}
 	for key, val := range c.have.Config.Reverted(c.revert).Next {

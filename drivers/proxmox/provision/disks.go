@@ -15,12 +15,11 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
-// A disk that somebody detaches by hand is one of perhaps several unused volumes of its
-// guest, and only the ownership tag can tell which: PVE keeps nothing of where one was attached.
-// So the ownership tag holds the volumes of a guest that has more than its root disk.
+// A disk that somebody detaches by hand is one of perhaps several unused volumes of its guest. PVE
+// does not record where one was attached, so only the ownership tag can say which volume it is. The
+// tag therefore lists the volumes of a guest with more than its root disk.
 
-// knownVolumes are the volumes of the disks as they will be, as far as they are known before
-// the change is made.
+// knownVolumes are the volumes of the disks after the change, as far as they are known before it.
 func (c *change) knownVolumes() map[string]string {
 	out := map[string]string{}
 	if len(c.to.List) < 2 {
@@ -44,10 +43,10 @@ func (c *change) knownVolumes() map[string]string {
 	return out
 }
 
-// recordVolumes writes into the ownership tag of a guest which volumes its disks have, where PVE named
-// them only as it made them. Without it a disk that is detached by hand is not put
-// back, and nothing else is amiss: so it fails no step. The keys of lacks are written by
-// the same request, and must be.
+// recordVolumes writes the volumes of the disks into the ownership tag of a guest, if PVE chose
+// their names while it created them. Without that, only a disk that is detached by hand is not
+// attached again, so an error fails the step only if it ends the pass. The keys of lacks are
+// written by the same request, and for them every error counts.
 func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volumes, notes string, m *owner.Tag, lacks api.Params) error {
 	if len(want.List) < 2 && len(lacks) == 0 {
 		return nil
@@ -87,7 +86,7 @@ func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volu
 	}))
 }
 
-// onlyPassEnding lets only those errors through after which there is no going on.
+// onlyPassEnding is err if it ends the pass, else nil.
 func onlyPassEnding(ctx context.Context, err error) error {
 	if api.EndsPass(ctx, err) {
 		return err
@@ -95,8 +94,8 @@ func onlyPassEnding(ctx context.Context, err error) error {
 	return nil
 }
 
-// checkMovable refuses before a container is stopped for a volume to be moved, and PVE
-// would not move it.
+// checkMovable refuses a move of volumes that PVE would refuse, before the container is stopped for
+// it.
 func (d updater) checkMovable(ctx context.Context, ch *change) error {
 	inUse, err := view.InSnapshots(ctx, d.API, ch.lastSeen.at)
 	if err != nil {
@@ -110,19 +109,19 @@ func (d updater) checkMovable(ctx context.Context, ch *change) error {
 	return nil
 }
 
-// applyDisks does what is no key of the configuration: moves volumes, grows them,
-// and frees those that are to go. Those that came back to a guest which is pinned stay
-// where they are: to move them it would have to be stopped, and that is a plan of its own.
+// applyDisks makes the changes that are not keys of the configuration: it moves volumes, grows
+// them, and frees those to be removed. A volume that was attached again to a pinned guest is not
+// moved: the guest would have to be stopped, and that needs a plan of its own.
 func (d writer) applyDisks(ctx context.Context, ch *change, pinned bool) error {
 	l := &ch.lastSeen
-	if len(ch.reattach) > 0 { // only now the size of what came back is known
+	if len(ch.reattach) > 0 { // only now their sizes are known
 		if err := d.reread(ctx, l, ""); err != nil {
 			return err
 		}
 		for slot, w := range ch.reattach {
 			value := l.cfg.Next[slot]
 			if property.VolumeOf(l.cfg.Now[slot]) != property.VolumeOf(value) {
-				continue // it waits for a restart, and PVE neither grows nor moves it before
+				continue // its attachment is pending, and PVE neither grows nor moves it before
 			}
 			if property.StorageOf(value) != w.Storage && !pinned {
 				ch.move[slot] = w.Storage
@@ -165,10 +164,10 @@ func (d writer) applyDisks(ctx context.Context, ch *change, pinned bool) error {
 	return nil
 }
 
-// resize grows a disk to a size in GiB; a disk that has it already stays. Of a container
-// PVE grows the volume before it writes the configuration and grows the file system
-// (PVE/API2/LXC.pm, resize_vm): where that died in between it takes the order no second
-// time, and what is missing an administrator has to do.
+// resize grows a disk to a size in GiB; a disk that has it already stays. For a container, PVE
+// grows the volume, then writes the configuration and grows the file system (PVE/API2/LXC.pm,
+// resize_vm). If it dies in between, it does not accept the order again, and an administrator has
+// to complete it.
 func (d writer) resize(ctx context.Context, l *lastSeen, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
 		upid, err := d.API.Put(ctx, l.at.Path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
@@ -185,8 +184,8 @@ func (d writer) resize(ctx context.Context, l *lastSeen, slot string, size int) 
 	return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)
 }
 
-// freeVolume frees a detached volume, and takes it out of the ownership tag with the same
-// request. One that is still attached, until the next restart, is left for later.
+// freeVolume frees a detached volume, and removes it from the ownership tag by the same request. A
+// volume that is in use until the next restart is left for later.
 func (d writer) freeVolume(ctx context.Context, ch *change, name string) error {
 	l := &ch.lastSeen
 	return d.withDigest(ctx, l, "", func(digest string) error {

@@ -10,20 +10,20 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// lastSeen is what a guest was last seen as, between several writes to it.
+// lastSeen is a guest as it was last read, between several writes to it.
 type lastSeen struct {
 	at          view.GuestRef
 	addr        model.Address
 	cfg         view.Config
 	fresh       bool            // nothing was written since
 	wrote       bool            // the first request of a change succeeded
-	changedByUs map[string]bool // slots whose volume we changed ourselves
+	changedByUs map[string]bool // slots whose volume this change has replaced
 }
 
-// withDigest sends a write that concerns one slot ("" for none) with the digest of
-// the configuration as it was last seen. After a write of our own, and where PVE
-// says that the configuration moved, it looks again: the guest must still be ours,
-// and the slot hold the volume that it held.
+// withDigest sends a write that concerns one slot ("" for none) with the digest of the
+// configuration as it was last read. After a write of its own, and if PVE says that the
+// configuration changed, it reads the guest again: that must still be the same guest, with the same
+// volume at the slot.
 func (d writer) withDigest(ctx context.Context, l *lastSeen, slot string, send func(digest string) error) error {
 	for again := false; ; again = true {
 		if err := d.reread(ctx, l, slot); err != nil {
@@ -37,7 +37,7 @@ func (d writer) withDigest(ctx context.Context, l *lastSeen, slot string, send f
 	}
 }
 
-// reread reads a guest unless nothing was written to it since it was seen.
+// reread reads a guest unless nothing was written to it since it was read.
 func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 	if l.fresh {
 		return nil

@@ -13,15 +13,14 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
-// patch is what one request changes of a guest's configuration: keys to set, keys
-// to delete, keys of which what waits for a restart is reverted.
+// patch is what one request changes in a guest's configuration.
 type patch struct {
 	set    api.Params
-	del    map[string]bool
-	revert map[string]bool
+	del    map[string]bool // keys to delete
+	revert map[string]bool // keys whose pending change is reverted
 }
 
-// setOrDelete sets a key, or deletes it where the value is none.
+// setOrDelete sets a key, or deletes it if the value is empty.
 func (p patch) setOrDelete(key, val string) {
 	if val == "" {
 		p.del[key] = true
@@ -32,7 +31,8 @@ func (p patch) setOrDelete(key, val string) {
 
 func (p patch) empty() bool { return len(p.set)+len(p.del)+len(p.revert) == 0 }
 
-// body is the request; digest is that of the configuration which it was worked out for.
+// body has the parameters of the request. digest is that of the configuration which the patch is
+// for.
 func (p patch) body(digest string) api.Params {
 	body := api.Params{}
 	maps.Copy(body, p.set)
@@ -46,8 +46,9 @@ func (p patch) body(digest string) api.Params {
 	return body
 }
 
-// deleteFromTemplate deletes of a copy what only its template says of what the files always decide.
-func (p patch) deleteFromTemplate(copied view.Config, settings api.Params) {
+// deleteTemplateKeys deletes from a clone the keys that only its template sets, if the files always
+// decide them. settings are the keys that the files decide.
+func (p patch) deleteTemplateKeys(copied view.Config, settings api.Params) {
 	for key := range copied.Next {
 		_, decided := settings[key]
 		if p.set[key] == nil && (decided || property.IsNet(key) || strings.HasPrefix(key, "ipconfig")) {
@@ -56,9 +57,9 @@ func (p patch) deleteFromTemplate(copied view.Config, settings api.Params) {
 	}
 }
 
-// conflicts reports whether a key that is about to be written or deleted is not what
-// it was when the change was worked out. Attributes do not tell: a disk attached by
-// hand is none of ours, but may stand in the slot that was free then.
+// conflicts reports whether a key of the patch has changed between two configurations. To compare
+// attributes is not enough: a disk that was attached by hand is unmanaged, but may have taken a
+// slot that was free.
 func (p patch) conflicts(old, now view.Config) bool {
 	for key := range p.set {
 		if now.Next[key] != old.Next[key] {
@@ -75,22 +76,33 @@ func (p patch) conflicts(old, now view.Config) bool {
 	return false
 }
 
-// volumeOrder is a drive that orders a volume to be made.
+// PVE handles the keys of a change of a VM in the order of a hash, and writes each one before it
+// looks at the next (qemu-server, PVE/API2/Qemu.pm, $update_vm_api). If one of them fails, any of the
+// others may be pending already, with volumes created for them; only if none fails do they take
+// effect. A disk that was created and that the ownership tag does not name would be created again, so
+// the tag with the slots is written before the disks.
+//
+// PVE writes the configuration of a container once, at the end, and not at all if any key fails
+// (pve-container, PVE/API2/LXC/Config.pm, update_vm). A volume that was created for another key is
+// then forgotten, and would be created again. So each volume is ordered by a request of its own, after
+// all else.
+
+// volumeOrder is a drive's value that makes PVE create a volume.
 var volumeOrder = regexp.MustCompile(`^(file=)?[^/:\s,]+:(\d+(\.\d+)?|cloudinit)(,|$)`)
 
-// createsDisk reports whether a key has a volume made.
+// createsDisk reports whether the value of a drive makes PVE create its volume.
 func (p patch) createsDisk(key string) bool {
 	return drives.IsDrive(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
 }
 
-// createsMount reports whether a key has the volume of a mount point made.
+// createsMount reports whether the value of a mount point makes PVE create its volume.
 func (p patch) createsMount(key string) bool {
 	return drives.IsMount(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
 }
 
 func bootOrder(key string) bool { return key == "boot" }
 
-// partition takes keys out of a change: those that are to be sent by another request.
+// partition splits off the keys that another request is to set.
 func (p patch) partition(other func(key string) bool) (rest, taken patch) {
 	rest, taken = patch{set: api.Params{}, del: p.del}, patch{set: api.Params{}}
 	for key, val := range p.set {
@@ -103,12 +115,12 @@ func (p patch) partition(other func(key string) bool) (rest, taken patch) {
 	return rest, taken
 }
 
-// sequence splits a change of a VM for whose disks the ownership tag has to speak: what is detached
-// goes together with the ownership tag that says so and with nothing else that might be refused,
-// and volumes are made last, for slots that the ownership tag names by then. PVE takes no boot
-// order with a device that is not there and not in the same request ("invalid bootorder",
-// $update_vm_api), so it goes last, too; and after CD drives, for whose sake PVE would write
-// the old order over the new one.
+// sequence splits a patch of a VM into requests, in this order. What is detached goes together with
+// the ownership tag that records it, and with nothing else that PVE might refuse. Volumes are
+// created last, for slots that the tag names by then. A boot order goes last, too: PVE refuses one
+// with a device that neither exists nor is in the same request ("invalid bootorder",
+// $update_vm_api), and when it changes a CD drive it writes the old order over a new one in the
+// same request.
 func (p patch) sequence() []patch {
 	disc := p.setsCD()
 	if p.set["description"] == nil {
@@ -142,8 +154,7 @@ func (p patch) sequence() []patch {
 	return append(steps, made)
 }
 
-// perVolume splits a change of a container into one without new volumes, and one for each
-// of these.
+// perVolume splits a patch of a container into one without new volumes, and one for each of these.
 func (p patch) perVolume() []patch {
 	rest, made := p.partition(p.createsMount)
 	var steps []patch
@@ -156,13 +167,13 @@ func (p patch) perVolume() []patch {
 	return steps
 }
 
-// addsEmptyDrive reports whether a change makes a CD drive without a medium.
+// addsEmptyDrive reports whether the value of a key is a CD drive without a medium.
 func (p patch) addsEmptyDrive(key string) bool {
 	val := fmt.Sprint(p.set[key])
 	return drives.IsDrive(key) && drives.HoldsCD(val) && property.VolumeOf(val) == drives.EmptyMedium
 }
 
-// setsCD reports whether a change puts something into a CD drive.
+// setsCD reports whether the patch sets a CD drive.
 func (p patch) setsCD() bool {
 	for key, val := range p.set {
 		if drives.IsDrive(key) && drives.HoldsCD(fmt.Sprint(val)) {

@@ -14,10 +14,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// settle turns into reverts what a change writes or deletes only to have what is in force.
-// A container is asked to revert also what it is to delete: the value that waits would
-// outlive the deletion.
-func (p patch) revertUnapplied(old view.Config, lxc bool, same func(key, a, b string) bool) {
+// preferReverts replaces by a revert what the patch sets or deletes only to restore the value in
+// force. For a container it also reverts what it deletes, since PVE would keep the pending value.
+// same reports whether two values of a key mean the same.
+func (p patch) preferReverts(old view.Config, lxc bool, same func(key, a, b string) bool) {
 	for key, val := range p.set {
 		if now, there := old.Now[key]; there && old.WaitsFor(key) && same(key, fmt.Sprint(val), now) {
 			delete(p.set, key)
@@ -36,16 +36,16 @@ func (p patch) revertUnapplied(old view.Config, lxc bool, same func(key, a, b st
 			p.revert[key] = true
 		}
 	}
-	for key := range p.revert { // what is written replaces what waits by itself
+	for key := range p.revert { // a write replaces the pending change by itself
 		if p.set[key] != nil || p.del[key] && (!lxc || old.Next[key] == "") {
 			delete(p.revert, key)
 		}
 	}
 }
 
-// withReverts puts the reverts into the first of several requests. PVE takes no deletion of
-// a key in the request that reverts it, so such a deletion follows in one of its own. And a
-// boot order comes last where CD drives are dealt with, as in inTurn.
+// withReverts adds the reverts to the first of several requests. PVE does not accept a deletion of
+// a key in the request that reverts it, so such a deletion gets a request of its own. A boot order
+// goes last if CD drives change, as in sequence.
 func (p patch) withReverts(steps []patch) []patch {
 	discs := slices.ContainsFunc(slices.Collect(maps.Keys(p.revert)), drives.MayHoldCD)
 	last := patch{set: api.Params{}, revert: map[string]bool{}}
@@ -76,8 +76,8 @@ func (p patch) withReverts(steps []patch) []patch {
 	return steps
 }
 
-// takeReverts notes what of a step is only to be reverted, and gives the changes that are left:
-// not those of what no file speaks of, nor of disks that differ by what waits alone.
+// takeReverts adds the reverts of a step to the patch, and returns the changes that are left:
+// without those that no file asks for, and without disks that differ by a pending change only.
 func (c *change) takeReverts(want guest.Target, have guest.State, s plan.Step) []plan.Change {
 	unasked := map[string]string{} // path → key
 	for _, key := range guest.KeysToRevert(want, have) {
@@ -99,8 +99,8 @@ func (c *change) takeReverts(want guest.Target, have guest.State, s plan.Step) [
 	})
 }
 
-// revertBeforeStop reverts what waits before a guest is stopped for a change: when PVE
-// stops it, it brings into force what waits.
+// revertBeforeStop sends the reverts before a guest is stopped for a change, since PVE applies
+// pending changes when it stops a guest.
 func (d updater) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change) error {
 	if len(ch.revert) == 0 {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// setCloudInitDrive gives a copy of a template its medium, and takes away a template's own
-// cloud-init drive and what that would have said.
+// setCloudInitDrive gives a clone its cloud-init drive, and for a seed deletes the template's own
+// drive and the keys for it.
 func (p patch) setCloudInitDrive(v guest.VMTarget, cfg view.Config) {
 	there := false
 	for key, val := range cfg.Next {
@@ -29,7 +29,7 @@ func (p patch) setCloudInitDrive(v guest.VMTarget, cfg view.Config) {
 		there = there || drive
 		switch {
 		case v.SeedVolume == "":
-		case v.Options[key] != "": // the files say it
+		case v.Options[key] != "": // the files decide it
 		case drive && key != drives.CloudInitSlot, key == "ciuser", key == "cipassword", key == "cicustom":
 			p.del[key] = true
 		}
@@ -40,20 +40,20 @@ func (p patch) setCloudInitDrive(v guest.VMTarget, cfg view.Config) {
 }
 
 const (
-	// agentPatience is how long the making of a machine waits for its agent, to take the seed away at once.
+	// agentPatience is how long a creation waits for the guest agent, to remove the seed at once.
 	agentPatience = 2 * time.Minute
-	// agentPoll is the pause between two questions.
+	// agentPoll is the pause between two requests to the agent.
 	agentPoll = 5 * time.Second
 )
 
-// prepareSeed makes and uploads the image of a machine that is about to be made, and
-// answers the machine as it is then to be ordered: with the image in the drive,
-// cards of known addresses, and nothing for PVE's own cloud-init. Without user_data
-// it answers what it was given, and sends nothing.
+// prepareSeed makes and uploads the seed of a VM that is about to be created. It returns the VM as
+// it is then to be ordered, with the image in its drive, cards of known MAC addresses, and nothing
+// for PVE's own cloud-init drive, and the ownership tag with the record of the seed. Without
+// user_data it returns want and m, and sends nothing.
 //
-// An image that an earlier attempt left is overwritten, and with it its identity
-// goes on: so there is never a second one, and where that attempt's order got
-// through after all, the machine and its seed still agree.
+// An image that an earlier attempt left is overwritten, and its identity is used again. So there is
+// never a second image, and if that attempt's order was carried out after all, the VM and its seed
+// still match.
 func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Tag) (guest.VMTarget, owner.Tag, error) {
 	want := d.want
 	if m.Seed == nil {
@@ -98,7 +98,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Ta
 		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
 	err = seed.Upload(ctx, d.Host, at.Node, v.SeedVolume, image)
-	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // nothing was there before, so what is there now is this
+	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // there was no image before, so this is the new one
 		now, readErr := seed.On(ctx, d.Host, at.Node, v.SeedStorage)
 		if readErr == nil && slices.ContainsFunc(now, func(n seed.File) bool { return n.VolID == v.SeedVolume && n.Size == len(image) }) {
 			err = nil
@@ -110,8 +110,8 @@ func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Ta
 	return v, m, nil
 }
 
-// isCreated reports whether an earlier order of a machine got through whole. Where that
-// cannot be seen the order is given again, and PVE's answer tells.
+// isCreated reports whether an earlier order of the VM was carried out completely. If that cannot
+// be seen, the VM is ordered again, and PVE's answer decides.
 func (d vmCreator) isCreated(ctx context.Context, at view.GuestRef, addr model.Address) bool {
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
@@ -121,9 +121,9 @@ func (d vmCreator) isCreated(ctx context.Context, at view.GuestRef, addr model.A
 	return is.IsOwnedAs(addr) && is.Tag.UUID != "" && cfg.Now["lock"] == ""
 }
 
-// removeSeed takes the seed away when a new machine's agent answers: it is started long
-// after cloud-init has read and kept the seed. A machine that has no agent, or takes
-// longer, is complete all the same; its seed is taken away by a later pass.
+// removeSeed removes the seed once the guest agent answers, which starts long after cloud-init has
+// read the seed. A VM without agent, or one that takes longer, is complete as well; a later pass
+// removes its seed.
 func (d vmCreator) removeSeed(ctx context.Context, at view.GuestRef, m owner.Tag) {
 	if m.Seed == nil || m.Seed.Volume == "" || !d.want.Agent || !d.awaitAgent(ctx, at) {
 		return
@@ -133,12 +133,13 @@ func (d vmCreator) removeSeed(ctx context.Context, at view.GuestRef, m owner.Tag
 		return
 	}
 	if _, err := d.API.Put(ctx, at.Path("config"), api.Params{drives.CloudInitSlot: drives.EmptyDrive, "digest": cfg.Digest}); err != nil {
-		return // the next pass finds it in the drive
+		return // the next pass removes it
 	}
-	_ = seed.Remove(ctx, d.Host, at.Node, m.Seed.Volume) // the next pass finds it on the storage
+	_ = seed.Remove(ctx, d.Host, at.Node, m.Seed.Volume) // on an error the next pass removes it
 }
 
-// awaitAgent waits for the agent of a machine that was just started.
+// awaitAgent waits for the guest agent of a VM that was just started, and reports whether it
+// answered.
 func (d vmCreator) awaitAgent(ctx context.Context, at view.GuestRef) bool {
 	for range agentPatience / agentPoll {
 		_, err := d.API.Post(ctx, at.Path("agent", "ping"), nil)

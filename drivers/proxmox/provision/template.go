@@ -31,7 +31,7 @@ func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *templa
 	return objects.CreateImage(ctx, h, s, want.AsImage())
 }
 
-// UpdateTemplate brings a template to its wanted content. A machine that is not converted yet is
+// UpdateTemplate brings a template to its wanted content. A VM that is not converted yet is
 // converted; any other template made from an image is recreated; a download is replaced.
 func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *template.Template) error {
 	switch {
@@ -51,7 +51,7 @@ func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *
 	return removeDownload(ctx, h, have)
 }
 
-// RemoveTemplate removes what was made here: a machine that became a template, or a download.
+// RemoveTemplate removes what was made here: a VM that became a template, or a download.
 func RemoveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
 	r := s.Have
 	if r == nil {
@@ -71,13 +71,13 @@ func removeDownload(ctx context.Context, h *kind.Host, t *template.Template) err
 	return objects.RemoveVolume(ctx, h, h.Model.PVENode(), t.File)
 }
 
-// createFromImage makes a machine of the image and converts it.
+// createFromImage creates a VM from the image and converts it.
 func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
 	d := maker{writer{h}}
 	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.Tag
 	m.Owner, m.UUID, m.CreationVMID = d.ID.Host, uuid.NewString(), at.VMID
-	p := api.Params{ // little is said here: a clone gets what its own files say
+	p := api.Params{ // few keys: a clone gets those that its own files decide
 		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
 		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
 		removal.TemplateSlot: guest.Drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.DiskVolume), removal.TemplateSlot),
@@ -88,9 +88,8 @@ func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *templ
 	return d.convert(ctx, at, s.Address)
 }
 
-// convert makes a template of a machine of ours. PVE notes that it is one before it
-// touches the disk; where it died between the two, the disk alone is done again
-// (qemu-server, PVE/API2/Qemu.pm, template).
+// convert converts a VM to a template. PVE sets the key template before it converts the disk; if it
+// died between the two, only the disk is converted (qemu-server, PVE/API2/Qemu.pm, template).
 func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	var failed error
 	tried, tagged := false, false
@@ -104,7 +103,7 @@ func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address
 			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 		case template.IsConverted(cfg):
 			return nil
-		case !tagged && !slices.Contains(property.Tags(cfg.Next["tags"]), owner.PVETag): // it was made without, to join a pool
+		case !tagged && !slices.Contains(property.Tags(cfg.Next["tags"]), owner.PVETag): // it was created without, to join a pool
 			tagged = true
 			tags := strings.Join(append(property.Tags(cfg.Next["tags"]), owner.PVETag), ";")
 			if _, err := d.API.Put(ctx, at.Path("config"), api.Params{"tags": tags, "digest": cfg.Digest}); err != nil {
@@ -123,7 +122,7 @@ func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address
 		if cfg.Now["template"] == "1" {
 			p["disk"] = removal.TemplateSlot
 		}
-		if failed = d.API.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
+		if failed = d.API.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // the task may still run
 			if _, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx); err != nil {
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}

@@ -14,26 +14,26 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// changer turns the changes of a step into keys of PVE.
+// changer turns the changes of a step into a patch.
 type changer interface {
-	// add translates the path of one change.
+	// add adds the change of the attribute at path.
 	add(path string)
-	// conclude adds what follows from all of them, and leaves out what only waits.
+	// conclude adds what follows from all changes, and replaces writes by reverts where they suffice.
 	conclude()
-	// afterWrite does what a change that was carried out leaves to do, before the power is settled.
+	// afterWrite does what is left when the change is written, before the power is changed.
 	afterWrite(ctx context.Context, h *kind.Host) error
 }
 
-// Update carries out the changes of a plan; see carryOut for the order of things.
+// Update carries out an update step of the plan; see applyChange for the order of the requests.
 func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 	d, want, have := updater{writer{h}}, guest.TargetOf(s.Want), guest.StateOf(s.Have)
 	at := view.RefOf(s.Have)
 	w := want.Common()
 	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
-	if have.Observed().Tag.Provisional() { // a clone whose making was cut off: what is missing of it is done now
+	if have.Observed().Tag.Provisional() { // an interrupted creation
 		mk := maker(d)
-		if err := mk.creatorOf(want).finish(ctx, s, at, m, have); err != nil {
+		if err := mk.creatorOf(want).resumeClone(ctx, s, at, m, have); err != nil {
 			return err
 		}
 		return mk.completeGuest(ctx, want, at)
@@ -59,8 +59,8 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 	return d.applyPower(ctx, s, ch, halted, w.Power)
 }
 
-// changeOf prepares the change of a guest: the ownership tag as it will be, with the slots
-// of all devices, and the disks that go to another bus.
+// changeOf prepares the change of a guest: its future ownership tag, the slots of all devices, and
+// the disks that go to another bus.
 func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
 	h := have.Observed()
 	to, from := want.Volumes(), have.Volumes()
@@ -69,7 +69,7 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, hav
 		delete(old, "disk."+name)
 	}
 	m.Slots, m.Detached = want.Slots(h.Config, old), map[string]string{}
-	is := h.Tag // what no file says must not be lost by a write
+	is := h.Tag // keep what the files do not decide
 	m.UUID, m.Linked, m.Seeded, m.Seed, m.Keys, m.MAC = is.UUID, is.Linked, is.Seeded, is.Seed, is.Keys, is.MAC
 	ch := newChange(at, to, from, m)
 	for _, name := range apart {
@@ -81,8 +81,9 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, hav
 	return ch, &vmChange{ch, s, want.(guest.VMTarget), have.(guest.VMState)}
 }
 
-// undo deals with a change that failed: why. What PVE stored of a container's cards all the
-// same is written back, and a guest that was stopped for the change is started again.
+// undo handles a change that failed with why. It restores what PVE stored of a container's cards
+// nevertheless, and starts a guest again that was stopped for the change. It returns why with what
+// that adds.
 func (d updater) undo(ctx context.Context, s plan.Step, ch *change, halted bool, power string, why error) error {
 	switch {
 	case !halted && ch.lastSeen.at.LXC && s.Have.Guest.Running:
@@ -94,8 +95,8 @@ func (d updater) undo(ctx context.Context, s plan.Step, ch *change, halted bool,
 	}
 }
 
-// resume starts a hibernated machine before anything else: its lock keeps PVE from
-// changing it, and goes with that.
+// resume starts a hibernated VM before all else: its lock, which keeps PVE from changing it, ends
+// with that.
 func (d updater) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	if err := d.verifyOwner(ctx, at, addr); err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
@@ -106,15 +107,15 @@ func (d updater) resume(ctx context.Context, at view.GuestRef, addr model.Addres
 // updater changes guests that exist.
 type updater struct{ writer }
 
-// applyChange writes exactly the keys that the plan shows, in one request that carries
-// the digest of what was observed, then does what is no key of the disks. halted tells
-// that the guest had to be stopped for it, and is.
+// applyChange writes exactly the keys that the plan shows, with the digest of what was observed,
+// then makes the changes of disks that are not keys. halted reports whether the guest was stopped
+// for it.
 func (d updater) applyChange(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
 	at := ch.lastSeen.at
-	// PVE moves no volume of a running container, and what waits for a start would name the old one.
-	// And what boots from one bus must not see its disk leave for another.
+	// PVE does not move a volume of a running container, and a pending value would name the old
+	// volume. Nor may a disk of a running VM go to another bus.
 	halt := (at.LXC && len(ch.move) > 0 || len(ch.oldSlot) > 0) && s.Have.Guest.Running
-	if ch.empty() || halt { // no request with a digest says that it still is what was observed
+	if ch.empty() || halt { // no request with a digest verifies the guest
 		if err := d.verifyOwner(ctx, at, s.Address); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
@@ -130,7 +131,7 @@ func (d updater) applyChange(ctx context.Context, s plan.Step, ch *change) (halt
 			return false, err
 		}
 	}
-	ch.lastSeen.fresh = ch.empty() && !halt // both renew the digest
+	ch.lastSeen.fresh = ch.empty() && !halt // a write and a stop renew the digest
 	write := func() error { return d.withVolumes(ctx, &ch.lastSeen, ch.patch, s.Have, ch.from.Config) }
 	if len(ch.oldSlot) > 0 {
 		write = func() error { return d.writeInTwo(ctx, s, ch) }
@@ -141,8 +142,7 @@ func (d updater) applyChange(ctx context.Context, s plan.Step, ch *change) (halt
 	return halt, d.applyDisks(ctx, ch, at.LXC && s.Have.Guest.Running && !halt)
 }
 
-// applyPower brings a guest that was changed to the power that is wanted, or restarts it
-// for what waits.
+// applyPower brings a changed guest to the wanted power, or restarts it for its pending changes.
 func (d updater) applyPower(ctx context.Context, s plan.Step, ch *change, halted bool, want string) error {
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
 	switch at, m := ch.lastSeen.at, ch.from.Tag; {
@@ -152,7 +152,7 @@ func (d updater) applyPower(ctx context.Context, s plan.Step, ch *change, halted
 		return power.Of(d.Host, at).Stop(ctx, m.ShutdownSeconds())
 	case halted:
 		return power.Of(d.Host, at).Start(ctx)
-	case ch.changesPower && s.Have.Guest.Running: // it is paused, and takes no order to shut down so
+	case ch.changesPower && s.Have.Guest.Running: // a paused VM does not shut down
 		if err := power.Of(d.Host, at).Unpause(ctx); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
 			return err
 		}
@@ -169,7 +169,7 @@ func (d updater) applyPower(ctx context.Context, s plan.Step, ch *change, halted
 	}
 }
 
-// restartAfterFailure starts a guest again that was stopped for a change, which failed: why.
+// restartAfterFailure starts a guest again that was stopped for a change, which failed with why.
 func (d updater) restartAfterFailure(ctx context.Context, ch *change, why error) error {
 	if ctx.Err() != nil || d.verifyOwner(ctx, ch.lastSeen.at, ch.lastSeen.addr) != nil {
 		return why

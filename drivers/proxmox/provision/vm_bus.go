@@ -19,10 +19,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// A disk goes to another bus while its machine is stopped, in two requests: the first
-// detaches it, and notes in the ownership tag which volume it was; the second attaches that
-// volume in its new place. Whatever happens between the two, the ownership tag leads a later
-// pass to the volume, as it does for a disk that comes back into the files.
+// A disk goes to another bus while its VM is stopped, by two requests: the first detaches it and
+// records its volume in the ownership tag; the second attaches that volume at the new slot. If
+// something happens in between, a later pass finds the volume by the tag, as it does for a disk
+// that comes back into the files.
 
 // changedBuses are the disks whose bus changes.
 func changedBuses(changes []plan.Change) []string {
@@ -37,7 +37,7 @@ func changedBuses(changes []plan.Change) []string {
 	return out
 }
 
-// moveToBus works out the change of a disk's bus.
+// moveToBus adds the change of a disk's bus.
 func (c *change) moveToBus(name string) {
 	w, wanted := guest.Find(c.to.List, name)
 	_, there := guest.Find(c.from.List, name)
@@ -49,8 +49,8 @@ func (c *change) moveToBus(name string) {
 	c.set[slot] = onBus(c.from.Config.Next[from], slot)
 }
 
-// onBus is the value of a drive in a slot of another bus: with the settings that it has
-// as far as that bus knows them, and those that all disks of ours have.
+// onBus is the value of a drive at a slot of another bus: with its present settings as far as that
+// bus supports them, and the settings of every managed disk.
 func onBus(value, slot string) string {
 	known := map[string]bool{}
 	if param, ok := options.VM().Change.Param(slot); ok {
@@ -74,8 +74,8 @@ func onBus(value, slot string) string {
 	return strings.Join(parts, ",")
 }
 
-// writeInTwo sends the two requests. The first carries all else that changes, and the digest
-// that this was planned on.
+// writeInTwo sends the two requests. The first has all other changes, too, and the digest that the
+// plan is based on.
 func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error {
 	first := patch{api.Params{}, maps.Clone(ch.del), ch.revert}
 	second := patch{set: api.Params{"description": owner.Describe(ch.notes, ch.tag)}}
@@ -93,8 +93,8 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 		}
 	}
 	first.set["description"] = owner.Describe(ch.notes, on)
-	// No digest tells that somebody started it since it was looked at, and PVE would pull
-	// the disk out of the running machine.
+	// A digest does not show that somebody has started the VM since it was read, and PVE would
+	// remove the disk from the running VM.
 	if now, err := power.Of(d.Host, ch.lastSeen.at).State(ctx); err != nil {
 		return fmt.Errorf("looking whether it is stopped: %w", err)
 	} else if now.Running {
@@ -114,8 +114,8 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 	})
 }
 
-// allAttached reports whether the disks that go to another bus are all attached, in their old
-// place or in their new one. A machine of which one is attached nowhere is not started.
+// allAttached reports whether the disks that go to another bus are all attached, at their old slot
+// or at the new one. A VM with a detached disk is not started.
 func (d updater) allAttached(ctx context.Context, ch *change) bool {
 	cfg, err := view.ReadConfig(ctx, d.API, ch.lastSeen.at)
 	if err != nil {

@@ -26,10 +26,11 @@ type vmCreator struct {
 	want guest.VMTarget
 }
 
+// create implements creator.
 func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag) error {
 	m.UUID, m.Seed = uuid.NewString(), guest.SeedRecord(s.Want)
 	switch {
-	case m.Seed != nil && d.isCreated(ctx, at, s.Address): // its seed may be gone already, and must not come back
+	case m.Seed != nil && d.isCreated(ctx, at, s.Address): // its seed may be removed already, and must not come back
 		return nil
 	case d.want.Template != "":
 		return d.clone(ctx, at, m)
@@ -38,21 +39,21 @@ func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m 
 	}
 }
 
-// finish: what is missing of the copy is done now.
-func (d vmCreator) finish(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error {
+// resumeClone implements creator.
+func (d vmCreator) resumeClone(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error {
 	is := have.Observed()
 	m.Linked, m.UUID, m.Seed = is.Tag.Linked, cmp.Or(owner.UUID(is.Config.Next["smbios1"]), uuid.NewString()), guest.SeedRecord(s.Want)
 	return d.finishClone(ctx, at, m)
 }
 
-// completed takes its seed away from a machine that has read it.
-func (d vmCreator) completed(ctx context.Context, at view.GuestRef, m owner.Tag) {
+// afterCreation implements creator: it removes the seed.
+func (d vmCreator) afterCreation(ctx context.Context, at view.GuestRef, m owner.Tag) {
 	if d.want.Power == "running" {
 		d.removeSeed(ctx, at, m)
 	}
 }
 
-// createWhole orders the whole machine in one request.
+// createWhole creates the whole VM by one request.
 func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	want, m, err := d.prepareSeed(ctx, at, m)
 	if err != nil {
@@ -75,19 +76,19 @@ func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Ta
 	return d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.inPool(p)))
 }
 
-// clone copies a template, and gives the copy its identity.
+// clone copies a template, and writes the configuration of the clone.
 func (d vmCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	want := d.want
 	m.Linked = want.Clone == template.Linked
 	early := m
-	early.UUID, early.VMID = "", at.VMID // identityMAC enough until the copy has a uuid of its own
+	early.UUID, early.VMID = "", at.VMID // identifies it until the clone has a UUID of its own
 	p := api.Params{"newid": at.VMID, "name": want.Name, "description": owner.Describe(want.Description, early), "full": !m.Linked}
 	if root, ok := guest.Find(want.Disks, "root"); ok && !m.Linked {
 		p["storage"] = root.Storage
 	}
 	from := view.GuestRef{Node: at.Node, VMID: want.TemplateVMID}
 	err := d.API.Do(ctx, from.Path("clone"), d.inPool(p))
-	if api.ClassOf(err) == api.NotFound { // only the node that has the template can copy it, and to another one where the storage is shared
+	if api.ClassOf(err) == api.NotFound { // only the node of the template can clone it, to another node if the storage is shared
 		v, readErr := view.Read(ctx, d.API, d.Model)
 		if readErr != nil {
 			return fmt.Errorf("finding template %d: %w", from.VMID, readErr)
@@ -103,10 +104,10 @@ func (d vmCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 	return d.finishClone(ctx, at, m)
 }
 
-// finishClone makes a bare copy of a template what the files say: its identity, what it
-// lacks, and without what only the template has. A copy is either still bare, which its
-// tag tells, or complete. PVE made up a uuid for it, which it keeps: tag and uuid
-// written by one request may not both get there.
+// finishClone writes the configuration of a provisional clone, with its identity and without the
+// keys that only the template has; a clone that is not provisional is complete. The clone keeps the
+// UUID that PVE gave it: PVE may write only one of ownership tag and UUID if both are in one
+// request.
 func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	want := d.want
 	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
@@ -123,20 +124,20 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	if err != nil {
 		return err
 	}
-	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
+	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has assigned them
 		m.Slots = guest.CloneSlots(want, guest.BootDisk(cfg.Next))
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
 	w := patch{set: vmParams(want.VM, m), del: map[string]bool{}}
-	w.deleteFromTemplate(cfg, guest.VMAttributes().Settings(want.VM))
-	for _, n := range want.NICs { // keep the address that PVE made up for the copy
+	w.deleteTemplateKeys(cfg, guest.VMAttributes().Settings(want.VM))
+	for _, n := range want.NICs { // keep the MAC address that PVE gave the clone
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
 			w.set[slot] = n.Text(cfg.Next[slot])
 		}
 	}
 	for key, val := range w.set {
 		if there := cfg.Next[key]; !property.IsNet(key) && there != "" && (drives.HoldsState(key) || options.VM().Same(key, there, fmt.Sprint(val))) {
-			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
+			delete(w.set, key) // the clone has the template's state drive; the order would create a second, empty one
 		}
 	}
 	w.setCloudInitDrive(want, cfg)
@@ -148,7 +149,7 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
-// vmParams are the keys of a whole machine but its drives.
+// vmParams are the keys of a whole VM, without its drives.
 func vmParams(v *guest.VM, m owner.Tag) api.Params {
 	m.Options = slices.Sorted(maps.Keys(v.Options))
 	p := guest.VMAttributes().Settings(v).OmitEmpty()

@@ -26,15 +26,15 @@ type vmChange struct {
 	have guest.VMState
 }
 
-// conclude: the boot order follows the drives.
+// conclude implements changer: the boot order follows the drives.
 func (c *vmChange) conclude() {
 	c.keepBootable()
-	c.revertUnapplied(c.have.Config, false, c.have.SameValue)
+	c.preferReverts(c.have.Config, false, c.have.SameValue)
 	c.followBoot()
 }
 
-// afterWrite removes a seed that was taken out of the drive: a machine does not start with an
-// image that is not there, so it went from there first.
+// afterWrite implements changer. It removes a seed from its storage once it is out of the drive,
+// since a VM does not start with an image that does not exist.
 func (c *vmChange) afterWrite(ctx context.Context, h *kind.Host) error {
 	if c.set[drives.CloudInitSlot] == nil {
 		return nil
@@ -42,9 +42,9 @@ func (c *vmChange) afterWrite(ctx context.Context, h *kind.Host) error {
 	return seed.Remove(ctx, h, c.lastSeen.at.Node, c.have.Seed)
 }
 
-// keepBootable keeps what the machine boots from: a disk that goes to another slot stays in
-// its turn, and a root disk that comes back is put in front. PVE takes out of the order
-// what is detached (qemu-server, PVE/API2/Qemu.pm, update_vm_api).
+// keepBootable keeps the devices that the VM boots from: a disk that goes to another slot keeps its
+// rank, and a root disk that is attached again comes first. PVE removes what is detached from the
+// order (qemu-server, PVE/API2/Qemu.pm, update_vm_api).
 func (c *vmChange) keepBootable() {
 	if len(c.reattach) == 0 || c.want.Options["boot"] != "" || c.set["boot"] != nil {
 		return
@@ -69,10 +69,10 @@ func (c *vmChange) keepBootable() {
 	}
 }
 
-// followBoot keeps the pending boot order to the drives that will be there: PVE lets it
-// follow them for each request anew, from the order in force (PVE/API2/Qemu.pm,
-// update_vm_api). It appends each CD drive that is written, takes out what the request
-// deletes, and forgets what an earlier one deleted.
+// followBoot keeps the pending boot order in line with the future drives. With each request PVE
+// derives the order again from the one in force (PVE/API2/Qemu.pm, update_vm_api): it appends each
+// CD drive that is written, removes what the request deletes, and forgets what an earlier request
+// deleted.
 func (c *vmChange) followBoot() {
 	old := c.have.Config
 	order := options.BootDevices(old.Now["boot"])
@@ -107,12 +107,12 @@ func (c *vmChange) followBoot() {
 	}
 	if len(stay) == len(order) {
 		c.revert["boot"] = true
-	} else if len(stay) > 0 { // PVE reverts no order with a device that is deleted ("invalid bootorder")
+	} else if len(stay) > 0 { // PVE does not revert to an order with a deleted device ("invalid bootorder")
 		c.set["boot"] = "order=" + strings.Join(append(stay, added...), ";")
 	}
 }
 
-// add translates the path of one change, and notes when cloud-init is to read it.
+// add implements changer. It records when the documents of cloud-init change.
 func (c *vmChange) add(path string) {
 	c.key(path)
 	if s := c.step; s.Have.Guest.Running && guest.ChangesCloudInit(c.want, c.have, path) && !guest.IsRevert(c.want, c.have, path) {
@@ -120,7 +120,7 @@ func (c *vmChange) add(path string) {
 	}
 }
 
-// key writes the key of PVE that a path means.
+// key adds the keys that the attribute at path stands for.
 func (c *vmChange) key(path string) {
 	head, rest, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(rest, ".")
@@ -133,7 +133,7 @@ func (c *vmChange) key(path string) {
 			return
 		}
 		if drives.HoldsState(rest) && c.want.Options[rest] != "" && c.have.Config.Next[rest] != "" {
-			c.move[rest] = property.StorageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
+			c.move[rest] = property.StorageOf(c.want.Options[rest]) // with its content; the order would create an empty one
 			return
 		}
 		c.setOrDelete(rest, c.want.Options[rest])
@@ -156,7 +156,7 @@ func (c *vmChange) nic(name, attr string) {
 	}
 	slot := c.tag.Slots["nic."+name]
 	if slices.Contains([]string{"ip", "gateway", "ip6", "gateway6"}, attr) {
-		if c.have.Tag.HasNocloudISO() { // nothing in the machine would ever read it
+		if c.have.Tag.HasNocloudISO() { // nothing in the VM would read it
 			return
 		}
 		key := guest.IPConfigKey(slot)

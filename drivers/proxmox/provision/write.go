@@ -19,10 +19,10 @@ import (
 // writer writes the configuration of guests.
 type writer struct{ *kind.Host }
 
-// write sends the keys, with the digest they were planned on. When that digest
-// moved although nothing we look at changed (PVE renews it also for its own
-// bookkeeping), it is sent once more with the new one. old is what was observed, and
-// later what follows by another request.
+// write sends a patch with the digest that it was planned on. If the digest changed although
+// nothing relevant did (PVE renews it also for its own bookkeeping), it sends the patch once more
+// with the new one. old is the configuration that was observed, later the patch of the requests
+// that follow.
 func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, have *model.Resource, old view.Config) error {
 	if w.empty() {
 		return nil
@@ -47,29 +47,17 @@ func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, hav
 	return w.pendingAfterHotplug(err)
 }
 
-// errChanged is a change by somebody else that came between plan and step.
+// errChanged says that somebody else changed the guest between plan and step.
 var errChanged = errors.New("somebody changed it since the plan was made; plan again")
 
-// configuredAttrs are the attributes that a configuration alone decides: power and what
-// waits for a restart come of the list of guests and of the list of tasks, too.
+// configuredAttrs are the attributes that the configuration alone decides. Power and pending
+// restart depend on the lists of guests and tasks, too.
 func configuredAttrs(spec any) []model.Attr {
 	return slices.DeleteFunc(model.Attrs(spec), func(a model.Attr) bool { return a.Path == "power" || a.Path == "pending" })
 }
 
-// PVE deals with the keys of one change to a VM in the order of a hash, and writes each
-// before it looks at the next (qemu-server, PVE/API2/Qemu.pm, $update_vm_api). Where one
-// of them fails, any of the others may be waiting there already, volumes made for them
-// included; only where none fails do they come into force. A disk that was made and that
-// the ownership tag does not name would be made again, so the ownership tag that names the slots goes
-// before the disks.
-//
-// A container's configuration is written once, at the end, and not at all where any key
-// failed (pve-container, PVE/API2/LXC/Config.pm, update_vm): a volume that was made for
-// another key is lost sight of then, and would be made again. So each volume is ordered by
-// a request of its own, behind all else.
-
-// withVolumes writes a change part by part, as long as nobody else touches what the parts
-// are about.
+// withVolumes sends a patch by several requests, as long as nobody else changes the keys that are
+// still to come.
 func (d writer) withVolumes(ctx context.Context, l *lastSeen, w patch, have *model.Resource, old view.Config) error {
 	split := w.sequence
 	if l.at.LXC {
@@ -91,7 +79,7 @@ func (d writer) withVolumes(ctx context.Context, l *lastSeen, w patch, have *mod
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
 			others := patch{set: maps.Clone(s.set), del: maps.Clone(s.del), revert: maps.Clone(s.revert)}
-			delete(others.set, "boot") // PVE itself takes out of it what is detached
+			delete(others.set, "boot") // PVE removes what is detached from it
 			delete(others.del, "boot")
 			delete(others.revert, "boot")
 			if others.conflicts(old, l.cfg) {
@@ -107,10 +95,10 @@ func (d writer) withVolumes(ctx context.Context, l *lastSeen, w patch, have *mod
 	return nil
 }
 
-// pendingAfterHotplug explains the one refusal after which the work is done: PVE has the new
-// values, but the running guest did not take one of them. The next plan finds them
-// pending, and tries nothing again. That a new drive without a medium cannot be plugged in
-// the plan has said: it is no failure.
+// pendingAfterHotplug explains the one error after which the work is done: PVE has the new values,
+// but the running guest did not accept one of them. The next plan finds that pending, and does not
+// try again. That PVE cannot hotplug a new drive without a medium is not an error, since the plan
+// announced it.
 func (p patch) pendingAfterHotplug(err error) error {
 	api, ok := errors.AsType[*api.Error](err)
 	if ok && len(api.Params) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(api.Params)), func(key string) bool {
