@@ -1,13 +1,12 @@
-// Package proxmox makes a Proxmox VE host hold what a site says: it observes the
-// host, proves what of it is ours, and carries out the steps of a plan.
+// Package proxmox drives Proxmox VE: it observes a host, verifies which of its objects are managed,
+// and carries out the steps of a plan.
 //
-// Read kinds.go first (the table of contents), then package kind (what a kind is),
-// Package owner (how ownership is verified), then any kind's file. Package api holds what
-// makes PVE's answers trustworthy: typed errors, no repeated writes, an own wait for
-// tasks.
+// Read kinds.go first, the table of contents. Then read package kind (what a kind is), package
+// owner (how ownership is verified), and the package of any kind. The guests are in the packages
+// guest (what they are), resolve, inventory and provision. Package api makes PVE's answers
+// reliable: typed errors, no repeated writes, waiting for tasks.
 //
-// PVE's quirks that the code relies on are named where it does, with the file of
-// PVE they stand in.
+// Where the code relies on a quirk of PVE, it names the file of PVE's source.
 package proxmox
 
 import (
@@ -40,7 +39,7 @@ const DefaultConcurrency = api.DefaultConcurrency
 type Config struct {
 	Host        *model.Host
 	Site        string            // name of the site, in ownership tags
-	Owner       string            // who we are in ownership tags: the host's name for its agent and for the command line
+	Owner       string            // the owner in ownership tags: the host's name, for its agent and for the command line
 	Token       string            // user@realm!name=secret; Host.APIToken if empty
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
@@ -53,7 +52,7 @@ type Driver struct {
 	host *kind.Host
 }
 
-// Open makes a driver. It sends no request; errors are those of the configuration.
+// Open makes a driver. It sends no request; its errors are those of the configuration.
 func Open(cfg Config) (*Driver, error) {
 	c, err := api.Open(api.Config{Host: cfg.Host, Token: cfg.Token, Transport: cfg.Transport, Concurrency: cfg.Concurrency})
 	if err != nil {
@@ -63,11 +62,11 @@ func Open(cfg Config) (*Driver, error) {
 	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files}}, nil
 }
 
-// Client is the client of the host's API, for whoever only reads.
+// Client is the client of the host's API, for packages that only read.
 func (d *Driver) Client() *api.Client { return d.host.API }
 
-// Observe tells what the host holds. An error means that nothing could be seen;
-// whatever part of the host stayed dark is in Observed.Unknown.
+// Observe reads the state of the host. An error means that nothing could be observed; parts of the
+// host that could not be seen are in Observed.Unknown.
 func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
 	all := model.Observed{At: time.Now().UTC(), State: model.State{}, Taken: map[int]string{}}
 	v, err := view.Read(ctx, d.host.API, d.host.Model)
@@ -111,8 +110,8 @@ func merge(all *model.Observed, p model.Observed) {
 	all.Preflight = append(all.Preflight, p.Preflight...)
 }
 
-// Apply carries out one step and returns when it is done on the host. After an
-// error the host may hold a part of it; observing again tells which.
+// Apply carries out one step and returns when it is done on the host. After an error a part of it
+// may be done; the next observation shows which.
 func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if k := kindsByName()[s.Address.Kind]; k != nil {
 		return k.Apply(ctx, d.host, s)
@@ -120,11 +119,11 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	return fmt.Errorf("no driver for %s", s.Address)
 }
 
-// IsDenied reports whether the host refused who we are or what we may.
+// IsDenied reports whether the host refused the login, or the token lacks a privilege.
 func IsDenied(err error) bool { return api.IsDenied(err) }
 
-// Machine is the way into the guest of an address, as inside.Open gives it. It sends no
-// request. Near are gateways that the files speak of.
+// Machine is the way into the guest of an address, see inside.Open. It sends no request. near are
+// gateways that the files name.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) engineguest.Machine {
 	return inside.Open(d.host, addr, view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
 }

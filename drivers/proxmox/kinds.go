@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// table lists every kind, in the order of the reference page. A kind is a file of its own.
+// table lists every kind, in the order of the reference page.
 func table() []kind.Kind {
 	return []kind.Kind{
 		&vmKind,
@@ -30,7 +30,7 @@ func table() []kind.Kind {
 	}
 }
 
-// kindsByName is the same by what addresses say.
+// kindsByName has the kinds by the names that addresses use.
 func kindsByName() map[string]kind.Kind {
 	out := map[string]kind.Kind{}
 	for _, k := range table() {
@@ -48,7 +48,7 @@ func Kinds() model.Kinds {
 	return ks
 }
 
-// The kinds of guests. vm lists the guests of all three.
+// The kinds of guests. The kind vm observes the guests of all three.
 var (
 	vmKind = func() kind.Of[guest.VM] {
 		k := guestKindOf[guest.VM](guest.VMSchema())
@@ -59,7 +59,7 @@ var (
 	ctKind  = guestKindOf[guest.CT](guest.CTSchema())
 )
 
-// guestKindOf makes a kind of guests of its schema and the struct of its attributes.
+// guestKindOf makes a kind of guests from its schema and the struct of its attributes.
 func guestKindOf[S any](schema model.Kind) kind.Of[S] {
 	schema.Resolve = resolve.Guest(schema.Name)
 	return kind.Of[S]{

@@ -6,14 +6,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Needs derives which privileges a site needs on one host of the given major
-// version of PVE, each once, sorted by path. It knows nothing of the host itself:
-// a kind says what it needs in its field Privileges.
+// Needs are the privileges that a site needs on one host with a major version of PVE, each once,
+// sorted by path. It sends no request: each kind states its needs in Privileges.
 func Needs(site *model.Site, want *model.Want, major int) []rights.Need {
 	return DeriveNeeds(site, want, major).All()
 }
 
-// DeriveNeeds is Needs, with what else the kinds say of storages and bridges.
+// DeriveNeeds is Needs with the storages and bridges that the kinds use.
 func DeriveNeeds(site *model.Site, want *model.Want, major int) *rights.Needs {
 	n := rights.New(site, want.Host, major)
 	n.Guest("VM.Audit", "", "seeing which guests there are")

@@ -19,21 +19,21 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// classifier sorts the guests that were read into managed and unmanaged ones. An unmanaged
-// guest never enters the State that is compared, so no step can concern it. Of two guests
-// that carry the same identity neither does.
+// classifier separates the guests that were read into managed and unmanaged ones. An unmanaged
+// guest never enters the state that is compared, so no step can concern it. If two guests carry the
+// same identity, neither enters it.
 type classifier struct {
 	id       owner.Identity
 	want     *model.Want
 	wanted   wanted
 	out      *model.Observed
-	unread   []view.Listed // may be ours, and could not be read
+	unread   []view.Listed // may be managed, and could not be read
 	verified map[model.Address][]*model.Resource
 	view     *view.View      // what the cluster's list says
-	names    map[string]bool // of guests that carry an ownership tag of our site: what they go by, and what the ownership tag says
+	names    map[string]bool // of guests with an ownership tag of this site: their present names, and those in the tags
 }
 
-// addAll classifies guests by what was read of them.
+// addAll classifies guests by their configurations.
 func (c *classifier) addAll(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
 	for _, g := range guests {
 		a := read[g.Ref()]
@@ -46,7 +46,7 @@ func (c *classifier) addAll(guests []view.Listed, read map[view.GuestRef]kind.Re
 	}
 }
 
-// addUnread lists a guest as foreign that nothing makes worth reading.
+// addUnread lists a guest as unmanaged that there is no reason to read.
 func (c *classifier) addUnread(g view.Listed) {
 	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
 	if claims := c.wanted.vmids[g.VMID]; claims != (model.Address{}) {
@@ -56,6 +56,7 @@ func (c *classifier) addUnread(g view.Listed) {
 	c.out.Unmanaged = append(c.out.Unmanaged, f)
 }
 
+// add classifies a guest by its configuration.
 func (c *classifier) add(g view.Listed, cfg view.Config) {
 	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
@@ -88,7 +89,7 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 		f.Fix = "if no task works on it any more: " + g.Ref().Rescue()
 	case claims != (model.Address{}):
 		f.Fix = "remove the ownership tag from the description of the copy, or the copy itself"
-	case found && !m.Readable() && (m.Site == "" || m.Site == c.id.Site): // ours before somebody, or a newer version, wrote in it
+	case found && !m.Readable() && (m.Site == "" || m.Site == c.id.Site): // managed before somebody, or a newer version, wrote into it
 		f.Claims = cmp.Or(c.wanted.names[m.Node], c.wanted.names[name], c.wanted.vmids[g.VMID])
 		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
 	case c.wanted.vmids[g.VMID] != (model.Address{}):
@@ -105,12 +106,12 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 	c.out.Unmanaged = append(c.out.Unmanaged, f)
 }
 
-// renumbered reports that a guest did not get its VMID from us, as one does not whose backup was
-// restored under another one after the original was gone. Who finds it there must not
-// take it for one whose vmid was edited in the files.
+// renumbered reports a guest whose VMID is not the one that it was created with, such as a backup
+// that was restored under another VMID after the original was removed. Its new VMID must not look
+// like an edit of the files.
 func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
 	keep := fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is", at.VMID)
-	if m.Type == owner.TemplateType { // which requires one
+	if m.Type == owner.TemplateType { // a template requires a vmid
 		keep = fmt.Sprintf("set vmid = %d to keep it as it is", at.VMID)
 	}
 	switch m.CreationVMID {
@@ -129,9 +130,8 @@ func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
 	}
 }
 
-// unreadDuplicate names a guest that could not be read and has the name of one that proves to be
-// ours, as a restored backup of it has, be it the name that somebody gave both; "" for
-// none.
+// unreadDuplicate names a guest that could not be read and has the name of a managed one, as a
+// restored backup of it has; "" for none.
 func (c *classifier) unreadDuplicate(r *model.Resource) string {
 	for _, g := range c.unread {
 		if (g.Name == r.Addr.Name || g.Name == guest.NameOf(r)) && g.Kind() == view.GuestKind(r.Addr) {
@@ -141,10 +141,12 @@ func (c *classifier) unreadDuplicate(r *model.Resource) string {
 	return ""
 }
 
+// finish fills in the observation: managed guests with their findings, and the guests that share an
+// identity.
 func (c *classifier) finish() {
 	for _, addr := range slices.SortedFunc(maps.Keys(c.verified), model.Address.Compare) {
 		rs := c.verified[addr]
-		if duplicate := c.unreadDuplicate(rs[0]); duplicate != "" && len(rs) == 1 { // or a restored backup would be started beside the original
+		if duplicate := c.unreadDuplicate(rs[0]); duplicate != "" && len(rs) == 1 { // else the original might be started beside a restored backup
 			g := rs[0].Guest
 			c.out.Unknown = append(c.out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
@@ -188,9 +190,9 @@ func (c *classifier) finish() {
 	slices.SortFunc(c.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
 }
 
-// checkPools says which guests are in another pool than the host names: they joined
-// theirs when they were made. To move them needs rights on both pools and the right to
-// give rights on the guest (pve-access-control, API2/Pool.pm), so it is left to people.
+// checkPools reports guests in another pool than the one that the host names: a guest joins its
+// pool when it is created. Moving it needs privileges on both pools and the right to grant
+// privileges on the guest (pve-access-control, API2/Pool.pm), so that is left to people.
 func (c *classifier) checkPools() {
 	h := c.want.Host
 	if h == nil || h.Pool == "" {
@@ -216,8 +218,8 @@ func (c *classifier) checkPools() {
 	})
 }
 
-// undeclaredOptions are the options of a guest that no file names and that this program never
-// set. A boot order that begins with the root disk is the one that it was made with.
+// undeclaredOptions are the options of a guest that no file names and that this program never set.
+// A boot order that begins with the root disk is the one from its creation.
 func undeclaredOptions(addr model.Address, want guest.Common, have guest.State) []model.Setting {
 	var out []model.Setting
 	seen := have.Observed()
@@ -234,8 +236,8 @@ func undeclaredOptions(addr model.Address, want guest.Common, have guest.State) 
 	return out
 }
 
-// checkNode warns of a guest that stands on a node of the cluster which the host
-// does not name. It stays ours and stays there: nothing is moved by itself.
+// checkNode warns of a guest on a node of the cluster that the host does not name. It stays managed
+// and stays there: no guest is moved by itself.
 func (c *classifier) checkNode(r *model.Resource) {
 	h := c.want.Host
 	if h == nil {
@@ -251,8 +253,8 @@ func (c *classifier) warn(addr model.Address, summary, detail string) {
 	c.out.Findings = append(c.out.Findings, guest.Finding(diag.Warning, addr, summary, detail))
 }
 
-// convertedByHand is a guest of ours that somebody made a template: it cannot be made a
-// machine again, and copies may live on its disks.
+// convertedByHand lists a managed guest that somebody converted to a template: it cannot become a
+// guest again, and clones may use its disks.
 func convertedByHand(g view.Listed, name string, addr model.Address) model.Unmanaged {
 	return model.Unmanaged{
 		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,

@@ -14,10 +14,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// findClones looks what stands on the disks of our templates: by the configurations that were read, and by
-// the list of the disks on the storage. That one costs a request for each template, and none where there is none; it
-// holds only disks that the token may see (Datastore.Audit, and VM.Config.Disk on their guest: PVE/Storage.pm,
-// check_volume_access), and is empty without a word where that is none. What neither shows PVE knows, and refuses.
+// findClones finds the linked clones of managed templates: by the configurations that were read,
+// and by the list of disks on the storage, which costs a request for each template. That list has
+// only disks that the token may see (Datastore.Audit, and VM.Config.Disk on their guest:
+// PVE/Storage.pm, check_volume_access), and is empty without an error if it may see none. PVE
+// itself refuses to remove a template with clones that neither source shows.
 func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	ours := map[int]*model.Resource{}
 	for _, r := range out.State {
@@ -53,7 +54,8 @@ func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *mode
 	return nil
 }
 
-// isLinkedTo reports whether a disk of a guest is a linked clone of a base volume, or will be after a restart.
+// isLinkedTo reports whether a disk of a guest is a linked clone of a base volume, or will be after
+// a restart.
 func isLinkedTo(c view.Config, base string) bool {
 	if base == "" {
 		return false

@@ -1,5 +1,6 @@
-// Package inventory finds the guests and templates of a host: it reads every guest that may be managed,
-// sorts managed from unmanaged ones by their ownership tags, and notes what keeps them from being changed.
+// Package inventory finds the guests and templates of a host. It reads every guest that may be
+// managed, separates managed from unmanaged ones by their ownership tags, and notes what keeps them
+// from being changed.
 package inventory
 
 import (
@@ -19,14 +20,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Guests reads every guest that may be managed, and classifies it. All others are
-// unmanaged, and their configuration is not even asked for.
+// Guests reads every guest that may be managed, and classifies it. All others are unmanaged, and
+// their configuration is not read.
 func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	d := finder{obs.Host}
 	out := model.Observed{State: model.State{}, Taken: map[int]string{}}
 	wanted := wantedGuests(obs.Want)
-	// What the cluster's list shows is read first: PVE closes the connection after each
-	// of the questions that follow, and so they close some that are open already.
+	// The guests on the cluster's list are read first: PVE closes the connection after each of
+	// the requests that follow, and these then close connections that are open already.
 	var first []view.Listed
 	for _, id := range slices.Sorted(maps.Keys(obs.View.Guests)) {
 		if g := obs.View.Guests[id]; wanted.mayBeManaged(g) && obs.View.Nodes[g.Node] {
@@ -66,7 +67,7 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	}
 	c := classifier{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, verified: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
 	c.addAll(maybe, obs.Configs)
-	// A guest that shares its name with one that carries our ownership tag may be its copy.
+	// A guest with the same name as one with an ownership tag of this site may be its copy.
 	var namesakes []view.Listed
 	for _, g := range rest {
 		if !c.names[g.Name] || !obs.View.Nodes[g.Node] {
@@ -80,8 +81,8 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	}
 	c.addAll(namesakes, obs.Configs)
 	c.finish()
-	// In this order: a state may change which power counts, and with it what a restart would
-	// be for; hidden and unfinished guests come after all that is ours.
+	// The order matters: findPaused may change the power that counts, and with it whether a
+	// restart is due; hidden and unfinished guests come after all managed ones.
 	for _, read := range []func(context.Context, *kind.Observation, *model.Observed) error{
 		d.findClones, d.findSeeds, d.findLocks, d.findPaused, d.skipUselessRestarts, d.findSnapshots, d.findHidden, d.classifyUnfinished, d.findLeftVolumes,
 	} {
@@ -92,10 +93,10 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	return out, nil
 }
 
-// readPower lists the guests of each node that is online: fresh names and power,
-// and a second opinion on which guests there are. Containers are asked for only on
-// nodes that show one, or where the site wants some: each such question costs a
-// connection, since PVE closes it after the answer.
+// readPower lists the guests of each node that is online: their present name and power, and a
+// second source for which guests exist. It asks for containers only on nodes that show one, or
+// where the site wants one: each such request costs a connection, since PVE closes it after the
+// answer.
 func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]view.Listed, []model.Unknown, error) {
 	type question struct {
 		node string
@@ -160,7 +161,7 @@ func (d finder) readNode(ctx context.Context, node string, lxc bool) ([]view.Lis
 	return out, err
 }
 
-// mayHaveContainers reports whether a node holds containers, or shall.
+// mayHaveContainers reports whether a node has containers, or is to get one.
 func mayHaveContainers(obs *kind.Observation, node string) bool {
 	for _, g := range obs.View.Guests {
 		if g.LXC && g.Node == node {
@@ -175,8 +176,8 @@ func mayHaveContainers(obs *kind.Observation, node string) bool {
 	return false
 }
 
-// mergeLists joins the cluster's list with the nodes' own: whatever either shows
-// exists, and the nodes know name and power better.
+// mergeLists joins the cluster's list with those of the nodes. A guest that either shows exists;
+// the nodes know name and power better.
 func mergeLists(cluster, nodes map[int]view.Listed) map[int]view.Listed {
 	out := make(map[int]view.Listed, len(cluster))
 	maps.Copy(out, cluster)
@@ -190,7 +191,7 @@ func mergeLists(cluster, nodes map[int]view.Listed) map[int]view.Listed {
 			}
 			g.HA, g.QMP = old.HA, old.QMP // only the cluster's list has them
 			if old.Node != g.Node {
-				g.Node = old.Node // moved just now; the cluster's list follows the configuration file at once
+				g.Node = old.Node // it has just moved; the cluster's list follows the configuration file at once
 			}
 		}
 		out[id] = g
@@ -198,7 +199,8 @@ func mergeLists(cluster, nodes map[int]view.Listed) map[int]view.Listed {
 	return out
 }
 
-// wanted is what makes a guest worth reading.
+// wanted is what makes a guest worth reading: the names, VMIDs and ranges of VMIDs that the site
+// wants.
 type wanted struct {
 	names  map[string]model.Address
 	vmids  map[int]model.Address
@@ -225,8 +227,8 @@ func wantedGuests(w *model.Want) wanted {
 	return out
 }
 
-// mayBeManaged reports whether a guest could be ours: by tag, by a name or VMID that is
-// wanted, by a VMID where ours live, or because nothing is known of it yet.
+// mayBeManaged reports whether a guest may be managed: by its tag, by a wanted name or VMID, by a
+// VMID in a range of the site, or because its name is not known.
 func (w wanted) mayBeManaged(g view.Listed) bool {
 	if slices.Contains(g.Tags, owner.PVETag) || g.Name == "" {
 		return true
@@ -237,8 +239,8 @@ func (w wanted) mayBeManaged(g view.Listed) bool {
 	return byName || byID || inRange
 }
 
-// nameOf is the name by which a guest that could not be read may be told from others:
-// one that the files know. Any other may have been given by hand to whichever guest of ours.
+// nameOf is the name of a guest that could not be read, if a wanted guest has it; else "", since
+// somebody may have given it to any managed guest by hand.
 func (w wanted) nameOf(g view.Listed) string {
 	if _, known := w.names[g.Name]; known {
 		return g.Name

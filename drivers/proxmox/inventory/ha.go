@@ -9,9 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// haTarget says to which power the HA manager is bringing a guest that has another one
-// now: true for running. Its states are those of its own status, and may be ten
-// seconds old (PVE/HA/Manager.pm).
+// haTarget is the power that the HA manager is bringing a guest to; moving is false if the guest
+// has it. The state of the HA manager may be ten seconds old (PVE/HA/Manager.pm).
 func haTarget(g *model.Guest) (running, moving bool) {
 	switch {
 	case g.HA == "" || g.HA == "ignored" || g.HA == "stopped" || g.HA == "disabled":
@@ -23,10 +22,9 @@ func haTarget(g *model.Guest) (running, moving bool) {
 	}
 }
 
-// deferToHA counts a guest that the HA manager is just bringing to where the files
-// want it as there already, and says so: a start beside the manager's own would be a
-// fight. Where the files want something else, what runs now is what counts, and the
-// step goes through the manager.
+// deferToHA counts a guest that the HA manager is bringing to the wanted power as there already,
+// and reports it: a start would compete with the manager's own. If the files want something else,
+// the present power counts, and the step goes through the manager.
 func (c *classifier) deferToHA(r *model.Resource) {
 	running, moving := haTarget(r.Guest)
 	aim := "stopped"
@@ -44,7 +42,7 @@ func (c *classifier) deferToHA(r *model.Resource) {
 	have.SetPower(aim)
 	at := view.RefOf(r)
 	switch {
-	case r.Guest.HA == "error": // a start would be refused, so no step claims to do it
+	case r.Guest.HA == "error": // PVE would refuse a start, so no step is planned
 		c.warn(r.Addr, fmt.Sprintf("%s does not run", r.Addr), power.HAError(at))
 	case running:
 		c.warn(r.Addr, fmt.Sprintf("%s does not run: that is left to the HA manager, which has it (state %s)", r.Addr, r.Guest.HA),

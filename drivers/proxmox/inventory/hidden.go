@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// hiddenReach is how far above the highest VMID that is seen a hidden guest is looked for.
+	// hiddenReach is how far above the highest known VMID a hidden guest is searched for.
 	hiddenReach = 32
-	// maxQuestions bounds the questions of one pass.
+	// maxQuestions bounds the requests of one pass.
 	maxQuestions = 256
 )
 
-// findHidden looks for guests that the token may not see, where something is about
-// to be created: one of ours that was taken out of the pool vanishes from every
-// list without a word, and a second one must not be made in its place. Whether a
-// VMID is taken PVE tells everybody (pve-manager, Cluster.pm, nextid). A token that
-// sees all guests is spared the questions, and so is a pass that creates nothing.
+// findHidden finds guests that the token may not see, if something is about to be created: a
+// managed guest that was taken out of the pool disappears from every list without an error, and
+// must not be created again. Every token may ask PVE whether a VMID is taken (pve-manager,
+// PVE/API2/Cluster.pm, nextid). If the token sees all guests, or nothing is to be created, this
+// sends no request.
 func (d finder) findHidden(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	if !obs.View.LimitedVisibility {
 		return nil
@@ -74,8 +74,8 @@ func notFound(w *model.Want, out *model.Observed) []model.Address {
 	return list
 }
 
-// candidates are the VMIDs that look free, each with the wanted guests that were not found and may have it. whole is
-// false if there are too many to ask for.
+// candidates are the VMIDs that seem free, each with the wanted guests that were not found and may
+// have it. whole is false if there are too many to ask for.
 func candidates(w *model.Want, out *model.Observed) (may map[int][]model.Address, whole bool) {
 	highest := 0
 	for id := range out.Taken {

@@ -17,11 +17,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// sweepVolumes is the word of Observed.SweepHints for another look in the next pass.
+// sweepVolumes in Observed.SweepHints asks the next pass to check for left volumes again.
 const sweepVolumes = "volumes"
 
-// findLeftVolumes looks for volumes without a guest, where something speaks for some, on the storages that the token
-// may audit.
+// findLeftVolumes reports volumes without a guest, on storages that the token may audit. It sends
+// requests only if a creation died in this pass, or an earlier pass found such volumes.
 func (d finder) findLeftVolumes(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && obs.Want.MayUse(f.VMID) })
 	if !died && !slices.Contains(obs.Want.SweepHints, sweepVolumes) {
@@ -37,10 +37,10 @@ func (d finder) findLeftVolumes(ctx context.Context, obs *kind.Observation, out 
 		case api.EndsPass(ctx, err):
 			return err
 		case err != nil:
-			again = true // to be asked another time; nothing depends on it
+			again = true // the next pass tries again; nothing depends on it
 			continue
 		}
-		left = slices.DeleteFunc(left, func(v string) bool { return done[v] }) // of a shared storage another node said so
+		left = slices.DeleteFunc(left, func(v string) bool { return done[v] }) // another node has listed it, of a shared storage
 		if len(left) == 0 {
 			continue
 		}

@@ -13,10 +13,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// findLocks tells which of our guests nothing can be done to, since PVE locked them, and
-// names those on which no task works: they stay so until somebody clears the lock. For
-// what this token ordered itself a step waits; a hibernated guest can be started, and
-// nothing else. Free guests cost no request.
+// findLocks notes which managed guests cannot be changed because PVE locked them, and reports those
+// on which no task works: they stay locked until somebody clears the lock. A step waits for tasks
+// of this token. A hibernated guest can only be started. A guest without a lock costs no request.
 func (d finder) findLocks(ctx context.Context, _ *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		g := out.State[addr].Guest
@@ -28,7 +27,7 @@ func (d finder) findLocks(ctx context.Context, _ *kind.Observation, out *model.O
 		if api.EndsPass(ctx, err) {
 			return err
 		}
-		if len(tasks) == 0 { // what held it may have ended since it was listed
+		if len(tasks) == 0 { // its task may have ended since it was listed
 			cfg, readErr := view.ReadConfig(ctx, d.API, at)
 			if api.EndsPass(ctx, readErr) {
 				return readErr
@@ -46,7 +45,7 @@ func (d finder) findLocks(ctx context.Context, _ *kind.Observation, out *model.O
 		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.API.StartedByUs) {
 			g.Locked = power.LockText(at, g.Lock, tasks)
 		}
-		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen
+		if err != nil || len(tasks) > 0 { // tasks that cannot be listed do not end the observation
 			continue
 		}
 		out.Findings = append(out.Findings, guest.Warning(addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", addr, g.Lock), power.LockText(at, g.Lock, nil)))

@@ -15,11 +15,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// lostTagFix says what to do about a guest without an ownership tag that has the VMID, or
-// the name, of a wanted one: first how to put the tag back if it was lost, then what to do
-// with a guest that is another one. Snapshots do not help: PVE keeps the description of a
-// guest in none of them (pve-guest-common, AbstractConfig.pm, __snapshot_copy_config).
-// otherwise is what to do if it is another guest.
+// lostTagFix says what to do about a guest without an ownership tag that has the VMID, or the name,
+// of a wanted one: how to restore the tag if it was lost, and otherwise, if it is another guest.
+// Snapshots do not help: PVE does not keep the description of a guest in them (pve-guest-common,
+// AbstractConfig.pm, __snapshot_copy_config).
 func (c *classifier) lostTagFix(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
 	if view.GuestKind(addr) != at.Kind() {
 		return "it is not " + addr.String() + ": " + otherwise
@@ -32,9 +31,8 @@ func (c *classifier) lostTagFix(at view.GuestRef, cfg view.Config, addr model.Ad
 	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or a new one (docs/troubleshooting.md, \"A lost ownership tag\")\nif it is another guest: " + otherwise
 }
 
-// tagLine is the ownership tag that a guest would have if it were the wanted one: with the
-// identity that it has now. It is "" where too little speaks for that: another name, no
-// identity, or disks and nics in other slots than those that are given to a new guest.
+// tagLine is the ownership tag that a guest would have if it were the wanted one, with its present
+// identity. It is "" unless name, identity and slots match those of the wanted guest.
 func (c *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
 	w := c.want.State[addr]
 	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != guest.NameOf(w) {
@@ -59,8 +57,8 @@ func (c *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Addre
 	return m.Line()
 }
 
-// slotsFit reports whether a guest has a device in each of these slots, and disks and
-// nics in no others.
+// slotsFit reports whether a guest has a device at each of these slots, and no disk or network card
+// at others.
 func slotsFit(slots, next map[string]string) bool {
 	named := map[string]bool{}
 	for _, slot := range slots {

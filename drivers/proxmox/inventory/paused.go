@@ -13,14 +13,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// findPaused finds machines of ours that have a process, and whose processors do not run.
-// The list of the cluster shows it, at most ten seconds old, since pvestatd broadcasts what
-// QEMU says (pve-manager, PVE/Service/pvestatd.pm, update_qemu_status). Only a machine that
-// it shows so costs a request.
+// findPaused finds managed VMs that have a process but do not execute. The cluster's list shows
+// them, at most ten seconds late, since pvestatd broadcasts QEMU's status (pve-manager,
+// PVE/Service/pvestatd.pm, update_qemu_status). Only such a VM costs a request.
 //
-// One that is paused is to be resumed. What went wrong inside (io-error, internal-error,
-// guest-panicked) and a guest that sleeps by its own will are reported alone. Where the
-// configuration is locked a task is at work, a backup or a migration, and will end it.
+// A paused VM is to be resumed. An error inside (io-error, internal-error, guest-panicked) and a
+// guest that suspended itself are only reported. If the configuration is locked, a backup or a
+// migration is running, which will end the pause.
 func (d finder) findPaused(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		r := out.State[addr]
@@ -41,7 +40,7 @@ func (d finder) findPaused(ctx context.Context, obs *kind.Observation, out *mode
 		locked := r.Guest.Lock != ""
 		switch at := view.RefOf(r); {
 		case now.QMP == "running", now.QMP == "":
-		case locked && now.QMP == "prelaunch": // a backup has started its process, not the machine (pve-manager, VZDump/QemuServer.pm)
+		case locked && now.QMP == "prelaunch": // a backup has started its process, not the VM (pve-manager, VZDump/QemuServer.pm)
 			have.SetPower("stopped")
 		case locked:
 		case now.QMP == power.Paused, now.QMP == "prelaunch":

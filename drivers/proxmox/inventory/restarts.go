@@ -15,19 +15,18 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A guest that does not obey a shutdown, or a pending value that PVE cannot bring
-// into force, would be restarted for by every pass for ever. The bound needs no
-// memory of ours: PVE keeps the list of the tasks that this token started.
+// Without a bound, a guest that does not react to a shutdown, or has a pending value that PVE cannot
+// apply, would be restarted by every pass. The bound needs no memory: PVE keeps the list of the tasks
+// that this token started.
 const (
-	// restartPause is how long a guest is left alone after a restart that failed.
+	// restartPause is how long a guest is not restarted after a restart that failed.
 	restartPause = time.Hour
-	// maxRestarts is how many restarts within that time may have left something waiting.
+	// maxRestarts is how many restarts within that time may leave changes pending.
 	maxRestarts = 3
 )
 
-// skipUselessRestarts takes the restart out of what is planned for a guest on which it was
-// of no use, and says so. What waits stays listed as pending. Only guests that wait
-// for a restart which the files allow cost a request.
+// skipUselessRestarts removes the restart from the plan of a guest that restarts do not help, and
+// reports it. Its pending changes stay listed. Only guests whose restart is due cost a request.
 func (d finder) skipUselessRestarts(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		have, w := out.State[addr], obs.Want.State[addr]
@@ -43,7 +42,7 @@ func (d finder) skipUselessRestarts(ctx context.Context, obs *kind.Observation, 
 		switch {
 		case api.EndsPass(ctx, err):
 			return err
-		case err != nil || why == "": // where it cannot be seen, the restart itself tells
+		case err != nil || why == "": // if it cannot be seen, the restart itself shows it
 			continue
 		}
 		from.SetPendingRestart(false)
@@ -54,8 +53,8 @@ func (d finder) skipUselessRestarts(ctx context.Context, obs *kind.Observation, 
 	return nil
 }
 
-// uselessRestarts tells how our last restarts of a guest went, if that speaks against
-// another one now. The worker of a restart that was killed is no answer of the guest.
+// uselessRestarts says why the last restarts of a guest by this token speak against another one
+// now; "" if they do not. A restart whose worker was killed does not count.
 func (d finder) uselessRestarts(ctx context.Context, at view.GuestRef) (string, error) {
 	var list []api.TaskEntry
 	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.Node, "tasks"), strconv.Itoa(at.VMID), time.Now().Add(-restartPause).Unix())

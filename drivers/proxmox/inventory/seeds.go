@@ -15,21 +15,20 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// findSeeds looks at what machines were told, and for images that no machine needs:
-// those of a machine that never came to be, and those that a crash left. It costs a
-// request for each storage in question, and none where no machine has user_data. What
-// lies there after the last such machine left the files is found where the last look is
-// remembered.
+// findSeeds finds out what VMs read from their seeds, and the seed images that no VM needs: those
+// of a VM that was never created, and those that a crash left. It costs a request for each storage
+// in question, and none if no VM has user_data. Sweep hints of earlier passes name the storages
+// where images may be left after the last such VM left the files.
 func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
-	shelves := map[view.NodeStorage]bool{}
+	storages := map[view.NodeStorage]bool{}
 	inDrive, coming := map[string]bool{}, map[string]bool{}
 	for addr, r := range obs.Want.State {
 		v, ok := guest.TargetOf(r).(guest.VMTarget)
 		if !ok || v.UserData == "" {
 			continue
 		}
-		shelves[view.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.SeedStorage}] = true
-		coming[addr.Name] = out.State[addr] == nil // the one that makes it goes on with what lies there
+		storages[view.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.SeedStorage}] = true
+		coming[addr.Name] = out.State[addr] == nil // its creation overwrites what is there
 	}
 	for addr, r := range out.State {
 		v, ok := guest.StateOf(r).(guest.VMState)
@@ -40,16 +39,16 @@ func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 			out.Pending = append(out.Pending, v.FirstBootChanges(addr, w)...)
 		}
 		if s := v.Tag.Seed; s != nil && s.Volume != "" {
-			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true
+			storages[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true
 			inDrive[v.Seed] = true
 		} else if v.Tag.UUID == "" {
-			coming[addr.Name] = true // a copy whose making goes on
+			coming[addr.Name] = true // a clone that is still provisional
 		}
 	}
-	sweepHints := slices.Collect(maps.Keys(shelves))
+	sweepHints := slices.Collect(maps.Keys(storages))
 	for _, word := range obs.Want.SweepHints {
 		if at, ok := seed.ParseSweepHint(word); ok {
-			shelves[at] = true
+			storages[at] = true
 		}
 	}
 	for _, f := range out.Unmanaged {
@@ -57,12 +56,12 @@ func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 			coming[f.Claims.Name], coming[f.Name] = true, true
 		}
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(shelves), func(a, b view.NodeStorage) int {
+	for _, at := range slices.SortedFunc(maps.Keys(storages), func(a, b view.NodeStorage) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Storage, b.Storage))
 	}) {
 		if !obs.View.Nodes[at.Node] {
 			sweepHints = append(sweepHints, at)
-			continue // the view says so, and what is on it is unmanaged
+			continue // the view reports that node
 		}
 		list, err := obs.Volumes(ctx, at, "iso")
 		if err != nil {
@@ -70,10 +69,10 @@ func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 				return err
 			}
 			if api.ClassOf(err) == api.NotFound && !slices.Contains(sweepHints, at) {
-				continue // only remembered, and there is no such storage any more
+				continue // only a hint, and the storage does not exist any more
 			}
 			sweepHints = append(sweepHints, at)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.Storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // of other storages they are seen
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.Storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // it concerns no declared resource
 			continue
 		}
 		for _, v := range seed.Among(d.Host, list) {
@@ -82,7 +81,7 @@ func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 			if v.Emptied {
 				continue
 			}
-			sweepHints = append(sweepHints, at) // until it is gone, be that the turn of a later pass
+			sweepHints = append(sweepHints, at) // until the image is removed, in this pass or a later one
 			if inDrive[v.VolID] || coming[v.Node] || old != nil && old.Spec.(*seed.Image).Volume < v.VolID {
 				continue
 			}

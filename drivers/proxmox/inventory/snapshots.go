@@ -10,14 +10,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A snapshot names the volumes that it is of. PVE takes none of them away from where
-// they are: it refuses to move them, and to free them (qemu-server, API2/Qemu.pm,
-// move_vm_disk; pve-container, API2/LXC.pm, move_volume; pve-guest-common,
-// AbstractConfig.pm, is_volume_in_use_by_snapshots).
+// PVE refuses to move or free a volume that a snapshot contains (qemu-server, API2/Qemu.pm,
+// move_vm_disk; pve-container, API2/LXC.pm, move_volume; pve-guest-common, AbstractConfig.pm,
+// is_volume_in_use_by_snapshots).
 
-// findSnapshots asks for the snapshots of guests of which a volume is to be moved or
-// freed, so that the plan says what cannot be. All other guests cost no request: that
-// one has snapshots at all, its configuration tells.
+// findSnapshots reads the snapshots of guests of which a volume is to be moved or removed, so that
+// the plan says which change is not possible. All other guests cost no request: the configuration
+// shows whether a guest has snapshots at all.
 func (d finder) findSnapshots(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		w := obs.Want.State[addr]
@@ -32,7 +31,7 @@ func (d finder) findSnapshots(ctx context.Context, obs *kind.Observation, out *m
 		switch {
 		case api.EndsPass(ctx, err):
 			return err
-		case err != nil: // where it cannot be seen, the step itself tells
+		case err != nil: // if it cannot be seen, the step itself shows it
 			continue
 		}
 		from.Observed().Snapshots = inUse

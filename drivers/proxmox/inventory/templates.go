@@ -15,15 +15,15 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Templates finds our downloads, be they wanted or left over, and looks whether
-// what the wanted ones only name is there.
+// Templates finds the downloads of this site, wanted or not, and checks whether the volumes and
+// guests exist that templates only name.
 func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	d := finder{obs.Host}
 	out := model.Observed{State: model.State{}}
 	online, known := obs.View.Nodes[d.Model.PVENode()]
 	switch {
 	case !known:
-		return out, nil // the view says so already, and knows nothing at all
+		return out, nil // the view reports that it could not list the nodes
 	case !online:
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates", Why: "node " + d.Model.PVENode() + " is offline", Kind: "template"})
 		return out, nil
@@ -48,7 +48,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		case api.EndsPass(ctx, err):
 			return out, err
 		case !storages[storage] && len(wanted) == 0 && api.ClassOf(err) != api.OutcomeUnknown:
-			continue // the default storage of a site without templates need not be there
+			continue // a site without templates does not need the default storage
 		default:
 			only := []model.Address{}
 			for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
@@ -82,7 +82,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 	return out, nil
 }
 
-// keepDownload notes a volume that is a download of ours.
+// keepDownload adds a volume to state if it is a download of this site.
 func keepDownload(state model.State, site, volid string, wanted map[model.Address]*template.Template) {
 	of, name, _, ok := objects.ParseFileName(volid)
 	if !ok || of != site {
@@ -109,8 +109,8 @@ func (d finder) archivesOn(ctx context.Context, obs *kind.Observation, storage s
 	return out, err
 }
 
-// checkNamed says what there is of a template that is only named, in the words of
-// Template.Named: those of the wanted one if it is as it must be.
+// checkNamed says what exists of a template that is only named, in the words of Template.Named:
+// that text itself if it is as wanted.
 func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr model.Address, t *template.Template, there map[string]bool) (string, error) {
 	if t.VMID == 0 {
 		if there[t.Volume] {
@@ -125,7 +125,7 @@ func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr mode
 	case !ok:
 		return fmt.Sprintf("no guest %d", t.VMID), nil
 	case !obs.View.Nodes[g.Node]:
-		return t.Named, nil // nobody can clone it now, and nobody can say that it is gone
+		return t.Named, nil // it cannot be cloned now, but may exist
 	}
 	for _, r := range obs.Want.State {
 		if r.Guest != nil && slices.Contains(r.Needs, addr) && (r.Addr.Kind == "ct") != g.LXC {
@@ -137,7 +137,7 @@ func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr mode
 	case api.EndsPass(ctx, err):
 		return "", err
 	case err != nil:
-		return t.Named, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned
+		return t.Named, nil //nolint:nilerr // it exists; a clone shows whether it can be read
 	case cfg.Now["template"] != "1":
 		return fmt.Sprintf("%s, which is not a template", g.Ref()), nil
 	default:

@@ -17,10 +17,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A guest whose configuration is locked by a create or clone is being created at the moment, or
-// its creation died. Nothing of it says whose it is: PVE writes the lock first, and name, tags and description
-// at the end (qemu-server, PVE/API2/Qemu.pm, create_vm and clone_vm; pve-container, PVE/API2/LXC.pm). The running
-// tasks do, as far as the token sees them: its own always, those of others with Sys.Audit on the node.
+// A guest whose configuration is locked by a create or clone is being created, or its creation
+// died. The guest itself does not show whose it is: PVE writes the lock first, and name, tags and
+// description last (qemu-server, PVE/API2/Qemu.pm, create_vm and clone_vm; pve-container,
+// PVE/API2/LXC.pm). The running tasks show it, as far as the token may see them: its own always,
+// those of others with Sys.Audit on the node.
 
 // creation is a running task that may be creating a guest.
 type creation struct {
@@ -28,17 +29,19 @@ type creation struct {
 	mine bool // this token started it
 }
 
-// String names the task as its list on the web page does.
+// String names the task as PVE's web interface does.
 func (c creation) String() string { return fmt.Sprintf("task %s of %s", c.Type, c.User) }
 
-// kind is what the task creates, vm or ct.
+// kind is the kind of guest that the task creates, vm or ct.
 func (c creation) kind() string { return view.GuestRef{LXC: strings.HasPrefix(c.Type, "vz")}.Kind() }
 
-// clones reports whether the task clones a guest. It goes by the VMID of the source: that of the copy is not in its id.
+// clones reports whether the task clones a guest. Its ID has the VMID of the source, not that of
+// the clone.
 func (c creation) clones() bool { return c.Type == "qmclone" || c.Type == "vzclone" }
 
-// mayCreate reports whether the task may be creating a wanted guest: one that clones makes a guest of just
-// that template, a create one that is no clone, and a restore, or a migration from another cluster, any.
+// mayCreate reports whether the task may be creating a wanted guest: a clone task one that is
+// cloned from the same template, a create task one that is not cloned, and a restore or a migration
+// from another cluster any.
 func (c creation) mayCreate(want *model.Resource) bool {
 	from := 0
 	if g := guest.TargetOf(want); g != nil {
@@ -68,7 +71,8 @@ func (d finder) creations(ctx context.Context, node string) ([]creation, error) 
 	return out, err
 }
 
-// creatorsOf are those of the tasks that may be creating a guest: the one that has its VMID, else each that clones.
+// creatorsOf are the tasks that may be creating a guest: the one with its VMID, else all that
+// clone.
 func creatorsOf(f model.Unmanaged, running []creation) []creation {
 	var clones []creation
 	for _, c := range running {
@@ -83,8 +87,8 @@ func creatorsOf(f model.Unmanaged, running []creation) []creation {
 	return clones
 }
 
-// possibleTargets are the wanted guests that were not found and that a guest may turn out to be: of its kind,
-// by a VMID that they have or may draw, by its name if it has one.
+// possibleTargets are the wanted guests that were not found and that f may become: of its kind,
+// with a VMID that they have or may draw, and with its name if it has one.
 func possibleTargets(f model.Unmanaged, want *model.Want, have model.State, by []creation) []model.Address {
 	out := []model.Address{}
 	for _, addr := range want.State.Addresses() {
@@ -108,9 +112,10 @@ func possibleTargets(f model.Unmanaged, want *model.Want, have model.State, by [
 	return out
 }
 
-// classifyUnfinished distinguishes guests that this token is creating, guests that others are creating, and
-// guests whose creation died. The first are unknown until their task ends. The second are unknown only as far as a
-// wanted guest may come of them, and else nobody's business. The third are reported, and keep their VMID.
+// classifyUnfinished distinguishes guests that this token is creating, guests that others are
+// creating, and guests whose creation died. The first are unknown until their task ends. The second
+// are unknown only if they may become a wanted guest, else unmanaged. The third are reported, and
+// their VMIDs stay in use.
 func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	type answer struct {
 		tasks []creation
@@ -146,7 +151,8 @@ func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, o
 	return nil
 }
 
-// classifyOne judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
+// classifyOne classifies one unfinished guest: it returns what is unknown because of it, or nil if
+// f stays unmanaged, with its reason filled in.
 func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, tasksErr error) (*model.Unknown, error) {
 	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
 	others := func(why string, by []creation, denied bool) *model.Unknown {
@@ -163,7 +169,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, out *mod
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })
 	switch {
 	case len(mine) > 0 && (len(mine) == len(by) || obs.Want.MayUse(f.VMID)):
-		// Ordered by an earlier run, which may have known other ranges than this one.
+		// An earlier run ordered it, maybe with other VMID ranges than this one.
 		return &model.Unknown{Why: "is being created by a task that runs; look again when it is done"}, nil
 	case len(by) > 0:
 		return others("is being created by "+by[0].String(), by, false), nil
@@ -178,7 +184,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, out *mod
 		reportAbandoned(obs, out, f, at)
 		return nil, nil
 	}
-	// Its task ended between the two questions.
+	// Its task ended between the two requests.
 	const why = "was being created until a moment ago; look again"
 	f.Name = cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if _, m, found := owner.ParseDescription(cfg.Description()); found && (m.Site == "" || m.Site == d.ID.Site) {
@@ -187,14 +193,15 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, out *mod
 	return others(why, nil, false), nil
 }
 
-// reportAbandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
-// the rest of a creation of ours, and is reported with what clears it: no token may.
+// reportAbandoned notes that no task works on an unfinished guest. In the VMID ranges of the site
+// it is most likely left by a creation of this program, and is reported with how to clear it, which
+// no token may do.
 func reportAbandoned(obs *kind.Observation, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
 	if !obs.View.SeesTasks[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)
 	}
-	claimed := f.Claims != (model.Address{}) && out.State[f.Claims] == nil // then the creation is refused with the same words
+	claimed := f.Claims != (model.Address{}) && out.State[f.Claims] == nil // then the creation is refused with the same message
 	if claimed || !obs.Want.MayUse(f.VMID) {
 		return
 	}

@@ -12,40 +12,40 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Of is a kind of PVE objects; S is the struct of its attributes. Every function may be
-// called again after a lost answer: it reads the host first, and work that is done already
-// is success.
+// Of is a kind of PVE objects; S is the struct of its attributes. After a lost answer every
+// function may be called again: it reads the host first, and counts work that is already done as
+// success.
 type Of[S any] struct {
 	Model model.Kind
 
-	// List reports what of this kind is on the host: what is verified to be ours in State,
-	// what could not be read in Unknown. May be nil where another kind lists it, too.
+	// List returns the objects of this kind on the host: the managed ones in State, what could not be
+	// read in Unknown. It is nil if another kind lists them, too.
 	List func(context.Context, *Observation) (model.Observed, error)
-	// Create makes it; what exists already under its address and is ours counts as made.
+	// Create creates an object. A managed one that exists under its address counts as created.
 	Create func(ctx context.Context, h *Host, s plan.Step, want *S) error
-	// Before is asked before an update, and returns the step with the changes that are still
-	// to be made. Nil where nothing else may be at work on the object.
+	// Before is called before an update, and returns the step with the changes that are still to be
+	// made. It is nil if nothing else can be working on the object.
 	Before func(context.Context, *Host, plan.Step) (plan.Step, error)
-	// Update carries out the step's changes on what was observed as have.
+	// Update carries out the changes of the step on what was observed as have.
 	Update func(ctx context.Context, h *Host, s plan.Step, want, have *S) error
-	// Remove destroys it after verifying once more that it is ours; what is gone already is
-	// success.
+	// Remove destroys an object after verifying once more that it is managed. One that does not exist
+	// counts as removed.
 	Remove func(ctx context.Context, h *Host, s plan.Step) error
-	// Privileges adds the privileges that one of it needs.
+	// Privileges adds the privileges that an object needs.
 	Privileges func(*S, *rights.Needs)
-	// More reports whether one needs something of the host that what was observed of it
-	// does not have from there: room on a storage, a bridge, a file. Nil where none ever does.
+	// More reports whether want needs something of the host that have does not have: room on a
+	// storage, a bridge, a file. It is nil if no object ever does.
 	More func(want, have *model.Resource) bool
 }
 
-// Kind is a kind without its type.
+// Kind is an Of whose type of attributes is not known.
 type Kind interface {
 	Schema() *model.Kind
 	Observe(context.Context, *Observation) (model.Observed, error)
 	Apply(context.Context, *Host, plan.Step) error
-	// Needs adds the privileges, storages and bridges that one needs.
+	// Needs adds the privileges, storages and bridges that an object needs.
 	Needs(spec any, n *rights.Needs)
-	// NeedsMore reports whether one needs something of the host that have does not have yet.
+	// NeedsMore reports whether want needs something of the host that have does not have.
 	NeedsMore(want, have *model.Resource) bool
 }
 
@@ -63,14 +63,14 @@ func (k *Of[S]) Observe(ctx context.Context, obs *Observation) (model.Observed, 
 	return k.List(ctx, obs)
 }
 
-// Needs is as Kind has it.
+// Needs implements Kind.
 func (k *Of[S]) Needs(spec any, n *rights.Needs) {
 	if k.Privileges != nil {
 		k.Privileges(spec.(*S), n)
 	}
 }
 
-// NeedsMore is as Kind has it.
+// NeedsMore implements Kind.
 func (k *Of[S]) NeedsMore(want, have *model.Resource) bool {
 	_, alike := have.Spec.(*S)
 	return k.More != nil && (!alike || k.More(want, have))
