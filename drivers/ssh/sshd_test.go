@@ -16,14 +16,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
-// realSSHD is a real sshd on this machine. The user who runs the test may have no sudo: for it,
-// the server is taken to be that of root.
+// realSSHD is a real sshd on this machine, for tests that run as root.
 func realSSHD(t *testing.T) (*sourcetest.SSHServer, driver.Config) {
 	t.Helper()
 	s := sourcetest.NewSSHServer(t)
 	if s.User != "root" {
 		t.Skip("commands run as root, and the test does not")
 	}
+	// bash reads no ~/.bashrc of whoever runs the test, which may take long, below another shell
+	// (run_startup_files in shell.c of bash).
+	s.Configure("SetEnv SHLVL=1")
 	read := func(file string) string {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

@@ -39,7 +39,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
-	{pkg: "engine/guest"},                                      // the way into a guest; drivers give it
+	{pkg: "engine/guest"}, // the way into a guest; drivers give it
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd

@@ -61,22 +61,19 @@ func (s system) write(_ int, file, content string) error {
 
 // The guest agent of a simulated VM passes the suite of all ways into a machine.
 func TestMachine(t *testing.T) {
-	drivertest.Machine(t, func(t *testing.T) guest.Machine {
-		t.Helper()
-		ctx, cancel := context.WithCancel(context.Background())
-		s := system{ctx, t.TempDir(), &sync.WaitGroup{}}
-		w := proxmoxtest.New(t, pvesim.Config{Speed: 10000, TaskTime: time.Second, Start: s.start, Write: s.write})
-		w.Node("web-1", nil)
-		w.Apply()
-		g := w.Driver.Machine(model.Address{Kind: "vm", Name: "web-1"}, model.Guest{VMID: 10000, Node: "father"}, nil)
-		require.Eventually(t, func() bool { return g.Ping(t.Context()) == nil }, time.Minute, time.Millisecond, "it boots")
-		t.Cleanup(func() {
-			cancel()
-			s.running.Wait()
-			left, err := filepath.Glob(s.dir + "/*")
-			require.NoError(t, err)
-			require.Empty(t, left)
-		})
-		return g
-	})
+	ctx, cancel := context.WithCancel(context.Background())
+	s := system{ctx, t.TempDir(), &sync.WaitGroup{}}
+	w := proxmoxtest.New(t, pvesim.Config{Speed: 10000, TaskTime: time.Second, Start: s.start, Write: s.write})
+	w.Node("web-1", nil)
+	w.Apply()
+	open := func() guest.Machine {
+		return w.Driver.Machine(model.Address{Kind: "vm", Name: "web-1"}, model.Guest{VMID: 10000, Node: "father"}, nil)
+	}
+	require.Eventually(t, func() bool { return open().Ping(t.Context()) == nil }, time.Minute, time.Millisecond, "it boots")
+	drivertest.Machine(t, func(*testing.T) guest.Machine { return open() })
+	cancel()
+	s.running.Wait()
+	left, err := filepath.Glob(s.dir + "/*")
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
