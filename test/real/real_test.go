@@ -48,7 +48,7 @@ func TestOnTheSimulator(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			// So a pass of the story of kills takes half a second.
-			h := pvesim.New(pvesim.Config{Version: version, Speed: 10, TaskTime: 500 * time.Millisecond, Guests: 4})
+			h := pvesim.New(pvesim.Config{Version: version, BootTime: 200 * time.Millisecond, TaskTime: 50 * time.Millisecond, Guests: 4})
 			before := h.Snapshot()
 			s := settings{
 				host: listen(t, h), token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute,
