@@ -29,6 +29,7 @@ func usage(t *testing.T, dir string) (bytes int64, files int) {
 
 // The local copy of a branch that gets a commit between any two looks.
 func TestTheCopyStaysSmall(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("thousands of fetches take some seconds")
 	}

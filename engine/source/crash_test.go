@@ -62,6 +62,7 @@ func life(r *Repository, remote *sourcetest.Repo, commits []string, t *testing.T
 // However a program ends, the next one finds a copy that works, and what was kept is
 // still there.
 func TestKilledAtAnyChangeOfTheCopy(t *testing.T) {
+	t.Parallel()
 	const few = 4 // packs, so that the copy is compacted often
 	remote := sourcetest.New(t)
 	var commits []string
@@ -106,6 +107,7 @@ func TestKilledAtAnyChangeOfTheCopy(t *testing.T) {
 
 // A copy that something else damaged is thrown away and fetched anew, and that is said.
 func TestDamagedCopies(t *testing.T) {
+	t.Parallel()
 	remote := sourcetest.New(t)
 	id := remote.Commit(map[string]string{"a": "1", "dir/b": strings.Repeat("b", 3000)}, "first")
 	each := func(dir, pattern string, do func(file string)) {

@@ -68,6 +68,7 @@ func TestAFolderThatIsNoRepository(t *testing.T) {
 }
 
 func TestAPackThatIsTooLarge(t *testing.T) {
+	t.Parallel()
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
 		id := r.Commit(map[string]string{"a": "1"}, "first")
 		o.MaxPack = 64 << 10
@@ -179,6 +180,7 @@ func TestCredentialsOfTheURLAreNotShown(t *testing.T) {
 }
 
 func TestHTTPFaults(t *testing.T) {
+	t.Parallel()
 	answer := func(code int, kind, text string) sourcetest.Fault {
 		return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			w.Header().Set("Content-Type", kind)

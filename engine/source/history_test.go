@@ -21,6 +21,7 @@ import (
 // converged last and the head is what git says, however often the copy was compacted
 // in between, and what was kept can be read.
 func TestSinceSaysWhatGitSays(t *testing.T) {
+	t.Parallel()
 	needGit(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		r := sourcetest.New(t)
@@ -79,6 +80,7 @@ func compare(t *testing.T, r *sourcetest.Repo, repo *source.Repository, from, to
 // Files that were handed out can be read by others while the repository fetches,
 // compacts and forgets what they belong to.
 func TestFilesOutliveWhatTheyBelongTo(t *testing.T) {
+	t.Parallel()
 	r := sourcetest.New(t)
 	big := strings.Repeat("line\n", 1000)
 	first := r.Commit(map[string]string{"a": big, "dir/b": "b"}, "first")

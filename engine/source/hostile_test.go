@@ -271,6 +271,7 @@ func TestAnAnswerThatDoesNotEnd(t *testing.T) {
 // A disk that is full for a moment, at any of its changes: the same program goes on, and
 // loses nothing.
 func TestADiskThatIsFullForAMoment(t *testing.T) {
+	t.Parallel()
 	remote := sourcetest.New(t)
 	var commits []string
 	for i := range 11 {

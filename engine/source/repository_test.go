@@ -172,6 +172,7 @@ func TestSinceTellsOldFromNewWhenAnOldBranchIsMerged(t *testing.T) {
 }
 
 func TestForcePush(t *testing.T) {
+	t.Parallel()
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
 		older := r.Commit(map[string]string{"a": "0"}, "older")
 		first := r.Commit(map[string]string{"a": "1"}, "first")

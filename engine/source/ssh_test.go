@@ -62,6 +62,7 @@ func hostKey(t *testing.T, line []byte) string {
 }
 
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	r, s, _ := sshRepository(t, nil)
 	r.Commit(map[string]string{"a": "1"}, "first")
 	with := func(key string) *source.Repository {
@@ -128,6 +129,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 }
 
 func TestAnSSHConnectionThatIsCut(t *testing.T) {
+	t.Parallel()
 	r, s, repo := sshRepository(t, nil)
 	id := r.Commit(map[string]string{"a": "1"}, "first")
 	head(t, repo)
