@@ -85,6 +85,16 @@ func pair(want, have []model.Attr, add func(path string, before, after any, cost
 	}
 }
 
+// Differences lists how a spec differs from another of its type, by the tags of their
+// fields alone: what Make finds, without what a kind knows of costs.
+func Differences(want, have any) []Change {
+	out := []Change{}
+	pair(model.Attrs(want), model.Attrs(have), func(path string, before, after any, cost model.Class, secret bool) {
+		out = append(out, Change{path, before, after, secret, cost})
+	})
+	return out
+}
+
 // equal compares plain values; a list is the only one that == does not take.
 func equal(a, b any) bool {
 	la, isA := a.([]string)
