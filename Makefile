@@ -41,7 +41,7 @@ test: ## all tests
 # by side. These packages have no goroutines of their own, and of the acceptance stories
 # only some have two at work on one thing. The tests of ONEBYONE make one request after
 # the other. make test has all of them.
-ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|guest|integration|real|sim/clients)
+ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|guest|nspawn|integration|real|sim/clients)
 ONEBYONE := TestReplay|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
 race: ## all that runs side by side, under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^($(ONEBYONE))$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
@@ -89,7 +89,7 @@ integration: ## the acceptance stories, one line each
 	$(GO) test -count=1 -v ./test/integration
 
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
-	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest
+	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest ./test/nspawn
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
 	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./test/sim/replay | grep -v '^ *--- PASS\|^=== '

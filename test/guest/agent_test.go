@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // The agent starts, converges, and is told of a push by a reload: the same process goes
@@ -14,7 +16,7 @@ import (
 func TestTheAgentConvergesAndLooksAgainOnReload(t *testing.T) {
 	w := begin(t)
 	first := w.push("db.hcl", node("db-1"))
-	w.run("systemctl", "enable", "--now", service)
+	w.Run("systemctl", "enable", "--now", service)
 	require.Equal(t, "active", w.show(service, "ActiveState"))
 	w.has("web-1")
 	w.has("db-1")
@@ -23,7 +25,7 @@ func TestTheAgentConvergesAndLooksAgainOnReload(t *testing.T) {
 	pid := w.pid()
 
 	second := w.push("cache.hcl", node("cache-1"))
-	w.run("systemctl", "reload", service)
+	w.Run("systemctl", "reload", service)
 	w.has("cache-1")
 	w.settled()
 	w.says(second)
@@ -36,7 +38,7 @@ func TestTheAgentConvergesAndLooksAgainOnReload(t *testing.T) {
 // says waits until systemd shows the commit in the status of the agent.
 func (w *world) says(commit string) {
 	w.t.Helper()
-	w.until("the status of the unit tells of "+commit[:7], func() bool {
+	w.Until("the status of the unit tells of "+commit[:7], func() bool {
 		return strings.Contains(w.show(service, "StatusText"), commit[:7])
 	})
 	w.t.Logf("StatusText=%s", w.show(service, "StatusText"))
@@ -45,14 +47,14 @@ func (w *world) says(commit string) {
 // quiet requires that systemd had nothing to complain of while it ran our units.
 func (w *world) quiet() {
 	w.t.Helper()
-	said := w.run("journalctl", "--output=cat", "--priority=warning", "_PID=1")
+	said := w.Run("journalctl", "--output=cat", "--priority=warning", "_PID=1")
 	require.NotContains(w.t, said, "homestak", "systemd complains")
 }
 
 // A hung agent is noticed: systemd ends it and starts another, which goes on. So does
 // one that is killed.
 func TestAHungOrKilledAgentIsStartedAnew(t *testing.T) {
-	needGuest(t)
+	nspawn.Need(t)
 	for _, c := range []struct {
 		name, signal, result string
 	}{
@@ -62,19 +64,19 @@ func TestAHungOrKilledAgentIsStartedAnew(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := begin(t)
 			w.dropIn("watch", "WatchdogSec=2s")
-			w.run("systemctl", "start", service)
+			w.Run("systemctl", "start", service)
 			w.has("web-1")
 			pid := w.pid()
-			w.run("kill", c.signal, strconv.Itoa(pid))
-			w.until("another process is the agent", func() bool {
+			w.Run("kill", c.signal, strconv.Itoa(pid))
+			w.Until("another process is the agent", func() bool {
 				return w.pid() != 0 && w.pid() != pid && w.show(service, "ActiveState") == "active"
 			})
 			require.Equal(t, "1", w.show(service, "NRestarts"))
-			require.Contains(t, w.run("journalctl", "--output=cat", "_PID=1"), "Failed with result '"+c.result+"'")
+			require.Contains(t, w.Run("journalctl", "--output=cat", "_PID=1"), "Failed with result '"+c.result+"'")
 			require.Equal(t, c.signal == "-STOP", w.finding(service, "goroutine ") != nil, "where it hung is written down")
 
 			w.push("db.hcl", node("db-1"))
-			w.run("systemctl", "reload", service)
+			w.Run("systemctl", "reload", service)
 			w.has("db-1")
 			w.settled()
 			require.Len(t, w.host.Snapshot().Guests, 2+2, "nothing is there twice")
@@ -85,13 +87,13 @@ func TestAHungOrKilledAgentIsStartedAnew(t *testing.T) {
 // Stopping is an end in good order, with nothing left open.
 func TestStoppingEndsTheAgentInGoodOrder(t *testing.T) {
 	w := begin(t)
-	w.run("systemctl", "start", service)
+	w.Run("systemctl", "start", service)
 	w.has("web-1")
-	w.run("systemctl", "stop", service)
+	w.Run("systemctl", "stop", service)
 	require.Equal(t, "inactive", w.show(service, "ActiveState"))
 	require.Equal(t, "success", w.show(service, "Result"))
 	require.Equal(t, "0", w.show(service, "ExecMainStatus"))
-	_, code := w.try("test", "-e", "/run/homestak-gitops")
+	_, code := w.Try("test", "-e", "/run/homestak-gitops")
 	require.Equal(t, 1, code, "its socket is gone")
 	w.quiet()
 }
@@ -99,14 +101,14 @@ func TestStoppingEndsTheAgentInGoodOrder(t *testing.T) {
 // Stopping does not tear a step apart: the guest that is being made is finished first.
 func TestStoppingFinishesTheStepThatRuns(t *testing.T) {
 	w := begin(t)
-	w.run("systemctl", "start", service)
-	w.until("a guest is being made", func() bool { return len(w.host.Snapshot().Guests) > 2 })
-	w.run("systemctl", "stop", service)
+	w.Run("systemctl", "start", service)
+	w.Until("a guest is being made", func() bool { return len(w.host.Snapshot().Guests) > 2 })
+	w.Run("systemctl", "stop", service)
 	require.Equal(t, "success", w.show(service, "Result"))
 	for _, g := range w.host.Snapshot().Guests {
 		require.Empty(t, g.Lock, "guest %d was left half made", g.VMID)
 	}
-	w.run("systemctl", "start", service)
+	w.Run("systemctl", "start", service)
 	w.has("web-1")
 	require.Len(t, w.host.Snapshot().Guests, 2+1)
 }
@@ -115,12 +117,12 @@ func TestStoppingFinishesTheStepThatRuns(t *testing.T) {
 // of what only root can read, and nobody else does.
 func TestTheAgentIsNotRoot(t *testing.T) {
 	w := begin(t)
-	w.run("systemctl", "start", service)
+	w.Run("systemctl", "start", service)
 	w.has("web-1") // it could not be without the token
 
-	uid := w.run("id", "-u", "homestak-gitops")
+	uid := w.Run("id", "-u", "homestak-gitops")
 	require.NotEqual(t, "0", uid)
-	status := w.run("cat", fmt.Sprintf("/proc/%d/status", w.pid()))
+	status := w.Run("cat", fmt.Sprintf("/proc/%d/status", w.pid()))
 	require.Regexp(t, `\nUid:\t`+strings.Repeat(uid+`\t`, 3)+uid+`\n`, status)
 	for _, set := range []string{"CapEff", "CapPrm", "CapBnd"} {
 		require.Regexp(t, `\n`+set+`:\t0{16}\n`, status)
@@ -129,13 +131,13 @@ func TestTheAgentIsNotRoot(t *testing.T) {
 	require.Contains(t, status, "\nSeccomp:\t2\n")
 
 	as := []string{"setpriv", "--reuid=homestak-gitops", "--regid=homestak-gitops", "--clear-groups", "cat"}
-	said, code := w.try(append(as, secrets)...)
+	said, code := w.Try(append(as, secrets)...)
 	require.NotZero(t, code)
 	require.Contains(t, said, "Permission denied")
-	w.run(append(as, "/run/credentials/"+service+"/secrets.yaml")...)
-	said, code = w.try("setpriv", "--reuid=nobody", "--clear-groups", "cat", "/run/credentials/"+service+"/secrets.yaml")
+	w.Run(append(as, "/run/credentials/"+service+"/secrets.yaml")...)
+	said, code = w.Try("setpriv", "--reuid=nobody", "--clear-groups", "cat", "/run/credentials/"+service+"/secrets.yaml")
 	require.NotZero(t, code, said)
-	require.Equal(t, "700 homestak-gitops", w.run("stat", "--format=%a %U", "/var/lib/homestak-gitops"))
+	require.Equal(t, "700 homestak-gitops", w.Run("stat", "--format=%a %U", "/var/lib/homestak-gitops"))
 	for _, e := range w.journal(service) {
 		require.NotContains(t, e.Message, "can be read by others")
 	}
@@ -145,9 +147,9 @@ func TestTheAgentIsNotRoot(t *testing.T) {
 // which value it misses.
 func TestTheAgentStartsWithoutSecrets(t *testing.T) {
 	w := begin(t)
-	w.run("rm", secrets)
-	w.run("systemctl", "start", service)
-	w.until("the agent says what it misses", func() bool {
+	w.Run("rm", secrets)
+	w.Run("systemctl", "start", service)
+	w.Until("the agent says what it misses", func() bool {
 		for _, e := range w.journal(service) {
 			if strings.Contains(e.Message, "api_tokens") {
 				return true
@@ -161,15 +163,15 @@ func TestTheAgentStartsWithoutSecrets(t *testing.T) {
 // The journal knows how grave a line is: a refused commit stands out.
 func TestLinesOfTheJournalHavePriorities(t *testing.T) {
 	w := begin(t)
-	w.run("systemctl", "start", service)
+	w.Run("systemctl", "start", service)
 	w.has("web-1")
 	refused := w.push("bad.hcl", bad)
-	w.run("systemctl", "reload", service)
-	w.until("the finding is in the journal", func() bool { return w.finding(service, "bad.hcl:6") != nil })
+	w.Run("systemctl", "reload", service)
+	w.Until("the finding is in the journal", func() bool { return w.finding(service, "bad.hcl:6") != nil })
 	require.Contains(t, []string{"3", "4"}, w.finding(service, "bad.hcl:6").Priority)
 	w.says(refused)
 
-	uid := w.run("id", "-u", "homestak-gitops")
+	uid := w.Run("id", "-u", "homestak-gitops")
 	info := 0
 	for _, e := range w.journal(service) {
 		require.Equal(t, uid, e.UID)
@@ -195,16 +197,16 @@ func (w *world) finding(unit, what string) *entry {
 // Root and the members of the group may talk to the agent, and nobody else.
 func TestWhoMayTalkToTheAgent(t *testing.T) {
 	w := begin(t)
-	w.run("systemctl", "start", service)
+	w.Run("systemctl", "start", service)
 	w.settled()
 	require.Equal(t, w.pid(), w.status().PID)
-	require.Equal(t, "660 homestak-gitops homestak-gitops", w.run("stat", "--format=%a %U %G", "/run/homestak-gitops/agent.sock"))
+	require.Equal(t, "660 homestak-gitops homestak-gitops", w.Run("stat", "--format=%a %U %G", "/run/homestak-gitops/agent.sock"))
 
-	w.run("useradd", "--groups=homestak-gitops", "watcher")
-	w.run("useradd", "stranger")
-	said := w.run("runuser", "--user=watcher", "--", "homestak-gitops", "status")
+	w.Run("useradd", "--groups=homestak-gitops", "watcher")
+	w.Run("useradd", "stranger")
+	said := w.Run("runuser", "--user=watcher", "--", "homestak-gitops", "status")
 	require.Contains(t, said, "father")
-	said, code := w.try("runuser", "--user=stranger", "--", "homestak-gitops", "status")
+	said, code := w.Try("runuser", "--user=stranger", "--", "homestak-gitops", "status")
 	require.NotZero(t, code, said)
 	require.NotContains(t, said, "web-1")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // shipped is the folder of what is installed beside the program.
@@ -51,14 +52,14 @@ func analyzed(t *testing.T) (dir string) {
 	t.Helper()
 	said, err := exec.Command("systemd-analyze", "--version").Output()
 	if err != nil {
-		without(t, "systemd-analyze is missing")
+		nspawn.Without(t, "systemd-analyze is missing")
 	}
 	var version int
 	if words := strings.Fields(string(said)); len(words) > 1 {
 		version, _ = strconv.Atoi(words[1])
 	}
 	if version < 252 {
-		without(t, "systemd here is older than 252, which the units are written for")
+		nspawn.Without(t, "systemd here is older than 252, which the units are written for")
 	}
 	dir = t.TempDir()
 	program := filepath.Join(dir, "homestak-gitops")

@@ -1,3 +1,9 @@
+// Package guest_test runs the program as it is installed: on a real Debian with a real
+// systemd, which test/nspawn boots.
+//
+// world_test.go is what stands around the agent in the guest: a simulated Proxmox VE, a
+// repository, and somebody who pushes. The other files are stories. A story waits for what
+// it can see (a state of systemd, a guest on the simulated host) and never for time to pass.
 package guest_test
 
 import (
@@ -20,7 +26,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
+
+// base is what the guests are booted from.
+var base = nspawn.Rootfs{Packages: nspawn.Systemd, Ready: "HOMESTAK_GUEST_ROOTFS"}
 
 // Names in the guest.
 const (
@@ -36,7 +46,7 @@ const (
 // simulated Proxmox VE, a repository, and somebody who writes the site and pushes.
 // Simulator and repository are this process's and are looked at from here.
 type world struct {
-	*machine
+	*nspawn.Machine
 	t      *testing.T
 	host   *pvesim.Host
 	author *author.Author
@@ -49,7 +59,7 @@ type world struct {
 func begin(t *testing.T) *world {
 	t.Helper()
 	t.Parallel() // stories mostly wait
-	needGuest(t)
+	nspawn.Need(t)
 	w := &world{t: t, host: pvesim.New(pvesim.Config{Guests: 2})}
 	shared := t.TempDir()
 	require.NoError(t, os.Chmod(shared, 0o755)) // the agent is not root
@@ -65,21 +75,21 @@ func begin(t *testing.T) *world {
 
 	units, err := filepath.Abs("../../systemd")
 	require.NoError(t, err)
-	w.machine = boot(t,
-		bind{from: units, to: filepath.Dir(installer)}, bind{from: filepath.Dir(program(t)), to: filepath.Dir(binary)},
-		bind{from: shared, to: "/srv/world", write: true})
+	w.Machine = nspawn.Boot(t, base,
+		nspawn.Bind{From: units, To: filepath.Dir(installer)}, nspawn.Bind{From: filepath.Dir(program(t)), To: filepath.Dir(binary)},
+		nspawn.Bind{From: shared, To: "/srv/world", Write: true})
 	t.Cleanup(func() { // while the guest still runs
 		if t.Failed() {
-			said, _ := w.try("journalctl", "--output=short-monotonic", "--unit=homestak*", "--lines=60")
+			said, _ := w.Try("journalctl", "--output=short-monotonic", "--unit=homestak*", "--lines=60")
 			t.Logf("journal:\n%s", said)
-			said, _ = w.try("homestak-gitops", "status")
+			said, _ = w.Try("homestak-gitops", "status")
 			t.Logf("status:\n%s", said)
 		}
 	})
 	w.bridge()
-	w.run(installer, binary)
-	w.write("/etc/homestak-gitops/agent.hcl", 0o644, agentFile)
-	w.write(secrets, 0o600, fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()))
+	w.Run(installer, binary)
+	w.Write("/etc/homestak-gitops/agent.hcl", 0o644, agentFile)
+	w.Write(secrets, 0o600, fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()))
 	// What a person would not wait for, a test does not either.
 	w.dropIn("soon", "RestartSec=100ms")
 	return w
@@ -139,10 +149,10 @@ func (w *world) serve(t *testing.T, name string) {
 // other network than its loopback. The unit has the name that it has on a real host.
 func (w *world) bridge() {
 	w.t.Helper()
-	w.write("/run/systemd/system/pveproxy.socket", 0o644, "[Socket]\nListenStream=127.0.0.1:8006\n")
-	w.write("/run/systemd/system/pveproxy.service", 0o644, "[Service]\nExecStart=/lib/systemd/systemd-socket-proxyd /srv/world/pve.sock\n")
-	w.run("systemctl", "daemon-reload")
-	w.run("systemctl", "start", "pveproxy.socket", "pveproxy.service")
+	w.Write("/run/systemd/system/pveproxy.socket", 0o644, "[Socket]\nListenStream=127.0.0.1:8006\n")
+	w.Write("/run/systemd/system/pveproxy.service", 0o644, "[Service]\nExecStart=/lib/systemd/systemd-socket-proxyd /srv/world/pve.sock\n")
+	w.Run("systemctl", "daemon-reload")
+	w.Run("systemctl", "start", "pveproxy.socket", "pveproxy.service")
 }
 
 // push writes a file of the site, commits, and pushes. It gives the id of the commit.
@@ -158,14 +168,14 @@ func (w *world) push(name, text string) string {
 // dropIn changes the agent's unit for this guest.
 func (w *world) dropIn(name string, lines ...string) {
 	w.t.Helper()
-	w.write("/etc/systemd/system/"+service+".d/"+name+".conf", 0o644, "[Service]\n"+strings.Join(lines, "\n")+"\n")
-	w.run("systemctl", "daemon-reload")
+	w.Write("/etc/systemd/system/"+service+".d/"+name+".conf", 0o644, "[Service]\n"+strings.Join(lines, "\n")+"\n")
+	w.Run("systemctl", "daemon-reload")
 }
 
 // show gives a property of a unit.
 func (w *world) show(unit, property string) string {
 	w.t.Helper()
-	return w.run("systemctl", "show", "--value", "--property="+property, unit)
+	return w.Run("systemctl", "show", "--value", "--property="+property, unit)
 }
 
 // pid is the main process of the agent, 0 if there is none.
@@ -179,7 +189,7 @@ func (w *world) pid() int {
 // has waits until the host runs a guest of this name, by what the host says.
 func (w *world) has(name string) {
 	w.t.Helper()
-	w.until(name+" runs on the host", func() bool {
+	w.Until(name+" runs on the host", func() bool {
 		return slices.ContainsFunc(w.host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Running && g.Config["name"] == name })
 	})
 }
@@ -187,7 +197,7 @@ func (w *world) has(name string) {
 // settled waits until the agent says that the host is as the last commit says, and rests.
 func (w *world) settled() {
 	w.t.Helper()
-	w.until("the agent is settled at "+w.head[:7], func() bool {
+	w.Until("the agent is settled at "+w.head[:7], func() bool {
 		s := w.status()
 		return s.Converged.ID == w.head && s.State == "idle" && s.Healthy
 	})
@@ -204,7 +214,7 @@ type status struct {
 func (w *world) status() status {
 	w.t.Helper()
 	var s status
-	said, err := w.command("homestak-gitops", "status", "--json").Output()
+	said, err := w.Command("homestak-gitops", "status", "--json").Output()
 	if len(said) > 0 { // its exit code tells of the agent's health
 		require.NoError(w.t, json.Unmarshal(said, &s), "%s, %v", said, err)
 	}
@@ -223,7 +233,7 @@ type entry struct {
 func (w *world) journal(unit string) []entry {
 	w.t.Helper()
 	var all []entry
-	for line := range strings.Lines(w.run("journalctl", "--output=json", "--all", "_SYSTEMD_UNIT="+unit)) {
+	for line := range strings.Lines(w.Run("journalctl", "--output=json", "--all", "_SYSTEMD_UNIT="+unit)) {
 		var e entry
 		require.NoError(w.t, json.Unmarshal([]byte(line), &e), line)
 		all = append(all, e)

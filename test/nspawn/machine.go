@@ -1,7 +1,8 @@
-package guest_test
+package nspawn
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -21,13 +22,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long anything may take here before it counts as never: much more
+// Patience is how long anything may take here before it counts as never: much more
 // than it does on a busy machine.
-const patience = 40 * time.Second
+const Patience = 40 * time.Second
 
-// machine is a Debian with systemd as its first process, in namespaces of its own: its
+// Machine is a Debian with systemd as its first process, in namespaces of its own: its
 // network is loopback only, and what it writes is gone with it.
-type machine struct {
+type Machine struct {
 	t       *testing.T
 	name    string
 	nspawn  *exec.Cmd
@@ -41,23 +42,23 @@ type machine struct {
 // machines counts those of this run, for their names.
 var machines atomic.Int64
 
-// bind shows a folder of this machine in a guest.
-type bind struct {
-	from, to string
-	write    bool
+// Bind shows a folder of this machine in a guest.
+type Bind struct {
+	From, To string
+	Write    bool
 }
 
-// boot starts a guest and waits until its systemd says that it is up. It is powered
+// Boot starts a guest and waits until its systemd says that it is up. It is powered
 // off when the test is over.
-func boot(t *testing.T, binds ...bind) *machine {
+func Boot(t *testing.T, base Rootfs, binds ...Bind) *Machine {
 	t.Helper()
-	needGuest(t)
-	base := rootfs(t)
-	m := &machine{t: t, name: fmt.Sprintf("hs-%d-%d", os.Getpid(), machines.Add(1)), ended: make(chan struct{})}
+	Need(t)
+	folder := base.folder(t)
+	m := &Machine{t: t, name: fmt.Sprintf("hs-%d-%d", os.Getpid(), machines.Add(1)), ended: make(chan struct{})}
 	m.cgroups = ownCgroups(t, m.name)
 	t.Cleanup(func() { require.NoError(t, removeCgroups(m.cgroups)) })
 	heard := listenNotify(t)
-	m.start(base, heard.LocalAddr().String(), binds)
+	m.start(folder, heard.LocalAddr().String(), binds)
 	ready := m.hear(heard)
 	t.Cleanup(m.end)
 	m.awaitReady(ready)
@@ -65,7 +66,7 @@ func boot(t *testing.T, binds ...bind) *machine {
 }
 
 // start starts systemd-nspawn, as a child in the cgroups of the guest.
-func (m *machine) start(base, notify string, binds []bind) {
+func (m *Machine) start(base, notify string, binds []Bind) {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id)
 	// nspawn keeps what it knows of its guests in /run. In cgroup.procs, 0 is who writes.
@@ -76,12 +77,12 @@ func (m *machine) start(base, notify string, binds []bind) {
 		"--private-network", "--resolv-conf=off", "--timezone=off", "--console=pipe")
 	for _, b := range binds {
 		how := "--bind-ro="
-		if b.write {
+		if b.Write {
 			how = "--bind="
 		}
-		args = append(args, how+b.from+":"+b.to)
+		args = append(args, how+b.From+":"+b.To)
 	}
-	m.nspawn = exec.Command("sh", args...)
+	m.nspawn = exec.CommandContext(context.Background(), "sh", args...) // it is ended in good order, by end
 	m.nspawn.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
 	m.nspawn.Stdout, m.nspawn.Stderr = &m.console, &m.console
 	// In namespaces of its own, nothing outlives it: neither processes, whose init it is,
@@ -109,7 +110,7 @@ func listenNotify(t *testing.T) *net.UnixConn {
 
 // hear takes in what nspawn tells, until the test is over: nspawn would stop at a socket
 // that nobody reads. The channel is closed when the guest is up.
-func (m *machine) hear(heard *net.UnixConn) <-chan struct{} {
+func (m *Machine) hear(heard *net.UnixConn) <-chan struct{} {
 	ready, drained := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -133,9 +134,9 @@ func (m *machine) hear(heard *net.UnixConn) <-chan struct{} {
 }
 
 // awaitReady waits until the guest is up, and finds its processes.
-func (m *machine) awaitReady(ready <-chan struct{}) {
+func (m *Machine) awaitReady(ready <-chan struct{}) {
 	m.t.Helper()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(Patience)
 	defer late.Stop()
 	select {
 	case <-ready:
@@ -174,9 +175,9 @@ func childOf(t *testing.T, parent int) int {
 }
 
 // end powers the guest off, and sees to it that it is gone.
-func (m *machine) end() {
+func (m *Machine) end() {
 	_ = m.nspawn.Process.Signal(syscall.SIGTERM) // nspawn tells the guest to power off
-	late := time.NewTimer(patience)
+	late := time.NewTimer(Patience)
 	defer late.Stop()
 	select {
 	case <-m.ended:
@@ -205,18 +206,18 @@ func processesIn(t *testing.T, space string) []int {
 	return in
 }
 
-// command is a command in the guest, as root.
-func (m *machine) command(args ...string) *exec.Cmd {
+// Command is a command in the guest, as root.
+func (m *Machine) Command(args ...string) *exec.Cmd {
 	enter := []string{"--target=" + strconv.Itoa(m.leader), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
-	cmd := exec.Command("nsenter", append(enter, args...)...) // it ends with the guest
+	cmd := exec.CommandContext(context.Background(), "nsenter", append(enter, args...)...) // it ends with the guest
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LC_ALL=C.UTF-8", "SYSTEMD_COLORS=0", "HOME=/root"}
 	return cmd
 }
 
-// try runs a command in the guest, and gives what it said and its exit code.
-func (m *machine) try(args ...string) (said string, code int) {
+// Try runs a command in the guest, and gives what it said and its exit code.
+func (m *Machine) Try(args ...string) (said string, code int) {
 	m.t.Helper()
-	text, err := m.command(args...).CombinedOutput()
+	text, err := m.Command(args...).CombinedOutput()
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):
@@ -227,16 +228,16 @@ func (m *machine) try(args ...string) (said string, code int) {
 	return string(text), 0
 }
 
-// run runs a command in the guest, and requires that it goes well.
-func (m *machine) run(args ...string) string {
+// Run runs a command in the guest, and requires that it goes well.
+func (m *Machine) Run(args ...string) string {
 	m.t.Helper()
-	said, code := m.try(args...)
+	said, code := m.Try(args...)
 	require.Zero(m.t, code, "%v in the guest:\n%s", args, said)
 	return strings.TrimSuffix(said, "\n")
 }
 
-// write makes a file in the guest, with the mode and root as its owner.
-func (m *machine) write(name string, perm os.FileMode, text string) {
+// Write makes a file in the guest, with the mode and root as its owner.
+func (m *Machine) Write(name string, perm os.FileMode, text string) {
 	m.t.Helper()
 	name = fmt.Sprintf("/proc/%d/root%s", m.leader, name)
 	require.NoError(m.t, os.MkdirAll(filepath.Dir(name), 0o755))
@@ -244,10 +245,10 @@ func (m *machine) write(name string, perm os.FileMode, text string) {
 	require.NoError(m.t, os.Chmod(name, perm))
 }
 
-// until waits for something to be true of the guest.
-func (m *machine) until(what string, holds func() bool) {
+// Until waits for something to be true of the guest.
+func (m *Machine) Until(what string, holds func() bool) {
 	m.t.Helper()
-	await(m.t, what, func() bool {
+	Await(m.t, what, func() bool {
 		select {
 		case <-m.ended:
 			m.t.Fatalf("the guest ended; waited for: %s", what)
@@ -257,12 +258,12 @@ func (m *machine) until(what string, holds func() bool) {
 	})
 }
 
-// await waits for something to be true: it looks again and again, but not for ever.
-func await(t *testing.T, what string, holds func() bool) {
+// Await waits for something to be true: it looks again and again, but not for ever.
+func Await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(Patience)
 	defer late.Stop()
 	for !holds() {
 		select {

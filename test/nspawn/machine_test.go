@@ -1,4 +1,4 @@
-package guest_test
+package nspawn
 
 import (
 	"testing"
@@ -9,17 +9,17 @@ import (
 // A guest is gone when its test is over: its processes, its mounts, its cgroups; also
 // when nspawn had no time to clean up.
 func TestNothingStaysOfAGuest(t *testing.T) {
-	needGuest(t)
+	Need(t)
 	for _, c := range []struct {
 		name string
 		kill bool
 	}{{name: "powered off"}, {name: "killed", kill: true}} {
 		t.Run(c.name, func(t *testing.T) {
-			var m *machine
+			var m *Machine
 			t.Run("while it runs", func(t *testing.T) {
-				m = boot(t)
+				m = Boot(t, Rootfs{Packages: Systemd})
 				require.NotEmpty(t, processesIn(t, m.space))
-				require.Equal(t, "running", m.run("systemctl", "is-system-running"))
+				require.Equal(t, "running", m.Run("systemctl", "is-system-running"))
 				require.NotEmpty(t, m.cgroups)
 				for _, dir := range m.cgroups {
 					require.DirExists(t, dir)

@@ -1,4 +1,4 @@
-package guest_test
+package nspawn
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,41 +19,41 @@ import (
 
 // The environment variables that say what guests are booted from.
 const (
-	readyRootfs = "HOMESTAK_GUEST_ROOTFS" // a folder with a Debian in it: nothing is made
-	cacheDir    = "HOMESTAK_GUEST_CACHE"  // where it is made otherwise, and kept
-	suiteName   = "HOMESTAK_GUEST_SUITE"  // of Debian; bookworm, which Proxmox VE 8 stands on, unless set
+	cacheDir  = "HOMESTAK_GUEST_CACHE" // where it is made otherwise, and kept
+	suiteName = "HOMESTAK_GUEST_SUITE" // of Debian; bookworm, which Proxmox VE 8 stands on, unless set
 )
 
-// packages is what a guest has beside the essential ones: systemd and what its units
-// call. They are few, since each makes the first run slower.
-const packages = "systemd,systemd-sysv,dbus,procps"
+// Systemd is what a guest has at least beside the essential packages: systemd and what its
+// units call. They are few, since each makes the first run slower.
+const Systemd = "systemd,systemd-sysv,dbus,procps"
 
-// made is the folder that all guests of this run are booted from.
-var made struct {
-	once   sync.Once
-	dir    string
-	lacks  string // why it cannot be made here
-	failed error
+// Rootfs is what guests are booted from: a Debian with these packages.
+type Rootfs struct {
+	Packages string // separated by commas
+	Suite    string // of Debian; unless set what HOMESTAK_GUEST_SUITE says, else bookworm
+	Ready    string // environment variable that may name a ready folder
 }
 
-// rootfs gives the folder that guests are booted from. It is made once on a machine.
+// folder gives the folder that guests are booted from. It is made once on a machine.
 // Guests never write to it: each has a layer of its own above it.
-func rootfs(t *testing.T) string {
+func (r Rootfs) folder(t *testing.T) string {
 	t.Helper()
-	made.once.Do(func() {
-		if made.dir = os.Getenv(readyRootfs); made.dir == "" {
-			made.dir, made.lacks, made.failed = keptRootfs(t.Logf)
-		}
-	})
-	if made.lacks != "" {
-		without(t, made.lacks)
+	if dir := os.Getenv(r.Ready); r.Ready != "" && dir != "" {
+		return dir
 	}
-	require.NoError(t, made.failed)
-	return made.dir
+	dir, lacks, err := r.kept(t.Logf)
+	if lacks != "" {
+		Without(t, lacks)
+	}
+	require.NoError(t, err)
+	return dir
 }
 
-func keptRootfs(say func(format string, args ...any)) (dir, lacks string, err error) {
-	suite := os.Getenv(suiteName)
+func (r Rootfs) kept(say func(format string, args ...any)) (dir, lacks string, err error) {
+	suite := r.Suite
+	if suite == "" {
+		suite = os.Getenv(suiteName)
+	}
 	if suite == "" {
 		suite = "bookworm"
 	}
@@ -74,16 +73,16 @@ func keptRootfs(say func(format string, args ...any)) (dir, lacks string, err er
 		return "", "", err
 	}
 	defer unlock()
-	dir = filepath.Join(cache, fmt.Sprintf("debian-%s-%s-%.4x", suite, runtime.GOARCH, sha256.Sum256([]byte(packages))))
+	dir = filepath.Join(cache, fmt.Sprintf("debian-%s-%s-%.4x", suite, runtime.GOARCH, sha256.Sum256([]byte(r.Packages))))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, "", nil
 	}
 	mirror := mirrorOf(os.DirFS("/etc/apt"), suite)
 	if mirror == "" {
-		return "", "no apt source of this machine leads to a Debian mirror: name a ready folder in " + readyRootfs, nil
+		return "", "no apt source of this machine leads to a Debian mirror: name a ready folder in " + r.Ready, nil
 	}
 	say("making %s, once on this machine", dir)
-	return dir, "", debootstrap(cache, dir, suite, mirror)
+	return dir, "", debootstrap(cache, dir, suite, mirror, r.Packages)
 }
 
 // lock waits until nobody else makes a folder in this cache. It ends with the process.
@@ -100,7 +99,7 @@ func lock(name string) (unlock func(), err error) {
 
 // debootstrap makes the folder beside its place and moves it there when it is whole.
 // What it mounts is in a namespace of its own, and so is gone with it, however it ends.
-func debootstrap(cache, dir, suite, mirror string) error {
+func debootstrap(cache, dir, suite, mirror, packages string) error {
 	const beside = "making-"
 	left, err := filepath.Glob(filepath.Join(cache, beside+"*")) // by one that was killed
 	if err != nil {
@@ -115,7 +114,7 @@ func debootstrap(cache, dir, suite, mirror string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--include="+packages, suite, temp, mirror)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
