@@ -171,8 +171,9 @@ type Network struct {
 
 // Access is who may enter.
 type Access struct {
-	Posture string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
-	Users   []User `hcl:"user,block" doc:"Users of the node."`
+	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
+	Users       []User `hcl:"user,block" doc:"Users of the node."`
+	FormerUsers string `hcl:"former_users,optional" doc:"What happens to a user that leaves the spec: lock or remove; lock unless set. The home folder stays."`
 }
 
 // User is a user of a node. SSHKeys nil means all keys of the site, empty none;
@@ -199,11 +200,14 @@ type Services struct {
 
 // Config is settings of the system.
 type Config struct {
-	Timezone string            `hcl:"timezone,optional" doc:"Time zone; the site's unless set."`
-	Drift    string            `hcl:"drift,optional" doc:"revert or report; revert unless set."`
-	PVE      *PVEConfig        `hcl:"pve,block" doc:"Settings of a PVE node."`
-	Sysctl   map[string]string `hcl:"sysctl,optional" doc:"Kernel parameters."`
-	Files    []File            `hcl:"file,block" doc:"Files to write."`
+	Timezone           string            `hcl:"timezone,optional" doc:"Time zone; the site's unless set."`
+	Drift              string            `hcl:"drift,optional" doc:"revert or report; revert unless set."`
+	PVE                *PVEConfig        `hcl:"pve,block" doc:"Settings of a PVE node."`
+	Sysctl             map[string]string `hcl:"sysctl,optional" doc:"Kernel parameters."`
+	Files              []File            `hcl:"file,block" doc:"Files to write."`
+	Repositories       []Repository      `hcl:"repository,block" doc:"Repositories that apt installs from, beside those of the image."`
+	Commands           []Command         `hcl:"command,block" doc:"Commands to run, for what nothing else here can say."`
+	UnattendedUpgrades *bool             `hcl:"unattended_upgrades,optional" doc:"Install security updates every day; as the image has it unless set."`
 }
 
 // PVEConfig is settings of a PVE node.
@@ -213,10 +217,29 @@ type PVEConfig struct {
 
 // File is a file to write.
 type File struct {
-	Path    string `hcl:"path,label"`
-	Content string `hcl:"content" doc:"The whole content."`
-	Mode    string `hcl:"mode,optional" doc:"Permissions in octal; 0644 unless set."`
-	Owner   string `hcl:"owner,optional" doc:"user or user:group; root:root unless set."`
+	Path    string   `hcl:"path,label"`
+	Content string   `hcl:"content" doc:"The whole content."`
+	Mode    string   `hcl:"mode,optional" doc:"Permissions in octal; 0644 unless set."`
+	Owner   string   `hcl:"owner,optional" doc:"user or user:group; root:root unless set."`
+	Group   string   `hcl:"group,optional" doc:"Group that owns it; that of owner unless set."`
+	Restart []string `hcl:"restart,optional" doc:"Services to restart when it changes."`
+}
+
+// Repository is a repository that apt installs from.
+type Repository struct {
+	Name       string   `hcl:"name,label"`
+	URL        string   `hcl:"url" doc:"Where it is, such as https://download.example.org/debian."`
+	Suites     []string `hcl:"suites" doc:"Suites, such as bookworm; one that ends in / is a folder, and has no components."`
+	Components []string `hcl:"components,optional" doc:"Components, such as main."`
+	Key        string   `hcl:"key,optional" doc:"Public key that signs it, as an armored block, such as file(\"keys/example.asc\"); the keys of the image unless set."`
+}
+
+// Command is a command to run on a node.
+type Command struct {
+	Name    string `hcl:"name,label"`
+	Run     string `hcl:"run" doc:"Shell script that root runs. A plan shows that it runs, and not what it does."`
+	Unless  string `hcl:"unless,optional" doc:"Shell script that changes nothing; the command is not run where it succeeds."`
+	Creates string `hcl:"creates,optional" doc:"Path; the command is not run where it exists. Without unless and creates it runs once, and again when it is edited."`
 }
 
 // Run is when a node looks again by itself.
