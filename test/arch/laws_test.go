@@ -40,6 +40,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
 	{pkg: "engine/guest"}, // the way into a guest; drivers give it
+	{pkg: "engine/guest/spec", may: []string{"engine/diag", "engine/model"}},
+	{pkg: "engine/guest/record"},
+	{pkg: "engine/guest/shell", may: []string{"engine/guest"}},
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd

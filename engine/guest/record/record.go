@@ -1,0 +1,153 @@
+// Package record is what a machine knows of the things that a spec put on it: the file
+// owned.json. It decides what is withdrawn when the spec drops it, and to which state.
+package record
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Folder is where the machine keeps the record and what belongs to it.
+const Folder = "/var/lib/homestak-gitops"
+
+// File is the record.
+const File = Folder + "/owned.json"
+
+// Version is that of the file. A program refuses one that is newer than it knows.
+const Version = 1
+
+// Record is everything that we put on one machine. The zero value is that of a machine
+// that nothing was put on.
+type Record struct {
+	Version int     `json:"version"`
+	Entries []Entry `json:"entries"` // sorted by aspect and item, each once
+}
+
+// Key names an entry.
+type Key struct{ Aspect, Item string }
+
+// Entry is one thing. It is written before the thing is made.
+type Entry struct {
+	Aspect string `json:"aspect"`
+	Item   string `json:"item"` // a package, a user, a path, …
+	// Identity says how the thing is recognised as the one that we put there: "name" for a
+	// file whose name only we use, "key", "package", "uid 1001".
+	Identity string `json:"identity"`
+	// Found is the state before us; nil: the thing did not exist.
+	Found map[string]string `json:"found,omitempty"`
+	// Put is what of it we put there, if the item does not say so.
+	Put map[string]string `json:"put,omitempty"`
+}
+
+// Key is the name of the entry.
+func (e Entry) Key() Key { return Key{e.Aspect, e.Item} }
+
+func (e Entry) same(o Entry) bool {
+	return e.Key() == o.Key() && e.Identity == o.Identity && (e.Found == nil) == (o.Found == nil) &&
+		maps.Equal(e.Found, o.Found) && maps.Equal(e.Put, o.Put)
+}
+
+// Read takes a record from its file; an empty text is the zero record.
+func Read(text string) (*Record, error) {
+	r := &Record{}
+	if text == "" {
+		return r, nil
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	if err := d.Decode(r); err != nil {
+		return nil, fmt.Errorf("%s is damaged, and without it nobody knows what may be withdrawn: restore it from a backup, or remove it and everything on this machine counts as found: %w", File, err)
+	}
+	if r.Version != Version {
+		return nil, fmt.Errorf("%s has version %d, this program reads %d: use a newer program", File, r.Version, Version)
+	}
+	r.sort()
+	return r, nil
+}
+
+// Text is the file. That of the zero record is empty: there is no file then.
+func (r *Record) Text() string {
+	if len(r.Entries) == 0 && r.Version == 0 {
+		return ""
+	}
+	w := *r
+	w.Version = Version
+	if w.Entries == nil {
+		w.Entries = []Entry{}
+	}
+	b, err := json.MarshalIndent(w, "", "  ")
+	if err != nil {
+		panic(err) // strings and maps of strings always encode
+	}
+	return string(b) + "\n"
+}
+
+// Sum is the SHA-256 of a text in hex, "" for an empty one: what a script compares.
+func Sum(text string) string {
+	if text == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// Get finds an entry; nil if there is none.
+func (r *Record) Get(aspect, item string) *Entry {
+	i := slices.IndexFunc(r.Entries, func(e Entry) bool { return e.Aspect == aspect && e.Item == item })
+	if i < 0 {
+		return nil
+	}
+	return &r.Entries[i]
+}
+
+// Items lists what of an aspect is recorded.
+func (r *Record) Items(aspect string) []string {
+	var out []string
+	for _, e := range r.Entries {
+		if e.Aspect == aspect {
+			out = append(out, e.Item)
+		}
+	}
+	return out
+}
+
+// With gives a record that has these entries too. What is recorded as found stays: only
+// the first entry of a thing saw the machine before us.
+func (r *Record) With(entries []Entry) *Record {
+	out := &Record{Version: r.Version, Entries: slices.Clone(r.Entries)}
+	for _, e := range entries {
+		old := out.Get(e.Aspect, e.Item)
+		switch {
+		case old == nil:
+			out.Entries = append(out.Entries, e)
+			out.Version = Version
+		case !old.same(e):
+			e.Found = old.Found
+			*old = e
+		}
+	}
+	out.sort()
+	return out
+}
+
+// Without gives a record that lacks these entries.
+func (r *Record) Without(keys []Key) *Record {
+	out := &Record{Version: r.Version}
+	for _, e := range r.Entries {
+		if !slices.Contains(keys, e.Key()) {
+			out.Entries = append(out.Entries, e)
+		}
+	}
+	return out
+}
+
+func (r *Record) sort() {
+	slices.SortFunc(r.Entries, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Aspect, b.Aspect), cmp.Compare(a.Item, b.Item))
+	})
+}

@@ -1,0 +1,185 @@
+// Package shell writes POSIX shell scripts that run inside a machine, and reads their
+// answers. A script is the standard input of `sh -s`: nothing of it shows in the list of
+// processes. It is one compound command, which the shell parses to its end before it runs
+// any of it, so a connection that breaks while the script is sent runs nothing.
+package shell
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+)
+
+// Quote writes a word so that the shell takes it as it is.
+func Quote(s string) string {
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// Words quotes words and joins them by spaces.
+func Words(list []string) string {
+	quoted := make([]string, len(list))
+	for i, s := range list {
+		quoted[i] = Quote(s)
+	}
+	return strings.Join(quoted, " ")
+}
+
+// Data writes a command that prints bytes, whatever they are. printf is built into the
+// shell, so the bytes are in no argument of a process.
+func Data(b string) string {
+	return "printf %s " + Quote(base64.StdEncoding.EncodeToString([]byte(b))) + " | base64 -d"
+}
+
+// Put writes a command that replaces a file by this content, atomically. The mode is
+// octal. It does nothing if the file is the same already.
+func Put(name, content, mode, owner, group string) string {
+	return Data(content) + " | put " + Words([]string{name, mode, owner, group})
+}
+
+// Unchanged writes a command that fails unless a file still has the content that was
+// read; found is false for a file that was not there.
+func Unchanged(name, sum string, found bool) string {
+	if !found {
+		sum = ""
+	}
+	return "unchanged " + Words([]string{name, sum})
+}
+
+// library is what scripts may call. The names are part of no interface but this one.
+const library = `set -u
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive
+export PATH LC_ALL DEBIAN_FRONTEND
+unset CDPATH ENV BASH_ENV IFS
+umask 022
+say() { printf '%s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+# sum FILE: its SHA-256, nothing for a file that is not there
+sum() { if [ -f "$1" ]; then sha256sum <"$1" | cut -c1-64; fi; }
+stale() { say "$1 has changed since it was read"; exit 75; }
+unchanged() { [ "$(sum "$1")" = "$2" ] || stale "$1"; }
+# put FILE MODE OWNER GROUP <content
+put() {
+  [ ! -L "$1" ] || die "$1 is a symbolic link"
+  [ ! -d "$1" ] || die "$1 is a folder"
+  _new=${1%/*}/.${1##*/}.homestak-new
+  rm -f "$_new" && (umask 077 && cat >"$_new") && chown "$3:$4" "$_new" && chmod "$2" "$_new" || { rm -f "$_new"; die "$1 could not be written"; }
+  if [ -f "$1" ] && cmp -s "$1" "$_new" && [ "$(stat -c '%a %u %g' "$1")" = "$(stat -c '%a %u %g' "$_new")" ]; then
+    rm -f "$_new"
+    return 0
+  fi
+  sync "$_new" && mv -fT "$_new" "$1" && sync "${1%/*}/" || { rm -f "$_new"; die "$1 could not be written"; }
+}
+# drop FILE...: removes files, and says so to the disk
+drop() { for _f; do rm -f "$_f" || die "$_f could not be removed"; done; sync "${1%/*}/"; }
+# row KEY... <content: one line of an answer
+row() { printf '%s\t' "$@"; printf =; base64 -w0; echo; }
+`
+
+// ExitStale is the exit code of a script that found the machine otherwise than it was read
+// (EX_TEMPFAIL of sysexits.h).
+const ExitStale = 75
+
+// Script is one run of a script: library, then the lines given, as one command.
+func Script(body string) guest.Command {
+	return guest.Command{Args: []string{"sh", "-s"}, Stdin: []byte("{\n" + library + body + "\nexit 0\n} </dev/null\n")}
+}
+
+// Fragment is one part of a probe, which is answered by itself.
+type Fragment struct {
+	Name string // letters only
+	Body string
+}
+
+// Probe is a script that answers all fragments. The boundary is random for each run.
+func Probe(boundary, first string, fragments []Fragment) guest.Command {
+	var b strings.Builder
+	b.WriteString(first)
+	b.WriteString("frame() { printf '%s %s ' " + Quote(boundary) + " \"$1\"; { ( \"probe_$1\" ); printf '\\n%d\\n' \"$?\"; } | base64 -w0; echo; }\n")
+	for _, f := range fragments {
+		fmt.Fprintf(&b, "probe_%s() {\n%s\n}\n", f.Name, strings.TrimRight(f.Body, "\n"))
+	}
+	for _, f := range fragments {
+		b.WriteString("frame " + f.Name + "\n")
+	}
+	fmt.Fprintf(&b, "printf '%%s end\\n' %s", Quote(boundary))
+	return Script(b.String())
+}
+
+// Answer is what one fragment answered.
+type Answer struct {
+	Code int // exit code of the fragment
+	Text string
+}
+
+// ReadProbe takes the answers apart. It fails if one is missing, or there is one too many.
+func ReadProbe(boundary, out string, fragments []Fragment) (map[string]Answer, error) {
+	answers := map[string]Answer{}
+	ended := false
+	for line := range strings.Lines(out) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != boundary {
+			continue // what a login prints is no part of the answer
+		}
+		if words[1] == "end" && len(words) == 2 {
+			ended = true
+			break
+		}
+		if len(words) != 3 {
+			return nil, fmt.Errorf("the answer of the machine about %q is cut", words[1])
+		}
+		raw, err := base64.StdEncoding.DecodeString(words[2])
+		if err != nil {
+			return nil, fmt.Errorf("the answer of the machine about %q: %w", words[1], err)
+		}
+		text := strings.TrimSuffix(string(raw), "\n")
+		at := strings.LastIndexByte(text, '\n')
+		if at < 0 {
+			return nil, fmt.Errorf("the answer of the machine about %q has no exit code", words[1])
+		}
+		code, err := strconv.Atoi(text[at+1:])
+		if err != nil {
+			return nil, fmt.Errorf("the answer of the machine about %q has no exit code", words[1])
+		}
+		if _, twice := answers[words[1]]; twice {
+			return nil, fmt.Errorf("the machine answered twice about %q", words[1])
+		}
+		answers[words[1]] = Answer{Code: code, Text: text[:at]}
+	}
+	if !ended {
+		return nil, errors.New("the answer of the machine has no end")
+	}
+	for _, f := range fragments {
+		if _, ok := answers[f.Name]; !ok {
+			return nil, fmt.Errorf("the machine did not answer about %q", f.Name)
+		}
+	}
+	return answers, nil
+}
+
+// Rows takes an answer apart: one row a line, fields between tabs. A field that begins
+// with "=" is base64, as the function row of a script writes it, and is decoded.
+func Rows(text string) ([][]string, error) {
+	var rows [][]string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			continue
+		}
+		fields := strings.Split(line, "\t")
+		for i, f := range fields {
+			if encoded, ok := strings.CutPrefix(f, "="); ok {
+				raw, err := base64.StdEncoding.DecodeString(encoded)
+				if err != nil {
+					return nil, fmt.Errorf("row %q: %w", fields[0], err)
+				}
+				fields[i] = string(raw)
+			}
+		}
+		rows = append(rows, fields)
+	}
+	return rows, nil
+}

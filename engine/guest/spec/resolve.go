@@ -1,0 +1,253 @@
+package spec
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// defaultPosture is that of a spec which names none, where the site has it.
+const defaultPosture = "dev"
+
+// Resolve gives the spec of a node, and what is wrong with it. A node without a spec has
+// an empty one: what an earlier one put on it is withdrawn. It reads the site only, and
+// the same site gives the same spec.
+func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
+	declared := site.Specs[node.Spec]
+	if declared == nil {
+		return Empty(node.Name), nil
+	}
+	r := resolver{site: site, declared: declared, out: &Spec{Node: node.Name, Name: declared.Name, Sensitive: slices.Clone(declared.Sensitive)}}
+	for _, name := range declared.Missing {
+		r.errorf("secret %s is not known here", "the spec %s needs its value: name the file of secrets with --secrets", name, declared.Name)
+	}
+	r.identity(node)
+	r.posture()
+	r.access()
+	r.config()
+	r.platform()
+	r.out.complete()
+	return r.out, r.found
+}
+
+type resolver struct {
+	site     *model.Site
+	declared *model.Spec
+	level    *model.Posture // nil: the site has none for this spec
+	out      *Spec
+	found    diag.List
+	extra    []string // packages that other settings need
+}
+
+// errorf adds a finding: the first argument belongs to the summary, the others to the detail.
+func (r *resolver) errorf(summary, detail string, what any, args ...any) {
+	r.found = append(r.found, diag.Errorf(r.declared.At, fmt.Sprintf(summary, what), detail, args...))
+}
+
+func (r *resolver) identity(node *model.Node) {
+	r.out.Identity = &Identity{Hostname: node.Name, Domain: r.site.Domain}
+	if i := r.declared.Identity; i != nil {
+		r.out.Identity.Hostname = cmp.Or(i.Hostname, node.Name)
+		r.out.Identity.Domain = cmp.Or(i.Domain, r.site.Domain)
+	}
+}
+
+func (r *resolver) posture() {
+	name := ""
+	if r.declared.Access != nil {
+		name = r.declared.Access.Posture
+	}
+	r.level = r.site.Postures[cmp.Or(name, defaultPosture)]
+	if r.level == nil {
+		return
+	}
+	r.out.Posture = &Posture{Name: r.level.Name}
+	if s := r.level.SSH; s != nil {
+		r.out.Posture.SSH = &SSH{
+			Port: strconv.Itoa(cmp.Or(s.Port, 22)), PermitRootLogin: cmp.Or(s.PermitRootLogin, "prohibit-password"),
+			PasswordAuthentication: cmp.Or(s.PasswordAuthentication, "no"),
+		}
+	}
+	if f := r.level.Fail2ban; f != nil && f.Enabled {
+		r.out.Posture.Fail2ban = &Fail2ban{}
+		// Debian 12 has no auth.log, so the jail reads the journal, for which fail2ban only suggests this package.
+		r.extra = append(r.extra, "fail2ban", "python3-systemd")
+	}
+}
+
+func (r *resolver) access() {
+	r.out.Access = &Access{}
+	if r.declared.Access == nil {
+		return
+	}
+	r.out.Access.FormerUsers = cmp.Or(r.declared.Access.FormerUsers, "lock")
+	for _, u := range r.declared.Access.Users {
+		user := User{Name: u.Name, Sudo: SudoNone, Groups: slices.Clone(u.Groups), Shell: cmp.Or(u.Shell, "/bin/bash"), Keys: r.keys(u)}
+		switch {
+		case u.Name == "root": // needs no rule, and must not get one that takes it away
+			user.Sudo, user.Shell = "", u.Shell
+		case u.Sudo:
+			user.Sudo = SudoPassword
+			if r.level != nil && r.level.Sudo != nil && r.level.Sudo.NoPasswd {
+				user.Sudo = SudoNoPasswd
+			}
+			r.extra = append(r.extra, "sudo")
+		}
+		r.out.Access.Users = append(r.out.Access.Users, user)
+	}
+}
+
+// keys are the key lines of a user: all of the site, or those that the user names.
+func (r *resolver) keys(u model.User) []string {
+	all := map[string]string{}
+	if r.site.Secrets != nil {
+		all = r.site.Secrets.Values["ssh_keys"]
+	}
+	var out []string
+	add := func(name, value string) {
+		for line := range strings.Lines(value) {
+			line = strings.TrimSpace(line)
+			switch {
+			case line == "" || strings.HasPrefix(line, "#"):
+			case KeyID(line) == "":
+				r.errorf("ssh key %q is not a public key", "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is", name)
+				return
+			default:
+				out = append(out, line)
+			}
+		}
+	}
+	if u.SSHKeys == nil {
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if !strings.Contains(all[name], "PRIVATE KEY-----") { // kept there for logging in to a host
+				add(name, all[name])
+			}
+		}
+	} else {
+		for _, name := range *u.SSHKeys {
+			if value, ok := all[name]; ok {
+				add(name, value)
+				continue
+			}
+			add("ssh_keys of user "+u.Name, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.CompactFunc(out, func(a, b string) bool { return KeyID(a) == KeyID(b) })
+}
+
+// packageName is what Debian allows (Debian Policy, 5.6.1), with an architecture.
+var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?$`)
+
+// unitName is what systemd allows (systemd.unit(5)), without a folder.
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.@\\-]+$`)
+
+func (r *resolver) platform() {
+	r.out.Platform = &Platform{Services: map[string]string{}}
+	packages := slices.Clone(r.site.Packages)
+	if r.level != nil {
+		packages = append(packages, r.level.Packages...)
+	}
+	if p := r.declared.Platform; p != nil {
+		packages = append(packages, p.Packages...)
+		if p.Services != nil {
+			r.services(p.Services)
+		}
+	}
+	if r.out.Posture != nil && r.out.Posture.Fail2ban != nil {
+		r.out.Platform.Services["fail2ban"] = Enabled
+	}
+	for _, name := range packages {
+		if !packageName.MatchString(name) {
+			r.errorf("%q is not the name of a package", "Debian's names have small letters, digits, plus, minus and dot; a version or release cannot be asked for here", name)
+		}
+	}
+	r.out.Platform.Packages = distinct(append(packages, r.extra...))
+}
+
+func (r *resolver) services(s *model.Services) {
+	for _, list := range []struct {
+		units []string
+		state string
+	}{{s.Enable, Enabled}, {s.Disable, Disabled}} {
+		for _, unit := range list.units {
+			unit = strings.TrimSuffix(unit, ".service")
+			if !unitName.MatchString(unit) {
+				r.errorf("%q is not the name of a systemd unit", "write it as systemctl shows it, such as nginx or nginx.service", unit)
+				continue
+			}
+			if was, ok := r.out.Platform.Services[unit]; ok && was != list.state {
+				r.errorf("service %q is both enabled and disabled", "keep it in one of the lists of spec %s", unit, r.declared.Name)
+			}
+			r.out.Platform.Services[unit] = list.state
+		}
+	}
+}
+
+// sysctlName is a path below /proc/sys, with dots or slashes.
+var sysctlName = regexp.MustCompile(`^[A-Za-z0-9_-]+([./][A-Za-z0-9_.@:-]+)+$`)
+
+func (r *resolver) config() {
+	r.out.Config = &Config{Timezone: r.site.Timezone}
+	c := r.declared.Config
+	if c == nil {
+		return
+	}
+	r.out.Config.Timezone, r.out.Config.Drift = cmp.Or(c.Timezone, r.site.Timezone), c.Drift
+	for _, name := range slices.Sorted(maps.Keys(c.Sysctl)) {
+		if !sysctlName.MatchString(name) || strings.Contains(name, "..") || strings.ContainsAny(c.Sysctl[name], "\n\x00") {
+			r.errorf("%q is not a kernel parameter", "write it as sysctl shows it, such as net.ipv4.ip_forward, with a value on one line", name)
+			continue
+		}
+		if r.out.Config.Sysctl == nil {
+			r.out.Config.Sysctl = map[string]string{}
+		}
+		r.out.Config.Sysctl[name] = strings.Join(strings.Fields(c.Sysctl[name]), " ")
+	}
+	for _, f := range c.Files {
+		owner, group, _ := strings.Cut(cmp.Or(f.Owner, "root"), ":")
+		file := File{
+			Path: f.Path, Content: f.Content, Mode: cmp.Or(f.Mode, "0644"), Owner: owner,
+			Group: cmp.Or(f.Group, group, owner), Restart: slices.Clone(f.Restart),
+		}
+		r.out.Config.Files = append(r.out.Config.Files, file)
+	}
+	for _, c := range c.Commands {
+		r.out.Config.Commands = append(r.out.Config.Commands, Command{Name: c.Name, Run: c.Run, Unless: c.Unless, Creates: c.Creates})
+	}
+	for _, p := range c.Repositories {
+		if p.Key != "" && !strings.HasPrefix(strings.TrimSpace(p.Key), "-----BEGIN PGP PUBLIC KEY BLOCK-----") {
+			r.errorf("the key of repository %q is not a public key", "apt reads an armored block, which begins with -----BEGIN PGP PUBLIC KEY BLOCK-----: convert another form by gpg --enarmor", p.Name)
+		}
+		r.out.Config.Repositories = append(r.out.Config.Repositories, Repository{
+			Name: p.Name, URL: p.URL, Suites: slices.Clone(p.Suites), Components: slices.Clone(p.Components), Key: p.Key,
+		})
+	}
+	if on := c.UnattendedUpgrades; on != nil {
+		r.out.Config.Files = append(r.out.Config.Files, upgradesFile(*on))
+		if *on {
+			r.extra = append(r.extra, "unattended-upgrades")
+		}
+	}
+	slices.SortFunc(r.out.Config.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+}
+
+// upgradesFile says whether apt upgrades by itself every day (apt.systemd.daily, which
+// reads these settings). It has the last word over 20auto-upgrades of the package.
+func upgradesFile(on bool) File {
+	day := "0"
+	if on {
+		day = "1"
+	}
+	return File{
+		Path: "/etc/apt/apt.conf.d/zz-homestak-gitops", Mode: "0644", Owner: "root", Group: "root",
+		Content: "// Written by homestak-gitops.\nAPT::Periodic::Update-Package-Lists \"" + day + "\";\nAPT::Periodic::Unattended-Upgrade \"" + day + "\";\n",
+	}
+}

@@ -1,0 +1,318 @@
+// Package spec is what one node should become inside, with nothing left to look up: the
+// resolved spec. It is the document that a parent serves and a node applies, and it is
+// what a machine is compared with. What is observed on a machine has the same type.
+package spec
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Version is that of the document.
+const Version = 1
+
+// Spec is the resolved spec of a node. The tags hcl, plan and cost are those of
+// model.Kind; the paths of attributes are those of the files where they have them.
+type Spec struct {
+	Version int    `json:"version"`
+	Node    string `json:"node"`
+	Name    string `json:"spec"` // of the spec that it was made from
+
+	Identity *Identity `json:"identity,omitempty" hcl:"identity,block"`
+	Access   *Access   `json:"access,omitempty" hcl:"access,block"`
+	Posture  *Posture  `json:"posture,omitempty" hcl:"posture,block"`
+	Platform *Platform `json:"platform,omitempty" hcl:"platform,block"`
+	Config   *Config   `json:"config,omitempty" hcl:"config,block"`
+
+	Sensitive []string `json:"sensitive,omitempty"` // paths of attributes made from secrets, sorted
+}
+
+// Identity is who the node is.
+type Identity struct {
+	Hostname string `json:"hostname,omitempty" hcl:"hostname,optional" doc:"Host name."`
+	Domain   string `json:"domain,omitempty"`
+	Hosts    string `json:"-" plan:"hosts" doc:"The line of /etc/hosts that names the node."`
+}
+
+// Access is who may enter.
+type Access struct {
+	Users       []User   `json:"users,omitempty" hcl:"user,block"`
+	FormerUsers string   `json:"former_users,omitempty"` // lock or remove
+	Groups      []string `json:"-" plan:"groups" doc:"Groups that were made for users and are needed no more."`
+	Sudoers     []string `json:"-" plan:"sudoers" doc:"Rules that somebody added to the file with the rules of the users."`
+}
+
+// What sudo means for a user.
+const (
+	SudoNone     = "none"     // may not become root
+	SudoPassword = "password" // with the password of the user
+	SudoNoPasswd = "nopasswd"
+)
+
+// User is a user of the node.
+type User struct {
+	Name   string   `json:"name" hcl:"name,label"`
+	Sudo   string   `json:"sudo" hcl:"sudo,optional" doc:"none, password or nopasswd."`
+	Keys   []string `json:"ssh_keys"`
+	Shown  []string `json:"-" plan:"ssh_keys" doc:"Keys that log in, by comment and fingerprint."`
+	Groups []string `json:"groups,omitempty" hcl:"groups,optional" doc:"Further groups."`
+	Shell  string   `json:"shell,omitempty" hcl:"shell,optional" doc:"Login shell."`
+	Locked bool     `json:"-" plan:"locked" doc:"The account has expired, so that nobody can log in."`
+}
+
+// Posture is the level of security, as far as it concerns the machine.
+type Posture struct {
+	Name     string    `json:"name,omitempty"`
+	SSH      *SSH      `json:"ssh,omitempty" hcl:"ssh,block"`
+	Fail2ban *Fail2ban `json:"fail2ban,omitempty" hcl:"fail2ban,block"`
+}
+
+// SSH is the SSH server of the node.
+type SSH struct {
+	Port                   string `json:"port" hcl:"port" cost:"hot" doc:"Ports that the server listens on, separated by commas."`
+	PermitRootLogin        string `json:"permit_root_login" hcl:"permit_root_login" cost:"hot" doc:"yes, no or prohibit-password."`
+	PasswordAuthentication string `json:"password_authentication" hcl:"password_authentication" cost:"hot" doc:"yes or no."`
+	Unconfirmed            bool   `json:"-" plan:"unconfirmed" doc:"The settings are in force, and the machine restores the old ones unless they are confirmed."`
+}
+
+// Fail2ban bans addresses that guess passwords.
+type Fail2ban struct {
+	Jail string `json:"-" plan:"jail" cost:"hot" doc:"State of the jail for sshd."`
+}
+
+// Platform is what is installed and runs.
+type Platform struct {
+	Packages []string          `json:"packages,omitempty" hcl:"packages,optional" doc:"Packages that are installed."`
+	Services map[string]string `json:"services,omitempty" hcl:"services,optional" doc:"systemd units: enabled (and running) or disabled (and stopped)."`
+}
+
+// States of a service.
+const (
+	Enabled  = "enabled"  // it runs, and starts with the machine
+	Disabled = "disabled" // neither
+)
+
+// Config is settings of the system.
+type Config struct {
+	Timezone string            `json:"timezone,omitempty" hcl:"timezone,optional" doc:"Time zone."`
+	Drift    string            `json:"drift,omitempty"`
+	Sysctl   map[string]string `json:"sysctl,omitempty" hcl:"sysctl,optional" doc:"Kernel parameters."`
+	Files    []File            `json:"files,omitempty" hcl:"file,block"`
+
+	Repositories []Repository `json:"repositories,omitempty" hcl:"repository,block"`
+	Commands     []Command    `json:"commands,omitempty" hcl:"command,block"`
+}
+
+// Repository is a repository that apt installs from.
+type Repository struct {
+	Name       string   `json:"name" hcl:"name,label"`
+	URL        string   `json:"url" hcl:"url" doc:"Where it is."`
+	Suites     []string `json:"suites" hcl:"suites" doc:"Suites, or folders that end in a slash."`
+	Components []string `json:"components,omitempty" hcl:"components,optional" doc:"Components."`
+	Key        string   `json:"key,omitempty" hcl:"key,optional" doc:"Public key that signs it, armored."`
+}
+
+// Command is a command to run.
+type Command struct {
+	Name    string `json:"name" hcl:"name,label"`
+	Run     string `json:"run" hcl:"run" doc:"Shell script that root runs."`
+	Unless  string `json:"unless,omitempty"`
+	Creates string `json:"creates,omitempty"`
+}
+
+// File is a file to write.
+type File struct {
+	Path    string   `json:"path" hcl:"path,label"`
+	Content string   `json:"content" hcl:"content" doc:"The whole content."`
+	Mode    string   `json:"mode" hcl:"mode" doc:"Permissions in octal, four digits."`
+	Owner   string   `json:"owner" hcl:"owner" doc:"User that owns it."`
+	Group   string   `json:"group" hcl:"group" doc:"Group that owns it."`
+	Restart []string `json:"restart,omitempty" hcl:"restart,optional" cost:"hot" doc:"Units that are restarted when it changes."`
+}
+
+// Read takes a document, and completes what does not stand in it.
+func Read(document []byte) (*Spec, error) {
+	var s Spec
+	if err := json.Unmarshal(document, &s); err != nil {
+		return nil, fmt.Errorf("reading the spec: %w", err)
+	}
+	if s.Version != Version {
+		return nil, fmt.Errorf("the spec has version %d, this program reads %d", s.Version, Version)
+	}
+	s.complete()
+	return &s, nil
+}
+
+// complete makes every block be there, in a form that can be compared.
+func (s *Spec) complete() {
+	s.Version = Version
+	if s.Identity == nil {
+		s.Identity = &Identity{}
+	}
+	if s.Identity.Hostname != "" {
+		s.Identity.Hosts = s.Identity.HostsLine()
+	}
+	if s.Access == nil {
+		s.Access = &Access{}
+	}
+	if s.Posture == nil {
+		s.Posture = &Posture{}
+	}
+	if s.Platform == nil {
+		s.Platform = &Platform{}
+	}
+	if s.Config == nil {
+		s.Config = &Config{}
+	}
+	if s.Posture.Fail2ban != nil {
+		s.Posture.Fail2ban.Jail = "on"
+	}
+	slices.Sort(s.Platform.Packages)
+	for i := range s.Access.Users {
+		u := &s.Access.Users[i]
+		u.Groups = distinct(u.Groups)
+		slices.Sort(u.Groups)
+		u.Shown = ShowKeys(u.Keys)
+	}
+	for i := range s.Config.Files {
+		f := &s.Config.Files[i]
+		f.Mode = FourDigits(f.Mode)
+		f.Restart = distinct(f.Restart)
+	}
+}
+
+// Empty is a spec that asks nothing: compared with it, a machine has what is to be withdrawn.
+func Empty(node string) *Spec {
+	s := &Spec{Node: node}
+	s.complete()
+	return s
+}
+
+// User finds a user; nil if the spec has none of that name.
+func (s *Spec) User(name string) *User {
+	for i := range s.Access.Users {
+		if s.Access.Users[i].Name == name {
+			return &s.Access.Users[i]
+		}
+	}
+	return nil
+}
+
+// File finds a file; nil if the spec has none at that path.
+func (s *Spec) File(path string) *File {
+	for i := range s.Config.Files {
+		if s.Config.Files[i].Path == path {
+			return &s.Config.Files[i]
+		}
+	}
+	return nil
+}
+
+// Repository finds a repository; nil if the spec has none of that name.
+func (s *Spec) Repository(name string) *Repository {
+	for i := range s.Config.Repositories {
+		if s.Config.Repositories[i].Name == name {
+			return &s.Config.Repositories[i]
+		}
+	}
+	return nil
+}
+
+// Command finds a command; nil if the spec has none of that name.
+func (s *Spec) Command(name string) *Command {
+	for i := range s.Config.Commands {
+		if s.Config.Commands[i].Name == name {
+			return &s.Config.Commands[i]
+		}
+	}
+	return nil
+}
+
+// IsSensitive reports whether an attribute or a part of it was made from a secret.
+func (s *Spec) IsSensitive(path string) bool {
+	return slices.ContainsFunc(s.Sensitive, func(p string) bool {
+		return p == path || strings.HasPrefix(path, p+".") || strings.HasPrefix(p, path+".")
+	})
+}
+
+// FQDN is the full name of the node.
+func (i *Identity) FQDN() string {
+	if i.Domain == "" {
+		return i.Hostname
+	}
+	return i.Hostname + "." + i.Domain
+}
+
+// HostsLine is the line of /etc/hosts for a node, as Debian's installer writes it
+// (Debian Reference, 5.1.1): the full name first.
+func (i *Identity) HostsLine() string {
+	names := i.Hostname
+	if i.Domain != "" {
+		names = i.FQDN() + " " + i.Hostname
+	}
+	return "127.0.1.1 " + names
+}
+
+// FourDigits writes a mode in octal as four digits.
+func FourDigits(mode string) string {
+	n, err := strconv.ParseUint(mode, 8, 16)
+	if err != nil {
+		return mode
+	}
+	return fmt.Sprintf("%04o", n)
+}
+
+// ShowKeys names keys in a form that people recognise: "ops@laptop SHA256:2vI5…", as
+// ssh-keygen -l does.
+func ShowKeys(lines []string) []string {
+	out := []string{}
+	for _, l := range lines {
+		out = append(out, ShowKey(l))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// ShowKey names one key.
+func ShowKey(line string) string {
+	id := KeyID(line)
+	raw, err := base64.StdEncoding.DecodeString(id)
+	if id == "" || err != nil {
+		return line
+	}
+	sum := sha256.Sum256(raw)
+	_, comment, _ := strings.Cut(line, id)
+	return strings.TrimSpace(strings.TrimSpace(comment) + " SHA256:" + base64.RawStdEncoding.EncodeToString(sum[:])[:12])
+}
+
+// KeyID is what makes a line of authorized_keys the key that it is: the base64 of the
+// key. Options stand before it, and a comment behind it (sshd(8)). "" if the line holds none.
+func KeyID(line string) string {
+	if strings.HasPrefix(strings.TrimSpace(line), "#") {
+		return ""
+	}
+	fields := strings.Fields(line)
+	for i := range max(len(fields)-1, 0) {
+		// RFC 4253, section 6.6: the blob begins with the name of its type.
+		blob, err := base64.StdEncoding.DecodeString(fields[i+1])
+		if err == nil && len(blob) > 4+len(fields[i]) && string(blob[4:4+len(fields[i])]) == fields[i] {
+			return fields[i+1]
+		}
+	}
+	return ""
+}
+
+func distinct(list []string) []string {
+	var out []string
+	for _, s := range list {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -1,0 +1,140 @@
+package spec_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+const (
+	keyA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA a@laptop"
+	keyB = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB b@laptop"
+)
+
+func site(s *model.Spec) *model.Site {
+	s.Name = "base"
+	return &model.Site{
+		Domain: "home.example", Timezone: "Europe/Berlin", Packages: []string{"vim", "curl"},
+		Postures: map[string]*model.Posture{
+			"dev": {Name: "dev", Packages: []string{"strace", "curl"}, SSH: &model.SSHD{Port: 22, PermitRootLogin: "yes", PasswordAuthentication: "yes"}, Sudo: &model.Sudo{NoPasswd: true}},
+			"prod": {
+				Name: "prod", SSH: &model.SSHD{Port: 2222, PermitRootLogin: "no", PasswordAuthentication: "no"},
+				Sudo: &model.Sudo{}, Fail2ban: &model.Fail2ban{Enabled: true},
+			},
+		},
+		Specs:   map[string]*model.Spec{"base": s},
+		Secrets: &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"a": keyA, "b": keyB, "host": "-----BEGIN OPENSSH PRIVATE KEY-----\n"}}},
+	}
+}
+
+func node() *model.Node { return &model.Node{Name: "edge", Spec: "base"} }
+
+func TestResolve(t *testing.T) {
+	one, none := []string{"b"}, []string{}
+	upgrades := true
+	s, found := spec.Resolve(site(&model.Spec{
+		Access: &model.Access{Users: []model.User{
+			{Name: "all", Sudo: true}, {Name: "one", SSHKeys: &one, Groups: []string{"video", "audio", "video"}, Shell: "/bin/sh"}, {Name: "none", SSHKeys: &none}, {Name: "root", SSHKeys: &one, Sudo: true},
+		}},
+		Platform: &model.Platform{Packages: []string{"htop", "vim"}, Services: &model.Services{Enable: []string{"nginx.service", "x.timer"}, Disable: []string{"rpcbind"}}},
+		Config: &model.Config{
+			Sysctl:             map[string]string{"net.ipv4.tcp_rmem": " 4096\t87380 1 "},
+			Files:              []model.File{{Path: "/etc/b", Content: "x", Mode: "600", Owner: "ann:video"}, {Path: "/etc/a", Owner: "ann", Restart: []string{"nginx", "nginx"}}},
+			UnattendedUpgrades: &upgrades, Commands: []model.Command{{Name: "c", Run: "true"}},
+			Repositories: []model.Repository{{Name: "r", URL: "https://example.org", Suites: []string{"./"}}},
+		},
+		Sensitive: []string{"config.file./etc/b.content"},
+	}), node())
+	require.Empty(t, found)
+	require.Equal(t, []string{"curl", "htop", "strace", "sudo", "unattended-upgrades", "vim"}, s.Platform.Packages)
+	require.Equal(t, map[string]string{"nginx": "enabled", "x.timer": "enabled", "rpcbind": "disabled"}, s.Platform.Services)
+	require.Equal(t, "127.0.1.1 edge.home.example edge", s.Identity.Hosts)
+	require.Equal(t, "Europe/Berlin", s.Config.Timezone)
+	require.Equal(t, map[string]string{"net.ipv4.tcp_rmem": "4096 87380 1"}, s.Config.Sysctl)
+	require.Equal(t, "nopasswd", s.User("all").Sudo)
+	require.Equal(t, []string{keyA, keyB}, s.User("all").Keys, "without ssh_keys every key of the site, and no private one")
+	require.Equal(t, []string{keyB}, s.User("one").Keys)
+	require.Equal(t, []string{"audio", "video"}, s.User("one").Groups)
+	require.Equal(t, "none", s.User("one").Sudo)
+	require.Empty(t, s.User("none").Keys)
+	require.Empty(t, s.User("root").Sudo, "root needs no rule")
+	require.Equal(t, "0600 ann video", s.File("/etc/b").Mode+" "+s.File("/etc/b").Owner+" "+s.File("/etc/b").Group)
+	require.Equal(t, "0644 ann ann", s.File("/etc/a").Mode+" "+s.File("/etc/a").Owner+" "+s.File("/etc/a").Group)
+	require.Contains(t, s.File("/etc/apt/apt.conf.d/zz-homestak-gitops").Content, `Unattended-Upgrade "1"`)
+	require.NotNil(t, s.Command("c"))
+	require.NotNil(t, s.Repository("r"))
+	require.True(t, s.IsSensitive("config.file./etc/b.content"))
+	require.False(t, s.IsSensitive("config.file./etc/b.mode"))
+
+	// What a parent serves is what a push applies.
+	document, err := json.Marshal(s)
+	require.NoError(t, err)
+	served, err := spec.Read(document)
+	require.NoError(t, err)
+	require.Equal(t, s, served)
+}
+
+func TestAPostureIsExpandedInFull(t *testing.T) {
+	s, found := spec.Resolve(site(&model.Spec{
+		Identity: &model.Identity{Hostname: "web", Domain: "example.org"},
+		Access:   &model.Access{Posture: "prod", FormerUsers: "remove", Users: []model.User{{Name: "ann", Sudo: true}}},
+	}), node())
+	require.Empty(t, found)
+	require.Equal(t, "web.example.org", s.Identity.FQDN())
+	require.Equal(t, &spec.SSH{Port: "2222", PermitRootLogin: "no", PasswordAuthentication: "no"}, s.Posture.SSH)
+	require.NotNil(t, s.Posture.Fail2ban)
+	require.Equal(t, "enabled", s.Platform.Services["fail2ban"])
+	require.Equal(t, []string{"curl", "fail2ban", "python3-systemd", "sudo", "vim"}, s.Platform.Packages)
+	require.Equal(t, "password", s.User("ann").Sudo)
+	require.Equal(t, "remove", s.Access.FormerUsers)
+}
+
+func TestANodeWithoutSpecAsksNothing(t *testing.T) {
+	s, found := spec.Resolve(site(&model.Spec{}), &model.Node{Name: "edge"})
+	require.Empty(t, found)
+	require.Equal(t, spec.Empty("edge"), s)
+	require.Empty(t, s.Config.Timezone)
+}
+
+func TestResolveReportsEverything(t *testing.T) {
+	unknown := []string{"c"}
+	s := site(&model.Spec{
+		Missing: []string{"ssh_keys.d"},
+		Access:  &model.Access{Users: []model.User{{Name: "ann", SSHKeys: &unknown}}},
+		Platform: &model.Platform{
+			Packages: []string{"nginx=1.2", "-y"}, Services: &model.Services{Enable: []string{"nginx", "../x"}, Disable: []string{"nginx.service"}},
+		},
+		Config: &model.Config{Sysctl: map[string]string{"../../etc/passwd": "x", "net.ipv4.ip_forward": "1\n2"}, Repositories: []model.Repository{{Name: "r", Key: "binary"}}},
+	})
+	_, found := spec.Resolve(s, node())
+	var got []string
+	for _, f := range found {
+		got = append(got, f.Summary)
+		require.NotEmpty(t, f.Detail)
+	}
+	require.Equal(t, []string{
+		"secret ssh_keys.d is not known here", `ssh key "ssh_keys of user ann" is not a public key`,
+		`"../../etc/passwd" is not a kernel parameter`, `"net.ipv4.ip_forward" is not a kernel parameter`,
+		`the key of repository "r" is not a public key`, `"../x" is not the name of a systemd unit`,
+		`service "nginx" is both enabled and disabled`, `"nginx=1.2" is not the name of a package`, `"-y" is not the name of a package`,
+	}, got)
+}
+
+func TestADocumentOfAnotherVersionIsRefused(t *testing.T) {
+	_, err := spec.Read([]byte(`{"version": 2}`))
+	require.ErrorContains(t, err, "version 2")
+	_, err = spec.Read([]byte(`{`))
+	require.Error(t, err)
+}
+
+func TestKeys(t *testing.T) {
+	require.Equal(t, "a@laptop SHA256:kmYcvdi2GkPe", spec.ShowKey(keyA))
+	require.Equal(t, spec.KeyID(keyA), spec.KeyID(`no-pty,command="echo hi" `+keyA))
+	for _, line := range []string{"", "# " + keyA, "ssh-ed25519", "ssh-rsa " + spec.KeyID(keyA), "ssh-ed25519 not-base64 x"} {
+		require.Empty(t, spec.KeyID(line), line)
+	}
+}
