@@ -1,0 +1,191 @@
+// Package aspect holds what a spec asks inside a machine, one file for each aspect:
+// packages, services, users, … An aspect owns some attributes of spec.Spec. It says how
+// they are read from a machine, and by which steps the machine gets them.
+//
+// Read in this order: Of (what an aspect is made of), All (the table of contents), then
+// sysctl.go, the shortest one. Package converge runs them.
+package aspect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// Query is what an aspect is asked about: what is wanted, and what we put there before.
+type Query struct {
+	Want   *spec.Spec
+	Record *record.Record
+	OS     OS
+}
+
+// OS is what the machine runs.
+type OS struct {
+	ID      string // debian or ubuntu
+	Version string // 12, 24.04
+	Name    string // for people
+}
+
+// Stage orders the steps of all aspects. What others need comes first; what is withdrawn
+// goes last, so that nobody is without access in between, except services: two of them
+// may want the same port.
+type Stage int
+
+// The stages, in their order.
+const (
+	StageIdentity Stage = iota
+	StageSources
+	StageStop // services that shall not run any more
+	StagePackages
+	StageTimezone
+	StageUsers
+	StageKeys
+	StageSudo
+	StageFiles
+	StageSysctl
+	StageJail
+	StageStart // services
+	StageSSHD
+	StageCommands
+	StageWithdrawSudo
+	StageWithdrawKeys
+	StageWithdrawUsers
+	StageWithdrawGroups
+	StageWithdrawFiles
+	StageWithdrawPackages
+	StageWithdrawSources
+)
+
+// Step is one thing to do to a machine. It may run again after it was cut off anywhere.
+type Step struct {
+	Aspect string
+	Stage  Stage
+	Text   string // what it does, as a person would order it: "install htop"
+
+	// Ask is a script that changes nothing, but what apt keeps as a cache; its answer
+	// completes the step by Learn. Most steps know all they need.
+	Ask   string
+	Learn func(answer string, s *Step)
+
+	Keep   []record.Entry // recorded before the script runs
+	Script string         // POSIX shell with set -e and the functions of package shell
+	After  []record.Entry // recorded when it is done, in place of the entries of the same name
+	// Done completes After and Drop by what the script printed. Most steps know it before.
+	Done func(out string, s *Step)
+	Drop []record.Key // recorded no more when it is done
+
+	// Restore undoes the script where it would lock us out: the machine runs it by itself
+	// unless the new state is confirmed from outside in time. Empty: nothing can lock us out.
+	Restore string
+}
+
+// Of is what an aspect is made of; F is what its probe finds on a machine, a plain value.
+type Of[F any] struct {
+	Name  string   // letters only
+	Doc   string   // one sentence for people
+	Paths []string // attributes of spec.Spec that are its own, with all below them
+
+	// Probe is a POSIX shell fragment that reads and changes nothing. It asks about what is
+	// wanted and what is recorded.
+	Probe func(q *Query) string
+	// Parse reads the answer.
+	Parse func(q *Query, rows [][]string) (F, error)
+	// Fill writes into have what the machine has of what is wanted or recorded. What it
+	// has beside that is no business of ours and stays out.
+	Fill func(q *Query, found F, have *spec.Spec)
+	// Unmanaged lists what somebody else put there and people should know of. May be nil.
+	Unmanaged func(q *Query, found F) []string
+	// Steps makes the machine what is wanted. It is called only if something differs.
+	Steps func(q *Query, found F) []Step
+}
+
+// Aspect is an aspect whatever it finds.
+type Aspect struct {
+	Name, Doc string
+	Paths     []string
+	Probe     func(q *Query) string
+	// Read fills have by the answer to the probe.
+	Read func(q *Query, answer shell.Answer, have *spec.Spec) (Reading, error)
+}
+
+// Reading is what follows from one answer.
+type Reading struct {
+	Unmanaged []string
+	Steps     func() []Step
+}
+
+// Aspect is the same without its type.
+func (a Of[F]) Aspect() Aspect {
+	return Aspect{Name: a.Name, Doc: a.Doc, Paths: a.Paths, Probe: a.Probe, Read: func(q *Query, answer shell.Answer, have *spec.Spec) (Reading, error) {
+		if answer.Code != 0 {
+			return Reading{}, fmt.Errorf("the probe ended with exit code %d", answer.Code)
+		}
+		rows, err := shell.Rows(answer.Text)
+		if err != nil {
+			return Reading{}, err
+		}
+		for i := range rows {
+			for len(rows[i]) < 2 { // so that parsers need not check it
+				rows[i] = append(rows[i], "")
+			}
+		}
+		found, err := a.Parse(q, rows)
+		if err != nil {
+			return Reading{}, err
+		}
+		a.Fill(q, found, have)
+		r := Reading{Steps: func() []Step {
+			steps := a.Steps(q, found)
+			for i := range steps {
+				steps[i].Aspect = a.Name
+			}
+			return steps
+		}}
+		if a.Unmanaged != nil {
+			r.Unmanaged = a.Unmanaged(q, found)
+		}
+		return r, nil
+	}}
+}
+
+// All is the table of contents, in the order of the probe.
+func All() []Aspect {
+	return []Aspect{
+		hostname.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
+		files.Aspect(), sysctl.Aspect(), services.Aspect(), sshd.Aspect(), fail2ban.Aspect(), commands.Aspect(),
+	}
+}
+
+// Owns reports whether an attribute belongs to the aspect.
+func (a Aspect) Owns(path string) bool {
+	return slices.ContainsFunc(a.Paths, func(p string) bool {
+		if prefix, last, ok := strings.Cut(p, ".*."); ok {
+			rest, below := strings.CutPrefix(path, prefix+".")
+			return below && strings.HasSuffix(rest, "."+last)
+		}
+		return path == p || strings.HasPrefix(path, p+".")
+	})
+}
+
+// items lists what is wanted and what is recorded, each once, sorted.
+func items(q *Query, aspect string, wanted []string) []string {
+	all := slices.Concat(wanted, q.Record.Items(aspect))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// script joins commands, one a line.
+func script(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
+
+// list writes names for a sentence, and not too many of them.
+func list(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}

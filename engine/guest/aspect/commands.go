@@ -1,0 +1,105 @@
+package aspect
+
+import (
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// commands is what a site says by a script since nothing else can say it. What it does is
+// not known here: it is run, and it is never taken back.
+var commands = Of[map[string]bool]{
+	Name: "commands", Doc: "Commands that are run.",
+	Paths: []string{"config.command"},
+	Probe: func(q *Query) string {
+		lines := []string{":"}
+		for _, c := range q.Want.Config.Commands {
+			if test := holds(c); test != "" {
+				lines = append(lines, "if "+test+"; then echo "+shell.Quote(c.Name)+"; fi")
+			}
+		}
+		return script(lines...)
+	},
+	Parse: func(q *Query, rows [][]string) (map[string]bool, error) {
+		done := map[string]bool{}
+		for _, r := range rows {
+			done[r[0]] = true
+		}
+		for _, c := range q.Want.Config.Commands {
+			if e := q.Record.Get("commands", c.Name); holds(c) == "" && e != nil && e.Put["sha256"] == record.Sum(c.Run) {
+				done[c.Name] = true
+			}
+		}
+		return done, nil
+	},
+	Fill: func(q *Query, done map[string]bool, have *spec.Spec) {
+		for _, name := range items(q, "commands", commandNames(q.Want)) {
+			switch c := q.Want.Command(name); {
+			case c == nil:
+				have.Config.Commands = append(have.Config.Commands, spec.Command{Name: name, Run: "(was run)"})
+			case done[name]:
+				have.Config.Commands = append(have.Config.Commands, *c)
+			}
+		}
+	},
+	Steps: func(q *Query, done map[string]bool) []Step {
+		var steps []Step
+		for _, c := range q.Want.Config.Commands { // in the order of the files
+			if !done[c.Name] {
+				steps = append(steps, runCommand(c))
+			}
+		}
+		for _, name := range q.Record.Items("commands") {
+			if q.Want.Command(name) == nil {
+				steps = append(steps, Step{
+					Stage: StageCommands, Text: "forget command " + name + ", what it did stays",
+					Drop: []record.Key{{Aspect: "commands", Item: name}}, Script: ":\n",
+				})
+			}
+		}
+		return steps
+	},
+}
+
+func commandNames(s *spec.Spec) []string {
+	var out []string
+	for _, c := range s.Config.Commands {
+		out = append(out, c.Name)
+	}
+	return out
+}
+
+// holds is a test that succeeds where the command need not run; "" if only the record
+// knows that. Scripts of a site come on standard input, since they may hold secrets.
+func holds(c spec.Command) string {
+	test := ""
+	if c.Creates != "" {
+		test = "[ -e " + shell.Quote(c.Creates) + " ]"
+	}
+	if c.Unless != "" {
+		unless := shell.Data(c.Unless) + " | timeout 60 sh -s >/dev/null 2>&1"
+		if test != "" {
+			return "{ " + test + " || " + unless + "; }"
+		}
+		test = unless
+	}
+	return test
+}
+
+// runCommand runs one command. Whether it ran is recorded when it has: one that was cut off
+// runs again.
+func runCommand(c spec.Command) Step {
+	e := record.Entry{Aspect: "commands", Item: c.Name, Identity: "name"}
+	after := e
+	after.Put = map[string]string{"sha256": record.Sum(c.Run)}
+	lines := []string{
+		"_said=$({ " + shell.Data(c.Run) + " | sh -s; } 2>&1) && _code=0 || _code=$?",
+		fmt.Sprintf(`if [ "$_code" -ne 0 ]; then printf '%%s\n' "$_said" | tail -n 10 >&2; die %s"$_code"; fi`, shell.Quote("command "+c.Name+" ended with exit code ")),
+	}
+	if test := holds(c); test != "" {
+		lines = append(lines, "if ! "+test+"; then die "+shell.Quote("command "+c.Name+" succeeded, and what creates or unless ask for still does not hold")+"; fi")
+	}
+	return Step{Stage: StageCommands, Text: "run command " + c.Name, Keep: []record.Entry{e}, After: []record.Entry{after}, Script: script(lines...)}
+}

@@ -1,0 +1,221 @@
+package aspect
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// mostShown is up to which size the present content of a file is read, so that a plan can
+// compare it; of a larger one it shows the checksum.
+const mostShown = "16384"
+
+// files is files with a given content. One that was there before us is kept aside, and is
+// put back when the spec drops the file.
+var files = Of[map[string]file]{
+	Name: "files", Doc: "Files with a given content.",
+	Paths: []string{"config.file"},
+	Probe: func(q *Query) string {
+		lines := []string{
+			"_file() {", `  if [ -L "$1" ]; then echo link | row odd "$1"; return 0; fi`, `  if [ -e "$1" ] && [ ! -f "$1" ]; then echo "no plain file" | row odd "$1"; return 0; fi`,
+			`  [ -f "$1" ] || return 0`, `  stat -c '%a %U %G' -- "$1" | row stat "$1"`, `  _sum=$(sum "$1")`, `  printf %s "$_sum" | row sum "$1"`,
+			`  if [ -n "$2" ] && [ "$_sum" != "$2" ] && [ "$(stat -c %s -- "$1")" -le ` + mostShown + ` ]; then row content "$1" <"$1"; fi`, "}",
+		}
+		for _, name := range items(q, "files", filePaths(q.Want)) {
+			sum := ""
+			if f := q.Want.File(name); f != nil && !secretFile(q, name) {
+				sum = fileSum(f.Content)
+			}
+			lines = append(lines, "_file "+shell.Words([]string{name, sum}))
+		}
+		return script(lines...)
+	},
+	Parse: func(_ *Query, rows [][]string) (map[string]file, error) {
+		found := map[string]file{}
+		for _, r := range rows {
+			if len(r) != 3 {
+				continue
+			}
+			f := found[r[1]]
+			switch r[0] {
+			case "odd":
+				f.odd = strings.TrimSpace(r[2])
+			case "sum":
+				f.sum = r[2]
+			case "content":
+				f.content, f.read = r[2], true
+			case "stat":
+				if words := strings.Fields(r[2]); len(words) == 3 {
+					f.mode, f.owner, f.group = spec.FourDigits(words[0]), words[1], words[2]
+				}
+			}
+			found[r[1]] = f
+		}
+		return found, nil
+	},
+	Fill: func(q *Query, found map[string]file, have *spec.Spec) {
+		for _, name := range items(q, "files", filePaths(q.Want)) {
+			f, there := found[name]
+			want, e := q.Want.File(name), q.Record.Get("files", name)
+			if !there && (want != nil || e.Found == nil) {
+				continue
+			}
+			got := spec.File{Path: name, Mode: f.mode, Owner: f.owner, Group: f.group, Content: f.shown()}
+			if want != nil {
+				if f.sum == fileSum(want.Content) {
+					got.Content = want.Content
+				}
+				got.Restart = slices.Clone(want.Restart)
+				if secretFile(q, name) && got.Content != want.Content {
+					got.Content = model.Sensitive
+				}
+				if e != nil && e.Put["restart"] != "" {
+					got.Restart = nil // it was written, and the units were not restarted yet
+				}
+			}
+			have.Config.Files = append(have.Config.Files, got)
+		}
+	},
+	Steps: func(q *Query, found map[string]file) []Step {
+		var steps []Step
+		for _, name := range items(q, "files", filePaths(q.Want)) {
+			want, e := q.Want.File(name), q.Record.Get("files", name)
+			f, there := found[name]
+			switch {
+			case want == nil:
+				steps = append(steps, withdrawFile(e, f))
+			case !there || f.differs(want) || e != nil && e.Put["restart"] != "":
+				steps = append(steps, writeFile(want, e, f, there, secretFile(q, name)))
+			}
+		}
+		return steps
+	},
+}
+
+type file struct {
+	mode, owner, group string
+	sum                string
+	content            string
+	read               bool   // content is that of the file
+	odd                string // what it is, if no plain file
+}
+
+func (f file) shown() string {
+	switch {
+	case f.odd != "":
+		return "(" + f.odd + ")"
+	case f.read:
+		return f.content
+	default:
+		return "sha256:" + f.sum
+	}
+}
+
+// secretFile reports whether the content is made from a secret, now or when it was written.
+func secretFile(q *Query, name string) bool {
+	e := q.Record.Get("files", name)
+	return q.Want.IsSensitive("config.file."+name+".content") || e != nil && e.Put["sensitive"] != ""
+}
+
+func (f file) differs(want *spec.File) bool {
+	return f.sum != fileSum(want.Content) || f.mode != want.Mode || f.owner != want.Owner || f.group != want.Group
+}
+
+func filePaths(s *spec.Spec) []string {
+	var out []string
+	for _, f := range s.Config.Files {
+		out = append(out, f.Path)
+	}
+	return out
+}
+
+func fileSum(content string) string {
+	if content == "" {
+		return emptySum
+	}
+	return record.Sum(content)
+}
+
+// asideFolder keeps what was found where we put a file. Only root may read it.
+const asideFolder = record.Folder + "/found"
+
+func aside(name string) string { return asideFolder + "/" + record.Sum(name) }
+
+// writeFile is done when the units that use the file have restarted: the record says that
+// they wait for it before the file changes.
+func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Step {
+	s := Step{Stage: StageFiles, Text: "write " + want.Path}
+	entry := record.Entry{Aspect: "files", Item: want.Path, Identity: "path"}
+	var lines []string
+	switch {
+	case e != nil:
+		entry.Found = e.Found
+	case there && f.odd == "":
+		entry.Found = map[string]string{"mode": f.mode, "owner": f.owner, "group": f.group, "sha256": f.sum}
+	}
+	if entry.Found != nil { // also if an earlier run was cut off before it kept it
+		lines = append(lines, "[ -d "+asideFolder+" ] || mkdir -m 0700 "+asideFolder,
+			"if [ ! -f "+aside(want.Path)+" ] && [ -f "+shell.Quote(want.Path)+" ] && [ \"$(sum "+shell.Quote(want.Path)+")\" = "+shell.Quote(entry.Found["sha256"])+" ]; then put "+aside(want.Path)+" 0600 root root <"+shell.Quote(want.Path)+"; fi")
+	}
+	after := entry
+	after.Put = map[string]string{}
+	if secret {
+		after.Put["sensitive"] = "true"
+	}
+	if len(want.Restart) > 0 {
+		entry.Put = maps.Clone(after.Put)
+		entry.Put["restart"] = strings.Join(want.Restart, " ")
+	}
+	s.Keep, s.After = []record.Entry{entry}, []record.Entry{after}
+	lines = append(lines,
+		"id -u -- "+shell.Quote(want.Owner)+" >/dev/null 2>&1 || die "+shell.Quote(want.Path+": this machine has no user "+want.Owner),
+		"getent group "+shell.Quote(want.Group)+" >/dev/null || die "+shell.Quote(want.Path+": this machine has no group "+want.Group),
+		"mkdir -p -- "+shell.Quote(folder(want.Path)), shell.Put(want.Path, want.Content, want.Mode, want.Owner, want.Group))
+	for _, u := range want.Restart {
+		s.Text += ", restart " + u
+		lines = append(lines, restartUnit(u))
+	}
+	s.Script = failedUnit + script(lines...)
+	return s
+}
+
+// restartUnit restarts a unit that runs; one that does not reads the file when it starts.
+func restartUnit(name string) string {
+	u := shell.Quote(unitFile(name))
+	return "systemctl try-restart -- " + u + " || unit_failed " + u
+}
+
+// withdrawFile puts back what was found, or removes the file.
+func withdrawFile(e *record.Entry, f file) Step {
+	name := shell.Quote(e.Item)
+	s := Step{Stage: StageWithdrawFiles, Text: "remove " + e.Item, Drop: []record.Key{e.Key()}}
+	switch {
+	case f.odd != "":
+		s.Text, s.Script = "leave "+e.Item+" as it is: "+f.odd, ":\n"
+	case e.Found == nil:
+		s.Script = script("if [ -e " + name + " ]; then drop " + name + "; fi")
+	default:
+		s.Text = "put back what was at " + e.Item
+		s.Script = script(
+			"if [ -f "+aside(e.Item)+" ]; then",
+			"  put "+name+" "+shell.Words([]string{e.Found["mode"], e.Found["owner"], e.Found["group"]})+" <"+aside(e.Item),
+			"  rm -f "+aside(e.Item),
+			"elif [ \"$(sum "+name+")\" != "+shell.Quote(e.Found["sha256"])+" ]; then", // an earlier run was cut off behind it
+			"  die "+shell.Quote("what was at "+e.Item+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+record.File),
+			"fi")
+	}
+	return s
+}
+
+// folder is the folder that a file is in.
+func folder(name string) string {
+	if i := strings.LastIndexByte(name, '/'); i > 0 {
+		return name[:i]
+	}
+	return "/"
+}

@@ -1,0 +1,205 @@
+package aspect
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// keys is the lines of authorized_keys. Lines that no spec ever declared stay. A declared
+// one is recorded also if it was there already, since a key must not outlive its removal
+// from the files: cloud-init wrote the same keys at birth.
+var keys = Of[keysFound]{
+	Name: "keys", Doc: "SSH keys that log in.",
+	Paths: []string{"access.user.*.ssh_keys"},
+	Probe: func(q *Query) string {
+		lines := []string{
+			"_keys() {", `  _home=$(awk -F: -v u="$1" '$1 == u {print $6; exit}' /etc/passwd)`,
+			`  [ -n "$_home" ] || return 0`,
+			`  printf '%s' "$_home" | row home "$1"`,
+			// Read as the user: what lies in a home is the user's to arrange.
+			`  if setpriv --reuid="$1" --regid="$(id -g -- "$1")" --clear-groups test -f "$_home/.ssh/authorized_keys"; then setpriv --reuid="$1" --regid="$(id -g -- "$1")" --clear-groups cat "$_home/.ssh/authorized_keys" | row file "$1"; fi`, "}",
+		}
+		for _, name := range keyUsers(q) {
+			lines = append(lines, "_keys "+shell.Quote(name))
+		}
+		return script(lines...)
+	},
+	Parse: func(_ *Query, rows [][]string) (keysFound, error) {
+		f := keysFound{file: map[string]string{}, home: map[string]string{}}
+		for _, r := range rows {
+			switch {
+			case len(r) == 3 && r[0] == "file":
+				f.file[r[1]] = r[2]
+			case len(r) == 3 && r[0] == "home":
+				f.home[r[1]] = r[2]
+			}
+		}
+		return f, nil
+	},
+	Fill: func(q *Query, f keysFound, have *spec.Spec) {
+		for _, name := range keyUsers(q) {
+			if f.home[name] == "" {
+				continue // the account is made first
+			}
+			var shown []string
+			for _, line := range f.lines(name) {
+				id := spec.KeyID(line)
+				if q.Record.Get("keys", keyItem(name, id)) != nil {
+					shown = append(shown, declaredLine(q.Want.User(name), id, line))
+				}
+			}
+			if q.Want.User(name) != nil || len(shown) > 0 {
+				userOf(have, name).Shown = spec.ShowKeys(shown)
+			}
+		}
+	},
+	Unmanaged: func(q *Query, f keysFound) []string {
+		var out []string
+		for _, u := range q.Want.Access.Users {
+			for _, line := range f.lines(u.Name) {
+				id := spec.KeyID(line)
+				if declaredLine(&u, id, "") == "" && q.Record.Get("keys", keyItem(u.Name, id)) == nil {
+					out = append(out, "key "+spec.ShowKey(line)+" of user "+u.Name)
+				}
+			}
+		}
+		return out
+	},
+	Steps: func(q *Query, f keysFound) []Step {
+		var steps []Step
+		for _, name := range keyUsers(q) {
+			if s, needed := f.step(q, name); needed {
+				steps = append(steps, s)
+			}
+		}
+		return steps
+	},
+}
+
+type keysFound struct {
+	home map[string]string
+	file map[string]string
+}
+
+// keyUsers are the users whose keys are wanted or recorded.
+func keyUsers(q *Query) []string {
+	var names []string
+	for _, u := range q.Want.Access.Users {
+		names = append(names, u.Name)
+	}
+	for _, item := range q.Record.Items("keys") {
+		name, _, _ := strings.Cut(item, " ")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func keyItem(user, id string) string { return user + " " + id }
+
+// lines are those with a key in them.
+func (f keysFound) lines(user string) []string {
+	var out []string
+	for line := range strings.Lines(f.file[user]) {
+		if line = strings.TrimSpace(line); spec.KeyID(line) != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// declaredLine is how the spec writes a key, or another text if it has no such key. The
+// comment on the machine may be another one, and options count as a part of the line.
+func declaredLine(u *spec.User, id, other string) string {
+	if u != nil {
+		for _, line := range u.Keys {
+			if spec.KeyID(line) == id {
+				return line
+			}
+		}
+	}
+	return other
+}
+
+// step gives one user the file that is wanted. Lines that are not in the record stay.
+func (f keysFound) step(q *Query, user string) (Step, bool) {
+	want := q.Want.User(user)
+	s := Step{Stage: StageKeys, Text: "set the keys of " + user}
+	var out strings.Builder
+	there := map[string]bool{}
+	for line := range strings.Lines(f.file[user]) {
+		id := spec.KeyID(line)
+		declared := declaredLine(want, id, "")
+		switch {
+		case id == "":
+		case declared != "":
+			there[id] = true
+		case q.Record.Get("keys", keyItem(user, id)) != nil:
+			continue // withdrawn
+		}
+		out.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+	}
+	if want != nil {
+		for _, line := range want.Keys {
+			id := spec.KeyID(line)
+			s.Keep = append(s.Keep, record.Entry{Aspect: "keys", Item: keyItem(user, id), Identity: "key"})
+			if !there[id] {
+				out.WriteString(line + "\n")
+			}
+		}
+	}
+	for _, item := range q.Record.Items("keys") {
+		if name, id, _ := strings.Cut(item, " "); name == user && declaredLine(want, id, "") == "" {
+			s.Drop = append(s.Drop, record.Key{Aspect: "keys", Item: item})
+		}
+	}
+	if len(s.Keep)+len(s.Drop) == 0 {
+		return s, false
+	}
+	if want == nil {
+		s.Stage, s.Text = StageWithdrawKeys, "withdraw the keys of "+user
+		if f.home[user] == "" { // the account is gone, and its keys with it
+			s.Script = ":\n"
+			return s, true
+		}
+	}
+	if out.String() != f.file[user] {
+		s.Script = f.write(user, out.String())
+	} else {
+		s.Script = ":\n"
+	}
+	return s, true
+}
+
+// write replaces the file as the user: a link that the user puts in the way leads to what
+// the user may write, and no further.
+func (f keysFound) write(user, content string) string {
+	_, had := f.file[user]
+	name := shell.Quote(user)
+	const inner = `umask 077
+mkdir -p "$1/.ssh" || exit
+_f=$1/.ssh/authorized_keys
+if [ -L "$_f" ] || { [ -e "$_f" ] && [ ! -f "$_f" ]; }; then echo "$_f is not a plain file" >&2; exit 1; fi
+_now=; if [ -f "$_f" ]; then _now=$(sha256sum <"$_f" | cut -c1-64); fi
+[ "$_now" = "$2" ] || { echo "$_f has changed since it was read" >&2; exit 75; }
+cat >"$1/.ssh/.authorized_keys.homestak-new" && sync "$1/.ssh/.authorized_keys.homestak-new" && mv -fT "$1/.ssh/.authorized_keys.homestak-new" "$_f" || { rm -f "$1/.ssh/.authorized_keys.homestak-new"; echo "$_f could not be written" >&2; exit 1; }
+sync "$1/.ssh/"`
+	sum := ""
+	if had {
+		sum = record.Sum(f.file[user])
+		if f.file[user] == "" {
+			sum = emptySum
+		}
+	}
+	return script(
+		`_home=$(awk -F: -v u=`+name+` '$1 == u {print $6; exit}' /etc/passwd)`,
+		`[ -d "$_home" ] || die `+shell.Quote("user "+user+" has no home folder for keys"),
+		shell.Data(content)+` | setpriv --reuid=`+name+` --regid="$(id -g -- `+name+`)" --init-groups sh -c `+shell.Quote(inner)+` sh "$_home" `+shell.Quote(sum))
+}
+
+// emptySum is the SHA-256 of an empty file.
+const emptySum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -1,0 +1,204 @@
+package aspect
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// packages is what apt installs. A package that was there before us stays when the spec
+// drops it; one that we installed is removed unless something else needs it, with the
+// dependencies that came with it.
+var packages = Of[packagesFound]{
+	Name: "packages", Doc: "Packages that are installed.",
+	Paths: []string{"platform.packages"},
+	Probe: func(q *Query) string {
+		names := slices.DeleteFunc(items(q, "packages", q.Want.Platform.Packages), func(n string) bool {
+			return !slices.Contains(q.Want.Platform.Packages, n) && !asked(q, n) // apt knows what of them is unneeded
+		})
+		if len(names) == 0 {
+			return ":"
+		}
+		// It fails for names that dpkg does not know, and still prints the others.
+		return script(
+			`if ! command -v apt-get >/dev/null; then say "apt-get is missing"; exit 3; fi`,
+			`dpkg-query -W -f='${Package}\t${Architecture}\t${db:Status-Status}\n' -- `+shell.Words(names)+` 2>/dev/null || :`,
+			// A package that only came with another one would go with it (apt-mark(8)).
+			`if [ -f /var/lib/apt/extended_states ]; then`,
+			`  awk -F': ' '$1 == "Package" {p = $2} $1 == "Auto-Installed" && $2 == 1 {print p "\tauto"}' /var/lib/apt/extended_states`,
+			`fi`)
+	},
+	Parse: func(_ *Query, rows [][]string) (packagesFound, error) {
+		f := packagesFound{installed: map[string]bool{}, present: map[string]bool{}, auto: map[string]bool{}}
+		for _, r := range rows {
+			if len(r) == 2 && r[1] == "auto" {
+				f.auto[r[0]] = true
+			}
+			if len(r) != 3 || r[2] == "not-installed" || r[2] == "config-files" {
+				continue
+			}
+			f.present[r[0]], f.present[r[0]+":"+r[1]] = true, true
+			if r[2] == "installed" || r[2] == "triggers-awaited" || r[2] == "triggers-pending" {
+				f.installed[r[0]], f.installed[r[0]+":"+r[1]] = true, true
+			}
+		}
+		return f, nil
+	},
+	Fill: func(q *Query, f packagesFound, have *spec.Spec) {
+		for _, name := range items(q, "packages", q.Want.Platform.Packages) {
+			wanted := slices.Contains(q.Want.Platform.Packages, name)
+			if wanted && f.kept(name) || !wanted && f.present[name] && asked(q, name) {
+				have.Platform.Packages = append(have.Platform.Packages, name)
+			}
+		}
+	},
+	Steps: func(q *Query, f packagesFound) []Step {
+		var missing, dropped []string
+		for _, name := range q.Want.Platform.Packages {
+			if !f.kept(name) {
+				missing = append(missing, name)
+			}
+		}
+		var ours []string // everything that came by us and is not wanted for itself
+		for _, name := range q.Record.Items("packages") {
+			if slices.Contains(q.Want.Platform.Packages, name) {
+				continue
+			}
+			if q.Record.Get("packages", name).Found == nil {
+				ours = append(ours, name)
+			}
+			if asked(q, name) {
+				dropped = append(dropped, name)
+			}
+		}
+		var steps []Step
+		if len(missing) > 0 {
+			steps = append(steps, install(missing, f))
+		}
+		if len(dropped) > 0 {
+			steps = append(steps, uninstall(dropped, ours))
+		}
+		return steps
+	},
+}
+
+type packagesFound struct {
+	installed map[string]bool // by name, and by name:architecture
+	present   map[string]bool // so, or half way there
+	auto      map[string]bool // by name: came with another one
+}
+
+// kept reports whether a package is there for its own sake.
+func (f packagesFound) kept(name string) bool {
+	plain, _, _ := strings.Cut(name, ":")
+	return f.installed[name] && !f.auto[plain]
+}
+
+// byDependency is the identity of a package that came with another one.
+const byDependency = "dependency"
+
+// asked reports whether a package was installed because a spec named it.
+func asked(q *Query, name string) bool {
+	e := q.Record.Get("packages", name)
+	return e != nil && e.Identity != byDependency
+}
+
+// aptGet is apt as every script runs it: it asks nothing, keeps configuration files that
+// somebody changed, waits for another apt, and tries a mirror again. apt itself waits for
+// the lock of dpkg only (apt.conf(5), DPkg::Lock::Timeout), so the other two are waited for here.
+const aptGet = `apt_get() {
+  _try=0 _began=$(date +%s)
+  while :; do
+    _said=$(apt-get -q -y -o DPkg::Lock::Timeout="${APT_WAIT:-120}" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 -o APT::Color=0 -o Dpkg::Use-Pty=0 "$@" 2>&1) && return 0
+    case $_said in
+    *"E: Could not get lock"*|*"E: Unable to acquire"*|*"E: Unable to lock"*)
+      if [ $(($(date +%s) - _began)) -ge "${APT_WAIT:-120}" ]; then
+        say "another program holds the lock of apt: $(printf '%s\n' "$_said" | grep -m1 '^E:')"
+        return 1
+      fi ;;
+    *"Temporary failure"*|*"Failed to fetch"*|*"Hash Sum mismatch"*|*"Connection failed"*|*"Could not connect"*|*"Some index files failed to download"*)
+      _try=$((_try + 1))
+      if [ "$_try" -ge 3 ]; then break; fi ;;
+    *) break ;;
+    esac
+    sleep 2
+  done
+  printf '%s\n' "$_said" | grep -vE '^(Get:|Hit:|Ign:|Fetched|Need to|After this|The following|Selecting|Preparing|Unpacking|Setting up|Reading|Building|\(Reading|Processing|[0-9]+ upgraded| |$)' | tail -n 10 >&2
+  return 1
+}
+`
+
+// install makes the step that installs packages. Which dependencies come with them is
+// known by simulating it, so that all are recorded before one of them is unpacked.
+func install(names []string, f packagesFound) Step {
+	words := shell.Words(names)
+	s := Step{Stage: StagePackages, Text: "install " + list(names)}
+	for _, n := range names {
+		e := record.Entry{Aspect: "packages", Item: n, Identity: "package"}
+		if f.installed[n] {
+			e.Found = map[string]string{"state": "automatic"}
+		}
+		s.Keep = append(s.Keep, e)
+	}
+	// The lists of apt are good for an hour, if they know all the packages.
+	s.Ask = aptGet + script(
+		`if ! apt-cache policy `+words+` 2>/dev/null | awk '/^[^ ]/ {n++} /^  Candidate: [^(]/ {k++} END {exit !(k>=`+itoa(len(names))+`)}' || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
+		`  apt_get update || say "the lists of apt could not be brought up to date"`,
+		`fi`,
+		`_bad=; for _p in `+words+`; do apt-cache show --no-all-versions -- "$_p" >/dev/null 2>&1 || _bad="$_bad $_p"; done`,
+		`if [ -n "$_bad" ]; then`,
+		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
+		`fi`,
+		`_said=$(apt-get -s -q -y install `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install `+strings.Join(names, ", ")+`"; }`,
+		`printf '%s\n' "$_said" | awk '$1 == "Inst" {print $2}'`)
+	s.Learn = func(answer string, s *Step) {
+		for n := range strings.FieldsSeq(answer) {
+			if !slices.Contains(names, n) {
+				s.Keep = append(s.Keep, record.Entry{Aspect: "packages", Item: n, Identity: byDependency})
+			}
+		}
+	}
+	s.Script = aptGet + script(
+		// What dpkg left half done when it was killed.
+		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
+		`apt_get install `+words+` || die "installing `+strings.Join(names, ", ")+` failed"`,
+		`apt-mark manual `+words+` >/dev/null 2>&1 || :`,
+		`for _p in `+words+`; do`,
+		`  [ "$(dpkg-query -W -f='${db:Status-Status}' -- "$_p" 2>/dev/null)" = installed ] || die "$_p is not installed although apt reports success"`,
+		`done`)
+	return s
+}
+
+// uninstall makes the step that removes what nothing needs any more. What stays, since
+// something else needs it, is an automatic package from then on, as apt has it.
+func uninstall(dropped, ours []string) Step {
+	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it"}
+	for _, n := range dropped {
+		s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
+	}
+	s.Script = aptGet + script(
+		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
+		`for _p in `+shell.Words(dropped)+`; do`,
+		`  if dpkg-query -W -f='${db:Status-Abbrev}' -- "$_p" 2>/dev/null | grep -q '^.[^nc]'; then apt-mark auto "$_p" >/dev/null || die "apt-mark cannot write its list"; fi`,
+		`done`,
+		`_unneeded=$(apt-get -s -q autoremove 2>/dev/null | awk '$1 == "Remv" {print $2}')`,
+		`set --`,
+		`for _p in `+shell.Words(ours)+`; do`,
+		`  if printf '%s\n' "$_unneeded" | grep -qxF -e "${_p%%:*}" -e "$_p"; then set -- "$@" "$_p"; fi`,
+		`done`,
+		`if [ $# -gt 0 ]; then`,
+		`  _also=$(apt-get -s -q -y remove "$@" 2>/dev/null | awk '$1 == "Remv" {print $2}' | while read -r _r; do case " $* " in *" $_r "*) ;; *) printf ' %s' "$_r" ;; esac; done)`,
+		`  [ -z "$_also" ] || die "removing $* would also remove what was there before:$_also"`,
+		`  apt_get remove "$@" || die "removing $* failed"`,
+		`  printf '%s\n' "$@"`,
+		`fi`)
+	s.Done = func(out string, s *Step) {
+		for n := range strings.FieldsSeq(out) {
+			s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
+		}
+	}
+	return s
+}

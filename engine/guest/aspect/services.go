@@ -1,0 +1,195 @@
+package aspect
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// services is units of systemd: whether they run, and whether they start with the machine.
+var services = Of[map[string]unit]{
+	Name: "services", Doc: "systemd units that run or do not run.",
+	Paths: []string{"platform.services"},
+	Probe: func(q *Query) string {
+		names := items(q, "services", slices.Collect(maps.Keys(q.Want.Platform.Services)))
+		if len(names) == 0 {
+			return ":"
+		}
+		lines := []string{`[ -d /run/systemd/system ] || { say "systemd does not run here"; exit 3; }`}
+		for _, n := range names {
+			lines = append(lines, "systemctl show -p LoadState,UnitFileState,ActiveState,Type,Result,TriggeredBy -- "+shell.Quote(unitFile(n))+" | row unit "+shell.Quote(n))
+		}
+		return script(lines...)
+	},
+	Parse: func(_ *Query, rows [][]string) (map[string]unit, error) {
+		found := map[string]unit{}
+		for _, r := range rows {
+			if len(r) != 3 || r[0] != "unit" {
+				continue
+			}
+			p := map[string]string{}
+			for line := range strings.Lines(r[2]) {
+				key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+				p[key] = value
+			}
+			found[r[1]] = unit{
+				load: p["LoadState"], file: p["UnitFileState"], active: p["ActiveState"], kind: p["Type"], result: p["Result"],
+				triggers: strings.Fields(p["TriggeredBy"]),
+			}
+		}
+		return found, nil
+	},
+	Fill: func(q *Query, found map[string]unit, have *spec.Spec) {
+		have.Platform.Services = map[string]string{}
+		for name, want := range q.Want.Platform.Services {
+			have.Platform.Services[name] = found[name].state(want)
+		}
+		for _, name := range q.Record.Items("services") {
+			if _, wanted := q.Want.Platform.Services[name]; !wanted {
+				have.Platform.Services[name] = found[name].state(q.Record.Get("services", name).Put["state"])
+			}
+		}
+	},
+	Steps: func(q *Query, found map[string]unit) []Step {
+		var steps []Step
+		for _, name := range slices.Sorted(maps.Keys(q.Want.Platform.Services)) {
+			want, f := q.Want.Platform.Services[name], found[name]
+			if f.state(want) == want {
+				continue
+			}
+			// A unit of a package that comes in the same run was not there before.
+			e := record.Entry{Aspect: "services", Item: name, Identity: "unit", Found: f.entry(), Put: map[string]string{"state": want}}
+			s := Step{Stage: StageStart, Text: "enable and start " + name, Keep: []record.Entry{e}, Script: start(name)}
+			if want == spec.Disabled {
+				s.Stage, s.Text, s.Script = StageStop, "stop and disable "+name, stop(name, f.triggers)
+			}
+			steps = append(steps, s)
+		}
+		for _, name := range q.Record.Items("services") {
+			if _, wanted := q.Want.Platform.Services[name]; wanted {
+				continue
+			}
+			e := q.Record.Get("services", name)
+			s := Step{Stage: StageStart, Text: "set " + name + " back to the state found", Drop: []record.Key{e.Key()}, Script: restore(name, e.Found)}
+			if e.Found["active"] != "active" {
+				s.Stage = StageStop
+			}
+			steps = append(steps, s)
+		}
+		return steps
+	},
+}
+
+// unit is the state of a unit as systemctl show has it.
+type unit struct {
+	load, file, active, kind, result string
+	triggers                         []string // sockets, timers and paths that start it
+}
+
+// state compares a unit with what is wanted, and gives that word if the unit is so.
+func (u unit) state(want string) string {
+	// A unit without an [Install] section cannot be enabled; something else starts it (systemctl(1), is-enabled).
+	starts := slices.Contains([]string{"enabled", "static", "indirect", "generated", "alias", "linked", "transient"}, u.file)
+	runs := u.active == "active" || u.active == "reloading" || u.active == "activating" ||
+		u.kind == "oneshot" && u.active == "inactive" && u.result == "success"
+	there := u.load != "not-found" && u.load != ""
+	off := !there || u.load == "masked" || !slices.Contains([]string{"enabled", "enabled-runtime"}, u.file) &&
+		u.active != "active" && u.active != "activating" && u.active != "reloading"
+	switch {
+	case want == spec.Enabled && there && u.load != "masked" && starts && runs:
+		return spec.Enabled
+	case want == spec.Disabled && off:
+		return spec.Disabled
+	case !there:
+		return "missing"
+	case u.load == "masked":
+		return "masked"
+	}
+	words := "stopped"
+	switch u.active {
+	case "failed":
+		words = "failed"
+	case "active", "activating", "reloading":
+		words = "running"
+	}
+	return or(u.file, "not enabled") + ", " + words
+}
+
+// entry is what has to be known to set the unit back.
+func (u unit) entry() map[string]string {
+	e := map[string]string{"load": u.load, "file": u.file, "active": u.active}
+	if len(u.triggers) > 0 {
+		e["triggers"] = strings.Join(u.triggers, " ")
+	}
+	return e
+}
+
+func unitFile(name string) string {
+	if i := strings.LastIndexByte(name, '.'); i >= 0 && slices.Contains([]string{"service", "socket", "timer", "path", "mount", "target", "automount", "swap", "slice"}, name[i+1:]) {
+		return name
+	}
+	return name + ".service"
+}
+
+// failedUnit says what systemd knows of a unit that does not start.
+const failedUnit = `unit_failed() { systemctl status --no-pager --full --lines=5 -- "$1" 2>&1 | tail -n 12 >&2 || :; die "$1 does not start"; }
+`
+
+func start(name string) string {
+	u := shell.Quote(unitFile(name))
+	return failedUnit + script(
+		"_load=$(systemctl show -p LoadState --value -- "+u+")",
+		"if [ \"$_load\" = masked ]; then systemctl unmask -- "+u+" 2>&1 || die 'unmasking failed'; systemctl daemon-reload; fi",
+		"if [ \"$_load\" = not-found ]; then die "+shell.Quote("this machine has no unit "+unitFile(name)+": check the spelling, and that its package is in packages")+"; fi",
+		"systemctl enable -- "+u+" >/dev/null 2>&1 || [ \"$(systemctl is-enabled -- "+u+" 2>/dev/null)\" != disabled ] || die "+shell.Quote(name+" cannot be enabled"),
+		"systemctl start -- "+u+" || unit_failed "+u)
+}
+
+func stop(name string, triggers []string) string {
+	units := []string{unitFile(name)}
+	units = append(units, triggers...)
+	return script(
+		"for _u in "+shell.Words(units)+"; do",
+		"  if [ \"$(systemctl show -p LoadState --value -- \"$_u\")\" = not-found ]; then continue; fi",
+		"  systemctl disable -- \"$_u\" >/dev/null 2>&1 || :",
+		"done",
+		"for _u in "+shell.Words(slices.Concat(triggers, units[:1]))+"; do",
+		"  if [ \"$(systemctl show -p LoadState --value -- \"$_u\")\" = not-found ]; then continue; fi",
+		"  systemctl stop -- \"$_u\" || die \"$_u does not stop\"",
+		"done")
+}
+
+// restore sets a unit back. Of one that did not exist before, its package decides.
+func restore(name string, found map[string]string) string {
+	u := shell.Quote(unitFile(name))
+	lines := []string{"if [ \"$(systemctl show -p LoadState --value -- " + u + ")\" != not-found ]; then"}
+	switch found["load"] {
+	case "masked":
+		lines = append(lines, "systemctl stop -- "+u+" || :", "systemctl mask -- "+u+" >/dev/null 2>&1")
+	case "not-found", "":
+		lines = append(lines, ":") // it goes with its package, or stays as that package wants it
+	default:
+		switch found["file"] {
+		case "enabled":
+			lines = append(lines, "systemctl enable -- "+u+" >/dev/null 2>&1 || :")
+		case "disabled":
+			lines = append(lines, "systemctl disable -- "+u+" >/dev/null 2>&1 || :")
+		}
+		if found["active"] == "active" {
+			lines = append(lines, "systemctl start -- "+u+" || :")
+		} else {
+			lines = append(lines, "systemctl stop -- "+u+" || :")
+		}
+		for t := range strings.FieldsSeq(found["triggers"]) {
+			lines = append(lines, "systemctl enable --now -- "+shell.Quote(t)+" >/dev/null 2>&1 || :")
+		}
+	}
+	return script(append(lines, "fi")...)
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

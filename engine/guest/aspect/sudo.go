@@ -1,0 +1,142 @@
+package aspect
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// sudoersFile comes last, since the last rule that matches counts (sudoers(5)); it must
+// have no dot in its name. cloud-init gives its user all rights in 90-cloud-init-users.
+const sudoersFile = "/etc/sudoers.d/zz-homestak-gitops"
+
+// sudo is who may become root. A user without sudo gets a rule that says so: otherwise
+// a rule of the image would hold.
+var sudo = Of[sudoFound]{
+	Name: "sudo", Doc: "Who may become root.",
+	Paths: []string{"access.user.*.sudo", "access.sudoers"},
+	Probe: func(*Query) string {
+		return script(
+			"if [ -f "+sudoersFile+" ]; then row file <"+sudoersFile+"; stat -c '%a %U %G' "+sudoersFile+" | row mode; fi",
+			`for _f in /etc/sudoers.d/*; do if [ -f "$_f" ]; then printf %s "$_f" | row other; fi; done`,
+			"if command -v visudo >/dev/null; then echo sudo; fi")
+	},
+	Parse: func(_ *Query, rows [][]string) (sudoFound, error) {
+		var f sudoFound
+		for _, r := range rows {
+			switch {
+			case r[0] == "sudo":
+				f.installed = true
+			case r[0] == "file":
+				f.text, f.there = r[1], true
+			case r[0] == "mode":
+				f.mode = strings.TrimSpace(r[1])
+			case r[0] == "other" && r[1] != sudoersFile:
+				f.others = append(f.others, r[1])
+			}
+		}
+		return f, nil
+	},
+	Fill: func(q *Query, f sudoFound, have *spec.Spec) {
+		for _, u := range q.Want.Access.Users {
+			got := have.User(u.Name)
+			switch {
+			case u.Name == "root" || got == nil: // who is not there yet gets all at once
+			case !f.installed && u.Sudo == spec.SudoNone:
+				got.Sudo = spec.SudoNone
+			default:
+				got.Sudo = f.rule(u.Name)
+			}
+		}
+		for line := range strings.Lines(f.text) {
+			line = strings.TrimSpace(line)
+			if line != "" && !strings.HasPrefix(line, "# ") && !slices.ContainsFunc(q.Want.Access.Users, func(u spec.User) bool { return isRule(line, u.Name) }) {
+				have.Access.Sudoers = append(have.Access.Sudoers, line)
+			}
+		}
+		if f.there && f.mode != "440 root root" {
+			have.Access.Sudoers = append(have.Access.Sudoers, "mode "+f.mode)
+		}
+		if f.there && len(sudoRules(q.Want)) == 0 && len(have.Access.Sudoers) == 0 {
+			have.Access.Sudoers = []string{"an empty file"}
+		}
+	},
+	Unmanaged: func(_ *Query, f sudoFound) []string {
+		var out []string
+		for _, name := range f.others {
+			if path.Base(name) != "README" { // of the package itself
+				out = append(out, "sudoers file "+name)
+			}
+		}
+		return out
+	},
+	Steps: func(q *Query, _ sudoFound) []Step {
+		rules := sudoRules(q.Want)
+		e := record.Entry{Aspect: "sudo", Item: sudoersFile, Identity: "name"}
+		if len(rules) == 0 {
+			return []Step{{Stage: StageWithdrawSudo, Text: "remove the sudo rules", Drop: []record.Key{e.Key()}, Script: script("drop " + sudoersFile)}}
+		}
+		text := heading + strings.Join(rules, "\n") + "\n"
+		// A folder that sudo does not read is where the rules are checked: one broken file
+		// there, and nobody becomes root any more.
+		return []Step{{
+			Stage: StageSudo, Text: "set the sudo rules", Keep: []record.Entry{e},
+			Script: script(
+				"if ! command -v visudo >/dev/null; then die 'sudo is not installed'; fi",
+				"_check=$(mktemp /run/homestak-sudoers.XXXXXX)",
+				shell.Data(text)+` >"$_check"`,
+				`_said=$(visudo -c -f "$_check" 2>&1) || { rm -f "$_check"; die "visudo refuses the sudo rules: $_said"; }`,
+				`rm -f "$_check"`,
+				shell.Put(sudoersFile, text, "0440", "root", "root"),
+				`_said=$(visudo -c 2>&1) || case $_said in *rror*) die "the rules are set, but sudo does not work since another file is broken: $(printf '%s\n' "$_said" | grep rror)" ;; esac`),
+		}}
+	},
+}
+
+type sudoFound struct {
+	installed, there bool
+	text, mode       string
+	others           []string // other files in the folder
+}
+
+func sudoRules(s *spec.Spec) []string {
+	var out []string
+	for _, u := range s.Access.Users {
+		if u.Name != "root" {
+			out = append(out, sudoRule(u.Name, u.Sudo))
+		}
+	}
+	return out
+}
+
+func sudoRule(user, sudo string) string {
+	switch sudo {
+	case spec.SudoNoPasswd:
+		return user + " ALL=(ALL:ALL) NOPASSWD: ALL"
+	case spec.SudoPassword:
+		return user + " ALL=(ALL:ALL) PASSWD: ALL"
+	default:
+		return user + " ALL=(ALL:ALL) !ALL"
+	}
+}
+
+func isRule(line, user string) bool {
+	return slices.ContainsFunc([]string{spec.SudoNone, spec.SudoPassword, spec.SudoNoPasswd}, func(s string) bool { return line == sudoRule(user, s) })
+}
+
+// rule is what our file says of a user; "" if nothing.
+func (f sudoFound) rule(user string) string {
+	got := ""
+	for line := range strings.Lines(f.text) {
+		for _, s := range []string{spec.SudoNone, spec.SudoPassword, spec.SudoNoPasswd} {
+			if strings.TrimSpace(line) == sudoRule(user, s) {
+				got = s
+			}
+		}
+	}
+	return got
+}

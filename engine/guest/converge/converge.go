@@ -1,0 +1,275 @@
+// Package converge makes a machine what its spec says: it reads the machine by one
+// command, compares it with the spec, and runs the steps that are left. It keeps no state
+// but what is on the machine, so an apply that was cut off anywhere is repeated from the
+// beginning and goes on.
+//
+// Read in this order: Observe (the probe), State (what was found, its changes and steps),
+// Apply (rounds of both), run.go (one step with its record), guard.go (the revert of what
+// could lock us out).
+package converge
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Machine is what is needed of a guest.Machine.
+type Machine interface {
+	// Run runs a command inside the machine as root and waits for its end. It may have run
+	// the command although it returns an error.
+	Run(ctx context.Context, c guest.Command) (guest.Output, error)
+}
+
+// State is a machine as it was observed, beside what is wanted of it. It is a value:
+// nobody changes it once Observe has returned it.
+type State struct {
+	Want, Have *spec.Spec
+	Record     *record.Record
+	OS         aspect.OS
+	Unmanaged  []string // "user bob": what somebody else put there and people should know of
+	Unknown    []Unknown
+	Trips      int // commands that the observation took
+
+	sum      string // of the file of the record, as it was read
+	readings []reading
+	armed    []string // aspects whose last change nobody has confirmed yet
+}
+
+// Unknown is an aspect that could not be read. No change follows from it.
+type Unknown struct{ Aspect, Why string }
+
+type reading struct {
+	aspect.Aspect
+	aspect.Reading
+}
+
+// UnsupportedError reports a machine that aspects are not written for.
+type UnsupportedError struct{ Found string }
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("the machine runs %s: specs are applied on Debian 12, Debian 13 and Ubuntu only", e.Found)
+}
+
+// Hopeless is true: no time makes another system of it.
+func (*UnsupportedError) Hopeless() bool { return true }
+
+// Observe reads a machine. It changes nothing there. It takes one command, and a second one
+// if the machine has a record of things that the spec does not name.
+func Observe(ctx context.Context, m Machine, want *spec.Spec) (*State, error) {
+	known := &record.Record{}
+	for trip := 1; ; trip++ {
+		s, err := observe(ctx, m, want, known)
+		if err != nil {
+			return nil, fmt.Errorf("observing %s: %w", or(want.Node, "the machine"), err)
+		}
+		s.Trips = trip
+		if trip == 2 || s.covered(known) {
+			return s, nil
+		}
+		known = s.Record
+	}
+}
+
+// covered reports whether the probe that was made for one record asked about everything
+// that the one on the machine names.
+func (s *State) covered(known *record.Record) bool {
+	if len(s.Record.Entries) == 0 {
+		return true
+	}
+	for _, a := range aspect.All() {
+		asked := a.Probe(&aspect.Query{Want: s.Want, Record: known, OS: s.OS})
+		if asked != a.Probe(&aspect.Query{Want: s.Want, Record: s.Record, OS: s.OS}) {
+			return false
+		}
+	}
+	return true
+}
+
+func observe(ctx context.Context, m Machine, want *spec.Spec, known *record.Record) (*State, error) {
+	boundary, err := boundary()
+	if err != nil {
+		return nil, err
+	}
+	all := aspect.All()
+	q := &aspect.Query{Want: want, Record: known}
+	fragments := []shell.Fragment{
+		{Name: "record", Body: "if [ -f " + record.File + " ]; then row record <" + record.File + "; fi"},
+		{Name: "armed", Body: "for _f in " + revertFolder + "/*.sh; do if [ -f \"$_f\" ]; then printf %s \"${_f##*/}\" | row armed; fi; done"},
+	}
+	for _, a := range all {
+		fragments = append(fragments, shell.Fragment{Name: a.Name, Body: a.Probe(q)})
+	}
+	first := "printf '%s.uid %s\\n' " + boundary + " \"$(id -u)\"\n" +
+		"if [ -r /etc/os-release ]; then printf '%s.os %s\\n' " + boundary + " \"$(tr '\\n' '\\t' </etc/os-release | tr -cd '[:print:]\\t')\"; fi\n"
+	out, err := m.Run(ctx, shell.Probe(boundary, first, fragments))
+	if err != nil {
+		return nil, err
+	}
+	s := &State{Want: want}
+	if err := s.readFirst(boundary, out); err != nil {
+		return nil, err
+	}
+	if out.Code != 0 || out.Signal != 0 {
+		return nil, fmt.Errorf("the probe ended with %s", ending(out))
+	}
+	if out.Cut {
+		return nil, fmt.Errorf("the answer of the machine is longer than %d bytes", guest.OutputLimit)
+	}
+	answers, err := shell.ReadProbe(boundary, out.Out, fragments)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.read(answers, all, out.Err)
+}
+
+// read takes the answers.
+func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, complaints string) error {
+	rows, err := shell.Rows(answers["record"].Text)
+	if err != nil || answers["record"].Code != 0 {
+		return fmt.Errorf("%s cannot be read: %w", record.File, errors.Join(err, errors.New(last(complaints))))
+	}
+	text := ""
+	if len(rows) > 0 && len(rows[0]) == 2 {
+		text = rows[0][1]
+	}
+	if s.Record, err = record.Read(text); err != nil {
+		return err
+	}
+	s.sum = record.Sum(text)
+	armed, err := shell.Rows(answers["armed"].Text)
+	if err != nil {
+		return err
+	}
+	for _, r := range armed {
+		s.armed = append(s.armed, strings.TrimSuffix(r[1], ".sh"))
+	}
+	s.Have = spec.Empty(s.Want.Node)
+	q := &aspect.Query{Want: s.Want, Record: s.Record, OS: s.OS}
+	for _, a := range all {
+		r, err := a.Read(q, answers[a.Name], s.Have)
+		if err != nil {
+			s.Unknown = append(s.Unknown, Unknown{a.Name, strings.TrimSpace(err.Error() + " " + last(complaints))})
+			continue
+		}
+		s.Unmanaged = append(s.Unmanaged, r.Unmanaged...)
+		s.readings = append(s.readings, reading{a, r})
+	}
+	if slices.Contains(s.armed, "sshd") {
+		ssh := spec.SSH{}
+		if s.Have.Posture.SSH != nil {
+			ssh = *s.Have.Posture.SSH
+		}
+		ssh.Unconfirmed = true
+		s.Have.Posture.SSH = &ssh
+	}
+	return nil
+}
+
+// readFirst reads who answers: what system, and as whom.
+func (s *State) readFirst(boundary string, out guest.Output) error {
+	uid, system := "", ""
+	for line := range strings.Lines(out.Out) {
+		if text, ok := strings.CutPrefix(line, boundary+".uid "); ok {
+			uid = strings.TrimSpace(text)
+		}
+		if text, ok := strings.CutPrefix(line, boundary+".os "); ok {
+			system = text
+		}
+	}
+	if uid == "" {
+		return fmt.Errorf("the machine has no POSIX shell that answers: %s", ending(out))
+	}
+	fields := map[string]string{}
+	for field := range strings.SplitSeq(system, "\t") {
+		key, value, _ := strings.Cut(strings.TrimSpace(field), "=")
+		fields[key] = strings.Trim(value, `"'`)
+	}
+	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: or(fields["PRETTY_NAME"], "a system without /etc/os-release")}
+	if s.OS.ID != "ubuntu" && (s.OS.ID != "debian" || s.OS.Version != "12" && s.OS.Version != "13") {
+		return &UnsupportedError{s.OS.Name}
+	}
+	if uid != "0" {
+		return fmt.Errorf("commands run as user %s and not as root: let the user of the connection use sudo without a password", uid)
+	}
+	return nil
+}
+
+// Changes lists what the machine has otherwise than the spec. What could not be read is
+// not among it.
+func (s *State) Changes() []plan.Change {
+	out := []plan.Change{}
+	for _, c := range plan.Differences(s.Want, s.Have) {
+		if slices.ContainsFunc(s.readings, func(r reading) bool { return r.Owns(c.Path) }) {
+			c.Sensitive = c.Sensitive || s.Want.IsSensitive(c.Path)
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Steps lists what Apply would do, in its order; none if there are no changes.
+func (s *State) Steps() []aspect.Step {
+	changes := s.Changes()
+	var steps []aspect.Step
+	for _, r := range s.readings {
+		if slices.ContainsFunc(changes, func(c plan.Change) bool { return r.Owns(c.Path) }) {
+			steps = append(steps, r.Steps()...)
+		}
+	}
+	slices.SortStableFunc(steps, func(a, b aspect.Step) int { return int(a.Stage) - int(b.Stage) })
+	return steps
+}
+
+func boundary() (string, error) {
+	b := make([]byte, 16)
+	if _, err := rand.Read(b); err != nil {
+		return "", err
+	}
+	return "homestak-" + hex.EncodeToString(b), nil
+}
+
+// ending says how a command ended, with the last of what it wrote.
+func ending(out guest.Output) string {
+	how := fmt.Sprintf("exit code %d", out.Code)
+	if out.Signal != 0 {
+		how = fmt.Sprintf("signal %d", out.Signal)
+	}
+	if text := last(out.Err); text != "" {
+		return how + ": " + text
+	}
+	return how
+}
+
+// last is the end of what a program wrote, without control characters.
+func last(text string) string {
+	const most = 1500
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
+	if len(text) > most {
+		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	return text
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}

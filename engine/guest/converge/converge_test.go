@@ -1,0 +1,289 @@
+package converge_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// fake is a machine that answers probes with rows, and notes the other scripts. It fails
+// the test if it is asked something that is neither.
+type fake struct {
+	t      *testing.T
+	system string              // /etc/os-release
+	user   string              // number of the user
+	rows   map[string][]string // by fragment; a field that begins with "=" is encoded
+	codes  map[string]int      // exit codes of fragments, 0 unless set
+	edit   func(out *guest.Output)
+
+	probes, scripts []string
+	script          func(n int, text string) (guest.Output, error) // answers the nth script
+}
+
+var (
+	frame   = regexp.MustCompile(`(?m)^frame (\w+)$`)
+	secret  = regexp.MustCompile(`homestak-[0-9a-f]{32}`)
+	library = regexp.MustCompile(`(?s)^.*\nrow\(\) [^\n]*\n`)
+)
+
+func (f *fake) Run(_ context.Context, c guest.Command) (guest.Output, error) {
+	require.Equal(f.t, []string{"sh", "-s"}, c.Args, "nothing shows in the list of processes")
+	text := string(c.Stdin)
+	frames := frame.FindAllStringSubmatch(text, -1)
+	if frames == nil {
+		f.scripts = append(f.scripts, library.ReplaceAllString(text, ""))
+		if f.script != nil {
+			return f.script(len(f.scripts), text)
+		}
+		return guest.Output{}, nil
+	}
+	f.probes = append(f.probes, text)
+	boundary := secret.FindString(text)
+	out := guest.Output{Out: fmt.Sprintf("Welcome\n%[1]s.uid %[2]s\n%[1]s.os %[3]s\n", boundary, f.user, f.system)}
+	for _, name := range frames {
+		var b strings.Builder
+		for _, row := range f.rows[name[1]] {
+			fields := strings.Split(row, "|")
+			for i := range fields {
+				if text, ok := strings.CutPrefix(fields[i], "="); ok {
+					fields[i] = "=" + base64.StdEncoding.EncodeToString([]byte(text))
+				}
+			}
+			b.WriteString(strings.Join(fields, "\t") + "\n")
+		}
+		fmt.Fprintf(&b, "\n%d\n", f.codes[name[1]])
+		out.Out += boundary + " " + name[1] + " " + base64.StdEncoding.EncodeToString([]byte(b.String())) + "\n"
+	}
+	out.Out += boundary + " end\n"
+	if f.edit != nil {
+		f.edit(&out)
+	}
+	return out, nil
+}
+
+const debian = "ID=debian\tVERSION_ID=\"12\"\tPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\t"
+
+func machine(t *testing.T) *fake {
+	t.Helper()
+	return &fake{t: t, system: debian, user: "0", rows: map[string][]string{}, codes: map[string]int{}}
+}
+
+func want(t *testing.T, document string) *spec.Spec {
+	t.Helper()
+	s, err := spec.Read([]byte(`{"version": 1, "node": "edge", "spec": "test", ` + document + `}`))
+	require.NoError(t, err)
+	return s
+}
+
+func changes(s *converge.State) []string {
+	out := []string{}
+	for _, c := range s.Changes() {
+		out = append(out, c.String())
+	}
+	return out
+}
+
+func TestAnUnchangedMachineCostsOneCommand(t *testing.T) {
+	m := machine(t)
+	m.rows["sysctl"] = []string{"file|=a.b = 1\n", "value|a.b|=1\n"}
+	m.rows["record"] = []string{`record|={"version": 1, "entries": [{"aspect": "sysctl", "item": "a.b", "identity": "name"}]}`}
+	s, err := converge.Apply(t.Context(), m, want(t, `"config": {"sysctl": {"a.b": "1"}}`), converge.Options{})
+	require.NoError(t, err)
+	require.Empty(t, s.Changes())
+	require.Equal(t, 1, s.Trips)
+	require.Len(t, m.probes, 1)
+	require.Empty(t, m.scripts)
+}
+
+// What the spec dropped is asked about once the record named it.
+func TestADroppedItemCostsASecondCommand(t *testing.T) {
+	m := machine(t)
+	m.rows["sysctl"] = []string{"file|=a.b = 1\n", "value|a.b|=1\n"}
+	m.rows["record"] = []string{`record|={"version": 1, "entries": [{"aspect": "sysctl", "item": "a.b", "identity": "name", "found": {"value": "0"}}]}`}
+	s, err := converge.Observe(t.Context(), m, want(t, `"config": {}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"config.sysctl.a.b 1 → none"}, changes(s))
+	require.Equal(t, 2, s.Trips)
+	require.NotContains(t, m.probes[0], "/proc/sys/a/b")
+	require.Contains(t, m.probes[1], "/proc/sys/a/b")
+	require.NotEqual(t, secret.FindString(m.probes[0]), secret.FindString(m.probes[1]), "a boundary is used once")
+}
+
+// What could not be read is unknown: nothing follows from it, and an apply does not succeed.
+func TestWhatCannotBeReadIsUnknown(t *testing.T) {
+	m := machine(t)
+	m.codes["packages"] = 3
+	m.rows["timezone"] = []string{"link|=/usr/share/zoneinfo/UTC\n"}
+	w := want(t, `"platform": {"packages": ["htop"]}, "config": {"timezone": "UTC"}`)
+	s, err := converge.Observe(t.Context(), m, w)
+	require.NoError(t, err)
+	require.Empty(t, changes(s))
+	require.Equal(t, "packages", s.Unknown[0].Aspect)
+	_, err = converge.Apply(t.Context(), m, w, converge.Options{})
+	require.ErrorContains(t, err, "packages of edge could not be read: the probe ended with exit code 3")
+	require.Empty(t, m.scripts)
+}
+
+func TestAnswersThatAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(m *fake)
+		says string
+	}{
+		{"another system", func(m *fake) { m.system = "ID=alpine\tPRETTY_NAME=\"Alpine Linux\"" }, "the machine runs Alpine Linux: specs are applied on Debian 12, Debian 13 and Ubuntu only"},
+		{"no system", func(m *fake) { m.system = "" }, "the machine runs a system without /etc/os-release"},
+		{"old", func(m *fake) { m.system = "ID=debian\tVERSION_ID=\"11\"\tPRETTY_NAME=\"Debian 11\"" }, "the machine runs Debian 11"},
+		{"not root", func(m *fake) { m.user = "1000" }, "commands run as user 1000 and not as root"},
+		{"cut", func(m *fake) { m.edit = func(o *guest.Output) { o.Cut = true } }, "is longer than"},
+		{"half", func(m *fake) { m.edit = func(o *guest.Output) { o.Out = o.Out[:len(o.Out)-100] } }, "has no end"},
+		{"killed", func(m *fake) { m.edit = func(o *guest.Output) { o.Signal = 9 } }, "signal 9"},
+		{"no shell", func(m *fake) {
+			m.edit = func(o *guest.Output) { *o = guest.Output{Code: 127, Err: "sh: \x1b[31mnot found"} }
+		}, "no POSIX shell that answers: exit code 127: sh: [31mnot found"},
+		{"record", func(m *fake) { m.rows["record"] = []string{"record|={"} }, "owned.json is damaged"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := machine(t)
+			c.edit(m)
+			_, err := converge.Observe(t.Context(), m, want(t, `"config": {}`))
+			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, "observing edge")
+		})
+	}
+	for _, system := range []string{debian, "ID=debian\tVERSION_ID=\"13\"", "ID=ubuntu\tVERSION_ID=\"24.04\""} {
+		m := machine(t)
+		m.system = system
+		_, err := converge.Observe(t.Context(), m, want(t, `"config": {}`))
+		require.NoError(t, err)
+	}
+}
+
+var errLost = errors.New("connection lost")
+
+// A step stops the apply, and its error says which it was. What is recorded comes before
+// what is done, in one script.
+func TestAStepThatFails(t *testing.T) {
+	m := machine(t)
+	m.rows["sysctl"] = []string{"value|a.b|=0\n"}
+	w := want(t, `"config": {"timezone": "UTC", "sysctl": {"a.b": "1"}}`)
+	m.script = func(int, string) (guest.Output, error) { return guest.Output{}, errLost }
+	_, err := converge.Apply(t.Context(), m, w, converge.Options{})
+	require.ErrorIs(t, err, errLost)
+	require.ErrorContains(t, err, "edge: set the time zone to UTC: ")
+	require.Len(t, m.scripts, 1)
+	recorded, done := strings.Index(m.scripts[0], "owned.json 0600")+strings.Index(m.scripts[0], "'/var/lib/homestak-gitops/owned.json' '0600'"), strings.Index(m.scripts[0], "mv -fT /etc/.localtime")
+	require.Positive(t, recorded)
+	require.Greater(t, done, recorded)
+
+	m.script = func(int, string) (guest.Output, error) { return guest.Output{Code: 1, Err: "disk full\n"}, nil }
+	_, err = converge.Apply(t.Context(), m, w, converge.Options{})
+	require.EqualError(t, err, "edge: set the time zone to UTC: disk full")
+}
+
+// Another writer in between is noticed by the machine; then it is read again.
+func TestAMachineThatChangedIsReadAgain(t *testing.T) {
+	m := machine(t)
+	m.script = func(n int, _ string) (guest.Output, error) {
+		if n == 1 {
+			m.rows["timezone"] = []string{"link|=/usr/share/zoneinfo/UTC\n"} // the other one did it
+			return guest.Output{Code: 75, Err: "the record of this machine has changed since it was read"}, nil
+		}
+		return guest.Output{}, nil
+	}
+	_, err := converge.Apply(t.Context(), m, want(t, `"config": {"timezone": "UTC"}`), converge.Options{})
+	require.NoError(t, err)
+	require.Len(t, m.scripts, 1)
+	require.Len(t, m.probes, 2)
+}
+
+// A step that reports success and changes nothing does not count as done.
+func TestAStepWithoutEffect(t *testing.T) {
+	m := machine(t)
+	_, err := converge.Apply(t.Context(), m, want(t, `"config": {"timezone": "UTC"}`), converge.Options{})
+	require.ErrorContains(t, err, `applying the spec to edge had no effect on config.timezone "" → UTC`)
+	require.Len(t, m.scripts, 3)
+}
+
+const ssh = `"posture": {"ssh": {"port": "2222", "permit_root_login": "no", "password_authentication": "no"}}`
+
+// The machine takes back what nobody confirms; only a confirmation cancels that.
+func TestTheRevertIsCancelledByAConfirmationOnly(t *testing.T) {
+	before := []string{"settings|=port 22\npermitrootlogin yes\npasswordauthentication no\n"}
+	m := machine(t)
+	m.rows["sshd"] = before
+	m.script = func(n int, _ string) (guest.Output, error) {
+		if n == 2 {
+			m.rows["sshd"] = []string{"settings|=port 2222\npermitrootlogin no\npasswordauthentication no\n"}
+		}
+		return guest.Output{}, nil
+	}
+	var confirmed []string
+	_, err := converge.Apply(t.Context(), m, want(t, ssh), converge.Options{ConfirmWithin: 30 * time.Second, Confirm: func(ctx context.Context, s *spec.Spec, step aspect.Step) error {
+		deadline, ok := ctx.Deadline()
+		require.True(t, ok)
+		require.LessOrEqual(t, time.Until(deadline), 30*time.Second)
+		confirmed = append(confirmed, step.Aspect+" "+s.Posture.SSH.Port)
+		require.Len(t, m.scripts, 1)
+		return nil
+	}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"sshd 2222"}, confirmed)
+	armed, changed := strings.Index(m.scripts[0], "--on-active=60"), strings.Index(m.scripts[0], "reload ssh.service ||")
+	require.Positive(t, armed)
+	require.Greater(t, changed, armed, "it is armed before anything changes")
+	require.Contains(t, m.scripts[1], "revert/sshd.sh.confirmed")
+
+	m = machine(t)
+	m.rows["sshd"] = before
+	_, err = converge.Apply(t.Context(), m, want(t, ssh), converge.Options{Confirm: func(context.Context, *spec.Spec, aspect.Step) error { return errLost }})
+	require.ErrorIs(t, err, errLost)
+	require.ErrorContains(t, err, "so the old state is restored")
+	require.Len(t, m.scripts, 2)
+	require.Contains(t, m.scripts[1], "sh /var/lib/homestak-gitops/revert/sshd.sh")
+	require.NotContains(t, m.scripts[1], "confirmed")
+
+	// Nobody knows whether it was confirmed: then it is a change, whatever is in force.
+	m = machine(t)
+	m.rows["sshd"] = []string{"settings|=port 2222\npermitrootlogin no\npasswordauthentication no\n"}
+	m.rows["armed"] = []string{"armed|=sshd.sh"}
+	s, err := converge.Observe(t.Context(), m, want(t, ssh))
+	require.NoError(t, err)
+	require.Equal(t, []string{"posture.ssh.unconfirmed true → false"}, changes(s))
+	require.Len(t, s.Steps(), 1)
+}
+
+// Values that are made from secrets are in no change, and in no argument.
+func TestSecretsAreNotShown(t *testing.T) {
+	const canary = "c4n4ry-s3cret"
+	m := machine(t)
+	w := want(t, `"config": {"files": [{"path": "/etc/key", "content": "`+canary+`", "mode": "0600", "owner": "root", "group": "root"}]}, "sensitive": ["config.file./etc/key.content"]`)
+	m.script = func(int, string) (guest.Output, error) { return guest.Output{Code: 1, Err: "disk full"}, nil }
+	s, err := converge.Apply(t.Context(), m, w, converge.Options{})
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), canary)
+	require.NotEmpty(t, changes(s))
+	for _, c := range s.Changes() {
+		require.NotContains(t, c.String(), canary)
+		b, err := c.MarshalJSON()
+		require.NoError(t, err)
+		require.NotContains(t, string(b), canary)
+	}
+	for _, p := range m.probes {
+		require.NotContains(t, p, canary)
+	}
+	for _, step := range s.Steps() {
+		require.NotContains(t, step.Text+fmt.Sprint(step.Keep), canary)
+	}
+}

@@ -1,0 +1,179 @@
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// Options are how a spec is applied.
+type Options struct {
+	// Confirm proves from outside that the machine can still be reached after a step that
+	// could lock us out: by a fresh connection, not by one that is open already. It may try
+	// again until ctx ends. Nil: a further command over the same machine suffices.
+	Confirm func(ctx context.Context, want *spec.Spec, step aspect.Step) error
+	// ConfirmWithin is how long that may take; a minute unless set. The machine restores its
+	// old state after twice that time.
+	ConfirmWithin time.Duration
+	// Started is called before each step. May be nil.
+	Started func(step aspect.Step)
+}
+
+// rounds is how often the machine is read and changed before what is still different
+// counts as failed: a package that is installed in the first may start a service that
+// shall not run.
+const rounds = 3
+
+// Apply makes the machine what the spec says, and reads it to see that it is. It gives
+// the last observation. After an error some steps may be done; applying again goes on.
+func Apply(ctx context.Context, m Machine, want *spec.Spec, o Options) (*State, error) {
+	for round := 1; ; round++ {
+		s, err := Observe(ctx, m, want)
+		if err != nil {
+			return nil, err
+		}
+		steps := s.Steps()
+		if len(steps) == 0 {
+			return s, s.finished()
+		}
+		if round > rounds {
+			return s, fmt.Errorf("applying the spec to %s had no effect on %s", want.Node, s.Changes()[0])
+		}
+		if err := s.Apply(ctx, m, steps, o); err != nil && (round == rounds || !errors.As(err, new(*staleError))) {
+			return s, err
+		}
+	}
+}
+
+// finished reports what an apply leaves undone.
+func (s *State) finished() error {
+	if changes := s.Changes(); len(changes) > 0 {
+		return fmt.Errorf("no step changes %s on %s", changes[0], s.Want.Node)
+	}
+	if len(s.Unknown) > 0 {
+		return fmt.Errorf("%s of %s could not be read: %s", s.Unknown[0].Aspect, s.Want.Node, s.Unknown[0].Why)
+	}
+	return nil
+}
+
+// Apply runs steps of this state one after the other, and stops at the first that fails.
+func (s *State) Apply(ctx context.Context, m Machine, steps []aspect.Step, o Options) error {
+	r := runner{m: m, o: o, want: s.Want, now: s.Record, sum: s.sum}
+	for _, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if o.Started != nil {
+			o.Started(step)
+		}
+		if err := r.step(ctx, step); err != nil {
+			return fmt.Errorf("%s: %s: %w", s.Want.Node, step.Text, err)
+		}
+	}
+	return r.flush(ctx)
+}
+
+// runner runs the steps of one apply. now is what the record should be, and sum that of
+// the file on the machine.
+type runner struct {
+	m    Machine
+	o    Options
+	want *spec.Spec
+	now  *record.Record
+	sum  string
+}
+
+func (r *runner) step(ctx context.Context, s aspect.Step) error {
+	if s.Ask != "" {
+		out, err := r.run(ctx, "set -e\n"+lock+s.Ask)
+		if err != nil {
+			return err
+		}
+		s.Learn(out, &s)
+	}
+	before := r.now.With(s.Keep)
+	after := before.Without(s.Drop).With(s.After)
+	body := "set -e\n" + lock + staleCheck(r.sum) + writeRecord(before, r.sum)
+	if s.Restore != "" {
+		body += r.arm(s)
+	}
+	body += s.Script
+	if s.Restore != "" {
+		after = before // the rest is recorded once it is confirmed
+	} else {
+		body += writeRecord(after, record.Sum(before.Text()))
+	}
+	out, err := r.run(ctx, body)
+	if err != nil {
+		return err
+	}
+	r.now, r.sum = after, record.Sum(after.Text())
+	if s.Done != nil {
+		s.Done(out, &s)
+		r.now = r.now.Without(s.Drop).With(s.After)
+	}
+	if s.Restore != "" {
+		return r.confirm(ctx, s)
+	}
+	return nil
+}
+
+// flush writes what the record has learned since it was written.
+func (r *runner) flush(ctx context.Context) error {
+	text := writeRecord(r.now, r.sum)
+	if text == "" {
+		return nil
+	}
+	_, err := r.run(ctx, "set -e\n"+lock+staleCheck(r.sum)+text)
+	if err != nil {
+		return fmt.Errorf("writing the record of %s: %w", r.want.Node, err)
+	}
+	r.sum = record.Sum(r.now.Text())
+	return nil
+}
+
+// lock keeps others out as long as the script runs, also where nobody waits for it any
+// more since the connection is gone.
+const lock = `exec 9>/run/homestak-gitops.lock
+flock -w 600 9 || die "another program is changing this machine, and has been for ten minutes"
+`
+
+func staleCheck(sum string) string {
+	return "[ \"$(sum " + record.File + ")\" = " + shell.Quote(sum) + " ] || stale 'the record of this machine'\n"
+}
+
+// writeRecord writes a command that replaces the record, nothing if it is so already.
+func writeRecord(r *record.Record, sum string) string {
+	text := r.Text()
+	if record.Sum(text) == sum {
+		return ""
+	}
+	return "[ -d " + record.Folder + " ] || mkdir -m 0755 " + record.Folder + "\n" + shell.Put(record.File, text, "0600", "root", "root") + "\n"
+}
+
+// staleError reports that the machine is not as it was observed.
+type staleError struct{ text string }
+
+func (e *staleError) Error() string { return e.text }
+
+// run runs a script on the machine, and gives what it printed.
+func (r *runner) run(ctx context.Context, body string) (string, error) {
+	out, err := r.m.Run(ctx, shell.Script(body))
+	switch {
+	case err != nil:
+		return "", err
+	case out.Code == shell.ExitStale:
+		return "", &staleError{ending(out)}
+	case out.Code == 1 && out.Err != "":
+		return "", errors.New(last(out.Err))
+	case out.Code != 0 || out.Signal != 0:
+		return "", errors.New("the script ended with " + ending(out))
+	}
+	return out.Out, nil
+}
