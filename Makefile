@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: provider faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest clients replay tofu tofu-tools side-by-side
+.PHONY: provider faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -41,7 +41,7 @@ test: ## all tests
 # by side. These packages have no goroutines of their own, and of the acceptance stories
 # only some have two at work on one thing. The tests of ONEBYONE make one request after
 # the other. make test has all of them.
-ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|guest|nspawn|integration|real|sim/clients)
+ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients)
 ONEBYONE := TestReplay|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
 race: ## all that runs side by side, under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^($(ONEBYONE))$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
@@ -90,6 +90,9 @@ integration: ## the acceptance stories, one line each
 
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
 	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest ./test/nspawn
+
+machines: ## specs on a real Debian with systemd, sshd and apt (as guest)
+	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 30m $(if $(V),-v) ./test/machines
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
 	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./test/sim/replay | grep -v '^ *--- PASS\|^=== '

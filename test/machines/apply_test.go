@@ -1,0 +1,240 @@
+package machines_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/test/nspawn"
+)
+
+const (
+	keyA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA a@laptop"
+	keyB = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB b@laptop"
+)
+
+// whole is a spec with a value for everything.
+const whole = `
+	"identity": {"hostname": "edge", "domain": "home.example"},
+	"access": {"users": [
+		{"name": "ann", "sudo": "nopasswd", "ssh_keys": ["` + keyA + `", "` + keyB + `"], "groups": ["video", "ops"], "shell": "/bin/bash"},
+		{"name": "bob", "sudo": "none", "ssh_keys": [], "shell": "/bin/sh"}]},
+	"posture": {"name": "prod", "ssh": {"port": "2222", "permit_root_login": "no", "password_authentication": "no"}, "fail2ban": {}},
+	"platform": {"packages": ["hs-tool", "hs-daemon"], "services": {"hs-daemon": "enabled", "fail2ban": "enabled", "cron": "disabled"}},
+	"config": {"timezone": "Europe/Berlin", "sysctl": {"net.ipv4.ip_forward": "1"},
+		"repositories": [{"name": "extra", "url": "file:/srv/apt/extra", "suites": ["./"], "key": "KEY"}], "commands": [{"name": "once", "run": "true"}],
+		"files": [{"path": "/etc/homestak-test/app.conf", "content": "it's \"here\"\n", "mode": "0640", "owner": "root", "group": "video", "restart": ["hs-daemon"]},
+			{"path": "/etc/motd", "content": "welcome\n", "mode": "0644", "owner": "root", "group": "root"}]}`
+
+// user writes a user that nothing further is asked for.
+func user(name, more string) string {
+	return `"access": {"users": [{"name": "` + name + `", "sudo": "none", "ssh_keys": [], "shell": "/bin/bash"` + more + `}]}`
+}
+
+// field is one thing that a spec asks, what shows that it is in force, and what shows that
+// it is not. Both are lines of shell that succeed.
+type field struct {
+	name           string
+	with, without  string // documents
+	before         string // done to the machine first
+	effect, absent string
+}
+
+var fields = []field{
+	{
+		name: "hostname", with: `"identity": {"hostname": "edge", "domain": "home.example"}`, without: `"identity": {"hostname": "core", "domain": "home.example"}`,
+		before: "printf '127.0.0.1 localhost\\n10.1.2.3 nas\\n' >/etc/hosts",
+		effect: `[ "$(hostname)" = edge ] && [ "$(hostname -f)" = edge.home.example ] && [ "$(cat /etc/hostname)" = edge ] && grep -q '^10.1.2.3 nas$' /etc/hosts`,
+		absent: `[ "$(hostname -f)" = core.home.example ] && ! grep -q edge /etc/hosts /etc/hostname && grep -q '^10.1.2.3 nas$' /etc/hosts`,
+	},
+	{
+		name: "timezone", with: `"config": {"timezone": "America/Denver"}`, without: `"config": {}`,
+		effect: `[ "$(date +%Z)" = MST ] || [ "$(date +%Z)" = MDT ] && { [ ! -e /etc/timezone ] || [ "$(cat /etc/timezone)" = America/Denver ]; }`, absent: `[ "$(date +%Z)" = UTC ] && { [ ! -e /etc/timezone ] || [ "$(cat /etc/timezone)" = Etc/UTC ]; }`,
+	},
+	{
+		name: "package", with: `"platform": {"packages": ["hs-tool"]}`, without: `"platform": {}`,
+		effect: `[ "$(hs-tool)" = tool ] && [ -f /usr/share/hs-lib/data ]`, absent: `! command -v hs-tool && [ ! -e /usr/share/hs-lib/data ]`,
+	},
+	{
+		name: "package that something else needs", with: `"platform": {"packages": ["hs-tool"]}`, without: `"platform": {"packages": ["hs-needer"]}`,
+		effect: `[ "$(hs-tool)" = tool ]`, absent: `[ "$(hs-tool)" = tool ] && apt-mark showauto | grep -qx hs-tool`,
+	},
+	{
+		name: "one of two packages", with: `"platform": {"packages": ["hs-tool", "hs-other"]}`, without: `"platform": {"packages": ["hs-other"]}`,
+		effect: `hs-tool && hs-other`, absent: `! command -v hs-tool && hs-other && [ -f /usr/share/hs-lib/data ]`,
+	},
+	{
+		name: "package that was there", with: `"platform": {"packages": ["hs-tool"]}`, without: `"platform": {}`, before: "apt-get update && apt-get -y install hs-tool",
+		effect: `hs-tool`, absent: `hs-tool`,
+	},
+	{
+		name: "package that was there, and an orphan", with: `"platform": {"packages": ["hs-other"]}`, without: `"platform": {}`,
+		before: "apt-get update && apt-get -y install hs-lib && apt-mark auto hs-lib",
+		effect: `hs-other`, absent: `! command -v hs-other && [ -f /usr/share/hs-lib/data ]`,
+	},
+	{
+		name: "service enabled", with: `"platform": {"packages": ["hs-daemon"], "services": {"hs-daemon": "enabled"}}`, without: `"platform": {"packages": ["hs-daemon"]}`,
+		before: "apt-get update && apt-get -y install hs-daemon && systemctl disable --now hs-daemon",
+		effect: `systemctl is-active hs-daemon && systemctl is-enabled hs-daemon`, absent: `! systemctl is-active hs-daemon && ! systemctl is-enabled hs-daemon`,
+	},
+	{
+		name: "service disabled", with: `"platform": {"services": {"hs-daemon": "disabled"}}`, without: `"platform": {}`,
+		before: "apt-get update && apt-get -y install hs-daemon",
+		effect: `! systemctl is-active hs-daemon && ! systemctl is-enabled hs-daemon`, absent: `systemctl is-active hs-daemon && systemctl is-enabled hs-daemon`,
+	},
+	{
+		name: "service of a package of the same run disabled", with: `"platform": {"packages": ["hs-daemon"], "services": {"hs-daemon": "disabled"}}`, without: `"platform": {}`,
+		effect: `! systemctl is-active hs-daemon && ! systemctl is-enabled hs-daemon`, absent: `! systemctl cat hs-daemon`,
+	},
+	{
+		name: "masked service enabled", with: `"platform": {"services": {"hs-daemon": "enabled"}}`, without: `"platform": {}`,
+		before: "apt-get update && apt-get -y install hs-daemon && systemctl disable --now hs-daemon && systemctl mask hs-daemon",
+		effect: `systemctl is-active hs-daemon && systemctl is-enabled hs-daemon`, absent: `! systemctl is-active hs-daemon && [ "$(systemctl is-enabled hs-daemon)" = masked ]`,
+	},
+	{
+		name: "user", with: user("ann", ""), without: `"access": {}`,
+		effect: `id ann && [ -d /home/ann ] && [ "$(getent passwd ann | cut -d: -f7)" = /bin/bash ]`,
+		absent: `id ann && [ -d /home/ann ] && [ "$(getent shadow ann | cut -d: -f8)" = 1 ]`,
+	},
+	{
+		name: "user that is removed", with: user("ann", ""), without: `"access": {"former_users": "remove"}`,
+		effect: `id ann`, absent: `! id ann && [ -d /home/ann ]`,
+	},
+	{
+		name: "user that was there", with: user("ann", `, "groups": ["video", "ops"]`), without: `"access": {}`,
+		before: "useradd --create-home --shell /bin/sh --groups audio ann",
+		effect: `id -Gn ann | grep -w video | grep -w ops | grep -w audio && [ "$(getent passwd ann | cut -d: -f7)" = /bin/bash ]`,
+		absent: `[ "$(id -Gn ann)" = "ann audio" ] && [ "$(getent passwd ann | cut -d: -f7)" = /bin/sh ] && [ -z "$(getent shadow ann | cut -d: -f8)" ] && ! getent group ops`,
+	},
+	{
+		name: "groups", with: user("ann", `, "groups": ["video", "ops"]`), without: user("ann", `, "groups": ["video"]`),
+		effect: `id -Gn ann | grep -w video | grep -w ops`, absent: `! id -Gn ann | grep -w ops && ! getent group ops && id -Gn ann | grep -w video`,
+	},
+	{
+		name: "keys", with: `"access": {"users": [{"name": "ann", "sudo": "none", "ssh_keys": ["` + keyA + `", "` + keyB + `"], "shell": "/bin/bash"}]}`,
+		without: `"access": {"users": [{"name": "ann", "sudo": "none", "ssh_keys": ["` + keyB + `"], "shell": "/bin/bash"}]}`,
+		before:  "useradd --create-home ann && mkdir -m 700 /home/ann/.ssh && echo 'ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAIQDGpmFzdC1hbmQtbm90LXNlY3VyZQ== own' >/home/ann/.ssh/authorized_keys && chown -R ann: /home/ann/.ssh",
+		effect:  `grep -q a@laptop /home/ann/.ssh/authorized_keys && grep -q b@laptop /home/ann/.ssh/authorized_keys && grep -q own /home/ann/.ssh/authorized_keys && [ "$(stat -c '%a %U' /home/ann/.ssh/authorized_keys)" = "600 ann" ]`,
+		absent:  `! grep -q a@laptop /home/ann/.ssh/authorized_keys && grep -q b@laptop /home/ann/.ssh/authorized_keys && grep -q own /home/ann/.ssh/authorized_keys`,
+	},
+	{
+		name: "key that the image had", with: `"access": {"users": [{"name": "ann", "sudo": "none", "ssh_keys": ["` + keyA + `"], "shell": "/bin/bash"}]}`, without: user("ann", ""),
+		before: "useradd --create-home ann && mkdir -m 700 /home/ann/.ssh && echo '" + keyA + "' >/home/ann/.ssh/authorized_keys && chown -R ann: /home/ann/.ssh",
+		effect: `grep -c a@laptop /home/ann/.ssh/authorized_keys | grep -qx 1`, absent: `! grep -q a@laptop /home/ann/.ssh/authorized_keys`,
+	},
+	{
+		name: "sudo", with: strings.Replace(user("ann", ""), `"none"`, `"nopasswd"`, 1), without: user("ann", ""),
+		effect: `[ "$(setpriv --reuid=ann --regid=ann --init-groups sudo -n id -u)" = 0 ]`, absent: `! setpriv --reuid=ann --regid=ann --init-groups sudo -n true`,
+	},
+	{
+		name: "sudo with a password", with: strings.Replace(user("ann", ""), `"none"`, `"password"`, 1), without: `"access": {}`,
+		before: "echo 'ann ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/90-cloud-init-users",
+		effect: `! setpriv --reuid=ann --regid=ann --init-groups sudo -n true && sudo -l -U ann | grep -q PASSWD`, absent: `[ ! -e /etc/sudoers.d/zz-homestak-gitops ] && [ -e /etc/sudoers.d/90-cloud-init-users ]`,
+	},
+	{
+		name: "no sudo in spite of the image", with: user("ann", ""), without: `"access": {}`,
+		before: "useradd --create-home --groups sudo ann && echo 'ann ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/90-cloud-init-users",
+		effect: `! setpriv --reuid=ann --regid=ann --init-groups sudo -n true && ! id -Gn ann | grep -w sudo`, absent: `setpriv --reuid=ann --regid=ann --init-groups sudo -n true && id -Gn ann | grep -w sudo`,
+	},
+	{
+		name: "sshd", with: `"posture": {"ssh": {"port": "2222", "permit_root_login": "no", "password_authentication": "no"}}`, without: `"posture": {}`,
+		before: "echo 'PasswordAuthentication yes' >/etc/ssh/sshd_config.d/50-cloud-init.conf",
+		effect: `sshd -T | grep -qx 'port 2222' && sshd -T | grep -qx 'permitrootlogin no' && sshd -T | grep -qx 'passwordauthentication no' && ss -tln | grep -q ':2222 '`,
+		absent: `sshd -T | grep -qx 'port 22' && sshd -T | grep -qx 'passwordauthentication yes' && [ ! -e /var/lib/homestak-gitops/revert/sshd.sh ]`,
+	},
+	{
+		name: "fail2ban", with: `"posture": {"fail2ban": {}}, "platform": {"services": {"fail2ban": "enabled"}}`, without: `"posture": {}`,
+		effect: `systemctl is-active fail2ban`, absent: `[ -z "$(ls /etc/fail2ban/jail.d | grep homestak)" ]`,
+	},
+	{
+		name: "sysctl", with: `"config": {"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.accept_redirects": "0"}}`, without: `"config": {"sysctl": {"net.ipv4.conf.all.accept_redirects": "0"}}`,
+		effect: `[ "$(cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/accept_redirects | tr '\n' ' ')" = "1 0 " ]`,
+		absent: `[ "$(cat /proc/sys/net/ipv4/ip_forward)" = 0 ] && ! grep -q forward /etc/sysctl.d/zz-homestak-gitops.conf`,
+	},
+	{
+		name: "file", with: `"config": {"files": [{"path": "/etc/homestak-test/a b", "content": "x'\u0001\n", "mode": "600", "owner": "root", "group": "video"}]}`, without: `"config": {}`,
+		effect: `[ "$(stat -c '%a %U %G' '/etc/homestak-test/a b')" = "600 root video" ] && printf "x'\001\n" | cmp - '/etc/homestak-test/a b'`, absent: `[ ! -e '/etc/homestak-test/a b' ]`,
+	},
+	{
+		name: "file that was there", with: `"config": {"files": [{"path": "/etc/motd", "content": "mine\n", "mode": "0644", "owner": "root", "group": "root"}]}`, without: `"config": {}`,
+		before: "echo theirs >/etc/motd && chmod 640 /etc/motd && chgrp adm /etc/motd",
+		effect: `[ "$(cat /etc/motd)" = mine ]`, absent: `[ "$(cat /etc/motd)" = theirs ] && [ "$(stat -c '%a %G' /etc/motd)" = "640 adm" ] && [ -z "$(ls /var/lib/homestak-gitops/found)" ]`,
+	},
+	{
+		name: "file that a service reads", with: `"config": {"files": [{"path": "/etc/hs-daemon.conf", "content": "mine\n", "mode": "0644", "owner": "root", "group": "root", "restart": ["hs-daemon"]}]}`, without: `"config": {}`,
+		before: "apt-get update && apt-get -y install hs-daemon && systemctl show -p MainPID hs-daemon >/run/pid",
+		effect: `[ "$(systemctl show -p MainPID hs-daemon)" != "$(cat /run/pid)" ]`, absent: `[ "$(cat /etc/hs-daemon.conf)" = shipped ]`,
+	},
+	{
+		name: "repository", with: `"platform": {"packages": ["hs-extra"]}, "config": {"repositories": [{"name": "extra", "url": "file:/srv/apt/extra", "suites": ["./"], "key": "KEY"}]}`, without: `"config": {}`,
+		effect: `hs-extra && [ "$(stat -c %a /etc/apt/keyrings/homestak-extra.asc)" = 644 ]`,
+		absent: `! command -v hs-extra && ! ls /etc/apt/sources.list.d /etc/apt/keyrings | grep homestak && ! apt-cache show hs-extra`,
+	},
+	{
+		name: "commands", with: `"config": {"commands": [{"name": "make", "run": "echo x >>/srv/made", "creates": "/srv/made"}, {"name": "check", "run": "echo y >>/srv/log; touch /srv/flag", "unless": "[ -e /srv/flag ]"},
+			{"name": "once", "run": "echo z >>/srv/once"}]}`, without: `"config": {}`,
+		effect: `[ "$(cat /srv/made /srv/log /srv/once | tr -d '\n')" = xyz ]`, absent: `[ "$(cat /srv/made /srv/log | tr -d '\n')" = xy ] && rm /srv/once`,
+	},
+}
+
+// Every field takes effect, is not written again, and is withdrawn when it is dropped. What
+// was there before stays.
+func TestST02ST11EveryFieldTakesEffectAndIsWithdrawn(t *testing.T) {
+	nspawn.Need(t)
+	for _, f := range fields {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			w := begin(t)
+			if f.name == "repository" && w.key == "" {
+				nspawn.Without(t, "gpg is missing, to sign a repository with")
+			}
+			if f.before != "" {
+				w.Run0(f.before)
+			}
+			key, err := json.Marshal(w.key)
+			require.NoError(t, err)
+			with, without := parse(t, strings.Replace(f.with, `"KEY"`, string(key), 1)), parse(t, f.without)
+			w.apply(with)
+			w.Run0(f.effect)
+			w.unchanged(with)
+			w.apply(without)
+			w.Run0(f.absent)
+			w.unchanged(without)
+			w.apply(with)
+			w.Run0(f.effect)
+		})
+	}
+}
+
+// unchanged requires that an apply costs one command, and writes nothing at all.
+func (w *world) unchanged(s *spec.Spec) {
+	w.t.Helper()
+	w.Run0("touch /run/since")
+	w.runs = 0
+	state, err := converge.Apply(context.Background(), way{w}, s, converge.Options{})
+	require.NoError(w.t, err)
+	require.Empty(w.t, changes(state))
+	require.Equal(w.t, 1, w.runs, "an unchanged machine costs one command")
+	require.Empty(w.t, w.Run0("find / -xdev -newer /run/since -not -path '/proc/*' -not -path '/sys/*' -not -path '/dev/*' -not -path '/run/*' -not -path '/tmp*' -not -path '/var/log/*' -not -path '/var/lib/fail2ban*' -not -path '/var/lib/systemd/*'"))
+}
+
+// A spec with everything in it is applied, and leaves nothing behind when it is dropped but
+// what is said to stay: the name, homes, and accounts that are locked.
+func TestST02AWholeSpec(t *testing.T) {
+	w := begin(t)
+	w.Run0("printf '127.0.0.1 localhost\\n' >/etc/hosts; chmod 644 /etc/hosts")
+	s := w.whole()
+	w.apply(s)
+	w.unchanged(s)
+	require.Equal(t, "600 root root", w.Run0("stat -c '%a %U %G' /var/lib/homestak-gitops/owned.json"))
+	w.apply(parse(t, `"access": {"former_users": "remove"}`))
+	w.Run0("rm -r /home/ann /home/bob /etc/homestak-test")
+	w.apply(parse(t, `"identity": {"hostname": "vm"}`))
+	require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"))
+	require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops/found /var/lib/homestak-gitops/revert | grep -v :; find / -xdev -name '*homestak-new*'"))
+}

@@ -1,0 +1,102 @@
+package machines_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// content is what a package has.
+type content struct {
+	fields string // further ones of its control file
+	files  map[string]string
+}
+
+// archive is what the repository has: packages by name, with their further fields and files.
+var archive = map[string]content{
+	"hs-lib":    {files: map[string]string{"usr/share/hs-lib/data": "data\n"}},
+	"hs-tool":   {fields: "Depends: hs-lib\n", files: map[string]string{"usr/bin/hs-tool": "#!/bin/sh\necho tool\n"}},
+	"hs-other":  {fields: "Depends: hs-lib\n", files: map[string]string{"usr/bin/hs-other": "#!/bin/sh\necho other\n"}},
+	"hs-needer": {fields: "Depends: hs-tool\n", files: map[string]string{"usr/bin/hs-needer": "#!/bin/sh\n"}},
+	"hs-daemon": {files: map[string]string{
+		"lib/systemd/system/hs-daemon.service": "[Unit]\nDescription=test\n[Service]\nExecStart=/usr/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n",
+		"etc/hs-daemon.conf":                   "shipped\n",
+		"DEBIAN/conffiles":                     "/etc/hs-daemon.conf\n",
+		// As debhelper writes it: enabled and started when it is installed.
+		"DEBIAN/postinst": "#!/bin/sh\nset -e\nif [ \"$1\" = configure ]; then systemctl daemon-reload; systemctl enable --now --quiet hs-daemon.service; fi\n",
+		"DEBIAN/prerm":    "#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then systemctl disable --now --quiet hs-daemon.service; fi\n",
+		"DEBIAN/postrm":   "#!/bin/sh\nset -e\nsystemctl daemon-reload\n",
+	}},
+	"hs-broken": {files: map[string]string{"DEBIAN/postinst": "#!/bin/sh\necho it cannot be configured >&2\nexit 1\n"}},
+}
+
+// repository builds the packages, and gives the folder that apt reads. Nothing of it is
+// signed, and nothing is fetched. Its folder extra is a repository of its own, which is
+// signed by the key, where this machine has gpg.
+func repository(t *testing.T) (dir, key string) {
+	t.Helper()
+	dir = t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o755)) // apt reads as a user of its own
+	build(t, dir, archive)
+	extra := filepath.Join(dir, "extra")
+	require.NoError(t, os.Mkdir(extra, 0o755))
+	index := build(t, extra, map[string]content{"hs-extra": {files: map[string]string{"usr/bin/hs-extra": "#!/bin/sh\necho extra\n"}}})
+	write(t, filepath.Join(extra, "Release"), fmt.Sprintf("Origin: test\nDate: Sun, 01 Nov 2026 00:00:00 UTC\nSHA256:\n %x %d Packages\n", sha256.Sum256([]byte(index)), len(index)), 0o644)
+	if _, err := exec.LookPath("gpg"); err != nil {
+		return dir, ""
+	}
+	home := t.TempDir()
+	gpg := func(args ...string) string {
+		cmd := exec.Command("gpg", append([]string{"--homedir", home, "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", ""}, args...)...)
+		said, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(said))
+		return string(said)
+	}
+	gpg("--quick-generate-key", "test <test@example.org>", "ed25519", "sign", "never")
+	gpg("--clearsign", "--output", filepath.Join(extra, "InRelease"), filepath.Join(extra, "Release"))
+	require.NoError(t, os.Chmod(filepath.Join(extra, "InRelease"), 0o644))
+	t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", home, "--kill", "gpg-agent").Run() })
+	return dir, gpg("--armor", "--export")
+}
+
+// build makes packages and their index in a folder, and gives the index.
+func build(t *testing.T, dir string, packages map[string]content) string {
+	t.Helper()
+	var index strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(packages)) {
+		p := packages[name]
+		root := filepath.Join(t.TempDir(), name)
+		control := fmt.Sprintf("Package: %s\nVersion: 1.0\nArchitecture: all\nMaintainer: Test <test@example.org>\n%sDescription: for tests\n", name, p.fields)
+		write(t, filepath.Join(root, "DEBIAN/control"), control, 0o644)
+		for file, text := range p.files {
+			mode := os.FileMode(0o644)
+			if strings.HasPrefix(text, "#!") {
+				mode = 0o755
+			}
+			write(t, filepath.Join(root, file), text, mode)
+		}
+		deb := name + "_1.0_all.deb"
+		said, err := exec.Command("dpkg-deb", "--root-owner-group", "-Zgzip", "--build", root, filepath.Join(dir, deb)).CombinedOutput()
+		require.NoError(t, err, string(said))
+		b, err := os.ReadFile(filepath.Join(dir, deb))
+		require.NoError(t, err)
+		fmt.Fprintf(&index, "%sFilename: ./%s\nSize: %d\nSHA256: %x\n\n", control, deb, len(b), sha256.Sum256(b))
+	}
+	write(t, filepath.Join(dir, "Packages"), index.String(), 0o644)
+	return index.String()
+}
+
+func write(t *testing.T, name, text string, mode os.FileMode) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	require.NoError(t, os.WriteFile(name, []byte(text), mode))
+	require.NoError(t, os.Chmod(name, mode))
+}
