@@ -71,7 +71,11 @@ func (p *Plan) silent() bool {
 }
 
 func (p *Plan) title() string {
-	return fmt.Sprintf("%s   host %s   plan %s", p.source(), clean(p.Host), clean(limit(p.ID, 8)))
+	of := fmt.Sprintf("host %s   plan %s", clean(p.Host), clean(limit(p.ID, 8)))
+	if p.Site == "" { // of a machine by itself, whose spec names no site
+		return of
+	}
+	return p.source() + "   " + of
 }
 
 func (p *Plan) source() string {

@@ -119,6 +119,27 @@ func (f *Folder) Manifest(name string) (*model.Manifest, error) {
 	return m, nil
 }
 
+// Node finds a node by its name: in a manifest, or in any that is deployed if that is nil.
+func (f *Folder) Node(name string, m *model.Manifest) (*model.Node, error) {
+	var known []string
+	for _, other := range f.Desired.Site.Manifests {
+		if m != nil && other != m || m == nil && other.Host == "" {
+			continue
+		}
+		for _, n := range other.Nodes {
+			if n.Name == name {
+				return n, nil
+			}
+			known = append(known, n.Name)
+		}
+	}
+	where := "in a deployed manifest (name a recipe with -M)"
+	if m != nil {
+		where = "in manifest " + m.Name
+	}
+	return nil, fmt.Errorf("no node %q %s\n%s", name, where, diag.DidYouMean(name, known))
+}
+
 // Host chooses a host: the named one, else that of the manifest, which may be nil, else
 // the only one.
 func (f *Folder) Host(name string, m *model.Manifest) (*model.Host, error) {

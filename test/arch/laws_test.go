@@ -45,6 +45,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/shell", may: []string{"engine/guest"}},
 	{pkg: "engine/guest/aspect", may: []string{"engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model"}, tests: []string{"engine/plan"}},
 	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/plan"}},
+	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/guest"}},
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
@@ -116,7 +117,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
+		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/local", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
