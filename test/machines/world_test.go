@@ -48,13 +48,13 @@ type world struct {
 }
 
 // begin boots a machine that nothing was put on.
-func begin(t *testing.T) *world {
+func begin(t *testing.T, binds ...nspawn.Bind) *world {
 	t.Helper()
 	nspawn.Need(t)
 	w := &world{t: t}
 	dir, key := repository(t)
 	w.key = key
-	w.Machine = nspawn.Boot(t, debian(""), nspawn.Bind{From: dir, To: "/srv/apt"})
+	w.Machine = nspawn.Boot(t, debian(""), append(binds, nspawn.Bind{From: dir, To: "/srv/apt"})...)
 	w.Run0("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*; echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
 	// systemd counts the starts of a unit, and a test makes many; fail2ban does not always
 	// respond to a stop while it starts.

@@ -36,9 +36,9 @@ type Folder struct{ Path string }
 type Complete struct {
 	Version int       `json:"version"`
 	Node    string    `json:"node"`
-	Spec    string    `json:"spec"` // name of the spec in the site
-	At      time.Time `json:"at"`   // when it was applied with success last
-	Changed int       `json:"changed"`
+	Spec    string    `json:"spec"`    // name of the spec in the site
+	At      time.Time `json:"at"`      // when it was applied; a later apply that changes nothing leaves it
+	Changed int       `json:"changed"` // settings that differed
 }
 
 // Failed is config-failed.json: why the last attempt failed. It is removed by one that succeeds.
@@ -126,8 +126,14 @@ func (f Folder) Complete() (*Complete, error) { return readJSON[Complete](f.file
 // Failed reads why the last attempt failed; nil if it did not.
 func (f Folder) Failed() (*Failed, error) { return readJSON[Failed](f.file(failedFile)) }
 
-// Succeeded records that the stored spec is applied.
+// Succeeded records that the stored spec is applied. Where that is recorded and nothing was changed, it
+// writes nothing.
 func (f Folder) Succeeded(of *spec.Spec, changed int, now time.Time) error {
+	before, errBefore := f.Complete()
+	failed, errFailed := f.Failed()
+	if changed == 0 && before != nil && failed == nil && errors.Join(errBefore, errFailed) == nil {
+		return nil
+	}
 	if err := f.writeJSON(completeFile, Complete{Version: 1, Node: of.Node, Spec: of.Name, At: now.UTC(), Changed: changed}); err != nil {
 		return err
 	}

@@ -62,6 +62,12 @@ func TestFolder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, &pull.Complete{Version: 1, Node: "web-1", Spec: "base", At: time.Now().UTC(), Changed: 7}, done)
 
+		time.Sleep(time.Hour)
+		require.NoError(t, f.Succeeded(s, 0, time.Now()))
+		again, err := f.Complete()
+		require.NoError(t, err)
+		require.Equal(t, done, again, "nothing is written")
+
 		changed, err = f.Store([]byte(one))
 		require.NoError(t, err)
 		require.False(t, changed, "the same document")

@@ -1,0 +1,64 @@
+package machines_test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/test/nspawn"
+)
+
+// program builds the program, for machines that apply their spec themselves.
+func program(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, "homestak-gitops"), "../../cmd/homestak-gitops")
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return dir
+}
+
+// A spec that is pushed, and the same one that the machine applies itself, make the same
+// machine. The second time nothing is written, and nothing of it is shown to others.
+func TestST01ST02PushAndPullAreEqual(t *testing.T) {
+	nspawn.Need(t)
+	dir := program(t)
+	pushed, pulled := begin(t), begin(t, nspawn.Bind{From: dir, To: "/opt/homestak"})
+	s := pushed.whole()
+	s.Config.Repositories = nil // each machine has its own, with a key of its own
+	pushed.apply(s)
+
+	document, err := json.Marshal(s)
+	require.NoError(t, err)
+	pulled.Write("/root/spec.json", 0o600, string(document))
+	const apply = "/opt/homestak/homestak-gitops config apply"
+	require.Contains(t, pulled.Run0(apply+" --spec /root/spec.json --dry-run"), "~ guest edge")
+	require.Empty(t, pulled.Run0("ls -A "+pull.DefaultFolder+" 2>/dev/null || true"), "a dry run keeps nothing")
+	require.Contains(t, pulled.Run0(apply+" --spec /root/spec.json 2>&1"), "spec test is applied to edge")
+
+	facts := func(w *world) string {
+		kept := []string{}
+		for line := range strings.Lines(w.snapshot()) {
+			if name := strings.TrimSpace(line); !strings.HasSuffix(name, ".json") { // of pull only
+				kept = append(kept, line)
+			}
+		}
+		return strings.Join(kept, "")
+	}
+	same(t, facts(pushed), facts(pulled), "pulled beside pushed")
+	require.Equal(t, "600 root root", pulled.Run0("stat -c '%a %U %G' "+pull.DefaultFolder+"/*.json | sort -u"))
+
+	pulled.Run0("touch /run/since")
+	pulled.Run0(apply)
+	require.Empty(t, pulled.Run0("find /etc /home /root /srv /usr /var/lib/dpkg /var/lib/homestak-gitops -xdev -newer /run/since"))
+	var done pull.Complete
+	require.NoError(t, json.Unmarshal([]byte(pulled.Run0("cat "+pull.DefaultFolder+"/config-complete.json")), &done))
+	require.Equal(t, "edge", done.Node)
+	require.Positive(t, done.Changed)
+}
