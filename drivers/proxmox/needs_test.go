@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
@@ -37,7 +36,7 @@ func TestOptionsAskForWhatPVEAsks(t *testing.T) {
 	m, _, _ := pveapi.Lookup(http.MethodPost, "/nodes/n/qemu")
 	for family := range m.Params {
 		key := strings.Replace(family, "[n]", "0", 1)
-		if proxmox.IsTyped(key) {
+		if guest.SetBy(family) != "" || options.Refused(family) != "" {
 			continue
 		}
 		t.Run(key, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -74,7 +74,7 @@ func TestEveryDocumentedKeyIsSpokenFor(t *testing.T) {
 			if v.Until != "" || key == "background_delay" {
 				continue // PVE 9 dropped it
 			}
-			attribute, refused := proxmox.SpokenFor(key)
+			attribute, refused := guest.SetBy(key), options.Refused(key)
 			said := 0
 			for _, is := range []bool{attribute != "", refused != "", everyOption[key].declared != ""} {
 				if is {
@@ -120,7 +120,7 @@ func TestEveryKeyChangedByHandIsFound(t *testing.T) {
 			}
 			was := w.Guest(10000).Config[k]
 			for _, other := range []string{val.byHand, ""} {
-				if proxmox.SameOption(k, val.declared, other) {
+				if (&guest.VM{}).SameValue(k, val.declared, other) {
 					continue
 				}
 				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, k, other) })

@@ -1,4 +1,4 @@
-package proxmox_test
+package guest_test
 
 import (
 	"bytes"
@@ -17,8 +17,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -37,13 +41,13 @@ func recorded(t *testing.T) []shown {
 	t.Helper()
 	folder := os.Getenv("HOMESTAK_RECORDINGS")
 	if folder == "" {
-		folder = filepath.Join("..", "..", "..", "shared", "pve-recordings")
+		folder = filepath.Join("..", "..", "..", "..", "shared", "pve-recordings")
 	}
 	var files []string
 	for _, pattern := range []string{
 		filepath.Join(folder, "*.json"),
 		filepath.Join(folder, "stories", "*.json"),
-		filepath.Join("pvesim", "testdata", "stories", "*.json.gz"),
+		filepath.Join("..", "pvesim", "testdata", "stories", "*.json.gz"),
 	} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
@@ -142,15 +146,43 @@ func asPending(t *testing.T, data json.RawMessage) json.RawMessage {
 	return out
 }
 
-// TestRecordedConfigurationsAreRead: whatever a real PVE answers is read as a guest,
-// and what was ordered of it is what it has: none of it would be planned again.
+// roundTrip is a transport made of a function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// readRecorded reads an answer of GET pending as that of a managed guest.
+func readRecorded(t *testing.T, s shown) (*model.Resource, view.Config) {
+	t.Helper()
+	c, err := api.Open(api.Config{
+		Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!x=y",
+		Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			body := io.NopCloser(strings.NewReader(`{"data":` + string(s.pending) + `}`))
+			return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: r}, nil
+		}),
+	})
+	require.NoError(t, err)
+	at := view.GuestRef{Node: "father", VMID: 100, LXC: s.lxc}
+	cfg, err := view.ReadConfig(t.Context(), c, at)
+	require.NoError(t, err)
+	tag := owner.Tag{V: 1, Site: "home", Node: "db", Type: at.Kind(), UUID: owner.UUID(cfg.Next["smbios1"]), Slots: map[string]string{}}
+	for key, val := range cfg.Next {
+		if drives.IsDrive(key) && drives.HoldsData(val) && !drives.HoldsState(key) && !strings.HasPrefix(key, "unused") || s.lxc && drives.IsMount(key) {
+			tag.Slots["disk."+key] = key
+		}
+	}
+	return guest.FromConfig(view.Listed{VMID: 100, Node: "father", LXC: s.lxc}, cfg, "", tag), cfg
+}
+
+// A configuration that a real PVE answered is read as a guest, and has what was ordered: none of it
+// would be planned again.
 func TestRecordedConfigurationsAreRead(t *testing.T) {
 	compared := 0
 	all := recorded(t)
 	for _, s := range all {
 		t.Run(s.from, func(t *testing.T) {
-			seen, next, err := proxmox.ReadRecorded(t.Context(), s.lxc, s.pending)
-			require.NoError(t, err)
+			seen, cfg := readRecorded(t, s)
+			next := cfg.Next
 			if next["lock"] == "create" {
 				return
 			}
@@ -169,17 +201,18 @@ func TestRecordedConfigurationsAreRead(t *testing.T) {
 				require.Equal(t, "vmbr0", attrs["nic."+first+".bridge"])
 			}
 			for key, val := range s.ordered {
-				if _, spoken := attrs["options."+key]; !spoken || key == "boot" { // PVE writes boot anew as drives come and go
+				if _, spoken := attrs["options."+key]; !spoken || key == "boot" { // PVE changes boot as drives come and go
 					continue
 				}
 				compared++
-				same := proxmox.SameOption(key, val, next[key])
+				same := (&guest.VM{}).SameValue(key, val, next[key])
 				if s.lxc {
 					same = options.CT().Same(key, val, next[key])
 				}
 				require.True(t, same, "%s: ordered %q, shown %q", key, val, next[key])
 			}
-			require.Empty(t, proxmox.PlanForItself(seen), "a guest that is wanted exactly so")
+			want, have := &model.Resource{Spec: model.Clone(seen.Spec)}, &model.Resource{Spec: model.Clone(seen.Spec), Private: seen.Private}
+			require.Empty(t, differing(schemaOf(seen), want, have), "a guest that is wanted exactly so")
 		})
 	}
 	require.Greater(t, len(all), 40)
