@@ -79,11 +79,11 @@ var (
 )
 
 func wantedVM(edit func(*guest.VM)) *model.Resource {
-	v := &guest.VM{
-		Name: "web-1", Image: "debian-12", Cores: 2, Sockets: 1, Memory: 2048, Agent: true, Power: "running", Restart: "never", Tags: []string{"homestak"},
-		Disks: []guest.Disk{{Name: "root", Size: 10, Storage: "local-lvm"}}, Options: map[string]string{"cpu": "host"},
-		NICs: []guest.NIC{{Name: "lan", Bridge: "vmbr0", Model: "virtio", IP: "dhcp"}}, Terms: vmTag.Terms(),
-	}
+	v := guest.VMSchema().New().(*guest.VM) // with defaults
+	v.Name, v.Image, v.Cores, v.Memory, v.Tags = "web-1", "debian-12", 2, 2048, []string{"homestak"}
+	v.Disks = []guest.Disk{{Name: "root", Size: 10, Storage: "local-lvm"}}
+	v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr0", Model: "virtio", IP: "dhcp"}}
+	v.Options, v.Terms = map[string]string{"cpu": "host"}, vmTag.Terms()
 	if edit != nil {
 		edit(v)
 	}
@@ -91,10 +91,11 @@ func wantedVM(edit func(*guest.VM)) *model.Resource {
 }
 
 func wantedCT(edit func(*guest.CT)) *model.Resource {
-	c := &guest.CT{
-		Hostname: "ct-1", Template: "debian-12", Cores: 1, Memory: 512, Swap: 512, Power: "running", Restart: "never", Tags: []string{"homestak"}, Unprivileged: true,
-		Disks: []guest.CTDisk{{Name: "root", Storage: "local-lvm"}}, NICs: []guest.CTNIC{{Name: "lan", Bridge: "vmbr0", IP: "dhcp"}}, Terms: ctTag.Terms(),
-	}
+	c := guest.CTSchema().New().(*guest.CT) // with defaults
+	c.Hostname, c.Template, c.Cores, c.Memory, c.Tags = "ct-1", "debian-12", 1, 512, []string{"homestak"}
+	c.Disks = []guest.CTDisk{{Name: "root", Storage: "local-lvm"}}
+	c.NICs = []guest.CTNIC{{Name: "lan", Bridge: "vmbr0", IP: "dhcp"}}
+	c.Terms = ctTag.Terms()
 	if edit != nil {
 		edit(c)
 	}

@@ -17,7 +17,7 @@ type Config struct {
 	Waits     bool // they may differ
 	Digest    string
 
-	BootFollows bool // the boot order that waits is what PVE made of the one in force: see effectiveBoot
+	BootFollows bool // PVE itself made the pending boot order of the one in force: package guest sets it
 }
 
 // ReadConfig reads both configurations and the digest in one request.
