@@ -197,7 +197,7 @@ func (r *vmResolver) terms() {
 	case r.Blank():
 		from = guest.FromBlank
 	}
-	r.Terms = r.resolver.tagTerms(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.longestSeed()})
+	r.Terms = r.tagTerms(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.longestSeed()})
 }
 
 // userData checks user_data and sets the storage of its image.
