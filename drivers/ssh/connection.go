@@ -180,6 +180,9 @@ func (c *connection) keepAlive() {
 // ping asks for a sign of life. The name of the request is the one that OpenSSH uses for this
 // (PROTOCOL, section 2.1); any answer will do, also that it is unknown.
 func (c *connection) ping(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	answered := make(chan error, 1)
 	if !c.m.start(func() {
 		_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
