@@ -71,7 +71,7 @@ func New(cfg Config) (*Machine, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext
 	}
-	m := &Machine{cfg: cfg, address: net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port)), connecting: make(chan struct{}, 1), slots: make(chan struct{}, max(cfg.Sessions, 1))}
+	m := &Machine{cfg: cfg, address: net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port)), connecting: make(chan struct{}, 1), slots: make(chan struct{}, max(cfg.Sessions, 1)), conns: map[*connection]bool{}}
 	switch {
 	case cfg.Address == "" || strings.ContainsAny(cfg.Address, " \t\n/@"):
 		return nil, &configError{fmt.Sprintf("%q is not a name or an IP address", cfg.Address)}

@@ -24,6 +24,9 @@ type connection struct {
 	once  sync.Once // ended is closed once, by whoever notices first
 	ended chan struct{}
 	why   error // it ended; set before ended is closed
+
+	users   int  // commands that use it; under mu of the machine
+	retired bool // no more commands; under mu of the machine
 }
 
 // start runs f in a goroutine that Close waits for; after Close it does not.
@@ -57,8 +60,11 @@ func (m *Machine) connection(ctx context.Context) (*connection, error) {
 		return nil, m.failed(err)
 	}
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, &Error{m.name(), errClosed, true}
+	}
 	m.conn = c
-	m.mu.Unlock()
 	return c, nil
 }
 
@@ -98,12 +104,19 @@ func (m *Machine) connect(ctx context.Context) (*connection, error) {
 		return nil, l.failed(err)
 	}
 	c := &connection{m: m, client: ssh.NewClient(sc, chans, reqs), ended: make(chan struct{}), prefix: begin}
+	m.mu.Lock()
+	m.conns[c] = true // Close ends it
+	m.mu.Unlock()
 	started := m.start(c.watch) && m.start(func() {
 		<-c.ended
 		_ = conn.Close()
 		_ = c.client.Close()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.conns, c)
 	}) && m.start(c.keepAlive)
 	if !started {
+		c.end(errClosed)
 		_ = conn.Close()
 		return nil, errClosed
 	}

@@ -65,6 +65,38 @@ func TestServerThatAllowsFewSessions(t *testing.T) {
 	}
 }
 
+// Commands that we gave up count on the server until they end. Once they fill a connection, there
+// is another, and what else ran over the first is not lost.
+func TestGivenUpCommandsFillTheConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, cfg := newServer(t)
+		s.sessions = 3
+		s.run = func(line string, ch ssh.Channel, _ <-chan string) any {
+			begun(ch)
+			if strings.Contains(line, "hang") {
+				<-time.After(time.Hour)
+			}
+			return exitStatus{0}
+		}
+		m := open(t, cfg)
+		long := make(chan error, 1)
+		go func() {
+			_, err := m.Run(t.Context(), guest.Command{Args: []string{"hang"}})
+			long <- err
+		}()
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, err := m.Run(ctx, guest.Command{Args: []string{"hang"}})
+			require.ErrorIs(t, err, guest.ErrOutcomeLost)
+			cancel()
+		}
+		_, err := m.Run(t.Context(), yes)
+		require.NoError(t, err)
+		require.Equal(t, 2, s.connections())
+		require.NoError(t, <-long)
+	})
+}
+
 // A server that allows none at all is not asked for ever.
 func TestServerThatAllowsNoSession(t *testing.T) {
 	bubble(t, func(t *testing.T) {

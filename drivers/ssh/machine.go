@@ -29,7 +29,8 @@ type Machine struct {
 
 	// mu is for a moment only: commands come from many goroutines, and each reads these.
 	mu      sync.Mutex
-	conn    *connection // the last one; nil before the first
+	conn    *connection          // for new commands; nil if there has to be another
+	conns   map[*connection]bool // all that have not ended
 	pinned  []ssh.PublicKey
 	running int // sessions that the server has opened
 	closed  bool
@@ -86,7 +87,9 @@ func (m *Machine) Ping(ctx context.Context) error {
 }
 
 // Run is as guest.Machine wants it. When ctx ends, the command gets SIGTERM where the server
-// passes signals on (RFC 4254 section 6.9), which does not reach what sudo has started.
+// passes signals on (RFC 4254 section 6.9). OpenSSH does so for users who are not root only
+// (session_signal_req in its session.c), so that a command mostly goes on: one that may hang
+// is run by timeout(1).
 func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	if err := c.Check(); err != nil {
 		return guest.Output{}, err
@@ -94,7 +97,7 @@ func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 	if err := m.acquire(ctx); err != nil {
 		return guest.Output{}, m.failed(err)
 	}
-	var later retry
+	later := retry{m: m}
 	for again := false; ; {
 		conn, err := m.connection(ctx)
 		if err != nil {
@@ -116,7 +119,7 @@ func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 			again = true
 			err = m.acquire(ctx)
 		case errors.As(err, &refused):
-			if err = later.wait(ctx, m, refused); err != nil {
+			if err = later.wait(ctx, conn, refused); err != nil {
 				m.release()
 			}
 		}
@@ -154,26 +157,36 @@ func (m *Machine) count(n int) {
 	m.running += n
 }
 
-// retry waits until a session that the server refused may be tried again. Where other sessions
-// run, the server allows fewer than we do (MaxSessions), or has not yet noticed that one has ended.
+// retry waits until a session that the server refused may be tried again: it allows fewer than we
+// do (MaxSessions), or has not yet noticed that one has ended. If it refuses for longer, commands
+// that we gave up may fill the connection: sshd counts them until they have ended
+// (session_close_by_channel in session.c of OpenSSH). So there is another connection then.
 type retry struct {
-	pause time.Duration
-	alone int // tries in a row while no other session ran
+	m        *Machine
+	pause    time.Duration
+	tries    int // since the connection was made, or another session ran
+	replaced bool
 }
 
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 200 * time.Millisecond
-	mostAlone  = 8 // then no session will ever open: a second and a half
+	mostTries  = 8 // a second in all
 )
 
-func (r *retry) wait(ctx context.Context, m *Machine, refused error) error {
-	m.mu.Lock()
-	if r.alone++; m.running > 0 {
-		r.alone = 0
-	}
-	m.mu.Unlock()
-	if r.alone > mostAlone {
+func (r *retry) wait(ctx context.Context, c *connection, refused error) error {
+	r.m.mu.Lock()
+	others := r.m.running > 0
+	r.m.mu.Unlock()
+	switch r.tries++; {
+	case r.tries <= mostTries:
+	case !r.replaced:
+		r.tries, r.replaced = 0, true
+		r.m.retire(c)
+		return nil
+	case others:
+		r.tries = 0
+	default:
 		return fmt.Errorf("it refuses every session (MaxSessions in its sshd_config, or out of processes): %w", refused)
 	}
 	r.pause = min(max(2*r.pause, firstPause), lastPause)
@@ -190,13 +203,43 @@ func (r *retry) wait(ctx context.Context, m *Machine, refused error) error {
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	m.closed = true
-	if m.conn != nil {
-		m.conn.end(errClosed)
+	for c := range m.conns {
+		c.end(errClosed)
 	}
 	m.mu.Unlock()
 	m.wait.Wait()
 	return nil
 }
+
+// enter notes that a command uses a connection, and leave that it does not any more.
+func (m *Machine) enter(c *connection) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c.users++
+}
+
+func (m *Machine) leave(c *connection) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.users--; c.users == 0 && c.retired {
+		c.end(errRetired)
+	}
+}
+
+// retire takes a connection out of use. It ends when no command uses it any more.
+func (m *Machine) retire(c *connection) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conn == c {
+		m.conn = nil
+	}
+	if c.retired = true; c.users == 0 {
+		c.end(errRetired)
+	}
+}
+
+// errRetired is a connection that was replaced.
+var errRetired = errors.New("the connection was replaced by another")
 
 // quoteAll makes the words of a line for a POSIX shell.
 func quoteAll(args []string) string {

@@ -50,13 +50,16 @@ const (
 func (c *connection) run(ctx context.Context, line string, stdin []byte, done func()) (guest.Output, error) {
 	s := &session{c: c, ctx: ctx, line: line, stdin: stdin}
 	result := make(chan error, 1)
+	c.m.enter(c)
 	if !c.m.start(func() {
 		err := s.run()
+		c.m.leave(c)
 		if !errors.As(err, new(*ssh.OpenChannelError)) {
 			done()
 		}
 		result <- err
 	}) {
+		c.m.leave(c)
 		done()
 		return guest.Output{}, errClosed
 	}
