@@ -120,12 +120,12 @@ func sweepChapters(t *testing.T, c chapters) {
 		}
 		for _, effect := range []bool{false, true} {
 			for at := first; at <= places.of(effect); at += step {
-				how.effect = effect
-				name := fmt.Sprintf("status %d, crash %v, effect %v, request %d", how.status, how.crash, effect, at)
+				one := way{status: how.status, crash: how.crash, effect: effect}
+				name := fmt.Sprintf("status %d, crash %v, effect %v, request %d", one.status, one.crash, effect, at)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						live(t, &storyRun{way: how, at: at, healthy: whole.passes}, c)
+						live(t, &storyRun{way: one, at: at, healthy: whole.passes}, c)
 					})
 				})
 			}
