@@ -103,7 +103,7 @@ var fields = []field{
 	},
 	{
 		name: "user that is removed", with: user("ann", ""), without: `"access": {"former_users": "remove"}`,
-		effect: `id ann`, absent: `! id ann && [ -d /home/ann ]`,
+		effect: `[ "$(stat -c %U /home/ann)" = ann ]`, absent: `! id ann && [ -d /home/ann ] && useradd --uid 2000 other`,
 	},
 	{
 		name: "user that was there", with: user("ann", `, "groups": ["video", "ops"]`), without: `"access": {}`,

@@ -2,7 +2,6 @@ package nspawn
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -82,7 +81,7 @@ func (m *Machine) start(base, notify string, binds []Bind) {
 		}
 		args = append(args, how+b.From+":"+b.To)
 	}
-	m.nspawn = exec.CommandContext(context.Background(), "sh", args...) // it is ended in good order, by end
+	m.nspawn = exec.Command("sh", args...) //nolint:noctx // it is ended in good order, by end
 	m.nspawn.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
 	m.nspawn.Stdout, m.nspawn.Stderr = &m.console, &m.console
 	// In namespaces of its own, nothing outlives it: neither processes, whose init it is,
@@ -209,7 +208,7 @@ func processesIn(t *testing.T, space string) []int {
 // Command is a command in the guest, as root.
 func (m *Machine) Command(args ...string) *exec.Cmd {
 	enter := []string{"--target=" + strconv.Itoa(m.leader), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
-	cmd := exec.CommandContext(context.Background(), "nsenter", append(enter, args...)...) // it ends with the guest
+	cmd := exec.Command("nsenter", append(enter, args...)...) //nolint:noctx // it ends with the guest
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LC_ALL=C.UTF-8", "SYSTEMD_COLORS=0", "HOME=/root"}
 	return cmd
 }

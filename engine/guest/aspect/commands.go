@@ -48,7 +48,7 @@ var commands = Of[map[string]bool]{
 		var steps []Step
 		for _, c := range q.Want.Config.Commands { // in the order of the files
 			if !done[c.Name] {
-				steps = append(steps, runCommand(c))
+				steps = append(steps, runCommand(c, q.Want.IsSensitive("config.command."+c.Name)))
 			}
 		}
 		for _, name := range q.Record.Items("commands") {
@@ -90,13 +90,17 @@ func holds(c spec.Command) string {
 
 // runCommand runs one command. Whether it ran is recorded when it has: one that was cut off
 // runs again.
-func runCommand(c spec.Command) Step {
+func runCommand(c spec.Command, secret bool) Step {
 	e := record.Entry{Aspect: "commands", Item: c.Name, Identity: "name"}
 	after := e
 	after.Put = map[string]string{"sha256": record.Sum(c.Run)}
+	show := `printf '%s\n' "$_said" | tail -n 10 >&2`
+	if secret {
+		show = "say 'its output is not shown, since it is made from a secret'"
+	}
 	lines := []string{
 		"_said=$({ " + shell.Data(c.Run) + " | sh -s; } 2>&1) && _code=0 || _code=$?",
-		fmt.Sprintf(`if [ "$_code" -ne 0 ]; then printf '%%s\n' "$_said" | tail -n 10 >&2; die %s"$_code"; fi`, shell.Quote("command "+c.Name+" ended with exit code ")),
+		fmt.Sprintf(`if [ "$_code" -ne 0 ]; then %s; die %s"$_code"; fi`, show, shell.Quote("command "+c.Name+" ended with exit code ")),
 	}
 	if test := holds(c); test != "" {
 		lines = append(lines, "if ! "+test+"; then die "+shell.Quote("command "+c.Name+" succeeded, and what creates or unless ask for still does not hold")+"; fi")

@@ -52,6 +52,7 @@ var sshd = Of[sshdFound]{
 			}
 		}
 		slices.Sort(f.ports)
+		f.ports = slices.Compact(f.ports) // sshd_config may name the same one
 		return f, nil
 	},
 	Fill: func(q *Query, f sshdFound, have *spec.Spec) {
@@ -89,7 +90,7 @@ var sshd = Of[sshdFound]{
 				"[ -d /etc/ssh/sshd_config.d ] || mkdir -m 0755 /etc/ssh/sshd_config.d",
 				shell.Put(sshdFile, text, "0644", "root", "root"),
 				sshdCheck,
-				`_now=$(sshd -T 2>/dev/null | grep -E '^(port|permitrootlogin|passwordauthentication) ' | sed s/without-password/prohibit-password/ | sort)`,
+				`_now=$(sshd -T 2>/dev/null | grep -E '^(port|permitrootlogin|passwordauthentication) ' | sed s/without-password/prohibit-password/ | sort -u)`,
 				`_want=$(printf '%s\n' `+shell.Words([]string{"port " + want.Port, "permitrootlogin " + want.PermitRootLogin, "passwordauthentication " + want.PasswordAuthentication})+` | sort)`,
 				`if [ "$_now" != "$_want" ]; then`,
 				`  _lines=$(grep -niE '^[[:space:]]*(port|permitrootlogin|passwordauthentication|include)[[:space:]=]' /etc/ssh/sshd_config /etc/ssh/sshd_config.d/*.conf 2>/dev/null | grep -v '^`+sshdFile+`')`,

@@ -1,0 +1,112 @@
+package machines_test
+
+import (
+	"os"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+// Every node of the example has a spec that can be applied.
+func TestTheSpecsOfTheExampleResolve(t *testing.T) {
+	site, found := hcl.Load(os.DirFS("../../examples/site"), hcl.Options{Kinds: proxmox.Kinds()})
+	require.Empty(t, problems(found))
+	n := 0
+	for _, m := range site.Manifests {
+		for _, node := range m.Nodes {
+			s, found := spec.Resolve(site, node)
+			require.Empty(t, found)
+			if node.Spec != "" {
+				n++
+				require.Contains(t, s.Platform.Packages, "htop")
+				require.Equal(t, "nopasswd", s.User("homestak").Sudo)
+			}
+		}
+	}
+	require.Greater(t, n, 5)
+}
+
+func problems(found diag.List) (errors []string) {
+	for _, f := range found {
+		if f.Severity == diag.Error {
+			errors = append(errors, f.Summary)
+		}
+	}
+	return errors
+}
+
+// What the files say of every attribute reaches the resolved spec, and what is made from a
+// secret is marked there by the path that a change has.
+func TestTheLanguageReachesTheSpec(t *testing.T) {
+	site, found := hcl.Load(fstest.MapFS{
+		"site.hcl": {Data: []byte(`site "home" { domain = "home.example" }
+manifest "m" {
+  pattern = "flat"
+  node "edge" {
+    type = "vm"
+    cores = 1
+    memory = 512
+    image = image.debian
+    spec = spec.base
+  }
+}
+image "debian" {
+  url      = "https://images.example/debian.qcow2"
+  checksum = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
+}
+spec "base" {
+  access {
+    former_users = "remove"
+    user "ann" {
+      sudo = true
+      ssh_keys = []
+    }
+  }
+  config {
+    unattended_upgrades = true
+    sysctl = { "net.ipv4.ip_forward" = "1" }
+    file "/etc/app.conf" {
+      content = "password = ${secret.passwords.app}"
+      mode    = "0600"
+      group   = "video"
+      restart = ["app"]
+    }
+    repository "docker" {
+      url        = "https://download.example.org/debian"
+      suites     = ["bookworm"]
+      components = ["stable"]
+      key        = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+    }
+    command "once" {
+      run    = "echo once"
+      unless = "false"
+    }
+  }
+}
+`)},
+	}, hcl.Options{Kinds: proxmox.Kinds(), Secrets: &model.Secrets{Values: map[string]map[string]string{"passwords": {"app": "s3cret"}}}})
+	require.Empty(t, problems(found))
+	s, found := spec.Resolve(site, site.Manifests["m"].Nodes[0])
+	require.Empty(t, found)
+	require.Equal(t, "password = s3cret", s.File("/etc/app.conf").Content)
+	require.Equal(t, "root video", s.File("/etc/app.conf").Owner+" "+s.File("/etc/app.conf").Group)
+	require.Equal(t, []string{"stable"}, s.Repository("docker").Components)
+	require.Equal(t, "echo once", s.Command("once").Run)
+	require.Equal(t, "remove", s.Access.FormerUsers)
+	require.Contains(t, s.Platform.Packages, "unattended-upgrades")
+	sensitive := []string{}
+	for _, c := range plan.Differences(s, spec.Empty("edge")) {
+		if s.IsSensitive(c.Path) {
+			sensitive = append(sensitive, c.Path)
+		}
+	}
+	require.Equal(t, []string{"config.file./etc/app.conf.content"}, sensitive)
+}
