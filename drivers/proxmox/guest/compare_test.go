@@ -110,7 +110,7 @@ func observed(lxc bool, changed, pending change) *model.Resource {
 		config, tag = ctConfig, ctTag
 	}
 	now := changed.of(config)
-	cfg := view.Config{Now: now, Next: pending.of(now), Waits: len(pending) > 0, Digest: "d"}
+	cfg := view.Config{Now: now, Next: pending.of(now), Pending: len(pending) > 0, Digest: "d"}
 	return guest.FromConfig(view.Listed{VMID: 100, Node: "father", LXC: lxc, Running: true}, cfg, "", tag)
 }
 

@@ -27,7 +27,7 @@ func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 		t.Tag.Slots = rootSlot() // a provisional clone: its ownership tag does not have the template's slots
 	}
 	t.readDevices()
-	t.PendingRestart = g.Running && len(cfg.WaitingKeys()) > 0
+	t.PendingRestart = g.Running && len(cfg.PendingKeys()) > 0
 	for k, val := range c {
 		if t.isOption(k, val) {
 			t.Options[k] = val

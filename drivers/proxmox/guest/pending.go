@@ -25,13 +25,13 @@ import (
 // the key.
 func KeysToRevert(want Target, have State) []string {
 	cfg := have.Observed().Config
-	keys := cfg.WaitingKeys()
+	keys := cfg.PendingKeys()
 	if len(keys) == 0 {
 		return nil
 	}
 	next := Aligned(want, have, cfg)
 	return slices.DeleteFunc(keys, func(key string) bool {
-		return key == "description" || !have.Revertible(key) || cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next.Spec(), Aligned(want, have, cfg.Reverted(map[string]bool{key: true})).Spec())
+		return key == "description" || !have.Revertible(key) || cfg.DropsKey(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next.Spec(), Aligned(want, have, cfg.Reverted(map[string]bool{key: true})).Spec())
 	})
 }
 
@@ -50,7 +50,7 @@ func Reverts(want Target, have State) []model.Pending {
 // wanted one.
 func IsRevert(want Target, have State, path string) bool {
 	cfg := have.Observed().Config
-	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
+	if len(cfg.PendingKeys()) == 0 || path == "power" || path == "pending" {
 		return false
 	}
 	return reflect.DeepEqual(ValuesByPath(Aligned(want, have, cfg.InForce()).Spec())[path], ValuesByPath(want.Spec())[path])
@@ -60,7 +60,7 @@ func IsRevert(want Target, have State, path string) bool {
 // the guest closer to them.
 func restartHelps(want Target, have State) bool {
 	cfg := have.Observed().Config
-	keys := cfg.WaitingKeys()
+	keys := cfg.PendingKeys()
 	if len(keys) == 0 {
 		return false
 	}
@@ -69,7 +69,7 @@ func restartHelps(want Target, have State) bool {
 	return slices.ContainsFunc(keys, func(key string) bool {
 		kept := Aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
 		if model.Same(next.Spec(), kept.Spec()) {
-			return cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1"
+			return cfg.DropsKey(key) && key != drives.CloudInitSlot && key != "smbios1"
 		}
 		then, now := ValuesByPath(next.Spec()), ValuesByPath(kept.Spec())
 		paths := maps.Clone(now)
@@ -116,7 +116,7 @@ func revertHint(have State, tool, key string) string {
 func IsVolumeRevert(want Target, have State, path, slot string) bool {
 	cfg := have.Observed().Config
 	_, there := cfg.Now[slot]
-	return there && cfg.WaitsFor(slot) && IsRevert(want, have, path)
+	return there && cfg.IsPending(slot) && IsRevert(want, have, path)
 }
 
 // RestartDue reports whether the guest is to be restarted for its pending changes: the restart
@@ -130,11 +130,11 @@ func RestartDue(want Target, have State) bool {
 // files, and hint, if it is not "", says why its change is not reverted. The values of secret keys
 // are not shown.
 func pendingKeys(c view.Config, addr model.Address, path, hint func(key string) string, secret ...string) []model.Pending {
-	if !c.Waits {
+	if !c.Pending {
 		return nil
 	}
 	out := []model.Pending{}
-	for _, k := range c.WaitingKeys() {
+	for _, k := range c.PendingKeys() {
 		p := model.Pending{Address: addr, Path: path(k), Why: model.PendingRestart, Before: plainValue(c.Now, k), After: plainValue(c.Next, k)}
 		if why := hint(k); why != "" {
 			p.Why += "; " + why

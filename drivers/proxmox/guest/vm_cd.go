@@ -133,7 +133,7 @@ func emptyOrCD(c view.Config, slot string) bool {
 // that is deleted (PVE/API2/Qemu.pm, $update_vm_api). That needs neither a restart nor a revert.
 func ignoreBootUpkeep(c view.Config) view.Config {
 	there := func(dev string) bool { return c.Next[dev] != "" }
-	c.BootFollows = c.WaitsFor("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
+	c.BootUpkeep = c.IsPending("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
 	return c
 }
 

@@ -33,7 +33,7 @@ func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 		v.Tag.Slots = map[string]string{"disk.root": BootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
-	v.PendingRestart = g.Running && (len(cfg.WaitingKeys()) > 0 || v.cloudInitPending())
+	v.PendingRestart = g.Running && (len(cfg.PendingKeys()) > 0 || v.cloudInitPending())
 	for k, val := range c {
 		if v.isOption(k, val) && !options.VM().Invented[k] {
 			v.Options[k] = val

@@ -20,6 +20,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
+// finder finds guests and templates on a host.
+type finder struct{ *kind.Host }
+
 // Guests reads every guest that may be managed, and classifies it. All others are unmanaged, and
 // their configuration is not read.
 func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
@@ -247,6 +250,3 @@ func (w wanted) nameOf(g view.Listed) string {
 	}
 	return ""
 }
-
-// finder finds guests and templates on a host.
-type finder struct{ *kind.Host }

@@ -17,20 +17,20 @@ import (
 
 // change collects what the changes of a step mean for PVE, as far as VMs and containers share it.
 type change struct {
-	to, from *guest.Volumes
-	tag      owner.Tag // the ownership tag after the change
-	notes    string
-	patch
-	changesPower bool // the guest is to be started, resumed or stopped
-
-	move     map[string]string       // slot → storage
-	grow     map[string]int          // slot → GiB
-	reattach map[string]guest.Volume // slot → disk whose former volume is attached again
-	free     map[string]string       // name of a disk → volume to free
+	to, from *guest.Volumes // wanted and observed
+	tag      owner.Tag      // the ownership tag after the change
+	notes    string         // the description after the change, without the tag
 	lastSeen lastSeen
 
-	oldSlot    map[string]string // name of a disk that goes to another bus → its slot so far
-	newVolumes bool              // volumes are created, whose names are known only afterwards
+	patch             // the keys to write
+	changesPower bool // the guest is to be started, resumed or stopped
+
+	move       map[string]string       // slot → storage
+	grow       map[string]int          // slot → GiB
+	reattach   map[string]guest.Volume // slot → disk whose former volume is attached again
+	free       map[string]string       // name of a disk → volume to free
+	oldSlot    map[string]string       // name of a disk that goes to another bus → its slot so far
+	newVolumes bool                    // volumes are created, whose names are known only afterwards
 }
 
 func newChange(at view.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {

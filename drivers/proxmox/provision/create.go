@@ -25,6 +25,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
+// maker creates guests.
+type maker struct{ writer }
+
 // creator creates a guest: a VM or a container.
 type creator interface {
 	// create creates the guest under a free VMID, or continues what an earlier attempt began.
@@ -177,9 +180,6 @@ func (d maker) isVacant(ctx context.Context, at view.GuestRef, readErr error) bo
 		return false
 	}
 }
-
-// maker creates guests.
-type maker struct{ writer }
 
 // complete brings a new guest from what was ordered to what is wanted: it grows disks, writes tags
 // and starts the guest. It returns the ownership tag that the guest has.

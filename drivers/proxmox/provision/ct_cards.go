@@ -34,7 +34,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	}
 	back, cards := patch{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
-		if was, there := old.Now[key]; property.IsNet(key) && sameNIC(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.WaitsFor(key)) {
+		if was, there := old.Now[key]; property.IsNet(key) && sameNIC(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.IsPending(key)) {
 			cards[key] = true
 			if back.del[key] = !there; there {
 				back.set[key] = was

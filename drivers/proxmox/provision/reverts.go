@@ -19,7 +19,7 @@ import (
 // same reports whether two values of a key mean the same.
 func (p patch) preferReverts(old view.Config, lxc bool, same func(key, a, b string) bool) {
 	for key, val := range p.set {
-		if now, there := old.Now[key]; there && old.WaitsFor(key) && same(key, fmt.Sprint(val), now) {
+		if now, there := old.Now[key]; there && old.IsPending(key) && same(key, fmt.Sprint(val), now) {
 			delete(p.set, key)
 			p.revert[key] = true
 		}
@@ -28,7 +28,7 @@ func (p patch) preferReverts(old view.Config, lxc bool, same func(key, a, b stri
 		_, there := old.Now[key]
 		_, waits := old.Next[key]
 		switch {
-		case !old.WaitsFor(key):
+		case !old.IsPending(key):
 		case !there:
 			delete(p.del, key)
 			p.revert[key] = true

@@ -14,6 +14,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
+// updater changes guests that exist.
+type updater struct{ writer }
+
 // changer turns the changes of a step into a patch.
 type changer interface {
 	// add adds the change of the attribute at path.
@@ -64,15 +67,15 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
 	h := have.Observed()
 	to, from := want.Volumes(), have.Volumes()
-	old, apart := from.RememberedSlots(to), changedBuses(s.Changes)
-	for _, name := range apart {
+	old, moved := from.RememberedSlots(to), changedBuses(s.Changes)
+	for _, name := range moved {
 		delete(old, "disk."+name)
 	}
 	m.Slots, m.Detached = want.Slots(h.Config, old), map[string]string{}
 	is := h.Tag // keep what the files do not decide
 	m.UUID, m.Linked, m.Seeded, m.Seed, m.Keys, m.MAC = is.UUID, is.Linked, is.Seeded, is.Seed, is.Keys, is.MAC
 	ch := newChange(at, to, from, m)
-	for _, name := range apart {
+	for _, name := range moved {
 		ch.moveToBus(name)
 	}
 	if c, ok := want.(guest.CTTarget); ok {
@@ -103,9 +106,6 @@ func (d updater) resume(ctx context.Context, at view.GuestRef, addr model.Addres
 	}
 	return power.Of(d.Host, at).Start(ctx)
 }
-
-// updater changes guests that exist.
-type updater struct{ writer }
 
 // applyChange writes exactly the keys that the plan shows, with the digest of what was observed,
 // then makes the changes of disks that are not keys. halted reports whether the guest was stopped

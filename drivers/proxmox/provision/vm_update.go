@@ -101,8 +101,8 @@ func (c *vmChange) followBoot() {
 	declared := c.want.Options["boot"]
 	kept := declared == "" || c.have.SameValue("boot", declared, old.Now["boot"]) || guest.SameOption(old.InForce(), "boot", declared, old.Now["boot"])
 	switch {
-	case back && !old.WaitsFor("boot"), len(added) > 0 && (goes || went), goes && went:
-	case !old.WaitsFor("boot") || !kept || guest.BootOrderFollows(old.Now["boot"], old.Next["boot"], there, disc) || !c.have.Revertible("boot"):
+	case back && !old.IsPending("boot"), len(added) > 0 && (goes || went), goes && went:
+	case !old.IsPending("boot") || !kept || guest.BootOrderFollows(old.Now["boot"], old.Next["boot"], there, disc) || !c.have.Revertible("boot"):
 		return
 	}
 	if len(stay) == len(order) {

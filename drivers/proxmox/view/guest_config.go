@@ -10,14 +10,14 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// Config is a guest's configuration. PVE has two of them: what runs (now) and
-// what the next full restart makes of it (next); they differ in what is pending.
+// Config is the configuration of a guest. PVE has two of them: the one in force (Now), and the one
+// that the next full restart puts in force (Next). They differ by the pending changes.
 type Config struct {
 	Now, Next map[string]string
-	Waits     bool // they may differ
+	Pending   bool // there may be pending changes
 	Digest    string
 
-	BootFollows bool // PVE itself made the pending boot order of the one in force: package guest sets it
+	BootUpkeep bool // PVE itself made the pending boot order of the one in force: package guest sets it
 }
 
 // ReadConfig reads both configurations and the digest in one request.
@@ -27,7 +27,7 @@ func ReadConfig(ctx context.Context, c *api.Client, at GuestRef) (Config, error)
 		key, val string
 		goes     bool
 	}
-	var changes []change // that wait
+	var changes []change // the pending ones
 	_, err := c.Rows(ctx, at.Path("pending"), func(e api.Row) {
 		key, value, pending, gone := e.Text("key"), e.Raw("value"), e.Raw("pending"), e.Raw("delete")
 		if key == "digest" {
@@ -37,7 +37,7 @@ func ReadConfig(ctx context.Context, c *api.Client, at GuestRef) (Config, error)
 		if value != nil {
 			cfg.Now[key] = api.Text(value)
 		}
-		cfg.Waits = cfg.Waits || pending != nil || gone != nil
+		cfg.Pending = cfg.Pending || pending != nil || gone != nil
 		if pending != nil {
 			changes = append(changes, change{key, api.Text(pending), false})
 		}
@@ -52,7 +52,7 @@ func ReadConfig(ctx context.Context, c *api.Client, at GuestRef) (Config, error)
 		return Config{}, &api.NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer holds no configuration")}
 	}
 	cfg.Next = cfg.Now // nearly always; thousands of guests are in memory at once
-	if !cfg.Waits {
+	if !cfg.Pending {
 		return cfg, nil
 	}
 	cfg.Next = maps.Clone(cfg.Now)
@@ -67,26 +67,26 @@ func ReadConfig(ctx context.Context, c *api.Client, at GuestRef) (Config, error)
 // usualKeys is about how many keys the configuration of a guest has.
 const usualKeys = 24
 
-// WaitsFor reports whether the next full restart changes a key.
-func (c Config) WaitsFor(key string) bool {
+// IsPending reports whether the next full restart changes a key.
+func (c Config) IsPending(key string) bool {
 	now, there := c.Now[key]
 	next, stays := c.Next[key]
-	return c.Waits && (there != stays || now != next)
+	return c.Pending && (there != stays || now != next)
 }
 
-// WaitingKeys are the keys that the next full restart changes, in order, but for a boot
-// order that PVE itself keeps up with the drives.
-func (c Config) WaitingKeys() []string {
-	if !c.Waits {
+// PendingKeys are the keys that the next full restart changes, sorted, without a boot order that
+// PVE itself keeps in line with the drives.
+func (c Config) PendingKeys() []string {
+	if !c.Pending {
 		return nil
 	}
 	keys := map[string]bool{}
 	for _, side := range []map[string]string{c.Now, c.Next} {
 		for key := range side {
-			keys[key] = keys[key] || c.WaitsFor(key)
+			keys[key] = keys[key] || c.IsPending(key)
 		}
 	}
-	maps.DeleteFunc(keys, func(key string, waits bool) bool { return !waits || key == "boot" && c.BootFollows })
+	maps.DeleteFunc(keys, func(key string, waits bool) bool { return !waits || key == "boot" && c.BootUpkeep })
 	return slices.Sorted(maps.Keys(keys))
 }
 
@@ -103,23 +103,22 @@ func (c Config) Reverted(keys map[string]bool) Config {
 	return c
 }
 
-// InForce is the configuration without all that waits.
+// InForce is the configuration without its pending changes.
 func (c Config) InForce() Config {
-	c.Next, c.Waits = c.Now, false
+	c.Next, c.Pending = c.Now, false
 	return c
 }
 
-// Removes reports whether the next full restart deletes a key.
-func (c Config) Removes(key string) bool {
+// DropsKey reports whether the next full restart deletes a key, or the guest does not have it.
+func (c Config) DropsKey(key string) bool {
 	_, stays := c.Next[key]
 	return !stays
 }
 
-// Current is the value of a key in force, else the one that waits. What the files have no
-// opinion about stays as the former has it.
+// Current is the value of a key in force, else the pending one.
 func (c Config) Current(key string) string { return cmp.Or(c.Now[key], c.Next[key]) }
 
-// Description is what is in force. One that waits is of a change that failed in between.
+// Description is the description in force. A pending one is that of a change that failed.
 func (c Config) Description() string {
 	if text, there := c.Now["description"]; there {
 		return text
