@@ -168,7 +168,7 @@ var fields = []field{
 	{
 		name: "file that a service reads", with: `"config": {"files": [{"path": "/etc/hs-daemon.conf", "content": "mine\n", "mode": "0644", "owner": "root", "group": "root", "restart": ["hs-daemon"]}]}`, without: `"config": {}`,
 		before: "apt-get update && apt-get -y install hs-daemon && systemctl show -p MainPID hs-daemon >/run/pid",
-		effect: `[ "$(systemctl show -p MainPID hs-daemon)" != "$(cat /run/pid)" ]`, absent: `[ "$(cat /etc/hs-daemon.conf)" = shipped ]`,
+		effect: `[ "$(systemctl show -p MainPID hs-daemon)" != "$(cat /run/pid)" ] && systemctl show -p MainPID hs-daemon >/run/pid`, absent: `[ "$(cat /etc/hs-daemon.conf)" = shipped ] && ! systemctl show -p MainPID hs-daemon | grep -qxFf /run/pid && systemctl show -p MainPID hs-daemon >/run/pid`,
 	},
 	{
 		name: "repository", with: `"platform": {"packages": ["hs-extra"]}, "config": {"repositories": [{"name": "extra", "url": "file:/srv/apt/extra", "suites": ["./"], "key": "KEY"}]}`, without: `"config": {}`,
@@ -226,6 +226,8 @@ func (w *world) unchanged(s *spec.Spec) {
 // A spec with everything in it is applied, and leaves nothing behind when it is dropped but
 // what is said to stay: the name, homes, and accounts that are locked.
 func TestST02AWholeSpec(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	w.Run0("printf '127.0.0.1 localhost\\n' >/etc/hosts; chmod 644 /etc/hosts")
 	s := w.whole()

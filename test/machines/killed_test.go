@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // killAt replaces the script of one run by the same one that kills itself, and every
@@ -39,6 +41,8 @@ func (w *world) killed(s *spec.Spec, run, command int) bool {
 // However an apply is cut off, the next one ends in the same state, and withdrawing leaves
 // the same machine behind.
 func TestST14KilledAnywhereAppliedAgain(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	full, none := w.whole(), parse(t, `"config": {}`)
 	w.apply(full)
@@ -54,10 +58,14 @@ func TestST14KilledAnywhereAppliedAgain(t *testing.T) {
 		}
 	}
 	killed := 0
+	all := os.Getenv("HOMESTAK_MACHINES_KILLS") != ""
 	for run := 2; run <= runs; run++ {
+		if !all && run%2 == 1 {
+			continue
+		}
 		// Each run of an apply is killed at one point, at another one of a withdrawal.
 		for i, point := range points {
-			if os.Getenv("HOMESTAK_MACHINES_KILLS") == "" && i != run%len(points) {
+			if !all && i != run/2%len(points) {
 				continue
 			}
 			name := fmt.Sprintf("run %d, command %d", run, point)
@@ -74,5 +82,40 @@ func TestST14KilledAnywhereAppliedAgain(t *testing.T) {
 		}
 	}
 	t.Logf("killed %d times", killed)
-	require.Greater(t, killed, 15)
+	require.Greater(t, killed, 8)
+}
+
+// The same at every single command of the step that has most to lose: a file that was there
+// before, and a service that reads it.
+func TestST14KilledAtEveryCommand(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	w := begin(t)
+	w.Run0("apt-get update && apt-get -y install hs-daemon && chmod 640 /etc/hs-daemon.conf")
+	full := parse(t, `"config": {"files": [{"path": "/etc/hs-daemon.conf", "content": "mine\n", "mode": "0644", "owner": "root", "group": "root", "restart": ["hs-daemon"]}]}`)
+	none := parse(t, `"config": {}`)
+	const state = "stat -c %a /etc/hs-daemon.conf; cat /etc/hs-daemon.conf; ls -A /var/lib/homestak-gitops/found /etc | grep -c 'homestak-new' || :; systemctl show -p MainPID hs-daemon"
+	for command, more := 1, true; more; command++ {
+		more = false
+		for _, c := range []struct {
+			spec *spec.Spec
+			want string
+		}{{full, "644\nmine\n0\n"}, {none, "640\nshipped\n0\n"}} {
+			before := w.Run0("systemctl show -p MainPID hs-daemon")
+			run := 2
+			if c.spec == none {
+				run = 3 // the record names what the spec does not, so it is read twice
+			}
+			more = w.killed(c.spec, run, command) || more
+			w.apply(c.spec)
+			got := w.Run0(state)
+			require.True(t, strings.HasPrefix(got, c.want), "killed at command %d: %s", command, got)
+			require.NotContains(t, got, before, "killed at command %d: the service was not restarted", command)
+		}
+		require.Less(t, command, 200)
+		if !more {
+			t.Logf("killed at each of %d commands", command-1)
+		}
+	}
+	require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"))
 }

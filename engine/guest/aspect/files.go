@@ -168,6 +168,7 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 		after.Put["sensitive"] = "true"
 	}
 	if len(want.Restart) > 0 {
+		after.Put["units"] = strings.Join(want.Restart, " ")
 		entry.Put = maps.Clone(after.Put)
 		entry.Put["restart"] = strings.Join(want.Restart, " ")
 	}
@@ -208,6 +209,12 @@ func withdrawFile(e *record.Entry, f file) Step {
 			"elif [ \"$(sum "+name+")\" != "+shell.Quote(e.Found["sha256"])+" ]; then", // an earlier run was cut off behind it
 			"  die "+shell.Quote("what was at "+e.Item+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+record.File),
 			"fi")
+	}
+	for u := range strings.FieldsSeq(e.Put["units"]) { // one that went with its package needs nothing
+		s.Script += "if [ \"$(systemctl show -p LoadState --value -- " + shell.Quote(unitFile(u)) + ")\" = loaded ]; then " + restartUnit(u) + "; fi\n"
+	}
+	if e.Put["units"] != "" {
+		s.Script = failedUnit + s.Script
 	}
 	return s
 }
