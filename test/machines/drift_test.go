@@ -4,11 +4,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // What somebody changed by hand is found, named, and put right; what somebody added is
 // reported and stays.
 func TestST10DriftInsideAMachine(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	s := w.whole()
 	w.apply(s)

@@ -62,6 +62,8 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 
 // A package that came half way goes when the spec drops it.
 func TestST11AHalfInstalledPackageIsWithdrawn(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	_, err := converge.Apply(context.Background(), way{w}, parse(t, `"platform": {"packages": ["hs-broken"]}`), converge.Options{})
 	require.Error(t, err)
@@ -75,6 +77,8 @@ func TestST11AHalfInstalledPackageIsWithdrawn(t *testing.T) {
 
 // Two that apply at once do not mix: one of them notices, reads again and finds it done.
 func TestST14TwoAtOnce(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	s := w.whole()
 	results := make(chan error, 2)

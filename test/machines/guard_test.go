@@ -36,6 +36,8 @@ func (w *world) listensSoon(port string) {
 
 // Settings that would lock us out are taken back at once where the way in still works.
 func TestST02WhatLocksUsOutIsTakenBack(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	s := parse(t, lockout)
 	_, err := converge.Apply(context.Background(), way{w}, s, converge.Options{Confirm: nobody})
@@ -90,6 +92,8 @@ func TestST02TheMachineTakesBackWhatNobodyConfirms(t *testing.T) {
 // A state that nobody confirmed is applied again while the timer runs, and what is restored
 // is still the state before all that.
 func TestST02UnconfirmedIsAppliedAgain(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	s := parse(t, lockout)
 	for range 2 {
@@ -110,6 +114,8 @@ func TestST02UnconfirmedIsAppliedAgain(t *testing.T) {
 
 // A restart of the machine takes them back, too: by a unit that is there only so long.
 func TestST02ARestartTakesBackWhatNobodyConfirmed(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	s := parse(t, lockout)
 	ctx, gone := context.WithCancel(context.Background())
@@ -130,6 +136,8 @@ func TestST02ARestartTakesBackWhatNobodyConfirmed(t *testing.T) {
 
 // sshd is asked before anything is reloaded.
 func TestST02SettingsThatDoNotTakeEffect(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	w := begin(t)
 	w.Run0("echo 'Port 2200' >>/etc/ssh/sshd_config; systemctl reload ssh")
 	s := parse(t, lockout)

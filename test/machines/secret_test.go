@@ -9,11 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // A secret is where the spec puts it, and nowhere else: in no list of processes while it is
 // applied, no log, no record, no text of ours, and no file that others may read.
 func TestST02SecretsStayWhereTheyBelong(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
 	const canary = "c4n4ry-8f2b61-s3cret"
 	w := begin(t)
 	w.write("/run/canary", canary+"\n")
