@@ -27,7 +27,7 @@ demo: build ## the story on an embedded simulator: no host, no rights, nothing i
 	$(BIN) demo
 
 # The heaps of tests are small, and are collected all the time: with more room a sweep of
-# faults takes a quarter less.
+# faults takes less.
 test: export GOGC ?= 1000
 race: export GOGC ?= 400
 
