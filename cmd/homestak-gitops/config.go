@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,6 +74,9 @@ func runConfigApply(ctx context.Context, a *app, folder pull.Folder, file string
 		return err
 	}
 	done.Node, done.Spec = want.Node, want.Name
+	if os.Geteuid() != 0 {
+		return errors.New("config apply reads and changes the whole system: run it as root")
+	}
 	here := local.New()
 	seen, err := converge.Observe(ctx, here, want)
 	if err != nil {
