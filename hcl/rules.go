@@ -51,7 +51,7 @@ func (rs *rules) checkTopology(m *manifest) {
 		if naming != nil && !naming.MatchString(n.Name) {
 			rs.ErrorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", parse.Quote(n.Name)), "The site wants names of nodes to match %s.", parse.Quote(rs.site.Naming.Pattern))
 		}
-		n.Mode = "push"
+		n.Mode = model.ModePush
 		if m.Execution != nil {
 			n.Mode = m.Execution.DefaultMode
 		}
@@ -60,10 +60,10 @@ func (rs *rules) checkTopology(m *manifest) {
 			n.Mode = n.Execution.Mode
 		}
 		if n.Type == typePVE {
-			if explicit && n.Mode == "pull" {
+			if explicit && n.Mode == model.ModePull {
 				rs.ErrorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
 			}
-			n.Mode = "push"
+			n.Mode = model.ModePush
 		}
 		rs.checkVMID(n)
 		rs.checkChecks(n)

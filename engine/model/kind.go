@@ -33,8 +33,10 @@ type Kind struct {
 	// Everywhere: it has no host attribute; it is wanted on each host where something needs it, and kept
 	// there as long as the site declares it.
 	Everywhere bool
-	// AppliesSpecs: its driver applies inside guests what their specs say.
-	AppliesSpecs bool
+	// Inside derives what is wanted inside a node of a host: Spec, Private, At, Ranges, Sensitive, Missing and Report of a
+	// resource, and what is wrong with it; nil for nothing. Of is the guest that the node becomes, complete. No block declares
+	// such a kind, and it goes with its guest, without a step of its own. Nil for all other kinds.
+	Inside func(of *Resource, in Scope) (*Resource, diag.List)
 
 	// Absent says of attributes that other kinds of this block have why this one has not, and what to do; one of an
 	// inner block goes by both names, such as nic.queues. May be nil.

@@ -56,10 +56,16 @@ type Node struct {
 	Resource  *Resource  // Spec holds the kind's struct as declared, not yet resolved
 	Manifest  *Manifest  // the deployment it belongs to
 	Hyper     *HyperDecl `hcl:"hypervisor,block" doc:"pve: what its children find."`
-	Mode      string     // push or pull, after inheritance
+	Mode      string     // ModePush or ModePull, after inheritance
 	At        diag.Range // of the block
 	Children  []string   // names of the nodes whose parent it is, in order
 }
+
+// Who applies the spec of a node.
+const (
+	ModePush = "push" // the parent, from outside
+	ModePull = "pull" // the node itself
+)
 
 // NodeMode overrides the manifest's mode for one node.
 type NodeMode struct {

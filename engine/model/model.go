@@ -89,6 +89,9 @@ type Resource struct {
 	Manifest string    // the deployment it belongs to; "" for what stands beside the manifests
 	Node     string    // the manifest node it comes from; "" for what is no node
 	Guest    *Guest    // set for guests only
+	Inside   Address   // the guest that it is inside of, which is among Needs; zero for what is on the host. Only on wanted resources
+	Report   bool      // a difference of what is there already is reported, and no step made of it; only on what is wanted inside a guest
+	Unread   []string  // paths of attributes that could not be read, so that no change follows from them; only on observed resources
 
 	At        diag.Range  // where declared; zero if observed
 	Ranges    []AttrRange // where single attributes were declared; only on wanted resources
@@ -145,6 +148,9 @@ func (r *Resource) RangeOf(path string) diag.Range {
 	}
 }
 
+// IsUnread reports whether an attribute could not be read.
+func (r *Resource) IsUnread(path string) bool { return slices.Contains(r.Unread, path) }
+
 // IsSensitive reports whether an attribute was made from a secret.
 func (r *Resource) IsSensitive(path string) bool {
 	_, found := slices.BinarySearch(r.Sensitive, path)
@@ -153,6 +159,16 @@ func (r *Resource) IsSensitive(path string) bool {
 
 // State is a set of resources by address.
 type State map[Address]*Resource
+
+// Inside finds what is wanted inside a guest; nil for nothing.
+func (s State) Inside(guest Address) *Resource {
+	for _, r := range s {
+		if r.Inside == guest && r.Inside != (Address{}) {
+			return r
+		}
+	}
+	return nil
+}
 
 // Addresses gives the keys in order.
 func (s State) Addresses() []Address {

@@ -57,7 +57,7 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 			w.Deferred = append(w.Deferred, Deferred{"manifest." + name, "suspended: what is left of it stays"})
 		}
 	}
-	applied := 0
+	left := 0 // nodes whose spec is not applied
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
 		if m.Host != host {
@@ -78,23 +78,46 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 				w.Deferred = append(w.Deferred, Deferred{n.Resource.Addr.String(), "lives on " + n.Parent + ": children of a pve node are not made yet"})
 				continue
 			}
-			if n.Spec != "" {
-				applied++
-			}
 			r, l := s.Resolve(n.Resource, h, n)
 			found = append(found, l...)
 			w.State[r.Addr] = r
 			w.Nodes[r.Addr] = n
+			l, applied := s.addInside(w, r, n)
+			if found = append(found, l...); n.Spec != "" && !applied {
+				left++
+			}
 		}
 	}
-	if applied > 0 && !slices.ContainsFunc(s.Kinds, func(k *Kind) bool { return k.AppliesSpecs }) {
-		w.Deferred = append(w.Deferred, Deferred{"spec", fmt.Sprintf("of %s: checked, not applied inside the guests yet", count(applied, "node"))})
+	if left > 0 {
+		w.Deferred = append(w.Deferred, Deferred{"spec", fmt.Sprintf("of %s: checked, not applied inside the guests yet", count(left, "node"))})
 	}
 	found = append(found, s.addObjects(w)...)
 	for _, r := range w.State {
 		r.Needs = slices.DeleteFunc(slices.Clone(r.Needs), func(a Address) bool { return w.State[a] == nil })
 	}
 	return w, found
+}
+
+// addInside derives what is wanted inside a node that is a guest of the host, and reports whether
+// that is what its spec says.
+func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, applied bool) {
+	if n.Mode != ModePush {
+		return nil, false
+	}
+	for _, k := range s.Kinds {
+		if k.Inside == nil {
+			continue
+		}
+		r, l := k.Inside(of, Scope{Site: s, Host: w.Host, Manifest: n.Manifest, Node: n, Name: n.Name, Needs: []Address{of.Addr}})
+		found = append(found, l...)
+		if r == nil {
+			continue
+		}
+		r.Addr, r.Needs, r.Inside = Address{k.Name, n.Name}, []Address{of.Addr}, of.Addr
+		r.Manifest, r.Node = of.Manifest, of.Node
+		w.State[r.Addr], applied = r, true
+	}
+	return found, applied
 }
 
 // addObjects binds to the host what stands beside the manifests: what names this

@@ -6,39 +6,19 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// inside is the kind of what a spec says inside a guest: guest.web-1.
-var inside = &model.Kind{
-	Name: "guest", Doc: "What a spec says inside a node.", AppliesSpecs: true,
-	New:   func() any { return spec.Empty("") },
-	Brief: func(want *model.Resource) string { return "spec " + want.Spec.(*spec.Spec).Name },
-}
-
 // Plan is what applying a spec would change, in the form of any other plan.
 func Plan(s *converge.State, at time.Time) *plan.Plan {
-	addr := model.Address{Kind: inside.Name, Name: s.Want.Node}
-	resource := func(of *spec.Spec) model.State {
-		return model.State{addr: &model.Resource{Addr: addr, Spec: of, Node: s.Want.Node}}
-	}
-	have := model.Observed{At: at.UTC(), State: resource(s.Have)}
-	for _, u := range s.Unknown {
-		have.Unknown = append(have.Unknown, model.Unknown{Scope: u.Aspect + " of " + s.Want.Node, Why: u.Why, Only: []model.Address{addr}})
-	}
-	for _, u := range s.Unmanaged {
-		have.Findings = append(have.Findings, diag.Finding{
-			Severity: diag.Warning, Source: diag.FromHost, Address: addr.String(),
-			Summary: u + " is unmanaged", Detail: "nothing is done to it: declare it in the spec, or remove it",
-		})
-	}
+	addr, have := converge.Address(s.Want.Node), s.Observed()
+	have.At = at.UTC()
 	return plan.Make(plan.Input{
-		Host: s.Want.Node, Kinds: model.Kinds{inside},
-		Want: &model.Want{Host: &model.Host{Name: s.Want.Node}, State: resource(s.Want)}, Have: have,
+		Host: s.Want.Node, Kinds: model.Kinds{converge.Kind()}, Have: have,
+		Want: &model.Want{Host: &model.Host{Name: s.Want.Node}, State: model.State{addr: {Addr: addr, Spec: s.Want, Node: s.Want.Node, Sensitive: s.Want.Sensitive}}},
 	})
 }
 
