@@ -23,7 +23,7 @@ func (p *proposal) changes(want, have *model.Resource, attrs []model.Attr) []Cha
 	}
 	var out []Change
 	add := func(path string, before, after any, cost model.Class, secret bool) {
-		if p.isPending(want.Addr, path, after) {
+		if have.IsUnread(path) || p.isPending(want.Addr, path, after) {
 			return
 		}
 		if kind.Class != nil {

@@ -184,7 +184,7 @@ func (g *guard) guardSite(s *Step) {
 	}
 	node := g.in.Want.Nodes[s.Address]
 	switch {
-	case s.Have != nil && node != nil && node.Drift == "report":
+	case s.Have != nil && (node != nil && node.Drift == "report" || s.Want.Report):
 		g.find(s.Address, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)", s.Address, shown(s.Changes)),

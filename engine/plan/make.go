@@ -21,10 +21,11 @@ func Make(in Input) *Plan {
 		d.limit()
 		ids := d.chooseVMIDs()
 		p.compare()
+		p.compareInside()
 		if len(d.steps) > 0 {
 			g := newGuard(d, ids)
 			g.check()
-			o := ordering{guard: g, circle: map[model.Address]model.Address{}}
+			o := ordering{guard: g, circle: map[model.Address]model.Address{}, inside: d.inside()}
 			o.order()
 		}
 	}
@@ -142,6 +143,27 @@ func (p *proposal) compare() {
 	}
 }
 
+// compareInside completes the steps inside of guests, when all is known of the guests: one that is
+// replaced has nothing inside yet.
+func (p *proposal) compareInside() {
+	for _, addr := range p.addrs {
+		want, have := p.want[addr], p.have[addr]
+		if want == nil || want.Inside == (model.Address{}) || !p.within(addr) || p.in.Destroy {
+			continue
+		}
+		if of := p.steps[want.Inside]; have != nil && of != nil && of.Action == Replace {
+			if p.steps[addr] == nil {
+				p.plan.Summary.Unchanged--
+			}
+			p.create(want)
+			p.steps[addr].Reason = fmt.Sprintf("%s is replaced", want.Inside)
+		}
+		if s := p.steps[addr]; s != nil {
+			s.Inside = p.guestAt(want.Inside)
+		}
+	}
+}
+
 func (p *proposal) create(want *model.Resource) {
 	kind := p.kind(want)
 	attrs := model.Attrs(want.Spec)
@@ -204,6 +226,18 @@ func (p *proposal) remove(have *model.Resource, reason string) {
 	p.steps[have.Addr] = s
 }
 
+// guestAt is where a guest is, or will be after the plan; nil if neither is known.
+func (d *draft) guestAt(guest model.Address) *model.Guest {
+	want, have := d.want[guest], d.have[guest]
+	switch {
+	case want != nil && want.Guest != nil && (have == nil || have.Guest == nil || d.steps[guest] != nil && d.steps[guest].Action == Replace):
+		return want.Guest
+	case have != nil:
+		return have.Guest
+	}
+	return nil
+}
+
 // withRemovalNote adds to a reason what the removal of a guest brings with it.
 func withRemovalNote(have *model.Resource, reason string) string {
 	if have.Guest == nil || have.Guest.RemovalNote == "" {
@@ -253,6 +287,17 @@ func differs(changes []Change) string {
 		return " differs "
 	}
 	return " differ "
+}
+
+// inside lists what is wanted inside guests, by guest.
+func (d *draft) inside() map[model.Address]model.Address {
+	out := map[model.Address]model.Address{}
+	for addr, r := range d.want {
+		if r.Inside != (model.Address{}) {
+			out[r.Inside] = addr
+		}
+	}
+	return out
 }
 
 // kind finds what is known of a resource's sort; of an unknown one nothing is, and

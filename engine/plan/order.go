@@ -12,7 +12,7 @@ import (
 // order lists the steps so that each stands behind those it waits for, peers by
 // address:
 //
-//   - making and changing go parents first: behind the making or changing of what is needed;
+//   - making and changing go parents first: behind the making or changing of what is needed, and of what is inside that;
 //   - removing goes children first: behind the removal of those that need it by their ownership tags,
 //     and behind the changes by which others stop needing it;
 //   - who takes over a VMID waits for the one that gives it up;
@@ -40,6 +40,7 @@ func (o *ordering) order() {
 type ordering struct {
 	*guard
 	circle map[model.Address]model.Address // deletions whose ownership tags need each other → the first of them
+	inside map[model.Address]model.Address // guest → what is wanted inside of it
 }
 
 // graph says which step waits for which; steps are numbered by address.
@@ -115,6 +116,9 @@ func (o *ordering) waitsFor(s *Step) []model.Address {
 		for _, n := range s.Want.Needs {
 			if b := o.steps[n]; b != nil && b.Action != Delete {
 				out = append(out, n)
+			}
+			if in, ok := o.inside[n]; ok && s.Want.Inside != n && o.steps[in] != nil {
+				out = append(out, in)
 			}
 		}
 		if b, ok := o.reuse[s.Address]; ok {

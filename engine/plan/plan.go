@@ -100,6 +100,9 @@ type Step struct {
 	Want  *model.Resource `json:"-"`
 	Have  *model.Resource `json:"-"`
 	Brief string          `json:"-"` // of a creation, in a few words
+	// Inside is where the guest is inside of which the step works, with the VMID that this plan gives it; nil for all other
+	// steps.
+	Inside *model.Guest `json:"-"`
 }
 
 // Summary counts a plan. The first four add up to the steps.
