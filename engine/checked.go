@@ -24,6 +24,7 @@ type checker struct {
 	want    *model.Want
 	have    model.State
 	steps   map[model.Address]bool // guests that this pass itself makes or changes
+	inside  map[model.Address]bool // those of them inside of which a step works: their checks hold after that
 	hurry   bool                   // nobody waits for just this pass, and others wait for its end
 	failing []model.Address        // guests that had their time in an earlier pass: one try is enough
 	stop    <-chan struct{}        // closed: nothing is waited for any more
@@ -38,10 +39,15 @@ type checker struct {
 func (p *Pass) checker(of course, d Driver) *checker {
 	c := &checker{
 		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, failing: p.Failing, hurry: p.Unattended, stop: p.Stop,
-		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
+		steps: map[model.Address]bool{}, inside: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
 	}
 	for _, st := range of.plan.Steps {
-		c.steps[st.Address] = true
+		c.steps[guestOf(st)] = true
+	}
+	for _, st := range of.plan.Steps {
+		if st.Inside != nil {
+			c.inside[guestOf(st)] = true
+		}
 	}
 	return c
 }
@@ -64,16 +70,66 @@ func (c *checker) around(do apply.Do) apply.Do {
 				return err
 			}
 		}
-		if err := do(ctx, s); err != nil || len(c.checks(s.Address)) == 0 {
+		if err := c.login(stoppable, s); err != nil {
 			return err
 		}
-		at := model.Guest{VMID: c.now(s).VMID, Node: s.Want.Guest.Node}
-		if s.Have != nil && s.Have.Guest != nil && s.Action != plan.Replace {
-			at = *s.Have.Guest
+		addr := guestOf(s)
+		if err := do(ctx, s); err != nil || len(c.checks(addr)) == 0 || c.inside[s.Address] {
+			return err
 		}
 		apply.YieldForever(ctx)
-		return c.verify(stoppable, s.Address, at, c.prober.Run)
+		return c.verify(stoppable, addr, c.guestAt(s), c.prober.Run)
 	}
+}
+
+// guestOf is the guest that a step is about: its own address, or the guest inside of which it works.
+func guestOf(s plan.Step) model.Address {
+	if s.Inside != nil && s.Want != nil {
+		return s.Want.Inside
+	}
+	return s.Address
+}
+
+// guestAt is where the guest of a step is once that is done.
+func (c *checker) guestAt(s plan.Step) model.Guest {
+	switch {
+	case s.Inside != nil:
+		return *c.now(s).Inside
+	case s.Have != nil && s.Have.Guest != nil && s.Action != plan.Replace:
+		return *s.Have.Guest
+	default:
+		return model.Guest{VMID: c.now(s).VMID, Node: s.Want.Guest.Node}
+	}
+}
+
+// bootTime is how long a guest may take until it lets a step in that works inside of it: one
+// that was just made boots first, and makes its host keys and users.
+const bootTime = 5 * time.Minute
+
+// login waits until a step can work inside its guest.
+func (c *checker) login(ctx context.Context, s plan.Step) error {
+	if s.Inside == nil {
+		return nil
+	}
+	subject := health.Subject{
+		Address: guestOf(s), Secrets: c.secrets(),
+		Machine: c.driver.Machine(s.Address, c.guestAt(s), near(c.site, c.want.Nodes[guestOf(s)])),
+	}
+	if subject.Machine == nil {
+		return errors.New("the way into guests of this host is not known")
+	}
+	p := c.prober
+	p.Notify = func(w health.Progress) {
+		if w.For = s.Address; c.prober.Notify != nil {
+			c.prober.Notify(w)
+		}
+	}
+	back := apply.Yield(ctx)
+	r := p.Run(ctx, subject, []model.Check{{Name: "login", Agent: true, Timeout: bootTime}})
+	if failed, ok := errors.AsType[*health.Error](r.Err); ok {
+		return fmt.Errorf("nobody can log in to %s: %s", subject.Address, failed.Saw)
+	}
+	return back(ctx)
 }
 
 // checks are those of a guest that shall run; none for everything else.
@@ -316,7 +372,7 @@ func (c *checker) all() map[model.Address]health.Report {
 func (r *Report) failedChecks() []error {
 	var errs []error
 	for _, addr := range sortedReports(r.Checks) {
-		if err := r.Checks[addr].Err; err != nil && !slices.ContainsFunc(r.Results, func(res apply.Result) bool { return res.Step.Address == addr }) {
+		if err := r.Checks[addr].Err; err != nil && !slices.ContainsFunc(r.Results, func(res apply.Result) bool { return guestOf(res.Step) == addr }) {
 			errs = append(errs, fmt.Errorf("%s: %w", addr, err))
 		}
 	}
@@ -349,7 +405,7 @@ func checkTime(s *model.Site, w *model.Want, st plan.Step) time.Duration {
 	if st.Want == nil || w == nil || st.Action == plan.Delete {
 		return 0
 	}
-	sum := health.Limit(checksOf(s, w, st.Address))
+	sum := health.Limit(checksOf(s, w, guestOf(st)))
 	for _, addr := range st.Want.Needs {
 		sum += health.Limit(checksOf(s, w, addr))
 	}

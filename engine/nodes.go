@@ -46,24 +46,31 @@ type nodeFacts struct {
 	step       *plan.Step      // nil if nothing is to be done
 	result     *apply.Result   // of the step; nil if it was not tried
 	checks     health.Report
+	inside     *nodeFacts // of what is wanted inside of it; nil for nothing
 }
 
 // facts gathers what is known of nodes, in the order of the list. The pass has a plan.
 func (r *Report) facts(list []model.Address) []nodeFacts {
-	at := make(map[model.Address]int, len(list))
+	at := make(map[model.Address]*nodeFacts, len(list))
 	out := make([]nodeFacts, len(list))
 	for i, addr := range list {
-		at[addr] = i
+		at[addr] = &out[i]
 		out[i] = nodeFacts{report: r, addr: addr, want: r.Want.State[addr], have: r.Have.State[addr], checks: r.Checks[addr]}
 	}
+	for addr, res := range r.Want.State {
+		if of := at[res.Inside]; of != nil {
+			of.inside = &nodeFacts{report: r, addr: addr, want: res, have: r.Have.State[addr]}
+			at[addr] = of.inside
+		}
+	}
 	for i := range r.Plan.Steps {
-		if n, ok := at[r.Plan.Steps[i].Address]; ok {
-			out[n].step = &r.Plan.Steps[i]
+		if f := at[r.Plan.Steps[i].Address]; f != nil {
+			f.step = &r.Plan.Steps[i]
 		}
 	}
 	for i := range r.Results {
-		if n, ok := at[r.Results[i].Step.Address]; ok {
-			out[n].result = &r.Results[i]
+		if f := at[r.Results[i].Step.Address]; f != nil {
+			f.result = &r.Results[i]
 		}
 	}
 	return out
@@ -98,7 +105,8 @@ func (r *Report) nodes() []Node {
 		} else if f.step != nil {
 			n.Status = NodeSkipped
 		}
-		n.setChecks(f.checks, f.result == nil)
+		n.setInside(f.inside)
+		n.setChecks(f.checks, f.result == nil && (f.inside == nil || f.inside.result == nil))
 		out = append(out, n)
 	}
 	return out
@@ -111,7 +119,11 @@ func (r *Report) scope() []model.Address {
 		for addr, res := range s {
 			manifest := r.pass.Manifest == "" || r.pass.Manifest == res.Manifest
 			target := len(r.pass.Targets) == 0 || slices.Contains(r.pass.Targets, addr)
-			if res.Node != "" && manifest && target {
+			switch {
+			case res.Node == "" || !manifest || !target:
+			case res.Inside != (model.Address{}):
+				of[res.Inside] = true
+			default:
 				of[addr] = true
 			}
 		}
@@ -122,7 +134,7 @@ func (r *Report) scope() []model.Address {
 	}
 	for i := range r.Plan.Steps {
 		if s := &r.Plan.Steps[i]; s.Node != "" {
-			of[s.Address] = true
+			of[guestOf(*s)] = true
 		}
 	}
 	return slices.SortedFunc(maps.Keys(of), model.Address.Compare)
@@ -183,6 +195,34 @@ func (n *Node) setResult(res *apply.Result) {
 	}
 	if res.Err != nil {
 		n.Error = res.Err.Error()
+	}
+}
+
+// setInside records what became of what is wanted inside of a node that is itself as wanted; nil: nothing
+// is.
+func (n *Node) setInside(f *nodeFacts) {
+	if f == nil || n.Status != NodeCompleted {
+		return
+	}
+	switch res := f.result; {
+	case res != nil:
+		n.Seconds += seconds(res.Duration)
+		switch res.Status {
+		case apply.Done:
+		case apply.Failed:
+			n.Status = NodeFailed
+		default:
+			n.Status = NodeSkipped
+		}
+		if res.Err != nil {
+			n.Error = res.Err.Error()
+		}
+	case f.step != nil:
+		n.Status = NodeSkipped
+	default:
+		if why := f.withheld(); why != "" {
+			n.Status, n.Error = NodeSkipped, why
+		}
 	}
 }
 

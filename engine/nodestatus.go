@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -45,7 +46,7 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 func (r *Report) everyNode() []model.Address {
 	out := make([]model.Address, 0, len(r.Want.State))
 	for addr, res := range r.Want.State {
-		if res.Node != "" {
+		if res.Node != "" && res.Inside == (model.Address{}) {
 			out = append(out, addr)
 		}
 	}
@@ -105,8 +106,31 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	case n.Error == "" && f.stillFailing():
 		n.Error = "its checks did not hold when they were tried last"
 	}
-	n.Ready = s == nil && n.Error == "" && n.Phase == phaseRun
+	n.setInside(f.inside)
+	n.Ready = s == nil && n.Error == "" && n.Drift == 0 && n.Phase == phaseRun
 	return n, true
+}
+
+// setInside adds what is not as wanted inside of a node that is there; nil: nothing is wanted there.
+func (n *NodeStatus) setInside(f *nodeFacts) {
+	if f == nil || n.Phase != phaseRun {
+		return
+	}
+	done := f.result != nil && f.result.Status == apply.Done
+	why := ""
+	switch {
+	case f.result != nil && f.result.Err != nil:
+		why = f.result.Err.Error()
+	case f.step == nil:
+		why = f.withheld()
+	}
+	switch {
+	case f.step != nil && !done:
+		n.Drift += len(f.step.Changes)
+	case why != "":
+		n.Drift++
+	}
+	n.Error = cmp.Or(n.Error, why)
 }
 
 // stillFailing reports whether the checks of a node failed in an earlier pass, and were not

@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -50,9 +51,14 @@ type Driver interface {
 	// Machine is the way into a guest at a place, for what is done inside it; nil where
 	// the driver has none. The driver proves that the guest is the one of the address
 	// before it asks anything of it. Near are gateways that the files name. It sends no
-	// request itself.
+	// request itself. The address of what is wanted inside a guest is asked for with the place of
+	// that guest: it gives the way by which steps for it are done, and Ping says whether they can be.
 	Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine
 }
+
+// Releaser is a Driver that keeps something from one call to the next as long as a pass lasts, such as
+// connections to guests. The pass calls Release when it is over; the driver may be used again.
+type Releaser interface{ Release() }
 
 // Desired is what a commit, or a folder, says.
 type Desired struct {
@@ -216,6 +222,9 @@ func (p *Pass) run(ctx context.Context) (c course, err error) {
 	if err != nil {
 		return c, err
 	}
+	if r, ok := driver.(Releaser); ok {
+		defer r.Release()
+	}
 	have, errObserve := p.observe(stoppable, driver, want)
 	if errObserve != nil {
 		have = model.NotObserved(p.Host, errObserve)
@@ -262,10 +271,15 @@ func (p *Pass) resolve(d Desired, found diag.List) (*model.Want, diag.List, erro
 	if found = distinct(found, more); !sound(found) {
 		return nil, found, denied(Invalid)
 	}
+	own := *want // the site keeps its own
 	if len(p.SweepHints) > 0 {
-		own := *want // the site keeps its own
-		own.SweepHints, want = p.SweepHints, &own
+		own.SweepHints = p.SweepHints
 	}
+	if p.Destroy { // what is inside of guests goes with them
+		own.State = maps.Clone(want.State)
+		maps.DeleteFunc(own.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
+	}
+	want = &own
 	return want, found, nil
 }
 
@@ -410,6 +424,9 @@ func (p *Pass) options(s *model.Site, w *model.Want) apply.Options {
 // limit is how long a step may take, with the checks that it waits for.
 func limit(s *model.Site, w *model.Want, st plan.Step) time.Duration {
 	checks := checkTime(s, w, st)
+	if st.Inside != nil {
+		checks += bootTime
+	}
 	if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
 		return m.Settings.Timeout + checks
 	}

@@ -54,7 +54,12 @@ func (r *repeater) around(do apply.Do) apply.Do {
 func (r *repeater) now(s plan.Step) plan.Step {
 	r.mu.Lock()
 	vmid, moved := r.vmids[s.Address]
+	of, movedGuest := r.vmids[guestOf(s)]
 	r.mu.Unlock()
+	if s.Inside != nil && movedGuest {
+		at := *s.Inside
+		at.VMID, s.Inside = of, &at
+	}
 	if !moved {
 		return s
 	}

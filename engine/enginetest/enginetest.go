@@ -81,14 +81,16 @@ type Host struct {
 	During     func(ctx context.Context, s plan.Step) error
 }
 
-// Observe gives what it holds.
-func (h *Host) Observe(context.Context, *model.Want) (model.Observed, error) {
+// Observe gives what it holds; what is inside of boxes as far as anybody wants to know.
+func (h *Host) Observe(_ context.Context, w *model.Want) (model.Observed, error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	if h.ObserveErr != nil {
 		return model.Observed{}, h.ObserveErr
 	}
-	return model.Observed{At: time.Unix(0, 0), State: maps.Clone(h.Holds), Unknown: h.Unknown, Unmanaged: h.Unmanaged}, nil
+	state := maps.Clone(h.Holds)
+	maps.DeleteFunc(state, func(a model.Address, _ *model.Resource) bool { return a.Kind == "inner" && w.State[a] == nil })
+	return model.Observed{At: time.Unix(0, 0), State: state, Unknown: h.Unknown, Unmanaged: h.Unmanaged}, nil
 }
 
 // Apply does a step, after During.
@@ -107,11 +109,17 @@ func (h *Host) Apply(ctx context.Context, s plan.Step) error {
 	if err := h.Fail[s.Address.String()]; err != nil {
 		return err
 	}
-	if s.Action == plan.Delete {
+	if s.Action == plan.Delete || s.Action == plan.Replace {
 		delete(h.Holds, s.Address)
+		delete(h.Holds, Addr("inner", s.Address.Name))
+	}
+	if s.Action == plan.Delete {
 		return nil
 	}
 	made := *s.Want
+	if s.Inside != nil { // where it is would keep nobody from being removed
+		made.Needs, made.Inside = nil, model.Address{}
+	}
 	made.Spec = model.Clone(s.Want.Spec)
 	h.Holds[s.Address] = &made
 	return nil
