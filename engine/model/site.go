@@ -87,6 +87,7 @@ type HostSSH struct {
 	User    string `hcl:"user,optional" doc:"User; root unless set."`
 	Key     string `hcl:"key,optional" secret:"true" doc:"Private key."`
 	HostKey string `hcl:"host_key,optional" doc:"The host's public key."`
+	Jump    bool   `hcl:"jump,optional" doc:"Connections by SSH to the guests of the host go through it."`
 }
 
 // Hardware is what a machine has.
@@ -173,8 +174,16 @@ type Network struct {
 type Access struct {
 	Posture     string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
 	Users       []User `hcl:"user,block" doc:"Users of the node."`
+	Via         string `hcl:"via,optional" doc:"How the node is entered to apply its spec: ssh, agent (the guest agent of a VM) or exec (pct exec, for containers of the host where the agent runs); ssh unless set."`
 	FormerUsers string `hcl:"former_users,optional" doc:"What happens to a user that leaves the spec: lock or remove; lock unless set. The home folder stays."`
 }
+
+// Values of Access.Via.
+const (
+	ViaSSH   = "ssh"
+	ViaAgent = "agent"
+	ViaExec  = "exec"
+)
 
 // User is a user of a node. SSHKeys nil means all keys of the site, empty none;
 // each is the name of a key in the section ssh_keys, or a key itself.

@@ -112,6 +112,7 @@ var valueRules = map[string]valueRule{
 	"spec.config.command.creates":       {check: filePath},
 	"spec.config.file.group":            {check: userName},
 	"spec.config.file.restart":          {check: word},
+	"spec.access.via":                   {oneOf: []string{model.ViaSSH, model.ViaAgent, model.ViaExec}},
 	"spec.access.former_users":          {oneOf: []string{"lock", "remove"}},
 	"spec.run.trigger":                  {oneOf: []string{"manual", "schedule", "webhook", "git"}, def: "manual"},
 	"spec.check.http":                   {check: endpoint(model.HTTPEndpoint)},
