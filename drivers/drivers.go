@@ -6,19 +6,24 @@ import (
 	"io/fs"
 	"net/http"
 
+	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Kinds are those of all drivers: what a site may declare.
-func Kinds() model.Kinds { return Access{}.provider().Kinds }
+// Kinds are those that a site may declare.
+func Kinds() model.Kinds { return host(Access{}).Kinds }
 
 // Access says how the hosts of a site are opened.
 type Access struct {
 	Owner     string    // in ownership tags; "" for the name of the host
 	Files     fs.FS     // of the site, for images that are uploaded
 	Transport Transport // nil: TLS to the API of the host
+
+	// Guests says how guests are entered to apply their specs. Those of a host that has a Transport
+	// are not: nobody answers there.
+	Guests config.Config
 }
 
 // Transport gives the way to the API of a host of a site, and the token for it. It is for
@@ -30,7 +35,19 @@ func (a Access) Open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	return a.provider().Open(d, h)
 }
 
+// Kinds are those that a site may declare, and those that follow from what it declares: what a plan
+// has steps for.
+func (a Access) Kinds() model.Kinds { return a.provider().Kinds }
+
 func (a Access) provider() engine.Provider {
+	if a.Transport != nil {
+		return host(a)
+	}
+	return config.Over(host(a), a.Guests)
+}
+
+// host joins what drives a host itself.
+func host(a Access) engine.Provider {
 	return engine.Join(engine.Provider{Name: "proxmox", Kinds: proxmox.Kinds(), Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		driver, err := proxmox.Open(a.Proxmox(d.Site, h))
 		if err != nil {

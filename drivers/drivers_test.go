@@ -30,4 +30,8 @@ func TestAccess(t *testing.T) {
 	require.Equal(t, "root@pam!sim=father", cfg.Token)
 	require.Equal(t, "father", drivers.Access{}.Proxmox(site, host).Owner)
 	require.NotEmpty(t, drivers.Kinds())
+
+	require.Nil(t, drivers.Kinds().Get("guest"), "no block declares it")
+	require.Nil(t, a.Kinds().Get("guest"), "nobody answers in a simulator")
+	require.NotNil(t, drivers.Access{}.Kinds().Get("guest").Inside)
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"syscall"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -110,10 +112,11 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 
 // newService makes an agent whose hosts are on a network.
 func newService(cfg *service.Config, net network, log *slog.Logger) (*service.Service, error) {
+	guests := config.Config{HostKeys: &config.KnownHosts{Path: filepath.Join(cfg.DataDir, knownHosts)}}.WithKeysOf(os.Getenv)
 	return service.New(service.Options{
-		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: drivers.Kinds(), Log: log, Simulated: net.reaches,
+		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(), Log: log, Simulated: net.reaches,
 		Open: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
-			return drivers.Access{Files: files, Transport: net.transport}.Open(d, h)
+			return drivers.Access{Files: files, Transport: net.transport, Guests: guests}.Open(d, h)
 		},
 	})
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
@@ -30,14 +32,15 @@ func (a *app) open(ctx context.Context, f *siteFlags) (*session, error) {
 	if err := errors.Join(f.check(), err); err != nil {
 		return nil, err
 	}
-	folder, err := site.Open(ctx, site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.dir, Secrets: f.secrets, Vars: vars, Mode: f.mode})
+	var net network
+	if f.sim {
+		net = simulatedNetwork()
+	}
+	folder, err := site.Open(ctx, site.FolderOptions{Kinds: net.kinds(), Dir: f.dir, Secrets: f.secrets, Vars: vars, Mode: f.mode})
 	if err != nil {
 		return nil, err
 	}
-	s := &session{Folder: folder, app: a, flags: f}
-	if f.sim {
-		s.net = simulatedNetwork()
-	}
+	s := &session{Folder: folder, app: a, flags: f, net: net}
 	a.opened = s
 	return s, nil
 }
@@ -113,8 +116,20 @@ func (s *session) commit() string {
 
 // access says how the hosts of the site are opened, for an owner of guests ("": the host).
 func (s *session) access(owner string) drivers.Access {
-	return drivers.Access{Owner: owner, Files: s.Files(), Transport: s.net.transport}
+	return drivers.Access{Owner: owner, Files: s.Files(), Transport: s.net.transport, Guests: guestsOf(s.app.env)}
 }
+
+// guestsOf says how guests are entered by who runs a verb.
+func guestsOf(env func(string) string) config.Config {
+	keys := &config.KnownHosts{}
+	if dir, err := service.LockDir(env); err == nil {
+		keys.Path = filepath.Join(dir, knownHosts)
+	}
+	return config.Config{HostKeys: keys}.WithKeysOf(env)
+}
+
+// knownHosts is the file of the data folder with the host keys of guests.
+const knownHosts = "known_hosts"
 
 // pass begins a pass of this session; the verb adds what it is about.
 func (s *session) pass(h *model.Host, owner string) *engine.Pass {
@@ -144,6 +159,13 @@ func (d loggingDriver) Observe(ctx context.Context, w *model.Want) (model.Observ
 	d.ui.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
 		d.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
 	return have, err
+}
+
+// Release is that of the driver.
+func (d loggingDriver) Release() {
+	if r, ok := d.Driver.(engine.Releaser); ok {
+		r.Release()
+	}
 }
 
 // lock takes the write lock of a host for a verb; see service.Verb. The lock is kept and

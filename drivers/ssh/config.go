@@ -107,6 +107,12 @@ func (m *Machine) wrong(format string, args ...any) error {
 	return &configError{fmt.Sprintf("ssh to %s: ", m.name()) + fmt.Sprintf(format, args...)}
 }
 
+// IsKey reports whether New takes a text as one of Keys.
+func IsKey(text string) bool {
+	_, err := ssh.ParsePrivateKey([]byte(text))
+	return err == nil
+}
+
 // algorithms are those by which a server can show one of some keys. Servers have several keys, and
 // show the one whose algorithm the client names first.
 func algorithms(keys []ssh.PublicKey) []string {

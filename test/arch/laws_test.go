@@ -107,7 +107,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "examples"}, // files only
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "policy"}, tests: []string{"drivers/proxmox"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
-	{pkg: "drivers", may: []string{"drivers/proxmox", "engine", "engine/model"}},
+	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
+	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site"}, tests: []string{"engine/apply", "engine/plan"}},
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"drivers/proxmox/pvesim", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
@@ -117,7 +118,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/local", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
+		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/local", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 

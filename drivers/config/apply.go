@@ -1,0 +1,64 @@
+package config
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Apply carries out one step: inside a guest by its spec, any other by the driver of the host.
+func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
+	if s.Address.Kind != converge.KindName {
+		if s.Action != plan.Update && s.Action != plan.Adopt {
+			if err := d.forget(s.Address); err != nil {
+				return err
+			}
+		}
+		return d.Driver.Apply(ctx, s)
+	}
+	if s.Action == plan.Delete {
+		return nil // it goes with its guest
+	}
+	if s.Want == nil || s.Inside == nil {
+		return fmt.Errorf("%s: where its guest is is not known: plan again", s.Address)
+	}
+	want, m := s.Want.Spec.(*spec.Spec), d.Machine(s.Address, *s.Inside, nil)
+	if m == nil {
+		return fmt.Errorf("%s: the way into guests of this host is not known", s.Address)
+	}
+	if s.Action == plan.Update { // what is done is what was shown
+		now, err := d.cfg.Inside.Observe(ctx, m, want)
+		if err != nil {
+			return err // nothing was done yet
+		}
+		if c, more := now.Unplanned(s.Changes); more {
+			return fmt.Errorf("%s: %s has changed since it was planned: plan again", s.Address, c.Path)
+		}
+	}
+	return outcome(d.cfg.Inside.Apply(ctx, m, want, converge.Options{
+		Confirm: confirm(m),
+		Started: func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) },
+	}))
+}
+
+// confirm proves by a fresh connection that a guest can still be entered; nil where no connection can
+// be lost.
+func confirm(m guest.Machine) func(context.Context, *spec.Spec, aspect.Step) error {
+	l, ok := m.(*line)
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context, want *spec.Spec, _ aspect.Step) error {
+		use := []int{sshPort}
+		if want.Posture.SSH != nil {
+			use = ports(want.Posture.SSH.Port)
+		}
+		return l.again(ctx, use)
+	}
+}

@@ -1,0 +1,187 @@
+// Package config makes guests what their specs say, by push: it stands on the driver of a host,
+// and adds to what that observes what is inside of its guests.
+//
+// Read in this order: Over (how it joins the other driver), node.go (what is wanted inside a
+// node, and the way there), observe.go, apply.go, line.go (a connection that is used again),
+// hostkeys.go (how a guest proves who it is).
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/local"
+	"github.com/homestak/homestak-gitops/drivers/ssh"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Config says how guests are entered. Zero durations and numbers have the default beside them.
+type Config struct {
+	// HostKeys keeps the host keys of guests, and of a host that connections go through. They are
+	// used from several goroutines. Nil keeps them in memory.
+	HostKeys HostKeys
+	// PrivateKeys are offered after that of the host's block, as ssh-keygen writes them, and those of
+	// the ssh-agent(1) at AgentSocket after them.
+	PrivateKeys []string
+	AgentSocket string
+
+	// Dial opens connections of SSH; that of net.Dialer unless set.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	Inside  Inside        // how a spec is compared and applied; package converge unless set
+	Connect time.Duration // how long connecting to a guest and logging in may take: 10 s
+	Observe time.Duration // how long looking at one guest may take: 30 s
+	Width   int           // how many guests are looked at side by side: 16
+	Locally guest.Machine // this machine, for containers of it: drivers/local
+}
+
+const (
+	defaultConnect = 10 * time.Second
+	defaultObserve = 30 * time.Second
+	defaultWidth   = 16
+)
+
+// Inside compares a machine with its spec, and makes it that. It is package converge.
+type Inside interface {
+	// Observe reads a machine and changes nothing there.
+	Observe(ctx context.Context, m guest.Machine, want *spec.Spec) (State, error)
+	// Apply makes the machine what the spec says. After an error some of it may be done, and
+	// doing it again goes on.
+	Apply(ctx context.Context, m guest.Machine, want *spec.Spec, o converge.Options) error
+}
+
+// State is what was found inside a machine.
+type State interface {
+	// Observed is it as a part of the observation of a host.
+	Observed() model.Observed
+	// Unplanned finds a difference that is not among the changes of a plan.
+	Unplanned(planned []plan.Change) (plan.Change, bool)
+}
+
+// Over adds to a provider the kind of what specs say inside of its guests.
+func Over(host engine.Provider, cfg Config) engine.Provider {
+	cfg.Connect, cfg.Observe, cfg.Width = cmp.Or(cfg.Connect, defaultConnect), cmp.Or(cfg.Observe, defaultObserve), cmp.Or(cfg.Width, defaultWidth)
+	if cfg.Inside == nil {
+		cfg.Inside = converging{}
+	}
+	if cfg.HostKeys == nil {
+		cfg.HostKeys = &KnownHosts{}
+	}
+	if cfg.Locally == nil {
+		cfg.Locally = local.New()
+	}
+	return engine.Provider{
+		Name: host.Name, Kinds: append(slices.Clone(host.Kinds), Kind()),
+		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
+			driver, err := host.Open(d, h)
+			if err != nil {
+				return nil, err
+			}
+			return &Driver{Driver: driver, cfg: cfg, host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}}, nil
+		},
+	}
+}
+
+// Kind is that of what a spec says inside a node that is pushed.
+func Kind() *model.Kind {
+	k := converge.Kind()
+	k.Inside = inside
+	return k
+}
+
+// Driver is the driver of a host with what is inside of its guests. Connections to guests last as
+// long as a pass: Release closes them.
+type Driver struct {
+	engine.Driver // of the host
+	cfg           Config
+	host          *model.Host
+
+	// mu is for a moment only: steps come from many goroutines, and each looks up how its guest is
+	// entered.
+	mu    sync.Mutex
+	ways  map[model.Address]*way // of the last observation, by the address of what is inside
+	lines map[lineKey]*line
+	jump  *ssh.Machine // the host, where connections go through it; nil before the first
+}
+
+// Machine is the way into a guest: for steps inside of it the one that its spec names.
+func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine {
+	if addr.Kind != converge.KindName {
+		return d.Driver.Machine(addr, at, near)
+	}
+	d.mu.Lock()
+	w := d.ways[addr]
+	d.mu.Unlock()
+	if w == nil {
+		return nil
+	}
+	switch w.via {
+	case model.ViaAgent:
+		return d.Driver.Machine(w.guest, at, w.near)
+	case model.ViaExec:
+		return local.Container(d.cfg.Locally, at.VMID)
+	default:
+		return d.line(addr, w, at)
+	}
+}
+
+// Release closes the connections to guests.
+func (d *Driver) Release() {
+	d.mu.Lock()
+	lines, jump := d.lines, d.jump
+	d.lines, d.jump = map[lineKey]*line{}, nil
+	d.mu.Unlock()
+	for _, l := range lines {
+		l.close()
+	}
+	if jump != nil {
+		_ = jump.Close() // it has no error to give
+	}
+	if r, ok := d.Driver.(engine.Releaser); ok {
+		r.Release()
+	}
+}
+
+// converging is package converge.
+type converging struct{}
+
+func (converging) Observe(ctx context.Context, m guest.Machine, want *spec.Spec) (State, error) {
+	s, err := converge.Observe(ctx, m, want)
+	if err != nil {
+		return nil, err // a nil *State in an interface would not be nil
+	}
+	return s, nil
+}
+
+func (converging) Apply(ctx context.Context, m guest.Machine, want *spec.Spec, o converge.Options) error {
+	_, err := converge.Apply(ctx, m, want, o)
+	return err
+}
+
+// lostError is a step of which nobody knows how it ended.
+type lostError struct{ error }
+
+// Unwrap gives it.
+func (e *lostError) Unwrap() error { return e.error }
+
+// OutcomeUnknown is true; see apply.OutcomeUnknown.
+func (*lostError) OutcomeUnknown() bool { return true }
+
+// outcome says of an error of a machine what passes understand.
+func outcome(err error) error {
+	if errors.Is(err, guest.ErrOutcomeLost) {
+		return &lostError{err}
+	}
+	return err
+}

@@ -1,0 +1,324 @@
+package config_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// fleet is what is inside of guests, in memory, in place of package converge: of each its packages.
+// Steps come from many goroutines.
+type fleet struct {
+	mu      sync.Mutex
+	holds   map[string][]string
+	broken  map[string]error // by node: whoever enters it fails
+	lose    map[string]bool  // the next answer is lost, after the work was done
+	applied []string
+}
+
+type found struct{ want, have *spec.Spec }
+
+func (f *fleet) Observe(_ context.Context, _ guest.Machine, want *spec.Spec) (config.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.broken[want.Node]; err != nil {
+		return nil, err
+	}
+	have := model.Clone(want).(*spec.Spec)
+	have.Platform.Packages = slices.Clone(f.holds[want.Node])
+	return found{want, have}, nil
+}
+
+func (f *fleet) Apply(_ context.Context, _ guest.Machine, want *spec.Spec, _ converge.Options) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.applied = append(f.applied, want.Node)
+	f.holds[want.Node] = slices.Clone(want.Platform.Packages)
+	if f.lose[want.Node] {
+		f.lose[want.Node] = false
+		return fmt.Errorf("install nginx: %w", guest.ErrOutcomeLost)
+	}
+	return f.broken[want.Node]
+}
+
+func (s found) Observed() model.Observed {
+	addr := converge.Address(s.want.Node)
+	return model.Observed{State: model.State{addr: {Addr: addr, Spec: s.have, Node: s.want.Node}}}
+}
+
+func (s found) Unplanned(planned []plan.Change) (plan.Change, bool) {
+	if slices.Equal(s.want.Platform.Packages, s.have.Platform.Packages) || len(planned) > 0 && slices.Equal(planned[0].Before.([]string), s.have.Platform.Packages) {
+		return plan.Change{}, false
+	}
+	return plan.Change{Path: "platform.packages"}, true
+}
+
+// world is a site with boxes that are entered by the guest agent.
+type world struct {
+	*fleet
+	site *model.Site
+	host *enginetest.Inn
+	keys *config.KnownHosts
+}
+
+func newWorld(names ...string) *world {
+	sizes := map[string]int{}
+	for _, name := range names {
+		sizes[name] = 1
+	}
+	w := &world{site: enginetest.InsideSite(sizes), host: enginetest.NewInn(), keys: &config.KnownHosts{}}
+	w.fleet = &fleet{holds: map[string][]string{}, broken: map[string]error{}, lose: map[string]bool{}}
+	w.site.Specs["base"].Access = &model.Access{Via: model.ViaAgent}
+	w.site.Kinds = append(enginetest.Kinds(), config.Kind())
+	w.host.During = func(_ context.Context, s plan.Step) error {
+		if s.Want != nil && s.Want.Guest != nil {
+			s.Want.Guest.Running = true // as the host shows it from then on
+		}
+		return nil
+	}
+	return w
+}
+
+func (w *world) pass() *engine.Pass {
+	p := w.host.Pass(w.site)
+	over := config.Over(engine.Provider{Name: "inn", Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }},
+		config.Config{Inside: w.fleet, HostKeys: w.keys})
+	p.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(engine.Desired{Site: w.site}, h) }
+	return p
+}
+
+func (w *world) run(t *testing.T) engine.Report { t.Helper(); return w.pass().Run(t.Context()) }
+
+func actions(p *plan.Plan) []string {
+	var out []string
+	for _, s := range p.Steps {
+		out = append(out, fmt.Sprintf("%s %s", s.Action, s.Address))
+	}
+	return out
+}
+
+func TestAPassAppliesSpecs(t *testing.T) {
+	w := newWorld("a", "b")
+	r := w.run(t)
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	require.Equal(t, "a:completed b:completed", enginetest.Statuses(r))
+	require.Equal(t, map[string][]string{"a": {"nginx"}, "b": {"nginx"}}, w.holds)
+
+	r = w.run(t)
+	require.Equal(t, engine.Done, r.Outcome)
+	require.Empty(t, r.Plan.Steps)
+
+	w.holds["b"] = nil
+	r = w.run(t)
+	require.Equal(t, []string{"update guest.b"}, actions(r.Plan))
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	require.Equal(t, []string{"nginx"}, w.holds["b"])
+}
+
+// Whoever cannot be entered is unknown, and nobody else.
+func TestAGuestThatCannotBeEntered(t *testing.T) {
+	w := newWorld("a", "b", "off")
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	w.broken["a"] = errors.New("ssh: no route to host")
+	w.host.Holds[enginetest.Addr("box", "off")].Guest.Running = false
+	w.holds["b"], w.holds["off"] = nil, nil
+	r := w.run(t)
+	require.Equal(t, []string{"update guest.b"}, actions(r.Plan))
+	require.Equal(t, engine.Partly, r.Outcome)
+	require.Equal(t, "a:skipped b:completed off:skipped", enginetest.Statuses(r))
+	var why []string
+	for _, u := range r.Have.Unknown {
+		why = append(why, u.Scope+": "+u.Why)
+	}
+	require.Equal(t, []string{"inside of box.a: ssh: no route to host", "inside of box.off: box.off does not run"}, why)
+}
+
+// A step that dies is resumed by the next pass; one whose answer is lost by this one.
+func TestAStepThatDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a", "b")
+		w.lose["a"], w.broken["b"] = true, errors.New("the disk is full")
+		r := w.run(t)
+		require.Equal(t, "a:completed b:failed", enginetest.Statuses(r))
+		require.Equal(t, []string{"nginx"}, w.holds["a"])
+		w.broken, w.holds["b"] = nil, []string{"half"}
+		r = w.run(t)
+		require.Equal(t, engine.Done, r.Outcome)
+		require.Equal(t, []string{"update guest.b"}, actions(r.Plan))
+	})
+}
+
+// What was not shown is not done.
+func TestAChangeThatWasNotPlanned(t *testing.T) {
+	w := newWorld("a")
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	w.holds["a"], w.applied = nil, nil
+	p := w.pass()
+	p.Verdict = func(context.Context, *plan.Plan) (bool, error) {
+		w.holds["a"] = []string{"apache2"}
+		return true, nil
+	}
+	r := p.Run(t.Context())
+	require.EqualError(t, r.Err, "update guest.a: guest.a: platform.packages has changed since it was planned: plan again")
+	require.Empty(t, w.applied)
+}
+
+// The host key of a guest that is made anew or goes is forgotten, and no other.
+func TestHostKeysGoWithTheGuest(t *testing.T) {
+	w := newWorld("a", "b")
+	for _, name := range []string{"a", "b"} {
+		require.NoError(t, w.keys.Learn("home/father/box."+name, config.Known{Keys: []string{"ssh-ed25519 OLD"}}))
+	}
+	w.host.Holds[enginetest.Addr("box", "b")] = &model.Resource{
+		Addr: enginetest.Addr("box", "b"), Spec: &enginetest.Box{Size: 1, IP: enginetest.IPOf("b")}, Manifest: "web", Node: "b",
+		Guest: &model.Guest{VMID: 150, Running: true}, Needs: []model.Address{enginetest.Addr("disk", "base")},
+	}
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	gone, err := w.keys.Of("home/father/box.a")
+	require.NoError(t, err)
+	require.Empty(t, gone)
+	stays, err := w.keys.Of("home/father/box.b")
+	require.NoError(t, err)
+	require.Equal(t, []string{"ssh-ed25519 OLD"}, stays.Keys)
+}
+
+func TestWhatIsWantedInside(t *testing.T) {
+	kind := config.Kind()
+	of := func(s *model.Site, addr string) (*model.Resource, diag.List) {
+		a, err := model.ParseAddress(addr)
+		require.NoError(t, err)
+		n := &model.Node{Name: a.Name, Spec: "base", Mode: model.ModePush}
+		return kind.Inside(&model.Resource{Addr: a, Spec: &enginetest.Box{}}, model.Scope{Site: s, Node: n, Name: a.Name})
+	}
+	site := func(access *model.Access) *model.Site {
+		return &model.Site{Name: "home", Secrets: &model.Secrets{}, Specs: map[string]*model.Spec{"base": {Name: "base", Access: access}}}
+	}
+	r, l := of(site(nil), "vm.a")
+	require.Empty(t, l)
+	require.Equal(t, "a", r.Spec.(*spec.Spec).Identity.Hostname)
+
+	_, l = of(site(&model.Access{Via: model.ViaExec}), "vm.a")
+	require.Equal(t, "vm.a cannot be entered by exec", l[0].Summary)
+	_, l = of(site(&model.Access{Via: model.ViaAgent}), "ct.a")
+	require.Equal(t, "ct.a cannot be entered by agent", l[0].Summary)
+	_, l = of(site(&model.Access{Via: model.ViaExec}), "ct.a")
+	require.Empty(t, l)
+
+	// Without the secrets nobody knows which keys are wanted: that is no error of the site, but
+	// nothing may be applied.
+	named := []string{"ops"}
+	s := site(&model.Access{Users: []model.User{{Name: "ops", SSHKeys: &named}, {Name: "all"}}})
+	s.Secrets = nil
+	r, l = of(s, "vm.a")
+	require.Empty(t, l)
+	require.Equal(t, []string{"secret.ssh_keys", "secret.ssh_keys.ops"}, r.Missing)
+
+	s = site(nil)
+	s.Specs["base"].Missing = []string{"secret.passwords.motd"}
+	r, l = of(s, "vm.a")
+	require.Empty(t, l)
+	require.Equal(t, []string{"secret.passwords.motd"}, r.Missing)
+
+	s = site(nil)
+	s.Specs["base"].Config = &model.Config{Drift: "report"}
+	r, _ = of(s, "vm.a")
+	require.True(t, r.Report)
+}
+
+func TestKnownHosts(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "state", "known_hosts")
+	for what, keys := range map[string]*config.KnownHosts{"file": {Path: name}, "memory": {}} {
+		t.Run(what, func(t *testing.T) {
+			got, err := keys.Of("home/father/vm.a")
+			require.NoError(t, err)
+			require.Empty(t, got)
+			require.NoError(t, keys.Forget("home/father/vm.a"))
+			require.NoError(t, keys.Learn("home/father/vm.a", config.Known{Keys: []string{"ssh-ed25519 AAAA comment"}}))
+			require.NoError(t, keys.Learn("home/father/vm.ab", config.Known{Keys: []string{"ssh-ed25519 CCCC"}}))
+			learned := config.Known{Keys: []string{"ssh-ed25519 AAAA", "ssh-rsa BBBB"}, Port: 2222}
+			require.NoError(t, keys.Learn("home/father/vm.a", learned))
+			got, err = keys.Of("home/father/vm.a")
+			require.NoError(t, err)
+			require.Equal(t, learned, got)
+			require.NoError(t, keys.Forget("home/father/vm.a"))
+			got, err = keys.Of("home/father/vm.ab")
+			require.NoError(t, err)
+			require.Equal(t, config.Known{Keys: []string{"ssh-ed25519 CCCC"}}, got)
+		})
+	}
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, "home/father/vm.ab ssh-ed25519 CCCC\n", string(text))
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+// runs keeps the commands that it gets.
+type runs struct {
+	guest.Machine
+	args []string
+}
+
+func (r *runs) Run(_ context.Context, c guest.Command) (guest.Output, error) {
+	r.args = c.Args
+	return guest.Output{}, nil
+}
+
+// A container of this machine is entered by pct, under the VMID that it has.
+func TestMachineByExec(t *testing.T) {
+	w, here := newWorld("a"), &runs{}
+	over := config.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, config.Config{Inside: w.fleet, Locally: here})
+	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
+	require.NoError(t, err)
+	w.site.Specs["base"].Access.Via = model.ViaExec
+	want, found := w.site.Want("father")
+	require.Len(t, found, 1, "a box is no container, which is reported; here it does")
+	_, err = d.Observe(t.Context(), want)
+	require.NoError(t, err)
+	require.NoError(t, d.Machine(converge.Address("a"), model.Guest{VMID: 107}, nil).Ping(t.Context()))
+	require.Subset(t, here.args, []string{"/usr/sbin/pct", "exec", "107"})
+}
+
+func TestMachine(t *testing.T) {
+	w := newWorld("a")
+	over := config.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, config.Config{Inside: w.fleet})
+	require.Equal(t, "guest", over.Kinds[0].Name)
+	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
+	require.NoError(t, err)
+	require.Nil(t, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil), "nothing was observed yet")
+	want, _ := w.site.Want("father")
+	_, err = d.Observe(t.Context(), want)
+	require.NoError(t, err)
+	require.NoError(t, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil).Ping(t.Context()))
+	require.Equal(t, 1, w.host.Times("a"))
+
+	w.site.Specs["base"].Access.Via = model.ViaSSH
+	want, _ = w.site.Want("father")
+	_, err = d.Observe(t.Context(), want)
+	require.NoError(t, err)
+	m := d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil)
+	require.ErrorContains(t, m.Ping(t.Context()), "there is no key to log in with")
+	require.Same(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil), "one connection for a guest")
+	require.NotSame(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 101}, nil))
+	d.(engine.Releaser).Release()
+	require.NotSame(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil))
+}

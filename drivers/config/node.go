@@ -1,0 +1,139 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// way is how a guest is entered; a value.
+type way struct {
+	guest model.Address // the vm or ct
+	site  string
+	via   string
+	user  string       // of logins by SSH
+	ports []int        // where its sshd may listen, in the order in which they are tried
+	near  []netip.Addr // gateways that the files name for it
+}
+
+const (
+	sshPort = 22
+	root    = "root"
+)
+
+// inside is what is wanted inside a node, as model.Kind.Inside gives it. A guest that shall be off
+// cannot be entered, so nothing is wanted there.
+func inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+	declared := in.Site.Specs[in.Node.Spec]
+	if declared == nil || text(of.Spec, "power") == "stopped" {
+		return nil, nil
+	}
+	w := &way{guest: of.Addr, site: in.Site.Name, via: model.ViaSSH, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
+	if declared.Access != nil {
+		w.via = cmp.Or(declared.Access.Via, model.ViaSSH)
+	}
+	known, missing := withoutMissing(in.Site, declared)
+	want, found := spec.Resolve(known, in.Node)
+	found = append(found, w.problems(declared)...)
+	if want.Posture.SSH != nil {
+		w.ports = ports(want.Posture.SSH.Port)
+	}
+	if !slices.Contains(w.ports, sshPort) {
+		w.ports = append(w.ports, sshPort) // until the spec is applied
+	}
+	return &model.Resource{
+		Spec: want, Private: w, At: declared.At, Sensitive: want.Sensitive, Missing: missing,
+		Report: declared.Config != nil && declared.Config.Drift == "report",
+	}, found
+}
+
+// problems reports a way that the guest does not have.
+func (w *way) problems(declared *model.Spec) diag.List {
+	const lxc = "ct"
+	switch {
+	case w.via == model.ViaExec && w.guest.Kind != lxc:
+		return diag.List{diag.Errorf(declared.At, fmt.Sprintf("%s cannot be entered by exec", w.guest),
+			`via = "exec" is pct exec, for containers of the host where the agent runs. Use ssh or agent for spec %s.`, declared.Name)}
+	case w.via == model.ViaAgent && w.guest.Kind == lxc:
+		return diag.List{diag.Errorf(declared.At, fmt.Sprintf("%s cannot be entered by agent", w.guest),
+			`via = "agent" is the guest agent, which only VMs have. Use ssh or exec for spec %s.`, declared.Name)}
+	}
+	return nil
+}
+
+// withoutMissing takes out of a site what the spec needs of secrets whose values are not known here,
+// and lists them: what is left can be resolved, but not applied.
+func withoutMissing(site *model.Site, declared *model.Spec) (*model.Site, []string) {
+	missing := slices.Clone(declared.Missing)
+	own := *declared
+	own.Missing = nil
+	if site.Secrets == nil && declared.Access != nil && len(declared.Access.Users) > 0 {
+		access := *declared.Access
+		access.Users = slices.Clone(access.Users)
+		for i := range access.Users {
+			u := &access.Users[i]
+			if u.SSHKeys == nil {
+				missing = append(missing, "secret.ssh_keys")
+			} else {
+				for _, name := range *u.SSHKeys {
+					if spec.KeyID(name) == "" {
+						missing = append(missing, "secret.ssh_keys."+name)
+					}
+				}
+			}
+			u.SSHKeys = &[]string{}
+		}
+		own.Access = &access
+	}
+	if len(missing) == 0 {
+		return site, nil
+	}
+	known := *site
+	known.Specs = map[string]*model.Spec{declared.Name: &own}
+	slices.Sort(missing)
+	return &known, slices.Compact(missing)
+}
+
+// ports reads the ports of a posture.
+func ports(list string) []int {
+	var out []int
+	for field := range strings.SplitSeq(list, ",") {
+		if n, err := strconv.Atoi(strings.TrimSpace(field)); err == nil && n > 0 {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// near are the gateways that the files name for a node, beside those of its cards.
+func near(site *model.Site, declared *model.Spec) []netip.Addr {
+	names := []string{site.Gateway}
+	if declared.Network != nil {
+		names = append(names, declared.Network.Gateway)
+	}
+	var out []netip.Addr
+	for _, name := range names {
+		if ip, err := netip.ParseAddr(name); err == nil {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// text is the value of an attribute that is a text; "" without it.
+func text(of any, path string) string {
+	for _, a := range model.Attrs(of) {
+		if a.Path == path {
+			value, _ := a.Value.(string)
+			return value
+		}
+	}
+	return ""
+}

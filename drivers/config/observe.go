@@ -1,0 +1,89 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Observe observes the host, and then the inside of each guest that is there and for which the
+// files want something. A guest that cannot be entered is unknown, and nothing but what is inside
+// of it.
+func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
+	d.remember(w)
+	host := *w
+	host.State = maps.Clone(w.State)
+	maps.DeleteFunc(host.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
+	have, err := d.Driver.Observe(ctx, &host)
+	if err != nil || have.NothingSeen() {
+		return have, err
+	}
+	var wanted []*model.Resource
+	for _, addr := range w.State.Addresses() {
+		r := w.State[addr]
+		if at := have.State[r.Inside]; addr.Kind == converge.KindName && at != nil && at.Guest != nil {
+			wanted = append(wanted, r)
+		}
+	}
+	seen := make([]model.Observed, len(wanted))
+	slots := make(chan struct{}, d.cfg.Width)
+	var all sync.WaitGroup
+	for i, r := range wanted {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			seen[i] = d.observeInside(ctx, r, *have.State[r.Inside].Guest)
+		})
+	}
+	all.Wait()
+	state := maps.Clone(have.State)
+	for _, o := range seen {
+		maps.Copy(state, o.State)
+		have.Unknown = append(slices.Clip(have.Unknown), o.Unknown...)
+		have.Findings = append(slices.Clip(have.Findings), o.Findings...)
+	}
+	have.State = state
+	return have, nil
+}
+
+// remember keeps how the guests of this pass are entered.
+func (d *Driver) remember(w *model.Want) {
+	ways := map[model.Address]*way{}
+	for addr, r := range w.State {
+		if of, ok := r.Private.(*way); ok && addr.Kind == converge.KindName {
+			ways[addr] = of
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ways = ways
+}
+
+// observeInside looks into one guest.
+func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at model.Guest) model.Observed {
+	unknown := func(why string) model.Observed {
+		return model.Observed{Unknown: []model.Unknown{{
+			Scope: "inside of " + want.Inside.String(), Why: why, Kind: converge.KindName, Only: []model.Address{want.Addr},
+		}}}
+	}
+	if !at.Running {
+		return unknown(fmt.Sprintf("%s does not run", want.Inside))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.cfg.Observe, fmt.Errorf("not finished after %s", d.cfg.Observe))
+	defer cancel()
+	m := d.Machine(want.Addr, at, nil)
+	if m == nil {
+		return unknown("the way into guests of this host is not known")
+	}
+	s, err := d.cfg.Inside.Observe(ctx, m, want.Spec.(*spec.Spec))
+	if err != nil {
+		return unknown(err.Error())
+	}
+	return s.Observed()
+}
