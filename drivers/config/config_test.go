@@ -155,6 +155,9 @@ func TestAGuestThatCannotBeEntered(t *testing.T) {
 func TestAStepThatDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld("a", "b")
+		for _, m := range w.site.Manifests {
+			m.OnError = "continue" // which of the two ends first is not known
+		}
 		w.lose["a"], w.broken["b"] = true, errors.New("the disk is full")
 		r := w.run(t)
 		require.Equal(t, "a:completed b:failed", enginetest.Statuses(r))
@@ -211,7 +214,13 @@ func TestWhatIsWantedInside(t *testing.T) {
 	site := func(access *model.Access) *model.Site {
 		return &model.Site{Name: "home", Secrets: &model.Secrets{}, Specs: map[string]*model.Spec{"base": {Name: "base", Access: access}}}
 	}
-	r, l := of(site(nil), "vm.a")
+	for _, access := range []*model.Access{nil, {}} {
+		r, l := of(site(access), "vm.a")
+		require.Empty(t, l)
+		require.Nil(t, r, "it does not say how the node is entered")
+	}
+	ssh := &model.Access{Via: model.ViaSSH}
+	r, l := of(site(ssh), "vm.a")
 	require.Empty(t, l)
 	require.Equal(t, "a", r.Spec.(*spec.Spec).Identity.Hostname)
 
@@ -225,19 +234,19 @@ func TestWhatIsWantedInside(t *testing.T) {
 	// Without the secrets nobody knows which keys are wanted: that is no error of the site, but
 	// nothing may be applied.
 	named := []string{"ops"}
-	s := site(&model.Access{Users: []model.User{{Name: "ops", SSHKeys: &named}, {Name: "all"}}})
+	s := site(&model.Access{Via: model.ViaSSH, Users: []model.User{{Name: "ops", SSHKeys: &named}, {Name: "all"}}})
 	s.Secrets = nil
 	r, l = of(s, "vm.a")
 	require.Empty(t, l)
 	require.Equal(t, []string{"secret.ssh_keys", "secret.ssh_keys.ops"}, r.Missing)
 
-	s = site(nil)
+	s = site(ssh)
 	s.Specs["base"].Missing = []string{"secret.passwords.motd"}
 	r, l = of(s, "vm.a")
 	require.Empty(t, l)
 	require.Equal(t, []string{"secret.passwords.motd"}, r.Missing)
 
-	s = site(nil)
+	s = site(ssh)
 	s.Specs["base"].Config = &model.Config{Drift: "report"}
 	r, _ = of(s, "vm.a")
 	require.True(t, r.Report)

@@ -29,16 +29,14 @@ const (
 )
 
 // inside is what is wanted inside a node, as model.Kind.Inside gives it. A guest that shall be off
-// cannot be entered, so nothing is wanted there.
+// cannot be entered, so nothing is wanted there. Nor is one entered whose spec does not say how:
+// see docs/decisions/0026-guests-in-the-pass.md.
 func inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	declared := in.Site.Specs[in.Node.Spec]
-	if declared == nil || text(of.Spec, "power") == "stopped" {
+	if declared == nil || declared.Access == nil || declared.Access.Via == "" || text(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
-	w := &way{guest: of.Addr, site: in.Site.Name, via: model.ViaSSH, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
-	if declared.Access != nil {
-		w.via = cmp.Or(declared.Access.Via, model.ViaSSH)
-	}
+	w := &way{guest: of.Addr, site: in.Site.Name, via: declared.Access.Via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
 	known, missing := withoutMissing(in.Site, declared)
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)

@@ -117,6 +117,7 @@ func (p *pushed) converged(when string) {
 
 const baseSpec = `spec "base" {
   access {
+    via = "ssh"
     user "ops" {
       sudo     = true
       ssh_keys = ["ops"]
@@ -200,7 +201,7 @@ func TestST02PushRefusesAnotherMachine(t *testing.T) {
 func TestST02PushByTheGuestAgent(t *testing.T) {
 	p := beginPush(t)
 	p.agent = true
-	p.write("specs.hcl", strings.Replace(baseSpec, "  access {\n", "  access {\n    via = \"agent\"\n", 1))
+	p.write("specs.hcl", strings.Replace(baseSpec, `via = "ssh"`, `via = "agent"`, 1))
 	p.deploy("web", vm("web-1", `spec = spec.base`, `agent = true`))
 	r := p.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, told(r))
