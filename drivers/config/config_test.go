@@ -184,7 +184,7 @@ func TestAChangeThatWasNotPlanned(t *testing.T) {
 	require.Empty(t, w.applied)
 }
 
-// The host key of a guest that is made anew or goes is forgotten, and no other.
+// The host key of a guest that is recreated or removed is forgotten, and no other.
 func TestHostKeysGoWithTheGuest(t *testing.T) {
 	w := newWorld("a", "b")
 	for _, name := range []string{"a", "b"} {

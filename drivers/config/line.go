@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// lineKey is a guest at its place: one that is made anew elsewhere has another connection.
+// lineKey is a guest at its place: one that is recreated elsewhere has another connection.
 type lineKey struct {
 	addr model.Address // of what is inside
 	vmid int
@@ -58,7 +58,7 @@ func sameWay(a, b *way) bool {
 // alias is the name of the guest in the file of host keys.
 func (w *way) alias(host string) string { return w.site + "/" + host + "/" + w.guest.String() }
 
-// forget drops what is known of a guest that is made anew, or goes.
+// forget drops what is known of a guest that is recreated or removed.
 func (d *Driver) forget(of model.Address) error {
 	d.mu.Lock()
 	var gone []*line
@@ -94,7 +94,7 @@ func (l *line) Address(ctx context.Context) (guest.Address, error) {
 	return m.Address(ctx)
 }
 
-// Ping is as guest.Machine wants it. A connection that does not answer is made anew, at the
+// Ping is as guest.Machine wants it. A connection that does not answer is replaced, at the
 // address that the guest has then.
 func (l *line) Ping(ctx context.Context) error {
 	m, err := l.open(ctx)

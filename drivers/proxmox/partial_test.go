@@ -30,8 +30,8 @@ func someDisks() []guest.Disk {
 	return []guest.Disk{{Name: "a", Size: 3}, {Name: "b", Size: 4, Storage: "full"}, {Name: "c", Size: 5}}
 }
 
-// mended puts the disk that could not be made where there is room.
-func mended(v *guest.VM) {
+// corrected puts the disk that could not be made where there is room.
+func corrected(v *guest.VM) {
 	for i := range v.Disks {
 		if v.Disks[i].Name == "b" {
 			v.Disks[i].Storage = "local-lvm"
@@ -58,7 +58,7 @@ func TestDisksOfAHalfMadeChangeAreNotMadeTwice(t *testing.T) {
 					require.Len(t, w.Run(w.Plan()), machines)
 				}
 				for i := range machines {
-					mended(w.VM(fmt.Sprintf("db-%d", i)))
+					corrected(w.VM(fmt.Sprintf("db-%d", i)))
 				}
 				w.Apply()
 				w.Converged()
@@ -90,7 +90,7 @@ func TestHalfMadeClones(t *testing.T) {
 				}
 				require.Len(t, w.Host.Snapshot().Guests, machines+1)
 				for i := range machines {
-					mended(w.VM(fmt.Sprintf("db-%d", i)))
+					corrected(w.VM(fmt.Sprintf("db-%d", i)))
 				}
 				w.Apply()
 				if sort == "seeded" {

@@ -18,7 +18,7 @@ import (
 // way is how a request goes wrong.
 type way struct {
 	status int  // in place of PVE's; -1 if the connection breaks
-	crash  bool // whether the agent dies there, so that another one begins anew
+	crash  bool // whether the agent dies there, so that another one starts over
 	effect bool // whether its work is done all the same; then only those that write are counted
 }
 

@@ -32,7 +32,7 @@ func insideInput(want, have model.State) plan.Input {
 	return in
 }
 
-// What is inside of a guest comes after it and before who needs it, in its place; it is made anew with its
+// What is inside of a guest comes after it and before who needs it, in its place; it is recreated with its
 // guest, and withheld with its guest.
 func TestInsideOfAGuest(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -56,7 +56,7 @@ func TestInsideOfAGuest(t *testing.T) {
 			have:  state(guest("vm.a", 107, &VM{Cores: 1}), inner("vm.a", "1", false), guest("vm.b", 108, &VM{Cores: 1}, "vm.a")),
 			steps: []string{"update vm.a", "update guest.a after vm.a", "update vm.b after guest.a, vm.a"}, vmid: 107,
 		},
-		"made anew with its guest, though it is as wanted": {
+		"recreated with its guest, though it is as wanted": {
 			want:  state(guest("vm.a", 0, &VM{Machine: "q35"}), inner("vm.a", "1", true)),
 			have:  state(guest("vm.a", 107, &VM{Machine: "pc"}), inner("vm.a", "1", false)),
 			steps: []string{"replace vm.a", "create guest.a after vm.a"}, vmid: 107,
