@@ -93,6 +93,7 @@ guest: ## the installed units on a real Debian with systemd (root, systemd-conta
 
 machines: ## specs on a real Debian with systemd, sshd and apt (as guest)
 	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 30m $(if $(V),-v) ./test/machines
+	HOMESTAK_GUEST=require $(GO) test -count=1 -run 'TestST02Push' $(if $(V),-v) ./test/integration
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
 	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./test/sim/replay | grep -v '^ *--- PASS\|^=== '
