@@ -78,20 +78,25 @@ func runConfigApply(ctx context.Context, a *app, folder pull.Folder, file string
 		return errors.New("config apply reads and changes the whole system: run it as root")
 	}
 	here := local.New()
-	seen, err := converge.Observe(ctx, here, want)
-	if err != nil {
-		return err
+	show := func(s *converge.State) {
+		p := pull.Plan(s, time.Now())
+		a.ui.findings(p.Findings)
+		a.ui.plan(p)
 	}
-	p := pull.Plan(seen, time.Now())
-	a.ui.findings(p.Findings)
-	if dry && a.ui.json {
-		return a.ui.emit(p)
-	}
-	a.ui.plan(p)
 	if dry {
+		seen, err := converge.Observe(ctx, here, want)
+		if err != nil {
+			return err
+		}
+		if a.ui.json {
+			p := pull.Plan(seen, time.Now())
+			a.ui.findings(p.Findings)
+			return a.ui.emit(p)
+		}
+		show(seen)
 		return nil
 	}
-	done.Changed, err = pull.Apply(ctx, folder, here, want, converge.Options{Started: func(s aspect.Step) { a.ui.notef("%s", s.Text) }})
+	done.Changed, err = pull.Apply(ctx, folder, here, want, show, converge.Options{Started: func(s aspect.Step) { a.ui.notef("%s", s.Text) }})
 	if err != nil {
 		return err
 	}

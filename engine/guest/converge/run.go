@@ -33,20 +33,29 @@ const rounds = 3
 // Apply makes the machine what the spec says, and reads it to see that it is. It gives
 // the last observation. After an error some steps may be done; applying again goes on.
 func Apply(ctx context.Context, m Machine, want *spec.Spec, o Options) (*State, error) {
+	s, err := Observe(ctx, m, want)
+	if err != nil {
+		return nil, err
+	}
+	return s.Converge(ctx, m, o)
+}
+
+// Converge is Apply for a machine that was just observed.
+func (s *State) Converge(ctx context.Context, m Machine, o Options) (*State, error) {
 	for round := 1; ; round++ {
-		s, err := Observe(ctx, m, want)
-		if err != nil {
-			return nil, err
-		}
 		steps := s.Steps()
 		if len(steps) == 0 {
 			return s, s.finished()
 		}
 		if round > rounds {
-			return s, fmt.Errorf("applying the spec to %s had no effect on %s", want.Node, s.Changes()[0])
+			return s, fmt.Errorf("applying the spec to %s had no effect on %s", s.Want.Node, s.Changes()[0])
 		}
 		if err := s.Apply(ctx, m, steps, o); err != nil && (round == rounds || !errors.As(err, new(*staleError))) {
 			return s, err
+		}
+		var err error
+		if s, err = Observe(ctx, m, s.Want); err != nil {
+			return nil, err
 		}
 	}
 }

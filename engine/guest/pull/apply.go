@@ -23,12 +23,16 @@ func Plan(s *converge.State, at time.Time) *plan.Plan {
 }
 
 // Apply makes the machine what a spec says, and records in the folder how that ended. It gives how
-// many settings differed at first. A spec that was stopped on the way has not failed.
-func Apply(ctx context.Context, f Folder, m converge.Machine, want *spec.Spec, o converge.Options) (changed int, err error) {
+// many settings differed at first; seen gets that observation, and may be nil. A spec that was
+// stopped on the way has not failed.
+func Apply(ctx context.Context, f Folder, m converge.Machine, want *spec.Spec, seen func(*converge.State), o converge.Options) (changed int, err error) {
 	first, err := converge.Observe(ctx, m, want)
 	if err == nil {
+		if seen != nil {
+			seen(first)
+		}
 		changed = len(first.Changes())
-		_, err = converge.Apply(ctx, m, want, o)
+		_, err = first.Converge(ctx, m, o)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
