@@ -42,7 +42,7 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 		}
 	}
 	return outcome(d.cfg.Inside.Apply(ctx, m, want, converge.Options{
-		Confirm: confirm(m),
+		Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm,
 		Started: func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) },
 	}))
 }

@@ -42,6 +42,7 @@ type Config struct {
 	Inside  Inside        // how a spec is compared and applied; package converge unless set
 	Connect time.Duration // how long connecting to a guest and logging in may take: 10 s
 	Observe time.Duration // how long looking at one guest may take: 30 s
+	Confirm time.Duration // how long a login may fail after a change of the way in before it is taken back: a minute
 	Width   int           // how many guests are looked at side by side: 16
 	Locally guest.Machine // this machine, for containers of it: drivers/local
 }

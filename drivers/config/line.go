@@ -170,12 +170,20 @@ func (l *line) close() {
 	}
 }
 
-// again logs in by a fresh connection at one of these ports, and tries until ctx ends.
+// again logs in by a fresh connection at one of these ports and becomes root, and tries until ctx
+// ends.
 func (l *line) again(ctx context.Context, at []int) error {
 	for {
 		m, err := l.login(ctx, at)
 		if err == nil {
-			return m.Close()
+			var out guest.Output
+			if out, err = m.Run(ctx, guest.Command{Args: []string{"true"}}); err == nil && out.Code != 0 {
+				err = fmt.Errorf("user %s cannot become root any more: %s", l.way.user, strings.TrimSpace(out.Err))
+			}
+			_ = m.Close() // it has no error to give
+		}
+		if err == nil {
+			return nil
 		}
 		timer := time.NewTimer(time.Second)
 		select {

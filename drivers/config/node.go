@@ -40,6 +40,7 @@ func inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	known, missing := withoutMissing(in.Site, declared)
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)
+	found = append(found, w.lockout(declared, want)...)
 	if want.Posture.SSH != nil {
 		w.ports = ports(want.Posture.SSH.Port)
 	}
@@ -64,6 +65,17 @@ func (w *way) problems(declared *model.Spec) diag.List {
 			`via = "agent" is the guest agent, which only VMs have. Use ssh or exec for spec %s.`, declared.Name)}
 	}
 	return nil
+}
+
+// lockout warns of a spec that takes the rights by which its guest is entered: it would be applied
+// once, and taken back when nobody can enter the guest any more.
+func (w *way) lockout(declared *model.Spec, want *spec.Spec) diag.List {
+	u := want.User(w.user)
+	if w.via != model.ViaSSH || w.user == root || u == nil || u.Sudo == spec.SudoNoPasswd {
+		return nil
+	}
+	return diag.List{diag.Warnf(declared.At, fmt.Sprintf("spec %s takes sudo without a password from user %s, as whom %s is entered", declared.Name, w.user, w.guest),
+		`Without it nobody can apply a spec there. Enter the guest as another user (vm_user of the site), or set sudo = true for the user and nopasswd = true in sudo of the posture.`)}
 }
 
 // withoutMissing takes out of a site what the spec needs of secrets whose values are not known here,

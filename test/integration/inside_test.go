@@ -87,7 +87,7 @@ func (p *pushed) dial(ctx context.Context, network, address string) (net.Conn, e
 func (p *pushed) pass(verb string) engine.Report {
 	p.t.Helper()
 	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return p.open(h) }},
-		config.Config{HostKeys: p.hosts, Dial: p.dial})
+		config.Config{HostKeys: p.hosts, Dial: p.dial, Confirm: 3 * time.Second})
 	return p.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data := []byte(p.text("secrets.yaml"))
@@ -247,6 +247,50 @@ posture "hard" {
 	r = p.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, told(r))
 	p.converged("on the old port")
+}
+
+// A spec that takes keys or sudo from the user as whom the node is entered locks nobody out: the
+// change is taken back, by the next command or by the machine itself, and the error says why.
+func TestST02PushKeepsItsOwnWayIn(t *testing.T) {
+	p := beginPush(t)
+	p.write("secrets.yaml", p.text("secrets.yaml")+"  mine: "+p.debian.Run("cat", "/root/key.pub")+"\n")
+	const entered = `spec "base" {
+  access {
+    via     = "ssh"
+    posture = "open"
+    user "homestak" {
+      sudo     = true
+      ssh_keys = ["mine"]
+    }
+  }
+}
+
+posture "open" {
+  sudo {
+    nopasswd = true
+  }
+}
+`
+	p.write("specs.hcl", entered)
+	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
+	r := p.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, told(r))
+	p.converged("with its keys and rights")
+
+	p.edit("specs.hcl", `ssh_keys = ["mine"]`, `ssh_keys = []`)
+	r = p.pass("apply")
+	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the old state is restored")
+	require.Equal(t, []string{"update guest.web-1"}, actions(p.pass("plan").Plan), "the guest can still be entered")
+
+	p.write("specs.hcl", strings.Replace(entered, "nopasswd = true", "nopasswd = false", 1))
+	r = p.pass("apply")
+	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the machine restores the old state")
+	require.Contains(t, told(r), "takes sudo without a password from user homestak, as whom vm.web-1 is entered")
+	p.debian.Until("the machine restored the rule", func() bool {
+		return strings.Contains(p.debian.Run("cat", "/etc/sudoers.d/zz-homestak-gitops"), "NOPASSWD")
+	})
+	p.write("specs.hcl", entered)
+	p.converged("with the old spec again")
 }
 
 func actions(p *plan.Plan) []string {

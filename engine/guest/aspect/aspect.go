@@ -21,6 +21,7 @@ type Query struct {
 	Want   *spec.Spec
 	Record *record.Record
 	OS     OS
+	Login  string // the user by whose login we are on the machine: root, or who became root by sudo
 }
 
 // OS is what the machine runs.
@@ -170,6 +171,10 @@ func (a Aspect) Owns(path string) bool {
 		return path == p || strings.HasPrefix(path, p+".")
 	})
 }
+
+// isLogin reports whether a user is the one whose login we depend on. What is taken from
+// that user may lock us out.
+func (q *Query) isLogin(user string) bool { return user == q.Login }
 
 // items lists what is wanted and what is recorded, each once, sorted.
 func items(q *Query, aspect string, wanted []string) []string {

@@ -74,6 +74,8 @@ func run(t *testing.T, a aspect.Aspect, in *txtar.Archive) []txtar.File {
 			q.Want, err = spec.Read([]byte(`{"version": 1, "node": "edge", "spec": "test", ` + text + `}`))
 		case "record":
 			q.Record, err = record.Read(text)
+		case "login":
+			q.Login = rest
 		case "rows":
 			answer.WriteString(text)
 		case "row": // one whose last field may be anything

@@ -130,7 +130,7 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 	want := q.Want.User(user)
 	s := Step{Stage: StageKeys, Text: "set the keys of " + user}
 	var out strings.Builder
-	there := map[string]bool{}
+	there, withdrawn := map[string]bool{}, false
 	for line := range strings.Lines(f.file[user]) {
 		id := spec.KeyID(line)
 		declared := declaredLine(want, id, "")
@@ -139,7 +139,8 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 		case declared != "":
 			there[id] = true
 		case q.Record.Get("keys", keyItem(user, id)) != nil:
-			continue // withdrawn
+			withdrawn = true
+			continue
 		}
 		out.WriteString(strings.TrimSuffix(line, "\n") + "\n")
 	}
@@ -167,34 +168,38 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 			return s, true
 		}
 	}
-	if out.String() != f.file[user] {
-		s.Script = f.write(user, out.String())
-	} else {
+	now, had := f.file[user]
+	switch {
+	case out.String() == now:
 		s.Script = ":\n"
+		return s, true
+	case withdrawn && q.isLogin(user):
+		s.Restore = writeKeys(user, anySum, now)
 	}
+	before := ""
+	if had {
+		before = fileSum(now)
+	}
+	s.Script = writeKeys(user, before, out.String())
 	return s, true
 }
 
-// write replaces the file as the user: a link that the user puts in the way leads to what
-// the user may write, and no further.
-func (f keysFound) write(user, content string) string {
-	_, had := f.file[user]
+// anySum is in place of a checksum where a file is written whatever it holds.
+const anySum = "any"
+
+// writeKeys replaces the file, which has the checksum sum ("" if it is not there yet). It is
+// done as the user: a link that the user puts in the way leads to what the user may write,
+// and no further.
+func writeKeys(user, sum, content string) string {
 	name := shell.Quote(user)
 	const inner = `umask 077
 mkdir -p "$1/.ssh" || exit
 _f=$1/.ssh/authorized_keys
 if [ -L "$_f" ] || { [ -e "$_f" ] && [ ! -f "$_f" ]; }; then echo "$_f is not a plain file" >&2; exit 1; fi
 _now=; if [ -f "$_f" ]; then _now=$(sha256sum <"$_f" | cut -c1-64); fi
-[ "$_now" = "$2" ] || { echo "$_f has changed since it was read" >&2; exit 75; }
+[ "$2" = any ] || [ "$_now" = "$2" ] || { echo "$_f has changed since it was read" >&2; exit 75; }
 cat >"$1/.ssh/.authorized_keys.homestak-new" && sync "$1/.ssh/.authorized_keys.homestak-new" && mv -fT "$1/.ssh/.authorized_keys.homestak-new" "$_f" || { rm -f "$1/.ssh/.authorized_keys.homestak-new"; echo "$_f could not be written" >&2; exit 1; }
 sync "$1/.ssh/"`
-	sum := ""
-	if had {
-		sum = record.Sum(f.file[user])
-		if f.file[user] == "" {
-			sum = emptySum
-		}
-	}
 	return script(
 		`_home=$(awk -F: -v u=`+name+` '$1 == u {print $6; exit}' /etc/passwd)`,
 		`[ -d "$_home" ] || die `+shell.Quote("user "+user+" has no home folder for keys"),

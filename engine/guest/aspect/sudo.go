@@ -74,17 +74,20 @@ var sudo = Of[sudoFound]{
 		}
 		return out
 	},
-	Steps: func(q *Query, _ sudoFound) []Step {
+	Steps: func(q *Query, f sudoFound) []Step {
 		rules := sudoRules(q.Want)
 		e := record.Entry{Aspect: "sudo", Item: sudoersFile, Identity: "name"}
 		if len(rules) == 0 {
-			return []Step{{Stage: StageWithdrawSudo, Text: "remove the sudo rules", Drop: []record.Key{e.Key()}, Script: script("drop " + sudoersFile)}}
+			return []Step{{
+				Stage: StageWithdrawSudo, Text: "remove the sudo rules", Drop: []record.Key{e.Key()},
+				Restore: f.restore(q), Script: script("drop " + sudoersFile),
+			}}
 		}
 		text := heading + strings.Join(rules, "\n") + "\n"
 		// A folder that sudo does not read is where the rules are checked: one broken file
 		// there, and nobody becomes root any more.
 		return []Step{{
-			Stage: StageSudo, Text: "set the sudo rules", Keep: []record.Entry{e},
+			Stage: StageSudo, Text: "set the sudo rules", Keep: []record.Entry{e}, Restore: f.restore(q),
 			Script: script(
 				"if ! command -v visudo >/dev/null; then die 'sudo is not installed'; fi",
 				"_check=$(mktemp /run/homestak-sudoers.XXXXXX)",
@@ -101,6 +104,22 @@ type sudoFound struct {
 	installed, there bool
 	text, mode       string
 	others           []string // other files in the folder
+}
+
+// restore is the script that sets the rules back. It is empty where we do not become root by
+// them, or still do so afterwards.
+func (f sudoFound) restore(q *Query) string {
+	u := q.Want.User(q.Login)
+	switch {
+	case q.Login == "root", u != nil && u.Sudo == spec.SudoNoPasswd:
+		return ""
+	case u == nil && f.rule(q.Login) == "":
+		return "" // no rule of ours is about that user, before or after
+	case f.there:
+		return script(shell.Put(sudoersFile, f.text, "0440", "root", "root"))
+	default:
+		return script("drop " + sudoersFile)
+	}
 }
 
 func sudoRules(s *spec.Spec) []string {

@@ -76,7 +76,7 @@ var users = Of[accounts]{
 			if q.Want.User(e.Item) != nil || !there || !isSame(e, p) || e.Put["state"] == "locked" && p.expired {
 				continue
 			}
-			steps = append(steps, withdrawUser(q, e))
+			steps = append(steps, a.withdraw(q, e))
 		}
 		if gone := madeGroups(q); len(gone) > 0 {
 			steps = append(steps, withdrawGroups(gone))
@@ -211,6 +211,9 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 			lines = append(lines, "gpasswd --delete "+name+" "+shell.Quote(g)+" >/dev/null")
 		}
 	}
+	if there && q.isLogin(w.Name) && (!slices.Equal(shown, w.Groups) || w.Shell != "" && p.shell != w.Shell) {
+		s.Restore = p.restore(w.Name, a.member[w.Name])
+	}
 	s.Script = script(append(lines, "id -u -- "+name)...)
 	s.Done = func(out string, s *Step) { // only now the number is known by which the account is recognised
 		if words := strings.Fields(out); len(words) > 0 {
@@ -219,6 +222,19 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 		}
 	}
 	return []Step{s}
+}
+
+// restore is the script that makes an account what it was.
+func (p account) restore(user string, groups []string) string {
+	name := shell.Quote(user)
+	lines := []string{"usermod --expiredate '' -- " + name, "usermod --shell " + shell.Quote(p.shell) + " -- " + name}
+	if !p.locked {
+		lines = append(lines, "usermod --unlock -- "+name+" >/dev/null 2>&1 || :")
+	}
+	for _, g := range groups {
+		lines = append(lines, "usermod --append --groups "+shell.Quote(g)+" -- "+name)
+	}
+	return script(lines...)
 }
 
 func checkShell(name string) string {
@@ -260,11 +276,16 @@ func withdrawGroups(groups []string) Step {
 	return s
 }
 
-// withdrawUser takes back what we did to a user.
-func withdrawUser(q *Query, e record.Entry) Step {
+// withdraw takes back what we did to a user.
+func (a accounts) withdraw(q *Query, e record.Entry) Step {
 	name := shell.Quote(e.Item)
 	s := Step{Stage: StageWithdrawUsers, Drop: []record.Key{e.Key()}}
 	var lines []string
+	terminate := "loginctl terminate-user " + name + " >/dev/null 2>&1 || :"
+	if q.isLogin(e.Item) {
+		s.Restore = a.passwd[e.Item].restore(e.Item, a.member[e.Item])
+		terminate = ":" // it would end this script
+	}
 	groups := strings.Fields(e.Put["groups"])
 	switch {
 	case e.Found != nil:
@@ -278,9 +299,12 @@ func withdrawUser(q *Query, e record.Entry) Step {
 		for _, g := range groups {
 			lines = append(lines, "gpasswd --delete "+name+" "+shell.Quote(g)+" >/dev/null 2>&1 || :")
 		}
+	case q.Want.Access.FormerUsers == "remove" && q.isLogin(e.Item):
+		s.Text, s.Restore = "remove user "+e.Item, ""
+		lines = append(lines, "die "+shell.Quote("this machine is entered as user "+e.Item+": enter it as another user first (vm_user), or declare the user again"))
 	case q.Want.Access.FormerUsers == "remove":
 		s.Text = "remove user " + e.Item + ", whose home stays"
-		lines = append(lines, "loginctl terminate-user "+name+" >/dev/null 2>&1 || :", "userdel --force -- "+name+" >/dev/null 2>&1 || ! id -u -- "+name+" >/dev/null 2>&1")
+		lines = append(lines, terminate, "userdel --force -- "+name+" >/dev/null 2>&1 || ! id -u -- "+name+" >/dev/null 2>&1")
 	default:
 		s.Text = "lock user " + e.Item
 		e.Put = map[string]string{"state": "locked"}
@@ -289,7 +313,7 @@ func withdrawUser(q *Query, e record.Entry) Step {
 			lines = append(lines, "gpasswd --delete "+name+" "+shell.Quote(g)+" >/dev/null 2>&1 || :")
 		}
 		// An expired account cannot log in by key either.
-		lines = append(lines, "usermod --lock --expiredate 1 -- "+name, "loginctl terminate-user "+name+" >/dev/null 2>&1 || :")
+		lines = append(lines, "usermod --lock --expiredate 1 -- "+name, terminate)
 	}
 	s.Script = script(lines...)
 	return s

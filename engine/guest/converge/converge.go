@@ -38,6 +38,7 @@ type State struct {
 	Want, Have *spec.Spec
 	Record     *record.Record
 	OS         aspect.OS
+	Login      string   // the user by whose login the commands ran: root, or who became root by sudo
 	Unmanaged  []string // "user bob": what somebody else put there and people should know of
 	Unknown    []Unknown
 	Trips      int // commands that the observation took
@@ -112,6 +113,7 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *record.Reco
 		fragments = append(fragments, shell.Fragment{Name: a.Name, Body: a.Probe(q)})
 	}
 	first := "printf '%s.uid %s\\n' " + boundary + " \"$(id -u)\"\n" +
+		"printf '%s.login %s\\n' " + boundary + " \"${SUDO_USER:-root}\"\n" +
 		"if [ -r /etc/os-release ]; then printf '%s.os %s\\n' " + boundary + " \"$(tr '\\n' '\\t' </etc/os-release | tr -cd '[:print:]\\t')\"; fi\n"
 	out, err := m.Run(ctx, shell.Probe(boundary, first, fragments))
 	if err != nil {
@@ -156,7 +158,7 @@ func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, compl
 		s.armed = append(s.armed, strings.TrimSuffix(r[1], ".sh"))
 	}
 	s.Have = spec.Empty(s.Want.Node)
-	q := &aspect.Query{Want: s.Want, Record: s.Record, OS: s.OS}
+	q := &aspect.Query{Want: s.Want, Record: s.Record, OS: s.OS, Login: s.Login}
 	for _, a := range all {
 		r, err := a.Read(q, answers[a.Name], s.Have)
 		if err != nil {
@@ -183,6 +185,9 @@ func (s *State) readFirst(boundary string, out guest.Output) error {
 	for line := range strings.Lines(out.Out) {
 		if text, ok := strings.CutPrefix(line, boundary+".uid "); ok {
 			uid = strings.TrimSpace(text)
+		}
+		if text, ok := strings.CutPrefix(line, boundary+".login "); ok {
+			s.Login = strings.TrimSpace(text)
 		}
 		if text, ok := strings.CutPrefix(line, boundary+".os "); ok {
 			system = text
