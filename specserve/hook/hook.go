@@ -1,0 +1,251 @@
+// Package hook checks that a notification of a push comes from the provider that hosts the
+// repository. The body says nothing that we use: whatever it names, the repository is asked.
+//
+// Providers sign differently. GitHub, Gitea and Forgejo sign the body, GitLab sends its token
+// or signs by Standard Webhooks, and the generic form signs the time and the body. Where the
+// time is signed, a delivery is accepted for Window around it. A repeated delivery is
+// recognised for as long; it is no error, since a provider repeats what it got no answer for.
+package hook
+
+import (
+	"container/list"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Window is how far the signed time of a delivery may be from ours, and how long a delivery is
+// remembered.
+const Window = 5 * time.Minute
+
+// remembered is how many deliveries are kept to recognise a repetition. An attacker who has
+// one delivery cannot push it out: only valid ones are kept.
+const remembered = 1024
+
+// Why a delivery is not accepted.
+var (
+	ErrProvider = errors.New("unknown provider")
+	ErrMissing  = errors.New("the delivery is not signed")
+	ErrInvalid  = errors.New("the signature is not valid")
+	ErrTime     = errors.New("the delivery was signed at another time")
+)
+
+// Verdict is what a valid delivery asks for.
+type Verdict int
+
+// The verdicts.
+const (
+	Pushed   Verdict = iota // the repository may have changed
+	Repeated                // it was here before
+	Other                   // it is about something else, as the ping of a new hook
+)
+
+// scheme is how one provider signs.
+type scheme struct {
+	// check verifies a delivery, and gives what it is recognised by.
+	check func(d delivery) (id string, err error)
+	// event is the header that says what happened, and pushes are its values for a push.
+	event  []string
+	pushes []string
+}
+
+// delivery is one request.
+type delivery struct {
+	header http.Header
+	body   []byte
+	secret []byte
+	now    time.Time
+}
+
+func schemes() map[string]scheme {
+	push := []string{"push"}
+	return map[string]scheme{
+		"github":  {check: signedBody("X-Hub-Signature-256"), event: []string{"X-Github-Event"}, pushes: push},
+		"gitea":   {check: signedBody("X-Gitea-Signature"), event: []string{"X-Gitea-Event"}, pushes: push},
+		"forgejo": {check: signedBody("X-Forgejo-Signature", "X-Gitea-Signature"), event: []string{"X-Forgejo-Event", "X-Gitea-Event"}, pushes: push},
+		"gitlab":  {check: gitlab, event: []string{"X-Gitlab-Event"}, pushes: []string{"Push Hook", "Tag Push Hook", "System Hook"}},
+		"generic": {check: signedTime("X-Homestak-Timestamp", "X-Homestak-Signature")},
+	}
+}
+
+// Providers lists the providers, sorted.
+func Providers() []string { return slices.Sorted(maps.Keys(schemes())) }
+
+// Checker checks deliveries. It may be used from several goroutines.
+type Checker struct {
+	now func() time.Time
+
+	mu    sync.Mutex // for a moment only: requests come side by side, and each looks up who was here
+	seen  map[[sha256.Size]byte]bool
+	order *list.List // of delivered, the oldest first
+}
+
+// delivered is one valid delivery.
+type delivered struct {
+	id [sha256.Size]byte
+	at time.Time
+}
+
+// New makes a Checker with a clock.
+func New(now func() time.Time) *Checker {
+	return &Checker{now: now, seen: map[[sha256.Size]byte]bool{}, order: list.New()}
+}
+
+// Check verifies a delivery by the secret of the provider, byte for byte as it came. The secret
+// is compared in constant time. An empty secret accepts nothing.
+func (c *Checker) Check(provider string, secret []byte, header http.Header, body []byte) (Verdict, error) {
+	s, known := schemes()[provider]
+	if !known {
+		return Other, fmt.Errorf("%w %q: %s are known", ErrProvider, provider, strings.Join(Providers(), ", "))
+	}
+	if len(secret) == 0 {
+		return Other, fmt.Errorf("%w: there is no secret for %s", ErrInvalid, provider)
+	}
+	now := c.now()
+	id, err := s.check(delivery{header, body, secret, now})
+	if err != nil {
+		return Other, err
+	}
+	if c.repeated(sha256.Sum256([]byte(provider+"\x00"+id)), now) {
+		return Repeated, nil
+	}
+	for _, name := range s.event {
+		if event := header.Get(name); event != "" && !slices.Contains(s.pushes, event) {
+			return Other, nil
+		}
+	}
+	return Pushed, nil
+}
+
+// repeated reports whether a delivery was here within the window, and remembers it.
+func (c *Checker) repeated(id [sha256.Size]byte, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for first := c.order.Front(); first != nil; first = c.order.Front() {
+		d := first.Value.(delivered)
+		// A signed time may be a window ahead, so that a delivery is valid for two.
+		if c.order.Len() < remembered && now.Sub(d.at) <= 2*Window {
+			break
+		}
+		c.order.Remove(first)
+		delete(c.seen, d.id)
+	}
+	if c.seen[id] {
+		return true
+	}
+	c.seen[id] = true
+	c.order.PushBack(delivered{id, now})
+	return false
+}
+
+// signedBody is the scheme of a header with the HMAC-SHA256 of the body in hexadecimal, with or
+// without sha256= before it. The first of the headers that is there counts.
+func signedBody(names ...string) func(delivery) (string, error) {
+	return func(d delivery) (string, error) {
+		for _, name := range names {
+			text := d.header.Get(name)
+			if text == "" {
+				continue
+			}
+			given, err := hex.DecodeString(strings.TrimPrefix(text, "sha256="))
+			if err != nil || !hmac.Equal(given, sign(d.secret, d.body)) {
+				return "", fmt.Errorf("%w: %s is not that of the body with our secret", ErrInvalid, name)
+			}
+			return string(given) + deliveryID(d.header), nil
+		}
+		return "", fmt.Errorf("%w: it has no %s", ErrMissing, strings.Join(names, " and no "))
+	}
+}
+
+// deliveryID tells two pushes apart that have the same body. It is not signed: whoever has a
+// delivery can send it again under another one, and the repository is asked once more.
+func deliveryID(h http.Header) string {
+	for _, name := range []string{"X-Github-Delivery", "X-Gitea-Delivery", "X-Forgejo-Delivery", "X-Gitlab-Event-Uuid", "Idempotency-Key"} {
+		if id := h.Get(name); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// signedTime is the scheme of the generic hook: the HMAC-SHA256 of the time in Unix seconds, a
+// dot and the body.
+func signedTime(stamp, signature string) func(delivery) (string, error) {
+	return func(d delivery) (string, error) {
+		at, text := d.header.Get(stamp), d.header.Get(signature)
+		if at == "" || text == "" {
+			return "", fmt.Errorf("%w: it needs %s and %s", ErrMissing, stamp, signature)
+		}
+		given, err := hex.DecodeString(strings.TrimPrefix(text, "sha256="))
+		if err != nil || !hmac.Equal(given, sign(d.secret, []byte(at+"."), d.body)) {
+			return "", fmt.Errorf("%w: %s is not that of time and body with our secret", ErrInvalid, signature)
+		}
+		return string(given), inTime(at, d.now)
+	}
+}
+
+// gitlab has two schemes. The newer one signs as Standard Webhooks does
+// (https://www.standardwebhooks.com); the older one sends the secret itself. Where a delivery
+// is signed the signature counts.
+func gitlab(d delivery) (string, error) {
+	id, at, signatures := d.header.Get("Webhook-Id"), d.header.Get("Webhook-Timestamp"), d.header.Get("Webhook-Signature")
+	token := d.header.Get("X-Gitlab-Token")
+	switch {
+	case signatures != "":
+		key := d.secret
+		if encoded, ok := strings.CutPrefix(string(d.secret), "whsec_"); ok {
+			var err error
+			if key, err = base64.StdEncoding.DecodeString(encoded); err != nil {
+				return "", fmt.Errorf("%w: our secret is not whsec_ and base64", ErrInvalid)
+			}
+		}
+		want := sign(key, []byte(id+"."+at+"."), d.body)
+		for text := range strings.FieldsSeq(signatures) { // several while a key is replaced
+			given, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(text, "v1,"))
+			if strings.HasPrefix(text, "v1,") && err == nil && hmac.Equal(given, want) {
+				return id, inTime(at, d.now)
+			}
+		}
+		return "", fmt.Errorf("%w: Webhook-Signature is not that of id, time and body with our secret", ErrInvalid)
+	case token == "":
+		return "", fmt.Errorf("%w: it has no X-Gitlab-Token and no Webhook-Signature", ErrMissing)
+	case subtle.ConstantTimeCompare([]byte(token), d.secret) != 1:
+		return "", fmt.Errorf("%w: X-Gitlab-Token is not our secret", ErrInvalid)
+	default:
+		sum := sha256.Sum256(d.body)
+		return string(sum[:]) + deliveryID(d.header), nil
+	}
+}
+
+// inTime checks a signed time.
+func inTime(text string, now time.Time) error {
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%w: %q is not a time in Unix seconds", ErrTime, text)
+	}
+	at := time.Unix(seconds, 0)
+	if away := now.Sub(at).Abs(); away > Window {
+		return fmt.Errorf("%w: %s, more than %s from the time here", ErrTime, at.UTC().Format(time.RFC3339), Window)
+	}
+	return nil
+}
+
+// sign is the HMAC-SHA256 of all parts.
+func sign(secret []byte, parts ...[]byte) []byte {
+	mac := hmac.New(sha256.New, secret)
+	for _, p := range parts {
+		mac.Write(p)
+	}
+	return mac.Sum(nil)
+}

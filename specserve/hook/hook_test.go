@@ -1,0 +1,234 @@
+package hook_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/specserve/hook"
+)
+
+const body = `{"ref":"refs/heads/main"}`
+
+var (
+	secret = []byte("correct horse")
+	noon   = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+)
+
+func mac(key []byte, text string) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte(text))
+	return m.Sum(nil)
+}
+
+// header makes a header of names and values in turn.
+func header(of ...string) http.Header {
+	h := http.Header{}
+	for i := 0; i < len(of); i += 2 {
+		h.Set(of[i], of[i+1])
+	}
+	return h
+}
+
+// deliveries are valid ones of each provider, signed at a time.
+func deliveries(at time.Time) map[string]http.Header {
+	hexed := hex.EncodeToString(mac(secret, body))
+	stamp := strconv.FormatInt(at.Unix(), 10)
+	return map[string]http.Header{
+		"github":  header("X-GitHub-Event", "push", "X-GitHub-Delivery", "1", "X-Hub-Signature-256", "sha256="+hexed),
+		"gitea":   header("X-Gitea-Event", "push", "X-Gitea-Delivery", "1", "X-Gitea-Signature", hexed),
+		"forgejo": header("X-Forgejo-Event", "push", "X-Forgejo-Delivery", "1", "X-Forgejo-Signature", hexed, "X-Gitea-Signature", "00"),
+		"gitlab":  header("X-Gitlab-Event", "Push Hook", "X-Gitlab-Token", string(secret), "Idempotency-Key", "1"),
+		"generic": header("X-Homestak-Timestamp", stamp, "X-Homestak-Signature", "sha256="+hex.EncodeToString(mac(secret, stamp+"."+body))),
+	}
+}
+
+func at(now time.Time) *hook.Checker { return hook.New(func() time.Time { return now }) }
+
+// GitHub publishes this example, so the header is not only what we think it is
+// (docs.github.com, "Validating webhook deliveries").
+func TestTheExampleOfGitHub(t *testing.T) {
+	h := header("X-Hub-Signature-256", "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17")
+	v, err := at(noon).Check("github", []byte("It's a Secret to Everybody"), h, []byte("Hello, World!"))
+	require.NoError(t, err)
+	require.Equal(t, hook.Pushed, v)
+}
+
+func TestEachProvider(t *testing.T) {
+	require.Len(t, deliveries(noon), len(hook.Providers()))
+	for name, h := range deliveries(noon) {
+		t.Run(name, func(t *testing.T) {
+			c := at(noon)
+			v, err := c.Check(name, secret, h, []byte(body))
+			require.NoError(t, err)
+			require.Equal(t, hook.Pushed, v)
+			v, err = c.Check(name, secret, h, []byte(body))
+			require.NoError(t, err)
+			require.Equal(t, hook.Repeated, v)
+
+			_, err = at(noon).Check(name, []byte("wrong"), h, []byte(body))
+			require.ErrorIs(t, err, hook.ErrInvalid)
+			require.NotContains(t, err.Error(), string(secret))
+			_, err = at(noon).Check(name, nil, h, []byte(body))
+			require.ErrorIs(t, err, hook.ErrInvalid)
+			_, err = at(noon).Check(name, secret, http.Header{}, []byte(body))
+			require.ErrorIs(t, err, hook.ErrMissing)
+			if name != "gitlab" { // whose token says nothing of the body
+				_, err = at(noon).Check(name, secret, h, []byte(body+" "))
+				require.ErrorIs(t, err, hook.ErrInvalid)
+			}
+			for other := range deliveries(noon) {
+				if other == name || name == "gitea" || other == "gitea" { // forgejo signs for gitea's sake, too
+					continue
+				}
+				_, err = at(noon).Check(other, secret, h, []byte(body))
+				require.ErrorIs(t, err, hook.ErrMissing, other)
+			}
+		})
+	}
+	_, err := at(noon).Check("gerrit", secret, http.Header{}, nil)
+	require.ErrorIs(t, err, hook.ErrProvider)
+	require.ErrorContains(t, err, "forgejo, generic, gitea, github, gitlab")
+}
+
+// Each byte of a signature counts.
+func TestTamperedSignatures(t *testing.T) {
+	for name, field := range map[string]string{"github": "X-Hub-Signature-256", "gitea": "X-Gitea-Signature", "generic": "X-Homestak-Signature", "gitlab": "X-Gitlab-Token"} {
+		good := deliveries(noon)[name]
+		value := good.Get(field)
+		for i := range len(value) {
+			changed := []byte(value)
+			changed[i] ^= 1
+			h := good.Clone()
+			h.Set(field, string(changed))
+			_, err := at(noon).Check(name, secret, h, []byte(body))
+			require.ErrorIs(t, err, hook.ErrInvalid, "%s: byte %d", name, i)
+		}
+	}
+}
+
+// A header that Forgejo signed itself is not replaced by the one for Gitea's sake.
+func TestTheOwnHeaderCounts(t *testing.T) {
+	good := hex.EncodeToString(mac(secret, body))
+	_, err := at(noon).Check("forgejo", secret, header("X-Forgejo-Signature", "00", "X-Gitea-Signature", good), []byte(body))
+	require.ErrorIs(t, err, hook.ErrInvalid)
+	v, err := at(noon).Check("forgejo", secret, header("X-Gitea-Signature", good), []byte(body))
+	require.NoError(t, err)
+	require.Equal(t, hook.Pushed, v)
+}
+
+// A test delivery of a new hook is accepted, and asks for nothing.
+func TestOtherEvents(t *testing.T) {
+	for name, event := range map[string][2]string{
+		"github": {"X-GitHub-Event", "ping"}, "gitea": {"X-Gitea-Event", "issues"},
+		"forgejo": {"X-Forgejo-Event", "release"}, "gitlab": {"X-Gitlab-Event", "Issue Hook"},
+	} {
+		h := deliveries(noon)[name]
+		h.Set(event[0], event[1])
+		v, err := at(noon).Check(name, secret, h, []byte(body))
+		require.NoError(t, err)
+		require.Equal(t, hook.Other, v, name)
+	}
+}
+
+// GitLab signs as Standard Webhooks says, with several signatures while a key is replaced.
+func TestSignedByGitLab(t *testing.T) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	stamp := strconv.FormatInt(noon.Unix(), 10)
+	good := "v1," + base64.StdEncoding.EncodeToString(mac(key, "msg_1."+stamp+"."+body))
+	whsec := []byte("whsec_" + base64.StdEncoding.EncodeToString(key))
+	h := header("X-Gitlab-Event", "Push Hook", "Webhook-Id", "msg_1", "Webhook-Timestamp", stamp, "Webhook-Signature", "v1a,AAAA v1,AAAA "+good)
+	c := at(noon)
+	v, err := c.Check("gitlab", whsec, h, []byte(body))
+	require.NoError(t, err)
+	require.Equal(t, hook.Pushed, v)
+	v, err = c.Check("gitlab", whsec, h, []byte(body))
+	require.NoError(t, err)
+	require.Equal(t, hook.Repeated, v)
+
+	h.Set("Webhook-Signature", "v1,AAAA")
+	h.Set("X-Gitlab-Token", string(whsec)) // does not rescue a wrong signature
+	_, err = at(noon).Check("gitlab", whsec, h, []byte(body))
+	require.ErrorIs(t, err, hook.ErrInvalid)
+	h.Set("Webhook-Signature", good)
+	_, err = at(noon.Add(hook.Window+time.Second)).Check("gitlab", whsec, h, []byte(body))
+	require.ErrorIs(t, err, hook.ErrTime)
+	_, err = at(noon).Check("gitlab", []byte("whsec_%%%"), h, []byte(body))
+	require.ErrorIs(t, err, hook.ErrInvalid)
+}
+
+// A signed time is accepted within the window, and remembered as long as it is accepted.
+func TestTheWindow(t *testing.T) {
+	now := noon
+	c := hook.New(func() time.Time { return now })
+	ahead := deliveries(noon.Add(hook.Window))["generic"]
+	v, err := c.Check("generic", secret, ahead, []byte(body))
+	require.NoError(t, err)
+	require.Equal(t, hook.Pushed, v)
+	now = noon.Add(2 * hook.Window) // the last moment at which it is valid
+	v, err = c.Check("generic", secret, ahead, []byte(body))
+	require.NoError(t, err)
+	require.Equal(t, hook.Repeated, v)
+	now = now.Add(time.Second)
+	_, err = c.Check("generic", secret, ahead, []byte(body))
+	require.ErrorIs(t, err, hook.ErrTime)
+	require.ErrorContains(t, err, "2026-01-02T12:05:00Z")
+
+	now = noon
+	_, err = c.Check("generic", secret, deliveries(noon.Add(hook.Window + time.Second))["generic"], []byte(body))
+	require.ErrorIs(t, err, hook.ErrTime)
+	soon := "soon"
+	_, err = c.Check("generic", secret, header("X-Homestak-Timestamp", soon, "X-Homestak-Signature", hex.EncodeToString(mac(secret, soon+"."+body))), []byte(body))
+	require.ErrorIs(t, err, hook.ErrTime)
+}
+
+// What is remembered is bounded, and safe for requests side by side.
+func TestManyDeliveries(t *testing.T) {
+	c := at(noon)
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 1000 {
+				h := deliveries(noon)["github"]
+				h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
+				if v, err := c.Check("github", secret, h, []byte(body)); err != nil || v != hook.Pushed {
+					t.Errorf("delivery %d of %d: %v, %v", i, worker, v, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	repeated := 0
+	for worker := range 4 {
+		for i := range 1000 {
+			h := deliveries(noon)["github"]
+			h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
+			if v, _ := c.Check("github", secret, h, []byte(body)); v == hook.Repeated {
+				repeated++
+			}
+		}
+	}
+	require.Less(t, repeated, 1025)
+}
+
+// Whatever a request has in it, it is refused or valid, and never panics.
+func FuzzCheck(f *testing.F) {
+	f.Add("gitlab", "v1,AAAA", "1767355200", body)
+	f.Add("generic", "sha256=00", "0", "")
+	f.Fuzz(func(t *testing.T, provider, signature, stamp, body string) {
+		h := header("X-Hub-Signature-256", signature, "X-Gitea-Signature", signature, "X-Gitlab-Token", signature,
+			"Webhook-Signature", signature, "Webhook-Timestamp", stamp, "X-Homestak-Timestamp", stamp, "X-Homestak-Signature", signature)
+		if _, err := at(noon).Check(provider, secret, h, []byte(body)); err == nil {
+			t.Fatalf("accepted %q of %q", signature, provider)
+		}
+	})
+}
