@@ -108,6 +108,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "policy"}, tests: []string{"drivers/proxmox"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
+	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},

@@ -1,0 +1,192 @@
+// Package report is what a child sends to its parent after every pass: the commit that it works
+// from, the state of its nodes, and whether its subtree is empty. Reports fold upward: the
+// report of a child holds what its own children reported.
+//
+// Read in this order: Report (the document), Read (what is accepted of somebody else), Store
+// (the last report of each child, and which are stale), Fold.
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"time"
+	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Version is that of the document.
+const Version = 1
+
+// Limits of a report. What is beyond them is cut by Fold, and refused by Read.
+const (
+	MaxBytes    = 4 << 20
+	MaxNodes    = 20_000
+	MaxFindings = 1_000
+	MaxText     = 2_000 // bytes of one text
+)
+
+// MaxAhead is how far the clock of a child may be ahead of ours.
+const MaxAhead = 5 * time.Minute
+
+// Report is the state of one child with its subtree.
+type Report struct {
+	Version  int       `json:"version"`
+	Identity string    `json:"identity"`
+	Agent    string    `json:"agent"`     // version of the program
+	Commit   string    `json:"commit"`    // that the child works from; "" before the first
+	LastGood string    `json:"last_good"` // the last that it converged to
+	At       time.Time `json:"at"`
+	Phase    Phase     `json:"phase"`
+	Ready    bool      `json:"ready"`
+	// Empty says that the child manages nothing any more, as Commit has it. A parent waits for
+	// that before it destroys the child.
+	Empty    bool      `json:"empty"`
+	Findings diag.List `json:"findings"`
+	Nodes    []Node    `json:"nodes"`         // of the whole subtree, each child before its own nodes
+	Cut      int       `json:"cut,omitempty"` // nodes that had no room
+}
+
+// Node is one node of the subtree.
+type Node struct {
+	Name   string    `json:"name"`
+	Type   string    `json:"type"`   // vm, ct or pve
+	Parent string    `json:"parent"` // the identity of the agent that manages it
+	Phase  Phase     `json:"phase"`
+	Ready  bool      `json:"ready"`
+	Drift  int       `json:"drift"` // attributes that differ
+	Since  time.Time `json:"since"` // when Ready last changed
+	Error  string    `json:"error"`
+	// Reported is when the node itself, or the agent that manages it, reported last where that is
+	// not the reporting child; zero for the child's own nodes.
+	Reported time.Time `json:"reported,omitzero"`
+}
+
+// Phase is how far a node is.
+type Phase string
+
+// The phases.
+const (
+	Create  Phase = "create"
+	Config  Phase = "config"
+	Run     Phase = "run"
+	Destroy Phase = "destroy"
+)
+
+func (p Phase) known() bool { return p == Create || p == Config || p == Run || p == Destroy }
+
+var (
+	label  = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+	commit = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})?$`)
+)
+
+// InvalidError is a document that breaks a rule.
+type InvalidError struct{ Why string }
+
+// TooLargeError is a document that is beyond a limit.
+type TooLargeError struct{ Why string }
+
+func (e *InvalidError) Error() string  { return "the report is not valid: " + e.Why }
+func (e *TooLargeError) Error() string { return "the report is too large: " + e.Why }
+
+func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
+
+// Read reads and checks the report of a child with this identity, which has proved that it is the
+// child. Members that a newer child adds are left out; a newer version is refused. The error is an
+// InvalidError, a TooLargeError, or that of the reader.
+func Read(from io.Reader, identity string, now time.Time) (Report, error) {
+	data, err := io.ReadAll(io.LimitReader(from, MaxBytes+1))
+	switch {
+	case err != nil:
+		return Report{}, err
+	case len(data) > MaxBytes:
+		return Report{}, &TooLargeError{fmt.Sprintf("more than %d bytes", MaxBytes)}
+	case !utf8.Valid(data):
+		return Report{}, invalid("it is not UTF-8")
+	}
+	var r Report
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&r); err != nil {
+		var syntax *json.SyntaxError
+		var kind *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &syntax):
+			return Report{}, invalid("it is not JSON at byte %d", syntax.Offset)
+		case errors.As(err, &kind):
+			return Report{}, invalid("%s is a %s", kind.Field, kind.Value)
+		}
+		return Report{}, invalid("it is not a JSON object as expected")
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return Report{}, invalid("something follows it")
+	}
+	return r, r.check(identity, now)
+}
+
+// check holds a report against the rules.
+func (r *Report) check(identity string, now time.Time) error {
+	switch {
+	case r.Version != Version:
+		return invalid("its version is %d, this server reads %d", r.Version, Version)
+	case r.Identity != identity:
+		return invalid("it is of %.80q, and was sent as %s", r.Identity, identity)
+	case !commit.MatchString(r.Commit) || !commit.MatchString(r.LastGood):
+		return invalid("commit and last_good are object names of git")
+	case !r.Phase.known():
+		return invalid("phase %.80q is not known", r.Phase)
+	case r.At.IsZero():
+		return invalid("it has no time (at)")
+	case r.At.After(now.Add(MaxAhead)):
+		return invalid("its time is %s ahead of ours: set the clock of %s", r.At.Sub(now).Round(time.Second), identity)
+	case r.Cut < 0:
+		return invalid("cut is %d", r.Cut)
+	case r.Empty && (len(r.Nodes) > 0 || r.Cut > 0):
+		return invalid("it is empty, and has nodes")
+	case r.Empty && r.Commit == "":
+		return invalid("it is empty, and names no commit at which it is")
+	case len(r.Nodes) > MaxNodes:
+		return &TooLargeError{fmt.Sprintf("%d nodes of at most %d", len(r.Nodes), MaxNodes)}
+	case len(r.Findings) > MaxFindings:
+		return &TooLargeError{fmt.Sprintf("%d findings of at most %d", len(r.Findings), MaxFindings)}
+	case len(r.Agent) > 100:
+		return &TooLargeError{"its version of the program is longer than 100 bytes"}
+	}
+	for i, f := range r.Findings {
+		switch {
+		case f.Severity != diag.Error && f.Severity != diag.Warning:
+			return invalid("finding %d has the severity %.80q", i+1, f.Severity)
+		case max(len(f.Summary), len(f.Detail), len(f.Address), len(f.Code), len(f.At.File), len(f.Source)) > MaxText:
+			return &TooLargeError{fmt.Sprintf("finding %d has a text of more than %d bytes", i+1, MaxText)}
+		}
+	}
+	return r.checkNodes()
+}
+
+// checkNodes checks the nodes: each has its parent before it, so that they are one tree.
+func (r *Report) checkNodes() error {
+	above := map[string]bool{r.Identity: true}
+	for i, n := range r.Nodes {
+		switch {
+		case !label.MatchString(n.Name):
+			return invalid("node %d has the name %.80q", i+1, n.Name)
+		case above[n.Name]:
+			return invalid("node %s is there twice", n.Name)
+		case n.Type != "vm" && n.Type != "ct" && n.Type != "pve":
+			return invalid("node %s is of type %.80q", n.Name, n.Type)
+		case !above[n.Parent]:
+			return invalid("the parent of node %s, %.80q, is not before it", n.Name, n.Parent)
+		case !n.Phase.known():
+			return invalid("phase %.80q of node %s is not known", n.Phase, n.Name)
+		case n.Drift < 0:
+			return invalid("node %s has a drift of %d", n.Name, n.Drift)
+		case len(n.Error) > MaxText:
+			return &TooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, MaxText)}
+		}
+		above[n.Name] = true
+	}
+	return nil
+}

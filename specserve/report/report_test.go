@@ -1,0 +1,293 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+const head = "0123456789abcdef0123456789abcdef01234567"
+
+// good is a report of inner with a node, and below that another one.
+func good() report.Report {
+	return report.Report{
+		Version: report.Version, Identity: "inner", Agent: "0.1.0", Commit: head, LastGood: head, At: noon, Phase: report.Run, Ready: true,
+		Findings: diag.List{{Severity: diag.Warning, Summary: "image without checksum"}},
+		Nodes: []report.Node{
+			{Name: "leaf", Type: "pve", Parent: "inner", Phase: report.Run, Ready: true, Since: noon},
+			{Name: "app", Type: "vm", Parent: "leaf", Phase: report.Run, Ready: true, Since: noon},
+		},
+	}
+}
+
+func read(t *testing.T, r report.Report) (report.Report, error) {
+	t.Helper()
+	data, err := json.Marshal(r)
+	require.NoError(t, err)
+	return report.Read(bytes.NewReader(data), "inner", noon)
+}
+
+func TestAReportIsReadAsItWasWritten(t *testing.T) {
+	got, err := read(t, good())
+	require.NoError(t, err)
+	require.Equal(t, good(), got)
+}
+
+// What is not as the protocol says is refused, with what is wrong.
+func TestReportsThatAreRefused(t *testing.T) {
+	for want, change := range map[string]func(*report.Report){
+		"version is 2":                            func(r *report.Report) { r.Version = 2 },
+		`it is of "father"`:                       func(r *report.Report) { r.Identity = "father" },
+		"object names of git":                     func(r *report.Report) { r.Commit = "main" },
+		`phase "asleep" is not known`:             func(r *report.Report) { r.Phase = "asleep" },
+		"it has no time":                          func(r *report.Report) { r.At = time.Time{} },
+		"its time is 6m0s ahead of ours":          func(r *report.Report) { r.At = noon.Add(6 * time.Minute) },
+		"it is empty, and has nodes":              func(r *report.Report) { r.Empty = true },
+		"names no commit at which it is":          func(r *report.Report) { r.Empty, r.Nodes, r.Commit = true, nil, "" },
+		`node 1 has the name "../x"`:              func(r *report.Report) { r.Nodes[0].Name = "../x" },
+		"node leaf is there twice":                func(r *report.Report) { r.Nodes[1].Name = "leaf" },
+		"node inner is there twice":               func(r *report.Report) { r.Nodes[1].Name = "inner" },
+		`node app is of type "pod"`:               func(r *report.Report) { r.Nodes[1].Type = "pod" },
+		`parent of node leaf, "app", is not befo`: func(r *report.Report) { r.Nodes[0].Parent = "app" },
+		"phase \"\" of node app":                  func(r *report.Report) { r.Nodes[1].Phase = "" },
+		"a drift of -1":                           func(r *report.Report) { r.Nodes[1].Drift = -1 },
+		"cut is -1":                               func(r *report.Report) { r.Cut = -1 },
+		`severity "fatal"`:                        func(r *report.Report) { r.Findings[0].Severity = "fatal" },
+	} {
+		r := good()
+		change(&r)
+		_, err := read(t, r)
+		require.ErrorContains(t, err, want)
+		require.ErrorAs(t, err, new(*report.InvalidError), want)
+	}
+	for _, text := range []string{"", "null", "[]", "{", `{"version": "1"}`, `{"version": 1} {}`, "\xff", `"x"`} {
+		_, err := report.Read(strings.NewReader(text), "inner", noon)
+		require.ErrorAs(t, err, new(*report.InvalidError), "%q", text)
+	}
+	_, err := report.Read(io.MultiReader(strings.NewReader("{"), failing{}), "inner", noon)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// endless is a body without an end.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	e.read += len(p)
+	return len(p), nil
+}
+
+func TestReportsThatAreTooLarge(t *testing.T) {
+	body := &endless{}
+	_, err := report.Read(body, "inner", noon)
+	require.ErrorAs(t, err, new(*report.TooLargeError))
+	require.LessOrEqual(t, body.read, 2*report.MaxBytes, "no more than that was read")
+	long := strings.Repeat("x", report.MaxText+1)
+	for want, change := range map[string]func(*report.Report){
+		"the error of node leaf": func(r *report.Report) { r.Nodes[0].Error = long },
+		"finding 1 has a text":   func(r *report.Report) { r.Findings[0].Detail = long },
+		"its version of the":     func(r *report.Report) { r.Agent = long },
+		"20001 nodes":            func(r *report.Report) { r.Nodes = make([]report.Node, report.MaxNodes+1) },
+		"1001 findings":          func(r *report.Report) { r.Findings = make(diag.List, report.MaxFindings+1) },
+	} {
+		r := good()
+		change(&r)
+		_, err := read(t, r)
+		require.ErrorContains(t, err, want)
+		require.ErrorAs(t, err, new(*report.TooLargeError))
+	}
+}
+
+// A newer child may add members.
+func TestMembersOfANewerChild(t *testing.T) {
+	data, err := json.Marshal(good())
+	require.NoError(t, err)
+	data = append(bytes.TrimSuffix(data, []byte("}")), `,"color":"red"}`...)
+	_, err = report.Read(bytes.NewReader(data), "inner", noon)
+	require.NoError(t, err)
+}
+
+func TestTheStoreKeepsTheNewest(t *testing.T) {
+	s := report.NewStore()
+	_, there := s.Get("inner")
+	require.False(t, there)
+	newer, older := good(), good()
+	newer.At, older.At = noon, noon.Add(-time.Second)
+	older.Ready = false
+	require.True(t, s.Put(newer, noon))
+	require.False(t, s.Put(older, noon.Add(time.Second)), "a request that was overtaken")
+	got, _ := s.Get("inner")
+	require.True(t, got.Ready)
+	require.True(t, s.Put(older, noon.Add(time.Hour)), "the clock of the child was set back")
+
+	other := good()
+	other.Identity = "annex"
+	s.Put(other, noon)
+	require.Len(t, s.All(), 2)
+	require.Equal(t, "annex", s.All()[0].Identity)
+	s.Keep(func(identity string) bool { return identity == "inner" })
+	require.Len(t, s.All(), 1)
+}
+
+const period = time.Minute
+
+// own is what the parent knows of its children by its host.
+func own(names ...string) report.Report {
+	r := report.Report{Version: report.Version, Identity: "father", Commit: head, At: noon, Phase: report.Run, Ready: true}
+	for _, name := range names {
+		r.Nodes = append(r.Nodes, report.Node{Name: name, Type: "pve", Parent: "father", Phase: report.Run, Ready: true})
+	}
+	return r
+}
+
+func TestReportsFoldUpward(t *testing.T) {
+	from := own("inner", "other")
+	folded := report.Fold(from, []report.Received{{Report: good(), ReceivedAt: noon}}, period, noon.Add(3*period))
+	var names []string
+	for _, n := range folded.Nodes {
+		names = append(names, n.Name+" below "+n.Parent)
+	}
+	require.Equal(t, []string{"inner below father", "leaf below inner", "app below leaf", "other below father"}, names)
+	require.True(t, folded.Nodes[0].Ready)
+	require.Equal(t, noon, folded.Nodes[2].Reported)
+	require.Equal(t, "has not reported yet", folded.Nodes[3].Error)
+	require.False(t, folded.Ready, "one child has not reported")
+	require.Equal(t, own("inner", "other"), from, "it is not changed")
+
+	stale := report.Fold(own("inner"), []report.Received{{Report: good(), ReceivedAt: noon}}, period, noon.Add(3*period+1))
+	require.False(t, stale.Nodes[0].Ready)
+	require.Equal(t, "last reported 2026-01-02T12:00:00Z: its state since then is unknown", stale.Nodes[0].Error)
+	require.Len(t, stale.Nodes, 3, "what was in it is still shown")
+
+	failed := good()
+	failed.Ready = false
+	r := report.Fold(own("inner"), []report.Received{{Report: failed, ReceivedAt: noon}}, period, noon)
+	require.Equal(t, "image without checksum", r.Nodes[0].Error)
+	require.False(t, r.Ready)
+	r = report.Fold(own("inner"), []report.Received{{Report: good(), ReceivedAt: noon}}, period, noon)
+	require.True(t, r.Ready)
+}
+
+// What has no room is counted, and what is sent can be read.
+func TestALargeTreeIsCut(t *testing.T) {
+	wide := good()
+	wide.Nodes = nil
+	for i := range report.MaxNodes {
+		wide.Nodes = append(wide.Nodes, report.Node{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: report.Run, Ready: true, Since: noon})
+	}
+	folded := report.Fold(own("inner"), []report.Received{{Report: wide, ReceivedAt: noon}}, period, noon)
+	require.Len(t, folded.Nodes, report.MaxNodes)
+	require.Equal(t, 1, folded.Cut)
+	require.False(t, folded.Ready)
+	data, err := json.Marshal(folded)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(data), report.MaxBytes, "nodes with short names have room")
+}
+
+// Long texts do not make a report that the parent refuses.
+func TestLongTextsAreCut(t *testing.T) {
+	long := strings.Repeat("\x01", report.MaxText) // which JSON writes with six bytes each
+	from, child := own("inner"), good()
+	for range 2 * report.MaxFindings {
+		from.Findings = append(from.Findings, diag.Finding{Severity: diag.Error, Summary: long + "x", Detail: long})
+	}
+	child.Nodes = nil
+	for i := range 1000 {
+		child.Nodes = append(child.Nodes, report.Node{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: report.Run, Error: long, Since: noon})
+	}
+	folded := report.Fold(from, []report.Received{{Report: child, ReceivedAt: noon}}, period, noon)
+	require.NotEmpty(t, folded.Findings)
+	require.Positive(t, folded.Cut)
+	require.Equal(t, 1001, len(folded.Nodes)+folded.Cut)
+	data, err := json.Marshal(folded)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(data), report.MaxBytes)
+	_, err = report.Read(bytes.NewReader(data), "father", noon)
+	require.NoError(t, err)
+}
+
+// Whatever trees children report, the fold of them is a report that the next parent accepts.
+func TestAFoldIsAReport(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-d][0-9]?`)
+		tree := func(identity string) report.Report {
+			r := report.Report{Version: report.Version, Identity: identity, Commit: head, At: noon, Phase: report.Run, Ready: rapid.Bool().Draw(t, "ready")}
+			above := []string{identity}
+			for range rapid.IntRange(0, 6).Draw(t, "nodes") {
+				n := name.Draw(t, "name")
+				if slices.Contains(above, n) {
+					continue
+				}
+				r.Nodes = append(r.Nodes, report.Node{
+					Name: n, Parent: rapid.SampledFrom(above).Draw(t, "parent"), Type: rapid.SampledFrom([]string{"vm", "pve"}).Draw(t, "type"),
+					Phase: rapid.SampledFrom([]report.Phase{report.Create, report.Run, report.Destroy}).Draw(t, "phase"), Error: strings.Repeat("é", rapid.SampledFrom([]int{0, 3, 1500}).Draw(t, "error")),
+				})
+				above = append(above, n)
+			}
+			return r
+		}
+		parent := tree("father")
+		for i := range parent.Nodes {
+			parent.Nodes[i].Parent = "father"
+		}
+		var children []report.Received
+		for _, n := range parent.Nodes {
+			if rapid.Bool().Draw(t, "reports") {
+				children = append(children, report.Received{Report: tree(n.Name), ReceivedAt: noon.Add(-time.Duration(rapid.IntRange(0, 10).Draw(t, "age")) * period)})
+			}
+		}
+		total := len(parent.Nodes)
+		for _, c := range children {
+			total += len(c.Nodes)
+		}
+		folded := report.Fold(parent, children, period, noon)
+		if len(folded.Nodes)+folded.Cut != total {
+			t.Fatalf("%d nodes and %d cut of %d", len(folded.Nodes), folded.Cut, total)
+		}
+		data, err := json.Marshal(folded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := report.Read(bytes.NewReader(data), "father", noon); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Whatever is sent, it is refused or a report that can be written and read again.
+func FuzzRead(f *testing.F) {
+	data, err := json.Marshal(good())
+	require.NoError(f, err)
+	f.Add(data)
+	f.Add([]byte(`{"version":1,"identity":"inner","at":"2026-01-02T12:00:00Z","phase":"run","nodes":[{}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := report.Read(bytes.NewReader(body), "inner", noon)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(r)
+		require.NoError(t, err)
+		got, err := report.Read(bytes.NewReader(again), "inner", noon)
+		require.NoError(t, err)
+		require.Len(t, got.Nodes, len(r.Nodes))
+	})
+}
