@@ -46,6 +46,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/aspect", may: []string{"engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model"}, tests: []string{"engine/plan"}},
 	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/guest"}},
+	{pkg: "specserve/problem"}, // between parent and child: what server and client share
+	{pkg: "specserve/token", may: []string{"specserve/problem"}},
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd

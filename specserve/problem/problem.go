@@ -1,0 +1,163 @@
+// Package problem has the errors between parent and child in one table: the code, the HTTP
+// status that it goes with, and what to do about it. Server, client and the docs share it.
+package problem
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Code names a problem. Codes stay as they are for ever: children of another version read them.
+type Code string
+
+// The codes.
+const (
+	NoEndpoint   Code = "E100" // the path is unknown
+	BadRequest   Code = "E101" // the request cannot be understood
+	NotFound     Code = "E200" // no such spec, repository or file
+	NoPosture    Code = "E201"
+	NoKey        Code = "E202"
+	NoCredential Code = "E300" // no credentials, or malformed ones
+	Refused      Code = "E301" // the credentials are not valid
+	NotYours     Code = "E302" // valid, but not for this identity
+	Expired      Code = "E303"
+	Schema       Code = "E400" // a document is not what it should be
+	TooMany      Code = "E429"
+	Internal     Code = "E500"
+	Connection   Code = "E501" // of the client: no answer that can be used
+)
+
+// Kind is a row of the table.
+type Kind struct {
+	Code    Code
+	Status  int    // of HTTP; 0 for what only a client notices
+	Message string // what is wrong, where nothing more is known
+	Hint    string // what to do
+}
+
+// All is the table, by code.
+func All() []Kind {
+	return []Kind{
+		{NoEndpoint, http.StatusNotFound, "unknown endpoint", "check the address of the server, and that it is as new as this program"},
+		{BadRequest, http.StatusBadRequest, "the request cannot be understood", "check that server and client have the same version"},
+		{NotFound, http.StatusNotFound, "not found", "check the name, and that the commit that the server has in force declares it"},
+		{NoPosture, http.StatusNotFound, "posture not found", "declare the posture that the spec names"},
+		{NoKey, http.StatusNotFound, "key not found", "declare the key that the spec names in ssh_keys"},
+		{NoCredential, http.StatusUnauthorized, "no credentials, or malformed ones", "send the token of this node: Authorization: Bearer TOKEN"},
+		{Refused, http.StatusUnauthorized, "the credentials are not valid", "mint a token with the key that the server has now"},
+		{NotYours, http.StatusForbidden, "the credentials are not for this identity", "use the token of this node"},
+		{Expired, http.StatusUnauthorized, "the credentials have expired", "mint a new token for the node"},
+		{Schema, http.StatusUnprocessableEntity, "the document is not valid", "check that server and client have the same version"},
+		{TooMany, http.StatusTooManyRequests, "too many requests", "wait as long as Retry-After says"},
+		{Internal, http.StatusInternalServerError, "internal error", "the log of the program says more"},
+		{Connection, 0, "the server does not answer", "check that the server runs, that its address is right, and that no firewall is in between"},
+	}
+}
+
+// Lookup gives the row of a code; that of Internal for a code that is not in the table.
+func Lookup(code Code) Kind {
+	var internal Kind
+	for _, k := range All() {
+		if k.Code == code {
+			return k
+		}
+		if k.Code == Internal {
+			internal = k
+		}
+	}
+	return internal
+}
+
+// Error is a problem that happened. Its text never has a credential in it.
+type Error struct {
+	Code    Code
+	Message string // "": that of the table
+	Hint    string // "": that of the table
+	Cause   error  // may be nil
+}
+
+// Errorf makes an error. What %w names becomes its cause.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s\n%s", e.Code, cmp.Or(e.Message, Lookup(e.Code).Message), cmp.Or(e.Hint, Lookup(e.Code).Hint))
+}
+
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Status is the HTTP status to answer with.
+func (e *Error) Status() int { return cmp.Or(Lookup(e.Code).Status, http.StatusInternalServerError) }
+
+// CodeOf is the code of an error: that of the Error in its chain, Internal for any other one.
+func CodeOf(err error) Code {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return Internal
+}
+
+// body is an error as it travels.
+type body struct {
+	Error struct {
+		Code    Code   `json:"code"`
+		Message string `json:"message"`
+		Hint    string `json:"hint"`
+	} `json:"error"`
+}
+
+// Body is the document of an error: {"error":{"code":…,"message":…,"hint":…}}.
+func (e *Error) Body() []byte {
+	var b body
+	b.Error.Code, b.Error.Message, b.Error.Hint = e.Code, cmp.Or(e.Message, Lookup(e.Code).Message), cmp.Or(e.Hint, Lookup(e.Code).Hint)
+	out, err := json.Marshal(b)
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	return append(out, '\n')
+}
+
+// The longest texts that are taken from another program.
+const (
+	mostMessage = 500
+	mostHint    = 300
+)
+
+// Read takes the error out of an answer. An answer without the document, such as that of a proxy,
+// gives the code that fits its status.
+func Read(status int, document []byte) *Error {
+	var b body
+	if err := json.Unmarshal(document, &b); err == nil && known(b.Error.Code) {
+		return &Error{Code: b.Error.Code, Message: printable(b.Error.Message, mostMessage), Hint: printable(b.Error.Hint, mostHint)}
+	}
+	code := Internal
+	for _, k := range All() {
+		if k.Status == status {
+			code = k.Code
+			break
+		}
+	}
+	return &Error{Code: code, Message: fmt.Sprintf("the server answered %d %s", status, http.StatusText(status))}
+}
+
+func known(code Code) bool { return code != "" && Lookup(code).Code == code }
+
+// printable bounds a text that another program wrote, and takes control characters out of it.
+func printable(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x202e || r == 0x2066 || r == 0x2067 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return strings.TrimSpace(s)
+}

@@ -1,0 +1,211 @@
+// Package token mints and verifies provisioning tokens: by one, a parent knows which of its nodes
+// asks. A token is two segments in base64url without padding, with a dot between: the payload
+// (compact JSON) and its signature, HMAC-SHA256 over the ASCII bytes of the first segment.
+//
+// A parent signs with a key of its own and accepts an older one beside it, so that keys can be
+// rotated without locking a node out. docs/protocol.md describes the format.
+package token
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/problem"
+)
+
+// Version is that of the payload.
+const Version = 1
+
+// MaxLength bounds a token, in bytes. Names are DNS labels, so a real one is far shorter.
+const MaxLength = 1024
+
+// keySize is how long a key is, in bytes.
+const keySize = 32
+
+// Claims is the payload. The order of its fields is part of the format.
+type Claims struct {
+	Version int    `json:"v"`
+	Node    string `json:"n"`   // whose token it is
+	Spec    string `json:"s"`   // its spec when the token was minted, for people: the site decides which one is served
+	Issued  int64  `json:"iat"` // Unix seconds
+
+	// Tokens of the predecessor lack the rest.
+	Expires int64  `json:"exp,omitempty"` // Unix seconds; 0: never
+	Key     string `json:"kid,omitempty"` // ID of the key that signed it; untrusted until the token is verified
+}
+
+// Key signs tokens. The zero value signs nothing.
+type Key struct {
+	ID     string // "" for a key of the predecessor, whose tokens name none
+	secret [keySize]byte
+}
+
+// NewKey makes a key of 32 random bytes.
+func NewKey() Key {
+	var k Key
+	_, _ = rand.Read(k.secret[:]) // it never fails (crypto/rand)
+	k.ID = k.name()
+	return k
+}
+
+// ParseKey reads a key: 64 hexadecimal digits. The error does not show them.
+func ParseKey(text string) (Key, error) {
+	raw, err := hex.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(raw) != keySize {
+		return Key{}, fmt.Errorf("a signing key is %d hexadecimal digits (%d bytes), this text is something else", 2*keySize, keySize)
+	}
+	k := Key{secret: [keySize]byte(raw)}
+	if k.isZero() {
+		return Key{}, errors.New("the signing key is all zeros: make a random one")
+	}
+	k.ID = k.name()
+	return k, nil
+}
+
+// Predecessor is the key for tokens that the predecessor minted: they name no key.
+func (k Key) Predecessor() Key {
+	k.ID = ""
+	return k
+}
+
+// Text is the key as ParseKey reads it. It is a secret.
+func (k Key) Text() string { return hex.EncodeToString(k.secret[:]) }
+
+// String keeps the key out of everything that prints one.
+func (k Key) String() string { return "signing key " + k.ID }
+
+// GoString is as String.
+func (k Key) GoString() string { return k.String() }
+
+func (k Key) isZero() bool { return k.secret == [keySize]byte{} }
+
+// name is made of the key by a hash of its own domain, and so says nothing of it.
+func (k Key) name() string {
+	sum := sha256.Sum256(append([]byte("homestak-gitops signing key\n"), k.secret[:]...))
+	return hex.EncodeToString(sum[:4])
+}
+
+// sign is the signature of an encoded payload.
+func (k Key) sign(payload string) []byte {
+	mac := hmac.New(sha256.New, k.secret[:])
+	mac.Write([]byte(payload))
+	return mac.Sum(nil)
+}
+
+// Mint signs claims. It fills in the version and the ID of the key.
+func Mint(k Key, c Claims) (string, error) {
+	switch {
+	case k.isZero():
+		return "", errors.New("minting a token: there is no signing key")
+	case c.Node == "" || c.Spec == "":
+		return "", errors.New("minting a token: it needs the names of a node and of its spec")
+	}
+	c.Version, c.Key = Version, k.ID
+	payload, err := encode(c)
+	if err != nil {
+		return "", err
+	}
+	text := payload + "." + base64.RawURLEncoding.EncodeToString(k.sign(payload))
+	if len(text) > MaxLength {
+		return "", fmt.Errorf("minting a token: it would have %d characters, %d are the most", len(text), MaxLength)
+	}
+	return text, nil
+}
+
+func encode(c Claims) (string, error) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return "", fmt.Errorf("minting a token: %w", err)
+	}
+	return base64.RawURLEncoding.EncodeToString(b), nil
+}
+
+// Keys are what a parent verifies with: the first one signs, and the others are accepted as well.
+type Keys []Key
+
+// Verify checks a token against the node that a request is about. The steps are in the order of
+// the protocol, so the first that fails decides the code of the error, a *problem.Error.
+func (ks Keys) Verify(text, node string, now time.Time) (Claims, error) {
+	payload, signature, c, err := split(text)
+	if err != nil {
+		return Claims{}, err
+	}
+	if err := ks.verify(payload, signature, c); err != nil {
+		return Claims{}, err
+	}
+	switch {
+	case c.Version != Version:
+		return Claims{}, problem.Errorf(problem.NoCredential, "the token has version %d, this program reads %d", c.Version, Version)
+	case c.Node == "" || c.Spec == "":
+		return Claims{}, problem.Errorf(problem.NoCredential, "the token does not name a node and its spec")
+	case c.Expires != 0 && now.Unix() >= c.Expires:
+		return Claims{}, problem.Errorf(problem.Expired, "the token has expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
+	case c.Node != node:
+		return Claims{}, problem.Errorf(problem.NotYours, "the token is for another node")
+	}
+	return c, nil
+}
+
+// verify checks the signature.
+func (ks Keys) verify(payload string, signature []byte, c Claims) error {
+	for _, k := range ks {
+		if k.ID != c.Key || k.isZero() {
+			continue
+		}
+		if hmac.Equal(signature, k.sign(payload)) { // takes the same time wherever they differ
+			return nil
+		}
+		return problem.Errorf(problem.Refused, "the signature of the token is not valid")
+	}
+	return problem.Errorf(problem.Refused, "the token was signed by a key that this server does not have")
+}
+
+// Inspect reads a token without verifying it.
+func Inspect(text string) (Claims, error) {
+	_, _, c, err := split(text)
+	return c, err
+}
+
+// split takes a token apart.
+func split(text string) (payload string, signature []byte, c Claims, err error) {
+	malformed := func(why string) error { return problem.Errorf(problem.NoCredential, "%s", why) }
+	payload, second, two := strings.Cut(text, ".")
+	switch {
+	case text == "":
+		return "", nil, Claims{}, malformed("there is no token")
+	case len(text) > MaxLength:
+		return "", nil, Claims{}, malformed("the token is too long")
+	case !two || strings.Contains(second, "."):
+		return "", nil, Claims{}, malformed("the token does not have two segments")
+	}
+	// Strict: one token is one text. DecodeString alone would pass over line breaks.
+	strict := base64.RawURLEncoding.Strict()
+	raw, err := strict.DecodeString(payload)
+	if err != nil || strings.ContainsAny(text, "\r\n") {
+		return "", nil, Claims{}, malformed("the payload of the token is not base64url")
+	}
+	if signature, err = strict.DecodeString(second); err != nil {
+		return "", nil, Claims{}, malformed("the signature of the token is not base64url")
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return "", nil, Claims{}, malformed("the payload of the token is not what it should be")
+	}
+	return payload, signature, c, nil
+}
+
+// Due reports whether the node should get a new token with this answer: it is past half its life,
+// or another key signs by now.
+func (ks Keys) Due(c Claims, now time.Time) bool {
+	if len(ks) > 0 && c.Key != ks[0].ID {
+		return true
+	}
+	return c.Expires != 0 && now.Unix() >= c.Issued+(c.Expires-c.Issued)/2
+}
