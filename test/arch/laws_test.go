@@ -48,6 +48,10 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/pull", may: []string{"engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/guest"}},
 	{pkg: "specserve/problem"}, // between parent and child: what server and client share
 	{pkg: "specserve/token", may: []string{"specserve/problem"}},
+	{pkg: "specserve/pin"},
+	{pkg: "specserve/parent", may: []string{"engine/durable", "specserve/pin"}},
+	{pkg: "specserve/wire", may: []string{"engine/guest/spec", "specserve/pin"}},
+	{pkg: "specserve/client", may: []string{"specserve/parent", "specserve/pin", "specserve/problem", "specserve/wire"}, tests: []string{"engine/guest/spec"}},
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd

@@ -1,0 +1,222 @@
+// Package client is a child that asks its parent over HTTPS. It knows the parent by pinned keys,
+// bounds every wait and every size, and tries again where that can help.
+//
+// Read in this order: Client and Spec (the attempts and the pauses between them), once (one
+// attempt), failed.go (which errors end the attempts).
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// Limits bound one attempt.
+type Limits struct {
+	Connect time.Duration // TCP and TLS
+	Header  time.Duration // from the request to the header of the answer
+	Idle    time.Duration // between two pieces of the body
+	Total   time.Duration // of the whole attempt
+	Body    int64         // bytes
+}
+
+// Usual are the limits of a child.
+func Usual() Limits {
+	return Limits{Connect: 10 * time.Second, Header: 15 * time.Second, Idle: 15 * time.Second, Total: time.Minute, Body: wire.MaxSpec}
+}
+
+// Pauses are those before each attempt; each is longer or shorter by up to a fifth, so that nodes
+// that lost their parent together do not come back together.
+func Pauses() []time.Duration {
+	return []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second}
+}
+
+// MaxRetryAfter is the longest pause that a server may ask for. With a longer one the attempts end,
+// and whoever started them comes back later.
+const MaxRetryAfter = 2 * time.Minute
+
+// Client asks one parent. The zero values of Limits and Dial are the usual ones.
+type Client struct {
+	Parent parent.Parent
+	Agent  string // the name and version of this program, for the log of the server
+	Limits Limits
+	// Dial opens a connection; nil for the network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Failed is called after an attempt that failed and before the pause that follows. May be nil.
+	Failed func(err error, pause time.Duration)
+}
+
+// Fetched is what a parent answered.
+type Fetched struct {
+	wire.Answer        // empty if nothing changed
+	ETag        string // to be sent the next time
+	NotModified bool   // the spec is still the one of the ETag that was sent
+}
+
+// Spec fetches the spec of the child. The tag is that of the spec that it has, "" for none. The
+// error is a *problem.Error, or that of ctx.
+func (c *Client) Spec(ctx context.Context, tag string) (Fetched, error) {
+	pauses, start := Pauses(), time.Now()
+	for attempt := 1; ; attempt++ {
+		got, err := c.once(ctx, tag)
+		switch {
+		case err == nil:
+			return got, nil
+		case ctx.Err() != nil:
+			return Fetched{}, fmt.Errorf("fetching the spec of %s: %w", c.Parent.Identity, context.Cause(ctx))
+		}
+		f := c.asFailure(err)
+		if f.final || attempt == len(pauses) {
+			return Fetched{}, c.explain(f, attempt, time.Since(start))
+		}
+		pause := max(jitter(pauses[attempt]), f.after)
+		if c.Failed != nil {
+			c.Failed(f.problem, pause)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return Fetched{}, fmt.Errorf("fetching the spec of %s: %w", c.Parent.Identity, context.Cause(ctx))
+		}
+	}
+}
+
+// jitter makes a pause longer or shorter by up to a fifth.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // nobody gains by knowing it
+}
+
+// explain adds to the last error what was attempted.
+func (c *Client) explain(f failure, attempts int, took time.Duration) error {
+	e := *f.problem
+	e.Message = fmt.Sprintf("fetching the spec of %s from %s: %s", c.Parent.Identity, c.Parent.Server, e.Message)
+	if attempts > 1 {
+		e.Message += fmt.Sprintf(" (after %d attempts in %s)", attempts, took.Round(time.Second))
+	}
+	return &e
+}
+
+// errStalled and errTooLong say which limit ended an attempt.
+var (
+	errStalled = errors.New("the server stopped sending in the middle of its answer")
+	errTooLong = errors.New("the server took too long to answer")
+)
+
+// once is one attempt, on a connection of its own.
+func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
+	limits := c.Limits
+	if limits == (Limits{}) {
+		limits = Usual()
+	}
+	ctx, cancelTotal := context.WithTimeoutCause(ctx, limits.Total, errTooLong)
+	defer cancelTotal()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	transport := c.transport(limits)
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.Parent.Server, "/")+wire.SpecPath(c.Parent.Identity), nil)
+	if err != nil {
+		return Fetched{}, err
+	}
+	request.Header.Set("Accept", "application/json")
+	request.Header.Set("User-Agent", c.Agent)
+	wire.SetToken(request.Header, c.Parent.Token)
+	if tag != "" {
+		request.Header.Set("If-None-Match", tag)
+	}
+	answer, err := transport.RoundTrip(request) // no client: it would follow redirects, with the token
+	if err != nil {
+		return Fetched{}, causeOf(ctx, err)
+	}
+	defer answer.Body.Close()
+	most := limits.Body
+	if answer.StatusCode != http.StatusOK {
+		most = wire.MaxError
+	}
+	watchdog := time.AfterFunc(limits.Idle, func() { cancel(errStalled) })
+	defer watchdog.Stop()
+	body, err := io.ReadAll(&watched{io.LimitReader(answer.Body, most+1), func() { watchdog.Reset(limits.Idle) }})
+	if err == nil && ctx.Err() != nil {
+		err = ctx.Err() // the server may end its answer because we hang up: what is there is not all of it
+	}
+	if err != nil {
+		return Fetched{}, causeOf(ctx, err)
+	}
+	if int64(len(body)) > most {
+		return Fetched{}, problem.Errorf(problem.Schema, "the answer is longer than %d bytes", most)
+	}
+	return c.read(answer, body, tag)
+}
+
+// read takes an answer.
+func (c *Client) read(answer *http.Response, body []byte, tag string) (Fetched, error) {
+	switch {
+	case answer.StatusCode == http.StatusNotModified && tag != "":
+		return Fetched{NotModified: true, ETag: tag}, nil
+	case answer.StatusCode == http.StatusOK:
+		got, err := wire.ReadSpec(body, c.Parent.Identity)
+		if err != nil {
+			return Fetched{}, problem.Errorf(problem.Schema, "%w", err)
+		}
+		return Fetched{Answer: got, ETag: answer.Header.Get("ETag")}, nil
+	default:
+		return Fetched{}, &statusError{answer.StatusCode, retryAfter(answer.Header, time.Now()), problem.Read(answer.StatusCode, body)}
+	}
+}
+
+func (c *Client) transport(limits Limits) *http.Transport {
+	dial := c.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	return &http.Transport{
+		// No proxy of the environment: a parent is reached directly.
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeoutCause(ctx, limits.Connect, errTooLong)
+			defer cancel()
+			conn, err := dial(ctx, network, address)
+			return conn, causeOf(ctx, err)
+		},
+		TLSClientConfig:        pin.Client(c.Parent.Pins),
+		TLSHandshakeTimeout:    limits.Connect,
+		ResponseHeaderTimeout:  limits.Header,
+		MaxResponseHeaderBytes: wire.MaxHeader,
+		DisableKeepAlives:      true,
+		DisableCompression:     true, // so that the limit of the body is the one of what is unpacked
+	}
+}
+
+// causeOf prefers the reason why a context ended over what that broke.
+func causeOf(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// watched calls a function whenever something was read.
+type watched struct {
+	io.Reader
+	alive func()
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if n > 0 {
+		w.alive()
+	}
+	return n, err
+}

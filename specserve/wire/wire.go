@@ -1,0 +1,144 @@
+// Package wire is what parent and child send each other: paths, headers, documents and their
+// limits. The server writes what is here and the client reads it.
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+)
+
+// The most that a child reads, in bytes.
+const (
+	MaxSpec   = 8 << 20
+	MaxError  = 64 << 10
+	MaxHeader = 64 << 10
+	MaxAgent  = 256 << 20
+)
+
+// SpecPath is where the spec of a node is.
+func SpecPath(identity string) string { return "/spec/" + url.PathEscape(identity) }
+
+// AgentPath is where the program is, for an operating system and architecture as Go names them.
+func AgentPath(os, arch string) string { return "/agent/" + os + "-" + arch }
+
+// bearer comes before the token in the header Authorization (RFC 6750, 2.1).
+const bearer = "Bearer "
+
+// SetToken adds the credential to a request.
+func SetToken(h http.Header, token string) {
+	if token != "" {
+		h.Set("Authorization", bearer+token)
+	}
+}
+
+// Token takes the credential out of a request; "" if there is none of the right form.
+func Token(h http.Header) string {
+	value := h.Get("Authorization")
+	if len(value) <= len(bearer) || !strings.EqualFold(value[:len(bearer)], bearer) { // RFC 9110, 11.1
+		return ""
+	}
+	return strings.TrimSpace(value[len(bearer):])
+}
+
+// Spec is the answer to GET /spec/{identity}: the resolved spec of the node, with members of its
+// own beside those of the spec.
+//
+// Its ETag is that of ETag. A server that owes the node a new token (token.Keys.Due) answers 200
+// with the whole document also where the tag matches, since a 304 cannot carry one.
+type Spec struct {
+	*spec.Spec
+
+	// Pins are the server's key in use and the next one. They replace those that the child has.
+	Pins []string `json:"pins"`
+	// Token replaces the one of the child; "" leaves it.
+	Token string `json:"token,omitempty"`
+	// Agent is the SHA-256 of the program by os-arch, in hex: what GET /agent/{os}-{arch} gives.
+	Agent map[string]string `json:"agent,omitempty"`
+}
+
+// own are the members of the answer that are not part of the spec.
+func own() []string { return []string{"pins", "token", "agent"} }
+
+// Document is the answer as it is sent.
+func (s Spec) Document() ([]byte, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the spec of %s: %w", s.Node, err)
+	}
+	return b, nil
+}
+
+// ETag is the tag of the answer (RFC 9110, 8.8.3): a hash of it without the token, since a new
+// token is no new spec.
+func (s Spec) ETag() (string, error) {
+	s.Token = ""
+	b, err := s.Document()
+	sum := sha256.Sum256(b)
+	return `"` + hex.EncodeToString(sum[:]) + `"`, err
+}
+
+// Answer is the answer as a child takes it.
+type Answer struct {
+	// Spec is the document of the spec alone. It has everything that the server wrote, also what
+	// this program does not know yet: a newer one may read it later.
+	Spec  []byte
+	Pins  []pin.Pin
+	Token string // "": keep the one that you have
+}
+
+// ReadSpec reads the answer for a node, and checks it.
+func ReadSpec(body []byte, identity string) (Answer, error) {
+	var a Answer
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(body, &members); err != nil {
+		return a, fmt.Errorf("the answer is not a JSON document: %w", err)
+	}
+	var rest struct {
+		Pins  []string          `json:"pins"`
+		Token string            `json:"token"`
+		Agent map[string]string `json:"agent"`
+	}
+	if err := json.Unmarshal(body, &rest); err != nil {
+		return a, fmt.Errorf("the answer is not what it should be: %w", err)
+	}
+	for _, name := range own() {
+		delete(members, name)
+	}
+	document, err := json.Marshal(members) // sorted by name, so the same spec gives the same bytes
+	if err != nil {
+		return a, err
+	}
+	s, err := spec.Read(document)
+	switch {
+	case err != nil:
+		return a, err
+	case s.Node != identity:
+		return a, fmt.Errorf("the answer is the spec of %.80q, and %q was asked for", s.Node, identity)
+	}
+	if a.Pins, err = pin.ParseAll(rest.Pins); err != nil {
+		return a, fmt.Errorf("the answer has no good pins: %w", err)
+	}
+	for name, sum := range rest.Agent {
+		if !hash.MatchString(sum) {
+			return a, fmt.Errorf("the answer has no checksum of the agent for %.40q", name)
+		}
+	}
+	if strings.ContainsFunc(rest.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return a, errors.New("the answer has a token that cannot be sent")
+	}
+	a.Spec, a.Token = document, rest.Token
+	return a, nil
+}
+
+// hash is a SHA-256 in hex.
+var hash = regexp.MustCompile(`^[0-9a-f]{64}$`)
