@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -170,6 +171,18 @@ func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
 	return p, err
 }
 
+// Events calls a function with each event that the agent keeps, behind the one with an ID if it is
+// not "", and then with each that happens, if it is to follow. It ends when the agent does, or the
+// function returns an error.
+func (c *Client) Events(ctx context.Context, after string, follow bool, each func(event.Event) error) error {
+	res, err := c.send(ctx, http.MethodGet, fmt.Sprintf("/events?follow=%t", follow), nil, "Last-Event-ID", after)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	return event.Read(ctx, res.Body, each)
+}
+
 func (c *Client) get(ctx context.Context, path string, into any) error {
 	return c.call(ctx, http.MethodGet, path, nil, into)
 }
@@ -195,7 +208,8 @@ func (c *Client) call(ctx context.Context, method, path string, body, into any) 
 }
 
 // send asks; an answer that it gives is one, and its body is the caller's to close.
-func (c *Client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
+// Header is names and values in turn.
+func (c *Client) send(ctx context.Context, method, path string, body any, header ...string) (*http.Response, error) {
 	var b bytes.Buffer
 	if body != nil {
 		if err := json.NewEncoder(&b).Encode(body); err != nil {
@@ -205,6 +219,9 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, &b)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
 	}
 	res, err := c.http.Do(req)
 	if u, ok := errors.AsType[*url.Error](err); ok {

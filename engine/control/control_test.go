@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
+	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
@@ -27,6 +28,38 @@ func dialed(t *testing.T, socket string) *control.Client {
 	r, err := control.Dial(t.Context(), socket)
 	require.NoError(t, err)
 	return r
+}
+
+// A stream ends with the agent, and a client resumes it where it was.
+func TestControlStreamsEvents(t *testing.T) {
+	t.Parallel()
+	f := controltest.New()
+	f.Events.Record(f.Status())
+	socket, end := controltest.Serve(t, f, "")
+	c := dialed(t, socket)
+	var seen []event.Event
+	err := c.Events(t.Context(), "", true, func(e event.Event) error {
+		if seen = append(seen, e); len(seen) == 1 {
+			s := f.Status()
+			s.State = agent.Stopping
+			f.Events.Record(s)
+			return nil
+		}
+		go end()
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, seen, 2)
+	require.Equal(t, event.Stopping, seen[1].Type)
+
+	socket, _ = controltest.Serve(t, f, "")
+	var again []event.Event
+	err = dialed(t, socket).Events(t.Context(), seen[0].ID, false, func(e event.Event) error {
+		again = append(again, e)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, seen[1:], again)
 }
 
 func TestControlAnswers(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
@@ -43,6 +44,7 @@ type Receipts interface {
 //	GET  /status           agent.Status
 //	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
 //	GET  /history/verify   whether the chain of receipts holds: Chain
+//	GET  /events           the stream of events, see event.Log.Serve
 //	GET  /why/ADDRESS      where an object comes from and what was done to it: Reasons
 //	POST /reconcile        check now; with ?wait the answer is the agent.PassStatus of that pass
 //	POST /suspend          a ledger.Suspension, without since
@@ -54,6 +56,7 @@ type Server struct {
 	Agent    Agent
 	Receipts Receipts
 	Facts    *Facts
+	Events   *event.Log
 	Card     Card // without what Facts knows
 	Log      *slog.Logger
 }
@@ -93,7 +96,7 @@ const (
 // Serve answers until ctx ends, and then ends what waits. It closes the listener.
 func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s := &http.Server{
-		Handler: c.routes(), BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler: c.routes(ctx.Done()), BaseContext: func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: controlRead, ReadTimeout: controlRead, WriteTimeout: controlWrite, IdleTimeout: controlRead,
 		MaxHeaderBytes: controlBody, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
@@ -115,8 +118,9 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-func (c *Server) routes() http.Handler {
+func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { c.Events.Serve(w, r, ending) })
 	handle := func(pattern string, answer func(w http.ResponseWriter, r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, controlBody)

@@ -17,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
@@ -45,14 +46,15 @@ type Service struct {
 	Ledger *ledger.Ledger
 	Notify func(agent.Status) // set before the agent runs; called on its goroutine
 
-	o     Options
-	facts *control.Facts
+	o      Options
+	facts  *control.Facts
+	events *event.Log
 }
 
 // New makes a service. It does nothing yet.
 func New(o Options) (*Service, error) {
 	c := o.Config
-	s := &Service{o: o, facts: control.NewFacts(c.Identity), Notify: func(agent.Status) {}}
+	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: event.NewLog(time.Now()), Notify: func(agent.Status) {}}
 	var err error
 	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
@@ -79,7 +81,10 @@ func New(o Options) (*Service, error) {
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
 		Source: repo, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.facts.Observed,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: o.Log,
-		Notify: func(st agent.Status) { s.Notify(st) },
+		Notify: func(st agent.Status) {
+			s.events.Record(st)
+			s.Notify(st)
+		},
 	}
 	if options.Health.Simulated = o.Simulated; o.Simulated == nil {
 		options.Exclusive = s.exclusive
@@ -163,7 +168,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	s.Notify = n.statuses.Put
 	c := &control.Server{
-		Agent: s.Agent, Receipts: s.Ledger, Facts: s.facts, Log: log,
+		Agent: s.Agent, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: log,
 		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
 	}
 	around, end := context.WithCancel(context.WithoutCancel(ctx)) // what runs beside the agent outlives its last pass

@@ -104,15 +104,16 @@ var layers = append(simulatorLayers(), []layer{
 		pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"},
 		tests: []string{"engine/enginetest"},
 	},
+	{pkg: "engine/event", may: []string{"engine", "engine/agent", "engine/ledger"}, tests: []string{"engine/diag", "engine/plan"}}, // what happened to an agent, as a stream
 	{
-		pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model"},
+		pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/event", "engine/ledger", "engine/model"},
 		tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}, // a site that declares something
 	},
-	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/ledger", "engine/model"}},                                                 // an agent that only answers
-	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
+	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model"}},                                                 // an agent that only answers
+	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
 	{pkg: "examples"}, // files only
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "policy"}, tests: []string{"drivers/proxmox"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
@@ -126,7 +127,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/local", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
+		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/local", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 

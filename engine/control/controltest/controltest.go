@@ -9,10 +9,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -23,6 +25,7 @@ type Agent struct {
 	Passing chan struct{} // closed: the pass that Reconcile waits for is over
 	Free    chan struct{} // a token in it: nobody has paused the agent
 	List    []ledger.Receipt
+	Events  *event.Log
 	Broken  []string
 
 	mu        sync.Mutex
@@ -34,7 +37,7 @@ type Agent struct {
 
 // New makes an agent of host father that is idle and healthy.
 func New() *Agent {
-	f := &Agent{Passing: make(chan struct{}), Free: make(chan struct{}, 1)}
+	f := &Agent{Passing: make(chan struct{}), Free: make(chan struct{}, 1), Events: event.NewLog(time.Now())}
 	f.Free <- struct{}{}
 	f.status = agent.Status{Version: 1, Agent: "v1", Identity: "father", PID: 1, State: agent.Idle, Healthy: true, Summary: "father is as it should be"}
 	return f
@@ -148,7 +151,7 @@ func Serve(t *testing.T, f *Agent, api string) (socket string, end func()) {
 		Hosts: map[string]*model.Host{"father": {Name: "father", API: api}}, Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father"}},
 	}})
 	c := &control.Server{
-		Agent: f, Receipts: f, Log: slog.New(slog.DiscardHandler), Facts: facts,
+		Agent: f, Receipts: f, Log: slog.New(slog.DiscardHandler), Facts: facts, Events: f.Events,
 		Card: control.Card{Version: 1, Program: "v1", Identity: "father", DataDir: "/data", PID: 1},
 	}
 	ctx, cancel := context.WithCancel(t.Context())

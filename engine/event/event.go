@@ -1,0 +1,241 @@
+// Package event turns what an agent publishes of itself into a stream of events: a new commit,
+// the beginning and end of a pass and of its steps, a node that is ready or is not any more.
+//
+// Read in this order: Event, Between (what happened from one status to the next), Log (the last
+// events, and who waits for the next), stream.go (over HTTP).
+package event
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+)
+
+// Event is one thing that happened.
+type Event struct {
+	ID      string    `json:"id"` // its place in the stream: RUN-NUMBER
+	At      time.Time `json:"at"`
+	Type    Type      `json:"type"`
+	Agent   string    `json:"agent"` // identity of the agent that it happened to
+	Commit  string    `json:"commit,omitempty"`
+	Address string    `json:"address,omitempty"`
+	Text    string    `json:"text"` // one line for people
+}
+
+// Type is the sort of an event.
+type Type string
+
+// The types of events.
+const (
+	Started            Type = "started" // the agent
+	Stopping           Type = "stopping"
+	CommitFetched      Type = "commit-fetched"
+	CommitRefused      Type = "commit-refused" // it does not come into force
+	CommitInForce      Type = "commit-in-force"
+	PassStarted        Type = "pass-started"
+	PassEnded          Type = "pass-ended"
+	StepStarted        Type = "step-started"
+	StepEnded          Type = "step-ended"
+	NodeReady          Type = "node-ready"
+	NodeNotReady       Type = "node-not-ready"
+	NodeGone           Type = "node-gone"
+	RepositoryFailing  Type = "repository-failing"
+	RepositoryAnswered Type = "repository-answered" // again
+	Suspended          Type = "suspended"
+	Resumed            Type = "resumed"
+)
+
+// Between lists what happened from one status of an agent to the next, in the order in which a
+// person would say it. Of the first status, before is the zero value.
+func Between(before, after agent.Status) []Event {
+	d := differ{before: before, after: after}
+	if before.Identity == "" {
+		d.add(Started, "", "", "version %s, process %d", after.Agent, after.PID)
+	}
+	d.repository()
+	d.commits()
+	d.suspensions()
+	d.pass()
+	d.nodes()
+	if after.State == agent.Stopping && before.State != agent.Stopping {
+		d.add(Stopping, "", "", "starts nothing new, finishes what runs")
+	}
+	return d.out
+}
+
+// differ collects the events between two statuses.
+type differ struct {
+	before, after agent.Status
+	out           []Event
+}
+
+func (d *differ) add(t Type, commit, address, format string, args ...any) {
+	d.out = append(d.out, Event{
+		At: d.after.At, Type: t, Agent: d.after.Identity, Commit: commit, Address: address, Text: oneLine(fmt.Sprintf(format, args...)),
+	})
+}
+
+func (d *differ) repository() {
+	was, is := d.before.Repository.Error, d.after.Repository.Error
+	switch {
+	case is != "" && was == "":
+		d.add(RepositoryFailing, "", "", "%s", is)
+	case is == "" && was != "":
+		d.add(RepositoryAnswered, "", "", "%s", d.after.Repository.URL)
+	}
+}
+
+func (d *differ) commits() {
+	if is := d.after.Head; is != nil && (d.before.Head == nil || d.before.Head.ID != is.ID) {
+		d.add(CommitFetched, is.ID, "", "%s (%s)", is.Subject, is.Author)
+	}
+	if is := d.after.Refused; is != nil && (d.before.Refused == nil || d.before.Refused.Commit != is.Commit) {
+		why := string(is.Outcome)
+		if len(is.Findings) > 0 {
+			why += ": " + is.Findings[0].String()
+		}
+		d.add(CommitRefused, is.Commit, "", "%s", why)
+	}
+	if is := d.after.InForce; is != nil && (d.before.InForce == nil || d.before.InForce.ID != is.ID) {
+		d.add(CommitInForce, is.ID, "", "%s", is.Subject)
+	}
+}
+
+func (d *differ) suspensions() {
+	for _, s := range d.after.Suspended {
+		if !slices.ContainsFunc(d.before.Suspended, is(s)) {
+			d.add(Suspended, "", "", "%s", strings.TrimSpace(manifest(s.Manifest)+": "+s.Reason))
+		}
+	}
+	for _, s := range d.before.Suspended {
+		if !slices.ContainsFunc(d.after.Suspended, is(s)) {
+			d.add(Resumed, "", "", "%s", manifest(s.Manifest))
+		}
+	}
+}
+
+// is recognises a suspension in another status.
+func is(s ledger.Suspension) func(ledger.Suspension) bool {
+	return func(o ledger.Suspension) bool { return o.Manifest == s.Manifest && o.Since.Equal(s.Since) }
+}
+
+func manifest(name string) string {
+	if name == "" {
+		return "everything"
+	}
+	return "manifest " + name
+}
+
+// pass lists the beginning and end of a pass, and of its steps in between. A status may have
+// passed over a whole pass.
+func (d *differ) pass() {
+	was, is, ended := d.before.Running, d.after.Running, d.after.Last
+	same := was != nil && is != nil && was.Since.Equal(is.Since)
+	if was != nil {
+		var now []agent.StepNow
+		if same {
+			now = is.Now
+		}
+		for _, s := range was.Now {
+			if !slices.ContainsFunc(now, func(n agent.StepNow) bool { return n.Address == s.Address }) {
+				d.add(StepEnded, was.Commit, s.Address, "%s, after %s", s.Action, d.after.At.Sub(s.Since).Round(time.Second))
+			}
+		}
+	}
+	if ended != nil && (d.before.Last == nil || !d.before.Last.Ended.Equal(ended.Ended)) {
+		d.add(PassEnded, ended.Commit, "", "%s", passText(ended))
+	}
+	if is == nil {
+		return
+	}
+	if !same {
+		d.add(PassStarted, is.Commit, "", "at commit %.7s", is.Commit)
+		was = &agent.Running{}
+	}
+	for _, s := range is.Now {
+		if !slices.ContainsFunc(was.Now, func(n agent.StepNow) bool { return n.Address == s.Address }) {
+			d.add(StepStarted, is.Commit, s.Address, "%s", s.Action)
+		}
+	}
+}
+
+func passText(p *agent.PassStatus) string {
+	text, s := []string{string(p.Outcome)}, p.Summary
+	for _, n := range []struct {
+		n    int
+		word string
+	}{{s.Create, "to create"}, {s.Update, "to update"}, {s.Replace, "to replace"}, {s.Delete, "to delete"}} {
+		if n.n > 0 {
+			text = append(text, fmt.Sprintf("%d %s", n.n, n.word))
+		}
+	}
+	if p.Drift {
+		text = append(text, "drift")
+	}
+	line := strings.Join(text, ", ")
+	if p.Error != "" {
+		line += ": " + p.Error
+	}
+	return line
+}
+
+// nodes compares the nodes. They are published after a pass, as a list of its own.
+func (d *differ) nodes() {
+	was, is := d.before.Nodes, d.after.Nodes
+	if len(was) == len(is) && (len(is) == 0 || &was[0] == &is[0]) {
+		return
+	}
+	known := make(map[string]*engine.NodeStatus, len(was))
+	for i := range was {
+		known[was[i].Address] = &was[i]
+	}
+	for i := range is {
+		n, old := &is[i], known[is[i].Address]
+		delete(known, n.Address)
+		switch {
+		case n.Ready && (old == nil || !old.Ready):
+			d.add(NodeReady, "", n.Address, "%s", n.Phase)
+		case !n.Ready && (old == nil || old.Ready || old.Error != n.Error || old.Phase != n.Phase || old.Drift != n.Drift):
+			d.add(NodeNotReady, "", n.Address, "%s", problem(n))
+		}
+	}
+	for i := range was {
+		if known[was[i].Address] != nil {
+			d.add(NodeGone, "", was[i].Address, "%s", was[i].Phase)
+		}
+	}
+}
+
+func problem(n *engine.NodeStatus) string {
+	text := n.Phase
+	if n.Drift > 0 {
+		text += fmt.Sprintf(", %d differ", n.Drift)
+	}
+	if n.Error != "" {
+		text += ": " + n.Error
+	}
+	return text
+}
+
+// mostText is how long the text of an event may be, in bytes.
+const mostText = 500
+
+// oneLine bounds a text, and takes control characters out of it: a stream has one line for each
+// event, and it may be printed on a terminal.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > mostText {
+		s = strings.ToValidUTF8(s[:mostText], "") + "…"
+	}
+	return strings.TrimSpace(s)
+}

@@ -1,0 +1,71 @@
+package event
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+)
+
+// Kept is how many events a log keeps.
+const Kept = 1000
+
+// Log keeps the last events of one run of an agent. It may be used from several goroutines.
+type Log struct {
+	run string // tells the IDs of two runs apart
+
+	mu     sync.Mutex // for a moment only: the agent adds, and those who follow read
+	before agent.Status
+	events []Event
+	first  uint64        // number of events[0]
+	more   chan struct{} // closed when there is another event
+}
+
+// NewLog makes the log of a run that began at a time.
+func NewLog(began time.Time) *Log {
+	return &Log{run: strconv.FormatInt(began.UnixMilli(), 36), first: 1, more: make(chan struct{})}
+}
+
+// Record adds what happened since the status before. It is called with each status, in their
+// order.
+func (l *Log) Record(s agent.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	events := Between(l.before, s)
+	l.before = s
+	if len(events) == 0 {
+		return
+	}
+	for _, e := range events {
+		e.ID = l.run + "-" + strconv.FormatUint(l.first+uint64(len(l.events)), 10)
+		l.events = append(l.events, e)
+	}
+	if over := len(l.events) - Kept; over > 0 {
+		l.events = append([]Event(nil), l.events[over:]...)
+		l.first += uint64(over)
+	}
+	close(l.more)
+	l.more = make(chan struct{})
+}
+
+// After lists the events behind the one with an ID, "" for all that are kept. Missed is set if
+// there were others between them: the ID is of another run, or too long ago. The channel is
+// closed when there are more.
+func (l *Log) After(id string) (events []Event, missed bool, more <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from := l.first
+	if id != "" {
+		run, text, _ := strings.Cut(id, "-")
+		n, err := strconv.ParseUint(text, 10, 64)
+		switch end := l.first + uint64(len(l.events)); {
+		case err != nil || run != l.run || n+1 < l.first || n >= end:
+			missed = true
+		default:
+			from = n + 1
+		}
+	}
+	return append([]Event(nil), l.events[from-l.first:]...), missed, l.more
+}
