@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
 func configVerb(a *app) *cobra.Command {
@@ -35,20 +36,32 @@ func stateFlag(c *cobra.Command, folder *string) {
 
 func configApplyVerb(a *app) *cobra.Command {
 	var file, folder string
-	var dry bool
+	var dry, fetch bool
+	from := &parentFlags{}
 	c := &cobra.Command{
 		Use:   "apply",
 		Short: "Make this machine what its spec says",
 		Long: `Reads this machine, compares it with the spec that was fetched last (or with --spec FILE), and
 changes what differs: packages, services, users, keys, sudo, sshd, files. What an earlier spec
 put here and this one lacks is withdrawn; what was here before stays. It must run as root. A
-second run changes nothing. With --dry-run it only shows what would change.`,
+second run changes nothing. With --dry-run it only shows what would change.
+
+With --fetch the parent is asked for the spec first. While it does not answer, the spec that is
+here is applied all the same, and the exit code says that the parent did not answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return runConfigApply(c.Context(), a, pull.Folder{Path: folder}, file, dry)
+			if fetch && (file != "" || dry) {
+				return errors.New("--fetch stands alone: --spec applies another spec, and --dry-run keeps none (run config fetch first)")
+			}
+			if !fetch {
+				from = nil
+			}
+			return runConfigApply(c.Context(), a, pull.Folder{Path: folder}, from, file, dry)
 		},
 	}
 	c.Flags().StringVar(&file, "spec", "", "apply the resolved spec in `FILE`, and keep it")
+	c.Flags().BoolVar(&fetch, "fetch", false, "fetch the spec from the parent of this machine first")
+	from.add(c)
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would change")
 	stateFlag(c, &folder)
 	a.ui.jsonFlag(c)
@@ -63,42 +76,71 @@ type applied struct {
 	Error   string `json:"error"`
 }
 
-func runConfigApply(ctx context.Context, a *app, folder pull.Folder, file string, dry bool) error {
+// runConfigApply applies a spec; from is the parent to ask for it first, nil for none.
+func runConfigApply(ctx context.Context, a *app, folder pull.Folder, from *parentFlags, file string, dry bool) error {
 	done := applied{}
 	a.ui.document = func(err error) any {
 		done.Error = err.Error()
 		return done
 	}
-	want, err := folder.Wanted(file, !dry)
+	var source pull.Server
+	var want *spec.Spec
+	var err error
+	if from != nil {
+		source, err = from.source(a, nil)
+	} else {
+		want, err = folder.Wanted(file, !dry)
+	}
 	if err != nil {
 		return err
 	}
-	done.Node, done.Spec = want.Node, want.Name
 	if os.Geteuid() != 0 {
 		return errors.New("config apply reads and changes the whole system: run it as root")
 	}
-	here := local.New()
-	show := func(s *converge.State) {
-		p := pull.Plan(s, time.Now())
-		a.ui.findings(p.Findings)
-		a.ui.plan(p)
-	}
 	if dry {
-		seen, err := converge.Observe(ctx, here, want)
-		if err != nil {
-			return err
-		}
-		if a.ui.json {
-			p := pull.Plan(seen, time.Now())
-			a.ui.findings(p.Findings)
-			return a.ui.emit(p)
-		}
-		show(seen)
-		return nil
+		return a.dryRun(ctx, want)
 	}
-	done.Changed, err = pull.Apply(ctx, folder, here, want, show, converge.Options{Started: func(s aspect.Step) { a.ui.notef("%s", s.Text) }})
+	unlock, err := folder.Lock(ctx, a.waiting)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	node := pull.Node{
+		Folder: folder, Machine: local.New(), Seen: a.showState,
+		Options: converge.Options{Started: func(s aspect.Step) { a.ui.notef("%s", s.Text) }},
+	}
+	if from != nil {
+		want, done.Changed, err = node.Run(ctx, source)
+	} else {
+		done.Changed, err = node.Apply(ctx, want)
+	}
+	if want != nil {
+		done.Node, done.Spec = want.Node, want.Name
+	}
 	if err != nil {
 		return err
 	}
 	return a.ui.show(done, fmt.Sprintf("spec %s is applied to %s\n", want.Name, want.Node))
+}
+
+// dryRun shows what a spec would change.
+func (a *app) dryRun(ctx context.Context, want *spec.Spec) error {
+	seen, err := converge.Observe(ctx, local.New(), want)
+	if err != nil {
+		return err
+	}
+	if !a.ui.json {
+		a.showState(seen)
+		return nil
+	}
+	p := pull.Plan(seen, time.Now())
+	a.ui.findings(p.Findings)
+	return a.ui.emit(p)
+}
+
+// showState shows what differs on this machine.
+func (a *app) showState(s *converge.State) {
+	p := pull.Plan(s, time.Now())
+	a.ui.findings(p.Findings)
+	a.ui.plan(p)
 }

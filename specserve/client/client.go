@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -170,6 +171,10 @@ func (c *Client) read(answer *http.Response, body []byte, tag string) (Fetched, 
 		got, err := wire.ReadSpec(body, c.Parent.Identity)
 		if err != nil {
 			return Fetched{}, problem.Errorf(problem.Schema, "%w", err)
+		}
+		if !slices.ContainsFunc(got.Pins, func(p pin.Pin) bool { return slices.Contains(c.Parent.Pins, p) }) {
+			// A rotation keeps one of the two; none would cut this child off.
+			return Fetched{}, problem.Errorf(problem.Schema, "the answer has none of the pins that this node knows: %s", strings.Join(pin.Texts(got.Pins), ", "))
 		}
 		return Fetched{Answer: got, ETag: answer.Header.Get("ETag")}, nil
 	default:

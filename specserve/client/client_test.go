@@ -331,6 +331,7 @@ func TestBadServers(t *testing.T) {
 		{name: "no JSON", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, code: problem.Schema, says: "not a JSON document", attempts: 1, most: time.Second},
 		{name: "spec of another node", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "web", "", now)) }, code: problem.Schema, says: `the spec of "web"`, attempts: 1, most: time.Second},
 		{name: "no pins", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "")) }, code: problem.Schema, says: "no good pins", attempts: 1, most: time.Second},
+		{name: "pins of others", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "", pin.Pin{1})) }, code: problem.Schema, says: "none of the pins that this node knows", attempts: 1, most: time.Second},
 		{name: "token with a line break", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "a\r\nb", now)) }, code: problem.Schema, says: "token that cannot be sent", attempts: 1, most: time.Second},
 		{name: "large header", serve: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, code: problem.Connection, says: "headers exceeded", attempts: 5, most: time.Second},
 	} {

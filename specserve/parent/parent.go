@@ -53,18 +53,12 @@ var ErrNone = errors.New("this machine has no parent to fetch from")
 // Load reads the file. It is refused if anybody but its owner may read it: whoever had the token
 // could fetch the spec with its secrets.
 func Load(name string) (Parent, error) {
-	info, err := os.Lstat(name)
+	err := private(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Parent{}, fmt.Errorf("%w: %s does not exist", ErrNone, name)
 	case err != nil:
 		return Parent{}, fmt.Errorf("reading who the parent is: %w", err)
-	case !info.Mode().IsRegular():
-		return Parent{}, fmt.Errorf("%s is not a regular file", name)
-	case info.Mode().Perm()&0o077 != 0:
-		return Parent{}, fmt.Errorf("%s has mode %04o, and holds a token: chmod 600 %s, and mint a new token if others were on this machine", name, info.Mode().Perm(), name)
-	case info.Size() > maxSize:
-		return Parent{}, fmt.Errorf("%s has %d bytes, more than the %d that it may have", name, info.Size(), maxSize)
 	}
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -172,3 +166,40 @@ func (p Parent) String() string { return p.Identity + " at " + p.Server }
 
 // GoString is as String.
 func (p Parent) GoString() string { return p.String() }
+
+// ByHand is a parent by what somebody wrote: the token is in a file, so that it is in no list of
+// processes; "" for none.
+func ByHand(identity, server, tokenFile string, pins []string) (Parent, error) {
+	p := Parent{Identity: identity, Server: server}
+	var err error
+	if p.Pins, err = pin.ParseAll(pins); err != nil {
+		return Parent{}, err
+	}
+	if tokenFile != "" {
+		if err := private(tokenFile); err != nil {
+			return Parent{}, err
+		}
+		b, err := os.ReadFile(tokenFile)
+		if err != nil {
+			return Parent{}, fmt.Errorf("reading the token: %w", err)
+		}
+		p.Token = strings.TrimSpace(string(b))
+	}
+	return p, p.Check()
+}
+
+// private reports a file that is none of its owner alone, or too large.
+func private(name string) error {
+	info, err := os.Lstat(name)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file", name)
+	case info.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("%s has mode %04o, and holds a token: chmod 600 %s, and mint a new token if others were on this machine", name, info.Mode().Perm(), name)
+	case info.Size() > maxSize:
+		return fmt.Errorf("%s has %d bytes, more than the %d that it may have", name, info.Size(), maxSize)
+	}
+	return nil
+}

@@ -122,3 +122,24 @@ func TestReadIsStrict(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, p.Token, "the posture may need none")
 }
+
+// By hand the token is in a file, which is as private as node.json.
+func TestByHand(t *testing.T) {
+	want, name := whole(t), filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(name, []byte(canary+"\n"), 0o600))
+	got, err := parent.ByHand("edge", want.Server, name, pin.Texts(want.Pins))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.NoError(t, os.Chmod(name, 0o644))
+	_, err = parent.ByHand("edge", want.Server, name, pin.Texts(want.Pins))
+	require.ErrorContains(t, err, "chmod 600")
+	got, err = parent.ByHand("edge", want.Server, "", pin.Texts(want.Pins))
+	require.NoError(t, err)
+	require.Empty(t, got.Token)
+	_, err = parent.ByHand("edge", want.Server, "", nil)
+	require.ErrorContains(t, err, "there are no pins")
+	_, err = parent.ByHand("edge", "192.0.2.1", "", pin.Texts(want.Pins))
+	require.ErrorContains(t, err, "want https://HOST:PORT")
+	_, err = parent.ByHand("edge", want.Server, name+"x", pin.Texts(want.Pins))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}

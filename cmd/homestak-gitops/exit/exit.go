@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/specserve/problem"
 )
 
 // The exit codes. Scripts rely on them: a new meaning gets a new code.
@@ -99,7 +100,7 @@ func Code(err error) int {
 		return Denied
 	case errors.Is(err, engine.ErrInterrupted):
 		return Interrupted
-	case proxmox.IsDenied(err), deniedView(err):
+	case proxmox.IsDenied(err), deniedView(err), deniedByParent(err):
 		return Denied
 	default:
 		return Failed
@@ -110,6 +111,16 @@ func Code(err error) int {
 func deniedView(err error) bool {
 	partial, ok := errors.AsType[*engine.NotObservedError](err)
 	return ok && slices.ContainsFunc(partial.Parts, func(u model.Unknown) bool { return u.Denied })
+}
+
+// deniedByParent reports whether a server refused the credentials of this machine.
+func deniedByParent(err error) bool {
+	switch problem.CodeOf(err) {
+	case problem.NoCredential, problem.Refused, problem.NotYours, problem.Expired:
+		return true
+	default:
+		return false
+	}
 }
 
 // OfPass is the ending of a pass, nil if all is well. Its error says what the findings, nodes

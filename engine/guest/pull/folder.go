@@ -1,5 +1,8 @@
-// Package pull is a node that applies its own spec: it keeps the spec that was fetched last, applies
-// it to the machine that it runs on, and records how that ended.
+// Package pull is a node that applies its own spec: it fetches the spec from its parent, applies
+// it to the machine that it runs on, and records how that ended. While the parent is away, the
+// spec that was fetched last stays in force.
+//
+// Read in this order: node.go (one run), fetch.go (from the parent), folder.go (what is kept).
 package pull
 
 import (
@@ -14,6 +17,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/specserve/problem"
 )
 
 // DefaultFolder is where a node keeps what it pulls.
@@ -25,6 +29,7 @@ const (
 	previousFile = "spec.prev.json"
 	completeFile = "config-complete.json"
 	failedFile   = "config-failed.json"
+	fetchedFile  = "fetched.json"
 )
 
 // Folder holds the spec of a node and how it was applied. Every file is replaced as a whole, and only
@@ -41,22 +46,15 @@ type Complete struct {
 	Changed int       `json:"changed"` // settings that differed
 }
 
-// Failed is config-failed.json: why the last attempt failed. It is removed by one that succeeds.
+// Failed is config-failed.json: why the last run failed. It is removed by one that succeeds.
 type Failed struct {
 	Version  int       `json:"version"`
-	Code     string    `json:"code"` // of the registry of the protocol
+	Code     string    `json:"code"` // see package problem
 	Message  string    `json:"message"`
 	Attempts int       `json:"attempts"` // since the last success
 	First    time.Time `json:"first"`
 	Last     time.Time `json:"last"`
 }
-
-// Codes of what fails on a node by itself.
-const (
-	CodeSchema     = "E400" // the document is not a spec
-	CodeInternal   = "E500" // the spec could not be applied
-	CodeConnection = "E501" // the server could not be reached
-)
 
 // Store keeps a document as the spec of the node. It reports whether it is another one than before;
 // then the old one becomes spec.prev.json, and the new one is not complete. A document that is no
@@ -123,26 +121,24 @@ func (f Folder) Wanted(file string, keep bool) (*spec.Spec, error) {
 // Complete reads how the spec was applied; nil if it is not, or not as a whole.
 func (f Folder) Complete() (*Complete, error) { return readJSON[Complete](f.file(completeFile)) }
 
-// Failed reads why the last attempt failed; nil if it did not.
+// Failed reads why the last run failed; nil if it did not.
 func (f Folder) Failed() (*Failed, error) { return readJSON[Failed](f.file(failedFile)) }
 
-// Succeeded records that the stored spec is applied. Where that is recorded and nothing was changed, it
+// Applied records that the stored spec is applied. Where that is recorded and nothing was changed, it
 // writes nothing.
-func (f Folder) Succeeded(of *spec.Spec, changed int, now time.Time) error {
-	before, errBefore := f.Complete()
-	failed, errFailed := f.Failed()
-	if changed == 0 && before != nil && failed == nil && errors.Join(errBefore, errFailed) == nil {
+func (f Folder) Applied(of *spec.Spec, changed int, now time.Time) error {
+	if before, err := f.Complete(); err == nil && before != nil && changed == 0 {
 		return nil
 	}
-	if err := f.writeJSON(completeFile, Complete{Version: 1, Node: of.Node, Spec: of.Name, At: now.UTC(), Changed: changed}); err != nil {
-		return err
-	}
-	return f.remove(failedFile)
+	return f.writeJSON(completeFile, Complete{Version: 1, Node: of.Node, Spec: of.Name, At: now.UTC(), Changed: changed})
 }
 
-// Fail records an attempt that failed, with how many failed before it.
-func (f Folder) Fail(code string, why error, now time.Time) error {
-	doc := Failed{Version: 1, Code: code, Message: why.Error(), Attempts: 1, First: now.UTC(), Last: now.UTC()}
+// Recovered records that a run as a whole succeeded.
+func (f Folder) Recovered() error { return f.remove(failedFile) }
+
+// Fail records a run that failed, with how many failed before it.
+func (f Folder) Fail(why error, now time.Time) error {
+	doc := Failed{Version: 1, Code: string(problem.CodeOf(why)), Message: why.Error(), Attempts: 1, First: now.UTC(), Last: now.UTC()}
 	if before, err := f.Failed(); err == nil && before != nil { // one that cannot be read is replaced
 		doc.Attempts, doc.First = before.Attempts+1, before.First
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/problem"
 )
 
 const (
@@ -49,21 +50,23 @@ func TestFolder(t *testing.T) {
 		require.Equal(t, "base", s.Name)
 
 		first := time.Now()
-		require.NoError(t, f.Fail(pull.CodeInternal, errors.New("apt is locked"), first))
+		require.NoError(t, f.Fail(errors.New("apt is locked"), first))
 		time.Sleep(time.Hour)
-		require.NoError(t, f.Fail(pull.CodeConnection, errors.New("no route"), time.Now()))
+		require.NoError(t, f.Fail(problem.Errorf(problem.Connection, "no route"), time.Now()))
 		failed, err := f.Failed()
 		require.NoError(t, err)
-		require.Equal(t, &pull.Failed{Version: 1, Code: "E501", Message: "no route", Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
+		require.Equal(t, &pull.Failed{Version: 1, Code: "E501", Message: problem.Errorf(problem.Connection, "no route").Error(), Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
 
-		require.NoError(t, f.Succeeded(s, 7, time.Now()))
+		require.NoError(t, f.Applied(s, 7, time.Now()))
+		require.Equal(t, []string{"config-complete.json", "config-failed.json", "spec.json"}, files(t, f), "the parent may still be away")
+		require.NoError(t, f.Recovered())
 		require.Equal(t, []string{"config-complete.json", "spec.json"}, files(t, f))
 		done, err := f.Complete()
 		require.NoError(t, err)
 		require.Equal(t, &pull.Complete{Version: 1, Node: "web-1", Spec: "base", At: time.Now().UTC(), Changed: 7}, done)
 
 		time.Sleep(time.Hour)
-		require.NoError(t, f.Succeeded(s, 0, time.Now()))
+		require.NoError(t, f.Applied(s, 0, time.Now()))
 		again, err := f.Complete()
 		require.NoError(t, err)
 		require.Equal(t, done, again, "nothing is written")
@@ -110,7 +113,7 @@ func TestDamagedFiles(t *testing.T) {
 	require.ErrorContains(t, err, "config-failed.json: ")
 	_, err = f.Spec()
 	require.ErrorContains(t, err, "spec.json: reading the spec")
-	require.NoError(t, f.Fail(pull.CodeSchema, errors.New("why"), time.Now()))
+	require.NoError(t, f.Fail(errors.New("why"), time.Now()))
 	failed, err := f.Failed()
 	require.NoError(t, err)
 	require.Equal(t, 1, failed.Attempts)

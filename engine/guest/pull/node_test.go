@@ -29,7 +29,7 @@ func TestApplyRecordsFailure(t *testing.T) {
 	want, err := f.Spec()
 	require.NoError(t, err)
 
-	_, err = pull.Apply(t.Context(), f, broken{errors.New("the disk is full")}, want, nil, converge.Options{})
+	_, err = pull.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}.Apply(t.Context(), want)
 	require.ErrorContains(t, err, "the disk is full")
 	failed, err := f.Failed()
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestApplyRecordsFailure(t *testing.T) {
 
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	_, err = pull.Apply(stopped, f, broken{stopped.Err()}, want, nil, converge.Options{})
+	_, err = pull.Node{Folder: f, Machine: broken{stopped.Err()}}.Apply(stopped, want)
 	require.ErrorIs(t, err, context.Canceled)
 	failed, err = f.Failed()
 	require.NoError(t, err)

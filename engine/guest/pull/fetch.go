@@ -1,0 +1,78 @@
+package pull
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+)
+
+// Server is where a spec comes from.
+type Server struct {
+	Client *client.Client
+	// File is where renewed pins and tokens are kept (parent.File); "" for nowhere.
+	File string
+}
+
+// fetched is fetched.json: which answer of the parent spec.json is. It has no secret.
+type fetched struct {
+	Version int       `json:"version"`
+	Server  string    `json:"server"`
+	ETag    string    `json:"etag"`
+	Spec    string    `json:"spec_sha256"` // of spec.json: the tag is that of no other content
+	At      time.Time `json:"at"`          // when another spec than before was fetched last
+}
+
+// Fetch fetches the spec of the node and stores it, and reports whether it is another one than
+// before. A failure is not recorded, and leaves everything as it is.
+func (f Folder) Fetch(ctx context.Context, s Server) (changed bool, err error) {
+	got, err := s.Client.Spec(ctx, f.tag(s.Client.Parent.Server))
+	if err != nil || got.NotModified {
+		return false, err
+	}
+	// Pins and token first: once the tag is stored, the parent does not send them again.
+	if err := s.renew(got); err != nil {
+		return false, err
+	}
+	if changed, err = f.Store(got.Spec); err != nil {
+		return false, fmt.Errorf("storing the spec of %s: %w", s.Client.Parent.Identity, err)
+	}
+	sum := sha256.Sum256(got.Spec)
+	doc := fetched{Version: 1, Server: s.Client.Parent.Server, ETag: got.ETag, Spec: hex.EncodeToString(sum[:]), At: time.Now().UTC()}
+	return changed, f.writeJSON(fetchedFile, doc)
+}
+
+// tag is that of the stored spec, if it is as this parent sent it.
+func (f Folder) tag(server string) string {
+	of, err := readJSON[fetched](f.file(fetchedFile))
+	if err != nil || of == nil || of.Server != server {
+		return ""
+	}
+	document, err := os.ReadFile(f.file(specFile))
+	if sum := sha256.Sum256(document); err != nil || hex.EncodeToString(sum[:]) != of.Spec {
+		return ""
+	}
+	return of.ETag
+}
+
+// renew keeps the pins and the token of an answer.
+func (s Server) renew(got client.Fetched) error {
+	before := s.Client.Parent
+	now := parent.Parent{Identity: before.Identity, Server: before.Server, Pins: got.Pins, Token: got.Token}
+	if now.Token == "" {
+		now.Token = before.Token
+	}
+	if s.File == "" || slices.Equal(now.Pins, before.Pins) && now.Token == before.Token {
+		return nil
+	}
+	if err := now.Save(s.File); err != nil {
+		return fmt.Errorf("keeping the new pins and token: %w", err)
+	}
+	return nil
+}

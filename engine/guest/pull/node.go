@@ -1,0 +1,145 @@
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Node is a machine that applies its own spec.
+type Node struct {
+	Folder  Folder
+	Machine converge.Machine
+	Options converge.Options
+	// Seen gets what the machine had before anything is changed. May be nil.
+	Seen func(*converge.State)
+}
+
+// StaleError reports that no spec could be fetched, and that the one that is here was applied.
+type StaleError struct{ Cause error }
+
+func (e *StaleError) Error() string {
+	return e.Cause.Error() + "\nthe spec that was fetched before stays in force: it is applied"
+}
+
+func (e *StaleError) Unwrap() error { return e.Cause }
+
+// Run fetches the spec and applies it. Without an answer it applies the one that is here, so that
+// what somebody changed by hand is reverted also while the parent is away; the error is then a
+// *StaleError. It returns the spec that was applied, and how many settings differed at first.
+func (n Node) Run(ctx context.Context, s Server) (want *spec.Spec, changed int, err error) {
+	_, fetchErr := n.Folder.Fetch(ctx, s)
+	if fetchErr != nil && ctx.Err() != nil {
+		return nil, 0, fetchErr
+	}
+	want, err = n.Folder.Spec()
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && fetchErr != nil:
+		return nil, 0, errors.Join(fetchErr, n.Folder.Fail(fetchErr, time.Now()))
+	case err != nil:
+		return nil, 0, errors.Join(fetchErr, err, n.Folder.Fail(err, time.Now()))
+	}
+	changed, err = n.apply(ctx, want)
+	if err == nil && fetchErr == nil {
+		return want, changed, n.Folder.Recovered()
+	}
+	if err == nil {
+		err = &StaleError{fetchErr}
+	}
+	if ctx.Err() != nil { // somebody stopped it: that is no failure
+		return want, changed, err
+	}
+	return want, changed, errors.Join(err, n.Folder.Fail(err, time.Now()))
+}
+
+// FetchOnly is Fetch for a run of its own: it records a failure.
+func (f Folder) FetchOnly(ctx context.Context, s Server) (changed bool, err error) {
+	changed, err = f.Fetch(ctx, s)
+	if err != nil && ctx.Err() == nil {
+		err = errors.Join(err, f.Fail(err, time.Now()))
+	}
+	return changed, err
+}
+
+// Apply makes the machine what a spec says, and records in the folder how that ended. It gives how
+// many settings differed at first. A run that was stopped on the way has not failed.
+func (n Node) Apply(ctx context.Context, want *spec.Spec) (changed int, err error) {
+	changed, err = n.apply(ctx, want)
+	switch {
+	case err == nil:
+		return changed, n.Folder.Recovered()
+	case ctx.Err() != nil:
+		return changed, err
+	}
+	return changed, errors.Join(err, n.Folder.Fail(err, time.Now()))
+}
+
+func (n Node) apply(ctx context.Context, want *spec.Spec) (changed int, err error) {
+	first, err := converge.Observe(ctx, n.Machine, want)
+	if err != nil {
+		return 0, err
+	}
+	if n.Seen != nil {
+		n.Seen(first)
+	}
+	changed = len(first.Changes())
+	if _, err = first.Converge(ctx, n.Machine, n.Options); err != nil {
+		return changed, err
+	}
+	if err := n.Folder.Applied(want, changed, time.Now()); err != nil {
+		return changed, fmt.Errorf("the spec is applied, but that cannot be recorded: %w", err)
+	}
+	return changed, nil
+}
+
+// Plan is what applying a spec would change, in the form of any other plan.
+func Plan(s *converge.State, at time.Time) *plan.Plan {
+	addr, have := converge.Address(s.Want.Node), s.Observed()
+	have.At = at.UTC()
+	return plan.Make(plan.Input{
+		Host: s.Want.Node, Kinds: model.Kinds{converge.Kind()}, Have: have,
+		Want: &model.Want{Host: &model.Host{Name: s.Want.Node}, State: model.State{addr: {Addr: addr, Spec: s.Want, Node: s.Want.Node, Sensitive: s.Want.Sensitive}}},
+	})
+}
+
+// lockPoll is the pause between two attempts to get the folder.
+const lockPoll = 200 * time.Millisecond
+
+// Lock waits until no other run uses the folder; it ends with the process at the latest. Waiting
+// is called once if there is another one, and may be nil.
+func (f Folder) Lock(ctx context.Context, waiting func()) (unlock func(), err error) {
+	if err := os.MkdirAll(f.Path, 0o755); err != nil { //nolint:gosec // its files are 0600
+		return nil, fmt.Errorf("making the folder for the spec: %w", err)
+	}
+	dir, err := os.Open(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	again := time.NewTicker(lockPoll)
+	defer again.Stop()
+	for first := true; ; first = false {
+		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { _ = dir.Close() }, nil // which gives the lock back
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", f.Path, err), dir.Close())
+		case first && waiting != nil:
+			waiting()
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("waiting for another run on this machine: %w", context.Cause(ctx)), dir.Close())
+		}
+	}
+}
