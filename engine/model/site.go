@@ -149,7 +149,7 @@ type Spec struct {
 	Access   *Access    `hcl:"access,block" doc:"Who may enter."`
 	Platform *Platform  `hcl:"platform,block" doc:"What is installed and runs."`
 	Config   *Config    `hcl:"config,block" doc:"Settings of the system."`
-	Run      *Run       `hcl:"run,block" doc:"When the node looks again by itself."`
+	Run      *Run       `hcl:"run,block" doc:"When a node in mode pull fetches its spec and applies it."`
 	Checks   []Check    `hcl:"check,block" doc:"How the node proves that it is well."`
 	At       diag.Range // where declared
 
@@ -251,8 +251,8 @@ type Command struct {
 	Creates string `hcl:"creates,optional" doc:"Path; the command is not run where it exists. Without unless and creates it runs once, and again when it is edited."`
 }
 
-// Run is when a node looks again by itself.
+// Run is when a node in mode pull fetches its spec and applies it.
 type Run struct {
-	Trigger  string        `hcl:"trigger,optional" doc:"manual, schedule, webhook or git; manual unless set."`
-	Interval time.Duration `hcl:"interval,optional" doc:"How often, such as 1h."`
+	Trigger  string        `hcl:"trigger,optional" doc:"manual (when it boots only), schedule, webhook or git (when its parent notifies it); manual unless set."`
+	Interval time.Duration `hcl:"interval,optional" doc:"How often it does so by itself, unless the trigger is manual; 1h unless set, at least 1m."`
 }

@@ -115,6 +115,7 @@ var valueRules = map[string]valueRule{
 	"spec.access.via":                   {oneOf: []string{model.ViaSSH, model.ViaAgent, model.ViaExec}},
 	"spec.access.former_users":          {oneOf: []string{"lock", "remove"}},
 	"spec.run.trigger":                  {oneOf: []string{"manual", "schedule", "webhook", "git"}, def: "manual"},
+	"spec.run.interval":                 {least: time.Minute},
 	"spec.check.http":                   {check: endpoint(model.HTTPEndpoint)},
 	"spec.check.tcp":                    {check: endpoint(model.TCPEndpoint)},
 	"spec.check.timeout":                {def: checkTimeout, most: checkMost},

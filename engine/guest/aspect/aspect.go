@@ -156,7 +156,7 @@ func (a Of[F]) Aspect() Aspect {
 // All is the table of contents, in the order of the probe.
 func All() []Aspect {
 	return []Aspect{
-		hostname.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
+		hostname.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
 		files.Aspect(), sysctl.Aspect(), services.Aspect(), sshd.Aspect(), fail2ban.Aspect(), commands.Aspect(),
 	}
 }

@@ -154,6 +154,7 @@ func TestEveryAttributeHasAnAspect(t *testing.T) {
 	full.Platform.Services = map[string]string{"nginx": spec.Enabled}
 	full.Config.Sysctl = map[string]string{"vm.swappiness": "1"}
 	full.Config.Files = []spec.File{{Path: "/etc/motd"}}
+	full.Run = &spec.Run{Trigger: "manual"}
 	full.Config.Repositories, full.Config.Commands = []spec.Repository{{Name: "r"}}, []spec.Command{{Name: "c"}}
 	used := map[string]bool{}
 	for _, attr := range model.Attrs(full) {

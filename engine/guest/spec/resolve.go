@@ -33,6 +33,12 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	r.access()
 	r.config()
 	r.platform()
+	if node.Mode == model.ModePull {
+		r.out.Run = &Run{Trigger: "manual"}
+		if d := declared.Run; d != nil {
+			r.out.Run = &Run{Trigger: cmp.Or(d.Trigger, "manual"), Interval: int(d.Interval.Seconds())}
+		}
+	}
 	r.out.complete()
 	return r.out, r.found
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Version is that of the document.
@@ -28,6 +29,7 @@ type Spec struct {
 	Posture  *Posture  `json:"posture,omitempty" hcl:"posture,block"`
 	Platform *Platform `json:"platform,omitempty" hcl:"platform,block"`
 	Config   *Config   `json:"config,omitempty" hcl:"config,block"`
+	Run      *Run      `json:"run,omitempty" hcl:"run,block"` // nil: the node does not apply it by itself
 
 	Sensitive []string `json:"sensitive,omitempty"` // paths of attributes made from secrets, sorted
 }
@@ -135,6 +137,25 @@ type File struct {
 	Restart []string `json:"restart,omitempty" hcl:"restart,optional" cost:"hot" doc:"Units that are restarted when it changes."`
 }
 
+// Run is when a node in mode pull fetches its spec and applies it: when it boots, and after each
+// interval. With the triggers webhook and git its parent notifies it, and the interval is for what it missed.
+type Run struct {
+	Trigger  string `json:"trigger"` // manual, schedule, webhook or git
+	Interval int    `json:"interval_seconds,omitempty"`
+	Timer    string `json:"-" plan:"timer" doc:"When the node fetches its spec and applies it by itself."`
+}
+
+// Every is the interval; 0 for when it boots only.
+func (r *Run) Every() time.Duration {
+	if r.Trigger == "manual" {
+		return 0
+	}
+	if r.Interval <= 0 {
+		return time.Hour
+	}
+	return time.Duration(r.Interval) * time.Second
+}
+
 // Read takes a document, and completes what does not stand in it.
 func Read(document []byte) (*Spec, error) {
 	var s Spec
@@ -171,6 +192,19 @@ func (s *Spec) complete() {
 	}
 	if s.Posture.Fail2ban != nil {
 		s.Posture.Fail2ban.Jail = "on"
+	}
+	if s.Run != nil {
+		s.Run.Timer = "at boot"
+		if every := s.Run.Every(); every > 0 {
+			text := every.String() // 1h0m0s
+			if strings.HasSuffix(text, "m0s") {
+				text = strings.TrimSuffix(text, "0s")
+			}
+			if strings.HasSuffix(text, "h0m") {
+				text = strings.TrimSuffix(text, "0m")
+			}
+			s.Run.Timer += ", and every " + text
+		}
 	}
 	slices.Sort(s.Platform.Packages)
 	for i := range s.Access.Users {

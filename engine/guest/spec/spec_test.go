@@ -3,6 +3,7 @@ package spec_test
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -136,5 +137,38 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, spec.KeyID(keyA), spec.KeyID(`no-pty,command="echo hi" `+keyA))
 	for _, line := range []string{"", "# " + keyA, "ssh-ed25519", "ssh-rsa " + spec.KeyID(keyA), "ssh-ed25519 not-base64 x"} {
 		require.Empty(t, spec.KeyID(line), line)
+	}
+}
+
+// Only a node in mode pull has units that fetch its spec.
+func TestResolveRun(t *testing.T) {
+	for _, c := range []struct {
+		mode  string
+		run   *model.Run
+		timer string
+		every time.Duration
+	}{
+		{model.ModePush, &model.Run{Trigger: "schedule"}, "", 0},
+		{model.ModePull, nil, "at boot", 0},
+		{model.ModePull, &model.Run{Interval: time.Minute}, "at boot", 0},
+		{model.ModePull, &model.Run{Trigger: "schedule"}, "at boot, and every 1h", time.Hour},
+		{model.ModePull, &model.Run{Trigger: "git", Interval: 90 * time.Minute}, "at boot, and every 1h30m", 90 * time.Minute},
+		{model.ModePull, &model.Run{Trigger: "webhook", Interval: 150 * time.Second}, "at boot, and every 2m30s", 150 * time.Second},
+	} {
+		n := node()
+		n.Mode = c.mode
+		s, found := spec.Resolve(site(&model.Spec{Run: c.run}), n)
+		require.Empty(t, found)
+		if c.timer == "" {
+			require.Nil(t, s.Run)
+			continue
+		}
+		require.Equal(t, c.timer, s.Run.Timer)
+		require.Equal(t, c.every, s.Run.Every())
+		document, err := json.Marshal(s)
+		require.NoError(t, err)
+		served, err := spec.Read(document)
+		require.NoError(t, err)
+		require.Equal(t, s, served)
 	}
 }

@@ -1,0 +1,129 @@
+package aspect
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// The units by which a node applies its own spec.
+const (
+	pullService = "/etc/systemd/system/homestak-gitops-pull.service"
+	pullTimer   = "/etc/systemd/system/homestak-gitops-pull.timer"
+	pullUnit    = "homestak-gitops-pull.timer"
+)
+
+// pull is when a node fetches its spec and applies it by itself: a service and its timer. It may be
+// that very service that runs the steps, so none of them stops it.
+var pull = Of[pullFound]{
+	Name: "pull", Doc: "Units that fetch the spec and apply it.",
+	Paths: []string{"run"},
+	Probe: func(q *Query) string {
+		if q.Want.Run == nil && len(q.Record.Items("pull")) == 0 {
+			return ":"
+		}
+		return script(
+			"for _f in "+pullService+" "+pullTimer+"; do if [ -f \"$_f\" ]; then row file \"$_f\" <\"$_f\"; fi; done",
+			"if [ -d /run/systemd/system ]; then systemctl show -p UnitFileState,ActiveState,NeedDaemonReload -- "+pullUnit+" | row unit; fi")
+	},
+	Parse: func(_ *Query, rows [][]string) (pullFound, error) {
+		f := pullFound{files: map[string]string{}}
+		for _, r := range rows {
+			switch {
+			case r[0] == "file" && len(r) == 3:
+				f.files[r[1]] = r[2]
+			case r[0] == "unit":
+				f.runs = strings.Contains(r[1], "UnitFileState=enabled\n") && strings.Contains(r[1], "ActiveState=active\n") && strings.Contains(r[1], "NeedDaemonReload=no")
+			}
+		}
+		return f, nil
+	},
+	Fill: func(q *Query, f pullFound, have *spec.Spec) {
+		want := q.Want.Run
+		switch {
+		case want == nil && len(q.Record.Items("pull")) > 0:
+			have.Run = &spec.Run{Timer: "units of an earlier spec"}
+		case want == nil, len(f.files) == 0:
+		case f.files[pullService] != pullServiceText, f.files[pullTimer] != pullTimerText(want.Every()):
+			have.Run = &spec.Run{Timer: "otherwise"}
+		case !f.runs:
+			have.Run = &spec.Run{Timer: "never: the timer is stopped"}
+		default:
+			have.Run = &spec.Run{Timer: want.Timer}
+		}
+	},
+	Steps: func(q *Query, _ pullFound) []Step {
+		e := record.Entry{Aspect: "pull", Item: pullUnit, Identity: "name"}
+		if q.Want.Run == nil {
+			return []Step{{
+				Stage: StageWithdrawFiles, Text: "remove the units that fetch the spec", Drop: []record.Key{e.Key()},
+				Script: script(
+					"if [ -d /run/systemd/system ]; then systemctl disable --now -- "+pullUnit+" >/dev/null 2>&1 || :; fi",
+					"drop "+pullTimer+" "+pullService,
+					"if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi"),
+			}}
+		}
+		return []Step{{
+			// Early, so that a machine on which another step fails comes back by itself.
+			Stage: StageIdentity, Text: "fetch and apply the spec " + q.Want.Run.Timer, Keep: []record.Entry{e},
+			Script: failedUnit + script(
+				"[ -d /run/systemd/system ] || die 'systemd does not run here, and a node in mode pull needs its timers'",
+				"systemctl unmask -- "+pullUnit+" homestak-gitops-pull.service >/dev/null 2>&1 || :",
+				shell.Put(pullService, pullServiceText, "0644", "root", "root"),
+				shell.Put(pullTimer, pullTimerText(q.Want.Run.Every()), "0644", "root", "root"),
+				"systemctl daemon-reload",
+				"systemctl enable -- "+pullUnit+" >/dev/null 2>&1 || die '"+pullUnit+" cannot be enabled'",
+				"systemctl restart -- "+pullUnit+" || unit_failed "+pullUnit),
+		}}
+	},
+}
+
+type pullFound struct {
+	files map[string]string
+	runs  bool // the timer is enabled and active, as its file says
+}
+
+// pullServiceText is the service. It has no sandbox: it makes the whole machine what the spec says.
+const pullServiceText = heading + `[Unit]
+Description=homestak-gitops: fetch the spec of this node, and apply it
+Documentation=https://github.com/homestak/homestak-gitops/blob/main/docs/inside.md
+Wants=network-online.target
+After=network-online.target nss-lookup.target time-sync.target
+
+[Service]
+Type=oneshot
+ExecStart=homestak-gitops config apply --fetch
+# A stop finishes the step that runs, and gives 130.
+SuccessExitStatus=130
+TimeoutStartSec=1h
+TimeoutStopSec=15min
+KillMode=mixed
+# Memory holds secrets, so no core dump is written to disk.
+LimitCORE=0
+`
+
+// pullTimerText is the timer. Nodes of one parent do not all come at the same second: the delay is a
+// tenth of the interval, and a minute at most.
+func pullTimerText(every time.Duration) string {
+	delay := 10 * time.Second
+	repeat := ""
+	if every > 0 {
+		delay = min(every/10, time.Minute)
+		repeat = fmt.Sprintf("OnUnitInactiveSec=%ds\n", int(every.Seconds()))
+	}
+	return heading + `[Unit]
+Description=homestak-gitops: apply the spec of this node at boot, and now and then
+Documentation=https://github.com/homestak/homestak-gitops/blob/main/docs/inside.md
+
+[Timer]
+Unit=homestak-gitops-pull.service
+OnBootSec=10s
+` + repeat + fmt.Sprintf("RandomizedDelaySec=%ds\n", int(delay.Seconds())) + `
+[Install]
+WantedBy=timers.target
+`
+}
