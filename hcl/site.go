@@ -42,8 +42,9 @@ func (l *load) decodeSite() {
 	for _, b := range l.Blocks["spec"] {
 		v := &model.Spec{At: parse.DiagRange(b.At)}
 		d := l.decodeBlock(b, v, true)
-		v.Sensitive, v.Missing = d.Sensitive, d.Missing
+		v.Ranges, v.Sensitive, v.Missing = d.Ranges, d.Sensitive, d.Missing
 		flagSecretChecks(v)
+		l.readFiles(b, v)
 		site.Specs[b.Name] = v
 	}
 	for _, b := range l.Blocks["host"] {
@@ -165,6 +166,39 @@ func (l *load) readCA(b *parse.Block, h *model.Host) {
 	}
 	if h.CAPEM == nil {
 		l.Errorf(at, "no certificate in "+parse.Quote(h.CA), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
+	}
+}
+
+// readFiles reads the files of the site whose content a spec puts on machines.
+func (l *load) readFiles(b *parse.Block, spec *model.Spec) {
+	if spec.Config == nil {
+		return
+	}
+	for i := range spec.Config.Files {
+		f := &spec.Config.Files[i]
+		path := "config.file." + f.Path
+		has := func(name, value string) bool { // the value of a secret may not be known here
+			return value != "" || slices.Contains(spec.Sensitive, path+"."+name)
+		}
+		declared := slices.ContainsFunc(spec.Ranges, func(r model.AttrRange) bool { return r.Path == path+".content" })
+		refuse := func(name, summary, detail string, args ...any) {
+			b.Invalid = true
+			l.ErrorAt(spec.RangeOf(path+name), summary, detail, args...)
+		}
+		switch {
+		case slices.Contains(spec.Sensitive, path+".source"):
+			refuse(".source", "source must not be made from a secret", "It names a file of the site, and is shown in plans.")
+		case has("content", f.Content) && f.Source != "":
+			refuse(".source", "file "+parse.Quote(f.Path)+" has both content and source", "The content can come from one of them: remove the other.")
+		case f.Source != "":
+			data, err := l.ReadContent(f.Source)
+			if err != nil {
+				refuse(".source", "unreadable file "+parse.Quote(f.Source), "%s.", parse.UpperFirst(err.Error()))
+			}
+			f.Data = data
+		case !declared:
+			refuse("", "file "+parse.Quote(f.Path)+" has no content", `Write content = "…" for a text, content = "" for an empty file, or source = "PATH" for a file of the site.`)
+		}
 	}
 }
 

@@ -153,8 +153,15 @@ type Spec struct {
 	Checks   []Check    `hcl:"check,block" doc:"How the node proves that it is well."`
 	At       diag.Range // where declared
 
-	Sensitive []string // paths of attributes made from secrets, sorted
-	Missing   []string // secrets it needs whose value is not known here
+	Ranges    []AttrRange // of its attributes and blocks
+	Sensitive []string    // paths of attributes made from secrets, sorted
+	Missing   []string    // secrets it needs whose value is not known here
+}
+
+// RangeOf finds where an attribute was declared: the attribute itself, else the block
+// around it, else the spec.
+func (s *Spec) RangeOf(path string) diag.Range {
+	return (&Resource{At: s.At, Ranges: s.Ranges}).RangeOf(path)
 }
 
 // Identity is who a node is.
@@ -227,11 +234,14 @@ type PVEConfig struct {
 // File is a file to write.
 type File struct {
 	Path    string   `hcl:"path,label"`
-	Content string   `hcl:"content" doc:"The whole content."`
+	Content string   `hcl:"content,optional" doc:"The whole content; this or source is required."`
+	Source  string   `hcl:"source,optional" doc:"File of the site that has the content, by its path from the top folder; it may be binary, of up to 1 MiB."`
 	Mode    string   `hcl:"mode,optional" doc:"Permissions in octal; 0644 unless set."`
 	Owner   string   `hcl:"owner,optional" doc:"user or user:group; root:root unless set."`
 	Group   string   `hcl:"group,optional" doc:"Group that owns it; that of owner unless set."`
 	Restart []string `hcl:"restart,optional" doc:"Services to restart when it changes."`
+
+	Data []byte // content of Source, once the site is loaded
 }
 
 // Repository is a repository that apt installs from.

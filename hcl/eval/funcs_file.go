@@ -50,21 +50,28 @@ func (ev *Evaluator) fileFunctions() map[string]function.Function {
 }
 
 func (ev *Evaluator) readText(name string) (string, error) {
+	data, err := ev.ReadContent(name)
+	if err == nil && parse.Unreadable(data) >= 0 {
+		err = fmt.Errorf("%s is not UTF-8 text", parse.Quote(name))
+	}
+	return string(data), err
+}
+
+// ReadContent reads a file of the site, text or not, whose content becomes part of the
+// site: it may hold no secret.
+func (ev *Evaluator) ReadContent(name string) ([]byte, error) {
 	data, problem := ev.Read(name)
-	switch {
-	case problem != "":
+	if problem != "" {
 		if !strings.Contains(problem, name) { // else it says already which file
 			problem = fmt.Sprintf("%s, seen from the top folder of the site: %s", parse.Quote(name), problem)
 		}
-		return "", errors.New(problem)
-	case parse.Unreadable(data) >= 0:
-		return "", fmt.Errorf("%s is not UTF-8 text", parse.Quote(name))
+		return nil, errors.New(problem)
 	}
 	secret := new(parse.Findings)
 	if secret.FindSecrets(name, data); len(secret.List) > 0 {
-		return "", fmt.Errorf("plaintext secret: %s holds one, at line %d; put it into the secrets file", parse.Quote(name), secret.List[0].At.Start.Line)
+		return nil, fmt.Errorf("plaintext secret: %s holds one, at line %d; put it into the secrets file", parse.Quote(name), secret.List[0].At.Start.Line)
 	}
-	return string(data), nil
+	return data, nil
 }
 
 // renderFile renders a template with the given values and nothing else. A template

@@ -29,7 +29,7 @@ var files = Of[map[string]file]{
 		for _, name := range items(q, "files", filePaths(q.Want)) {
 			sum := ""
 			if f := q.Want.File(name); f != nil && !secretFile(q, name) {
-				sum = fileSum(f.Content)
+				sum = fileSum(f.Bytes())
 			}
 			lines = append(lines, "_file "+shell.Words([]string{name, sum}))
 		}
@@ -67,7 +67,7 @@ var files = Of[map[string]file]{
 			}
 			got := spec.File{Path: name, Mode: f.mode, Owner: f.owner, Group: f.group, Content: f.shown()}
 			if want != nil {
-				if f.sum == fileSum(want.Content) {
+				if f.sum == fileSum(want.Bytes()) {
 					got.Content = want.Content
 				}
 				got.Restart = slices.Clone(want.Restart)
@@ -110,7 +110,9 @@ func (f file) shown() string {
 	case f.odd != "":
 		return "(" + f.odd + ")"
 	case f.read:
-		return f.content
+		var shown spec.File
+		shown.SetContent([]byte(f.content))
+		return shown.Content
 	default:
 		return "sha256:" + f.sum
 	}
@@ -123,7 +125,7 @@ func secretFile(q *Query, name string) bool {
 }
 
 func (f file) differs(want *spec.File) bool {
-	return f.sum != fileSum(want.Content) || f.mode != want.Mode || f.owner != want.Owner || f.group != want.Group
+	return f.sum != fileSum(want.Bytes()) || f.mode != want.Mode || f.owner != want.Owner || f.group != want.Group
 }
 
 func filePaths(s *spec.Spec) []string {
@@ -176,7 +178,7 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 	lines = append(lines,
 		"id -u -- "+shell.Quote(want.Owner)+" >/dev/null 2>&1 || die "+shell.Quote(want.Path+": this machine has no user "+want.Owner),
 		"getent group "+shell.Quote(want.Group)+" >/dev/null || die "+shell.Quote(want.Path+": this machine has no group "+want.Group),
-		"mkdir -p -- "+shell.Quote(folder(want.Path)), shell.Put(want.Path, want.Content, want.Mode, want.Owner, want.Group))
+		"mkdir -p -- "+shell.Quote(folder(want.Path)), shell.Put(want.Path, want.Bytes(), want.Mode, want.Owner, want.Group))
 	for _, u := range want.Restart {
 		s.Text += ", restart " + u
 		lines = append(lines, restartUnit(u))

@@ -57,6 +57,11 @@ func (r *resolver) errorf(summary, detail string, what any, args ...any) {
 	r.found = append(r.found, diag.Errorf(r.declared.At, fmt.Sprintf(summary, what), detail, args...))
 }
 
+// errorAt adds a finding where an attribute or block of the spec is declared.
+func (r *resolver) errorAt(path, summary, detail string, args ...any) {
+	r.found = append(r.found, diag.Errorf(r.declared.RangeOf(path), summary, detail, args...))
+}
+
 func (r *resolver) identity(node *model.Node) {
 	r.out.Identity = &Identity{Hostname: node.Name, Domain: r.site.Domain}
 	if i := r.declared.Identity; i != nil {
@@ -220,8 +225,12 @@ func (r *resolver) config() {
 	for _, f := range c.Files {
 		owner, group, _ := strings.Cut(cmp.Or(f.Owner, "root"), ":")
 		file := File{
-			Path: f.Path, Content: f.Content, Mode: cmp.Or(f.Mode, "0644"), Owner: owner,
+			Path: f.Path, Mode: cmp.Or(f.Mode, "0644"), Owner: owner,
 			Group: cmp.Or(f.Group, group, owner), Restart: slices.Clone(f.Restart),
+		}
+		file.SetContent([]byte(f.Content))
+		if f.Source != "" {
+			file.SetContent(f.Data)
 		}
 		r.out.Config.Files = append(r.out.Config.Files, file)
 	}

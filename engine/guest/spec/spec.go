@@ -4,6 +4,7 @@
 package spec
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Version is that of the document.
@@ -130,7 +132,8 @@ type Command struct {
 // File is a file to write.
 type File struct {
 	Path    string   `json:"path" hcl:"path,label"`
-	Content string   `json:"content" hcl:"content" doc:"The whole content."`
+	Content string   `json:"content,omitempty" hcl:"content" doc:"The whole content; the checksum of one that is long, or is not text."`
+	Base64  string   `json:"content_base64,omitempty"` // the content, where Content is its checksum
 	Mode    string   `json:"mode" hcl:"mode" doc:"Permissions in octal, four digits."`
 	Owner   string   `json:"owner" hcl:"owner" doc:"User that owns it."`
 	Group   string   `json:"group" hcl:"group" doc:"Group that owns it."`
@@ -156,6 +159,30 @@ func (r *Run) Every() time.Duration {
 	return time.Duration(r.Interval) * time.Second
 }
 
+// mostText is how long a content may be to be compared and shown as text.
+const mostText = 16 << 10
+
+// SetContent sets the content to any bytes. JSON has no others than those of UTF-8 text.
+func (f *File) SetContent(content []byte) {
+	if len(content) <= mostText && utf8.Valid(content) && !bytes.ContainsRune(content, 0) {
+		f.Content, f.Base64 = string(content), ""
+		return
+	}
+	f.Content, f.Base64 = fmt.Sprintf("sha256:%x", sha256.Sum256(content)), base64.StdEncoding.EncodeToString(content)
+}
+
+// Bytes is the content.
+func (f *File) Bytes() string {
+	if f.Base64 == "" {
+		return f.Content
+	}
+	content, err := base64.StdEncoding.DecodeString(f.Base64)
+	if err != nil {
+		return f.Content // Read has refused it
+	}
+	return string(content)
+}
+
 // Read takes a document, and completes what does not stand in it.
 func Read(document []byte) (*Spec, error) {
 	var s Spec
@@ -165,8 +192,20 @@ func Read(document []byte) (*Spec, error) {
 	if s.Version != Version {
 		return nil, fmt.Errorf("the spec has version %d, this program reads %d", s.Version, Version)
 	}
+	for _, f := range s.Config.files() {
+		if _, err := base64.StdEncoding.DecodeString(f.Base64); err != nil {
+			return nil, fmt.Errorf("reading the spec: content_base64 of file %s: %w", f.Path, err)
+		}
+	}
 	s.complete()
 	return &s, nil
+}
+
+func (c *Config) files() []File {
+	if c == nil {
+		return nil
+	}
+	return c.Files
 }
 
 // complete makes every block be there, in a form that can be compared.

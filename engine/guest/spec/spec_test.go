@@ -1,7 +1,10 @@
 package spec_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -171,4 +174,33 @@ func TestResolveRun(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, s, served)
 	}
+}
+
+// What is no text, or long, travels as base64, and is compared by its checksum.
+func TestAnyContentSurvivesTheDocument(t *testing.T) {
+	var all []byte
+	for b := range 256 {
+		all = append(all, byte(b))
+	}
+	long := bytes.Repeat([]byte("line\n"), 10_000)
+	s, found := spec.Resolve(site(&model.Spec{Config: &model.Config{Files: []model.File{
+		{Path: "/binary", Source: "logo.png", Data: all}, {Path: "/long", Content: string(long)},
+		{Path: "/text", Source: "a.conf", Data: []byte("a = ä\n")}, {Path: "/empty", Source: "empty"},
+	}}}), node())
+	require.Empty(t, found)
+	document, err := json.Marshal(s)
+	require.NoError(t, err)
+	served, err := spec.Read(document)
+	require.NoError(t, err)
+	require.Equal(t, s.Config.Files, served.Config.Files)
+	require.Equal(t, string(all), served.File("/binary").Bytes())
+	require.Equal(t, fmt.Sprintf("sha256:%x", sha256.Sum256(all)), served.File("/binary").Content)
+	require.Equal(t, string(long), served.File("/long").Bytes())
+	require.Contains(t, served.File("/long").Content, "sha256:")
+	require.Equal(t, "a = ä\n", served.File("/text").Content)
+	require.Equal(t, "a = ä\n", served.File("/text").Bytes())
+	require.Empty(t, served.File("/empty").Bytes())
+
+	_, err = spec.Read([]byte(`{"version": 1, "config": {"files": [{"path": "/x", "content_base64": "%"}]}}`))
+	require.ErrorContains(t, err, "content_base64 of file /x")
 }
