@@ -223,12 +223,22 @@ type Config struct {
 	Files              []File            `hcl:"file,block" doc:"Files to write."`
 	Repositories       []Repository      `hcl:"repository,block" doc:"Repositories that apt installs from, beside those of the image."`
 	Commands           []Command         `hcl:"command,block" doc:"Commands to run, for what nothing else here can say."`
+	Mounts             []Mount           `hcl:"mount,block" doc:"Where disks of the node are mounted."`
+	Swap               int               `hcl:"swap,optional" doc:"Size of the swap file /swapfile in MiB; without it swap is left as it is. Of a container the node itself sets it."`
 	UnattendedUpgrades *bool             `hcl:"unattended_upgrades,optional" doc:"Install security updates every day; as the image has it unless set."`
 }
 
 // PVEConfig is settings of a PVE node.
 type PVEConfig struct {
 	RemoveSubscriptionNag bool `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
+}
+
+// Mount is where a disk of the node is mounted.
+type Mount struct {
+	Path    string   `hcl:"path,label"`
+	Disk    string   `hcl:"disk" doc:"Name of a disk block of the node; it becomes the label of the file system."`
+	FSType  string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 or xfs; ext4 unless set."`
+	Options []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always among them, so that the machine also starts without the disk."`
 }
 
 // File is a file to write.

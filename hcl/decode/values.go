@@ -112,6 +112,10 @@ var valueRules = map[string]valueRule{
 	"spec.config.command.creates":       {check: filePath},
 	"spec.config.file.group":            {check: userName},
 	"spec.config.file.restart":          {check: word},
+	"spec.config.mount.disk":            {check: name},
+	"spec.config.mount.fstype":          {oneOf: []string{"ext4", "xfs"}, def: "ext4"},
+	"spec.config.mount.options":         {check: mountOption},
+	"spec.config.swap":                  {min: 16, max: 1 << 20},
 	"spec.access.via":                   {oneOf: []string{model.ViaSSH, model.ViaAgent, model.ViaExec}},
 	"spec.access.former_users":          {oneOf: []string{"lock", "remove"}},
 	"spec.run.trigger":                  {oneOf: []string{"manual", "schedule", "webhook", "git"}, def: "manual"},
@@ -206,7 +210,7 @@ func (d *Decoder) checkText(r valueRule, s, name string, at hclv2.Range) {
 
 // checkLabel holds the name of an inner block against what it names.
 func (d *Decoder) checkLabel(at hclv2.Range, rule, what, label string) bool {
-	check := map[string]func(string) string{"spec.access.user": userName, "spec.config.file": filePath}[rule]
+	check := map[string]func(string) string{"spec.access.user": userName, "spec.config.file": filePath, "spec.config.mount": mountPath}[rule]
 	if check == nil {
 		return d.CheckName(at, what, label)
 	}

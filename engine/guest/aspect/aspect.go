@@ -33,7 +33,8 @@ type OS struct {
 
 // Stage orders the steps of all aspects. What others need comes first; what is withdrawn
 // goes last, so that nobody is without access in between, except services: two of them
-// may want the same port.
+// may want the same port. Steps of one stage are in the order of All: disks are mounted
+// behind the packages with their programs, and unmounted when what used them is removed.
 type Stage int
 
 // The stages, in their order.
@@ -156,7 +157,7 @@ func (a Of[F]) Aspect() Aspect {
 // All is the table of contents, in the order of the probe.
 func All() []Aspect {
 	return []Aspect{
-		hostname.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
+		hostname.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), mounts.Aspect(), swap.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
 		files.Aspect(), sysctl.Aspect(), services.Aspect(), sshd.Aspect(), fail2ban.Aspect(), commands.Aspect(),
 	}
 }

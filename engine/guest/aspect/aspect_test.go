@@ -156,6 +156,7 @@ func TestEveryAttributeHasAnAspect(t *testing.T) {
 	full.Config.Files = []spec.File{{Path: "/etc/motd"}}
 	full.Run = &spec.Run{Trigger: "manual"}
 	full.Config.Repositories, full.Config.Commands = []spec.Repository{{Name: "r"}}, []spec.Command{{Name: "c"}}
+	full.Config.Mounts, full.Config.SwapFile = []spec.Mount{{Path: "/srv"}}, "64"
 	used := map[string]bool{}
 	for _, attr := range model.Attrs(full) {
 		var owners []string
@@ -179,7 +180,7 @@ func FuzzRead(f *testing.F) {
 	f.Add("passwd\t=cm9vdDowOjA6L3Jvb3Q6L2Jpbi9zaA==\n")
 	f.Add("row\nvalue\ta\nstat\t\t=\n")
 	want, err := spec.Read([]byte(`{"version": 1, "node": "edge", "identity": {"hostname": "edge"}, "access": {"users": [{"name": "ann", "sudo": "none", "ssh_keys": []}]},
-		"posture": {"ssh": {"port": "22"}, "fail2ban": {}}, "platform": {"packages": ["htop"], "services": {"x": "enabled"}}, "config": {"timezone": "UTC", "sysctl": {"a.b": "1"}, "files": [{"path": "/f"}]}}`))
+		"posture": {"ssh": {"port": "22"}, "fail2ban": {}}, "platform": {"packages": ["htop"], "services": {"x": "enabled"}}, "config": {"timezone": "UTC", "sysctl": {"a.b": "1"}, "files": [{"path": "/f"}], "swap": 64, "mounts": [{"path": "/srv", "disk": "data", "fstype": "xfs"}]}}`))
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, answer string) {
 		q := &aspect.Query{Want: want, Record: &record.Record{}}

@@ -32,6 +32,7 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	r.posture()
 	r.access()
 	r.config()
+	r.disks(node)
 	r.platform()
 	if node.Mode == model.ModePull {
 		r.out.Run = &Run{Trigger: "manual"}

@@ -110,6 +110,9 @@ type Config struct {
 
 	Repositories []Repository `json:"repositories,omitempty" hcl:"repository,block"`
 	Commands     []Command    `json:"commands,omitempty" hcl:"command,block"`
+	Mounts       []Mount      `json:"mounts,omitempty" hcl:"mount,block"` // by path
+	Swap         int          `json:"swap,omitempty"`                     // MiB; 0 leaves it as it is
+	SwapFile     string       `json:"-" plan:"swap" doc:"Size of the swap file in MiB, and its state."`
 }
 
 // Repository is a repository that apt installs from.
@@ -229,6 +232,15 @@ func (s *Spec) complete() {
 	if s.Config == nil {
 		s.Config = &Config{}
 	}
+	if s.Config.Swap > 0 {
+		s.Config.SwapFile = strconv.Itoa(s.Config.Swap)
+	}
+	for i := range s.Config.Mounts {
+		m := &s.Config.Mounts[i]
+		m.Size, m.Options = WholeDisk, distinct(m.Options)
+		slices.Sort(m.Options)
+	}
+	slices.SortFunc(s.Config.Mounts, func(a, b Mount) int { return strings.Compare(a.Path, b.Path) })
 	if s.Posture.Fail2ban != nil {
 		s.Posture.Fail2ban.Jail = "on"
 	}
@@ -281,6 +293,16 @@ func (s *Spec) File(path string) *File {
 	for i := range s.Config.Files {
 		if s.Config.Files[i].Path == path {
 			return &s.Config.Files[i]
+		}
+	}
+	return nil
+}
+
+// Mount finds a mount; nil if the spec has none at that path.
+func (s *Spec) Mount(path string) *Mount {
+	for i := range s.Config.Mounts {
+		if s.Config.Mounts[i].Path == path {
+			return &s.Config.Mounts[i]
 		}
 	}
 	return nil

@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -203,4 +205,70 @@ func TestAnyContentSurvivesTheDocument(t *testing.T) {
 
 	_, err = spec.Read([]byte(`{"version": 1, "config": {"files": [{"path": "/x", "content_base64": "%"}]}}`))
 	require.ErrorContains(t, err, "content_base64 of file /x")
+}
+
+// disked is the part of a kind that the resolver reads.
+type disked struct {
+	Disks []disk `hcl:"disk,block"`
+}
+
+type disk struct {
+	Name string `hcl:"name,label"`
+	Size int    `hcl:"size"`
+}
+
+func TestDisks(t *testing.T) {
+	config := func() *model.Spec {
+		return &model.Spec{
+			Config: &model.Config{Swap: 512, Mounts: []model.Mount{
+				{Path: "/srv/b", Disk: "data", FSType: "xfs", Options: []string{"noatime", "nofail", "noatime"}}, {Path: "/srv/a", Disk: "log", FSType: "ext4"},
+			}},
+			Ranges: []model.AttrRange{{Path: "config.mount./srv/a.disk", At: at(7)}, {Path: "config.mount./srv/b", At: at(3)}, {Path: "config.swap", At: at(2)}},
+		}
+	}
+	vm := &model.Node{Name: "edge", Spec: "base", Type: "vm", Resource: &model.Resource{Spec: &disked{[]disk{{"root", 10}, {"data", 1}, {"log", 1}}}}}
+	s, found := spec.Resolve(site(config()), vm)
+	require.Empty(t, found)
+	require.Equal(t, []spec.Mount{
+		{Path: "/srv/a", Disk: "log", FSType: "ext4", Size: spec.WholeDisk},
+		{Path: "/srv/b", Disk: "data", FSType: "xfs", Options: []string{"noatime"}, Size: spec.WholeDisk},
+	}, s.Config.Mounts)
+	require.Equal(t, "512", s.Config.SwapFile)
+	require.Contains(t, s.Platform.Packages, "xfsprogs")
+	require.Equal(t, []string{"LABEL=data", "/srv/b", "xfs", "nofail,noatime", "0", "0"}, s.Mount("/srv/b").Line())
+
+	none := &model.Node{Name: "edge", Spec: "base", Type: "vm", Resource: &model.Resource{Spec: &disked{}}}
+	container := &model.Node{Name: "box", Spec: "base", Type: "ct", Resource: vm.Resource}
+	twice := config()
+	twice.Config.Mounts = append(twice.Config.Mounts, model.Mount{Path: "/srv/c", Disk: "data", FSType: "ext4"}, model.Mount{Path: "/srv/d", Disk: "root"}, model.Mount{Path: "/srv/e", Disk: "a-disk-too-long", FSType: "xfs"})
+	for _, c := range []struct {
+		spec *model.Spec
+		node *model.Node
+		want string
+	}{
+		{config(), none, `site.hcl:3: error: node edge has no disk "data"
+site.hcl:7: error: node edge has no disk "log"
+`},
+		{config(), container, `site.hcl:2: error: node box is a container, and has no swap of its own
+site.hcl:3: error: node box is a container, and mounts no disks
+site.hcl:1: error: node box is a container, and mounts no disks
+`},
+		{twice, vm, `site.hcl:1: error: disk "data" is mounted twice
+site.hcl:1: error: the root disk is mounted already
+site.hcl:1: error: the name of disk "a-disk-too-long" is too long for a label
+`},
+	} {
+		c.spec.At = at(1)
+		_, found := spec.Resolve(site(c.spec), c.node)
+		var got strings.Builder
+		for _, f := range found {
+			fmt.Fprintf(&got, "%s:%d: %s: %s\n", f.At.File, f.At.Start.Line, f.Severity, f.Summary)
+			require.NotEmpty(t, f.Detail)
+		}
+		require.Equal(t, c.want, got.String())
+	}
+}
+
+func at(line int) diag.Range {
+	return diag.Range{File: "site.hcl", Start: diag.Pos{Line: line, Column: 1}, End: diag.Pos{Line: line, Column: 9}}
 }

@@ -1,0 +1,28 @@
+package decode
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var optionText = regexp.MustCompile(`^[A-Za-z0-9._=:/+-]+$`)
+
+// systemFolders hide the system itself when something is mounted there.
+var systemFolders = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var", "/var/lib"}
+
+func mountPath(s string) string {
+	switch {
+	case filePath(s) != "":
+		return "must be an absolute path such as /srv/data, without .. in it"
+	case strings.ContainsAny(s, " \t\\#,'\""):
+		return "must have no spaces, commas, quotes, # and \\ in it, since /etc/fstab and systemd read it"
+	case slices.Contains(systemFolders, s) || strings.HasPrefix(s, "/proc/") || strings.HasPrefix(s, "/sys/") || strings.HasPrefix(s, "/dev/") || strings.HasPrefix(s, "/run/"):
+		return "must not be a folder of the system itself"
+	}
+	return ""
+}
+
+func mountOption(s string) string {
+	return matches(optionText, "must be one option as mount takes it, such as noatime")(s)
+}
