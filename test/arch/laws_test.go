@@ -43,8 +43,13 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/spec", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/guest/record"},
 	{pkg: "engine/guest/shell", may: []string{"engine/guest"}},
-	{pkg: "engine/guest/aspect", may: []string{"engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model"}, tests: []string{"engine/plan"}},
-	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
+	{pkg: "engine/guest/aspect", may: []string{"engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/aspect/aspecttest", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/plan"}}, // cases of aspects, for tests
+	{
+		pkg: "engine/guest/aspect/disks", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
+		tests: []string{"engine/guest/aspect/aspecttest"},
+	},
+	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/parent", "specserve/problem"}, tests: []string{"engine/guest", "specserve/pin"}},
 	{pkg: "specserve/problem"}, // between parent and child: what server and client share
 	{pkg: "specserve/token", may: []string{"specserve/problem"}},
@@ -164,9 +169,9 @@ var libraries = []library{
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "github.com/gorilla/websocket", owners: []string{"drivers/proxmox/pvesim/consoles"}, tests: true, why: "the simulated host has consoles"},
 	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/view", "hcl/parse"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
-	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/drivertest", "drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
+	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/drivertest", "engine/guest/aspect/aspecttest", "drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
-	{path: "github.com/rogpeppe/go-internal", tests: true, why: "for tests"},
+	{path: "github.com/rogpeppe/go-internal", owners: []string{"engine/guest/aspect/aspecttest"}, tests: true, why: "for tests"},
 }
 
 // law is a rule that the tree keeps: it lists what breaks it, as "file: what".

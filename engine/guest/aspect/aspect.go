@@ -3,7 +3,8 @@
 // they are read from a machine, and by which steps the machine gets them.
 //
 // Read in this order: Of (what an aspect is made of), All (the table of contents), then
-// sysctl.go, the shortest one. Package converge runs them.
+// sysctl.go, the shortest one. The packages below have those of disks and of Proxmox VE.
+// Package converge runs them all.
 package aspect
 
 import (
@@ -33,8 +34,9 @@ type OS struct {
 
 // Stage orders the steps of all aspects. What others need comes first; what is withdrawn
 // goes last, so that nobody is without access in between, except services: two of them
-// may want the same port. Steps of one stage are in the order of All: disks are mounted
+// may want the same port. Steps of one stage are in the order of the aspects: disks are mounted
 // behind the packages with their programs, and unmounted when what used them is removed.
+// The aspects of the packages below come behind those of this one.
 type Stage int
 
 // The stages, in their order.
@@ -154,10 +156,10 @@ func (a Of[F]) Aspect() Aspect {
 	}}
 }
 
-// All is the table of contents, in the order of the probe.
+// All is the table of contents of this package, in the order of the probe.
 func All() []Aspect {
 	return []Aspect{
-		hostname.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), mounts.Aspect(), swap.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
+		hostname.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
 		files.Aspect(), sysctl.Aspect(), services.Aspect(), sshd.Aspect(), fail2ban.Aspect(), commands.Aspect(),
 	}
 }
@@ -184,8 +186,11 @@ func items(q *Query, aspect string, wanted []string) []string {
 	return slices.Compact(all)
 }
 
+// Items lists what of an aspect is wanted and what is recorded, each once, sorted.
+func (q *Query) Items(aspect string, wanted []string) []string { return items(q, aspect, wanted) }
+
 // script joins commands, one a line.
-func script(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
+func script(lines ...string) string { return shell.Lines(lines...) }
 
 // list writes names for a sentence, and not too many of them.
 func list(names []string) string {

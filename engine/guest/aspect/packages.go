@@ -106,10 +106,10 @@ func asked(q *Query, name string) bool {
 	return e != nil && e.Identity != byDependency
 }
 
-// aptGet is apt as every script runs it: it asks nothing, keeps configuration files that
+// AptGet is the function apt_get, apt as every script runs it: it asks nothing, keeps configuration files that
 // somebody changed, waits for another apt, and tries a mirror again. apt itself waits for
 // the lock of dpkg only (apt.conf(5), DPkg::Lock::Timeout), so the other two are waited for here.
-const aptGet = `apt_get() {
+const AptGet = `apt_get() {
   _try=0 _began=$(date +%s)
   while :; do
     _said=$(apt-get -q -y -o DPkg::Lock::Timeout="${APT_WAIT:-120}" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 -o APT::Color=0 -o Dpkg::Use-Pty=0 "$@" 2>&1) && return 0
@@ -130,6 +130,8 @@ const aptGet = `apt_get() {
   return 1
 }
 `
+
+const aptGet = AptGet
 
 // install makes the step that installs packages. Which dependencies come with them is
 // known by simulating it, so that all are recorded before one of them is unpacked.

@@ -129,5 +129,7 @@ func sysctlText(values map[string]string) string {
 	return b.String()
 }
 
-// heading is the first line of files that are ours alone.
-const heading = "# Written by homestak-gitops. Edit the site instead: changes here are reverted.\n"
+// Heading is the first line of files that are ours alone.
+const Heading = "# Written by homestak-gitops. Edit the site instead: changes here are reverted.\n"
+
+const heading = Heading

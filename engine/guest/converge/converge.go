@@ -89,7 +89,7 @@ func (s *State) covered(known *record.Record) bool {
 	if len(s.Record.Entries) == 0 {
 		return true
 	}
-	for _, a := range aspect.All() {
+	for _, a := range aspects() {
 		asked := a.Probe(&aspect.Query{Want: s.Want, Record: known, OS: s.OS})
 		if asked != a.Probe(&aspect.Query{Want: s.Want, Record: s.Record, OS: s.OS}) {
 			return false
@@ -103,7 +103,7 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *record.Reco
 	if err != nil {
 		return nil, err
 	}
-	all := aspect.All()
+	all := aspects()
 	q := &aspect.Query{Want: want, Record: known}
 	fragments := []shell.Fragment{
 		{Name: "record", Body: "if [ -f " + record.File + " ]; then row record <" + record.File + "; fi"},

@@ -28,6 +28,9 @@ func Words(list []string) string {
 	return strings.Join(quoted, " ")
 }
 
+// Lines joins commands, one a line.
+func Lines(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
+
 // Data writes a command that prints bytes, whatever they are. printf is built into the
 // shell, so the bytes are in no argument of a process.
 func Data(b string) string {

@@ -1,12 +1,12 @@
-package aspect
+package disks
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -15,15 +15,15 @@ import (
 // mounts is disks of the node with a file system and a line in /etc/fstab. A disk is found by
 // the label of its file system; one without any by its serial number, which the host gives to
 // the disks that it makes. See docs/decisions/0028-disks-inside-a-machine.md.
-var mounts = Of[mountsFound]{
+var mounts = aspect.Of[mountsFound]{
 	Name: "mounts", Doc: "Disks that are formatted and mounted.",
 	Paths: []string{"config.mount"},
-	Probe: func(q *Query) string {
-		paths := items(q, "mounts", mountPaths(q.Want))
+	Probe: func(q *aspect.Query) string {
+		paths := q.Items("mounts", mountPaths(q.Want))
 		if len(paths) == 0 {
 			return ":"
 		}
-		return script(
+		return shell.Lines(
 			probeDisks,
 			"if [ -f /etc/fstab ]; then row fstab </etc/fstab; fi",
 			"for _p in "+shell.Words(paths)+"; do",
@@ -37,16 +37,16 @@ var mounts = Of[mountsFound]{
 			`  printf '%s' "$_made" | row lacks "$_p"`,
 			"done")
 	},
-	Parse: func(_ *Query, rows [][]string) (mountsFound, error) { return parseMounts(rows), nil },
-	Fill: func(q *Query, f mountsFound, have *spec.Spec) {
-		for _, path := range items(q, "mounts", mountPaths(q.Want)) {
+	Parse: func(_ *aspect.Query, rows [][]string) (mountsFound, error) { return parseMounts(rows), nil },
+	Fill: func(q *aspect.Query, f mountsFound, have *spec.Spec) {
+		for _, path := range q.Items("mounts", mountPaths(q.Want)) {
 			if m, there := f.mount(path, q.Want.Mount(path)); there {
 				have.Config.Mounts = append(have.Config.Mounts, m)
 			}
 		}
 	},
-	Steps: func(q *Query, f mountsFound) []Step {
-		var steps []Step
+	Steps: func(q *aspect.Query, f mountsFound) []aspect.Step {
+		var steps []aspect.Step
 		gone := []string{}
 		for _, path := range q.Record.Items("mounts") {
 			if q.Want.Mount(path) == nil {
@@ -65,71 +65,6 @@ var mounts = Of[mountsFound]{
 		}
 		return steps
 	},
-}
-
-// probeDisks shows the disks and their partitions, without those that no host attaches. It
-// reads the kernel and not udev, which some images lack.
-const probeDisks = diskSerial + `_disk() {
-  [ -b "/dev/$2" ] || return 0
-  {
-    printf 'DISK=%s\nDEV=%s\nBYTES=%s\n' "$3" "$(cat "$1/dev")" "$(($(cat "$1/size") * 512))"
-    printf 'SERIAL=%s\n' "$(_serial "$1")"
-    for _f in "$1"/holders/* "$1"/*/partition; do if [ -e "$_f" ]; then printf 'USED=%s\n' "$_f"; fi; done
-    blkid -p -o export "/dev/$2" 2>&1 | tr -dc '[:print:]\n'
-    case $(blkid -p -s TYPE -o value "/dev/$2" 2>/dev/null) in ext4) dumpe2fs -h "/dev/$2" 2>/dev/null | grep -E '^Block (count|size):' ;; esac
-  } | row disk "$2"
-}
-for _s in /sys/block/*; do
-  _n=${_s##*/}
-  case $_n in loop*|ram*|zram*|sr*|fd*|dm-*|md*) continue ;; esac
-  _disk "$_s" "$_n" "$_n"
-  for _q in "$_s/$_n"*; do if [ -e "$_q/partition" ]; then _disk "$_q" "${_q##*/}" "$_n"; fi; done
-done`
-
-// diskSerial prints the serial number of a disk: of virtio, NVMe, and SCSI or SATA, where it
-// follows the four bytes of a header (SPC-4, 7.8.18).
-const diskSerial = `_serial() {
-  if [ -r "$1/serial" ]; then tr -dc '[:graph:]' <"$1/serial"
-  elif [ -r "$1/device/serial" ]; then tr -dc '[:graph:]' <"$1/device/serial"
-  elif [ -r "$1/device/vpd_pg80" ]; then tail -c +5 "$1/device/vpd_pg80" | tr -dc '[:graph:]'; fi
-}
-`
-
-// blockDevice is a disk or a partition.
-type blockDevice struct {
-	name   string // in /dev
-	disk   string // that it is a part of, or is itself
-	number string // 8:16
-	serial string
-	bytes  int64
-	fields map[string]string // of blkid
-	used   bool              // it has partitions, or is a part of something else
-}
-
-func (d blockDevice) path() string  { return "/dev/" + d.name }
-func (d blockDevice) label() string { return d.fields["LABEL"] }
-
-// holds says in words what is on a disk; "" if nothing is.
-func (d blockDevice) holds() string {
-	switch {
-	case d.fields["TYPE"] != "" && d.label() != "":
-		return d.fields["TYPE"] + " with label " + d.label()
-	case d.fields["TYPE"] != "":
-		return d.fields["TYPE"] + " without a label"
-	case d.fields["PTTYPE"] != "":
-		return "a partition table (" + d.fields["PTTYPE"] + ")"
-	case d.used:
-		return "partitions, or parts of something else"
-	case len(d.fields) > 0:
-		return "signatures that contradict each other"
-	}
-	return ""
-}
-
-// fstabLine is a line of /etc/fstab (fstab(5)).
-type fstabLine struct {
-	text   string
-	fields []string
 }
 
 type mountsFound struct {
@@ -163,60 +98,6 @@ func parseMounts(rows [][]string) mountsFound {
 		}
 	}
 	return f
-}
-
-func number(s string) int64 {
-	n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-func readDevice(name, text string) blockDevice {
-	d := blockDevice{name: name, fields: map[string]string{}}
-	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-		switch key {
-		case "DISK":
-			d.disk = value
-		case "DEV":
-			d.number = value
-		case "SERIAL":
-			d.serial = value
-		case "BYTES":
-			d.bytes = number(value)
-		case "USED":
-			d.used = true
-		case "DEVNAME":
-		default:
-			if word, n, ok := strings.Cut(line, ":"); ok && value == "" {
-				key, value = word, strings.TrimSpace(n)
-			}
-			d.fields[key] = value
-		}
-	}
-	return d
-}
-
-func readFstab(text string) []fstabLine {
-	var out []fstabLine
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		if fields := strings.Fields(line); len(fields) >= 3 && !strings.HasPrefix(fields[0], "#") {
-			out = append(out, fstabLine{line, fields})
-		}
-	}
-	return out
-}
-
-// line finds the line of a mount point, or of a swap file by the other column.
-func lineOf(lines []fstabLine, column int, value string) (fstabLine, bool) {
-	i := slices.IndexFunc(lines, func(l fstabLine) bool { return l.fields[column] == value })
-	if i < 0 {
-		return fstabLine{}, false
-	}
-	return lines[i], true
 }
 
 func mountPaths(s *spec.Spec) []string {
@@ -338,14 +219,14 @@ func (f mountsFound) find(want *spec.Mount) (d blockDevice, format bool, problem
 	}
 	problem = "no file system of this machine has the label " + want.Disk + ", and no disk that serial number, so nothing is formatted"
 	if len(empty) > 0 {
-		problem += fmt.Sprintf(": empty are %s. If one of them is the disk, run mkfs.%s -L %s on it", list(empty), want.FSType, want.Disk)
+		problem += fmt.Sprintf(": empty are %s. If one of them is the disk, run mkfs.%s -L %s on it", strings.Join(empty, ", "), want.FSType, want.Disk)
 	}
 	return d, false, problem
 }
 
 // mountDisk formats a disk that is empty, and mounts it.
-func mountDisk(want *spec.Mount, e *record.Entry, f mountsFound) Step {
-	s := Step{Stage: StagePackages, Text: "mount disk " + want.Disk + " at " + want.Path}
+func mountDisk(want *spec.Mount, e *record.Entry, f mountsFound) aspect.Step {
+	s := aspect.Step{Stage: aspect.StagePackages, Text: "mount disk " + want.Disk + " at " + want.Path}
 	d, format, problem := f.find(want)
 	if problem != "" {
 		s.Script = "die " + shell.Quote(want.Path+": "+problem) + "\n"
@@ -393,15 +274,15 @@ func mountDisk(want *spec.Mount, e *record.Entry, f mountsFound) Step {
 		s.Text += ", grow its file system"
 		lines = append(lines, `_said=$(`+grow+` 2>&1) || die "the file system of `+want.Path+` does not grow: $_said"`)
 	}
-	s.Script = script(lines...)
+	s.Script = shell.Lines(lines...)
 	return s
 }
 
 // unmount takes a mount away; the data stay on the disk. One that was there before us gets
 // its line back, and stays mounted.
-func unmount(e *record.Entry, f mountsFound) Step {
+func unmount(e *record.Entry, f mountsFound) aspect.Step {
 	path := e.Item
-	s := Step{Stage: StageWithdrawPackages, Text: "unmount " + path + ", its data stay", Drop: []record.Key{e.Key()}}
+	s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "unmount " + path + ", its data stay", Drop: []record.Key{e.Key()}}
 	if e.Found != nil {
 		s.Text = "put back what /etc/fstab said of " + path
 		s.Script = setFstab(2, path, e.Found["line"])
@@ -414,7 +295,7 @@ func unmount(e *record.Entry, f mountsFound) Step {
 	if made := e.Put["made"]; made != "" { // rmdir removes empty folders only
 		lines = append(lines, "_d="+shell.Quote(path), `while rmdir -- "$_d" 2>/dev/null && [ "$_d" != `+shell.Quote(made)+` ]; do _d=${_d%/*}; done`)
 	}
-	s.Script = script(lines...)
+	s.Script = shell.Lines(lines...)
 	return s
 }
 
@@ -430,15 +311,4 @@ if ! _said=$(umount -- "$_p" 2>&1); then
   awk -v p="$_p/" 'index($5, p) == 1 {print "the mount " $5}' /proc/self/mountinfo | head -n 5)
   die "$_p is in use by $(printf '%s' "${_by:-the kernel}" | tr '\n' ',' | sed 's/,/, /g'): stop that, or restart the machine ($_said)"
 fi`
-}
-
-// setFstab writes the line of /etc/fstab with this value in a column, or takes it away. It
-// works on the file as it is then: other lines are other people's.
-func setFstab(column int, value, line string) string {
-	return fmt.Sprintf(`if [ -e /etc/fstab ] || [ -n %[1]s ]; then
-  _new=$(if [ -e /etc/fstab ]; then cat /etc/fstab; fi | LINE=%[1]s VALUE=%[2]s awk '$0 !~ /^[ 	]*#/ && $%[3]d == ENVIRON["VALUE"] { if (ENVIRON["LINE"] != "" && !n++) print ENVIRON["LINE"]; next } { print } END { if (ENVIRON["LINE"] != "" && !n) print ENVIRON["LINE"] }' && echo .) || die "/etc/fstab cannot be read"
-  printf '%%s' "${_new%%.}" | put /etc/fstab 0644 root root
-  if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
-fi
-`, shell.Quote(line), shell.Quote(value), column)
 }

@@ -1,10 +1,11 @@
-package aspect
+package disks
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -13,20 +14,20 @@ import (
 const swapFile = "/swapfile"
 
 // swap is one swap file. Other swap of the machine, such as a partition, is not looked at.
-var swap = Of[swapFound]{
+var swap = aspect.Of[swapFound]{
 	Name: "swap", Doc: "The swap file.",
 	Paths: []string{"config.swap"},
-	Probe: func(q *Query) string {
+	Probe: func(q *aspect.Query) string {
 		if q.Want.Config.Swap == 0 && q.Record.Get("swap", swapFile) == nil {
 			return ":"
 		}
-		return script(
+		return shell.Lines(
 			// All containers of a host see its swap.
 			"if _c=$(systemd-detect-virt -c 2>/dev/null); then printf '%s' \"$_c\" | row container; exit 0; fi",
 			"row swaps </proc/swaps", "if [ -f /etc/fstab ]; then row fstab </etc/fstab; fi",
 			"if [ -e "+swapFile+" ]; then stat -c '%s %a' "+swapFile+" | row file; fi")
 	},
-	Parse: func(_ *Query, rows [][]string) (swapFound, error) {
+	Parse: func(_ *aspect.Query, rows [][]string) (swapFound, error) {
 		var f swapFound
 		for _, r := range rows {
 			switch r[0] {
@@ -49,7 +50,7 @@ var swap = Of[swapFound]{
 		}
 		return f, nil
 	},
-	Fill: func(q *Query, f swapFound, have *spec.Spec) {
+	Fill: func(q *aspect.Query, f swapFound, have *spec.Spec) {
 		switch want := q.Want.Config.Swap; {
 		case f.there || f.kept:
 			have.Config.SwapFile = f.shown()
@@ -57,29 +58,29 @@ var swap = Of[swapFound]{
 			have.Config.SwapFile = "0"
 		}
 	},
-	Steps: func(q *Query, f swapFound) []Step {
+	Steps: func(q *aspect.Query, f swapFound) []aspect.Step {
 		e := record.Entry{Aspect: "swap", Item: swapFile, Identity: "path"}
 		want := int64(q.Want.Config.Swap)
 		if want > 0 {
-			s := Step{Stage: StagePackages, Text: fmt.Sprintf("make %s of %d MiB", swapFile, want), Keep: []record.Entry{e}, Script: f.set(want)}
+			s := aspect.Step{Stage: aspect.StagePackages, Text: fmt.Sprintf("make %s of %d MiB", swapFile, want), Keep: []record.Entry{e}, Script: f.set(want)}
 			if f.container != "" {
 				s.Keep, s.Script = nil, "die "+shell.Quote("this machine is a container ("+f.container+"), and its swap is that of its host: take swap out of the spec")+"\n"
 			} else if f.there && q.Record.Get("swap", swapFile) == nil {
 				s.Keep[0].Found = map[string]string{"size": strconv.FormatInt(f.size, 10), "line": f.line, "on": strconv.FormatBool(f.on > 0)}
 			}
-			return []Step{s}
+			return []aspect.Step{s}
 		}
-		s := Step{Stage: StageWithdrawPackages, Text: "remove " + swapFile, Drop: []record.Key{e.Key()}}
+		s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "remove " + swapFile, Drop: []record.Key{e.Key()}}
 		if found := q.Record.Get("swap", swapFile).Found; found != nil {
 			s.Text = "set " + swapFile + " back to what was found"
 			s.Script = f.set(number(found["size"])) + setFstab(1, swapFile, found["line"])
 			if found["on"] != "true" {
 				s.Script += "swapoff " + swapFile + " || :\n"
 			}
-			return []Step{s}
+			return []aspect.Step{s}
 		}
-		s.Script = script(swapOff, setFstab(1, swapFile, ""), "if [ -e "+swapFile+" ]; then drop "+swapFile+"; fi")
-		return []Step{s}
+		s.Script = shell.Lines(swapOff, setFstab(1, swapFile, ""), "if [ -e "+swapFile+" ]; then drop "+swapFile+"; fi")
+		return []aspect.Step{s}
 	},
 }
 
@@ -121,9 +122,9 @@ func (f swapFound) set(mib int64) string {
 		if f.on == 0 {
 			lines = append(lines, "mkswap "+swapFile+" >/dev/null && swapon "+swapFile+` || die "`+swapFile+` cannot be used"`)
 		}
-		return script(append(lines, line)...)
+		return shell.Lines(append(lines, line)...)
 	}
-	return script(
+	return shell.Lines(
 		"_swap=/.swapfile.homestak-new",
 		`swapoff "$_swap" 2>/dev/null || :`,
 		`rm -f "$_swap"; (umask 077 && : >"$_swap")`,

@@ -1,0 +1,11 @@
+package converge
+
+import (
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect/disks"
+)
+
+// aspects are all aspects, in the order of the probe.
+func aspects() []aspect.Aspect { return slices.Concat(aspect.All(), disks.All()) }
