@@ -144,6 +144,22 @@ func (n NIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.V
 
 func (n CTNIC) port() Port { return Port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
 
+// FirstAddress gives what the first card declares of its address; the spec completes it.
+func (v *VM) FirstAddress() (ip, gateway string) {
+	if len(v.NICs) == 0 {
+		return "", ""
+	}
+	return v.NICs[0].IP, v.NICs[0].Gateway
+}
+
+// FirstAddress is that of VM.FirstAddress.
+func (c *CT) FirstAddress() (ip, gateway string) {
+	if len(c.NICs) == 0 {
+		return "", ""
+	}
+	return c.NICs[0].IP, c.NICs[0].Gateway
+}
+
 func portsOf[N interface{ port() Port }](nics []N) []Port {
 	var out []Port
 	for _, n := range nics {

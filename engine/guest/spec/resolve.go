@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -29,6 +30,7 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 		r.errorf("secret %s is not known here", "the spec %s needs its value: name the file of secrets with --secrets", name, declared.Name)
 	}
 	r.identity(node)
+	r.network(node)
 	r.posture()
 	r.access()
 	r.config()
@@ -68,6 +70,42 @@ func (r *resolver) identity(node *model.Node) {
 	if i := r.declared.Identity; i != nil {
 		r.out.Identity.Hostname = cmp.Or(i.Hostname, node.Name)
 		r.out.Identity.Domain = cmp.Or(i.Domain, r.site.Domain)
+	}
+}
+
+// network is what the node gets from outside when it is created, so that the two never differ: the first
+// card of the node comes before the spec (drivers/proxmox/resolve). A spec without the block leaves
+// the inside as it is, whatever the cards say.
+func (r *resolver) network(node *model.Node) {
+	declared := r.declared.Network
+	if declared == nil {
+		return
+	}
+	n := &Network{IP: declared.IP, Gateway: declared.Gateway, DNS: slices.Clone(declared.DNS)}
+	if node.Resource != nil {
+		if card, ok := node.Resource.Spec.(interface {
+			FirstAddress() (ip, gateway string)
+		}); ok {
+			ip, gateway := card.FirstAddress()
+			n.IP, n.Gateway = cmp.Or(ip, n.IP), cmp.Or(gateway, n.Gateway)
+		}
+	}
+	n.IP = cmp.Or(n.IP, DHCP)
+	if len(n.DNS) == 0 {
+		n.DNS = slices.Clone(r.site.DNS)
+	}
+	r.out.Network = n
+	switch n.IP {
+	case DHCP:
+		n.Gateway = ""
+		return
+	case "manual": // of a container: PVE leaves the card alone, and so do we
+		n.IP, n.Gateway = "", ""
+		return
+	}
+	n.Gateway = cmp.Or(n.Gateway, r.site.Gateway)
+	if at, err := netip.ParsePrefix(n.IP); err == nil { // what is wrong with it is reported for the card
+		n.IP = at.String()
 	}
 }
 

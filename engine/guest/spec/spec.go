@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ type Spec struct {
 	Name    string `json:"spec"` // of the spec that it was made from
 
 	Identity *Identity `json:"identity,omitempty" hcl:"identity,block"`
+	Network  *Network  `json:"network,omitempty" hcl:"network,block"` // nil: nothing of it is touched
 	Access   *Access   `json:"access,omitempty" hcl:"access,block"`
 	Posture  *Posture  `json:"posture,omitempty" hcl:"posture,block"`
 	Platform *Platform `json:"platform,omitempty" hcl:"platform,block"`
@@ -41,6 +43,26 @@ type Identity struct {
 	Hostname string `json:"hostname,omitempty" hcl:"hostname,optional" doc:"Host name."`
 	Domain   string `json:"domain,omitempty"`
 	Hosts    string `json:"-" plan:"hosts" doc:"The line of /etc/hosts that names the node."`
+}
+
+// Network is the address of the node, on the interface of its default route.
+type Network struct {
+	IP          string   `json:"ip,omitempty" hcl:"ip,optional" cost:"hot" doc:"IPv4 address with prefix length, or dhcp."` // "": not managed, nor is the gateway
+	Gateway     string   `json:"gateway,omitempty" hcl:"gateway,optional" cost:"hot" doc:"Gateway of a static address."`
+	DNS         []string `json:"dns,omitempty" hcl:"dns,optional" cost:"hot" doc:"Name servers, in their order."` // none: not managed
+	Unconfirmed bool     `json:"-" plan:"unconfirmed" doc:"The settings are in force, and the machine restores the old ones unless they are confirmed."`
+}
+
+// DHCP is the address of a node that gets one by DHCP.
+const DHCP = "dhcp"
+
+// Static gives the address of the node if the spec says it.
+func (n *Network) Static() (netip.Addr, bool) {
+	if n == nil {
+		return netip.Addr{}, false
+	}
+	at, err := netip.ParsePrefix(n.IP)
+	return at.Addr(), err == nil
 }
 
 // Access is who may enter.

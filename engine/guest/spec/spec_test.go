@@ -99,6 +99,38 @@ func TestAPostureIsExpandedInFull(t *testing.T) {
 	require.Equal(t, "remove", s.Access.FormerUsers)
 }
 
+// card is a guest with one card.
+type card struct{ ip, gateway string }
+
+func (c card) FirstAddress() (ip, gateway string) { return c.ip, c.gateway }
+
+// What is wanted inside is what the node gets from outside: the card comes before the spec, and the spec
+// before the site. Without the block nothing is wanted, whatever the card says.
+func TestTheNetworkIsThatOfTheFirstCard(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		declared *model.Network
+		card     card
+		want     *spec.Network
+	}{
+		{"none", nil, card{ip: "10.0.0.9/24"}, nil},
+		{"by DHCP", &model.Network{}, card{}, &spec.Network{IP: "dhcp", DNS: []string{"10.0.0.53"}}},
+		{"by DHCP with name servers", &model.Network{DNS: []string{"1.1.1.1"}, Gateway: "10.0.0.1"}, card{}, &spec.Network{IP: "dhcp", DNS: []string{"1.1.1.1"}}},
+		{"of the spec", &model.Network{IP: "10.0.0.5/24"}, card{}, &spec.Network{IP: "10.0.0.5/24", Gateway: "10.0.0.254", DNS: []string{"10.0.0.53"}}},
+		{"of the card", &model.Network{IP: "10.0.0.5/24", Gateway: "10.0.0.1"}, card{"10.0.0.9/24", "10.0.0.2"}, &spec.Network{IP: "10.0.0.9/24", Gateway: "10.0.0.2", DNS: []string{"10.0.0.53"}}},
+		{"a card with DHCP", &model.Network{IP: "10.0.0.5/24"}, card{ip: "dhcp"}, &spec.Network{IP: "dhcp", DNS: []string{"10.0.0.53"}}},
+		{"a card by hand", &model.Network{IP: "10.0.0.5/24"}, card{ip: "manual"}, &spec.Network{DNS: []string{"10.0.0.53"}}},
+	} {
+		s := site(&model.Spec{Network: c.declared})
+		s.Gateway, s.DNS = "10.0.0.254", []string{"10.0.0.53"}
+		n := node()
+		n.Resource = &model.Resource{Spec: c.card}
+		got, found := spec.Resolve(s, n)
+		require.Empty(t, found, c.name)
+		require.Equal(t, c.want, got.Network, c.name)
+	}
+}
+
 func TestANodeWithoutSpecAsksNothing(t *testing.T) {
 	s, found := spec.Resolve(site(&model.Spec{}), &model.Node{Name: "edge"})
 	require.Empty(t, found)
