@@ -9,6 +9,7 @@ package aspect
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -41,7 +42,7 @@ type Stage int
 
 // The stages, in their order.
 const (
-	StageIdentity Stage = iota
+	StageIdentity Stage = iota // its name and its address, over which packages are fetched
 	StageSources
 	StageStop // services that shall not run any more
 	StagePackages
@@ -70,8 +71,8 @@ type Step struct {
 	Stage  Stage
 	Text   string // what it does, as a person would order it: "install htop"
 
-	// Ask is a script that changes nothing, but what apt keeps as a cache; its answer
-	// completes the step by Learn. Most steps know all they need.
+	// Ask is a script that changes nothing, but what apt keeps as a cache. The step ends if it
+	// fails; else its answer completes the step by Learn, which may be nil. Most steps know all they need.
 	Ask   string
 	Learn func(answer string, s *Step)
 
@@ -85,6 +86,16 @@ type Step struct {
 	// Restore undoes the script where it would lock us out: the machine runs it by itself
 	// unless the new state is confirmed from outside in time. Empty: nothing can lock us out.
 	Restore string
+
+	// Change is the rest of the step where it may cut the connection that it is started
+	// over: the machine runs it by itself once Script is done, and restores the old state
+	// at once if it fails. It needs Restore. How it ended is read when it is confirmed.
+	Change string
+	// Address is where the machine answers after Change; not valid if that is not known.
+	Address netip.Addr
+	// Check is a script that fails if what it changed does not work. It counts where nobody
+	// connects from outside.
+	Check string
 }
 
 // Of is what an aspect is made of; F is what its probe finds on a machine, a plain value.
@@ -159,7 +170,7 @@ func (a Of[F]) Aspect() Aspect {
 // All is the table of contents of this package, in the order of the probe.
 func All() []Aspect {
 	return []Aspect{
-		hostname.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
+		hostname.Aspect(), network.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
 		files.Aspect(), sysctl.Aspect(), services.Aspect(), sshd.Aspect(), fail2ban.Aspect(), commands.Aspect(),
 	}
 }

@@ -13,6 +13,7 @@ import (
 func TestEveryAttributeHasAnAspect(t *testing.T) {
 	full := spec.Empty("edge")
 	full.Access.Users = []spec.User{{Name: "ann"}}
+	full.Network = &spec.Network{}
 	full.Posture.SSH, full.Posture.Fail2ban = &spec.SSH{}, &spec.Fail2ban{}
 	full.Platform.Services = map[string]string{"nginx": spec.Enabled}
 	full.Config.Sysctl = map[string]string{"vm.swappiness": "1"}
@@ -36,4 +37,3 @@ func TestEveryAttributeHasAnAspect(t *testing.T) {
 		require.NotEmpty(t, a.Doc)
 	}
 }
-

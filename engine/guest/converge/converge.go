@@ -176,6 +176,14 @@ func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, compl
 		ssh.Unconfirmed = true
 		s.Have.Posture.SSH = &ssh
 	}
+	if slices.Contains(s.armed, "network") {
+		network := spec.Network{}
+		if s.Have.Network != nil {
+			network = *s.Have.Network
+		}
+		network.Unconfirmed = true
+		s.Have.Network = &network
+	}
 	return nil
 }
 

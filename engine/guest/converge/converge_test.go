@@ -147,7 +147,9 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		{"old", func(m *fake) { m.system = "ID=debian\tVERSION_ID=\"11\"\tPRETTY_NAME=\"Debian 11\"" }, "the machine runs Debian 11"},
 		{"not root", func(m *fake) { m.user = "1000" }, "commands run as user 1000 and not as root"},
 		{"cut", func(m *fake) { m.edit = func(o *guest.Output) { o.Cut = true } }, "is longer than"},
-		{"half", func(m *fake) { m.edit = func(o *guest.Output) { o.Out = o.Out[:strings.LastIndex(o.Out, "homestak-")] } }, "has no end"},
+		{"half", func(m *fake) {
+			m.edit = func(o *guest.Output) { o.Out = o.Out[:strings.LastIndex(o.Out, "homestak-")] }
+		}, "has no end"},
 		{"killed", func(m *fake) { m.edit = func(o *guest.Output) { o.Signal = 9 } }, "signal 9"},
 		{"no shell", func(m *fake) {
 			m.edit = func(o *guest.Output) { *o = guest.Output{Code: 127, Err: "sh: \x1b[31mnot found"} }

@@ -2,7 +2,9 @@ package converge
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
@@ -45,43 +47,139 @@ func (r *runner) arm(s aspect.Step) string {
 	f, unit := revertScript(s.Aspect), revertUnit(s.Aspect)
 	seconds := fmt.Sprintf("%d", int((2*r.o.within() + time.Second - 1).Seconds()))
 	// Who renames the script runs it: the timer, or the confirmation, and never both.
+	stop, rest := "", ""
+	if s.Change != "" { // it may wait for what never comes
+		stop = "systemctl stop " + changeUnit(s.Aspect) + ".service >/dev/null 2>&1 || :\n"
+		rest = "[ -n \"${HOMESTAK_LOCKED:-}\" ] || rm -f " + f + ".change " + f + ".said " + f + ".outcome\n"
+	}
 	restore := string(shell.Script("_mine=" + f + ".$$\nmv -T " + f + " \"$_mine\" 2>/dev/null || exit 0\n" +
-		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then exec 9>/run/homestak-gitops.lock; flock -w 60 9 || :; fi\n" +
-		s.Restore + "\n" + disarmBoot(s.Aspect) + "rm -f \"$_mine\"").Stdin)
-	boot := "[Unit]\nDescription=Restore what nobody confirmed (" + s.Aspect + ")\n[Service]\nType=oneshot\nExecStart=/bin/sh " + f + "\n[Install]\nWantedBy=multi-user.target\n"
+		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then\n" +
+		stop + "  exec 9>/run/homestak-gitops.lock; flock -w 60 9 || :\nfi\n" +
+		s.Restore + "\n" + disarmBoot(s.Aspect) + rest + "rm -f \"$_mine\"").Stdin)
+	boot := "[Unit]\nDescription=Restore what nobody confirmed (" + s.Aspect + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh " + f + "\n[Install]\nWantedBy=multi-user.target\n"
 	return "undo() { die \"$@\"; }\n" +
 		"[ -d " + revertFolder + " ] || mkdir -m 0700 " + revertFolder + "\n" +
-		"rm -f " + f + ".*\n" +
+		stop + "rm -f " + f + ".*\n" +
 		"[ -f " + f + " ] || " + shell.Put(f, restore, "0700", "root", "root") + "\n" +
 		"if [ -d /run/systemd/system ]; then mkdir -p /etc/systemd/system/multi-user.target.wants; " + shell.Put(bootUnit(s.Aspect), boot, "0644", "root", "root") +
 		"; ln -sfT " + bootUnit(s.Aspect) + " " + bootLink(s.Aspect) + "; fi\n" +
 		"systemctl stop " + unit + ".timer >/dev/null 2>&1 || :\n" +
-		"if ! systemd-run --quiet --collect --on-active=" + seconds + " --timer-property=AccuracySec=1s --unit=" + unit + " /bin/sh " + f + " >/dev/null 2>&1; then\n" +
+		"if ! systemd-run --quiet --collect --on-active=" + seconds + " --timer-property=AccuracySec=1s --property=KillMode=process --unit=" + unit + " /bin/sh " + f + " >/dev/null 2>&1; then\n" +
 		"  setsid sh -c 'sleep " + seconds + "; exec sh " + f + "' </dev/null >/dev/null 2>&1 9>&- &\n" +
 		"fi\n" +
 		"trap '_code=$?; if [ $_code -ne 0 ]; then HOMESTAK_LOCKED=1 sh " + f + " >&2 || :; systemctl stop " + unit + ".timer >/dev/null 2>&1 || :; fi; exit $_code' EXIT\n"
 }
 
-// confirm lets somebody prove that the machine can be reached, and then cancels the revert.
-func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
-	if r.o.Confirm != nil {
-		trying, cancel := context.WithTimeout(ctx, r.o.within())
-		err := r.o.Confirm(trying, r.want, s)
+// changeUnit runs the rest of a step that may cut the connection.
+func changeUnit(name string) string { return "homestak-gitops-change-" + name }
+
+func outcomeFile(name string) string { return revertScript(name) + ".outcome" }
+
+// launch makes the machine run the rest of a step by itself. What it starts, such as a DHCP client,
+// stays when it ends (KillMode). It waits a moment, so that whoever launched it has the answer.
+func (r *runner) launch(s aspect.Step) string {
+	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
+	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || :\n[ -f " + f + " ] || exit 0\n" +
+		"trap '_code=$?; _end=ok; if [ $_code -ne 0 ]; then HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Aspect) + ".timer || :; _end=failed; fi; echo $_end >" + f + ".end; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
+		"set -e\nsleep 1\n" + s.Change
+	return shell.Put(f+".change", string(shell.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Aspect), f+".change")
+}
+
+// detached starts a script that outlives the connection.
+func detached(unit, file string) string {
+	return "if ! systemd-run --quiet --collect --property=KillMode=process --unit=" + unit + " /bin/sh " + file + " >/dev/null 2>&1; then\n" +
+		"  setsid sh " + file + " </dev/null >/dev/null 2>&1 9>&- &\nfi\n"
+}
+
+// changeError is a change that the machine made by itself, and took back since it failed.
+type changeError struct{ text string }
+
+func (e *changeError) Error() string { return e.text }
+
+// awaitChange waits until the machine has made the change by itself, over whatever connection it
+// takes: the old one, or a new one where the change cut that.
+func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
+	slice := max(r.o.within()/10, time.Second)
+	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
+	ask := "_n=0\nwhile [ -f " + f + " ] && [ ! -f " + outcome + " ] && [ $_n -lt " + fmt.Sprint(slice.Milliseconds()/400) + " ]; do sleep 0.2; _n=$((_n + 1)); done\n" +
+		"if grep -qx failed " + outcome + " 2>/dev/null; then echo failed; cat " + f + ".said >&2; rm -f " + f + ".*; elif [ -f " + outcome + " ]; then cat " + outcome + "; elif [ ! -f " + f + " ]; then echo none; fi"
+	for {
+		asking, cancel := context.WithTimeout(ctx, slice)
+		out, err := r.m.Run(asking, shell.Script(ask))
 		cancel()
-		if err != nil {
-			// Where the way in still works, there is no reason to wait for the timer.
-			_, undone := r.run(ctx, "sh "+revertScript(s.Aspect)+"\nsystemctl stop "+revertUnit(s.Aspect)+".timer >/dev/null 2>&1 || :\n")
-			if undone != nil {
-				return fmt.Errorf("nobody could connect afterwards, so the machine restores the old state within %s: %w", 2*r.o.within(), err)
+		switch strings.TrimSpace(out.Out) {
+		case "ok":
+			return nil
+		case "failed":
+			return &changeError{last(out.Err)}
+		case "none":
+			return &changeError{"the machine has restored the old state already, or never began"}
+		}
+		if err != nil && r.o.Confirm != nil {
+			connecting, cancel := context.WithTimeout(ctx, slice)
+			err = r.o.Confirm(connecting, r.want, s)
+			cancel()
+		}
+		if ctx.Err() != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		if err != nil { // not at once again
+			timer := time.NewTimer(slice / 10)
+			select {
+			case <-ctx.Done():
+			case <-timer.C:
 			}
-			return fmt.Errorf("nobody could connect afterwards, so the old state is restored: %w", err)
+			timer.Stop()
 		}
 	}
-	after := r.now.Without(s.Drop).With(s.After)
+}
+
+// verify shows that the new state works.
+func (r *runner) verify(ctx context.Context, s aspect.Step) error {
+	ctx, cancel := context.WithTimeout(ctx, r.o.within())
+	defer cancel()
+	if s.Change != "" {
+		if err := r.awaitChange(ctx, s); err != nil {
+			return err
+		}
+	}
+	if r.o.Confirm != nil {
+		return r.o.Confirm(ctx, r.want, s)
+	}
+	if s.Check != "" {
+		_, err := r.run(ctx, "set -e\n"+s.Check)
+		return err
+	}
+	return nil
+}
+
+// confirm lets somebody prove that the machine can be reached, and then cancels the revert.
+func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 	f := revertScript(s.Aspect)
+	if err := r.verify(ctx, s); err != nil {
+		var failed *changeError
+		if errors.As(err, &failed) {
+			return fmt.Errorf("it failed, so the old state is restored: %w", err)
+		}
+		back := "sh " + f + "\n"
+		if s.Change != "" { // it may cut the connection, too
+			back = detached(changeUnit(s.Aspect)+"-back", f)
+		}
+		// Where the way in still works, there is no reason to wait for the timer.
+		_, undone := r.run(ctx, back+"systemctl stop "+revertUnit(s.Aspect)+".timer >/dev/null 2>&1 || :\n")
+		what := "nobody could connect afterwards"
+		if r.o.Confirm == nil {
+			what = "it does not work"
+		}
+		if undone != nil {
+			return fmt.Errorf("%s, so the machine restores the old state within %s: %w", what, 2*r.o.within(), err)
+		}
+		return fmt.Errorf("%s, so the old state is restored: %w", what, err)
+	}
+	after := r.now.Without(s.Drop).With(s.After)
 	body := "set -e\n" + lock + staleCheck(r.sum) +
 		"mv -T " + f + " " + f + ".confirmed 2>/dev/null || die 'it was confirmed too late: the machine has restored the old state'\n" +
-		"systemctl stop " + revertUnit(s.Aspect) + ".timer >/dev/null 2>&1 || :\n" + disarmBoot(s.Aspect) + "rm -f " + f + ".confirmed\n" + writeRecord(after, r.sum)
+		"systemctl stop " + revertUnit(s.Aspect) + ".timer >/dev/null 2>&1 || :\n" + disarmBoot(s.Aspect) + "rm -f " + f + ".*\n" + writeRecord(after, r.sum)
 	if _, err := r.run(ctx, body); err != nil {
 		return fmt.Errorf("confirming it: %w", err)
 	}

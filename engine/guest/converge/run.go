@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
@@ -16,7 +17,8 @@ import (
 type Options struct {
 	// Confirm proves from outside that the machine can still be reached after a step that
 	// could lock us out: by a fresh connection, not by one that is open already. It may try
-	// again until ctx ends. Nil: a further command over the same machine suffices.
+	// again until ctx ends. After a step that changes the address, further commands must go over
+	// the new one. Nil: a further command over the same machine suffices, and the Check of the step.
 	Confirm func(ctx context.Context, want *spec.Spec, step aspect.Step) error
 	// ConfirmWithin is how long that may take; a minute unless set. The machine restores its
 	// old state after twice that time.
@@ -104,7 +106,9 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 		if err != nil {
 			return err
 		}
-		s.Learn(out, &s)
+		if s.Learn != nil {
+			s.Learn(out, &s)
+		}
 	}
 	before := r.now.With(s.Keep)
 	after := before.Without(s.Drop).With(s.After)
@@ -113,12 +117,18 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 		body += r.arm(s)
 	}
 	body += s.Script
+	if s.Change != "" {
+		body += r.launch(s)
+	}
 	if s.Restore != "" {
 		after = before // the rest is recorded once it is confirmed
 	} else {
 		body += writeRecord(after, record.Sum(before.Text()))
 	}
 	out, err := r.run(ctx, body)
+	if s.Change != "" && errors.Is(err, guest.ErrOutcomeLost) && ctx.Err() == nil {
+		err = nil // it cuts the connection; whether it began is read with how it ended
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,237 @@
+package aspect
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// eniMain is the file of ifupdown (interfaces(5)); others are included by source lines, as Debian and
+// cloud-init have them.
+const eniMain = "/etc/network/interfaces"
+
+// eniProbe reads the files of ifupdown.
+const eniProbe = `if command -v ifup >/dev/null && [ -f ` + eniMain + ` ]; then
+  if ifup --version 2>/dev/null | grep -q ifupdown2 || [ -d /usr/share/ifupdown2 ]; then echo 2; else echo 1; fi | row ifupdown
+  row eni ` + eniMain + ` <` + eniMain + `
+  sed -n 's/^[[:space:]]*\(source\|source-directory\)[[:space:]]\{1,\}/\1 /p' ` + eniMain + ` | while read -r _how _what; do
+    case $_what in /*) ;; *) _what=/etc/network/$_what ;; esac
+    if [ "$_how" = source-directory ]; then _what=$_what/*; fi
+    for _f in $_what; do
+      if [ "$_how" = source-directory ]; then case ${_f##*/} in *[!A-Za-z0-9_-]*) continue ;; esac; fi
+      if [ -f "$_f" ]; then row eni "$_f" <"$_f"; fi
+    done
+  done
+fi`
+
+// eniStanza is the IPv4 stanza of an interface.
+type eniStanza struct {
+	file       string
+	text       string // its lines
+	start, end int    // where they are in the file
+}
+
+// readENI finds the IPv4 stanzas of the interface.
+func (f *netFound) readENI() ([]eniStanza, error) {
+	var out []eniStanza
+	for _, name := range f.eni {
+		at, start := 0, -1
+		for line := range strings.Lines(f.files[name]) {
+			fields := strings.Fields(line)
+			begins := len(fields) > 0 && (slices.Contains([]string{"iface", "mapping", "auto", "source", "source-directory", "no-auto-down", "no-scripts", "rename", "template", "vlan"}, fields[0]) || strings.HasPrefix(fields[0], "allow-"))
+			if begins && start >= 0 {
+				out = append(out, cutStanza(name, f.files[name], start, at))
+				start = -1
+			}
+			if begins && fields[0] == "iface" && len(fields) > 1 && fields[1] == f.dev && (len(fields) == 2 || fields[2] != "inet6") {
+				start = at
+			}
+			at += len(line)
+		}
+		if start >= 0 {
+			out = append(out, cutStanza(name, f.files[name], start, at))
+		}
+	}
+	return out, nil
+}
+
+// cutStanza leaves what stands behind the last line of a stanza to the next one: empty lines and comments.
+func cutStanza(name, text string, start, end int) eniStanza {
+	for {
+		trimmed := strings.TrimRight(text[start:end], "\n")
+		last := trimmed[strings.LastIndexByte(trimmed, '\n')+1:]
+		if last == trimmed || strings.TrimSpace(last) != "" && !strings.HasPrefix(last, "#") {
+			end = start + len(trimmed)
+			break
+		}
+		end = start + len(trimmed) - len(last)
+	}
+	if end < len(text) && text[end] == '\n' {
+		end++
+	}
+	return eniStanza{file: name, text: text[start:end], start: start, end: end}
+}
+
+// options are the settings of the stanza: each line as words.
+func (s eniStanza) options() [][]string {
+	var out [][]string
+	for line := range strings.Lines(strings.ReplaceAll(s.text, "\\\n", " ")) {
+		if fields := strings.Fields(line); len(fields) > 0 && !strings.HasPrefix(fields[0], "#") {
+			out = append(out, fields)
+		}
+	}
+	return out
+}
+
+// config is what the stanza says.
+func (s eniStanza) config() (netConfig, []string) {
+	var c netConfig
+	var dns []string
+	method, address, mask := "static", "", ""
+	for i, o := range s.options() {
+		switch {
+		case i == 0:
+			if len(o) > 3 {
+				method = o[3]
+			}
+		case len(o) < 2:
+		case o[0] == "address" && address == "":
+			address = o[1]
+		case o[0] == "netmask":
+			mask = o[1]
+		case o[0] == "gateway":
+			c.gateway = o[1]
+		case o[0] == "dns-nameservers" || o[0] == "dns-nameserver":
+			dns = append(dns, o[1:]...)
+		}
+	}
+	switch method {
+	case spec.DHCP:
+		c.ip = spec.DHCP
+	case "static":
+		c.ip = withMask(address, mask)
+	default:
+		c.ip = method // manual, ppp, …
+	}
+	return c, dns
+}
+
+// withMask writes an address with its prefix length; that of its class if nothing says it, as
+// ifupdown has it, is not worth code: the address is shown as it stands.
+func withMask(address, mask string) string {
+	if strings.Contains(address, "/") || mask == "" {
+		return address
+	}
+	if n, err := strconv.Atoi(mask); err == nil {
+		return address + "/" + itoa(n)
+	}
+	ip, err := netip.ParseAddr(mask)
+	if err != nil || !ip.Is4() {
+		return address
+	}
+	bits := 0
+	for _, b := range ip.As4() {
+		for ; b&0x80 != 0; b <<= 1 {
+			bits++
+		}
+	}
+	return address + "/" + itoa(bits)
+}
+
+// eniOwn are the options that an address consists of, and those that only DHCP has. The rest of a
+// stanza stays: ports of a bridge, commands, the MTU.
+func eniOwn(option string, goal netGoal) bool {
+	switch option {
+	case "address", "netmask", "gateway", "broadcast", "network", "pointopoint", "dns-nameservers", "dns-nameserver":
+		return true
+	case "hostname", "leasehours", "leasetime", "vendor", "client":
+		return goal.ip != spec.DHCP
+	}
+	return false
+}
+
+const eniNote = "# homestak-gitops sets the address: edit the site instead"
+
+// eniText is the stanza with another address.
+func (s eniStanza) with(goal netGoal) string {
+	var b strings.Builder
+	joined := strings.ReplaceAll(s.text, "\\\n", " ")
+	first, address := true, true
+	for line := range strings.Lines(joined) {
+		fields := strings.Fields(line)
+		switch {
+		case first:
+			method := "static"
+			if goal.ip == spec.DHCP {
+				method = spec.DHCP
+			}
+			head := append([]string{"iface", fields[1], "inet", method}, fields[min(len(fields), 4):]...)
+			b.WriteString(strings.Join(head, " ") + "\n\t" + eniNote + "\n")
+			if goal.ip != spec.DHCP {
+				b.WriteString("\taddress " + goal.ip + "\n")
+				if goal.gateway != "" {
+					b.WriteString("\tgateway " + goal.gateway + "\n")
+				}
+			}
+			if len(goal.dns) > 0 {
+				b.WriteString("\tdns-nameservers " + strings.Join(goal.dns, " ") + "\n")
+			}
+			first = false
+		case len(fields) > 0 && fields[0] == "address" && !address: // a further one
+			b.WriteString(line)
+		case len(fields) > 0 && eniOwn(fields[0], goal):
+			address = address && fields[0] != "address"
+		case strings.TrimSpace(line) == eniNote:
+		default:
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// eniFile is the file of the stanza with what shall be there.
+func (f netFound) eniFile(goal netGoal, e *record.Entry) netFile {
+	text := f.files[f.stanza.file]
+	stanza := ""
+	if goal.back && e.Found["stanza"] != "" {
+		stanza = e.Found["stanza"]
+	} else {
+		stanza = f.stanza.with(goal)
+	}
+	if f.stanza.end < len(text) && !strings.HasSuffix(stanza, "\n") {
+		stanza += "\n"
+	}
+	return f.replace(f.stanza.file, text[:f.stanza.start]+stanza+text[f.stanza.end:], false)
+}
+
+// eniCommands take the interface down by the old files and up by the new ones. What is left running, such as
+// a DHCP client, must not hold the lock. ifupdown2 changes what differs and leaves bridges together.
+func (f netFound) eniCommands(file netFile) (down, up, check string) {
+	if f.manager == ifupdown2 {
+		return "", "ifreload -a >&2 9>&- || die " + shell.Quote("ifreload fails") + "\n", ""
+	}
+	all := ""
+	for _, name := range f.eni {
+		text := f.files[name]
+		if name == file.path {
+			text = file.after
+		}
+		for line := range strings.Lines(text + "\n") {
+			if fields := strings.Fields(line); len(fields) == 0 || !strings.HasPrefix(fields[0], "source") {
+				all += line
+			}
+		}
+	}
+	const whole = "/run/homestak-gitops.interfaces"
+	down = "ifdown " + f.name() + " >&2 9>&- || :\nip -4 addr flush dev " + f.name() + " scope global || :\n"
+	up = "ifup " + f.name() + " >&2 9>&- || die " + shell.Quote("ifup "+f.dev+" fails") + "\n"
+	check = script(shell.Put(whole, all, "0600", "root", "root"),
+		"_said=$(ifup --no-act --force -i "+whole+" -- "+f.name()+" 2>&1) || { rm -f "+whole+"; die \"ifupdown refuses the settings: $_said\"; }",
+		"rm -f "+whole)
+	return down, up, check
+}
