@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 )
 
 // commits are the commits that are here, with their files: the part that a Repository
@@ -90,4 +91,10 @@ func (c *commits) Notes(id string) diag.List {
 		return nil // Files says so, as an error
 	}
 	return f.Notes()
+}
+
+// Snapshot gives what a serve.Server shows of the commits that are here. It stays readable
+// when what is here changes.
+func (c *commits) Snapshot(content serve.Content) (*serve.Snapshot, error) {
+	return serve.New(c.graph, c.maxFile, content)
 }

@@ -49,8 +49,8 @@ type raw struct {
 	data []byte
 }
 
-// serve makes a repository whose remote sends these objects; the last is the head.
-func serve(t *testing.T, o Options, sent ...raw) *Repository {
+// sending makes a repository whose remote sends these objects; the last is the head.
+func sending(t *testing.T, o Options, sent ...raw) *Repository {
 	t.Helper()
 	all, ids := heap{}, []plumbing.Hash(nil)
 	for _, o := range sent {
@@ -88,7 +88,7 @@ func commitOf(root raw) raw {
 func TestAnObjectThatIsTooLarge(t *testing.T) {
 	blob := raw{plumbing.BlobObject, make([]byte, 2<<20)}
 	root := tree(treeLine(0o100644, "disk.img", idOf(blob)))
-	r := serve(t, Options{largest: 1 << 20}, blob, root, commitOf(root))
+	r := sending(t, Options{largest: 1 << 20}, blob, root, commitOf(root))
 	_, err := r.Head(t.Context())
 	require.ErrorIs(t, err, objects.ErrTooLarge)
 	require.ErrorContains(t, err, "an object of 2 MiB")
@@ -180,7 +180,7 @@ func TestACommitOfTooManyFiles(t *testing.T) {
 		level = tree(items...)
 		sent = append(sent, level)
 	}
-	_, err := serve(t, Options{}, append(sent, commitOf(level))...).Head(t.Context())
+	_, err := sending(t, Options{}, append(sent, commitOf(level))...).Head(t.Context())
 	require.ErrorIs(t, err, objects.ErrTooLarge)
 	require.ErrorContains(t, err, "more than 1000000 files")
 }
@@ -196,9 +196,9 @@ func TestACommitOfTooDeepFolders(t *testing.T) {
 		}
 		return append(sent, commitOf(level))
 	}
-	_, err := serve(t, Options{}, nested(objects.Deepest+1)...).Head(t.Context())
+	_, err := sending(t, Options{}, nested(objects.Deepest+1)...).Head(t.Context())
 	require.ErrorContains(t, err, "more than 256 folders in each other")
-	r := serve(t, Options{}, nested(objects.Deepest)...)
+	r := sending(t, Options{}, nested(objects.Deepest)...)
 	c, err := r.Head(t.Context())
 	require.NoError(t, err)
 	f, err := r.Files(c.ID)

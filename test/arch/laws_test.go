@@ -31,8 +31,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/source/remote", may: []string{"engine/source/objects"}},
+	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}},
 	{
-		pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote"},
+		pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote", "engine/source/serve"},
 		tests: []string{"engine/source/sourcetest"},
 	},
 	{pkg: "engine/source/checkout", may: []string{"engine/model", "engine/source/objects"}},
@@ -156,7 +157,7 @@ var libraries = []library{
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl"}, tests: true, why: "files of the site, secrets among them, are read in one place; tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
-	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote"}, tests: true, why: "one package says what a commit is; tests build repositories"},
+	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
 	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "engine/source/remote", "engine/health"}, why: "git, checks and the way into machines speak ssh, and nobody else"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},

@@ -1,0 +1,253 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Bounds of what is built for clients.
+const (
+	mostBuilds = 2        // packs and files that are built at a time
+	mostIdle   = 32       // that stay for the next client
+	idleBytes  = 64 << 20 // that these have together
+
+	waitTime = 5 * time.Second // between signs of life to a client that waits
+)
+
+// spool builds what clients get: each thing once, into a file without a name, which all who
+// want it read while it grows. So a client that stops reading delays nobody, and no pack is
+// in memory.
+type spool struct {
+	dir   string // of the files; the system's if empty
+	most  int64  // bytes of all files together
+	slots chan struct{}
+
+	mu    sync.Mutex // requests of many clients share what is built
+	items map[string]*item
+	idle  []*item // complete, and nobody reads them; the longest unused first
+	bytes int64   // of all files
+	built int     // so many builds began
+}
+
+// item is one thing that is built, or was. Its fields are guarded by the spool's lock.
+type item struct {
+	key      string
+	clients  int
+	building bool
+	cancel   context.CancelFunc // ends the build
+	over     chan struct{}      // closed when the build has ended
+
+	file  *os.File
+	size  int64
+	err   error         // why the build failed; io.EOF if it did not
+	grown chan struct{} // closed and replaced when size or err changes
+}
+
+// errFull is why nothing more is built.
+const errFull = badRequest("too much is being sent to others; try again in some minutes")
+
+func newSpool(dir string, most int64) *spool {
+	return &spool{dir: dir, most: most, slots: make(chan struct{}, mostBuilds), items: map[string]*item{}}
+}
+
+// copy writes what has this key to w. If nobody has built it, build writes it. While
+// there is nothing to write yet, wait is called every few seconds.
+func (s *spool) copy(ctx context.Context, key string, build func(context.Context, io.Writer) error, w io.Writer, wait func() error) error {
+	i, start := s.take(ctx, key)
+	if start != nil {
+		go s.build(start, i, build)
+		defer func() { <-i.over }() // also if this client goes away while others want the rest
+	}
+	defer s.put(i)
+	return s.follow(ctx, i, w, wait)
+}
+
+// take gives the item of a key. If it is new, the caller builds it with the context start,
+// which ends when no client wants it.
+func (s *spool) take(ctx context.Context, key string) (i *item, start context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i = s.items[key]
+	if i == nil {
+		i = &item{key: key, building: true, over: make(chan struct{}), grown: make(chan struct{})}
+		start, i.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		s.items[key] = i
+		s.built++
+	}
+	if at := slices.Index(s.idle, i); at >= 0 {
+		s.idle = slices.Delete(s.idle, at, at+1)
+	}
+	i.clients++
+	return i, start
+}
+
+// put ends what take began.
+func (s *spool) put(i *item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i.clients--
+	if i.clients == 0 && i.building {
+		i.cancel()
+		delete(s.items, i.key) // whoever wants it from now on begins again
+	}
+	s.rest(i)
+}
+
+// rest keeps an item for the next client, or removes it, once nobody uses it.
+func (s *spool) rest(i *item) {
+	switch {
+	case i.clients > 0 || i.building:
+		return
+	case i.file == nil:
+	case s.items[i.key] == i:
+		s.idle = append(s.idle, i)
+	default:
+		s.close(i)
+	}
+	s.trim(idleBytes)
+}
+
+// trim removes items that nobody uses until they have at most so many bytes.
+func (s *spool) trim(most int64) {
+	var n int64
+	for _, i := range s.idle {
+		n += i.size
+	}
+	for len(s.idle) > 0 && (n > most || len(s.idle) > mostIdle) {
+		i := s.idle[0]
+		s.idle, n = s.idle[1:], n-i.size
+		delete(s.items, i.key)
+		s.close(i)
+	}
+}
+
+func (s *spool) close(i *item) {
+	_ = i.file.Close() // it has no name, so nothing of it is left
+	s.bytes -= i.size
+}
+
+// build runs f, and says how it ended.
+func (s *spool) build(ctx context.Context, i *item, f func(context.Context, io.Writer) error) {
+	defer close(i.over)
+	defer i.cancel()
+	err := s.fill(ctx, i, f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i.err = err; err == nil {
+		i.err = io.EOF
+	} else if s.items[i.key] == i {
+		delete(s.items, i.key) // the next client tries again
+	}
+	i.building = false
+	close(i.grown)
+	s.rest(i)
+}
+
+func (s *spool) fill(ctx context.Context, i *item, f func(context.Context, io.Writer) error) error {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	file, err := os.CreateTemp(s.dir, "homestak-gitops-*")
+	if err == nil {
+		err = os.Remove(file.Name())
+	}
+	if err != nil {
+		return fmt.Errorf("make a temporary file: %w", err)
+	}
+	s.mu.Lock()
+	i.file = file
+	s.mu.Unlock()
+	out := bufio.NewWriterSize(&filling{ctx, s, i}, 64<<10)
+	if err := f(ctx, out); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// filling is the writer of a build.
+type filling struct {
+	ctx   context.Context //nolint:containedctx // it ends the build, which only writes
+	spool *spool
+	item  *item
+}
+
+func (f *filling) Write(b []byte) (int, error) {
+	if err := f.ctx.Err(); err != nil {
+		return 0, err
+	}
+	s, i := f.spool, f.item
+	n, err := i.file.Write(b)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i.size += int64(n)
+	s.bytes += int64(n)
+	close(i.grown)
+	i.grown = make(chan struct{})
+	if s.bytes > s.most {
+		s.trim(0)
+	}
+	if err == nil && s.bytes > s.most {
+		err = errFull
+	}
+	return n, err
+}
+
+// follow writes an item as it grows.
+func (s *spool) follow(ctx context.Context, i *item, w io.Writer, wait func() error) error {
+	tick := time.NewTicker(waitTime)
+	defer tick.Stop()
+	var buf []byte
+	for at := int64(0); ; {
+		s.mu.Lock()
+		file, size, end, grown := i.file, i.size, i.err, i.grown
+		s.mu.Unlock()
+		if at == size && errors.Is(end, io.EOF) {
+			return nil
+		}
+		if at == size && end != nil {
+			return end
+		}
+		if at == size {
+			select {
+			case <-grown:
+			case <-tick.C:
+				if err := wait(); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		if buf == nil {
+			buf = make([]byte, min(size, 32<<10))
+		}
+		n, err := file.ReadAt(buf[:min(int64(len(buf)), size-at)], at)
+		if err != nil {
+			return fmt.Errorf("read a temporary file: %w", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if _, err := w.Write(buf[:n]); err != nil {
+			return &writeError{err}
+		}
+		at += int64(n)
+	}
+}
+
+// writeError is of a client that takes no more.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return e.err.Error() }
+func (e *writeError) Unwrap() error { return e.err }
