@@ -1,0 +1,250 @@
+package repository_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	gogit "github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/specserve/repository"
+)
+
+// The requests of one fetch.
+var (
+	ask   = "GET /site.git/info/refs"
+	fetch = "POST /site.git/git-upload-pack"
+)
+
+// Clients of every version of the protocol clone and fetch with as few requests as it allows.
+func TestGit(t *testing.T) {
+	needGit(t)
+	for _, version := range []string{"0", "1", "2"} {
+		t.Run("protocol "+version, func(t *testing.T) {
+			w := newWorld(t, repository.Options{})
+			w.good = w.push(map[string]string{"site.hcl": "site \"a\" {\n}\n", "hosts/pve1.hcl": "host \"pve1\" {\n}\n"})
+			second := w.push(map[string]string{"hosts/pve1.hcl": "host \"pve1\" {\n  # more\n}\n"})
+			dir := w.clone("-c", "protocol.version="+version)
+			w.check(t, dir, second)
+			require.Equal(t, []string{ask, fetch}, w.requests())
+			require.Equal(t, "refs/heads/main", git(t, "-C", dir, "symbolic-ref", "HEAD"))
+			require.Equal(t, "origin/HEAD\norigin/main", git(t, "-C", dir, "for-each-ref", "--format=%(refname:short)", "refs/remotes"))
+			require.Equal(t, "2", git(t, "-C", dir, "rev-list", "--count", "HEAD"))
+
+			git(t, "-C", dir, "fetch", "-q", "origin", "refs/homestak/last-good")
+			require.Equal(t, w.good, git(t, "-C", dir, "rev-parse", "FETCH_HEAD"))
+			w.requests()
+
+			git(t, "-C", dir, "fetch", "-q")
+			require.Equal(t, []string{ask}, w.requests(), "nothing changed")
+
+			for n := range 3 {
+				w.push(map[string]string{fmt.Sprintf("more%d.hcl", n): "# " + version + "\n"})
+			}
+			git(t, "-C", dir, "pull", "-q")
+			require.Equal(t, []string{ask, fetch}, w.requests())
+			w.check(t, dir, w.head)
+
+			w.repo.ForcePush(map[string]string{"site.hcl": "site \"b\" {\n}\n"}, "rewritten")
+			w.follow()
+			git(t, "-C", dir, "fetch", "-q")
+			git(t, "-C", dir, "reset", "-q", "--hard", "origin/main")
+			w.check(t, dir, w.head)
+
+			git(t, "-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "--allow-empty", "-m", "mine")
+			out, err := tryGit("-C", dir, "push", "-q")
+			require.Error(t, err)
+			require.Contains(t, out, "remote error: this repository is read-only; push to the one that its server follows")
+		})
+	}
+}
+
+// A client whose own history is long needs several rounds to find what both have.
+func TestNegotiation(t *testing.T) {
+	needGit(t)
+	w := newWorld(t, repository.Options{})
+	w.push(map[string]string{"site.hcl": "site \"a\" {\n}\n", "data": strings.Repeat("much ", 1000)})
+	dir := w.clone()
+	for n := range 150 {
+		git(t, "-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "--allow-empty", "-m", fmt.Sprint("mine ", n))
+	}
+	w.push(map[string]string{"more.hcl": "# more\n"})
+	w.requests()
+	git(t, "-C", dir, "fetch", "-q")
+	rounds := w.requests()
+	require.Equal(t, ask, rounds[0])
+	require.Greater(t, len(rounds), 2)
+	require.Less(t, len(rounds), 12)
+	require.Equal(t, w.head, git(t, "-C", dir, "rev-parse", "origin/main"))
+	require.Empty(t, git(t, "-C", dir, "fsck", "--strict", "--full", "--no-dangling", "--no-progress"))
+	packs := git(t, "-C", dir, "count-objects", "-v")
+	require.Contains(t, packs, "in-pack: 0", "only three small objects came") // git unpacks small packs
+	git(t, "-C", dir, "checkout", "-q", "--detach", "origin/main")
+	w.check(t, dir, w.head)
+}
+
+func TestDepth(t *testing.T) {
+	needGit(t)
+	w := newWorld(t, repository.Options{})
+	for n := range 10 {
+		w.push(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n)})
+	}
+	count := func(dir string) string { return git(t, "-C", dir, "rev-list", "--count", "HEAD") }
+	dir := w.clone("--depth", "1")
+	w.check(t, dir, w.head)
+	require.Equal(t, "1", count(dir))
+	git(t, "-C", dir, "fetch", "-q", "--depth", "4")
+	require.Equal(t, "4", count(dir))
+	out, err := tryGit("-C", dir, "fetch", "-q", "--deepen", "2")
+	require.Error(t, err)
+	require.Contains(t, out, "Server does not support --deepen")
+	git(t, "-C", dir, "fetch", "-q", "--depth", "6")
+	require.Equal(t, "6", count(dir))
+	w.push(map[string]string{"site.hcl": "# next\n"})
+	git(t, "-C", dir, "pull", "-q")
+	require.Equal(t, "7", count(dir))
+	w.check(t, dir, w.head)
+	git(t, "-C", dir, "fetch", "-q", "--unshallow")
+	require.Equal(t, "11", count(dir))
+	w.check(t, dir, w.head)
+	git(t, "-C", dir, "fetch", "-q", "--depth", "2")
+	require.Equal(t, "2", count(dir))
+	w.check(t, dir, w.head)
+	out, err = tryGit("-C", dir, "fetch", "-q", "--shallow-since", "2026-01-01")
+	require.Error(t, err)
+	require.Contains(t, out, "not support")
+}
+
+// The copy of an agent begins with one commit of a long history. Clones of it end there.
+func TestHistoryThatIsNotHere(t *testing.T) {
+	needGit(t)
+	w := newWorld(t, repository.Options{})
+	for n := range 5 {
+		w.repo.Commit(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n)}, "old")
+	}
+	w.follow()
+	dir := w.clone()
+	w.check(t, dir, w.head)
+	require.Equal(t, "1", git(t, "-C", dir, "rev-list", "--count", "HEAD"))
+	deep := w.clone("--depth", "3")
+	w.check(t, deep, w.head)
+	w.push(map[string]string{"site.hcl": "# new\n"})
+	for _, dir := range []string{dir, deep} {
+		git(t, "-C", dir, "pull", "-q")
+		w.check(t, dir, w.head)
+		require.Equal(t, "2", git(t, "-C", dir, "rev-list", "--count", "HEAD"))
+		git(t, "-C", dir, "fetch", "-q", "--unshallow")
+		require.Equal(t, "2", git(t, "-C", dir, "rev-list", "--count", "HEAD"))
+	}
+}
+
+// go-git is a client of its own. It does not record where a history ends unless it asked for
+// a depth.
+func TestGoGit(t *testing.T) {
+	needGit(t)
+	for name, depth := range map[string]int{"all": 0, "depth 1": 1} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, repository.Options{})
+			w.push(map[string]string{"site.hcl": "# one\n", "hosts/pve1.hcl": "# a\n"})
+			w.push(map[string]string{"site.hcl": "# two\n"})
+			dir := filepath.Join(sourcetest.TempDir(t), "clone")
+			repo, err := gogit.PlainCloneContext(t.Context(), dir, false, &gogit.CloneOptions{URL: w.url, Depth: depth})
+			require.NoError(t, err)
+			w.check(t, dir, w.head)
+			require.Equal(t, []string{ask, fetch}, w.requests())
+			require.ErrorIs(t, repo.FetchContext(t.Context(), &gogit.FetchOptions{Depth: depth}), gogit.NoErrAlreadyUpToDate)
+			require.Equal(t, []string{ask}, w.requests())
+			for range 2 {
+				w.push(map[string]string{"site.hcl": "# three " + w.head + "\n"})
+				tree, err := repo.Worktree()
+				require.NoError(t, err)
+				require.NoError(t, tree.PullContext(t.Context(), &gogit.PullOptions{Depth: depth}))
+				require.Equal(t, []string{ask, fetch}, w.requests())
+				w.check(t, dir, w.head)
+			}
+			log, err := repo.Log(&gogit.LogOptions{})
+			require.NoError(t, err)
+			found := 0
+			_ = log.ForEach(func(*object.Commit) error { found++; return nil })
+			require.Equal(t, map[int]int{0: 4, 1: 3}[depth], found)
+		})
+	}
+}
+
+// Our own client is what follows a parent; what it has fetched can be served again.
+func TestChain(t *testing.T) {
+	needGit(t)
+	w := newWorld(t, repository.Options{})
+	w.repo.Commit(map[string]string{"site.hcl": "# none\n"}, "old")
+	first := w.push(map[string]string{"site.hcl": "# one\n", "a/b/c.hcl": "# deep\n"})
+	child := newWorld(t, repository.Options{})
+	child.repo = w.repo // that it is compared with
+	var err error
+	child.copy, err = source.OpenRepository(source.Options{Dir: t.TempDir(), URL: w.url})
+	require.NoError(t, err)
+	require.Equal(t, first, child.follow())
+	require.Equal(t, []string{ask, fetch}, w.requests())
+	require.Equal(t, first, child.follow())
+	require.Equal(t, []string{ask}, w.requests(), "nothing changed")
+	require.NoError(t, w.copy.Keep(first))
+	require.NoError(t, child.copy.Keep(first))
+	for n := range 40 {
+		w.repo.Commit(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n)}, fmt.Sprintf("change %d\n\nAllow-Deletes: %d", n, n))
+		if n%7 == 0 {
+			w.follow()
+			child.follow()
+		}
+	}
+	w.follow()
+	w.requests()
+	require.Equal(t, w.head, child.follow())
+	require.Equal(t, []string{ask, fetch}, w.requests())
+	since, err := child.copy.Since(t.Context(), first, child.head)
+	require.NoError(t, err)
+	require.Len(t, since, 40)
+	require.Equal(t, "39", since[0].Trailers["Allow-Deletes"])
+	dir := child.clone()
+	w.check(t, dir, w.head)
+
+	w.repo.ForcePush(map[string]string{"site.hcl": "# rewritten\n"}, "rewritten")
+	w.follow()
+	require.Equal(t, w.head, child.follow())
+	w.check(t, child.clone(), w.head)
+}
+
+// A commit with a secret is not served, also not as the past of the one that removes it.
+func TestWithheld(t *testing.T) {
+	needGit(t)
+	const canary = "hunter2-canary"
+	w := newWorld(t, repository.Options{})
+	first := w.push(map[string]string{"site.hcl": "# one\n"})
+	dir := w.clone()
+	bad := w.repo.Commit(map[string]string{"secret.hcl": canary}, "a mistake")
+	clean := w.repo.Commit(map[string]string{"secret.hcl": sourcetest.Gone}, "fixed")
+	var asked []string
+	w.withhold = func(id string) bool { asked = append(asked, id); return id == bad }
+	w.repo.Commit(map[string]string{"site.hcl": "# two\n"}, "change")
+	w.good = first
+	w.follow()
+	require.Equal(t, []string{clean, bad}, asked, "each once, and nothing below")
+
+	clone := w.clone()
+	w.check(t, clone, w.head)
+	require.Equal(t, "2", git(t, "-C", clone, "rev-list", "--count", "HEAD"))
+	require.NotContains(t, git(t, "-C", clone, "cat-file", "--batch-all-objects", "--batch"), canary)
+	git(t, "-C", clone, "fetch", "-q", "--unshallow")
+	require.NotContains(t, git(t, "-C", clone, "cat-file", "--batch-all-objects", "--batch"), canary)
+
+	// A clone from before has the same first commit, but not what is between.
+	out, err := tryGit("-C", dir, "fetch", "--no-progress")
+	require.Error(t, err)
+	require.Contains(t, out, "did not send all necessary objects", "its history would end at a commit where it did not end before")
+	git(t, "-C", dir, "fetch", "-q", "--update-shallow")
+	git(t, "-C", dir, "reset", "-q", "--hard", "origin/main")
+	w.check(t, dir, w.head)
+}

@@ -1,0 +1,309 @@
+// Package repository serves the repository of a site over git's smart http, read-only, and
+// single files of it:
+//
+//	GET  /site.git/info/refs?service=git-upload-pack
+//	POST /site.git/git-upload-pack
+//	GET  /site.git/raw/{commit}/{path}
+//
+// Who may ask, TLS and rate limits are the business of whoever wraps the Handler. What is
+// shown is a serve.Snapshot; package engine/source/serve has git's protocol.
+package repository
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/source/serve"
+)
+
+// Prefix is where the repository is: a client clones the URL of the server with "/site.git".
+const Prefix = "/site.git/"
+
+// Options of a handler. The zero value is useful.
+type Options struct {
+	Bounds serve.Options
+
+	// Quiet is how long a client may take to send its request, and then to take each part of
+	// the answer; 30 s if zero. Total is how long the answer may take, 15 minutes if zero.
+	Quiet, Total time.Duration
+
+	// Refuse answers what is not of git's protocol; nil: one line of text. Requests of the
+	// protocol are refused in its own form, which git shows to its user.
+	Refuse func(w http.ResponseWriter, r *http.Request, why Refusal)
+
+	Log *slog.Logger // gets what is wrong with the repository itself; nil: none
+}
+
+// Refusal is why a request is not answered.
+type Refusal struct {
+	Status  int    // of HTTP
+	Message string // what is wrong
+	Hint    string // what to do
+}
+
+// Handler is the http.Handler of one repository.
+type Handler struct {
+	o      Options
+	server *serve.Server
+}
+
+// New makes a handler that shows nothing yet.
+func New(o Options) *Handler {
+	o.Quiet, o.Total = cmp.Or(o.Quiet, 30*time.Second), cmp.Or(o.Total, 15*time.Minute)
+	if o.Refuse == nil {
+		o.Refuse = func(w http.ResponseWriter, _ *http.Request, why Refusal) {
+			http.Error(w, why.Message+"; "+why.Hint, why.Status)
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Handler{o, serve.NewServer(o.Bounds)}
+}
+
+// Publish shows a snapshot from now on; nil shows nothing. Clients that began with the one
+// before can end what they began.
+func (h *Handler) Publish(s *serve.Snapshot) { h.server.Publish(s) }
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), h.o.Total)
+	defer cancel()
+	r = r.WithContext(ctx)
+	w.Header().Set("Cache-Control", "private, no-cache")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	// The path is split before it is decoded: a slash that is encoded does not separate.
+	path, ok := strings.CutPrefix(r.URL.EscapedPath(), Prefix)
+	switch {
+	case ok && path == "info/refs":
+		if h.method(w, r, http.MethodGet, http.MethodHead) {
+			h.refs(w, r)
+		}
+	case ok && path == "git-upload-pack":
+		if h.method(w, r, http.MethodPost) {
+			h.uploadPack(w, r)
+		}
+	case ok && strings.HasPrefix(path, "raw/"):
+		if h.method(w, r, http.MethodGet, http.MethodHead) {
+			h.raw(w, r, strings.TrimPrefix(path, "raw/"))
+		}
+	default:
+		h.refuse(w, r, http.StatusNotFound, "there is nothing at this path", "clone "+strings.TrimSuffix(Prefix, "/")+" of this server with git, or get one file below "+Prefix+"raw/HEAD/")
+	}
+}
+
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, message, hint string) {
+	h.o.Refuse(w, r, Refusal{status, message, hint})
+}
+
+func (h *Handler) method(w http.ResponseWriter, r *http.Request, allowed ...string) bool {
+	if slices.Contains(allowed, r.Method) {
+		return true
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	h.refuse(w, r, http.StatusMethodNotAllowed, "this path takes "+strings.Join(allowed, " and ")+" only", "the repository is read-only; push to the one that its server follows")
+	return false
+}
+
+// refs answers with the list of refs.
+func (h *Handler) refs(w http.ResponseWriter, r *http.Request) {
+	service := r.URL.Query().Get("service")
+	switch {
+	case service == "git-upload-pack":
+	case service == "git-receive-pack":
+		h.protocolError(w, service, "this repository is read-only; push to the one that its server follows")
+		return
+	default:
+		h.refuse(w, r, http.StatusForbidden, "only git's smart protocol is served", "use git 1.6.6 or newer, and leave GIT_SMART_HTTP alone")
+		return
+	}
+	snapshot := h.server.Current()
+	if snapshot == nil {
+		h.protocolError(w, service, serve.ErrNothing.Error()+"; try again")
+		return
+	}
+	sum := sha256.Sum256(snapshot.Refs())
+	h.content(w, r, "application/x-git-upload-pack-advertisement", base64.RawURLEncoding.EncodeToString(sum[:18]), int64(len(snapshot.Refs())),
+		func(w io.Writer) error { _, err := w.Write(snapshot.Refs()); return err })
+}
+
+// protocolError answers a request for refs with a message that git shows.
+func (h *Handler) protocolError(w http.ResponseWriter, service, message string) {
+	var b bytes.Buffer
+	if err := serve.WriteRefusal(&b, service, message); err != nil {
+		panic(err) // a buffer takes everything
+	}
+	w.Header().Set("Content-Type", "application/x-"+service+"-advertisement")
+	_, _ = h.paced(w).Write(b.Bytes()) // the server notices a client that went away
+}
+
+// uploadPack answers a round of a fetch.
+func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if kind != "application/x-git-upload-pack-request" {
+		h.refuse(w, r, http.StatusUnsupportedMediaType, "the body is not a request of git", "use git, or send application/x-git-upload-pack-request")
+		return
+	}
+	in := &body{in: http.MaxBytesReader(w, r.Body, serve.MostRequest), left: serve.MostRequest}
+	switch strings.ToLower(r.Header.Get("Content-Encoding")) {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		in.zipped = true
+	default:
+		h.refuse(w, r, http.StatusUnsupportedMediaType, "the body is compressed in an unknown way", "use gzip, or none")
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+	out := h.paced(w)
+	defer out.end()
+	_ = out.control.SetReadDeadline(time.Now().Add(h.o.Quiet))
+	err := h.server.UploadPack(r.Context(), in, out)
+	var large *http.MaxBytesError
+	switch {
+	case err == nil:
+	case out.begun:
+		h.cut(r, err)
+	case errors.As(err, &large), errors.Is(err, errLarge):
+		h.refuse(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d KiB", serve.MostRequest>>10), "clone again: the histories are too different")
+	case in.err != nil:
+		h.refuse(w, r, http.StatusBadRequest, "the body of the request cannot be read", "try again")
+	default:
+		h.broken(w, r, err)
+	}
+}
+
+// cut ends an answer that was begun and cannot be completed. Where the protocol has no room
+// for a message, the client notices by the connection.
+func (h *Handler) cut(r *http.Request, err error) {
+	if r.Context().Err() == nil {
+		h.o.Log.Warn("An answer of the repository was not completed.", "error", err)
+	}
+	if errors.Is(err, serve.ErrCut) {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// broken answers where the repository cannot be read.
+func (h *Handler) broken(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() == nil {
+		h.o.Log.Error("The repository cannot be read for a client.", "error", err)
+	}
+	h.refuse(w, r, http.StatusInternalServerError, "the repository cannot be read", "see the log of the server")
+}
+
+// content answers with something that has an ETag.
+func (h *Handler) content(w http.ResponseWriter, r *http.Request, kind, tag string, size int64, write func(io.Writer) error) {
+	tag = `"` + tag + `"`
+	w.Header().Set("ETag", tag)
+	if matches(r.Header.Values("If-None-Match"), tag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Content-Length", fmt.Sprint(size))
+	if r.Method == http.MethodHead {
+		return
+	}
+	out := h.paced(w)
+	defer out.end()
+	if err := write(out); err != nil {
+		if out.begun {
+			h.cut(r, fmt.Errorf("%w: %w", serve.ErrCut, err))
+			return
+		}
+		w.Header().Del("ETag")
+		w.Header().Del("Content-Length")
+		h.broken(w, r, err)
+	}
+}
+
+// matches reads If-None-Match.
+func matches(header []string, tag string) bool {
+	for item := range strings.SplitSeq(strings.Join(header, ","), ",") {
+		item = strings.TrimPrefix(strings.TrimSpace(item), "W/")
+		if item == tag || item == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+// errLarge is of a body that is larger once it is decompressed.
+var errLarge = errors.New("the request is too large")
+
+// body is the body of a request, decompressed. It ends when it is too large.
+type body struct {
+	in     io.Reader
+	zipped bool
+	unzip  *gzip.Reader
+	left   int64
+	err    error // not the end
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.read(p)
+	if b.left -= int64(n); b.left < 0 {
+		err = errLarge
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.err = err
+	}
+	return n, err
+}
+
+func (b *body) read(p []byte) (int, error) {
+	if !b.zipped {
+		return b.in.Read(p)
+	}
+	if b.unzip == nil {
+		var err error
+		if b.unzip, err = gzip.NewReader(b.in); err != nil {
+			return 0, fmt.Errorf("decompress: %w", err)
+		}
+	}
+	return b.unzip.Read(p)
+}
+
+// paced is a writer that ends if the client takes nothing for a while.
+type paced struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	quiet   time.Duration
+	begun   bool
+}
+
+func (h *Handler) paced(w http.ResponseWriter) *paced {
+	return &paced{w, http.NewResponseController(w), h.o.Quiet, false}
+}
+
+// Write implements io.Writer. Some writers, those of tests, have no deadlines.
+func (p *paced) Write(b []byte) (int, error) {
+	if !p.begun {
+		p.begun = true
+		_ = p.control.SetReadDeadline(time.Time{}) // the request is read
+	}
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.quiet))
+	return p.w.Write(b)
+}
+
+// end sends what is left, and removes the deadline: the connection may have another request.
+func (p *paced) end() {
+	if p.begun {
+		_ = p.control.Flush()
+		_ = p.control.SetWriteDeadline(time.Time{})
+	}
+}

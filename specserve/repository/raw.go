@@ -1,0 +1,83 @@
+package repository
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
+)
+
+// longestPath is how many bytes a path may have.
+const longestPath = 4096
+
+// raw answers with one file. The path is a list of names that are searched in the trees of
+// a commit, so nothing else can be named by it, however it is written.
+func (h *Handler) raw(w http.ResponseWriter, r *http.Request, escaped string) {
+	names, err := split(escaped)
+	if err != nil {
+		h.refuse(w, r, http.StatusBadRequest, err.Error(), "name a file as git ls-tree does: "+Prefix+"raw/HEAD/hosts/pve1.hcl")
+		return
+	}
+	file, err := h.server.File(names[0], strings.Join(names[1:], "/"))
+	switch {
+	case err == nil:
+		h.content(w, r, kindOf(names[len(names)-1]), file.ID, file.Size, func(w io.Writer) error { return file.Copy(r.Context(), w) })
+	case errors.Is(err, serve.ErrNothing):
+		w.Header().Set("Retry-After", "10")
+		h.refuse(w, r, http.StatusServiceUnavailable, err.Error(), "try again")
+	case errors.Is(err, serve.ErrNoRef):
+		h.refuse(w, r, http.StatusNotFound, err.Error(), "name HEAD, last-good, or the full id of one of these two commits")
+	case errors.Is(err, serve.ErrNotFile):
+		h.refuse(w, r, http.StatusNotFound, err.Error(), "name a file; links are not followed")
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
+		h.refuse(w, r, http.StatusNotFound, "the commit has no such file", "git ls-tree -r --name-only HEAD lists all")
+	case errors.Is(err, objects.ErrTooLarge):
+		h.refuse(w, r, http.StatusRequestEntityTooLarge, err.Error(), "clone the repository")
+	default:
+		h.broken(w, r, err)
+	}
+}
+
+// split gives the decoded names of a path that is still escaped: a commit, then at least
+// one more. Each is decoded once; none may mean anything but itself.
+func split(escaped string) ([]string, error) {
+	if len(escaped) > longestPath {
+		return nil, errors.New("the path is too long")
+	}
+	var names []string
+	for part := range strings.SplitSeq(escaped, "/") {
+		name, err := url.PathUnescape(part)
+		switch {
+		case err != nil:
+			return nil, errors.New("the path is not encoded as paths in URLs are")
+		case name == "":
+			return nil, errors.New("the path has an empty name")
+		case name == ".", name == "..":
+			return nil, errors.New("the path has a name that stands for a folder")
+		case strings.ContainsAny(name, `/\`):
+			return nil, errors.New("the path has a name with a slash in it")
+		case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
+			return nil, errors.New("the path has a name with a control character in it")
+		}
+		names = append(names, name)
+	}
+	if len(names) < 2 {
+		return nil, errors.New("the path names no file")
+	}
+	return names, nil
+}
+
+// kindOf is the content type of a file. None of them is one that a browser would run.
+func kindOf(name string) string {
+	switch path.Ext(name) {
+	case ".hcl", ".yaml", ".yml", ".json", ".rego", ".md", ".txt", ".conf", ".pub", ".sh", ".pem":
+		return "text/plain; charset=utf-8"
+	}
+	return "application/octet-stream"
+}
