@@ -82,6 +82,7 @@ func BenchmarkGoals(b *testing.B) {
 		{"P11,P12", m.idle},
 		{"P13", m.validate},
 		{"P14", m.judge},
+		{"P17,P18", m.config},
 	} {
 		if wanted(part.goals) {
 			part.measure()

@@ -36,6 +36,7 @@ type hosting struct {
 	Template bool          // it has a VM template, of VMID 9000
 	Writes   bool          // it notes when it is written to
 	Ends     bool          // it notes how soon the ends of its tasks are seen
+	Network  string        // network namespace that it listens in; that of this process unless set
 }
 
 type access = fleet.Access
@@ -76,6 +77,9 @@ func startServer(ctx context.Context, h hosting) (*server, error) {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	s := &server{cmd: exec.CommandContext(ctx, self)}
+	if h.Network != "" {
+		s.cmd = exec.CommandContext(ctx, "nsenter", "--net="+h.Network, "--", self)
+	}
 	s.cmd.Env = append(os.Environ(), roleVar+"=host", setupVar+"="+string(setup))
 	s.cmd.Stderr = os.Stderr
 	if s.asks, err = s.cmd.StdinPipe(); err != nil {

@@ -126,21 +126,33 @@ func changes(s *converge.State) []string {
 	return out
 }
 
-// snapshot is everything on the machine that an apply could change, item by item. What
-// differs by itself, such as times and numbers of processes, is not in it.
+// snapshot is everything on the machine that an apply could change, item by item: packages, units,
+// accounts with their shadow flags, keys, sudo, sshd, fail2ban, kernel parameters, name, time zone,
+// repositories, and every file and folder of /etc, of homes and of what people add. What differs by
+// itself, such as times and numbers of processes, is not in it.
 func (w *world) snapshot() string {
 	w.t.Helper()
+	const places = "/etc /home /root /srv /opt /usr/local /var/spool /var/lib/homestak-gitops"
 	return w.Run0(strings.Join([]string{
-		"hostname", "cat /etc/hostname /etc/hosts", "readlink /etc/localtime",
-		"dpkg-query -W -f='${Package} ${Version} ${db:Status-Abbrev}\\n' | grep -v '^.* rc '", "apt-mark showmanual",
-		"systemctl list-unit-files --no-legend --no-pager | awk '{print $1, $2}' | grep -v '^run-\\|\\.mount\\|homestak-gitops-revert'",
-		"systemctl list-units --no-legend --no-pager --plain --type=service,socket,timer --state=active | awk '{print $1, $3}' | grep -v 'user-runtime-dir\\|user@\\|homestak-gitops-revert\\|apt-daily\\|dpkg-db\\|e2scrub\\|systemd-tmpfiles-clean\\|fstrim\\|systemd-hostnamed\\|systemd-random\\|ifup@'",
-		"cut -d: -f1,6,7 /etc/passwd | sort", "cut -d: -f1,4 /etc/group | sort", "awk -F: '{print $1, substr($2,1,1), $8}' /etc/shadow | sort",
-		"for f in /root/.ssh/* /home/*/.ssh/* /etc/sudoers /etc/sudoers.d/* /etc/ssh/sshd_config.d/* /etc/sysctl.d/* /etc/fail2ban/jail.d/* /etc/apt/sources.list.d/* /etc/apt/keyrings/*; do if [ -f $f ]; then stat -c '%n %a %U %G' $f; cat $f; fi; done",
-		"sshd -T | sort", "cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/accept_redirects",
-		"ls -A /etc/apt/sources.list.d", "ls -A /var/lib/homestak-gitops 2>/dev/null", "for f in /etc/motd /etc/homestak-test/*; do if [ -f $f ]; then stat -c '%n %a %U %G' $f; cat $f; fi; done",
+		"echo name $(uname -n) $(hostname -f 2>/dev/null)", "echo zone $(readlink /etc/localtime) $(date +%Z)",
+		"dpkg-query -W -f='package ${Package} ${Version} ${db:Status-Abbrev}\n' | grep -v '^package .* rc '", "apt-mark showmanual | sed 's/^/manual /'",
+		"apt-cache policy | grep -E '^ +(-?[0-9]+ |release )'",
+		"systemctl list-unit-files --no-legend --no-pager | awk '{print \"unit file\", $1, $2}' | grep -v ' run-\\|\\.mount\\|homestak-gitops-revert'",
+		"systemctl list-units --no-legend --no-pager --plain --type=service,socket,timer --state=active | awk '{print \"unit\", $1, $3}' | grep -v 'user-runtime-dir\\|user@\\|homestak-gitops-revert\\|apt-daily\\|dpkg-db\\|e2scrub\\|systemd-tmpfiles-clean\\|fstrim\\|systemd-hostnamed\\|systemd-random\\|ifup@\\|session-'",
+		"cut -d: -f1,6,7 /etc/passwd | sort", "cut -d: -f1,4 /etc/group | sort", "awk -F: '{print \"shadow\", $1, substr($2,1,1), $4, $5, $6, $7, $8}' /etc/shadow | sort",
+		"cut -d: -f1 /etc/subuid /etc/subgid | sort",
+		"find " + places + " -xdev -printf '%p %y %m %u %g %l\\n' 2>/dev/null | grep -vE '" + passing + "' | sort",
+		"find " + places + " -xdev -type f -print0 2>/dev/null | grep -zvE '" + passing + "|^/etc/(passwd|group|shadow|gshadow|subuid|subgid)$|/owned.json$|/config-[a-z]*.json$' | sort -z | xargs -0 sha256sum",
+		"for f in /root/.ssh/* /home/*/.ssh/* /etc/hosts /etc/hostname /etc/timezone /etc/sudoers.d/* /etc/ssh/sshd_config.d/* /etc/sysctl.d/zz* /etc/fail2ban/jail.d/* /etc/apt/sources.list.d/* /etc/homestak-test/*; do if [ -f $f ]; then sed \"s|^|$f: |\" $f; fi; done",
+		"sshd -T | sort | sed 's/^/sshd /'", "if systemctl is-active -q fail2ban; then fail2ban-client status | sed 's/^/fail2ban /'; fi",
+		"grep -r . /proc/sys/net 2>/dev/null | grep -v '/nf_conntrack_count\\|/stat/\\|random\\|_secret' | sort",
+		"visudo -c 2>&1 | sort", "ls /var/lib/dpkg/info | sort",
 	}, "; echo ---; "))
 }
+
+// passing is what changes by itself below /etc and homes: backups of accounts, caches, and what the
+// login of a user leaves.
+const passing = `^/etc/[a-z]+-( |$)|^/etc/(\.pwd\.lock|machine-id|ld\.so\.cache|resolv\.conf|\.updated)( |$)|\.homestak-new|^/var/spool/.*/(log|state)|/\.ansible`
 
 // whole is the spec with everything in it. Without gpg it has no repository.
 func (w *world) whole() *spec.Spec {

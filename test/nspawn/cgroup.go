@@ -14,7 +14,7 @@ import (
 // ownCgroups makes a group of this name below that of this process, in the tree that
 // systemd counts its processes by: without one of its own, every guest of the machine
 // would have the same. It gives the folders; removeCgroups takes them away.
-func ownCgroups(t *testing.T, name string) []string {
+func ownCgroups(t testing.TB, name string) []string {
 	t.Helper()
 	of := cgroupsOf(t, "/proc/self/cgroup")
 	var dirs []string
@@ -72,7 +72,7 @@ func removeCgroups(dirs []string) error {
 
 // cgroupsOf reads a file as /proc/PID/cgroup: the group by its tree, that of cgroup2
 // by "".
-func cgroupsOf(t *testing.T, name string) map[string]string {
+func cgroupsOf(t testing.TB, name string) map[string]string {
 	t.Helper()
 	of := map[string]string{}
 	for _, line := range readLines(t, name) {
@@ -86,7 +86,7 @@ func cgroupsOf(t *testing.T, name string) map[string]string {
 // mount is a line of /proc/self/mountinfo.
 type mount struct{ root, at, kind, options string }
 
-func mounts(t *testing.T) []mount {
+func mounts(t testing.TB) []mount {
 	t.Helper()
 	var all []mount
 	for _, line := range readLines(t, "/proc/self/mountinfo") {
@@ -98,7 +98,7 @@ func mounts(t *testing.T) []mount {
 	return all
 }
 
-func readLines(t *testing.T, name string) []string {
+func readLines(t testing.TB, name string) []string {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ const Patience = 40 * time.Second
 // Machine is a Debian with systemd as its first process, in namespaces of its own: its
 // network is loopback only, and what it writes is gone with it.
 type Machine struct {
-	t       *testing.T
+	t       testing.TB
 	name    string
 	nspawn  *exec.Cmd
 	ended   chan struct{} // closed when nspawn has ended
@@ -49,10 +49,10 @@ type Bind struct {
 
 // Boot starts a guest and waits until its systemd says that it is up. It is powered
 // off when the test is over.
-func Boot(t *testing.T, base Rootfs, binds ...Bind) *Machine {
+func Boot(t testing.TB, base Rootfs, binds ...Bind) *Machine {
 	t.Helper()
 	Need(t)
-	folder := base.folder(t)
+	folder := base.Folder(t)
 	m := &Machine{t: t, name: fmt.Sprintf("hs-%d-%d", os.Getpid(), machines.Add(1)), ended: make(chan struct{})}
 	m.cgroups = ownCgroups(t, m.name)
 	t.Cleanup(func() { require.NoError(t, removeCgroups(m.cgroups)) })
@@ -97,7 +97,7 @@ func (m *Machine) start(base, notify string, binds []Bind) {
 }
 
 // listenNotify opens the socket on which nspawn tells of its guest, see sd_notify(3).
-func listenNotify(t *testing.T) *net.UnixConn {
+func listenNotify(t testing.TB) *net.UnixConn {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hs-") // a short name: sockets have no long ones
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func (m *Machine) awaitReady(ready <-chan struct{}) {
 
 // childOf finds the one child of nspawn that is the first process of its namespace. What
 // nspawn itself tells of it is a number of another namespace.
-func childOf(t *testing.T, parent int) int {
+func childOf(t testing.TB, parent int) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/status")
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func (m *Machine) end() {
 }
 
 // processesIn finds the processes of a pid namespace.
-func processesIn(t *testing.T, space string) []int {
+func processesIn(t testing.TB, space string) []int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/ns/pid")
 	require.NoError(t, err)
@@ -212,6 +212,9 @@ func (m *Machine) Command(args ...string) *exec.Cmd {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LC_ALL=C.UTF-8", "SYSTEMD_COLORS=0", "HOME=/root"}
 	return cmd
 }
+
+// Network is the network namespace of the guest: nsenter --net=FILE runs a program of this machine in it.
+func (m *Machine) Network() string { return fmt.Sprintf("/proc/%d/ns/net", m.leader) }
 
 // Try runs a command in the guest, and gives what it said and its exit code.
 func (m *Machine) Try(args ...string) (said string, code int) {
@@ -258,7 +261,7 @@ func (m *Machine) Until(what string, holds func() bool) {
 }
 
 // Await waits for something to be true: it looks again and again, but not for ever.
-func Await(t *testing.T, what string, holds func() bool) {
+func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()

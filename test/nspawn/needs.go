@@ -18,7 +18,7 @@ import (
 const mode = "HOMESTAK_GUEST"
 
 // Need skips a test where no guest can be booted, and says why.
-func Need(t *testing.T) {
+func Need(t testing.TB) {
 	t.Helper()
 	if os.Getenv(mode) == "off" {
 		t.Skip(mode + "=off")
@@ -26,6 +26,13 @@ func Need(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a guest, and -short was asked for")
 	}
+	if lacks := Missing(); lacks != "" {
+		Without(t, lacks)
+	}
+}
+
+// Missing says what a guest needs and this machine lacks; "" if nothing.
+func Missing() string {
 	var missing []string
 	if os.Geteuid() != 0 {
 		missing = append(missing, "root")
@@ -39,13 +46,14 @@ func Need(t *testing.T) {
 			missing = append(missing, tool)
 		}
 	}
-	if len(missing) > 0 {
-		Without(t, "a guest needs "+strings.Join(missing, ", ")+" (Debian: apt-get install systemd-container debootstrap)")
+	if len(missing) == 0 {
+		return ""
 	}
+	return "a guest needs " + strings.Join(missing, ", ") + " (Debian: apt-get install systemd-container debootstrap)"
 }
 
 // Without ends a test for want of something: it skips, unless all must be there.
-func Without(t *testing.T, why string) {
+func Without(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv(mode) == "require" {
 		t.Fatal(why)

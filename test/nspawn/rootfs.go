@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,7 +21,11 @@ import (
 // The environment variables that say what guests are booted from.
 const (
 	cacheDir  = "HOMESTAK_GUEST_CACHE" // where it is made otherwise, and kept
-	suiteName = "HOMESTAK_GUEST_SUITE" // of Debian; bookworm, which Proxmox VE 8 stands on, unless set
+	suiteName = "HOMESTAK_GUEST_SUITE" // of Debian or Ubuntu; bookworm, which Proxmox VE 8 stands on, unless set
+	// A mirror that has the suite, the components to take from it, and the script of debootstrap for a
+	// suite that it does not know: "http://archive.ubuntu.com/ubuntu main,universe gutsy". Unless set,
+	// the mirror of Debian that this machine uses.
+	mirrorName = "HOMESTAK_GUEST_MIRROR"
 )
 
 // Systemd is what a guest has at least beside the essential packages: systemd and what its
@@ -34,9 +39,9 @@ type Rootfs struct {
 	Ready    string // environment variable that may name a ready folder
 }
 
-// folder gives the folder that guests are booted from. It is made once on a machine.
+// Folder gives the folder that guests are booted from. It is made once on a machine.
 // Guests never write to it: each has a layer of its own above it.
-func (r Rootfs) folder(t *testing.T) string {
+func (r Rootfs) Folder(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv(r.Ready); r.Ready != "" && dir != "" {
 		return dir
@@ -77,7 +82,10 @@ func (r Rootfs) kept(say func(format string, args ...any)) (dir, lacks string, e
 	if _, err := os.Stat(dir); err == nil {
 		return dir, "", nil
 	}
-	mirror := mirrorOf(os.DirFS("/etc/apt"), suite)
+	mirror := os.Getenv(mirrorName)
+	if mirror == "" {
+		mirror = mirrorOf(os.DirFS("/etc/apt"), suite)
+	}
 	if mirror == "" {
 		return "", "no apt source of this machine leads to a Debian mirror: name a ready folder in " + r.Ready, nil
 	}
@@ -116,7 +124,16 @@ func debootstrap(cache, dir, suite, mirror, packages string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--include="+packages, suite, temp, mirror)
+	args := []string{"--variant=minbase", "--include=" + packages}
+	from := strings.Fields(mirror)
+	if len(from) > 1 {
+		args = append(args, "--components="+from[1])
+	}
+	args = append(args, suite, temp, from[0])
+	if len(from) > 2 {
+		args = append(args, from[2])
+	}
+	cmd := exec.CommandContext(ctx, "debootstrap", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
