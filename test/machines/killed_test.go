@@ -1,15 +1,20 @@
 package machines_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -24,9 +29,14 @@ func (w *world) killAt(run, command int) {
 		if seen++; seen != run {
 			return c
 		}
-		head := fmt.Sprintf("_n=0; set -T; trap 'if [ $((_n += 1)) -eq %d ]; then kill -9 0; fi' DEBUG\n", command)
-		return guest.Command{Args: []string{"bash", "-s"}, Stdin: append([]byte(head), c.Stdin...)}
+		return trapped(c, command, "kill -9 0")
 	}
+}
+
+// trapped is a script that does something before its nth command.
+func trapped(c guest.Command, command int, do string) guest.Command {
+	head := fmt.Sprintf("_n=0; set -T; trap 'if [ $((_n += 1)) -eq %d ]; then %s; fi' DEBUG\n", command, do)
+	return guest.Command{Args: []string{"bash", "-s"}, Stdin: append([]byte(head), c.Stdin...)}
 }
 
 // killed applies a spec and is killed. It reports whether it was.
@@ -38,51 +48,335 @@ func (w *world) killed(s *spec.Spec, run, command int) bool {
 	return err != nil
 }
 
-// However an apply is cut off, the next one ends in the same state, and withdrawing leaves
-// the same machine behind.
-func TestST14KilledAnywhereAppliedAgain(t *testing.T) {
+var errCut = errors.New("cut off")
+
+// isProbe reports whether a command reads the machine, isStep whether it is a part of a step that
+// changes it.
+func isProbe(c guest.Command) bool { return bytes.Contains(c.Stdin, []byte("frame() {")) }
+func isStep(c guest.Command) bool {
+	return bytes.Contains(c.Stdin, []byte("stale 'the record of this machine'"))
+}
+
+// attempt applies a spec whose nth script, probes not counted, is replaced. An apply that reaches it
+// ends with it: nothing reaches the machine any more. It reports whether the apply was finished instead.
+func (w *world) attempt(s *spec.Spec, n int, instead func(guest.Command) guest.Command) (done bool, last guest.Command) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	seen := 0
+	w.instead = func(c guest.Command) guest.Command {
+		if isProbe(c) {
+			return c
+		}
+		if seen++; seen < n {
+			return c
+		}
+		last = c
+		cancel(errCut)
+		return instead(c)
+	}
+	defer func() { w.instead = nil }()
+	_, err := converge.Apply(ctx, way{w}, s, converge.Options{})
+	if seen < n {
+		require.NoError(w.t, err)
+		return true, last
+	}
+	require.Error(w.t, err)
+	return false, last
+}
+
+// everyStep applies a spec which is cut off at every step: in the middle of each by cut, at the
+// commands given, and then again when the step is done. So each attempt comes one step further. It
+// gives how many there were.
+func (w *world) everyStep(s *spec.Spec, commands []int, cut func(c guest.Command, command int) guest.Command) (steps, cuts int) {
+	w.t.Helper()
+	for {
+		for n, again := 1, true; again; n++ { // what a step asks first is a script of its own
+			again = false
+			for _, command := range commands {
+				done, c := w.attempt(s, n, func(c guest.Command) guest.Command { return cut(c, command) })
+				if done {
+					return steps, cuts
+				}
+				cuts++
+				again = !isStep(c)
+			}
+		}
+		before := changes(w.observe(s))
+		for n := 1; ; n++ { // a step that has to be confirmed is not done before
+			done, c := w.attempt(s, n, func(c guest.Command) guest.Command { return c })
+			if done {
+				return steps, cuts
+			}
+			cuts++
+			if isStep(c) && !slices.Equal(before, changes(w.observe(s))) {
+				break
+			}
+			require.Less(w.t, n, 10, "no script changes anything")
+		}
+		steps++
+		require.Less(w.t, steps, 80, "no attempt comes further")
+	}
+}
+
+// However an apply is cut off, at every step, the next one ends in the same state as one that nobody
+// disturbs, and a withdrawal leaves the same machine behind.
+func TestST14KilledAtEveryStep(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
-	w := begin(t)
-	full, none := w.whole(), parse(t, `"config": {}`)
-	w.apply(full)
-	wanted := w.snapshot()
-	w.apply(none)
-	empty := w.snapshot() // with the locked users of the first time
-	points := []int{2, 9, 17, 24, 31, 40, 55}
-	runs := 21
+	quiet := begin(t)
+	full, none := quiet.whole(), parse(t, `"config": {}`)
+	quiet.apply(full)
+	wanted := quiet.snapshot()
+	quiet.apply(none)
+	empty := quiet.snapshot()
+	check := func(w *world, what string) {
+		w.t.Helper()
+		w.apply(full)
+		same(w.t, wanted, w.snapshot(), what)
+	}
+	checkEmpty := func(w *world, what string) {
+		w.t.Helper()
+		w.apply(none)
+		same(w.t, empty, w.snapshot(), what)
+	}
+	commands := []int{4, 16, 36}
 	if n, err := strconv.Atoi(os.Getenv("HOMESTAK_MACHINES_KILLS")); err == nil {
-		points = nil
+		commands = nil
 		for k := 1; k <= n; k++ {
-			points = append(points, k)
+			commands = append(commands, k)
 		}
 	}
-	killed := 0
-	all := os.Getenv("HOMESTAK_MACHINES_KILLS") != ""
-	for run := 2; run <= runs; run++ {
-		if !all && run%2 == 1 {
-			continue
+
+	t.Run("the shell", func(t *testing.T) {
+		t.Parallel()
+		w := quiet.sibling(t, nspawn.Boot)
+		kill := func(c guest.Command, command int) guest.Command { return trapped(c, command, "kill -9 0") }
+		steps, cuts := w.everyStep(full, commands, kill)
+		check(w, "applied")
+		back, more := w.everyStep(none, commands, kill)
+		checkEmpty(w, "withdrawn")
+		t.Logf("killed %d times in %d steps, and %d times in %d steps of the withdrawal", cuts, steps, more, back)
+		require.Greater(t, steps, 15)
+		require.Greater(t, back, 8)
+	})
+
+	t.Run("the connection", func(t *testing.T) {
+		t.Parallel()
+		w := quiet.sibling(t, nspawn.Boot)
+		way := w.login()
+		w.over = way
+		// What was begun goes on behind a connection that is gone, while the next attempt begins.
+		lose := func(c guest.Command, command int) guest.Command {
+			way.lose = true
+			return trapped(c, command, "touch /run/begun; sleep 0.7")
 		}
-		// Each run of an apply is killed at one point, at another one of a withdrawal.
-		for i, point := range points {
-			if !all && i != run/2%len(points) {
-				continue
+		steps, cuts := w.everyStep(full, commands[1:2], lose)
+		check(w, "applied")
+		back, more := w.everyStep(none, commands[1:2], lose)
+		checkEmpty(w, "withdrawn")
+		t.Logf("lost %d times in %d steps, and %d times in %d steps of the withdrawal", cuts, steps, more, back)
+		require.Greater(t, steps, 15)
+	})
+
+	t.Run("the machine", func(t *testing.T) {
+		t.Parallel()
+		w := quiet.sibling(t, nspawn.BootKept)
+		w.apply(full)
+		w.PowerCycle()
+		w.apply(full)
+		booted := w.snapshot()
+		w.apply(none)
+		w.PowerCycle()
+		w.apply(none)
+		bootedEmpty := w.snapshot()
+		cuts := 0
+		for _, c := range []struct {
+			spec  *spec.Spec
+			every int // which of its steps, so that all of it takes no more than a minute
+			want  string
+		}{{full, 4, booted}, {none, 3, bootedEmpty}} {
+			for n := 1; ; n += c.every {
+				if w.powerCut(c.spec, n) {
+					break
+				}
+				cuts++
 			}
-			name := fmt.Sprintf("run %d, command %d", run, point)
-			if w.killed(full, run, point) {
-				killed++
-			}
-			w.apply(full)
-			same(t, wanted, w.snapshot(), "applied after being killed at "+name)
-			if w.killed(none, run, point) {
-				killed++
-			}
-			w.apply(none)
-			same(t, empty, w.snapshot(), "withdrawn after being killed at "+name)
+			w.apply(c.spec)
+			w.PowerCycle()
+			w.unchanged(c.spec)
+			same(t, c.want, w.snapshot(), "after the machine was cut off")
 		}
+		w.Run0("touch /run/stop-in-postinst") // in the middle of dpkg
+		w.cutOff(full, func() { w.PowerCycle() })
+		w.apply(full)
+		same(t, booted, w.snapshot(), "after dpkg was cut off")
+		t.Logf("cut off %d times", cuts+1)
+		require.Greater(t, cuts, 6)
+	})
+
+	t.Run("config apply", func(t *testing.T) {
+		t.Parallel()
+		w := quiet.sibling(t, nspawn.Boot, nspawn.Bind{From: program(t), To: "/mnt/homestak"})
+		w.Run0("mkdir -p /var/lib/homestak-gitops") // so that it is there in all snapshots
+		for _, c := range []struct {
+			spec *spec.Spec
+			want string
+		}{{full, wanted}, {none, empty}} {
+			document, err := json.Marshal(c.spec)
+			require.NoError(t, err)
+			w.Write("/run/spec.json", 0o600, string(document))
+			kills := 0
+			for w.killedProgram(c.spec, kills) {
+				kills++
+				require.Less(t, kills, 80, "no attempt comes further")
+			}
+			require.Greater(t, kills, 5)
+			w.Run0("/mnt/homestak/homestak-gitops config apply --spec /run/spec.json")
+			require.Empty(t, changes(w.observe(c.spec)))
+			w.Run0("rm -rf /var/lib/homestak-gitops/*.json.keep; cd /var/lib/homestak-gitops && rm -f spec.json spec.prev.json config-complete.json")
+			same(t, c.want, w.snapshot(), "applied by the program itself")
+			t.Logf("killed %d times", kills)
+		}
+	})
+}
+
+// powerCut applies a spec, and kills the machine in the middle of the nth script. It reports whether the apply
+// was finished before that.
+func (w *world) powerCut(s *spec.Spec, n int) (done bool) {
+	w.t.Helper()
+	seen := 0
+	w.instead = func(c guest.Command) guest.Command {
+		if isProbe(c) {
+			return c
+		}
+		if seen++; seen != n {
+			return c
+		}
+		return trapped(c, 14, "touch /run/stopped; while :; do sleep 1000; done")
 	}
-	t.Logf("killed %d times", killed)
-	require.Greater(t, killed, 8)
+	defer func() { w.instead = nil }()
+	return w.cutOff(s, func() { w.instead = nil; w.PowerCycle() })
+}
+
+// cutOff applies a spec, and does something once the machine says that it has stopped on the way. It reports
+// whether the apply was finished instead.
+func (w *world) cutOff(s *spec.Spec, do func()) (done bool) {
+	w.t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := converge.Apply(context.Background(), way{w}, s, converge.Options{})
+		ended <- err
+	}()
+	var err error
+	w.Until("it stops on the way, or ends", func() bool {
+		select {
+		case err = <-ended:
+			done = true
+		default:
+		}
+		if done {
+			return true
+		}
+		_, code := w.Try("test", "-e", "/run/stopped")
+		return code == 0
+	})
+	if done {
+		require.NoError(w.t, err)
+		return true
+	}
+	do()
+	require.Error(w.t, <-ended)
+	return false
+}
+
+// killedProgram lets the program apply the spec of /run/spec.json, and kills it in its second step: the
+// program alone, or with everything that it started. It reports whether it was.
+func (w *world) killedProgram(s *spec.Spec, n int) bool {
+	w.t.Helper()
+	steps := w.observe(s).Steps()
+	if len(steps) < 2 {
+		return false
+	}
+	unit := fmt.Sprintf("apply-%d", n)
+	w.Run0("rm -f /run/said; systemd-run --quiet --collect --unit=" + unit + " -p StandardOutput=file:/run/said -p StandardError=file:/run/said /mnt/homestak/homestak-gitops config apply --spec /run/spec.json")
+	w.Until("its second step has begun: "+steps[1].Text, func() bool {
+		said, _ := w.Try("cat", "/run/said")
+		_, active := w.Try("systemctl", "is-active", "--quiet", unit)
+		return strings.Contains(said, steps[1].Text) || active != 0
+	})
+	who := "main"
+	if n%2 == 1 {
+		who = "all"
+	}
+	_, code := w.Try("systemctl", "kill", "--kill-who="+who, "--signal=KILL", unit)
+	w.Until("what is left of it has ended", func() bool {
+		_, active := w.Try("systemctl", "is-active", "--quiet", unit)
+		return active != 0
+	})
+	w.Run0("systemctl reset-failed " + unit + " 2>/dev/null || :")
+	return code == 0
+}
+
+// login is a way into the machine by SSH, as a user who may become root.
+func (w *world) login() *connection {
+	w.t.Helper()
+	w.Run0("useradd -m -s /bin/bash deploy && install -d -m 700 -o deploy /home/deploy/.ssh && ssh-keygen -q -t ed25519 -N '' -f /run/key && install -m 600 -o deploy /run/key.pub /home/deploy/.ssh/authorized_keys")
+	w.Run0("echo 'deploy ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-deploy; chmod 440 /etc/sudoers.d/90-deploy")
+	return &connection{w: w, key: w.Run0("cat /run/key") + "\n"}
+}
+
+// connection is that way; it logs in where the server listens. With lose, the connection is cut while the
+// next command runs.
+type connection struct {
+	w    *world
+	key  string
+	conn *ssh.Machine
+	lose bool
+}
+
+// Run is that of guest.Machine.
+func (c *connection) Run(ctx context.Context, command guest.Command) (guest.Output, error) {
+	if c.conn == nil {
+		c.w.Until("the SSH server listens", func() bool { return c.w.listens("22") || c.w.listens("2222") })
+		port := 22
+		if c.w.listens("2222") {
+			port = 2222
+		}
+		m, err := ssh.New(ssh.Config{
+			Address: "127.0.0.1", Port: port, User: "deploy", Keys: []string{c.key}, Dial: c.w.Dial,
+			Learn: func(context.Context, string) error { return nil },
+		})
+		if err != nil {
+			return guest.Output{}, err
+		}
+		c.conn = m
+	}
+	conn := c.conn
+	if !c.lose {
+		return conn.Run(ctx, command)
+	}
+	c.lose, c.conn = false, nil
+	c.w.Run0("rm -f /run/begun")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Run(context.WithoutCancel(ctx), command)
+		ended <- err
+	}()
+	over := false
+	c.w.Until("the command runs, or has ended", func() bool {
+		select {
+		case <-ended:
+			over = true
+		default:
+		}
+		_, code := c.w.Try("test", "-e", "/run/begun")
+		return over || code == 0
+	})
+	err := conn.Close()
+	if !over {
+		err = errors.Join(err, <-ended)
+	}
+	return guest.Output{}, errors.Join(guest.ErrOutcomeLost, err)
 }
 
 // The same at every single command of the step that has most to lose: a file that was there

@@ -30,8 +30,9 @@ var archive = map[string]content{
 		"lib/systemd/system/hs-daemon.service": "[Unit]\nDescription=test\n[Service]\nExecStart=/usr/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n",
 		"etc/hs-daemon.conf":                   "shipped\n",
 		"DEBIAN/conffiles":                     "/etc/hs-daemon.conf\n",
-		// As debhelper writes it: enabled and started when it is installed.
-		"DEBIAN/postinst": "#!/bin/sh\nset -e\nif [ \"$1\" = configure ]; then systemctl daemon-reload; systemctl enable --now --quiet hs-daemon.service; fi\n",
+		// As debhelper writes it: enabled and started when it is installed. A test that kills dpkg on the way
+		// asks it to stop there.
+		"DEBIAN/postinst": "#!/bin/sh\nset -e\nif [ -e /run/stop-in-postinst ]; then touch /run/stopped; exec sleep 1000; fi\nif [ \"$1\" = configure ]; then systemctl daemon-reload; systemctl enable --now --quiet hs-daemon.service; fi\n",
 		"DEBIAN/prerm":    "#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then systemctl disable --now --quiet hs-daemon.service; fi\n",
 		"DEBIAN/postrm":   "#!/bin/sh\nset -e\nsystemctl daemon-reload\n",
 	}},

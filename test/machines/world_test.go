@@ -37,12 +37,15 @@ func debian(suite string) nspawn.Rootfs {
 // world is a machine, and the way into it.
 type world struct {
 	*nspawn.Machine
-	t   *testing.T
-	key string // that signs the repository /srv/apt/extra; "" if nothing here can sign
+	t       *testing.T
+	key     string // that signs the repository /srv/apt/extra; "" if nothing here can sign
+	archive string // folder of the repositories
 	// runs counts the commands that were run.
 	runs int
 	// instead replaces a script before it runs. May be nil.
 	instead func(c guest.Command) guest.Command
+	// over is the way into the machine, if not by entering its namespaces. May be nil.
+	over converge.Machine
 	// environment is that of what is run, beside the usual one.
 	environment []string
 }
@@ -51,10 +54,20 @@ type world struct {
 func begin(t *testing.T, binds ...nspawn.Bind) *world {
 	t.Helper()
 	nspawn.Need(t)
-	w := &world{t: t}
 	dir, key := repository(t)
-	w.key = key
-	w.Machine = nspawn.Boot(t, debian(""), append(binds, nspawn.Bind{From: dir, To: "/srv/apt"})...)
+	w := &world{t: t, key: key, archive: dir}
+	return w.boot(nspawn.Boot, binds...)
+}
+
+// sibling boots another such machine, which installs from the same repositories.
+func (w *world) sibling(t *testing.T, how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
+	t.Helper()
+	return (&world{t: t, key: w.key, archive: w.archive}).boot(how, binds...)
+}
+
+func (w *world) boot(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
+	w.t.Helper()
+	w.Machine = how(w.t, debian(""), append(binds, nspawn.Bind{From: w.archive, To: "/srv/apt"})...)
 	w.Run0("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*; echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
 	// systemd counts the starts of a unit, and a test makes many; fail2ban does not always
 	// respond to a stop while it starts.
@@ -79,6 +92,9 @@ func (m way) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	m.runs++
 	if m.instead != nil {
 		c = m.instead(c)
+	}
+	if m.over != nil {
+		return m.over.Run(ctx, c)
 	}
 	cmd := m.Command(c.Args...)
 	cmd.Env = append(cmd.Env, m.environment...)

@@ -36,6 +36,9 @@ type Machine struct {
 	space   string        // the pid namespace of its processes
 	console bytes.Buffer  // to be read after the end
 	cgroups []string
+	base    string // the folder that it is booted from
+	binds   []Bind
+	kept    string // folder of what it writes; "" if that is gone with it
 }
 
 // machines counts those of this run, for their names.
@@ -52,29 +55,63 @@ type Bind struct {
 func Boot(t testing.TB, base Rootfs, binds ...Bind) *Machine {
 	t.Helper()
 	Need(t)
-	folder := base.Folder(t)
-	m := &Machine{t: t, name: fmt.Sprintf("hs-%d-%d", os.Getpid(), machines.Add(1)), ended: make(chan struct{})}
-	m.cgroups = ownCgroups(t, m.name)
-	t.Cleanup(func() { require.NoError(t, removeCgroups(m.cgroups)) })
-	heard := listenNotify(t)
-	m.start(folder, heard.LocalAddr().String(), binds)
-	ready := m.hear(heard)
-	t.Cleanup(m.end)
-	m.awaitReady(ready)
+	m := &Machine{t: t, base: base.Folder(t), binds: binds}
+	m.boot()
 	return m
 }
 
+// BootKept is Boot for a guest that PowerCycle starts again with what it has written.
+func BootKept(t testing.TB, base Rootfs, binds ...Bind) *Machine {
+	t.Helper()
+	Need(t)
+	m := &Machine{t: t, base: base.Folder(t), binds: binds, kept: t.TempDir()}
+	for _, name := range []string{"up", "work", "root"} {
+		require.NoError(t, os.Mkdir(filepath.Join(m.kept, name), 0o755)) //nolint:gosec // it becomes /, which users enter
+	}
+	m.boot()
+	return m
+}
+
+// PowerCycle kills everything in the guest at once, and boots it again. What its programs had written
+// is there; unlike a real loss of power, it also takes what they had not yet synced.
+func (m *Machine) PowerCycle() {
+	m.t.Helper()
+	require.NotEmpty(m.t, m.kept, "a guest of Boot keeps nothing")
+	require.NoError(m.t, m.nspawn.Process.Kill())
+	<-m.ended
+	m.boot()
+}
+
+func (m *Machine) boot() {
+	m.t.Helper()
+	m.name, m.ended = fmt.Sprintf("hs-%d-%d", os.Getpid(), machines.Add(1)), make(chan struct{})
+	groups := ownCgroups(m.t, m.name)
+	m.cgroups = groups
+	m.t.Cleanup(func() { require.NoError(m.t, removeCgroups(groups)) })
+	heard := listenNotify(m.t)
+	m.start(heard.LocalAddr().String())
+	ready := m.hear(heard)
+	m.t.Cleanup(m.end)
+	m.awaitReady(ready)
+}
+
 // start starts systemd-nspawn, as a child in the cgroups of the guest.
-func (m *Machine) start(base, notify string, binds []Bind) {
+func (m *Machine) start(notify string) {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id)
 	// nspawn keeps what it knows of its guests in /run. In cgroup.procs, 0 is who writes.
-	const join = `mount -t proc proc /proc && mount -t tmpfs tmpfs /run || exit; while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@"`
+	const join = `mount -t proc proc /proc && mount -t tmpfs tmpfs /run || exit; if [ -n "$KEPT" ]; then mount -t overlay overlay -o "lowerdir=$BASE,upperdir=$KEPT/up,workdir=$KEPT/work" "$KEPT/root" || exit; fi; while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@"`
 	args := append([]string{"-c", join, "sh"}, m.cgroups...)
-	args = append(args, "--", "systemd-nspawn", "--quiet", "--directory="+base, "--volatile=overlay", "--machine="+m.name,
+	from := []string{"--directory=" + m.base, "--volatile=overlay"}
+	if m.kept != "" {
+		from = []string{"--directory=" + filepath.Join(m.kept, "root")}
+	}
+	args = append(args, "--", "systemd-nspawn", "--quiet")
+	args = append(args, from...)
+	args = append(args, "--machine="+m.name,
 		"--register=no", "--keep-unit", "--boot", "--notify-ready=yes", "--uuid="+hex.EncodeToString(id),
 		"--private-network", "--resolv-conf=off", "--timezone=off", "--console=pipe")
-	for _, b := range binds {
+	for _, b := range m.binds {
 		how := "--bind-ro="
 		if b.Write {
 			how = "--bind="
@@ -82,7 +119,7 @@ func (m *Machine) start(base, notify string, binds []Bind) {
 		args = append(args, how+b.From+":"+b.To)
 	}
 	m.nspawn = exec.Command("sh", args...) //nolint:noctx // it is ended in good order, by end
-	m.nspawn.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
+	m.nspawn.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify, "BASE="+m.base, "KEPT="+m.kept, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
 	m.nspawn.Stdout, m.nspawn.Stderr = &m.console, &m.console
 	// In namespaces of its own, nothing outlives it: neither processes, whose init it is,
 	// nor mounts. So killing it is enough, and it is killed when this process is.
@@ -186,6 +223,7 @@ func (m *Machine) end() {
 		<-m.ended
 	}
 	m.t.Logf("console of %s:\n%s", m.name, &m.console)
+	m.console.Reset()
 }
 
 // processesIn finds the processes of a pid namespace.
