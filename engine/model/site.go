@@ -230,7 +230,9 @@ type Config struct {
 
 // PVEConfig is settings of a PVE node.
 type PVEConfig struct {
-	RemoveSubscriptionNag bool `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
+	NoSubscription        bool   `hcl:"no_subscription,optional" doc:"Install from Proxmox's repository that needs no subscription, and disable those that need one."`
+	RemoveSubscriptionNag bool   `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
+	Bridge                string `hcl:"bridge,optional" doc:"Bridge that takes the place of the network card with the default route, with its addresses, such as vmbr0; none is made unless set."`
 }
 
 // Mount is where a disk of the node is mounted.

@@ -115,6 +115,7 @@ var valueRules = map[string]valueRule{
 	"spec.config.mount.disk":            {check: name},
 	"spec.config.mount.fstype":          {oneOf: []string{"ext4", "xfs"}, def: "ext4"},
 	"spec.config.mount.options":         {check: mountOption},
+	"spec.config.pve.bridge":            {check: bridgeName},
 	"spec.config.swap":                  {min: 16, max: 1 << 20},
 	"spec.access.via":                   {oneOf: []string{model.ViaSSH, model.ViaAgent, model.ViaExec}},
 	"spec.access.former_users":          {oneOf: []string{"lock", "remove"}},

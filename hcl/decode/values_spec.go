@@ -6,7 +6,10 @@ import (
 	"strings"
 )
 
-var optionText = regexp.MustCompile(`^[A-Za-z0-9._=:/+-]+$`)
+var (
+	optionText = regexp.MustCompile(`^[A-Za-z0-9._=:/+-]+$`)
+	bridgeText = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]{0,9}$`)
+)
 
 // systemFolders hide the system itself when something is mounted there.
 var systemFolders = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var", "/var/lib"}
@@ -25,4 +28,10 @@ func mountPath(s string) string {
 
 func mountOption(s string) string {
 	return matches(optionText, "must be one option as mount takes it, such as noatime")(s)
+}
+
+// bridgeName is what PVE takes for a bridge (pve-common, PVE/JSONSchema.pm, pve-iface, and
+// the web interface, which allows ten characters).
+func bridgeName(s string) string {
+	return matches(bridgeText, "must be a name such as vmbr0, of at most 10 letters, digits and _")(s)
 }

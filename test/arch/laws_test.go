@@ -51,7 +51,11 @@ var layers = append(simulatorLayers(), []layer{
 		pkg: "engine/guest/aspect/disks", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
 		tests: []string{"engine/guest/aspect/aspecttest"},
 	},
-	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
+	{
+		pkg: "engine/guest/aspect/pve", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
+		tests: []string{"engine/guest/aspect/aspecttest"},
+	},
+	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/parent", "specserve/problem"}, tests: []string{"engine/guest", "specserve/pin"}},
 	{pkg: "specserve/problem"}, // between parent and child: what server and client share
 	{pkg: "specserve/token", may: []string{"specserve/problem"}},
@@ -123,7 +127,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
-	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
+	{pkg: "specserve/hook"},                                 // notifications of a push, and who signed them
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},

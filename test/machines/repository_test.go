@@ -36,7 +36,9 @@ var archive = map[string]content{
 		"DEBIAN/prerm":    "#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then systemctl disable --now --quiet hs-daemon.service; fi\n",
 		"DEBIAN/postrm":   "#!/bin/sh\nset -e\nsystemctl daemon-reload\n",
 	}},
-	"hs-broken": {files: map[string]string{"DEBIAN/postinst": "#!/bin/sh\necho it cannot be configured >&2\nexit 1\n"}},
+	// The lines of the web interface that ask for a subscription, as Proxmox VE 9 has them.
+	"proxmox-widget-toolkit": {files: map[string]string{"usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js": webLibrary9}},
+	"hs-broken":              {files: map[string]string{"DEBIAN/postinst": "#!/bin/sh\necho it cannot be configured >&2\nexit 1\n"}},
 }
 
 // repository builds the packages, and gives the folder that apt reads. Nothing of it is

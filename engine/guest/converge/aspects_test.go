@@ -21,6 +21,7 @@ func TestEveryAttributeHasAnAspect(t *testing.T) {
 	full.Run = &spec.Run{Trigger: "manual"}
 	full.Config.Repositories, full.Config.Commands = []spec.Repository{{Name: "r"}}, []spec.Command{{Name: "c"}}
 	full.Config.Mounts, full.Config.SwapFile = []spec.Mount{{Path: "/srv"}}, "64"
+	full.Config.PVE = &spec.PVE{NoSubscription: true}
 	used := map[string]bool{}
 	for _, attr := range model.Attrs(full) {
 		var owners []string

@@ -35,6 +35,7 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	r.access()
 	r.config()
 	r.disks(node)
+	r.pve(node)
 	r.platform()
 	if node.Mode == model.ModePull {
 		r.out.Run = &Run{Trigger: "manual"}

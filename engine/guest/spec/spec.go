@@ -42,6 +42,9 @@ type Spec struct {
 type Identity struct {
 	Hostname string `json:"hostname,omitempty" hcl:"hostname,optional" doc:"Host name."`
 	Domain   string `json:"domain,omitempty"`
+	// Routable wants the name at an address of the network and not at one of the machine's own,
+	// as Proxmox VE does.
+	Routable bool   `json:"routable,omitempty"`
 	Hosts    string `json:"-" plan:"hosts" doc:"The line of /etc/hosts that names the node."`
 }
 
@@ -135,6 +138,14 @@ type Config struct {
 	Mounts       []Mount      `json:"mounts,omitempty" hcl:"mount,block"` // by path
 	Swap         int          `json:"swap,omitempty"`                     // MiB; 0 leaves it as it is
 	SwapFile     string       `json:"-" plan:"swap" doc:"Size of the swap file in MiB, and its state."`
+	PVE          *PVE         `json:"pve,omitempty" hcl:"pve,block"`
+}
+
+// PVE is settings of a node of Proxmox VE.
+type PVE struct {
+	NoSubscription        bool   `json:"no_subscription,omitempty" hcl:"no_subscription,optional" doc:"Packages of Proxmox VE come from the repository without subscription, and none that needs one is asked."`
+	RemoveSubscriptionNag bool   `json:"remove_subscription_nag,omitempty" hcl:"remove_subscription_nag,optional" doc:"The reminder about subscriptions is silenced."`
+	Bridge                string `json:"bridge,omitempty" hcl:"bridge,optional" cost:"hot" doc:"Bridge with the card and the addresses of the default route."`
 }
 
 // Repository is a repository that apt installs from.
@@ -254,6 +265,9 @@ func (s *Spec) complete() {
 	if s.Config == nil {
 		s.Config = &Config{}
 	}
+	if s.Config.PVE == nil {
+		s.Config.PVE = &PVE{}
+	}
 	if s.Config.Swap > 0 {
 		s.Config.SwapFile = strconv.Itoa(s.Config.Swap)
 	}
@@ -365,12 +379,18 @@ func (i *Identity) FQDN() string {
 	return i.Hostname + "." + i.Domain
 }
 
+// OwnAddress stands in HostsLine for the address that only the machine itself knows.
+const OwnAddress = "(its address)"
+
 // HostsLine is the line of /etc/hosts for a node, as Debian's installer writes it
 // (Debian Reference, 5.1.1): the full name first.
 func (i *Identity) HostsLine() string {
 	names := i.Hostname
 	if i.Domain != "" {
 		names = i.FQDN() + " " + i.Hostname
+	}
+	if i.Routable {
+		return OwnAddress + " " + names
 	}
 	return "127.0.1.1 " + names
 }

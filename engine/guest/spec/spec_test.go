@@ -239,6 +239,22 @@ func TestAnyContentSurvivesTheDocument(t *testing.T) {
 	require.ErrorContains(t, err, "content_base64 of file /x")
 }
 
+func TestAHostOfProxmoxVE(t *testing.T) {
+	declared := func() *model.Spec {
+		return &model.Spec{Config: &model.Config{PVE: &model.PVEConfig{NoSubscription: true, RemoveSubscriptionNag: true, Bridge: "vmbr0"}}, At: at(1), Ranges: []model.AttrRange{{Path: "config.pve", At: at(4)}}}
+	}
+	s, found := spec.Resolve(site(declared()), &model.Node{Name: "inner", Spec: "base", Type: "pve"})
+	require.Empty(t, found)
+	require.Equal(t, &spec.PVE{NoSubscription: true, RemoveSubscriptionNag: true, Bridge: "vmbr0"}, s.Config.PVE)
+	require.Equal(t, "(its address) inner.home.example inner", s.Identity.Hosts)
+	require.Contains(t, s.Platform.Packages, "ifupdown2")
+
+	_, found = spec.Resolve(site(declared()), &model.Node{Name: "box", Spec: "base", Type: "ct"})
+	require.Len(t, found, 1)
+	require.Equal(t, "node box is a container, and cannot be a host of Proxmox VE", found[0].Summary)
+	require.Equal(t, 4, found[0].At.Start.Line)
+}
+
 // disked is the part of a kind that the resolver reads.
 type disked struct {
 	Disks []disk `hcl:"disk,block"`
