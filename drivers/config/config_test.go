@@ -203,6 +203,8 @@ func TestHostKeysGoWithTheGuest(t *testing.T) {
 	require.Equal(t, []string{"ssh-ed25519 OLD"}, stays.Keys)
 }
 
+const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
+
 func TestWhatIsWantedInside(t *testing.T) {
 	kind := config.Kind()
 	of := func(s *model.Site, addr string) (*model.Resource, diag.List) {
@@ -239,6 +241,17 @@ func TestWhatIsWantedInside(t *testing.T) {
 	r, l = of(s, "vm.a")
 	require.Empty(t, l)
 	require.Equal(t, []string{"secret.ssh_keys", "secret.ssh_keys.ops"}, r.Missing)
+
+	// So it is where the names of the keys are known, and not all of their values.
+	s.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": publicKey, "boss": ""}}}
+	r, l = of(s, "vm.a")
+	require.Empty(t, l)
+	require.Equal(t, []string{"secret.ssh_keys.boss"}, r.Missing)
+	require.Equal(t, []string{publicKey}, r.Spec.(*spec.Spec).Access.Users[0].Keys)
+	s.Secrets.Values["ssh_keys"]["boss"] = publicKey
+	r, l = of(s, "vm.a")
+	require.Empty(t, l)
+	require.Empty(t, r.Missing)
 
 	s = site(ssh)
 	s.Specs["base"].Missing = []string{"secret.passwords.motd"}

@@ -84,21 +84,14 @@ func withoutMissing(site *model.Site, declared *model.Spec) (*model.Site, []stri
 	missing := slices.Clone(declared.Missing)
 	own := *declared
 	own.Missing = nil
-	if site.Secrets == nil && declared.Access != nil && len(declared.Access.Users) > 0 {
+	if declared.Access != nil {
 		access := *declared.Access
 		access.Users = slices.Clone(access.Users)
 		for i := range access.Users {
-			u := &access.Users[i]
-			if u.SSHKeys == nil {
-				missing = append(missing, "secret.ssh_keys")
-			} else {
-				for _, name := range *u.SSHKeys {
-					if spec.KeyID(name) == "" {
-						missing = append(missing, "secret.ssh_keys."+name)
-					}
-				}
+			if keys := missingKeys(site.Secrets, access.Users[i]); len(keys) > 0 {
+				missing = append(missing, keys...)
+				access.Users[i].SSHKeys = &[]string{}
 			}
-			u.SSHKeys = &[]string{}
 		}
 		own.Access = &access
 	}
@@ -146,4 +139,31 @@ func text(of any, path string) string {
 		}
 	}
 	return ""
+}
+
+// missingKeys lists the keys of a user whose values are not known here.
+func missingKeys(secrets *model.Secrets, u model.User) []string {
+	const section = "ssh_keys"
+	var out []string
+	switch {
+	case u.SSHKeys == nil && secrets == nil:
+		return []string{"secret." + section}
+	case u.SSHKeys == nil:
+		for name, value := range secrets.Values[section] {
+			if value == "" {
+				out = append(out, "secret."+section+"."+name)
+			}
+		}
+	default:
+		for _, name := range *u.SSHKeys {
+			value, known := "", false
+			if secrets != nil {
+				value, known = secrets.Values[section][name]
+			}
+			if known && value == "" || secrets == nil && spec.KeyID(name) == "" {
+				out = append(out, "secret."+section+"."+name)
+			}
+		}
+	}
+	return out
 }

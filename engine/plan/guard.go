@@ -191,7 +191,7 @@ func (g *guard) guardSite(s *Step) {
 		})
 		g.withhold(s, false)
 	case len(s.Want.Missing) > 0:
-		g.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE")
+		g.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE, or the age identity that decrypts secrets.sops.yaml")
 	case s.Action == Replace && g.in.Manifest != "" && s.Want.Manifest != g.in.Manifest:
 		g.warn(s, fmt.Sprintf("a plan for manifest %s replaces nothing outside of it", g.in.Manifest), "plan the whole host to do that")
 	}

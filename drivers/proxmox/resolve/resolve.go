@@ -31,6 +31,11 @@ func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 		case guest.CTTarget:
 			(&ctResolver{want, g}).complete()
 		}
+		if len(g.missing) > 0 {
+			r.Missing = slices.Concat(r.Missing, g.missing)
+			slices.Sort(r.Missing)
+			r.Missing = slices.Compact(r.Missing)
+		}
 		return g.problems
 	}
 }
@@ -41,6 +46,7 @@ type resolver struct {
 	in       model.Scope
 	kind     string
 	problems []model.Problem
+	missing  []string // secrets whose value is not known here
 }
 
 func (r *resolver) errorf(path, summary, detail string, args ...any) {

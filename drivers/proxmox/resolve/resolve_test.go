@@ -145,3 +145,28 @@ func TestProblemsOfAContainer(t *testing.T) {
 		})
 	}
 }
+
+// A key whose value is not known here is missing where the guest needs it, and nowhere else.
+func TestMissingKeys(t *testing.T) {
+	const known, unknown = "ops", "boss"
+	missing := func(kind string, spec any, names *[]string) []string {
+		in := scope()
+		in.Site.Secrets.Values["ssh_keys"][unknown] = ""
+		in.Site.Specs["base"].Access = &model.Access{Users: []model.User{{Name: "homestak", SSHKeys: names}}}
+		r := &model.Resource{Addr: model.Address{Kind: kind, Name: "web-1"}, Spec: spec, Missing: []string{"secret.passwords.x"}}
+		require.Empty(t, resolve.Guest(kind)(r, in))
+		return r.Missing
+	}
+	for _, c := range []struct {
+		names *[]string // nil: all keys
+		want  []string
+	}{
+		{nil, []string{"secret.passwords.x", "secret.ssh_keys.boss"}},
+		{&[]string{unknown, unknown, known}, []string{"secret.passwords.x", "secret.ssh_keys.boss"}},
+		{&[]string{known}, []string{"secret.passwords.x"}},
+		{&[]string{}, []string{"secret.passwords.x"}},
+	} {
+		require.Equal(t, c.want, missing("vm", attribute.Default(&guest.VM{Preset: "small", Image: "debian"}), c.names))
+		require.Equal(t, c.want, missing("ct", attribute.Default(&guest.CT{Preset: "small", Template: "archive"}), c.names))
+	}
+}

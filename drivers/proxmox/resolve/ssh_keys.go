@@ -12,7 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// sshKeys are the keys that the spec names for a user, else all public keys of the site.
+// sshKeys are the keys that the spec names for a user, else all public keys of the site. Those
+// whose value is not known here are missing.
 func (r *resolver) sshKeys(user string) []string {
 	all := map[string]string{}
 	if r.in.Site.Secrets != nil {
@@ -29,19 +30,23 @@ func (r *resolver) sshKeys(user string) []string {
 	out := []string{}
 	if named == nil {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
-			if !isPrivateKey(all[name]) { // a private key is there for logging in to a host
+			switch {
+			case all[name] == "":
+				r.missing = append(r.missing, "secret.ssh_keys."+name)
+			case !isPrivateKey(all[name]): // a private key is there for logging in to a host
 				out = append(out, r.publicKeys(name, all[name])...)
 			}
 		}
 	} else {
 		for _, name := range *named {
-			k := name
-			if v, ok := all[name]; ok {
-				k = v
-			} else {
-				name = "ssh_keys"
+			switch v, ok := all[name]; {
+			case !ok:
+				out = append(out, r.publicKeys("ssh_keys", name)...)
+			case v == "":
+				r.missing = append(r.missing, "secret.ssh_keys."+name)
+			default:
+				out = append(out, r.publicKeys(name, v)...)
 			}
-			out = append(out, r.publicKeys(name, k)...)
 		}
 	}
 	slices.Sort(out)

@@ -163,6 +163,10 @@ func (r *resolver) keys(u model.User) []string {
 	}
 	var out []string
 	add := func(name, value string) {
+		if value == "" {
+			r.errorf("the value of secret.ssh_keys.%s is not known here", "name a file of secrets that has it with --secrets, or the age identity that decrypts secrets.sops.yaml", name)
+			return
+		}
 		for line := range strings.Lines(value) {
 			line = strings.TrimSpace(line)
 			switch {
