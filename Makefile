@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: provider faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
+.PHONY: provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -66,6 +66,10 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 policy-test: ## every test of policies under ours and under the real opa: same results
 	GOBIN=$(CURDIR)/dist/bin $(GO) install github.com/open-policy-agent/opa@v1.22.0
 	PATH=$(CURDIR)/dist/bin:$$PATH $(GO) test -count=1 -v -run TestOPAAgrees ./policy
+
+sops-test: ## files of secrets under ours and under the real sops, both ways
+	GOBIN=$(CURDIR)/dist/bin $(GO) install github.com/getsops/sops/v3/cmd/sops@v3.13.3
+	PATH=$(CURDIR)/dist/bin:$$PATH $(GO) test -count=1 -v -run TestRealSops ./hcl/sops
 
 chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashes, side by side
 	set -o pipefail; GOGC=400 HOMESTAK_CHAOS_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/chaos | grep --line-buffered -vE '^ *(===|--- PASS)'

@@ -71,6 +71,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
 	{pkg: "hcl/parse", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "hcl/eval", may: []string{"engine/diag", "engine/model", "hcl/parse"}},
+	{pkg: "hcl/sops", may: []string{"engine/diag"}, tests: []string{"hcl/sops/sopstest"}}, // files of SOPS
+	{pkg: "hcl/sops/sopstest"}, // the encryption, for tests
 	{pkg: "hcl/decode", may: []string{"engine/diag", "engine/model", "hcl/eval", "hcl/parse"}},
 	{
 		pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/decode", "hcl/eval", "hcl/parse"},
@@ -160,7 +162,8 @@ var libraries = []library{
 	{path: "github.com/hashicorp/hcl/v2", owners: []string{"hcl/...", "test/bench"}, why: "the language is read in one place"}, // test/bench: parsing alone is the floor that its speed is held against,
 	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
-	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl"}, tests: true, why: "files of the site, secrets among them, are read in one place; tests read what cloud-init is told"},
+	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
+	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl", "hcl/sops", "hcl/sops/sopstest"}, tests: true, why: "files of the site, secrets among them, are read in one place; tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},

@@ -1,0 +1,76 @@
+package sops_test
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/hcl/sops"
+	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
+)
+
+var update = flag.Bool("update", false, "write the files of testdata again, with the real sops")
+
+// The real sops and this package read what the other wrote. make sops-test installs sops.
+func TestRealSops(t *testing.T) {
+	command, err := exec.LookPath("sops")
+	if err != nil {
+		t.Skip("there is no sops: make sops-test installs it")
+	}
+	source := read(t, "source.yaml")
+	dir := t.TempDir()
+	run := func(t *testing.T, key string, args ...string) []byte {
+		t.Helper()
+		c := exec.Command(command, args...)
+		variable := "SOPS_AGE_KEY_FILE="
+		if strings.HasPrefix(key, "ssh_") {
+			variable = "SOPS_AGE_SSH_PRIVATE_KEY_FILE="
+		}
+		at, err := filepath.Abs(filepath.Join("testdata", key))
+		require.NoError(t, err)
+		c.Dir, c.Env = dir, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), variable + at}
+		out, err := c.Output()
+		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // Output returns it as it is
+			t.Fatalf("sops %s: %s", strings.Join(args, " "), exit.Stderr)
+		}
+		require.NoError(t, err)
+		return out
+	}
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			recipient := strings.TrimSpace(string(read(t, v.key+".pub")))
+			if v.name == "several" {
+				recipient = strings.TrimSpace(string(read(t, "key.txt.pub"))) + "," + recipient
+			}
+			rules := "creation_rules:\n  - age: " + recipient + "\n"
+			if v.rule != "" {
+				rules += "    " + v.rule + "\n"
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(dir, ".sops.yaml"), []byte(rules), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "x.yaml"), source, 0o600))
+			data := run(t, v.key, "encrypt", "x.yaml")
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "e.yaml"), data, 0o600))
+			theirs := values(t, run(t, v.key, "decrypt", "e.yaml"))
+			require.Equal(t, theirs, open(t, data, keys(t, v.key)))
+			if *update {
+				require.NoError(t, os.WriteFile(filepath.Join("testdata", v.name+".sops.yaml"), data, 0o644))
+			}
+		})
+	}
+	t.Run("what tests encrypt", func(t *testing.T) {
+		secret, recipient, err := sopstest.NewKey()
+		require.NoError(t, err)
+		data, err := sopstest.Encrypt(string(source), sopstest.Options{Recipients: []string{recipient, strings.TrimSpace(string(read(t, "key.txt.pub")))}, Clear: "^ssh_keys$"})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "ours.yaml"), data, 0o600))
+		require.Equal(t, values(t, source), values(t, run(t, "key.txt", "decrypt", "ours.yaml")))
+		k, found := sops.FindKeys(sops.Sources{Env: func(name string) string { return map[string]string{"SOPS_AGE_KEY": secret}[name] }})
+		require.Empty(t, found)
+		require.Equal(t, values(t, source), open(t, data, k))
+	})
+}
