@@ -87,7 +87,7 @@ manifest "m" {
 
 // What a check was made from is remembered, so that what it sees is not shown.
 func TestChecksMadeFromSecrets(t *testing.T) {
-	secrets, found := hcl.ParseSecrets("secrets.yaml", []byte("passwords:\n  probe: correct-horse\n"))
+	secrets, found := hcl.ParseSecrets("secrets.yaml", []byte("passwords:\n  probe: correct-horse\n"), nil)
 	require.Empty(t, found)
 	text := siteFile + `
 spec "base" {

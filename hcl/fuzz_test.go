@@ -94,7 +94,7 @@ func FuzzSecrets(f *testing.F) {
 	f.Add([]byte("passwords:\n  a: &x hunter2\n  b: *x\nauth:\n  node_tokens: {web: hunter2}\n"))
 	f.Add([]byte("? hunter2\n: {hunter2: [hunter2]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, found := hcl.ParseSecrets("s.yaml", data)
+		s, found := hcl.ParseSecrets("s.yaml", data, nil)
 		require.NotNil(t, s)
 		for _, d := range found {
 			require.False(t, d.At.IsZero())

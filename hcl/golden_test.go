@@ -62,7 +62,7 @@ func unpack(t *testing.T, archive *txtar.Archive) (site fstest.MapFS, o hcl.Opti
 			want[f.Name] = string(f.Data)
 			dumped = dumped || f.Name == "dump"
 		case "secrets":
-			secrets, found := hcl.ParseSecrets("secrets.yaml", f.Data)
+			secrets, found := hcl.ParseSecrets("secrets.yaml", f.Data, nil)
 			require.Empty(t, found)
 			o.Secrets = secrets
 		case "vars":

@@ -28,7 +28,7 @@ func good(t testing.TB) (fstest.MapFS, hcl.Options) {
 	for _, f := range archive.Files {
 		switch f.Name {
 		case "secrets":
-			o.Secrets, _ = hcl.ParseSecrets("secrets.yaml", f.Data)
+			o.Secrets, _ = hcl.ParseSecrets("secrets.yaml", f.Data, nil)
 		case "want", "dump", "vars":
 		default:
 			site[f.Name] = &fstest.MapFile{Data: f.Data}

@@ -1,9 +1,13 @@
 package hcl
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -11,13 +15,15 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl/eval"
 	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/sops"
 )
 
-// ParseSecrets reads secrets in the clear: YAML with the sections of
-// model.SecretSections, each a map from names to texts, and in auth one level more
-// under node_tokens, whose keys become node_tokens.NAME. A name without a value is
-// known, its value is not. No finding repeats a value or a line of the file.
-func ParseSecrets(name string, data []byte) (*model.Secrets, diag.List) {
+// ParseSecrets reads secrets: YAML with the sections of model.SecretSections, each a map from
+// names to texts, and in auth one level more under node_tokens, whose keys become
+// node_tokens.NAME. A name without a value is known, its value is not. A file that SOPS
+// encrypted is decrypted by keys; with nil, or if it cannot be decrypted here, it has no
+// values. No finding repeats a value or a line of the file.
+func ParseSecrets(name string, data []byte, keys *sops.Keys) (*model.Secrets, diag.List) {
 	p := secretParser{name: name, out: &model.Secrets{Values: map[string]map[string]string{}, Source: name}}
 	for _, section := range model.SecretSections() {
 		p.out.Values[section] = map[string]string{}
@@ -26,8 +32,15 @@ func ParseSecrets(name string, data []byte) (*model.Secrets, diag.List) {
 		p.errorf(1, "secrets file too large", "At most %d MiB are read.", parse.MaxOther>>20)
 		return p.out, p.found
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	var doc, next yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	err := d.Decode(&doc)
+	if err == nil {
+		err = d.Decode(&next)
+	}
+	switch {
+	case errors.Is(err, io.EOF): // the end of the file
+	case err != nil:
 		// The text of the error may quote the file.
 		line := 1
 		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
@@ -35,11 +48,23 @@ func ParseSecrets(name string, data []byte) (*model.Secrets, diag.List) {
 		}
 		p.errorf(max(line, 1), "secrets file is not valid YAML", "Near this line is something else. Lines below a section are indented by spaces, never by tabs, and values with special characters stand in quotes.")
 		return p.out, p.found
+	default:
+		p.errorf(next.Line, "secrets file has several documents", "A line of three dashes begins another YAML document. Put all secrets into one.")
 	}
-	if len(doc.Content) > 0 {
+	switch {
+	case len(doc.Content) == 0:
+	case sops.IsEncrypted(&doc):
+		p.encrypted(&doc, keys)
+	default:
 		p.document(doc.Content[0])
 	}
 	return p.out, p.found.Sorted()
+}
+
+// IsEncrypted reports whether a file of secrets is one that SOPS encrypted.
+func IsEncrypted(data []byte) bool {
+	var doc yaml.Node
+	return len(data) <= parse.MaxOther && yaml.Unmarshal(data, &doc) == nil && sops.IsEncrypted(&doc)
 }
 
 var yamlLine = regexp.MustCompile(`line (\d+)`)
@@ -48,6 +73,18 @@ type secretParser struct {
 	name  string
 	out   *model.Secrets
 	found diag.List
+	file  *sops.File // nil: the file is in the clear
+}
+
+// encrypted reads a file that SOPS encrypted.
+func (p *secretParser) encrypted(doc *yaml.Node, keys *sops.Keys) {
+	var found diag.List
+	p.file, found = sops.Parse(p.name, doc)
+	p.found = append(p.found, found...)
+	if keys != nil && !p.found.HasErrors() {
+		p.found = append(p.found, p.file.Decrypt(keys)...)
+	}
+	p.document(p.file.Root)
 }
 
 func (p *secretParser) errorf(line int, summary, detail string, args ...any) {
@@ -58,12 +95,9 @@ func (p *secretParser) errorf(line int, summary, detail string, args ...any) {
 func (p *secretParser) document(n *yaml.Node) {
 	known := model.SecretSections()
 	for section, value := range p.entries(n, "the secrets file") {
-		switch keys, ok := p.out.Values[section]; {
-		case ok:
+		if keys, ok := p.out.Values[section]; ok {
 			p.section(keys, section, value)
-		case section == "sops":
-			p.errorf(value.Line, "secrets file is encrypted", "It has SOPS metadata. Decrypt it first: sops --decrypt.")
-		default:
+		} else {
 			p.errorf(value.Line, "unknown section "+parse.Quote(section)+" of secrets", "%s", diag.DidYouMean(parse.Clip(section, parse.MaxQuoted), known))
 		}
 	}
@@ -89,6 +123,10 @@ func (p *secretParser) section(out map[string]string, section string, n *yaml.No
 func (p *secretParser) value(out map[string]string, section, key string, n *yaml.Node) {
 	n = target(n)
 	switch {
+	case n.Kind == yaml.ScalarNode && n.Tag == sops.Unknown && p.file != nil:
+		out[key] = ""
+	case p.file != nil && p.file.InClear(n) && (section != "ssh_keys" || strings.Contains(n.Value, "PRIVATE KEY-----")):
+		p.errorf(n.Line, parse.PlaintextSecret+parse.Quote(key)+" in section "+section+" is not encrypted", "The rules of %s leave it in the clear. Everyone who can read the repository has it: change it where it is valid, fix the rules in .sops.yaml, and encrypt the file again.", p.name)
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null" && section == "ssh_keys":
 		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null":

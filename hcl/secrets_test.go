@@ -1,12 +1,15 @@
 package hcl_test
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/hcl/sops"
+	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 )
 
 func TestParseSecrets(t *testing.T) {
@@ -24,7 +27,7 @@ auth:
   signing_key: "0123"
   node_tokens:
     web: def
-`))
+`), nil)
 	require.Empty(t, found)
 	require.Equal(t, "secrets.yaml", s.Source)
 	require.Equal(t, map[string]map[string]string{
@@ -53,14 +56,14 @@ func TestParseSecretsFindings(t *testing.T) {
 		"unknown auth":    {"auth:\n  site_tokn: hunter2\n", []string{`s.yaml:2:1: error: unknown key "site_tokn" in section auth`}},
 		"node tokens":     {"auth:\n  node_tokens: hunter2\n", []string{`s.yaml:2:1: error: auth.node_tokens is not a map`}},
 		"twice":           {"passwords:\n  a: hunter2\n  a: hunter3\n", []string{`s.yaml:3:1: error: "a" stands twice in section passwords`}},
-		"encrypted":       {"passwords:\n  a: ENC[x]\nsops:\n  mac: x\n", []string{`s.yaml:4:1: error: secrets file is encrypted`}},
+		"documents":       {"passwords:\n  a: hunter2\n---\npasswords:\n  b: hunter2\n", []string{`s.yaml:3:1: error: secrets file has several documents`}},
 		"no YAML":         {"passwords:\n  a: 'hunter2\n", []string{`s.yaml:2:1: error: secrets file is not valid YAML`}},
 		"unknown anchor":  {"passwords:\n  a: *hunter2\n", []string{`s.yaml:1:1: error: secrets file is not valid YAML`}},
 		"cyclic":          {"passwords: &p\n  a: *p\n", []string{`s.yaml:1:1: error: "a" in section passwords is not a string`}},
 		"large":           {strings.Repeat("# hunter2\n", 200_000), []string{`s.yaml:1:1: error: secrets file too large`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, found := hcl.ParseSecrets("s.yaml", []byte(c.text))
+			s, found := hcl.ParseSecrets("s.yaml", []byte(c.text), nil)
 			require.NotNil(t, s)
 			require.Equal(t, c.want, summaries(found))
 			for _, f := range found {
@@ -68,4 +71,37 @@ func TestParseSecretsFindings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A file that SOPS encrypted has the names without a key, and the values with one.
+func TestParseEncryptedSecrets(t *testing.T) {
+	secret, recipient, err := sopstest.NewKey()
+	require.NoError(t, err)
+	const plain = "passwords:\n  a: hunter2\n  none:\nssh_keys:\n  ops: ssh-ed25519 AAAA\nauth:\n  site_token: hunter3\n  node_tokens:\n    web: hunter4\n"
+	data, err := sopstest.Encrypt(plain, sopstest.Options{Recipients: []string{recipient}})
+	require.NoError(t, err)
+	require.True(t, hcl.IsEncrypted(data))
+	require.False(t, hcl.IsEncrypted([]byte(plain)))
+	require.False(t, hcl.IsEncrypted([]byte(":")))
+	keys, found := sops.FindKeys(sops.Sources{Env: func(name string) string { return map[string]string{"SOPS_AGE_KEY": secret}[name] }})
+	require.Empty(t, found)
+
+	s, found := hcl.ParseSecrets("s.yaml", data, keys)
+	require.Empty(t, found)
+	want, found := hcl.ParseSecrets("s.yaml", []byte(plain), nil)
+	require.Empty(t, found)
+	require.Equal(t, want, s)
+
+	names := map[string]map[string]string{
+		"api_tokens": {}, "passwords": {"a": "", "none": ""}, "ssh_keys": {"ops": ""}, "auth": {"site_token": "", "node_tokens.web": ""},
+	}
+	s, found = hcl.ParseSecrets("s.yaml", data, nil)
+	require.Empty(t, found)
+	require.Equal(t, names, s.Values)
+	s, found = hcl.ParseSecrets("s.yaml", data, &sops.Keys{})
+	require.Equal(t, []string{"s.yaml:12:1: warning: s.yaml cannot be decrypted here"}, summaries(found))
+	require.Equal(t, names, s.Values)
+	s, found = hcl.ParseSecrets("s.yaml", bytes.Replace(data, []byte("site_token:"), []byte("signing_key:"), 1), keys)
+	require.Equal(t, []string{"s.yaml:7:1: error: auth.signing_key cannot be decrypted"}, summaries(found))
+	require.Equal(t, map[string]string{"a": "", "none": ""}, s.Values["passwords"])
 }

@@ -51,7 +51,8 @@ put() {
     fi
   fi
   echo "installed. Next: edit /etc/homestak-gitops/agent.hcl, put secrets into"
-  echo "/etc/homestak-gitops/secrets.yaml (root's, mode 0600), then"
+  echo "/etc/homestak-gitops/secrets.yaml (root's, mode 0600), or for a secrets.sops.yaml in"
+  echo "the site an age identity into age-keys.txt there, then"
   echo "systemctl enable --now homestak-gitops"
 }
 

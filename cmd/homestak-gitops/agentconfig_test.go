@@ -30,6 +30,7 @@ func TestAgentConfigPrecedence(t *testing.T) {
 	state, credentials := filepath.Join(dir, "state"), filepath.Join(dir, "credentials")
 	require.NoError(t, os.MkdirAll(credentials, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(credentials, "secrets.yaml"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(credentials, "age-keys.txt"), []byte("# created: …\n"), 0o600))
 	file := filepath.Join(dir, "agent.hcl")
 	require.NoError(t, os.WriteFile(file, []byte(`
 identity    = "file"
@@ -75,6 +76,7 @@ parent {
   # token_file is not set
 }
 secrets_file = "%[1]s/credentials/secrets.yaml" # CREDENTIALS_DIRECTORY
+age_key_file = "%[1]s/credentials/age-keys.txt" # CREDENTIALS_DIRECTORY
 access {
   # read_key_file is not set
   # operator_key_file is not set
@@ -97,6 +99,28 @@ log {
 	code, printed, _ := runIn(t, nil, "agent", "--print-config", "--config", again2)
 	require.Zero(t, code)
 	require.Equal(t, values(out), values(printed))
+}
+
+// The unit has placeholders for files that the machine does not have: they hide nothing of the
+// site.
+func TestPlaceholdersOfTheUnit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	unit, err := os.ReadFile(filepath.Join("..", "..", "systemd", "homestak-gitops.service"))
+	require.NoError(t, err)
+	found := 0
+	for line := range strings.Lines(string(unit)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "SetCredential="); ok {
+			name, text, _ := strings.Cut(value, ":")
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+			found++
+		}
+	}
+	require.Equal(t, 2, found)
+	code, out, stderr := runIn(t, map[string]string{"CREDENTIALS_DIRECTORY": dir, "HOMESTAK_DATA_DIR": dir, "HOMESTAK_IDENTITY": "x"}, "agent", "--print-config")
+	require.Zero(t, code, stderr)
+	require.Contains(t, out, "# secrets_file is not set\n")
+	require.Contains(t, out, "# age_key_file is not set\n")
 }
 
 // squeezed takes away the spaces that lay the text out.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +45,7 @@ func TestMain(m *testing.M) {
 //	commit DIR FILE...                make DIR a git checkout, and commit these files
 //	push MESSAGE                      commit the folder site, and push it to site.git; needs git
 //	until CODE [/TEXT] PROGRAM ARG... run a program until it exits so, and says this
+//	encrypt FILE ENCRYPTED            encrypt a file as sops does, for an identity in AGE_KEY and age.key
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -57,6 +59,7 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pve": cmdPVE, "exits": cmdExits, "guests": cmdGuests, "hand": cmdHand, "quiet": cmdQuiet,
 			"same": cmdSame, "commit": cmdCommit, "until": cmdUntil, "push": cmdPush,
+			"encrypt": cmdEncrypt,
 		},
 	})
 }
@@ -193,6 +196,20 @@ func cmdQuiet(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%d requests that write", wrote)
 	}
 	h.writes = now
+}
+
+func cmdEncrypt(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: encrypt FILE ENCRYPTED")
+	}
+	secret, recipient, err := sopstest.NewKey()
+	ts.Check(err)
+	data, err := sopstest.Encrypt(ts.ReadFile(args[0]), sopstest.Options{Recipients: []string{recipient}, Clear: "^ssh_keys$"})
+	ts.Check(err)
+	write(ts, args[1], string(data))
+	write(ts, "age.key", "# public key: "+recipient+"\n"+secret+"\n")
+	ts.Setenv("AGE_KEY", secret)
+	ts.Setenv("RECIPIENT", recipient)
 }
 
 // volatile are the keys of documents that differ from run to run, and what stands

@@ -36,7 +36,7 @@ func (a *app) open(ctx context.Context, f *siteFlags) (*session, error) {
 	if f.sim {
 		net = simulatedNetwork()
 	}
-	folder, err := site.Open(ctx, site.FolderOptions{Kinds: net.kinds(), Dir: f.dir, Secrets: f.secrets, Vars: vars, Mode: f.mode})
+	folder, err := site.Open(ctx, site.FolderOptions{Kinds: net.kinds(), Dir: f.dir, Secrets: f.secrets, Keys: site.Keys{Env: a.env}, Vars: vars, Mode: f.mode})
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,8 @@ type AgentFile struct {
 	Listen      string           `hcl:"listen,optional" doc:"Address of the server for children, such as :44443; none unless set. It has no effect yet."`
 	Repository  *AgentRepository `hcl:"repository,block" doc:"Where the site is."`
 	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, of a child. It has no effect yet."`
-	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets, read again at every look. Unless set: secrets.yaml among the credentials of the systemd unit, or else /etc/homestak-gitops/secrets.yaml, if it is there."`
+	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets, read again at every look. Unless set: secrets.yaml among the credentials of the systemd unit, or else /etc/homestak-gitops/secrets.yaml, if it is there; or else secrets.sops.yaml of the site."`
+	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities that decrypt secrets.sops.yaml of the site, as age-keygen writes them, or an SSH key; read again at every look. Unless set: age-keys.txt among the credentials of the systemd unit, or else /etc/homestak-gitops/age-keys.txt, if it is there."`
 	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server. It has no effect yet."`
 	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host, also without a new commit; at least 1s."`
 	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`

@@ -160,12 +160,29 @@ func (c *Config) machine() diag.List {
 		c.from["data_dir"] = "default"
 	}
 	for _, dir := range []struct{ from, name string }{{"CREDENTIALS_DIRECTORY", c.env("CREDENTIALS_DIRECTORY")}, {"default", Etc}} {
-		name := filepath.Join(dir.name, site.SecretsName)
-		if _, err := os.Stat(name); err == nil && c.SecretsFile == "" && dir.name != "" {
-			c.SecretsFile, c.from["secrets_file"] = name, dir.from
+		for _, file := range []struct {
+			path, base string
+			value      *string
+		}{{"secrets_file", site.SecretsName, &c.SecretsFile}, {"age_key_file", "age-keys.txt", &c.AgeKeyFile}} {
+			name := filepath.Join(dir.name, file.base)
+			if _, err := os.Stat(name); err == nil && *file.value == "" && dir.name != "" && !placeholder(name) {
+				*file.value, c.from[file.path] = name, dir.from
+			}
 		}
 	}
 	return found
+}
+
+// placeholder reports whether a credential is what the unit has for a file that does not exist on
+// the machine (SetCredential in systemd/homestak-gitops.service).
+func placeholder(name string) bool {
+	info, err := os.Stat(name)
+	if err != nil || info.Size() > 8 {
+		return false
+	}
+	data, err := os.ReadFile(name)
+	text := strings.TrimSpace(string(data))
+	return err == nil && (text == "{}" || text == "#")
 }
 
 // ownName makes the short name of the machine the identity, if a host can have it.

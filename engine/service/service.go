@@ -74,8 +74,11 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	way := &hosts{
-		commits: site.Commits{Loader: site.NewLoader(o.Kinds), Files: repo.Files, Notes: repo.Notes, Secrets: c.SecretsFile},
-		make:    o.Open, log: o.Log, facts: s.facts,
+		commits: site.Commits{
+			Loader: site.NewLoader(o.Kinds), Files: repo.Files, Notes: repo.Notes,
+			Secrets: c.SecretsFile, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
+		},
+		make: o.Open, log: o.Log, facts: s.facts,
 	}
 	options := agent.Options{
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,

@@ -19,7 +19,8 @@ type Commits struct {
 	Loader  *Loader
 	Files   func(commit string) (fs.FS, error)
 	Notes   func(commit string) diag.List // what the repository reports about a commit
-	Secrets string                        // a file, read at each load, since it may change without a commit; "" for none
+	Secrets string                        // a file, read at each load, since it may change without a commit; "" for secrets.sops.yaml of the commit
+	Keys    Keys                          // read at each load as well
 
 	noted string    // the commit that notes are about
 	notes diag.List // of that commit
@@ -39,12 +40,7 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 		c.noted, c.notes = commit.ID, c.Notes(commit.ID)
 	}
 	in := Input{Commit: commit, Tree: commit.ID, Unattended: true, Found: slices.Clone(c.notes)}
-	if _, err := fs.Stat(tree, SecretsName); err == nil {
-		in.Found = append(in.Found, trackedSecrets())
-	}
-	if c.Secrets != "" {
-		secrets, found := readSecrets(c.Secrets, ". The file is named by secrets_file in agent.hcl, or by --secrets.")
-		in.Secrets, in.Found = secrets, append(in.Found, found...)
-	}
+	secrets, found := commitSecrets(tree, c.Secrets, c.Keys)
+	in.Secrets, in.Found = secrets, append(in.Found, found...)
 	return c.Loader.Load(ctx, tree, in)
 }

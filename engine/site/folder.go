@@ -25,7 +25,8 @@ import (
 type FolderOptions struct {
 	Kinds   model.Kinds
 	Dir     string
-	Secrets string            // a file; "" for secrets.yaml in the folder
+	Secrets string            // a file; "" for secrets.sops.yaml or secrets.yaml in the folder
+	Keys    Keys              // decrypt it
 	Vars    map[string]string // values for variables of the site
 	Mode    string            // execution mode of this run: push or pull; "" for what the files say
 }
@@ -57,7 +58,7 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	if err != nil {
 		f.input.Found = append(f.input.Found, diag.Warnf(diag.Range{}, "the commit of the site is not known", "%v", err))
 	}
-	secrets, found := folderSecrets(root, tree, o.Secrets)
+	secrets, found := folderSecrets(root, tree, o.Secrets, o.Keys)
 	f.input.Commit, f.input.Secrets, f.input.Found = f.Commit, secrets, append(f.input.Found, found...)
 	f.Desired = f.loader.Load(ctx, root.FS(), f.input)
 	f.loader.files = hcl.Loader{} // nothing is loaded twice, and what it keeps is as large as the site

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 )
 
 const twoHosts = `
@@ -150,6 +153,85 @@ func TestSecretsOfAFolder(t *testing.T) {
 	f := open(t, FolderOptions{Dir: write(t, "hosts.hcl", twoHosts), Secrets: file})
 	require.Equal(t, "root@pam!x=1", token(f))
 	require.Contains(t, summaries(f.Desired), "warning: "+file+" can be read by others on this machine")
+}
+
+// The named file comes first, then secrets.sops.yaml, then secrets.yaml; each at most once.
+func TestOrderOfSecrets(t *testing.T) {
+	secrets := func(token string) string { return "api_tokens:\n  father: root@pam!x=" + token + "\n" }
+	key, recipient, err := sopstest.NewKey()
+	require.NoError(t, err)
+	encrypted := func(plain, inClear string) string {
+		data, err := sopstest.Encrypt(plain, sopstest.Options{Recipients: []string{recipient}, Clear: inClear})
+		require.NoError(t, err)
+		return string(data)
+	}
+	env := func(name string) string { return map[string]string{"SOPS_AGE_KEY": key}[name] }
+	named := write(t, "named.yaml", secrets("named"), "named.sops.yaml", encrypted(secrets("named"), ""))
+	const cannot = "secrets.sops.yaml:5:1: warning: secrets.sops.yaml cannot be decrypted here"
+	for name, c := range map[string]struct {
+		files []string // beside the site
+		named string
+		env   func(string) string
+		token string
+		found []string
+	}{
+		"plain":              {files: []string{SecretsName, secrets("plain")}, token: "plain"},
+		"encrypted":          {files: []string{EncryptedName, encrypted(secrets("sops"), "")}, env: env, token: "sops"},
+		"both":               {files: []string{EncryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, env: env, token: "sops", found: []string{"secrets.yaml:1:1: warning: secrets.yaml is not read"}},
+		"no identity":        {files: []string{EncryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, found: []string{cannot, "secrets.yaml:1:1: warning: secrets.yaml is not read"}},
+		"named":              {files: []string{EncryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, named: "named.yaml", token: "named"},
+		"named is encrypted": {named: "named.sops.yaml", env: env, token: "named"},
+		"in the clear":       {files: []string{EncryptedName, encrypted(secrets("sops"), "father")}, env: env, found: []string{`secrets.sops.yaml:2:1: error: plaintext secret: "father" in section api_tokens is not encrypted`}},
+		"named, and another in the clear": {
+			files: []string{EncryptedName, encrypted(secrets("sops"), "father")}, named: "named.yaml", token: "named",
+			found: []string{`secrets.sops.yaml:2:1: error: plaintext secret: "father" in section api_tokens is not encrypted`},
+		},
+		"public keys in the clear": {files: []string{EncryptedName, encrypted(secrets("sops")+"ssh_keys:\n  ops: ssh-ed25519 AAAA\n", "^ssh_keys$")}, env: env, token: "sops"},
+		"private key in the clear": {
+			files: []string{EncryptedName, encrypted(secrets("sops")+"ssh_keys:\n  ops: -----BEGIN OPENSSH PRIVATE KEY-----\n", "^ssh_keys$")}, env: env, token: "sops",
+			found: []string{`secrets.sops.yaml:4:1: error: plaintext secret: "ops" in section ssh_keys is not encrypted`},
+		},
+		"number":                        {files: []string{EncryptedName, encrypted("passwords:\n  pin: 1234\n", "")}, env: env, found: []string{`secrets.sops.yaml:2:1: error: "pin" in section passwords is not a string`}},
+		"unknown section":               {files: []string{EncryptedName, encrypted(secrets("sops")+"password:\n  a: b\n", "")}, env: env, token: "sops", found: []string{`secrets.sops.yaml:4:1: error: unknown section "password" of secrets`}},
+		"not encrypted":                 {files: []string{EncryptedName, secrets("plain")}, env: env, found: []string{"secrets.sops.yaml:1:1: error: secrets.sops.yaml is not encrypted"}},
+		"not YAML":                      {files: []string{EncryptedName, "<<<<<<< HEAD\n" + encrypted(secrets("sops"), "")}, env: env, found: []string{"secrets.sops.yaml:2:1: error: secrets.sops.yaml is not a file that sops encrypted"}},
+		"the rules of sops":             {files: []string{".sops.yaml", "creation_rules: [1, 2\n"}},
+		"secrets.sops.yaml is a folder": {files: []string{EncryptedName + "/x", "y"}, found: []string{"secrets.sops.yaml:1:1: error: secrets cannot be read"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := FolderOptions{Dir: write(t, append(c.files, "hosts.hcl", twoHosts)...), Keys: Keys{Env: c.env}}
+			if c.named != "" {
+				o.Secrets = filepath.Join(named, c.named)
+			}
+			tree := os.DirFS(o.Dir)
+			f := open(t, o)
+			commits := Commits{Loader: NewLoader(proxmox.Kinds()), Files: func(string) (fs.FS, error) { return tree, nil }, Notes: func(string) diag.List { return nil }, Secrets: o.Secrets, Keys: o.Keys}
+			ofAgent := commits.Load(t.Context(), model.Commit{ID: "a"})
+			for who, d := range map[string]engine.Desired{"folder": f.Desired, "agent": ofAgent} {
+				want, token := c.found, c.token
+				if _, err := fs.Stat(tree, SecretsName); err == nil && who == "agent" {
+					want = append(slices.DeleteFunc(slices.Clone(want), func(s string) bool { return strings.HasSuffix(s, "is not read") }), "secrets.yaml:1:1: error: secrets.yaml is tracked by git")
+					if token == "plain" {
+						token = ""
+					}
+				}
+				if token != "" {
+					token = "root@pam!x=" + token
+				}
+				require.ElementsMatch(t, want, about("secrets", d), who)
+				require.Equal(t, token, d.Site.Hosts["father"].APIToken, who)
+				require.True(t, token != "" || d.Site.Hosts["father"].TokenMissing)
+				for _, x := range d.Findings {
+					require.NotContains(t, x.Summary+x.Detail+x.Code, "root@pam!x=")
+				}
+			}
+		})
+	}
+}
+
+// about lists the findings about files of secrets.
+func about(what string, d engine.Desired) []string {
+	return slices.DeleteFunc(summaries(d), func(s string) bool { return !strings.Contains(s, what) })
 }
 
 // An agent's commits: what the repository says of one is reported with every load.

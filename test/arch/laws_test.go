@@ -75,8 +75,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "hcl/sops/sopstest"}, // the encryption, for tests
 	{pkg: "hcl/decode", may: []string{"engine/diag", "engine/model", "hcl/eval", "hcl/parse"}},
 	{
-		pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/decode", "hcl/eval", "hcl/parse"},
-		tests: []string{"drivers/proxmox"}, // the kinds that a real site declares
+		pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/decode", "hcl/eval", "hcl/parse", "hcl/sops"},
+		tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}, // the kinds that a real site declares
 	},
 	{pkg: "drivers/proxmox/pveapi", tests: []string{"drivers/proxmox/pveapi/pveapitest"}},
 	{pkg: "drivers/proxmox/pveapi/pveapitest", may: []string{"drivers/proxmox/pveapi"}}, // for tests of clients
@@ -125,7 +125,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model"}},                                                 // an agent that only answers
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
 	{pkg: "examples"}, // files only
-	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "policy"}, tests: []string{"drivers/proxmox"}},
+	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
@@ -141,7 +141,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/local", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/client", "specserve/parent",
-	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "specserve/pin"}}, // the table that every request of a script is held against; a repository to push to
+	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "specserve/pin"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the

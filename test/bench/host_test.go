@@ -275,7 +275,7 @@ func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
 	for name, text := range first.Site(access{API: "https://pve.example:8006", Token: host.Token()}) {
 		tree[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	secrets, _ := hcl.ParseSecrets("secrets.yaml", tree["secrets.yaml"].Data)
+	secrets, _ := hcl.ParseSecrets("secrets.yaml", tree["secrets.yaml"].Data, nil)
 	pass := engine.Pass{
 		Verb: "apply", Host: "father",
 		Load: func(context.Context) engine.Desired {

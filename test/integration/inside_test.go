@@ -91,7 +91,7 @@ func (p *pushed) pass(verb string) engine.Report {
 	return p.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data := []byte(p.text("secrets.yaml"))
-			secrets, found := hcl.ParseSecrets("secrets.yaml", data)
+			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
 			site, more := hcl.Load(os.DirFS(p.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}

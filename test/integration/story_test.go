@@ -240,7 +240,7 @@ func vm(name string, lines ...string) string {
 func (s *story) load(context.Context) engine.Desired {
 	data, err := os.ReadFile(filepath.Join(s.dir, "secrets.yaml"))
 	require.NoError(s.t, err)
-	secrets, found := hcl.ParseSecrets("secrets.yaml", data)
+	secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
 	site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: proxmox.Kinds(), Secrets: secrets})
 	return engine.Desired{Site: site, Findings: append(found, more...)}
 }

@@ -157,7 +157,7 @@ func EndsPass(ctx context.Context, err error) bool {
 // tokenProblem says what is wrong with a token without showing any of it.
 func tokenProblem(h *model.Host, token string) error {
 	if token == "" {
-		return &LoginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml or the file named by --secrets", h.Name, h.Name)}
+		return &LoginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml, secrets.sops.yaml or the file named by --secrets", h.Name, h.Name)}
 	}
 	return &LoginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
 }
