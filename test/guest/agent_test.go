@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -140,6 +141,33 @@ func TestTheAgentIsNotRoot(t *testing.T) {
 	require.Equal(t, "700 homestak-gitops", w.Run("stat", "--format=%a %U", "/var/lib/homestak-gitops"))
 	for _, e := range w.journal(service) {
 		require.NotContains(t, e.Message, "can be read by others")
+	}
+}
+
+// The secrets may be in git instead, encrypted for an identity of this machine, which only root
+// can read. The placeholder of the unit for a file of secrets does not hide them.
+func TestSecretsOfTheCommit(t *testing.T) {
+	w := begin(t)
+	key, recipient, err := sopstest.NewKey()
+	require.NoError(t, err)
+	encrypted, err := sopstest.Encrypt(fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()), sopstest.Options{Recipients: []string{recipient}})
+	require.NoError(t, err)
+	w.push("secrets.sops.yaml", string(encrypted))
+	w.Run("rm", secrets)
+	w.Run("systemctl", "start", service)
+	w.Until("the agent says what it misses", func() bool {
+		said, _ := w.Try("homestak-gitops", "status")
+		return strings.Contains(said, "no API token")
+	})
+	require.Equal(t, "active", w.show(service, "ActiveState"))
+
+	w.Write("/etc/homestak-gitops/age-keys.txt", 0o600, key+"\n")
+	w.Run("systemctl", "restart", service)
+	w.has("web-1")
+	w.settled()
+	for _, e := range w.journal(service) {
+		require.NotContains(t, e.Message, "can be read by others")
+		require.NotContains(t, e.Message, key)
 	}
 }
 
