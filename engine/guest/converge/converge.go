@@ -184,7 +184,6 @@ func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, compl
 		network.Unconfirmed = true
 		s.Have.Network = &network
 	}
-
 	if slices.Contains(s.armed, "pvebridge") {
 		s.Have.Config.PVE.Bridge += " (unconfirmed)"
 	}
