@@ -63,7 +63,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/parent", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/wire", may: []string{"engine/guest/spec", "specserve/pin"}},
 	{pkg: "specserve/client", may: []string{"specserve/parent", "specserve/pin", "specserve/problem", "specserve/wire"}, tests: []string{"engine/guest/spec"}},
-	{pkg: "drivers/drivertest", may: []string{"engine/guest"}}, // conformance suites, for tests
+	{pkg: "specserve/firstboot", may: []string{"specserve/parent"}, tests: []string{"drivers/proxmox/nocloud", "specserve/pin"}}, // nocloud: that it fits on a seed
+	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                   // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}},                                   // what a check says of a guest

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -24,8 +25,9 @@ func program(t *testing.T) string {
 	return dir
 }
 
-// A spec that is pushed, and the same one that the machine applies itself, make the same
-// machine. The second time nothing is written, and nothing of it is shown to others.
+// A spec that is pushed, and the same one that the machine fetches from its parent and applies
+// itself, make the same machine. The second time nothing is written, the machine is read by one
+// command, and nothing of it is shown to others.
 func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	nspawn.Need(t)
 	dir := program(t)
@@ -40,7 +42,11 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	const apply = "/opt/homestak/homestak-gitops config apply"
 	require.Contains(t, pulled.Run0(apply+" --spec /root/spec.json --dry-run"), "~ guest edge")
 	require.Empty(t, pulled.Run0("ls -A "+pull.DefaultFolder+" 2>/dev/null || true"), "a dry run keeps nothing")
-	require.Contains(t, pulled.Run0(apply+" --spec /root/spec.json 2>&1"), "spec test is applied to edge")
+	p := newServer(t, s, dir)
+	p.start(pulled.Machine)
+	pulled.Write(parent.File, 0o600, string(p.child().Document()))
+	require.Contains(t, pulled.Run0(apply+" --fetch 2>&1"), "spec test is applied to edge")
+	require.Equal(t, []string{"/spec/edge 200"}, p.requests())
 
 	facts := func(w *world) string {
 		kept := []string{}
@@ -54,9 +60,14 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	same(t, facts(pushed), facts(pulled), "pulled beside pushed")
 	require.Equal(t, "600 root root", pulled.Run0("stat -c '%a %U %G' "+pull.DefaultFolder+"/*.json | sort -u"))
 
-	pulled.Run0("touch /run/since")
-	pulled.Run0(apply)
-	require.Empty(t, pulled.Run0("find /etc /home /root /srv /usr /var/lib/dpkg /var/lib/homestak-gitops -xdev -newer /run/since"))
+	pulled.touchedNothing(apply)
+	pulled.touchedNothing(apply + " --fetch")
+	require.Equal(t, []string{"/spec/edge 304"}, p.requests())
+	before := pulled.runs
+	changed, err := pull.Node{Folder: pull.Folder{Path: t.TempDir()}, Machine: way{pulled}}.Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.Zero(t, changed)
+	require.Equal(t, 1, pulled.runs-before)
 	var done pull.Complete
 	require.NoError(t, json.Unmarshal([]byte(pulled.Run0("cat "+pull.DefaultFolder+"/config-complete.json")), &done))
 	require.Equal(t, "edge", done.Node)

@@ -59,6 +59,15 @@ func begin(t *testing.T, binds ...nspawn.Bind) *world {
 	return w.boot(nspawn.Boot, binds...)
 }
 
+// beginFrom boots a machine from another folder. Its sources of apt are what they are.
+func beginFrom(t *testing.T, base nspawn.Rootfs, binds ...nspawn.Bind) *world {
+	t.Helper()
+	nspawn.Need(t)
+	dir, key := repository(t)
+	w := &world{t: t, key: key, archive: dir}
+	return w.bootFrom(nspawn.Boot, base, binds...)
+}
+
 // sibling boots another such machine, which installs from the same repositories.
 func (w *world) sibling(t *testing.T, how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
 	t.Helper()
@@ -67,8 +76,14 @@ func (w *world) sibling(t *testing.T, how func(testing.TB, nspawn.Rootfs, ...nsp
 
 func (w *world) boot(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, binds ...nspawn.Bind) *world {
 	w.t.Helper()
-	w.Machine = how(w.t, debian(""), append(binds, nspawn.Bind{From: w.archive, To: "/srv/apt"})...)
+	w.bootFrom(how, debian(""), binds...)
 	w.Run0("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*; echo 'deb [trusted=yes] file:/srv/apt ./' >/etc/apt/sources.list")
+	return w
+}
+
+func (w *world) bootFrom(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *nspawn.Machine, base nspawn.Rootfs, binds ...nspawn.Bind) *world {
+	w.t.Helper()
+	w.Machine = how(w.t, base, append(binds, nspawn.Bind{From: w.archive, To: "/srv/apt"})...)
 	// systemd counts the starts of a unit, and a test makes many; fail2ban does not always
 	// respond to a stop while it starts.
 	w.Run0("mkdir -p /etc/systemd/system/service.d && printf '[Unit]\\nStartLimitIntervalSec=0\\n[Service]\\nTimeoutStopSec=3s\\n' >/etc/systemd/system/service.d/often.conf && systemctl daemon-reload")

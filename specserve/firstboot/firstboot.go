@@ -1,0 +1,130 @@
+// Package firstboot is what a node in mode pull does at its first boot, as user-data for cloud-init:
+// it gets node.json, fetches the program from its parent, and applies its spec. Whoever serves
+// specs says where the parent is, by which keys it is known and with which token it is asked.
+package firstboot
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // the script and its unit
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/mail"
+	"net/textproto"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/specserve/parent"
+)
+
+// The script is Python, since that is what every image with cloud-init has; curl is not.
+//
+//go:embed firstboot.py
+var script string
+
+//go:embed firstboot.service
+var unit string
+
+// Where the first boot has its script and unit. Both are gone when it is done.
+const (
+	scriptFile = "/var/lib/homestak-gitops/firstboot.py"
+	unitName   = "homestak-gitops-firstboot.service"
+	unitFile   = "/etc/systemd/system/" + unitName
+)
+
+// cloudConfig is what cloud-init reads: https://cloudinit.readthedocs.io/en/latest/reference/modules.html.
+type cloudConfig struct {
+	WriteFiles []file     `json:"write_files"`
+	RunCmd     [][]string `json:"runcmd"`
+}
+
+type file struct {
+	Path        string `json:"path"`
+	Owner       string `json:"owner"`
+	Permissions string `json:"permissions"`
+	Content     string `json:"content"`
+}
+
+// header is the first line by which cloud-init knows such a document.
+const header = "#cloud-config\n"
+
+// merge makes cloud-init add our lists to those of the site, and keep the site's values
+// (cloudinit/handlers/cloud_config.py).
+const merge = "list(append)+dict(recurse_list,no_replace)+str()"
+
+// UserData is the user-data of a new node. What the site says as its user_data, "" for nothing, is
+// done as well. It has the token in it, and so is a secret.
+func UserData(p parent.Parent, site string) (string, error) {
+	if err := p.Check(); err != nil {
+		return "", fmt.Errorf("making the first boot of a node: %w", err)
+	}
+	ours, err := document(cloudConfig{
+		WriteFiles: []file{
+			{parent.File, "root:root", "0600", string(p.Document())},
+			{scriptFile, "root:root", "0700", script},
+			{unitFile, "root:root", "0644", unit},
+		},
+		RunCmd: [][]string{{"systemctl", "enable", "--now", "--no-block", unitName}},
+	})
+	if err != nil || site == "" {
+		return ours, err
+	}
+	return join(site, ours)
+}
+
+// document writes a value as JSON, which is YAML too, without having to quote.
+func document(c cloudConfig) (string, error) {
+	var b strings.Builder
+	b.WriteString(header)
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(c); err != nil {
+		return "", fmt.Errorf("making the first boot of a node: %w", err)
+	}
+	return b.String(), nil
+}
+
+// join makes one MIME message of the site's user-data and ours, in this order.
+func join(site, ours string) (string, error) {
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	sum := sha256.Sum256([]byte(site + ours))
+	err := w.SetBoundary("homestak-" + hex.EncodeToString(sum[:16])) // the same input gives the same bytes
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(&b, "Content-Type: multipart/mixed; boundary=%q\nMIME-Version: 1.0\n\n", w.Boundary())
+	// cloud-init finds out itself what a part of text/plain is, by its first line.
+	head, body := textproto.MIMEHeader{"Content-Type": {"text/plain; charset=\"utf-8\""}}, site
+	if strings.HasPrefix(site, "Content-Type: multipart/") || strings.HasPrefix(site, "MIME-Version:") {
+		m, err := mail.ReadMessage(strings.NewReader(site))
+		if err == nil && m.Header.Get("Content-Type") == "" {
+			err = errors.New("it has no Content-Type")
+		}
+		if err != nil {
+			return "", fmt.Errorf("user_data begins as a MIME message, and is none: %w", err)
+		}
+		inner, err := io.ReadAll(m.Body)
+		if err != nil {
+			return "", err
+		}
+		head, body = textproto.MIMEHeader{"Content-Type": {m.Header.Get("Content-Type")}}, string(inner)
+	}
+	for _, part := range []struct {
+		head textproto.MIMEHeader
+		body string
+	}{{head, body}, {textproto.MIMEHeader{"Content-Type": {"text/cloud-config; charset=\"utf-8\""}, "Merge-Type": {merge}}, ours}} {
+		p, err := w.CreatePart(part.head)
+		if err != nil {
+			return "", err
+		}
+		if _, err := io.WriteString(p, part.body); err != nil {
+			return "", err
+		}
+	}
+	err = w.Close()
+	return b.String(), err
+}

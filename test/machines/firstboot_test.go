@@ -1,0 +1,364 @@
+package machines_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+	"github.com/homestak/homestak-gitops/test/nspawn"
+)
+
+// cloudDebian is what a cloud image of Debian has, as far as a first boot is concerned.
+func cloudDebian() nspawn.Rootfs {
+	r := debian("")
+	// debootstrap does not find by itself what python3-cryptography needs.
+	r.Packages += ",cloud-init,python3-cffi-backend"
+	r.Ready = "HOMESTAK_CLOUD_ROOTFS"
+	return r
+}
+
+// serverAddress is where the parent of a machine listens, in the machine's own network.
+const serverAddress = "127.0.0.1:44443"
+
+// server is a parent: it serves one spec and the program, over HTTPS and to the right token only.
+type server struct {
+	t   *testing.T
+	dir string // of the program
+
+	mu    sync.Mutex
+	certs []tls.Certificate // the one in use, and the next one
+	pins  []pin.Pin         // of them
+	keys  token.Keys
+	spec  *spec.Spec
+	log   []string // requests and what became of them
+	at    net.Listener
+	ended chan struct{}
+}
+
+func newServer(t *testing.T, s *spec.Spec, dir string) *server {
+	t.Helper()
+	p := &server{t: t, spec: s, dir: dir, keys: token.Keys{token.NewKey()}}
+	for range 2 {
+		p.addKey()
+	}
+	return p
+}
+
+func (p *server) addKey() {
+	c, of := keyPair(p.t)
+	p.certs, p.pins = append(p.certs, c), append(p.pins, of)
+}
+
+// mint makes a token of the node by the key that signs now.
+func (p *server) mint() string {
+	text, err := token.Mint(p.keys[0], token.Claims{Node: "edge", Spec: "test", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+	require.NoError(p.t, err)
+	return text
+}
+
+func keyPair(t *testing.T) (tls.Certificate, pin.Pin) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano())}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pin.Of(leaf)
+}
+
+// child is what a new node knows of this server.
+func (p *server) child() parent.Parent {
+	return parent.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: p.pins, Token: p.mint()}
+}
+
+// start serves a machine until stop.
+func (p *server) start(m *nspawn.Machine) {
+	p.t.Helper()
+	p.at, p.ended = m.Listen(serverAddress), make(chan struct{})
+	h := &http.Server{Handler: p, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	at := tls.NewListener(p.at, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return &p.certs[0], nil
+	}})
+	ended := p.ended
+	go func() {
+		defer close(ended)
+		_ = h.Serve(at) // until it is closed
+	}()
+	p.t.Cleanup(p.stop)
+}
+
+func (p *server) stop() {
+	_ = p.at.Close() // twice is possible
+	<-p.ended
+}
+
+// set changes what is served.
+func (p *server) set(edit func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	edit()
+}
+
+// requests lists what was asked since the last call.
+func (p *server) requests() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	log := p.log
+	p.log = nil
+	return log
+}
+
+func (p *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	status, body := p.answer(w, r)
+	p.log = append(p.log, fmt.Sprintf("%s %d", r.URL.Path, status))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
+	claims, err := p.keys.Verify(wire.Token(r.Header), "edge", time.Now())
+	if err != nil {
+		e := &problem.Error{Code: problem.CodeOf(err)}
+		return e.Status(), e.Body()
+	}
+	program, err := os.ReadFile(filepath.Join(p.dir, "homestak-gitops"))
+	if err != nil {
+		return http.StatusInternalServerError, nil
+	}
+	switch r.URL.Path {
+	case wire.AgentPath("linux", runtime.GOARCH):
+		return http.StatusOK, program
+	case wire.SpecPath("edge"):
+		sum := sha256.Sum256(program)
+		answer := wire.Spec{Spec: p.spec, Pins: pin.Texts(p.pins), Agent: map[string]string{"linux-" + runtime.GOARCH: hex.EncodeToString(sum[:])}}
+		tag, _ := answer.ETag()
+		w.Header().Set("ETag", tag)
+		if p.keys.Due(claims, time.Now()) {
+			answer.Token = p.mint()
+		} else if r.Header.Get("If-None-Match") == tag {
+			return http.StatusNotModified, nil
+		}
+		b, _ := answer.Document()
+		return http.StatusOK, b
+	}
+	return http.StatusNotFound, (&problem.Error{Code: problem.NoEndpoint}).Body()
+}
+
+// seeded boots a machine with cloud-init and a seed in the folder where NoCloud finds it.
+func seeded(t *testing.T, userData string) *world {
+	t.Helper()
+	seed := t.TempDir()
+	require.NoError(t, os.Chmod(seed, 0o700))
+	write(t, filepath.Join(seed, "user-data"), userData, 0o600)
+	write(t, filepath.Join(seed, "meta-data"), `{"instance-id": "homestak-test", "local-hostname": "edge"}`, 0o600)
+	// Nothing here needs a network, so apt keeps the repository of the test.
+	settings := filepath.Join(t.TempDir(), "99-test.cfg")
+	write(t, settings, "apt:\n  preserve_sources_list: true\nlocale: false\nnetwork:\n  config: disabled\n", 0o644)
+	sources := filepath.Join(t.TempDir(), "sources.list")
+	write(t, sources, "deb [trusted=yes] file:/srv/apt ./\n", 0o644)
+	return beginFrom(t, cloudDebian(),
+		nspawn.Bind{From: seed, To: "/var/lib/cloud/seed/nocloud"}, nspawn.Bind{From: settings, To: "/etc/cloud/cloud.cfg.d/99-test.cfg"},
+		nspawn.Bind{From: sources, To: "/etc/apt/sources.list"})
+}
+
+// pullSpec is the spec with everything in it, as a node in mode pull gets it. Its repository is that of the machine.
+func pullSpec(t *testing.T, interval int) *spec.Spec {
+	t.Helper()
+	s := parse(t, whole)
+	s.Config.Repositories = nil
+	s.Run = &spec.Run{Trigger: "schedule", Interval: interval}
+	document, err := json.Marshal(s)
+	require.NoError(t, err)
+	s, err = spec.Read(document)
+	require.NoError(t, err)
+	return s
+}
+
+// has reports whether a line of shell succeeds.
+func (w *world) has(line string) bool {
+	_, code := w.Try("sh", "-c", line)
+	return code == 0
+}
+
+// config reads a file of state.
+func config[T any](w *world, name string) T {
+	w.t.Helper()
+	var doc T
+	require.NoError(w.t, json.Unmarshal([]byte(w.Run0("cat "+pull.DefaultFolder+"/"+name)), &doc))
+	return doc
+}
+
+const (
+	pullNow   = "systemctl start homestak-gitops-pull.service"
+	firstUnit = "/etc/systemd/system/homestak-gitops-firstboot.service"
+)
+
+// A new node in mode pull: it boots, gets the program, fetches its spec with its token, and becomes
+// what a push makes of it. What the site says as user_data is done as well. Then keys, tokens, the
+// spec and the mode change, and while the parent is away the spec stays in force.
+func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	p := newServer(t, pullSpec(t, 3600), program(t))
+	first := p.child()
+	userData, err := firstboot.UserData(first, "#cloud-config\nruncmd: [[touch, /run/site-was-here]]\nwrite_files: [{path: /run/site-file, content: ü}]\n")
+	require.NoError(t, err)
+	w := seeded(t, userData)
+	p.start(w.Machine)
+	w.Until("the first boot is done", func() bool {
+		return w.has("[ -e " + pull.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ] && ! systemctl is-active --quiet homestak-gitops-pull.service")
+	})
+	require.Equal(t, []string{"/spec/edge 200", "/agent/linux-" + runtime.GOARCH + " 200", "/spec/edge 200", "/spec/edge 304"}, p.requests(), "the last one is that of the timer, which starts when it is made")
+	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
+	require.True(t, w.has("[ -e /run/site-was-here ] && [ \"$(cat /run/site-file)\" = ü ]"), "user_data of the site")
+	require.Contains(t, w.Run0("cloud-init status --long"), "status: done")
+	require.Equal(t, "600 root root", w.Run0("stat -c '%a %U %G' "+parent.File))
+	require.Equal(t, "running", w.Run0("systemctl is-system-running --wait"))
+
+	pushed := seeded(t, "#cloud-config\n{}\n")
+	pushed.Run0("cloud-init status --wait")
+	s := pullSpec(t, 0)
+	s.Run = nil
+	pushed.apply(s)
+	same(t, withoutPull(pushed), withoutPull(w), "pulled beside pushed")
+
+	t.Log("keys of TLS and tokens are rotated")
+	old := first.Token
+	p.set(func() {
+		p.addKey()
+		p.certs, p.pins = p.certs[1:], p.pins[1:]
+		p.keys = token.Keys{token.NewKey(), p.keys[0]}
+	})
+	w.Run0(pullNow)
+	p.set(func() { p.keys = p.keys[:1] })
+	w.Run0(pullNow)
+	require.Equal(t, []string{"/spec/edge 200", "/spec/edge 304"}, p.requests())
+	now, err := parent.Read([]byte(w.Run0("cat " + parent.File)))
+	require.NoError(t, err)
+	require.Equal(t, p.pins, now.Pins)
+	require.NotEqual(t, old, now.Token)
+	w.touchedNothing(pullNow)
+	for _, canary := range []string{old, now.Token} {
+		w.keepsToItself(canary)
+	}
+
+	t.Log("the parent refuses the node")
+	mine := p.keys
+	p.set(func() { p.keys = token.Keys{token.NewKey()} })
+	w.Run0("echo changed >/etc/motd")
+	require.False(t, w.has(pullNow))
+	require.Equal(t, "welcome", w.Run0("cat /etc/motd"), "the spec that is here stays in force")
+	require.Equal(t, "E301", config[pull.Failed](w, "config-failed.json").Code)
+	p.set(func() { p.keys = mine })
+
+	t.Log("the parent is away")
+	p.stop()
+	w.Run0("rm /etc/motd; systemctl stop hs-daemon")
+	require.False(t, w.has(pullNow), "the exit code says that the parent did not answer")
+	require.Equal(t, "welcome", w.Run0("cat /etc/motd"))
+	require.True(t, w.has("systemctl is-active --quiet hs-daemon"))
+	failed := config[pull.Failed](w, "config-failed.json")
+	require.Equal(t, "E501", failed.Code)
+	require.Equal(t, 2, failed.Attempts)
+	require.Contains(t, failed.Message, "after 5 attempts")
+	require.True(t, w.has("[ -e "+pull.DefaultFolder+"/config-complete.json ]"))
+
+	t.Log("it is back, with another spec")
+	p.start(w.Machine)
+	p.requests()
+	p.set(func() {
+		p.spec = pullSpec(t, 600)
+		p.spec.Config.Files[1].Content = "moved\n"
+	})
+	w.Run0(pullNow)
+	require.Equal(t, []string{"/spec/edge 200"}, p.requests())
+	require.Equal(t, "moved", w.Run0("cat /etc/motd"))
+	require.False(t, w.has("[ -e "+pull.DefaultFolder+"/config-failed.json ]"))
+	require.Contains(t, w.Run0("cat "+pull.DefaultFolder+"/spec.prev.json"), "welcome")
+	require.Equal(t, "10min", w.Run0("systemctl show -p TimersMonotonic --value homestak-gitops-pull.timer | grep -o 'OnUnitInactiveUSec=[^ ]*' | cut -d= -f2"))
+
+	t.Log("its mode is push from now on")
+	p.set(func() { p.spec.Run = nil })
+	w.Run0(pullNow)
+	require.Empty(t, w.Run0("systemctl list-unit-files --no-legend 'homestak-gitops-pull*'; ls /etc/systemd/system | grep pull || :"))
+}
+
+// withoutPull is the snapshot without what only a node in mode pull has.
+func withoutPull(w *world) string {
+	kept := []string{}
+	for line := range strings.Lines(w.snapshot()) {
+		name := strings.TrimSpace(line)
+		if !strings.HasSuffix(name, ".json") && !strings.Contains(name, "homestak-gitops-pull.") && !strings.HasPrefix(name, "# Created by cloud-init") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+// touchedNothing requires that a run writes no file.
+func (w *world) touchedNothing(line string) {
+	w.t.Helper()
+	w.Run0("touch /run/since")
+	w.Run0(line)
+	require.Empty(w.t, w.Run0("find /etc /home /root /srv /usr /var/lib/dpkg /var/lib/homestak-gitops -xdev -newer /run/since"))
+}
+
+// keepsToItself requires that a secret is in no file that others than root may read, and in no log.
+func (w *world) keepsToItself(secret string) {
+	w.t.Helper()
+	w.write("/run/canary", secret)
+	require.Empty(w.t, w.Run0("journalctl | grep -cFf /run/canary | grep -v '^0$' || :"))
+	require.Empty(w.t, w.Run0(`for f in $(grep -rlFf /run/canary /etc /var /home /root /tmp /run /srv /usr/local 2>/dev/null); do
+  d=$f; shut=
+  while [ "$d" != / ]; do case $(stat -c %a "$d") in *00) shut=1;; esac; d=$(dirname "$d"); done
+  [ -n "$shut" ] || echo "$f"
+done`))
+	w.Run0("rm /run/canary")
+}
+
+// What a new node is given is what cloud-init takes, by its own rules.
+func TestST01UserDataIsValid(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	p := newServer(t, pullSpec(t, 60), t.TempDir())
+	text, err := firstboot.UserData(p.child(), "")
+	require.NoError(t, err)
+	w := beginFrom(t, cloudDebian())
+	w.write("/root/user-data", text)
+	require.Contains(t, w.Run0("cloud-init schema --config-file /root/user-data 2>&1"), "Valid cloud-config")
+	w.write("/root/bad", strings.Replace(text, `"permissions"`, `"permission"`, 1))
+	require.False(t, w.has("cloud-init schema --config-file /root/bad"), "the check finds nothing")
+}
