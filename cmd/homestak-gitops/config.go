@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
-	"github.com/homestak/homestak-gitops/drivers/local"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
-	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/specserve/parent"
 )
 
 func configVerb(a *app) *cobra.Command {
@@ -29,15 +27,20 @@ by hand. The spec and what came of it are in ` + pull.DefaultFolder + `.`,
 	return c
 }
 
-func stateFlag(c *cobra.Command, folder *string) {
-	c.Flags().StringVar(folder, "state", pull.DefaultFolder, "keep the spec and what came of it in `DIR`")
+// nodeFlags adds the flags of both verbs.
+func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
+	r := &node.Run{Note: a.ui.notef, Seen: a.showState}
+	c.Flags().StringVar(&r.Folder, "state", pull.DefaultFolder, "keep the spec and what came of it in `DIR`")
+	c.Flags().StringVar(&from.File, "parent", parent.File, "`FILE` that says who the parent of this machine is")
 	complete.Must(c.MarkFlagDirname("state"))
+	complete.Must(c.MarkFlagFilename("parent"))
+	return r
 }
 
 func configApplyVerb(a *app) *cobra.Command {
-	var file, folder string
+	var file string
 	var dry, fetch bool
-	from := &parentFlags{}
+	from := &node.Source{}
 	c := &cobra.Command{
 		Use:   "apply",
 		Short: "Make this machine what its spec says",
@@ -49,21 +52,22 @@ second run changes nothing. With --dry-run it only shows what would change.
 With --fetch the parent is asked for the spec first. While it does not answer, the spec that is
 here is applied all the same, and the exit code says that the parent did not answer.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if fetch && (file != "" || dry) {
-				return errors.New("--fetch stands alone: --spec applies another spec, and --dry-run keeps none (run config fetch first)")
-			}
-			if !fetch {
-				from = nil
-			}
-			return runConfigApply(c.Context(), a, pull.Folder{Path: folder}, from, file, dry)
-		},
+	}
+	r := a.nodeFlags(c, from)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		switch {
+		case fetch && (file != "" || dry):
+			return errors.New("--fetch stands alone: --spec applies another spec, and --dry-run keeps none (run config fetch first)")
+		case dry:
+			return runConfigDry(c.Context(), a, r, file)
+		case !fetch:
+			from = nil
+		}
+		return runConfigApply(c.Context(), a, r, from, file)
 	}
 	c.Flags().StringVar(&file, "spec", "", "apply the resolved spec in `FILE`, and keep it")
 	c.Flags().BoolVar(&fetch, "fetch", false, "fetch the spec from the parent of this machine first")
-	from.add(c)
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would change")
-	stateFlag(c, &folder)
 	a.ui.jsonFlag(c)
 	return c
 }
@@ -76,46 +80,15 @@ type applied struct {
 	Error   string `json:"error"`
 }
 
-// runConfigApply applies a spec; from is the parent to ask for it first, nil for none.
-func runConfigApply(ctx context.Context, a *app, folder pull.Folder, from *parentFlags, file string, dry bool) error {
+func runConfigApply(ctx context.Context, a *app, r *node.Run, from *node.Source, file string) error {
 	done := applied{}
 	a.ui.document = func(err error) any {
 		done.Error = err.Error()
 		return done
 	}
-	var source pull.Server
-	var want *spec.Spec
-	var err error
-	if from != nil {
-		source, err = from.source(a, nil)
-	} else {
-		want, err = folder.Wanted(file, !dry)
-	}
-	if err != nil {
-		return err
-	}
-	if os.Geteuid() != 0 {
-		return errors.New("config apply reads and changes the whole system: run it as root")
-	}
-	if dry {
-		return a.dryRun(ctx, want)
-	}
-	unlock, err := folder.Lock(ctx, a.waiting)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	node := pull.Node{
-		Folder: folder, Machine: local.New(), Seen: a.showState,
-		Options: converge.Options{Started: func(s aspect.Step) { a.ui.notef("%s", s.Text) }},
-	}
-	if from != nil {
-		want, done.Changed, err = node.Run(ctx, source)
-	} else {
-		done.Changed, err = node.Apply(ctx, want)
-	}
+	want, changed, err := r.Apply(ctx, from, file)
 	if want != nil {
-		done.Node, done.Spec = want.Node, want.Name
+		done.Node, done.Spec, done.Changed = want.Node, want.Name, changed
 	}
 	if err != nil {
 		return err
@@ -123,9 +96,9 @@ func runConfigApply(ctx context.Context, a *app, folder pull.Folder, from *paren
 	return a.ui.show(done, fmt.Sprintf("spec %s is applied to %s\n", want.Name, want.Node))
 }
 
-// dryRun shows what a spec would change.
-func (a *app) dryRun(ctx context.Context, want *spec.Spec) error {
-	seen, err := converge.Observe(ctx, local.New(), want)
+func runConfigDry(ctx context.Context, a *app, r *node.Run, file string) error {
+	a.ui.document = func(err error) any { return applied{Error: err.Error()} }
+	seen, err := r.Observe(ctx, file)
 	if err != nil {
 		return err
 	}

@@ -78,9 +78,9 @@ func (s *server) Accept() (net.Conn, error) {
 	return tls.Server(c, s.tls), nil
 }
 
-func (s *server) Close() error { return nil }
+func (*server) Close() error { return nil }
 
-func (s *server) Addr() net.Addr { return &net.TCPAddr{} }
+func (*server) Addr() net.Addr { return &net.TCPAddr{} }
 
 // stop also waits until both ends of the last connection have given up saying goodbye.
 func (s *server) stop() {

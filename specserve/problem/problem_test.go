@@ -45,7 +45,7 @@ func TestBody(t *testing.T) {
 		e := &problem.Error{Code: k.Code}
 		require.Equal(t, &problem.Error{Code: k.Code, Message: k.Message, Hint: k.Hint}, problem.Read(e.Status(), e.Body()))
 	}
-	require.Equal(t, `{"error":{"code":"E200","message":"no node \"web\"","hint":"check it"}}`+"\n",
+	require.JSONEq(t, `{"error":{"code":"E200","message":"no node \"web\"","hint":"check it"}}`,
 		string((&problem.Error{Code: problem.NotFound, Message: `no node "web"`, Hint: "check it"}).Body()))
 }
 

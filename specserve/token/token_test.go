@@ -183,7 +183,7 @@ func TestKeys(t *testing.T) {
 	again, err := token.ParseKey(k.Text() + "\n")
 	require.NoError(t, err)
 	require.Equal(t, k, again)
-	for _, shown := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%v", token.Keys{k}), fmt.Sprintf("%s", k)} {
+	for _, shown := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%v", token.Keys{k}), fmt.Sprintf("%x", k)} {
 		require.NotContains(t, shown, k.Text()[:8])
 	}
 }

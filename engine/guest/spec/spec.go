@@ -9,12 +9,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Version is that of the document.
@@ -369,6 +372,40 @@ func (s *Spec) IsSensitive(path string) bool {
 	return slices.ContainsFunc(s.Sensitive, func(p string) bool {
 		return p == path || strings.HasPrefix(path, p+".") || strings.HasPrefix(p, path+".")
 	})
+}
+
+// Masked is the spec without the values that are made from secrets, for people and their programs.
+func (s *Spec) Masked() *Spec {
+	out, config := *s, *s.Config
+	mask := func(value *string, path string) {
+		if *value != "" && s.IsSensitive(path) {
+			*value = model.Sensitive
+		}
+	}
+	config.Sysctl = maps.Clone(config.Sysctl)
+	for name, value := range config.Sysctl {
+		mask(&value, "config.sysctl."+name)
+		config.Sysctl[name] = value
+	}
+	config.Files, config.Commands, config.Repositories = slices.Clone(config.Files), slices.Clone(config.Commands), slices.Clone(config.Repositories)
+	for i := range config.Files {
+		mask(&config.Files[i].Content, "config.file."+config.Files[i].Path+".content")
+		if config.Files[i].Content == model.Sensitive {
+			config.Files[i].Base64 = ""
+		}
+	}
+	for i := range config.Commands {
+		c := &config.Commands[i]
+		for name, value := range map[string]*string{"run": &c.Run, "unless": &c.Unless, "creates": &c.Creates} {
+			mask(value, "config.command."+c.Name+"."+name)
+		}
+	}
+	for i := range config.Repositories {
+		mask(&config.Repositories[i].URL, "config.repository."+config.Repositories[i].Name+".url")
+		mask(&config.Repositories[i].Key, "config.repository."+config.Repositories[i].Name+".key")
+	}
+	out.Config = &config
+	return &out
 }
 
 // FQDN is the full name of the node.

@@ -320,3 +320,21 @@ site.hcl:1: error: the name of disk "a-disk-too-long" is too long for a label
 func at(line int) diag.Range {
 	return diag.Range{File: "site.hcl", Start: diag.Pos{Line: line, Column: 1}, End: diag.Pos{Line: line, Column: 9}}
 }
+
+// What is made from secrets is not shown, and the spec itself keeps it.
+func TestMasked(t *testing.T) {
+	const document = `{"version":1,"node":"edge","config":{"sysctl":{"a.b":"CANARY","c.d":"1"},"files":[{"path":"/a","content":"CANARY"},{"path":"/b","content":"b"},
+		{"path":"/c","content":"sha256:CANARY","content_base64":"Q0FOQVJZ"}],"commands":[{"name":"c","run":"CANARY","unless":"CANARY","creates":"/x"}],"repositories":[{"name":"r","url":"https://CANARY@x","key":"k"}]},
+		"sensitive":["config.sysctl.a.b","config.file./a.content","config.file./c.content","config.command.c","config.repository.r.url"]}`
+	s, err := spec.Read([]byte(document))
+	require.NoError(t, err)
+	b, err := json.Marshal(s.Masked())
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "CANARY")
+	require.NotContains(t, string(b), "Q0FOQVJZ")
+	require.Contains(t, string(b), `"content":"b"`)
+	require.Contains(t, string(b), `"key":"k"`)
+	again, err := spec.Read([]byte(document))
+	require.NoError(t, err)
+	require.Equal(t, again, s)
+}

@@ -1,0 +1,125 @@
+// Package node is what the verbs of config do on the machine that they run on: fetch its spec from
+// a parent, and apply it.
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/local"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+)
+
+// Source is a parent: the one that a file names, or another one that somebody wrote.
+type Source struct {
+	File string // as parent.Load reads it
+
+	Server    string // "": that of the file
+	Pins      []string
+	TokenFile string
+	Node      string // whose spec the other one is asked for
+}
+
+// Run is one run of a verb.
+type Run struct {
+	Folder string
+	Note   func(format string, args ...any) // a line for people about what is under way
+	Seen   func(*converge.State)            // gets what the machine had before
+}
+
+// open gives the parent. What it renews is kept where a file names it.
+func (r Run) open(s Source) (pull.Server, error) {
+	var p parent.Parent
+	var err error
+	if s.Server != "" {
+		s.File = ""
+		p, err = parent.ByHand(s.Node, s.Server, s.TokenFile, s.Pins)
+	} else {
+		p, err = parent.Load(s.File)
+	}
+	version := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version = info.Main.Version
+	}
+	return pull.Server{File: s.File, Client: &client.Client{Parent: p, Agent: "homestak-gitops/" + version, Failed: func(err error, pause time.Duration) {
+		r.Note("%s\ntrying again in %s", err, pause.Round(time.Second))
+	}}}, err
+}
+
+// lock waits for its turn on this machine.
+func (r Run) lock(ctx context.Context) (unlock func(), err error) {
+	return pull.Folder{Path: r.Folder}.Lock(ctx, func() { r.Note("waiting for another run on this machine") })
+}
+
+// Fetch fetches the spec and keeps it. It reports whether that is another one than before.
+func (r Run) Fetch(ctx context.Context, from Source) (changed bool, err error) {
+	s, err := r.open(from)
+	if err != nil {
+		return false, err
+	}
+	unlock, err := r.lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return pull.Folder{Path: r.Folder}.FetchOnly(ctx, s)
+}
+
+// Apply applies the spec in a file, or the one that was fetched last for "". From is the parent to
+// ask for it first; nil for none. It gives what was applied, and how many settings differed.
+func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.Spec, changed int, err error) {
+	f := pull.Folder{Path: r.Folder}
+	var s pull.Server
+	if from != nil {
+		s, err = r.open(*from)
+	} else {
+		want, err = f.Wanted(file, false)
+	}
+	if err == nil {
+		err = isRoot()
+	}
+	if err != nil {
+		return want, 0, err
+	}
+	unlock, err := r.lock(ctx)
+	if err != nil {
+		return want, 0, err
+	}
+	defer unlock()
+	n := pull.Node{Folder: f, Machine: local.New(), Seen: r.Seen, Options: converge.Options{Started: func(s aspect.Step) { r.Note("%s", s.Text) }}}
+	if from != nil {
+		return n.Run(ctx, s)
+	}
+	if want, err = f.Wanted(file, true); err != nil { // it is kept once nobody else is at work
+		return want, 0, err
+	}
+	changed, err = n.Apply(ctx, want)
+	return want, changed, err
+}
+
+// Observe compares this machine with a spec, and changes nothing.
+func (r Run) Observe(ctx context.Context, file string) (*converge.State, error) {
+	want, err := pull.Folder{Path: r.Folder}.Wanted(file, false)
+	if err == nil {
+		err = isRoot()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return converge.Observe(ctx, local.New(), want)
+}
+
+func isRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("config apply reads and changes the whole system: run it as root")
+	}
+	return nil
+}
