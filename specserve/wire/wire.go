@@ -66,9 +66,6 @@ type Spec struct {
 	Agent map[string]string `json:"agent,omitempty"`
 }
 
-// own are the members of the answer that are not part of the spec.
-func own() []string { return []string{"pins", "token", "agent"} }
-
 // Document is the answer as it is sent.
 func (s Spec) Document() ([]byte, error) {
 	b, err := json.Marshal(s)
@@ -101,42 +98,42 @@ func ReadSpec(body []byte, identity string) (Answer, error) {
 	var a Answer
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(body, &members); err != nil {
-		return a, fmt.Errorf("the answer is not a JSON document: %w", err)
+		return Answer{}, fmt.Errorf("the answer is not a JSON document: %w", err)
 	}
-	var rest struct {
-		Pins  []string          `json:"pins"`
-		Token string            `json:"token"`
-		Agent map[string]string `json:"agent"`
-	}
-	if err := json.Unmarshal(body, &rest); err != nil {
-		return a, fmt.Errorf("the answer is not what it should be: %w", err)
-	}
-	for _, name := range own() {
+	// Taken by their exact names, as they are taken out: encoding/json is not so particular.
+	var pins []string
+	var agent map[string]string
+	for name, value := range map[string]any{"pins": &pins, "token": &a.Token, "agent": &agent} {
+		if raw := members[name]; raw != nil {
+			if err := json.Unmarshal(raw, value); err != nil {
+				return Answer{}, fmt.Errorf("%s in the answer is not what it should be: %w", name, err)
+			}
+		}
 		delete(members, name)
 	}
 	document, err := json.Marshal(members) // sorted by name, so the same spec gives the same bytes
 	if err != nil {
-		return a, err
+		return Answer{}, err
 	}
 	s, err := spec.Read(document)
 	switch {
 	case err != nil:
-		return a, err
+		return Answer{}, err
 	case s.Node != identity:
-		return a, fmt.Errorf("the answer is the spec of %.80q, and %q was asked for", s.Node, identity)
+		return Answer{}, fmt.Errorf("the answer is the spec of %.80q, and %q was asked for", s.Node, identity)
 	}
-	if a.Pins, err = pin.ParseAll(rest.Pins); err != nil {
-		return a, fmt.Errorf("the answer has no good pins: %w", err)
+	if a.Pins, err = pin.ParseAll(pins); err != nil {
+		return Answer{}, fmt.Errorf("the answer has no good pins: %w", err)
 	}
-	for name, sum := range rest.Agent {
+	for name, sum := range agent {
 		if !hash.MatchString(sum) {
-			return a, fmt.Errorf("the answer has no checksum of the agent for %.40q", name)
+			return Answer{}, fmt.Errorf("the answer has no checksum of the agent for %.40q", name)
 		}
 	}
-	if strings.ContainsFunc(rest.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return a, errors.New("the answer has a token that cannot be sent")
+	if strings.ContainsFunc(a.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return Answer{}, errors.New("the answer has a token that cannot be sent")
 	}
-	a.Spec, a.Token = document, rest.Token
+	a.Spec = document
 	return a, nil
 }
 

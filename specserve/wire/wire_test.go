@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -81,4 +82,25 @@ func TestToken(t *testing.T) {
 	}
 	require.Equal(t, "/spec/a%2F..%2Fb", wire.SpecPath("a/../b"))
 	require.Equal(t, "/agent/linux-amd64", wire.AgentPath("linux", "amd64"))
+}
+
+// An answer is refused, or it is a spec of that node without what is not part of it.
+func FuzzReadSpec(f *testing.F) {
+	f.Add([]byte(`{"version":1,"node":"edge","spec":"base","pins":["` + pins[0] + `"],"token":"t","agent":{}}`))
+	f.Add([]byte(`{"version":1,"node":"edge","Token":"t","PINS":["` + pins[0] + `"]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := wire.ReadSpec(body, "edge")
+		if err != nil {
+			return
+		}
+		s, err := spec.Read(got.Spec)
+		require.NoError(t, err)
+		require.Equal(t, "edge", s.Node)
+		require.NotEmpty(t, got.Pins)
+		var members map[string]any
+		require.NoError(t, json.Unmarshal(got.Spec, &members))
+		for _, name := range []string{"pins", "token", "agent"} {
+			require.NotContains(t, members, name)
+		}
+	})
 }
