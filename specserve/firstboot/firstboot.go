@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	_ "embed" // the script and its unit
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"mime/multipart"
 	"net/mail"
 	"net/textproto"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/specserve/parent"
@@ -97,8 +99,9 @@ func join(site, ours string) (string, error) {
 		return "", err
 	}
 	fmt.Fprintf(&b, "Content-Type: multipart/mixed; boundary=%q\nMIME-Version: 1.0\n\n", w.Boundary())
-	// cloud-init finds out itself what a part of text/plain is, by its first line.
-	head, body := textproto.MIMEHeader{"Content-Type": {"text/plain; charset=\"utf-8\""}}, site
+	// cloud-init finds out itself what a part of text/plain is, by its first line. It reads parts as
+	// ASCII unless they are encoded.
+	head, body := textproto.MIMEHeader{"Content-Type": {"text/plain; charset=\"utf-8\""}, "Content-Transfer-Encoding": {"base64"}}, lines(site)
 	if strings.HasPrefix(site, "Content-Type: multipart/") || strings.HasPrefix(site, "MIME-Version:") {
 		m, err := mail.ReadMessage(strings.NewReader(site))
 		if err == nil && m.Header.Get("Content-Type") == "" {
@@ -116,7 +119,7 @@ func join(site, ours string) (string, error) {
 	for _, part := range []struct {
 		head textproto.MIMEHeader
 		body string
-	}{{head, body}, {textproto.MIMEHeader{"Content-Type": {"text/cloud-config; charset=\"utf-8\""}, "Merge-Type": {merge}}, ours}} {
+	}{{head, body}, {textproto.MIMEHeader{"Content-Type": {"text/cloud-config; charset=\"utf-8\""}, "Content-Transfer-Encoding": {"base64"}, "Merge-Type": {merge}}, lines(ours)}} {
 		p, err := w.CreatePart(part.head)
 		if err != nil {
 			return "", err
@@ -127,4 +130,13 @@ func join(site, ours string) (string, error) {
 	}
 	err = w.Close()
 	return b.String(), err
+}
+
+// lines is a text in base64, in lines of the length that MIME allows (RFC 2045, 6.8).
+func lines(text string) string {
+	var b strings.Builder
+	for piece := range slices.Chunk([]byte(text), 57) {
+		b.WriteString(base64.StdEncoding.EncodeToString(piece) + "\n")
+	}
+	return b.String()
 }

@@ -1,11 +1,13 @@
 package firstboot_test
 
 import (
+	"encoding/base64"
 	"flag"
 	"io"
 	"mime"
 	"mime/multipart"
 	"net/mail"
+	"net/textproto"
 	"os"
 	"strings"
 	"testing"
@@ -101,14 +103,14 @@ func TestUserDataOfTheSite(t *testing.T) {
 				require.Equal(t, `multipart/mixed; boundary="x"`, first.Header.Get("Content-Type"))
 				require.True(t, strings.HasPrefix(string(body), "--x\n"))
 			} else {
-				require.Equal(t, site, string(body))
+				require.Equal(t, site, decode(t, first.Header, body))
 			}
 			second, err := parts.NextPart()
 			require.NoError(t, err)
 			require.Equal(t, "list(append)+dict(recurse_list,no_replace)+str()", second.Header.Get("Merge-Type"))
 			body, err = io.ReadAll(second)
 			require.NoError(t, err)
-			require.Len(t, read(t, string(body)).WriteFiles, 3)
+			require.Len(t, read(t, decode(t, second.Header, body)).WriteFiles, 3)
 			_, err = parts.NextPart()
 			require.ErrorIs(t, err, io.EOF)
 			if name == "script" {
@@ -118,6 +120,15 @@ func TestUserDataOfTheSite(t *testing.T) {
 	}
 	_, err := firstboot.UserData(child(t), "MIME-Version: 1.0")
 	require.ErrorContains(t, err, "begins as a MIME message, and is none")
+}
+
+// decode gives what is in a part.
+func decode(t *testing.T, head textproto.MIMEHeader, body []byte) string {
+	t.Helper()
+	require.Equal(t, "base64", head.Get("Content-Transfer-Encoding"))
+	b, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(string(body), "\n", ""))
+	require.NoError(t, err)
+	return string(b)
 }
 
 func golden(t *testing.T, name, text string) {
