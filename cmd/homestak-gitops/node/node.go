@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/problem"
 )
 
 // Source is a parent: the one that a file names, or another one that somebody wrote.
@@ -61,8 +62,7 @@ func (r Run) lock(ctx context.Context) (unlock func(), err error) {
 
 // Fetch fetches the spec and keeps it. It reports whether that is another one than before.
 func (r Run) Fetch(ctx context.Context, from Source) (changed bool, err error) {
-	s, err := r.open(from)
-	if err != nil {
+	if _, err := r.open(from); err != nil {
 		return false, err
 	}
 	unlock, err := r.lock(ctx)
@@ -70,17 +70,28 @@ func (r Run) Fetch(ctx context.Context, from Source) (changed bool, err error) {
 		return false, err
 	}
 	defer unlock()
-	return pull.Folder{Path: r.Folder}.FetchOnly(ctx, s)
+	f := pull.Folder{Path: r.Folder}
+	changed, err = r.fetch(ctx, f, from)
+	if err != nil && ctx.Err() == nil {
+		err = errors.Join(err, f.Fail(err, time.Now()))
+	}
+	return changed, err
+}
+
+// fetch asks a parent as it is known now: another run may have renewed pins and token just before.
+func (r Run) fetch(ctx context.Context, f pull.Folder, from Source) (changed bool, err error) {
+	s, err := r.open(from)
+	if err != nil {
+		return false, &problem.Error{Code: problem.Connection, Message: err.Error(), Cause: err, Hint: "fetch by hand: config fetch --server"}
+	}
+	return f.Fetch(ctx, s)
 }
 
 // Apply applies the spec in a file, or the one that was fetched last for "". From is the parent to
 // ask for it first; nil for none. It gives what was applied, and how many settings differed.
 func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.Spec, changed int, err error) {
 	f := pull.Folder{Path: r.Folder}
-	var s pull.Server
-	if from != nil {
-		s, err = r.open(*from)
-	} else {
+	if from == nil {
 		want, err = f.Wanted(file, false)
 	}
 	if err == nil {
@@ -96,7 +107,10 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 	defer unlock()
 	n := pull.Node{Folder: f, Machine: local.New(), Seen: r.Seen, Options: converge.Options{Started: func(s aspect.Step) { r.Note("%s", s.Text) }}}
 	if from != nil {
-		return n.Run(ctx, s)
+		return n.Run(ctx, func(ctx context.Context) error {
+			_, err := r.fetch(ctx, f, *from)
+			return err
+		})
 	}
 	if want, err = f.Wanted(file, true); err != nil { // it is kept once nobody else is at work
 		return want, 0, err

@@ -149,7 +149,11 @@ func TestRunWithoutAnswer(t *testing.T) {
 	from, f := s.node(t)
 	s.status = http.StatusNotFound
 	n := pull.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}
-	_, _, err := n.Run(t.Context(), from)
+	fetch := func(ctx context.Context) error {
+		_, err := f.Fetch(ctx, from)
+		return err
+	}
+	_, _, err := n.Run(t.Context(), fetch)
 	require.Equal(t, problem.NoEndpoint, problem.CodeOf(err))
 	require.NotErrorAs(t, err, new(*pull.StaleError))
 	failed, err := f.Failed()
@@ -157,7 +161,7 @@ func TestRunWithoutAnswer(t *testing.T) {
 	require.Equal(t, "E100", failed.Code)
 
 	s.status = 0
-	_, _, err = n.Run(t.Context(), from)
+	_, _, err = n.Run(t.Context(), fetch)
 	require.ErrorContains(t, err, "the disk is full")
 	failed, err = f.Failed()
 	require.NoError(t, err)
@@ -167,7 +171,7 @@ func TestRunWithoutAnswer(t *testing.T) {
 	s.status = http.StatusUnauthorized
 	runs := 0
 	n.Machine = unsupported{&runs}
-	want, _, err := n.Run(t.Context(), from)
+	want, _, err := n.Run(t.Context(), fetch)
 	require.ErrorContains(t, err, "the machine runs")
 	require.Equal(t, 1, runs, "it went on with the spec that is here")
 	require.Equal(t, "base", want.Name)

@@ -36,8 +36,8 @@ func (e *StaleError) Unwrap() error { return e.Cause }
 // Run fetches the spec and applies it. Without an answer it applies the one that is here, so that
 // what somebody changed by hand is reverted also while the parent is away; the error is then a
 // *StaleError. It returns the spec that was applied, and how many settings differed at first.
-func (n Node) Run(ctx context.Context, s Server) (want *spec.Spec, changed int, err error) {
-	_, fetchErr := n.Folder.Fetch(ctx, s)
+func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want *spec.Spec, changed int, err error) {
+	fetchErr := fetch(ctx)
 	if fetchErr != nil && ctx.Err() != nil {
 		return nil, 0, fetchErr
 	}
@@ -59,15 +59,6 @@ func (n Node) Run(ctx context.Context, s Server) (want *spec.Spec, changed int, 
 		return want, changed, err
 	}
 	return want, changed, errors.Join(err, n.Folder.Fail(err, time.Now()))
-}
-
-// FetchOnly is Fetch for a run of its own: it records a failure.
-func (f Folder) FetchOnly(ctx context.Context, s Server) (changed bool, err error) {
-	changed, err = f.Fetch(ctx, s)
-	if err != nil && ctx.Err() == nil {
-		err = errors.Join(err, f.Fail(err, time.Now()))
-	}
-	return changed, err
 }
 
 // Apply makes the machine what a spec says, and records in the folder how that ended. It gives how
