@@ -132,6 +132,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
 	{pkg: "specserve/hook"},                                 // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable"}},
+	{pkg: "specserve/limit"},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
