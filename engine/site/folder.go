@@ -201,6 +201,9 @@ func (f *Folder) PolicyInputOf(p *plan.Plan, have model.Observed, allowDeletes i
 	return policy.Input(f.Desired.Site, p, planRequest(q, time.Now()))
 }
 
+// Policies are the compiled policies of the site. They stay usable after Close.
+func (f *Folder) Policies() *policy.Set { return f.loader.Policies() }
+
 // Eval evaluates a query over the rules of the site; see policy.Set.Eval.
 func (f *Folder) Eval(ctx context.Context, query string, input any) (any, error) {
 	return f.loader.set.Eval(ctx, query, input)

@@ -35,6 +35,10 @@ type Loader struct {
 // NewLoader makes a loader of sites that may declare these kinds.
 func NewLoader(kinds model.Kinds) *Loader { return &Loader{kinds: kinds} }
 
+// Policies are the compiled policies of the tree that was loaded last. They stay as they are when
+// another one is loaded.
+func (l *Loader) Policies() *policy.Set { return l.set }
+
 // loaded is the result of loading a tree.
 type loaded struct {
 	tree          string // its name; "" if it has none

@@ -10,7 +10,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -18,6 +17,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/pin"
 )
 
 const (
@@ -39,17 +40,9 @@ type identity struct {
 	next *ecdsa.PrivateKey
 }
 
-// Pin is the fingerprint of a public key: SHA-256 over its SubjectPublicKeyInfo, as "sha256:" and
-// small hexadecimal digits.
-func Pin(c *x509.Certificate) string { return pin(c.RawSubjectPublicKeyInfo) }
-
-func pin(info []byte) string {
-	sum := sha256.Sum256(info)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
+// pins are those of the present key and, if it is known, of the next one.
 func (id *identity) pins() ([]string, error) {
-	out := []string{Pin(id.pair.Leaf)}
+	out := []string{pin.Of(id.pair.Leaf).String()}
 	if id.next == nil {
 		return out, nil
 	}
@@ -57,7 +50,7 @@ func (id *identity) pins() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(out, pin(info)), nil
+	return append(out, pin.Pin(sha256.Sum256(info)).String()), nil
 }
 
 // due says why a certificate has to be made again, and whether with the next key.

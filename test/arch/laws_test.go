@@ -131,8 +131,12 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
 	{pkg: "specserve/hook"},                                 // notifications of a push, and who signed them
-	{pkg: "specserve/cert", may: []string{"engine/durable"}},
+	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
+	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/token"}, tests: []string{"specserve/problem"}},
+	{
+		pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"},
+	},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
@@ -167,7 +171,7 @@ var libraries = []library{
 	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
-	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl", "hcl/sops", "hcl/sops/sopstest"}, tests: true, why: "files of the site, secrets among them, are read in one place; tests read what cloud-init is told"},
+	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl", "hcl/sops", "hcl/sops/sopstest"}, "specserve/catalog"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},

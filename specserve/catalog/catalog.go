@@ -1,0 +1,122 @@
+// Package catalog is what a server has of one commit: the resolved spec of each node as the bytes to
+// send, the credentials of the site, and its rules about who may have what. All of it is made once
+// for the commit and never changed, so whoever holds a Catalog sees one version.
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// Input is what a catalog is made of.
+type Input struct {
+	Site     *model.Site // that passes converge to; it must have no errors
+	Commit   string
+	Host     string // only nodes of manifests that are deployed on it; "" for those of all hosts
+	Policies *policy.Set
+}
+
+// Catalog is a commit as a server has it.
+type Catalog struct {
+	Commit string
+
+	nodes       map[string]*Node
+	names       []string          // of the nodes, sorted
+	suspended   map[string]string // nodes that are not served, with their manifests
+	credentials credentials
+	policies    *policy.Set
+}
+
+// Node is a node of the catalog.
+type Node struct {
+	Name    string
+	Spec    string         // name of its spec, "" for none
+	Posture *model.Posture // nil: the site has none for it
+
+	document []byte // the resolved spec as JSON
+}
+
+// Make makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
+// errors there is none: a commit is served as a whole or not at all.
+func Make(in Input) (*Catalog, diag.List) {
+	c := &Catalog{Commit: in.Commit, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies}
+	var found diag.List
+	for _, name := range slices.Sorted(maps.Keys(in.Site.Manifests)) {
+		m := in.Site.Manifests[name]
+		if m.Host == "" || in.Host != "" && m.Host != in.Host {
+			continue
+		}
+		if m.Suspend || slices.Contains(in.Site.Suspended, name) {
+			for _, n := range m.Nodes {
+				c.suspended[n.Name] = name
+			}
+			continue
+		}
+		for _, n := range m.Nodes {
+			node, l := makeNode(in.Site, n)
+			found = append(found, l...)
+			c.nodes[n.Name] = node
+		}
+	}
+	c.names = slices.Sorted(maps.Keys(c.nodes))
+	var l diag.List
+	c.credentials, l = readCredentials(in.Site.Secrets)
+	if found = append(found, l...).Sorted(); found.HasErrors() {
+		return nil, found
+	}
+	return c, found
+}
+
+// room is how much of an answer is for pins and a token.
+const room = 16 << 10
+
+func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
+	resolved, found := spec.Resolve(site, n)
+	document, err := json.Marshal(resolved)
+	if err != nil {
+		found = append(found, diag.FromError(fmt.Errorf("write the spec of node %s: %w", n.Name, err)))
+	}
+	if most := wire.MaxSpec - room; len(document) > most {
+		found = append(found, diag.Errorf(n.At, fmt.Sprintf("the spec of node %s is too large to be fetched", n.Name), "It has %d KiB, %d KiB are the most: let the node download large files by itself.", len(document)>>10, most>>10))
+	}
+	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], document: document}, found
+}
+
+// Node finds a node; nil if the commit does not have it.
+func (c *Catalog) Node(name string) *Node { return c.nodes[name] }
+
+// Names are the names of all nodes, sorted. The caller must not change them.
+func (c *Catalog) Names() []string { return c.names }
+
+// Suspended is the suspended manifest that a node belongs to; "" if it belongs to none.
+func (c *Catalog) Suspended(name string) string { return c.suspended[name] }
+
+// Answer is the document for a node, a wire.Spec: its spec, with the pins of the server and, unless
+// it is "", a new token. The tag is that of wire.Spec: a new token is not a new spec.
+func (n *Node) Answer(pins []string, token string) (document []byte, tag string, err error) {
+	text, err := json.Marshal(pins)
+	if err != nil {
+		return nil, "", err
+	}
+	document = make([]byte, 0, len(n.document)+len(text)+len(token)+32)
+	document = append(document, n.document[:len(n.document)-1]...) // an object with members, so a comma follows
+	document = append(append(append(document, `,"pins":`...), text...), '}')
+	sum := sha256.Sum256(document)
+	if token != "" {
+		if text, err = json.Marshal(token); err != nil {
+			return nil, "", err
+		}
+		document = append(append(append(document[:len(document)-1], `,"token":`...), text...), '}')
+	}
+	return document, `"` + hex.EncodeToString(sum[:]) + `"`, nil
+}

@@ -1,0 +1,166 @@
+// Package keys keeps the signing keys of a parent: those that it signs the tokens of its nodes with.
+// They are made on its first start and never leave the machine; a child makes its own.
+//
+// After a rotation the older key is accepted beside the new one, and nodes get a token of the new one
+// with their next answer. A further rotation drops the older key.
+package keys
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/specserve/token"
+)
+
+// FileName is the file of the keys in the folder of a server, mode 0600.
+const FileName = "signing.json"
+
+// most is how many keys are valid at once.
+const most = 2
+
+// version is that of the file.
+const version = 1
+
+// Entry is a key, and when it was made.
+type Entry struct {
+	token.Key
+	Created time.Time
+}
+
+// Ring is the keys of a server. The first one signs.
+type Ring []Entry
+
+// Tokens is the ring for those who mint and verify.
+func (r Ring) Tokens() token.Keys {
+	out := make(token.Keys, 0, len(r))
+	for _, e := range r {
+		out = append(out, e.Key)
+	}
+	return out
+}
+
+// document is the content of the file.
+type document struct {
+	Version int        `json:"version"`
+	Keys    []keyEntry `json:"keys"` // newest first
+}
+
+type keyEntry struct {
+	ID      string    `json:"kid"` // for people; it follows from the key
+	Key     string    `json:"key"`
+	Created time.Time `json:"created"`
+}
+
+// Read reads the keys in a folder. Without any the error is fs.ErrNotExist.
+func Read(dir string) (Ring, error) {
+	name := filepath.Join(dir, FileName)
+	text, err := durable.ReadPrivate(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no signing key: %w\nthe server makes it on its first start: homestak-gitops serve; a server with another data folder is named by --data-dir", err)
+	}
+	var ring Ring
+	if err == nil {
+		ring, err = parse(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is not usable: %w\nrestore it from a backup; if you remove it, the server makes another key, and every node needs a new token", name, err)
+	}
+	return ring, nil
+}
+
+// parse reads the file. No error repeats what is in it.
+func parse(text []byte) (Ring, error) {
+	var d document
+	if err := json.Unmarshal(text, &d); err != nil {
+		return nil, errors.New("it is not a JSON document with signing keys")
+	}
+	if d.Version != version {
+		return nil, fmt.Errorf("it has version %d, this program reads %d", d.Version, version)
+	}
+	if len(d.Keys) == 0 || len(d.Keys) > most {
+		return nil, fmt.Errorf("it has %d keys, and one or two are right", len(d.Keys))
+	}
+	var ring Ring
+	for _, e := range d.Keys {
+		key, err := token.ParseKey(e.Key)
+		if err != nil {
+			return nil, err
+		}
+		ring = append(ring, Entry{key, e.Created})
+	}
+	return ring, nil
+}
+
+// Ensure reads the keys in a folder, and makes the folder and the first key if there are none.
+func Ensure(dir string, now time.Time) (Ring, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of the signing keys: %w", err)
+	}
+	if err := durable.HandOver(filepath.Dir(dir), dir); err != nil {
+		return nil, fmt.Errorf("make the folder of the signing keys: %w", err)
+	}
+	var ring Ring
+	err := durable.Exclusively(dir, func() error {
+		var err error
+		if ring, err = Read(dir); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		ring = Ring{{token.NewKey(), now.UTC().Truncate(time.Second)}}
+		return write(dir, ring)
+	})
+	return ring, err
+}
+
+// Rotate makes a new key that signs from now on. The present one stays valid beside it, an older one
+// does not.
+func Rotate(dir string, now time.Time) (Ring, error) {
+	return change(dir, func(r Ring) Ring {
+		return Ring{{token.NewKey(), now.UTC().Truncate(time.Second)}, r[0]}
+	})
+}
+
+// DropOld ends the validity of the older key.
+func DropOld(dir string) (Ring, error) {
+	return change(dir, func(r Ring) Ring { return r[:1] })
+}
+
+func change(dir string, next func(Ring) Ring) (Ring, error) {
+	if _, err := Read(dir); err != nil {
+		return nil, err // also where the folder is missing
+	}
+	var ring Ring
+	err := durable.Exclusively(dir, func() error {
+		var err error
+		if ring, err = Read(dir); err != nil {
+			return err
+		}
+		ring = next(ring)
+		return write(dir, ring)
+	})
+	return ring, err
+}
+
+func write(dir string, ring Ring) error {
+	d := document{Version: version}
+	for _, e := range ring {
+		d.Keys = append(d.Keys, keyEntry{ID: e.ID, Key: e.Text(), Created: e.Created})
+	}
+	text, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return err
+	}
+	name := filepath.Join(dir, FileName)
+	if err = durable.Replace(name, append(text, '\n')); err == nil {
+		err = durable.HandOver(dir, name)
+	}
+	if err != nil {
+		return fmt.Errorf("write the signing keys: %w", err)
+	}
+	return nil
+}
