@@ -90,3 +90,62 @@ test_who_shows_nothing_is_not_denied_but_not_allowed if {
 	codes(auth.deny) == set() with input as none("node_token")
 	not auth.allow with input as none("node_token")
 }
+
+# The whole table: the status for each credential, under each method, from a network of
+# the posture and from another one. The server's own test has the same one.
+shown := {
+	"none": {"kind": "none", "valid": false, "identity": null},
+	"wrong, tampered, expired or of an old key": {"kind": "provisioning", "valid": false, "identity": null},
+	"site token": {"kind": "site_token", "valid": true, "identity": null},
+	"site token, wrong": {"kind": "site_token", "valid": false, "identity": null},
+	"own token": {"kind": "node_token", "valid": true, "identity": "web-1"},
+	"own token, wrong": {"kind": "node_token", "valid": false, "identity": "web-1"},
+	"another's token": {"kind": "node_token", "valid": true, "identity": "web-2"},
+	"provisioning": {"kind": "provisioning", "valid": true, "identity": "web-1"},
+	"provisioning of another": {"kind": "provisioning", "valid": true, "identity": "web-2"},
+}
+
+expected := {
+	"none": {"network": [200, 401], "site_token": [401, 401], "node_token": [401, 401]},
+	"wrong, tampered, expired or of an old key": {"network": [401, 401], "site_token": [401, 401], "node_token": [401, 401]},
+	"site token": {"network": [200, 200], "site_token": [200, 200], "node_token": [403, 403]},
+	"site token, wrong": {"network": [401, 401], "site_token": [401, 401], "node_token": [401, 401]},
+	"own token": {"network": [200, 200], "site_token": [403, 403], "node_token": [200, 200]},
+	"own token, wrong": {"network": [401, 401], "site_token": [401, 401], "node_token": [401, 401]},
+	"another's token": {"network": [403, 403], "site_token": [403, 403], "node_token": [403, 403]},
+	"provisioning": {"network": [200, 200], "site_token": [200, 200], "node_token": [200, 200]},
+	"provisioning of another": {"network": [403, 403], "site_token": [403, 403], "node_token": [403, 403]},
+}
+
+status(r) := 200 if allowed(r)
+
+status(r) := 401 if {
+	not allowed(r)
+	401 in codes(auth.deny) with input as r
+}
+
+status(r) := 401 if {
+	not allowed(r)
+	codes(auth.deny) == set() with input as r
+	r.credential.kind == "none"
+}
+
+status(r) := 403 if {
+	not allowed(r)
+	codes(auth.deny) == {403} with input as r
+}
+
+status(r) := 403 if {
+	not allowed(r)
+	codes(auth.deny) == set() with input as r
+	r.credential.kind != "none"
+}
+
+test_table[note] if {
+	some name, by_method in expected
+	some method, by_network in by_method
+	some i, remote in ["10.0.12.5", "203.0.113.9"]
+	note := sprintf("%s, method %s, from %s", [name, method, remote])
+	r := object.union(from(none(method), remote), {"credential": shown[name]})
+	status(r) == by_network[i]
+}

@@ -137,6 +137,10 @@ var layers = append(simulatorLayers(), []layer{
 	{
 		pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"},
 	},
+	{
+		pkg: "specserve", may: []string{"policy", "specserve/catalog", "specserve/limit", "specserve/problem", "specserve/token", "specserve/wire"},
+		tests: []string{"engine/model", "specserve/cert", "specserve/pin"},
+	},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},

@@ -1,0 +1,13 @@
+// Package specserve is the server that nodes get their specs from, over HTTPS.
+//
+//	endpoints.go  the table of what it answers, and how a path finds its row
+//	request.go    one request: its limits, its endpoint, the answer to an error, the log
+//	auth.go       who asks, and whether the site's rules allow it
+//	specs.go      the answers
+//	server.go     connections: deadlines, bounds, shutdown
+//	limits.go     all of its limits
+//
+// What a request sees is a View: one commit (package catalog), the signing keys and the pins. Publish
+// replaces it as a whole, so no request sees parts of two. The server reads no file, and nothing of a
+// path reaches one: a path either is in the table, with the name of a node in it, or is unknown.
+package specserve

@@ -1,0 +1,70 @@
+package specserve
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// endpoint is a row of the table of what a server answers. To add one, add a row.
+type endpoint struct {
+	method string // GET is HEAD, too
+	path   string // {identity} stands for the name of a node
+	body   int64  // the largest body in bytes
+	early  bool   // it answers also as long as there is no commit
+	do     func(x *request) error
+}
+
+// identity is what stands for the name of a node in the path of an endpoint.
+const identity = "{identity}"
+
+func endpoints() []endpoint {
+	return []endpoint{
+		{method: http.MethodGet, path: "/health", early: true, do: health},
+		{method: http.MethodGet, path: "/specs", do: listSpecs},
+		{method: http.MethodGet, path: "/spec/" + identity, do: serveSpec},
+	}
+}
+
+// match finds the rows of a path, and the name of a node in it. It compares the path as it was sent:
+// what is written in another way (%2F, a double slash, a dot) is another path.
+func match(table []endpoint, path string) (rows []endpoint, node string) {
+	for _, e := range table {
+		prefix, named := strings.CutSuffix(e.path, identity)
+		rest, begins := strings.CutPrefix(path, prefix)
+		switch {
+		case !begins, !named && rest != "", named && strings.Contains(rest, "/"):
+		default:
+			rows, node = append(rows, e), rest
+		}
+	}
+	return rows, node
+}
+
+// allowed are the methods of rows of one path, for the header Allow.
+func allowed(rows []endpoint) string {
+	var out []string
+	for _, e := range rows {
+		out = append(out, e.method)
+		if e.method == http.MethodGet {
+			out = append(out, http.MethodHead)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// isName reports whether a text can be the name of a node: a DNS label that begins with a letter, as
+// the site language has it.
+func isName(s string) bool {
+	letter := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+	if s == "" || len(s) > 63 || !letter(s[0]) || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !letter(c) && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}

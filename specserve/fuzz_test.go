@@ -1,0 +1,66 @@
+package specserve
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// Whatever a path is, it either is that of an endpoint with the name of a node in it, or refused.
+func FuzzPath(f *testing.F) {
+	for _, path := range []string{"/health", "/spec/web-1", "/spec/", "/spec/../x", "/spec/%2e%2e", "/spec/a%00", "//spec/a", "/specs", "/spec/a/b", "*", ""} {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		rows, name := match(endpoints(), path)
+		for _, e := range rows {
+			if want := strings.Replace(e.path, identity, name, 1); want != path {
+				t.Fatalf("%q is taken for %q", path, want)
+			}
+		}
+		if isName(name) && (strings.ContainsAny(name, "./\\%\x00~;: ") || url.PathEscape(name) != name || len(name) > 63) {
+			t.Fatalf("%q is taken for a name", name)
+		}
+		if u, err := url.ParseRequestURI(path); err == nil {
+			w := httptest.NewRecorder()
+			s := New(Options{Log: discard()})
+			s.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}, Body: http.NoBody, RemoteAddr: "192.0.2.1:1"})
+			ok := map[int]bool{200: u.EscapedPath() == "/health", 400: true, 404: true, 503: strings.HasPrefix(u.EscapedPath(), "/spec")}
+			if !ok[w.Code] {
+				t.Fatalf("%q: %d", path, w.Code)
+			}
+		}
+	})
+}
+
+// Whatever is sent as credentials, it opens nothing, and nobody reads it in the log or the answer.
+func FuzzAuthorization(f *testing.F) {
+	c, text := tinyCatalog(f)
+	for _, seed := range []string{"", "Bearer", "Bearer ", "Bearer x", "bearer a.b", "Basic eDp5", "Bearer " + text[:20], "Bearer \x00", "Bearer a.b.c"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		log := &strings.Builder{}
+		s := New(Options{Log: textLog(log)})
+		s.Publish(View{Catalog: c})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/spec/own", http.NoBody)
+		r.Header["Authorization"] = []string{value}
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		shown := wire.Token(r.Header)
+		if w.Code != http.StatusUnauthorized && shown != text {
+			t.Fatalf("%q: %d", value, w.Code)
+		}
+		if len(shown) > 12 && (strings.Contains(log.String(), shown) || strings.Contains(w.Body.String(), shown)) {
+			t.Fatalf("%q was repeated", value)
+		}
+		if _, kind, _ := strings.Cut(log.String(), "credential="); kind != "" && !strings.HasPrefix(kind, policy.Provisioning) && shown != text {
+			t.Fatalf("%q is taken for %s", value, kind)
+		}
+	})
+}

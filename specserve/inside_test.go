@@ -1,0 +1,50 @@
+package specserve
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func textLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// tinyCatalog has one node, own, and the token that it is asked for.
+func tinyCatalog(t testing.TB) (c *catalog.Catalog, token string) {
+	t.Helper()
+	token = strings.Repeat("ab", 16)
+	set, found := policy.Compile(t.Context(), policy.Options{})
+	require.Empty(t, found)
+	c, found = catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
+		Postures:  map[string]*model.Posture{"prod": {Name: "prod", Auth: &model.Auth{Method: "node_token"}}},
+		Specs:     map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Posture: "prod"}}},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: []*model.Node{{Name: "own", Spec: "base"}}}},
+		Secrets:   &model.Secrets{Values: map[string]map[string]string{"auth": {"node_tokens.own": token}}},
+	}})
+	require.Empty(t, found)
+	return c, token
+}
+
+// What goes wrong in the program is answered and logged, and the server goes on.
+func TestPanic(t *testing.T) {
+	log := &strings.Builder{}
+	s := New(Options{Log: textLog(log)})
+	s.table = append(s.table, endpoint{method: http.MethodGet, path: "/broken", early: true, do: func(*request) error { panic("canary") }})
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/broken", http.NoBody))
+	require.Equal(t, 500, w.Code)
+	require.Equal(t, `{"error":{"code":"E500","message":"internal error","hint":"the log of the program says more"}}`+"\n", w.Body.String())
+	require.Contains(t, log.String(), "a request ended in a panic")
+}

@@ -1,0 +1,240 @@
+package specserve
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+)
+
+// request is a request and its answer. It belongs to the goroutine that serves it.
+type request struct {
+	*Server
+	*http.Request
+
+	w    http.ResponseWriter
+	view *View
+	now  time.Time
+
+	endpoint string // path of its row; "" for an unknown one
+	identity string // of the node that it is about; "" for none
+	shown    catalog.Credential
+	reason   string // why it was refused, for the log
+	status   int    // of the answer; 0 as long as there is none
+	sent     int    // bytes of its body
+}
+
+// refusal is a problem with a status of its own.
+type refusal struct {
+	problem *problem.Error
+	status  int
+}
+
+func (r refusal) Error() string { return r.problem.Error() }
+
+// Unwrap gives the problem.
+func (r refusal) Unwrap() error { return r.problem }
+
+// ServeHTTP answers a request. Whatever goes wrong is answered as JSON.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.underWay.Add(1)
+	defer s.underWay.Done()
+	x := &request{Server: s, Request: r, w: w, now: s.o.Now()}
+	var err error
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+			s.o.Log.Error("a request ended in a panic", "error", err, "endpoint", x.endpoint, "stack", string(debug.Stack()))
+		}
+		if err != nil {
+			x.fail(err)
+		}
+		x.log(err)
+	}()
+	err = x.serve()
+}
+
+// serve finds the endpoint and lets it answer. The cheap checks come first.
+func (x *request) serve() error {
+	w := x.w.Header()
+	w.Set("X-Content-Type-Options", "nosniff")
+	w.Set("Cache-Control", "no-store")
+	client := limit.Client(x.RemoteAddr)
+	if wait, ok := x.requests.Take(limit.Key{Client: client}, x.now); !ok {
+		return x.tooMany(wait)
+	}
+	rows, name := match(x.table, x.URL.EscapedPath())
+	if len(rows) == 0 {
+		return &problem.Error{Code: problem.NoEndpoint}
+	}
+	x.endpoint = rows[0].path
+	method := x.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	i := slices.IndexFunc(rows, func(e endpoint) bool { return e.method == method })
+	if i < 0 {
+		w.Set("Allow", allowed(rows))
+		return refusal{&problem.Error{Code: problem.BadRequest, Message: "this endpoint does not have the method"}, http.StatusMethodNotAllowed}
+	}
+	if name != "" || rows[i].path != x.URL.EscapedPath() {
+		if !isName(name) {
+			return &problem.Error{Code: problem.BadRequest, Message: "the path does not have the name of a node", Hint: "a name has letters, digits and dashes, and begins with a letter"}
+		}
+		x.identity = name
+		if wait, ok := x.perNode.Take(limit.Key{Client: client, About: name}, x.now); !ok {
+			return x.tooMany(wait)
+		}
+	}
+	if err := x.bound(rows[i].body); err != nil {
+		return err
+	}
+	if x.view = x.Server.view.Load(); x.view == nil && !rows[i].early {
+		return refusal{&problem.Error{Code: problem.Internal, Message: "there is no commit to serve yet", Hint: "try again later; the log of the server says what is wrong"}, http.StatusServiceUnavailable}
+	}
+	return rows[i].do(x)
+}
+
+// tooMany refuses a request that comes too early.
+func (x *request) tooMany(wait time.Duration) error {
+	x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	x.note(limit.Client(x.RemoteAddr), "refused a request: the client sends too many", "identity", x.identity)
+	return &problem.Error{Code: problem.TooMany}
+}
+
+// bound refuses a body that is too large.
+func (x *request) bound(most int64) error {
+	tooLarge := refusal{&problem.Error{Code: problem.BadRequest, Message: fmt.Sprintf("the body is larger than %d bytes", most)}, http.StatusRequestEntityTooLarge}
+	if x.ContentLength > most {
+		x.w.Header().Set("Connection", "close") // or the answer would wait for the body
+		return tooLarge
+	}
+	x.Body = http.MaxBytesReader(x.w, x.Body, most)
+	if most > 0 || x.ContentLength == 0 {
+		return nil
+	}
+	// Its length is not known before it was read, and none is expected.
+	_, err := io.Copy(io.Discard, x.Body)
+	if _, is := errors.AsType[*http.MaxBytesError](err); is {
+		return tooLarge
+	}
+	if err != nil {
+		return &problem.Error{Code: problem.BadRequest, Message: "the body cannot be read", Cause: err}
+	}
+	return nil
+}
+
+// send sends an answer.
+func (x *request) send(status int, contentType string, body []byte) error {
+	h := x.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.status = status
+	x.w.WriteHeader(status)
+	if x.Method == http.MethodHead {
+		return nil
+	}
+	n, err := x.w.Write(body)
+	x.sent = n
+	return err
+}
+
+// fail sends the answer to an error, if there is none yet.
+func (x *request) fail(err error) {
+	if x.status != 0 {
+		return // the client does not take it
+	}
+	p, ok := errors.AsType[*problem.Error](err)
+	if !ok {
+		p = &problem.Error{Code: problem.Internal} // its text is for the log
+	}
+	status := p.Status()
+	if r, ok := errors.AsType[refusal](err); ok {
+		status = r.status
+	}
+	h := x.w.Header()
+	h.Del("Etag")
+	h.Set("Cache-Control", "no-store")
+	if status == http.StatusUnauthorized {
+		challenge := `Bearer realm="homestak-gitops"`
+		if p.Code != problem.NoCredential {
+			challenge += `, error="invalid_token"` // RFC 6750, section 3
+		}
+		h.Set("WWW-Authenticate", challenge)
+	}
+	_ = x.send(status, "application/json", p.Body()) // if the client is gone, nobody misses it
+}
+
+// log writes the line of a request. It has nothing that a client wrote, but for the name of a node
+// that is in the table: a credential may be sent as anything.
+func (x *request) log(err error) {
+	level := slog.LevelInfo
+	switch {
+	case x.status == http.StatusTooManyRequests, x.endpoint == "/health":
+		level = slog.LevelDebug // a warning was logged, or nothing happened
+	case x.status >= http.StatusInternalServerError:
+		level = slog.LevelError
+	}
+	if !x.o.Log.Enabled(x.Context(), level) {
+		return
+	}
+	attrs := []any{
+		"method", methodOf(x.Request), "endpoint", cmp.Or(x.endpoint, "unknown"), "status", x.status, "bytes", x.sent,
+		"remote", x.RemoteAddr, "took", x.o.Now().Sub(x.now).Round(time.Microsecond), "proto", x.Proto,
+	}
+	if x.identity != "" {
+		attrs = append(attrs, "identity", x.knownIdentity())
+	}
+	if x.shown.Kind != "" {
+		attrs = append(attrs, "credential", x.shown.Kind, "of", cmp.Or(x.shown.Identity, policy.NoCredential))
+	}
+	if x.view != nil {
+		attrs = append(attrs, "commit", x.view.Catalog.Commit)
+	}
+	if p, ok := errors.AsType[*problem.Error](err); ok {
+		attrs = append(attrs, "code", string(p.Code), "reason", cmp.Or(x.reason, causeOf(p)))
+	} else if err != nil {
+		attrs = append(attrs, "error", err)
+	}
+	x.o.Log.Log(x.Context(), level, "request", attrs...)
+}
+
+// causeOf is the reason of a problem for the log.
+func causeOf(p *problem.Error) string {
+	if p.Cause != nil {
+		if inner, ok := errors.AsType[*problem.Error](p.Cause); ok {
+			return cmp.Or(inner.Message, problem.Lookup(inner.Code).Message)
+		}
+		return p.Cause.Error()
+	}
+	return cmp.Or(p.Message, problem.Lookup(p.Code).Message)
+}
+
+func (x *request) knownIdentity() string {
+	if x.view != nil && (x.view.Catalog.Node(x.identity) != nil || x.view.Catalog.Suspended(x.identity) != "") {
+		return x.identity
+	}
+	return "unknown"
+}
+
+// methodOf is a method that HTTP knows; a client may send any word.
+func methodOf(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodConnect, http.MethodTrace:
+		return r.Method
+	default:
+		return "other"
+	}
+}

@@ -1,0 +1,111 @@
+package specserve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/token"
+)
+
+// Options are what a server is made of.
+type Options struct {
+	Version string // of the program
+	TLS     *tls.Config
+	Limits  Limits // zero: Usual
+	Log     *slog.Logger
+	Now     func() time.Time // nil: time.Now
+}
+
+// View is what requests see. It is not changed after it was published.
+type View struct {
+	Catalog *catalog.Catalog
+	Keys    token.Keys // the first one signs
+	Pins    []string   // of the server: its key and the next one
+}
+
+// Server answers nodes. Its methods may be called from any goroutine.
+type Server struct {
+	o       Options
+	table   []endpoint
+	view    atomic.Pointer[View] // nil as long as there is no commit
+	started time.Time
+
+	requests, perNode, noted *limit.Rates
+	listing                  chan struct{}  // whoever lists all specs has the one slot
+	underWay                 sync.WaitGroup // requests
+}
+
+// New makes a server that has nothing to serve yet.
+func New(o Options) *Server {
+	if o.Limits == (Limits{}) {
+		o.Limits = Usual()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	l := o.Limits
+	return &Server{
+		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
+		requests: limit.NewRates(l.Requests, l.Remembered),
+		perNode:  limit.NewRates(l.RequestsPerNode, l.Remembered),
+		noted:    limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
+	}
+}
+
+// Publish makes a view the one of all requests that begin from now on.
+func (s *Server) Publish(v View) { s.view.Store(&v) }
+
+// Serve answers over TLS until ctx ends. Then it takes no more requests and answers those under way,
+// as long as Limits.Shutdown allows. It closes the listener.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	l := s.o.Limits
+	h := &http.Server{
+		Handler: s, TLSConfig: s.o.TLS, DisableGeneralOptionsHandler: true,
+		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ReadHeaderTimeout: l.Header, ReadTimeout: l.Read, WriteTimeout: l.Write, IdleTimeout: l.Idle,
+		MaxHeaderBytes: l.HeaderBytes,
+		ErrorLog:       slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 64, SendPingTimeout: l.Header, PingTimeout: l.Header, WriteByteTimeout: l.Header,
+			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10,
+		},
+	}
+	bounded := limit.NewListener(ln, l.ConnectionsPerClient, l.Connections, func(client netip.Prefix, open int) {
+		s.note(client, "refused a connection: the client or all clients together have too many", "open", open)
+	})
+	served := make(chan error, 1)
+	go func() { served <- h.ServeTLS(bounded, "", "") }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Shutdown)
+	defer cancel()
+	if h.Shutdown(end) != nil {
+		_ = h.Close() // somebody is silent, or does not take the answer
+	}
+	s.underWay.Wait()
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
+
+// note logs something about a client, once in a while for each.
+func (s *Server) note(client netip.Prefix, what string, args ...any) {
+	if _, ok := s.noted.Take(limit.Key{Client: client}, s.o.Now()); ok {
+		s.o.Log.Warn(what, append([]any{"client", client.String()}, args...)...)
+	}
+}

@@ -1,0 +1,185 @@
+package specserve
+
+import (
+	"cmp"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/token"
+)
+
+const (
+	asJSON = "application/json"
+	asYAML = "application/yaml" // RFC 9512
+)
+
+// Health is the answer of /health.
+type Health struct {
+	Status  string `json:"status"` // ok, or starting as long as there is no commit
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Uptime  int64  `json:"uptime_seconds"`
+}
+
+func health(x *request) error {
+	h := Health{Status: "starting", Version: x.o.Version, Uptime: int64(x.now.Sub(x.started) / time.Second)}
+	if x.view != nil {
+		h.Status, h.Commit = "ok", x.view.Catalog.Commit
+	}
+	return x.document(h)
+}
+
+// document sends a value as JSON.
+func (x *request) document(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return x.send(http.StatusOK, asJSON, append(b, '\n'))
+}
+
+// Specs is the answer of /specs.
+type Specs struct {
+	Specs []string `json:"specs"` // names of the nodes whose spec the caller may fetch
+}
+
+// listSpecs asks the rules about each node. Only one list is made at a time, since that takes long
+// for a large site.
+func listSpecs(x *request) error {
+	if err := x.identify(); err != nil {
+		return err
+	}
+	select {
+	case x.listing <- struct{}{}:
+		defer func() { <-x.listing }()
+	case <-x.Context().Done():
+		return x.Context().Err()
+	}
+	out := Specs{Specs: []string{}}
+	var refused error
+	for _, name := range x.view.Catalog.Names() {
+		if err := x.authorize(name); err == nil {
+			out.Specs = append(out.Specs, name)
+		} else if refused == nil {
+			refused = err
+		}
+		if err := x.Context().Err(); err != nil {
+			return err
+		}
+	}
+	if len(out.Specs) == 0 && !x.shown.Valid {
+		if refused == nil {
+			refused = &problem.Error{Code: problem.NoCredential}
+		}
+		return refused
+	}
+	x.reason = ""
+	return x.document(out)
+}
+
+// serveSpec sends the spec of a node. Who may not have it does not learn whether it exists.
+func serveSpec(x *request) error {
+	if err := x.identify(); err != nil {
+		return err
+	}
+	if err := x.authorize(x.identity); err != nil {
+		return err
+	}
+	node := x.view.Catalog.Node(x.identity)
+	if node == nil {
+		if m := x.view.Catalog.Suspended(x.identity); m != "" {
+			return &problem.Error{Code: problem.NotFound, Message: "manifest " + m + " is suspended", Hint: "its nodes stay as they are until suspend is removed from it"}
+		}
+		return &problem.Error{Code: problem.NotFound, Message: "the site does not deploy this node"}
+	}
+	renewed := x.renewed(node)
+	document, tag, err := node.Answer(x.view.Pins, renewed)
+	if err != nil {
+		return err
+	}
+	h := x.w.Header()
+	h.Set("Vary", "Accept, Authorization")
+	as := accepted(x.Header.Values("Accept"))
+	if as == asYAML {
+		tag = strings.TrimSuffix(tag, `"`) + `-yaml"`
+	}
+	h.Set("Etag", tag)
+	if renewed == "" {
+		h.Set("Cache-Control", "private, no-cache")
+		if matches(x.Header.Values("If-None-Match"), tag) {
+			x.status = http.StatusNotModified
+			x.w.WriteHeader(x.status)
+			return nil
+		}
+	}
+	if as == asYAML {
+		if document, err = catalog.YAML(document); err != nil {
+			return err
+		}
+	}
+	return x.send(http.StatusOK, as, document)
+}
+
+// renewed is a new token for the node that asks, "" if its own is good for longer.
+func (x *request) renewed(n *catalog.Node) string {
+	c, keys := x.shown.Claims, x.view.Keys
+	if x.shown.Kind != policy.Provisioning || !x.shown.Valid || len(keys) == 0 || !keys.Due(c, x.now) {
+		return ""
+	}
+	next := token.Claims{Node: n.Name, Spec: cmp.Or(n.Spec, c.Spec), Issued: x.now.Unix()}
+	if c.Expires != 0 {
+		next.Expires = next.Issued + max(c.Expires-c.Issued, 1)
+	}
+	text, err := token.Mint(keys[0], next)
+	if err != nil {
+		x.o.Log.Error("a token cannot be renewed", "identity", n.Name, "error", err)
+		return ""
+	}
+	return text
+}
+
+// accepted is the type of the answer: YAML if the client prefers it, else JSON.
+func accepted(headers []string) string {
+	best, quality := asJSON, -1.0
+	for part := range strings.SplitSeq(strings.Join(headers, ","), ",") {
+		name, params, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		q := 1.0
+		if text, given := params["q"]; given {
+			if q, err = strconv.ParseFloat(text, 64); err != nil {
+				continue
+			}
+		}
+		as := ""
+		switch name {
+		case asJSON, "application/*", "*/*":
+			as = asJSON
+		case asYAML, "application/x-yaml", "text/yaml", "text/x-yaml":
+			as = asYAML
+		}
+		if as != "" && q > quality && q > 0 {
+			best, quality = as, q
+		}
+	}
+	return best
+}
+
+// matches reports whether the header If-None-Match has a tag (RFC 9110, 13.1.2).
+func matches(headers []string, tag string) bool {
+	for part := range strings.SplitSeq(strings.Join(headers, ","), ",") {
+		part = strings.TrimSpace(part)
+		if part == "*" || strings.TrimPrefix(part, "W/") == tag {
+			return true
+		}
+	}
+	return false
+}

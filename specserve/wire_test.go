@@ -1,0 +1,365 @@
+package specserve_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+)
+
+// connect opens a connection that speaks HTTP/1.1, to send bytes as they are.
+func (s *served) connect() *tls.Conn {
+	s.t.Helper()
+	c, err := (&net.Dialer{}).DialContext(s.t.Context(), "tcp", s.addr)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { _ = c.Close() })
+	require.NoError(s.t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	pins, err := pin.ParseAll(s.pins)
+	require.NoError(s.t, err)
+	conn := tls.Client(c, pin.Client(pins))
+	require.NoError(s.t, conn.HandshakeContext(s.t.Context()))
+	return conn
+}
+
+// raw sends bytes, and gives the answer as it comes.
+func (s *served) raw(bytes string) answer {
+	s.t.Helper()
+	c := s.connect()
+	_, err := io.WriteString(c, bytes)
+	require.NoError(s.t, err)
+	got, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(s.t, err)
+	defer func() { _ = got.Body.Close() }()
+	body, err := io.ReadAll(got.Body)
+	require.NoError(s.t, err)
+	return answer{got.StatusCode, got.Header, string(body)}
+}
+
+// Paths reach nothing but the table of endpoints: these bytes are sent as they stand here, by
+// somebody who may fetch the spec of own.
+func TestTraversal(t *testing.T) {
+	s := start(t)
+	send := func(target string) answer {
+		t.Helper()
+		return s.raw("GET " + target + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + ownToken + "\r\nConnection: close\r\n\r\n")
+	}
+	require.Equal(t, 200, send("/spec/own").status, "what is refused below is refused for its path")
+	require.Equal(t, 200, send("https://other/spec/own").status, "the absolute form of RFC 9112")
+	require.Equal(t, 200, send("/spec/own?x=../../etc/passwd").status)
+	for target, want := range map[string]string{
+		"/spec/../../../../etc/passwd":         "404 E100",
+		"/spec/..":                             "400 E101",
+		"/spec/.":                              "400 E101",
+		"/spec/../spec/own":                    "404 E100",
+		"/spec/./own":                          "404 E100",
+		"/spec//own":                           "404 E100",
+		"//spec/own":                           "404 E100",
+		"///etc/passwd":                        "404 E100",
+		"/./spec/own":                          "404 E100",
+		"/spec/own/":                           "404 E100",
+		"/spec/own/..":                         "404 E100",
+		"/spec/":                               "400 E101",
+		"/spec":                                "404 E100",
+		"/SPEC/own":                            "404 E100",
+		"/spec/%2e%2e%2f%2e%2e%2fetc%2fpasswd": "400 E101",
+		"/spec/%2E%2E":                         "400 E101",
+		"/spec/..%2f..%2fetc/passwd":           "404 E100",
+		"/spec/%252e%252e%252f":                "400 E101",
+		"/spec/%252e%252e%252fetc/passwd":      "404 E100",
+		"/spec%2fown":                          "404 E100",
+		"/%73pec/own":                          "404 E100",
+		"/spec/%6fwn":                          "400 E101",
+		"/spec/own%00":                         "400 E101",
+		"/spec/own%00.json":                    "400 E101",
+		"/spec/%00":                            "400 E101",
+		"/spec/own%0d%0aX-Injected:%201":       "400 E101",
+		"/spec/..\\..\\windows":                "400 E101",
+		"/spec/own%5c..":                       "400 E101",
+		"/spec/own;x":                          "400 E101",
+		"/spec/~root":                          "400 E101",
+		"/spec/$HOME":                          "400 E101",
+		"/spec/%C0%AE%C0%AE%C0%AFetc":          "400 E101",
+		"/spec/\xc0\xae\xc0\xae":               "400 E101",
+		"/spec/" + strings.Repeat("a", 64):     "400 E101",
+		"/spec/1own":                           "400 E101",
+		"/spec/-":                              "400 E101",
+		"/spec/own-":                           "400 E101",
+		"/etc/passwd":                          "404 E100",
+		"/":                                    "404 E100",
+		"https://x":                            "404 E100",
+		"/health/":                             "404 E100",
+		"/health/..":                           "404 E100",
+		"/healthz":                             "404 E100",
+		"/specs/own":                           "404 E100",
+		"/site.git/config":                     "404 E100",
+		"file:///etc/passwd":                   "404 E100",
+	} {
+		got := send(target)
+		require.Equal(t, want, fmt.Sprint(got.status, " ", got.code()), "%q: %s", target, got.body)
+		require.Empty(t, got.header.Get("X-Injected"))
+		require.Empty(t, got.header.Get("Location"), "no path is corrected")
+	}
+	// What is not HTTP, net/http refuses by itself.
+	for _, target := range []string{"/spec/own\x00", "/spec/ own", "spec/own", "/spec/%zz", "*"} {
+		got := send(target)
+		require.Contains(t, []int{400, 404}, got.status, "%q", target)
+		require.NotContains(t, got.body, "canary")
+	}
+}
+
+func TestMethods(t *testing.T) {
+	s := start(t)
+	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"} {
+		for _, path := range []string{"/spec/own", "/specs", "/health"} {
+			got := s.raw(method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			require.Equal(t, 405, got.status, method)
+			require.Equal(t, "GET, HEAD", got.header.Get("Allow"))
+			require.Equal(t, "E101", got.code())
+		}
+	}
+	require.Equal(t, 404, s.raw("POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status)
+	require.Equal(t, 404, s.raw("OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status)
+	require.Contains(t, s.log.String(), "method=other")
+	require.NotContains(t, s.log.String(), "PROPFIND")
+
+	// The answer to HEAD ends with its header: what follows is the next answer.
+	c := s.connect()
+	_, err := fmt.Fprint(c, "HEAD /health HTTP/1.1\r\nHost: x\r\n\r\nGET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+	require.NoError(t, err)
+	all, err := io.ReadAll(c)
+	require.NoError(t, err)
+	head, rest, _ := strings.Cut(string(all), "\r\n\r\n")
+	require.True(t, strings.HasPrefix(head, "HTTP/1.1 200 OK"))
+	require.True(t, strings.HasPrefix(rest, "HTTP/1.1 404 Not Found"), rest)
+}
+
+// A body that is too large is refused without waiting for it.
+func TestLargeRequests(t *testing.T) {
+	s, began := start(t), time.Now()
+	long := strings.Repeat("x", 64<<10)
+	for name, c := range map[string]struct {
+		request string
+		status  int
+	}{
+		"body":              {"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n", 413},
+		"huge body":         {"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n", 413},
+		"body to come":      {"GET /health HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n", 413},
+		"chunked body":      {"GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 413},
+		"broken chunks":     {"GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
+		"no chunks":         {"GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n", 200},
+		"two lengths":       {"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nContent-Length: 1\r\n\r\n", 400},
+		"length and chunks": {"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 413},
+		"header":            {"GET /health HTTP/1.1\r\nHost: x\r\nX: " + long + "\r\n\r\n", 431},
+		"credential":        {"GET /spec/own HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + long + "\r\n\r\n", 431},
+		"path":              {"GET /" + long + " HTTP/1.1\r\nHost: x\r\n\r\n", 431},
+		"many headers":      {"GET /health HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X: y\r\n", 10_000) + "\r\n", 431},
+	} {
+		got := s.raw(c.request)
+		require.Equal(t, c.status, got.status, name)
+		if c.status == 413 {
+			require.Equal(t, "E101", got.code(), name)
+		}
+	}
+	for _, body := range []io.Reader{strings.NewReader("x"), io.MultiReader(strings.NewReader("x"))} { // with and without a length
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+s.addr+"/health", body)
+		require.NoError(t, err)
+		got, err := s.client.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, got.Body.Close())
+		require.Equal(t, "HTTP/2.0 413", fmt.Sprint(got.Proto, " ", got.StatusCode))
+	}
+	require.Less(t, time.Since(began), 10*time.Second)
+}
+
+// Tries are limited for each client and node, and refused with the time to wait.
+func TestTooMany(t *testing.T) {
+	l := specserve.Usual()
+	l.RequestsPerNode.Burst, l.Requests.Burst = 3, 8
+	s := serve(t, l)
+	s.publish("a", site())
+	for range 3 {
+		require.Equal(t, 401, s.ask("GET", "/spec/own", bearer("wrong")...).status)
+	}
+	for range 2 {
+		got := s.ask("GET", "/spec/own", bearer(ownToken)...)
+		require.Equal(t, 429, got.status)
+		require.Equal(t, "E429", got.code())
+		require.Equal(t, "1", got.header.Get("Retry-After"))
+	}
+	require.Equal(t, 200, s.ask("GET", "/spec/net").status, "another node is not concerned")
+	for range 2 {
+		require.Equal(t, 200, s.ask("GET", "/health").status)
+	}
+	require.Equal(t, 429, s.ask("GET", "/health").status)
+	s.now.Add(1)
+	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(ownToken)...).status)
+	require.Equal(t, 1, strings.Count(s.log.String(), "level=WARN"), "one line for a client, however often it tries")
+}
+
+// Clients that say nothing, or far too slowly, are cut off at the deadline, and meanwhile everybody
+// else is served.
+func TestSilentAndTricklingClients(t *testing.T) {
+	l := unlimited()
+	l.Header, l.Read = 700*time.Millisecond, time.Second
+	s := serve(t, l)
+	s.publish("a", site())
+	begins := map[string]string{
+		"TLS":     "\x16\x03\x01\x02\x00", // of a handshake
+		"header":  "GET /health HTTP/1.1\r\nHost: x\r\nX: ",
+		"chunks":  "GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"request": "GET /hea",
+	}
+	cut := make(chan string, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer cancel()
+	for range 10 {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.addr)
+		require.NoError(t, err)
+		clients.Go(func() { cut <- "silent"; _, _ = io.ReadAll(conn); cut <- "silent, cut" })
+		for name, begin := range begins {
+			var c net.Conn
+			if name == "TLS" {
+				c, err = (&net.Dialer{}).DialContext(ctx, "tcp", s.addr)
+				require.NoError(t, err)
+			} else {
+				c = s.connect()
+			}
+			clients.Go(func() {
+				_, err := io.WriteString(c, begin)
+				ticker := time.NewTicker(50 * time.Millisecond)
+				defer ticker.Stop()
+				for err == nil && ctx.Err() == nil {
+					<-ticker.C
+					_, err = io.WriteString(c, "1")
+				}
+				_ = c.Close()
+				cut <- name + ", cut"
+			})
+		}
+	}
+	for range 50 {
+		began := time.Now()
+		require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(ownToken)...).status)
+		require.Less(t, time.Since(began), 5*time.Second)
+	}
+	count := map[string]int{}
+	for range 60 {
+		select {
+		case what := <-cut:
+			count[what]++
+		case <-time.After(20 * time.Second):
+			t.Fatalf("still connected: %v", count)
+		}
+	}
+	require.Equal(t, map[string]int{"silent": 10, "silent, cut": 10, "TLS, cut": 10, "header, cut": 10, "chunks, cut": 10, "request, cut": 10}, count)
+}
+
+// One address has so many connections and no more; another one is not concerned.
+func TestConnectionsOfOneClient(t *testing.T) {
+	l := unlimited()
+	l.ConnectionsPerClient = 5
+	s := serve(t, l)
+	s.publish("a", site())
+	dial := func(from string) net.Conn {
+		t.Helper()
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", s.addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+		return c
+	}
+	var open []net.Conn
+	for range 5 {
+		open = append(open, dial("127.0.0.9"))
+	}
+	_, err := dial("127.0.0.9").Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, 200, s.ask("GET", "/health").status)
+	require.Contains(t, s.log.String(), "client=127.0.0.9/32 open=5")
+	// A connection that ends makes room.
+	require.NoError(t, open[0].Close())
+	require.Eventually(t, func() bool {
+		c := tls.Client(dial("127.0.0.9"), &tls.Config{InsecureSkipVerify: true})
+		return c.HandshakeContext(t.Context()) == nil
+	}, 20*time.Second, 20*time.Millisecond)
+}
+
+// The server ends within two seconds: requests under way are answered, and neither silent clients nor
+// idle ones delay it.
+func TestShutdown(t *testing.T) {
+	s := start(t)
+	require.Equal(t, 200, s.ask("GET", "/health").status) // an idle connection, by HTTP/2
+	for range 20 {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.addr)
+		require.NoError(t, err)
+		defer func() { _ = c.Close() }()
+	}
+	under := s.connect() // its request has begun: the body is still to come
+	_, err := fmt.Fprint(under, "GET /spec/own HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+ownToken+"\r\nTransfer-Encoding: chunked\r\n\r\n")
+	require.NoError(t, err)
+	load := make(chan map[int]int, 1)
+	ready := make(chan struct{})
+	go func() {
+		count := map[int]int{}
+		for i := 0; ; i++ {
+			c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", s.addr)
+			if err != nil {
+				load <- count
+				return
+			}
+			if _, err = fmt.Fprint(c, "GET /spec/own HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+ownToken+"\r\nConnection: close\r\n\r\n"); err == nil {
+				got, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err == nil {
+					body, err := io.ReadAll(got.Body)
+					if err != nil || !strings.HasSuffix(string(body), "}") {
+						count[0]++ // an answer that ends too early
+					}
+					count[got.StatusCode]++
+				}
+			}
+			_ = c.Close()
+			if i == 20 {
+				close(ready)
+			}
+		}
+	}()
+	<-ready
+	began := time.Now()
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	require.Eventually(t, func() bool { // it takes no more connections
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.addr)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	}, 2*time.Second, time.Millisecond)
+	_, err = fmt.Fprint(under, "0\r\n\r\n")
+	require.NoError(t, err)
+	got, err := http.ReadResponse(bufio.NewReader(under), nil)
+	require.NoError(t, err)
+	body, err := io.ReadAll(got.Body)
+	require.NoError(t, err)
+	require.Equal(t, 200, got.StatusCode)
+	require.Contains(t, string(body), "canary-secret-of-own")
+	require.NoError(t, <-stopped)
+	require.Less(t, time.Since(began), 2*time.Second)
+	count := <-load
+	require.Zero(t, count[0])
+	require.Len(t, count, 1, "every answer is whole: %v", count)
+}
