@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+)
+
+// Folder is the folder of keys and certificate, in the data folder.
+const Folder = "server"
+
+// Poll is how often files are checked for changes.
+const Poll = time.Second
+
+// Options are what is served, and how.
+type Options struct {
+	Site site.FolderOptions
+	Host string // only its nodes; "" for those of all hosts
+
+	Dir               string // of keys and certificate
+	CertFile, KeyFile string // a certificate that somebody else keeps; "" for one of its own
+	Listen            string // address; a socket of the service manager comes first
+
+	Version string // of the program
+	Limits  specserve.Limits
+	Log     *slog.Logger
+
+	Found func(diag.List)      // what was found in the site at the start
+	Ready func(Announce) error // it serves; an error ends it
+
+	poll   time.Duration            // 0: Poll
+	notify func(state string) error // nil: the service manager
+}
+
+// Announce is how a server is reached.
+type Announce struct {
+	Addr   net.Addr
+	Pins   []string // its key and the next one
+	Commit string
+}
+
+// Run serves until ctx ends. A signal of hangups makes it check its files now. A site that must not
+// converge is a *site.InvalidError at the start, and later what was good stays in force.
+func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
+	if o.poll == 0 {
+		o.poll = Poll
+	}
+	if o.notify == nil {
+		o.notify = sdNotify
+	}
+	f, err := prepare(ctx, o)
+	if err != nil {
+		return err
+	}
+	ln, err := listen(ctx, o.Listen)
+	if err != nil {
+		return err
+	}
+	if err := o.Ready(Announce{ln.Addr(), f.certificate.Pins(), f.catalog.Commit}); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	o.Log.Info("serving", "address", ln.Addr().String(), "commit", f.catalog.Commit, "nodes", len(f.catalog.Names()), "pin", f.certificate.Pins()[0])
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	served := make(chan error, 1)
+	go func() { served <- f.server.Serve(serving, ln) }()
+	send := func(state string) {
+		if err := o.notify(state); err != nil {
+			o.Log.Debug("the service manager got no notice", "error", err)
+		}
+	}
+	send(daemon.SdNotifyReady)
+	ticker := time.NewTicker(o.poll)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			f.check(ctx, false)
+			send(daemon.SdNotifyWatchdog)
+		case <-hangups:
+			send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+			f.check(ctx, true)
+			send(daemon.SdNotifyReady)
+		case err := <-served:
+			if ctx.Err() != nil {
+				send(daemon.SdNotifyStopping)
+			}
+			return err
+		case <-ctx.Done():
+			send(daemon.SdNotifyStopping)
+			return <-served
+		}
+	}
+}
+
+// prepare makes a server with all that it serves.
+func prepare(ctx context.Context, o Options) (*follower, error) {
+	f := &follower{o: o, logged: map[string]string{}}
+	var err error
+	if f.ring, err = keys.Ensure(o.Dir, time.Now()); err != nil {
+		return nil, err
+	}
+	if f.certificate, err = cert.Open(cert.Options{Dir: o.Dir, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
+		return nil, err
+	}
+	for attempt := 0; ; attempt++ {
+		state, err := stateOf(o.Site.Dir, o.Site.Secrets)
+		if err != nil {
+			return nil, fmt.Errorf("%w\nname the folder of a site with --site", err)
+		}
+		var found diag.List
+		f.catalog, found, err = f.load(ctx, state)
+		if errors.Is(err, errUnsteady) && attempt < 10 && ctx.Err() == nil {
+			continue
+		}
+		o.Found(found)
+		if err != nil {
+			return nil, err
+		}
+		f.folder.loaded(state)
+		break
+	}
+	f.server = specserve.New(specserve.Options{Version: o.Version, TLS: f.certificate.TLS(), Limits: o.Limits, Log: o.Log})
+	f.publish()
+	return f, nil
+}
+
+// listen takes the socket of the service manager (systemd.socket(5)), or opens one.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	given, err := activation.Listeners()
+	if err != nil {
+		return nil, fmt.Errorf("take the socket of the service manager: %w", err)
+	}
+	switch {
+	case len(given) > 1 || len(given) == 1 && given[0] == nil:
+		return nil, fmt.Errorf("the service manager passes %d sockets\ngive the unit one socket with ListenStream=", len(given))
+	case len(given) == 1:
+		return given[0], nil
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("serve on %s: %w\nchoose another address: --listen 127.0.0.1:0", address, err)
+	}
+	return ln, nil
+}
+
+// sdNotify sends one message to the service manager, if there is one.
+func sdNotify(state string) error {
+	_, err := daemon.SdNotify(false, state)
+	return err
+}

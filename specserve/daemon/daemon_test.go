@@ -1,0 +1,340 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+)
+
+const siteText = `
+site "home" {
+  domain = "home.example"
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "debian" {
+  url      = "https://example.org/debian.qcow2"
+  checksum = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+}
+posture "prod" {
+  auth {
+    method = "node_token"
+  }
+}
+spec "base" {
+  access {
+    posture = posture.prod
+  }
+}
+manifest "web" {
+  pattern = "flat"
+  host    = host.father
+  node "own" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+    spec   = spec.base
+    execution {
+      mode = "pull"
+    }
+  }
+}
+`
+
+const secretsText = "auth:\n  node_tokens:\n    own: \"%s\"\n"
+
+// machine is a folder of a site, and a server that serves it.
+type machine struct {
+	t      *testing.T
+	o      Options
+	ctx    context.Context
+	stop   func()
+	done   chan error
+	hangup chan os.Signal
+	ready  chan Announce
+	at     Announce
+	client *http.Client
+
+	mutex   sync.Mutex // the server writes from its goroutines
+	log     bytes.Buffer
+	notices []string
+}
+
+func (m *machine) Write(b []byte) (int, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.log.Write(b)
+}
+
+func (m *machine) logged() string {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.log.String()
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	m := &machine{t: t, hangup: make(chan os.Signal)}
+	m.o = Options{
+		Site: site.FolderOptions{Kinds: proxmox.Kinds(), Dir: t.TempDir(), Secrets: filepath.Join(t.TempDir(), "secrets.yaml")},
+		Dir:  filepath.Join(t.TempDir(), "data", Folder), Listen: "127.0.0.1:0", Version: "1.2.3",
+		Log:   slog.New(slog.NewTextHandler(m, nil)),
+		Found: func(l diag.List) { require.Empty(t, l) },
+		Ready: func(at Announce) error { m.ready <- at; return nil },
+		poll:  10 * time.Millisecond,
+		notify: func(state string) error {
+			m.mutex.Lock()
+			defer m.mutex.Unlock()
+			if state != "WATCHDOG=1" {
+				m.notices = append(m.notices, state)
+			}
+			return nil
+		},
+	}
+	m.write("site.hcl", siteText)
+	m.secret("one-canary-token-of-node-own")
+	return m
+}
+
+func (m *machine) write(name, text string) {
+	m.t.Helper()
+	require.NoError(m.t, os.WriteFile(filepath.Join(m.o.Site.Dir, name), []byte(text), 0o600))
+}
+
+func (m *machine) secret(token string) {
+	m.t.Helper()
+	require.NoError(m.t, os.WriteFile(m.o.Site.Secrets, fmt.Appendf(nil, secretsText, token), 0o600))
+}
+
+// start runs the server.
+func (m *machine) start() {
+	m.t.Helper()
+	var cancel context.CancelFunc
+	m.ctx, cancel = context.WithCancel(context.WithoutCancel(m.t.Context()))
+	m.done, m.ready = make(chan error, 1), make(chan Announce, 1)
+	go func() { m.done <- Run(m.ctx, m.o, m.hangup) }()
+	select {
+	case m.at = <-m.ready:
+	case err := <-m.done:
+		require.NoError(m.t, err)
+	case <-time.After(60 * time.Second):
+		m.t.Fatal("it does not start")
+	}
+	pins, err := pin.ParseAll(m.at.Pins)
+	require.NoError(m.t, err)
+	m.client = &http.Client{Transport: &http.Transport{TLSClientConfig: pin.Client(pins), DisableKeepAlives: true}}
+	m.stop = sync.OnceFunc(func() {
+		cancel()
+		began := time.Now()
+		require.NoError(m.t, <-m.done)
+		require.Less(m.t, time.Since(began), 2*time.Second)
+		require.NotContains(m.t, m.logged(), "canary")
+	})
+	m.t.Cleanup(m.stop)
+}
+
+// get fetches the spec of own.
+func (m *machine) get(token string) (status int, body string) {
+	m.t.Helper()
+	r, err := http.NewRequestWithContext(m.t.Context(), http.MethodGet, "https://"+m.at.Addr.String()+"/spec/own", http.NoBody)
+	require.NoError(m.t, err)
+	r.Header.Set("Authorization", "Bearer "+token)
+	got, err := m.client.Do(r)
+	require.NoError(m.t, err)
+	defer func() { _ = got.Body.Close() }()
+	text, err := io.ReadAll(got.Body)
+	require.NoError(m.t, err)
+	return got.StatusCode, string(text)
+}
+
+// eventually waits for an answer to have a text.
+func (m *machine) eventually(token string, status int, text string) {
+	m.t.Helper()
+	var gotStatus int
+	var got string
+	require.Eventually(m.t, func() bool {
+		gotStatus, got = m.get(token)
+		return gotStatus == http.StatusTooManyRequests || gotStatus == status && strings.Contains(got, text)
+	}, 30*time.Second, 600*time.Millisecond, "%s", m.logged())
+	require.Equal(m.t, status, gotStatus)
+}
+
+func (m *machine) eventuallyLogs(text string) {
+	m.t.Helper()
+	require.Eventually(m.t, func() bool { return strings.Contains(m.logged(), text) }, 30*time.Second, 10*time.Millisecond, "%s", m.logged())
+}
+
+const first, second = "one-canary-token-of-node-own", "two-canary-token-of-node-own"
+
+// Whatever changes on the disk is served without a restart; what is wrong changes nothing.
+func TestFilesAreFollowed(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	status, body := m.get(first)
+	require.Equal(t, 200, status)
+	require.Contains(t, body, `"domain":"home.example"`)
+
+	m.write("site.hcl", strings.Replace(siteText, "home.example", "other.example", 1))
+	m.eventually(first, 200, `"domain":"other.example"`)
+
+	m.write("site.hcl", siteText[:len(siteText)/2])
+	m.eventuallyLogs("a change is not served: what was good stays in force")
+	m.eventually(first, 200, `"domain":"other.example"`)
+
+	m.write("site.hcl", siteText)
+	m.eventually(first, 200, `"domain":"home.example"`)
+	require.Equal(t, 1, strings.Count(m.logged(), "a change is not served"), "a problem is logged once")
+
+	m.secret(second)
+	m.eventually(second, 200, "")
+	m.eventually(first, 401, "E301")
+
+	// Keys: both are good in the overlap.
+	old, err := keys.Mint(m.o.Dir, "own", "base", time.Hour, time.Now())
+	require.NoError(t, err)
+	_, err = keys.Rotate(m.o.Dir, time.Now())
+	require.NoError(t, err)
+	m.eventuallyLogs("signing keys changed")
+	m.eventually(old.Token, 200, `"token":"`)
+	_, body = m.get(old.Token)
+	var sent struct{ Token string }
+	require.NoError(t, json.Unmarshal([]byte(body), &sent))
+	_, err = keys.DropOld(m.o.Dir)
+	require.NoError(t, err)
+	m.eventually(old.Token, 401, "E301")
+	m.eventually(sent.Token, 200, "")
+
+	// The policies of the site are part of it.
+	require.NoError(t, os.Mkdir(filepath.Join(m.o.Site.Dir, "policy"), 0o700))
+	m.write("policy/x.rego", "package homestak.auth\ndeny contains \"closed\" if input.identity == \"own\"\n")
+	m.eventually(second, 403, "E302")
+	m.stop()
+	require.Equal(t, []string{"READY=1", "STOPPING=1"}, m.notices)
+}
+
+// SIGHUP means now.
+func TestHangup(t *testing.T) {
+	m := newMachine(t)
+	m.o.poll = time.Hour
+	m.start()
+	m.write("site.hcl", strings.Replace(siteText, "home.example", "other.example", 1))
+	m.hangup <- os.Interrupt
+	m.hangup <- os.Interrupt // the first one is done
+	_, body := m.get(first)
+	require.Contains(t, body, `"domain":"other.example"`)
+	m.stop()
+	require.Len(t, m.notices, 6)
+	require.True(t, strings.HasPrefix(m.notices[1], "RELOADING=1\nMONOTONIC_USEC="))
+	require.Equal(t, "READY=1", m.notices[2])
+}
+
+// A commit is what git says, and is served once it is there as a whole.
+func TestCommits(t *testing.T) {
+	m := newMachine(t)
+	git := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-C", m.o.Site.Dir}, args...)...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return strings.TrimSpace(string(out))
+	}
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("needs git")
+	}
+	git("init", "-q")
+	git("add", "-A")
+	git("commit", "-q", "-m", "one")
+	m.start()
+	require.Equal(t, git("rev-parse", "HEAD"), m.at.Commit)
+	git("commit", "-q", "--allow-empty", "-m", "two")
+	m.eventuallyLogs("serving another version\" commit=" + git("rev-parse", "HEAD"))
+	m.write("site.hcl", strings.Replace(siteText, "home.example", "other.example", 1))
+	git("commit", "-qam", "three")
+	m.eventuallyLogs("serving another version\" commit=" + git("rev-parse", "HEAD"))
+	m.eventually(first, 200, `"domain":"other.example"`)
+	git("reset", "-q", "--hard", "HEAD~1")
+	m.eventually(first, 200, `"domain":"home.example"`)
+}
+
+// A restart keeps the pins and the keys: nobody notices.
+func TestRestart(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	minted, err := keys.Mint(m.o.Dir, "own", "base", time.Hour, time.Now())
+	require.NoError(t, err)
+	was := m.at
+	m.stop()
+	m.start()
+	require.Equal(t, was.Pins, m.at.Pins)
+	status, _ := m.get(minted.Token)
+	require.Equal(t, 200, status)
+}
+
+func TestStartRefuses(t *testing.T) {
+	for want, change := range map[string]func(m *machine){
+		"the site in":                    func(m *machine) { m.write("site.hcl", "site {") },
+		"name the folder of a site":      func(m *machine) { m.o.Site.Dir = "/none" },
+		"choose another address":         func(m *machine) { m.o.Listen = "nowhere:x" },
+		keys.FileName + " is not usable": func(m *machine) { m.spoil(keys.FileName) },
+		cert.FileName + " is not usable": func(m *machine) { m.spoil(cert.FileName) },
+		"--cert FILE --key FILE":         func(m *machine) { m.o.CertFile = "x" },
+		"the announcement is not taken": func(m *machine) {
+			m.o.Ready = func(Announce) error { return errors.New("the announcement is not taken") }
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			m := newMachine(t)
+			m.o.Found = func(diag.List) {}
+			change(m)
+			require.ErrorContains(t, Run(t.Context(), m.o, nil), want)
+			if want == "the site in" {
+				_, invalid := errors.AsType[*site.InvalidError](Run(t.Context(), m.o, nil))
+				require.True(t, invalid)
+			}
+		})
+	}
+}
+
+func (m *machine) spoil(name string) {
+	m.t.Helper()
+	require.NoError(m.t, os.MkdirAll(m.o.Dir, 0o700))
+	require.NoError(m.t, os.WriteFile(filepath.Join(m.o.Dir, name), []byte("x"), 0o600))
+}
+
+// A folder is loaded when it has changed and nobody writes to it any more.
+func TestWatched(t *testing.T) {
+	a, b, c := []byte("a"), []byte("b"), []byte("c")
+	w := watched{served: a}
+	require.False(t, w.changed(a))
+	require.False(t, w.changed(b))
+	require.False(t, w.changed(c), "somebody is writing")
+	require.True(t, w.changed(c))
+	require.True(t, w.changed(c), "until it is loaded")
+	w.loaded(c)
+	require.False(t, w.changed(c))
+	require.False(t, w.changed(b))
+	require.False(t, w.changed(c))
+	require.False(t, w.changed(b), "a change that was undone does not count")
+}

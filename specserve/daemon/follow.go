@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+)
+
+// follower has what is served, and reads again what changes. It belongs to the goroutine of Run.
+type follower struct {
+	o           Options
+	server      *specserve.Server
+	certificate *cert.Keeper
+
+	catalog *catalog.Catalog
+	ring    keys.Ring
+	folder  watched
+	logged  map[string]string // problems that were logged last, by what they are about
+}
+
+// errUnsteady is a folder that changed while it was read.
+var errUnsteady = errors.New("the site folder changed while it was read")
+
+// check reads again what changed, and publishes it. At once means not to wait until a change of the
+// site folder is complete.
+func (f *follower) check(ctx context.Context, atOnce bool) {
+	renewed, err := f.certificate.Check()
+	f.report("certificate", err)
+	ring, err := keys.Read(f.o.Dir)
+	f.report("keys", err)
+	rotated := err == nil && !slices.EqualFunc(ring, f.ring, func(a, b keys.Entry) bool { return a.Key == b.Key })
+	if rotated {
+		f.ring = ring
+		f.o.Log.Info("signing keys changed", "kid", ring[0].ID, "valid", len(ring))
+	}
+	next := f.reload(ctx, atOnce)
+	if next != nil {
+		f.catalog = next
+		f.o.Log.Info("serving another version", "commit", next.Commit, "nodes", len(next.Names()))
+	}
+	if renewed || rotated || next != nil {
+		f.publish()
+	}
+}
+
+// publish makes what is in force what requests see.
+func (f *follower) publish() {
+	f.server.Publish(specserve.View{Catalog: f.catalog, Keys: f.ring.Tokens(), Pins: f.certificate.Pins()})
+}
+
+// report logs a problem, once as long as it stays the same.
+func (f *follower) report(about string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if f.logged[about] == text {
+		return
+	}
+	f.logged[about] = text
+	if err != nil {
+		f.o.Log.Error("a change is not served: what was good stays in force", "of", about, "error", err)
+	}
+}
+
+// reload loads the site again if its folder changed; nil if it did not, or is not good.
+func (f *follower) reload(ctx context.Context, atOnce bool) *catalog.Catalog {
+	state, err := stateOf(f.o.Site.Dir, f.o.Site.Secrets)
+	f.report("folder", err)
+	if err != nil || bytes.Equal(state, f.folder.served) || !f.folder.changed(state) && !atOnce {
+		return nil
+	}
+	next, found, err := f.load(ctx, state)
+	if errors.Is(err, errUnsteady) || ctx.Err() != nil {
+		return nil // to be tried again
+	}
+	f.folder.loaded(state)
+	f.report("site", explained(err))
+	if err != nil {
+		return nil
+	}
+	for _, x := range found {
+		f.o.Log.Warn("finding", "text", x.String())
+	}
+	return next
+}
+
+// load loads the site in the folder, which has a state.
+func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, diag.List, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadPatience)
+	defer cancel()
+	folder, err := site.Open(ctx, f.o.Site)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer folder.Close()
+	if again, err := stateOf(f.o.Site.Dir, f.o.Site.Secrets); err != nil || !bytes.Equal(state, again) {
+		return nil, nil, errors.Join(errUnsteady, err)
+	}
+	if err := folder.Check(); err != nil {
+		return nil, folder.Desired.Findings, err
+	}
+	made, found := catalog.Make(catalog.Input{Site: folder.Desired.Site, Commit: folder.Desired.Commit, Host: f.o.Host, Policies: folder.Policies()})
+	found = slices.Concat(folder.Desired.Findings, found)
+	if made == nil {
+		return nil, found, folder.CheckFindings(found)
+	}
+	return made, found, nil
+}
+
+// loadPatience is how long a load may take.
+const loadPatience = 2 * time.Minute
+
+// explained adds the first error to an error that counts them, for the log.
+func explained(err error) error {
+	invalid, ok := errors.AsType[*site.InvalidError](err)
+	if !ok {
+		return err
+	}
+	for _, x := range invalid.Found {
+		if x.Severity == diag.Error {
+			return fmt.Errorf("%w; the first: %s", err, x.String())
+		}
+	}
+	return err
+}
