@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"time"
@@ -122,13 +121,7 @@ func reachable(addr net.Addr) string {
 // to write into a site.
 func announce(a *app, at simulator) error {
 	if a.ui.json {
-		line, err := json.Marshal(at)
-		if err != nil {
-			return err
-		}
-		a.ui.written = true
-		_, err = fmt.Fprintf(a.stdout, "%s\n", line)
-		return err
+		return a.ui.line(at)
 	}
 	a.ui.printf(`A simulated Proxmox VE host %[2]s listens at %[1]s.
 

@@ -125,6 +125,17 @@ func (u *ui) emit(document any) error {
 	return writeJSON(u.stdout, document)
 }
 
+// line writes the one document of this run as one line, for a verb that then goes on.
+func (u *ui) line(document any) error {
+	u.written = true
+	text, err := json.Marshal(document)
+	if err != nil {
+		return fmt.Errorf("write the document: %w", err)
+	}
+	_, err = fmt.Fprintf(u.stdout, "%s\n", text)
+	return err
+}
+
 // show prints the document of a verb with --json, else its text.
 func (u *ui) show(document any, text string) error {
 	if u.json {

@@ -133,7 +133,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/hook"},                                 // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
-	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/token"}, tests: []string{"specserve/problem"}},
+	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{
 		pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"},
 	},
@@ -156,7 +156,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops/node", may: []string{"drivers/local", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "specserve/client", "specserve/parent", "specserve/problem"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/parent", "specserve/parent",
+		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/parent", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "specserve/pin"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 

@@ -15,9 +15,15 @@ import (
 // Load loads the site of a command line; nil if that is not possible.
 type Load func() *model.Site
 
+// Host completes the flags host and site.
+func Host(c *cobra.Command, load Load) {
+	complete(c, "host", load, func(s *model.Site) []string { return slices.Sorted(maps.Keys(s.Hosts)) })
+	Must(c.MarkFlagDirname("site"))
+}
+
 // Site completes the flags host, manifest, mode and site.
 func Site(c *cobra.Command, load Load) {
-	complete(c, "host", load, func(s *model.Site) []string { return slices.Sorted(maps.Keys(s.Hosts)) })
+	Host(c, load)
 	complete(c, "manifest", load, func(s *model.Site) []string {
 		var out []string
 		for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
@@ -26,7 +32,6 @@ func Site(c *cobra.Command, load Load) {
 		return out
 	})
 	Must(c.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions([]string{"push", "pull"}, cobra.ShellCompDirectiveNoFileComp)))
-	Must(c.MarkFlagDirname("site"))
 }
 
 // Targets completes the flag target with the addresses of a host, or of all if that is "".

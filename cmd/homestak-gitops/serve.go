@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
+	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
+)
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	siteFlags
+	serverFolder
+	listen, cert, key   string
+	logLevel, logFormat string
+}
+
+func serveVerb(a *app) *cobra.Command {
+	f := &serveFlags{}
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the specs of a site to its nodes, over HTTPS",
+		Long: `Serves the resolved spec of each node, until it is interrupted. Who may have which is decided by
+the posture of the node. A new commit, key, certificate or secret is served without a restart; a
+site that is not valid changes nothing. SIGHUP means: check the files now.
+
+The first start makes a certificate and a signing key. Nodes are given the pin of the certificate,
+and a token: homestak-gitops token mint NODE. With --json the first line is
+{"url": …, "pin": …, "commit": …}.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return runServe(c.Context(), a, f) },
+	}
+	f.files(a, c)
+	f.serverFolder.flag(c)
+	fs := c.Flags()
+	fs.StringVarP(&f.host, "host", "H", "", "`NAME` of the host whose nodes are served (default: all)")
+	fs.StringVar(&f.listen, "listen", ":44443", "`ADDRESS` to serve on; port 0 chooses a free one, and a socket of systemd comes first")
+	fs.StringVar(&f.cert, "cert", "", "`FILE` of a certificate that you keep (default: one of its own)")
+	fs.StringVar(&f.key, "key", "", "`FILE` of the key of --cert")
+	fs.StringVar(&f.logLevel, "log-level", "info", "`LEVEL` of what is logged: debug, info, warn, error")
+	fs.StringVar(&f.logFormat, "log-format", "text", "`FORM` of the log: text or json")
+	complete.Host(c, f.load)
+	return c
+}
+
+func runServe(ctx context.Context, a *app, f *serveFlags) error {
+	vars, err := f.variables()
+	if err != nil {
+		return err
+	}
+	dir, err := f.path(a.env)
+	if err != nil {
+		return err
+	}
+	// To be interrupted is how this verb ends well, at the first signal already.
+	ctx, cancel := a.stopping.soon(ctx)
+	defer cancel()
+	hangups, unsubscribe := hangups(a)
+	defer unsubscribe()
+	return daemon.Run(ctx, daemon.Options{
+		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.dir, Secrets: f.secrets, Vars: vars}, Host: f.host,
+		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: buildOf(debug.ReadBuildInfo()).Version,
+		Log: service.NewLog(a.stderr, a.env("JOURNAL_STREAM"), f.logLevel, f.logFormat), Found: a.ui.findings,
+		Ready: func(at daemon.Announce) error {
+			url := "https://" + reachable(at.Addr)
+			if a.ui.json {
+				return a.ui.line(map[string]string{"url": url, "pin": at.Pins[0], "commit": at.Commit})
+			}
+			a.ui.printf("serving at %s\npin of its key: %s\nCtrl-C ends it.\n", url, at.Pins[0])
+			return nil
+		},
+	}, hangups)
+}
+
+// serverFolder is the folder of the keys of a server.
+type serverFolder struct{ dataDir string }
+
+func (f *serverFolder) flag(c *cobra.Command) {
+	c.Flags().StringVar(&f.dataDir, "data-dir", "", "`FOLDER` of signing keys and certificate (default: the agent's data folder)")
+	complete.Must(c.MarkFlagDirname("data-dir"))
+}
+
+func (f *serverFolder) path(env func(string) string) (string, error) {
+	dir := f.dataDir
+	if dir == "" {
+		var err error
+		if dir, err = service.LockDir(env); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Join(dir, daemon.Folder), nil
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A site is served to a node that knows the pin and has a token, as a person does it by hand: serve,
+// token mint, config fetch, token rotate. The server ends at SIGTERM.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script, err := os.ReadFile("testdata/script/token.txtar")
+	require.NoError(t, err)
+	_, text, _ := strings.Cut(string(script), "-- site/site.hcl --\n")
+	site, data, state, tokenFile := filepath.Join(dir, "site"), filepath.Join(dir, "data"), filepath.Join(dir, "state"), filepath.Join(dir, "token")
+	require.NoError(t, os.Mkdir(site, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(site, "site.hcl"), []byte(text), 0o600))
+
+	e := stage{}.start(t, "serve", "--site", site, "--data-dir", data, "--listen", "127.0.0.1:0", "--json")
+	e.says(e.out, "\n")
+	var at map[string]string
+	require.NoError(t, json.Unmarshal([]byte(e.out.String()), &at))
+	require.Len(t, at, 3)
+	require.Regexp(t, `^https://127\.0\.0\.1:\d+$`, at["url"])
+	require.Regexp(t, `^sha256:[0-9a-f]{64}$`, at["pin"])
+	require.Contains(t, at, "commit")
+
+	verb := func(code int, args ...string) string {
+		t.Helper()
+		var out, stderr bytes.Buffer
+		got := run(t.Context(), args, process{stdin: strings.NewReader(""), stdout: &out, stderr: &stderr, env: func(string) string { return "" }})
+		require.Equal(t, code, got, "%s%s", &out, &stderr)
+		return out.String() + stderr.String()
+	}
+	fetch := []string{"config", "fetch", "--server", at["url"], "--pin", at["pin"], "--token-file", tokenFile, "--state", state, "own"}
+	mint := func() {
+		t.Helper()
+		require.NoError(t, os.WriteFile(tokenFile, []byte(verb(0, "token", "mint", "--site", site, "--data-dir", data, "own")), 0o600))
+	}
+	mint()
+	require.Contains(t, verb(0, fetch...), "spec base of node own is in "+state)
+	require.Contains(t, verb(0, fetch...), "is unchanged")
+
+	verb(0, "token", "rotate", "--data-dir", data)
+	verb(0, "token", "rotate", "--drop-old", "--data-dir", data)
+	e.says(e.err, "signing keys changed")
+	require.Contains(t, verb(6, fetch...), "E301")
+	mint()
+	require.Contains(t, verb(0, fetch...), "is unchanged")
+	require.Contains(t, verb(1, append(fetch[:5:5], append([]string{"sha256:" + strings.Repeat("0", 64)}, fetch[6:]...)...)...), "E501")
+
+	e.signals <- syscall.SIGTERM
+	require.Equal(t, 0, e.end())
+	require.Equal(t, 1, strings.Count(e.out.String(), "\n"), "one line and nothing else")
+}

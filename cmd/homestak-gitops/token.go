@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/token"
+)
+
+func tokenVerb(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "token",
+		Short: "Tokens by which nodes fetch their specs",
+		Long: `A provisioning token says which node asks. It is signed by a key that the server makes on its
+first start, and that never leaves the machine.`,
+		Args: cobra.NoArgs,
+	}
+	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRotateVerb(a))
+	return c
+}
+
+func tokenMintVerb(a *app) *cobra.Command {
+	f, folder, life := &siteFlags{}, &serverFolder{}, time.Duration(0)
+	c := &cobra.Command{
+		Use:   "mint NODE",
+		Short: "Make a token for a node, and print it",
+		Long: `Prints a token for a node of the site. It is a secret: write it to /etc/homestak-gitops/node.json
+of that node, mode 0600. The node gets a new one with its spec before it expires.`,
+		Args: usage.Takes(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return runTokenMint(c.Context(), a, f, folder, args[0], life)
+		},
+	}
+	f.read(a, c)
+	folder.flag(c)
+	c.Flags().DurationVar(&life, "expires", keys.Lifetime, "`TIME` that it is good for; 0: for ever")
+	return c
+}
+
+func runTokenMint(ctx context.Context, a *app, f *siteFlags, folder *serverFolder, name string, life time.Duration) error {
+	dir, err := folder.path(a.env)
+	if err != nil {
+		return err
+	}
+	s, err := a.open(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Check(); err != nil {
+		return err
+	}
+	m, err := s.Manifest(f.manifest)
+	if err != nil {
+		return err
+	}
+	node, err := s.Node(name, m)
+	if err != nil {
+		return err
+	}
+	if node.Mode != model.ModePull && node.Type != "pve" {
+		a.ui.notef("node %s gets its spec by push: it needs no token", node.Name)
+	}
+	minted, err := keys.Mint(dir, node.Name, node.Spec, life, time.Now())
+	if err != nil {
+		return err
+	}
+	return a.ui.show(minted, minted.Token+"\n")
+}
+
+func tokenInspectVerb(a *app) *cobra.Command {
+	folder, verify := &serverFolder{}, false
+	c := &cobra.Command{
+		Use:   "inspect [--verify]",
+		Short: "Read a token from standard input, and show what it says",
+		Long: `Reads a token from standard input, since what is on a command line can be seen by everybody on the
+machine. With --verify it also checks the token with the keys of the server here; one that is not
+good ends with exit code 6.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return runTokenInspect(a, folder, verify) },
+	}
+	c.Flags().BoolVar(&verify, "verify", false, "check it with the keys of the server on this machine")
+	folder.flag(c)
+	a.ui.jsonFlag(c)
+	return c
+}
+
+func runTokenInspect(a *app, folder *serverFolder, verify bool) error {
+	text, err := io.ReadAll(io.LimitReader(a.stdin, 2*token.MaxLength))
+	if err != nil {
+		return fmt.Errorf("read the token: %w", err)
+	}
+	i, err := keys.Inspect(string(text))
+	if err != nil {
+		return err
+	}
+	if !verify {
+		return a.ui.show(i, i.Text())
+	}
+	dir, err := folder.path(a.env)
+	if err != nil {
+		return err
+	}
+	ring, err := keys.Read(dir)
+	if err != nil {
+		return err
+	}
+	i, err = i.Verified(ring, string(text), time.Now())
+	return errors.Join(a.ui.show(i, i.Text()), err)
+}
+
+func tokenRotateVerb(a *app) *cobra.Command {
+	folder, drop := &serverFolder{}, false
+	c := &cobra.Command{
+		Use:   "rotate [--drop-old]",
+		Short: "Replace the key that signs tokens",
+		Long: `Makes a new signing key. A running server uses it at once. Tokens of the present key stay good: each
+node gets a new one when it fetches its spec. Tokens of older keys do not. When all nodes have
+fetched, or if the present key was stolen, end its validity with --drop-old.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			dir, err := folder.path(a.env)
+			if err != nil {
+				return err
+			}
+			change := keys.Rotate
+			if drop {
+				change = func(dir string, _ time.Time) (keys.Ring, error) { return keys.DropOld(dir) }
+			}
+			ring, err := change(dir, time.Now())
+			if err != nil {
+				return err
+			}
+			return a.ui.show(ring.Document(), ring.Describe())
+		},
+	}
+	c.Flags().BoolVar(&drop, "drop-old", false, "make no key, and end the validity of the older one")
+	folder.flag(c)
+	a.ui.jsonFlag(c)
+	return c
+}

@@ -1,0 +1,131 @@
+package keys
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/token"
+)
+
+// Lifetime is how long a token is good for unless something else is asked for. A node that fetches
+// its spec in the second half of that time gets a new one.
+const Lifetime = 365 * 24 * time.Hour
+
+// Minted is a token that was made.
+type Minted struct {
+	Node    string     `json:"node"`
+	Spec    string     `json:"spec"`
+	Key     string     `json:"kid"`
+	Expires *time.Time `json:"expires"` // nil: never
+	Token   string     `json:"token"`
+}
+
+// Mint makes a token for a node with the signing key in a folder. Without a key it fails: only a
+// server makes one. A life of 0 never ends.
+func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, error) {
+	if spec == "" {
+		return Minted{}, fmt.Errorf("node %s has no spec, so there is nothing that it could fetch\nname one in its node block: spec = spec.NAME", node)
+	}
+	if life != 0 && life < time.Minute {
+		return Minted{}, errors.New("a token cannot be good for less than a minute")
+	}
+	ring, err := Read(dir)
+	if err != nil {
+		return Minted{}, err
+	}
+	m, c := Minted{Node: node, Spec: spec, Key: ring[0].ID}, token.Claims{Node: node, Spec: spec, Issued: now.Unix()}
+	if life != 0 {
+		at := now.Add(life).UTC().Truncate(time.Second)
+		m.Expires, c.Expires = &at, at.Unix()
+	}
+	m.Token, err = token.Mint(ring[0].Key, c)
+	return m, err
+}
+
+// Inspection is what a token says, without its signature.
+type Inspection struct {
+	Node    string     `json:"node"`
+	Spec    string     `json:"spec"`
+	Key     string     `json:"kid"` // "" for a token of the predecessor
+	Issued  time.Time  `json:"issued"`
+	Expires *time.Time `json:"expires"`           // nil: never
+	Valid   *bool      `json:"valid"`             // nil: not verified
+	Problem string     `json:"problem,omitempty"` // why it is not valid
+}
+
+// Inspect reads a token without verifying it.
+func Inspect(text string) (Inspection, error) {
+	c, err := token.Inspect(strings.TrimSpace(text))
+	if err != nil {
+		return Inspection{}, err
+	}
+	i := Inspection{Node: c.Node, Spec: c.Spec, Key: c.Key, Issued: time.Unix(c.Issued, 0).UTC()}
+	if c.Expires != 0 {
+		at := time.Unix(c.Expires, 0).UTC()
+		i.Expires = &at
+	}
+	return i, nil
+}
+
+// Verified adds whether the token is valid. The error, a *problem.Error, says why it is not.
+func (i Inspection) Verified(ring Ring, text string, now time.Time) (Inspection, error) {
+	_, err := ring.Tokens().Verify(strings.TrimSpace(text), i.Node, now)
+	valid := err == nil
+	i.Valid = &valid
+	if p, ok := errors.AsType[*problem.Error](err); ok {
+		i.Problem = cmp.Or(p.Message, problem.Lookup(p.Code).Message)
+	}
+	return i, err
+}
+
+// Text shows it to people.
+func (i Inspection) Text() string {
+	expires, valid := "never", "not verified"
+	if i.Expires != nil {
+		expires = i.Expires.Format(time.RFC3339)
+	}
+	switch {
+	case i.Valid != nil && *i.Valid:
+		valid = "yes"
+	case i.Valid != nil:
+		valid = "no: " + i.Problem
+	}
+	return fmt.Sprintf("node     %q\nspec     %q\nkey      %q\nissued   %s\nexpires  %s\nvalid    %s\n", i.Node, i.Spec, i.Key, i.Issued.Format(time.RFC3339), expires, valid)
+}
+
+// Listed are the keys of a ring without what is secret.
+type Listed struct {
+	Keys []ListedKey `json:"keys"` // the first one signs
+}
+
+// ListedKey is a key of it.
+type ListedKey struct {
+	ID      string    `json:"kid"`
+	Created time.Time `json:"created"`
+}
+
+// Document lists the keys.
+func (r Ring) Document() Listed {
+	out := Listed{Keys: []ListedKey{}}
+	for _, e := range r {
+		out.Keys = append(out.Keys, ListedKey{e.ID, e.Created})
+	}
+	return out
+}
+
+// Describe lists the keys for people.
+func (r Ring) Describe() string {
+	var out strings.Builder
+	for i, e := range r {
+		does := "signs"
+		if i > 0 {
+			does = "is still accepted"
+		}
+		fmt.Fprintf(&out, "key %s of %s %s\n", e.ID, e.Created.Format(time.DateOnly), does)
+	}
+	return out.String()
+}
