@@ -141,7 +141,7 @@ type Config struct {
 	Mounts       []Mount      `json:"mounts,omitempty" hcl:"mount,block"` // by path
 	Swap         int          `json:"swap,omitempty"`                     // MiB; 0 leaves it as it is
 	SwapFile     string       `json:"-" plan:"swap" doc:"Size of the swap file in MiB, and its state."`
-	PVE          *PVE         `json:"pve,omitempty" hcl:"pve,block"`
+	PVE          *PVE         `json:"pve,omitzero" hcl:"pve,block"`
 }
 
 // PVE is settings of a node of Proxmox VE.
@@ -150,6 +150,9 @@ type PVE struct {
 	RemoveSubscriptionNag bool   `json:"remove_subscription_nag,omitempty" hcl:"remove_subscription_nag,optional" doc:"The reminder about subscriptions is silenced."`
 	Bridge                string `json:"bridge,omitempty" hcl:"bridge,optional" cost:"hot" doc:"Bridge with the card and the addresses of the default route."`
 }
+
+// IsZero reports whether nothing is set, so that the document leaves it out.
+func (p *PVE) IsZero() bool { return p == nil || *p == PVE{} }
 
 // Repository is a repository that apt installs from.
 type Repository struct {
