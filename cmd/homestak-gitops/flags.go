@@ -37,8 +37,6 @@ func (f *siteFlags) read(a *app, c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVarP(&f.host, "host", "H", "", "`NAME` of a host of the site (default: the manifest's, or the only one)")
 	fs.StringVarP(&f.manifest, "manifest", "M", "", "only the manifest of this `NAME`")
-	fs.StringVar(&f.secrets, "secrets", "", "`FILE` of secrets (default: secrets.sops.yaml in the site, or else secrets.yaml, if git does not track it)")
-	fs.StringArrayVar(&f.vars, "var", nil, "`NAME=VALUE` of a variable of the site; may be repeated")
 	fs.StringVar(&f.mode, "mode", "", "execution `MODE` of this run: push or pull")
 	fs.DurationVar(&f.timeout, "timeout", 0, "`TIME` that all of it may take, such as 10m (default: no limit)")
 	complete.Site(c, f.load)
@@ -48,7 +46,7 @@ func (f *siteFlags) read(a *app, c *cobra.Command) {
 func (f *siteFlags) files(a *app, c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.dir, "site", ".", "read the site from `DIR`")
-	fs.StringVar(&f.secrets, "secrets", "", "`FILE` of secrets (default: secrets.yaml in the site, if git does not track it)")
+	fs.StringVar(&f.secrets, "secrets", "", "`FILE` of secrets (default: secrets.sops.yaml in the site, or else secrets.yaml, if git does not track it)")
 	fs.StringArrayVar(&f.vars, "var", nil, "`NAME=VALUE` of a variable of the site; may be repeated")
 	a.ui.jsonFlag(c)
 }
