@@ -65,7 +65,7 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 	hangups, unsubscribe := hangups(a)
 	defer unsubscribe()
 	return daemon.Run(ctx, daemon.Options{
-		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.dir, Secrets: f.secrets, Vars: vars}, Host: f.host,
+		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.dir, Secrets: f.secrets, Keys: site.Keys{Env: a.env}, Vars: vars}, Host: f.host,
 		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: buildOf(debug.ReadBuildInfo()).Version,
 		Log: service.NewLog(a.stderr, a.env("JOURNAL_STREAM"), f.logLevel, f.logFormat), Found: a.ui.findings,
 		Ready: func(at daemon.Announce) error {
