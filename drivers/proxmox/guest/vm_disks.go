@@ -38,15 +38,28 @@ func (v VMTarget) Blank() bool {
 	return root.Blank
 }
 
+// mostSerial is how long a serial number may be (qemu-server, PVE/QemuServer/Drive.pm).
+const mostSerial = 20
+
+// drive is the value of the disk's key. The name of a further disk is its serial number, by
+// which the machine finds it while it is empty: the slot may be another after a move.
+func (d Disk) drive(volume, slot string) string {
+	value := Drive(volume, slot)
+	if d.Name != "root" && len(d.Name) <= mostSerial {
+		value += ",serial=" + d.Name
+	}
+	return value
+}
+
 // AttachValue attaches an unused volume at a slot.
-func (Disk) AttachValue(volume, slot string) string { return Drive(volume, slot) }
+func (d Disk) AttachValue(volume, slot string) string { return d.drive(volume, slot) }
 
 // KeepValue keeps the present value.
 func (Disk) KeepValue(drive string) string { return drive }
 
 // NewValue orders a new volume of the disk's size.
 func (d Disk) NewValue(slot string) string {
-	return Drive(fmt.Sprintf("%s:%d", d.Storage, max(d.Size, 1)), slot)
+	return d.drive(fmt.Sprintf("%s:%d", d.Storage, max(d.Size, 1)), slot)
 }
 
 // Slots implements Target. No disk gets the slot of a declared CD drive.
