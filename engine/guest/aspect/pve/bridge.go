@@ -86,10 +86,13 @@ var bridge = aspect.Of[bridgeState]{
 			"command -v ifreload >/dev/null || die 'a bridge needs ifupdown2, which replaces ifupdown: name it in packages'",
 			"[ -d "+record.Folder+"/found ] || mkdir -m 0700 "+record.Folder+"/found",
 			"if [ ! -f "+bridgeFound+" ]; then put "+bridgeFound+" 0600 root root <"+interfacesFile+"; fi",
-			shell.Unchanged(interfacesFile, record.Sum(f.text), f.there),
+			shell.Unchanged(interfacesFile, record.Sum(f.text), f.there))
+		// What is left running, such as a DHCP client, must not hold the lock.
+		s.Change = shell.Lines(
 			shell.Put(interfacesFile, text, "0644", "root", "root"),
-			`_said=$(ifreload -a 2>&1) || undo "the network does not take the bridge: $_said"`,
-			"[ -d /sys/class/net/"+name+`/bridge ] || undo "ifreload made no bridge `+name+`"`)
+			"ifreload -a >&2 9>&- || die 'the network does not take the bridge'",
+			"[ -d /sys/class/net/"+name+"/bridge ] || die 'ifreload made no bridge "+name+"'")
+		s.Check = "{ ip -o route show default; ip -o -6 route show default; } | grep -q ' dev " + name + " ' || die 'the default route does not go over bridge " + name + "'\n"
 		return []aspect.Step{s}
 	},
 }
@@ -118,11 +121,11 @@ type bridgeState struct {
 func (f bridgeState) restore(name string) string {
 	put := shell.Put(interfacesFile, f.text, "0644", "root", "root")
 	if f.up {
-		return shell.Lines(put, "ifreload -a || :")
+		return shell.Lines(put, "ifreload -a 9>&- || :")
 	}
 	return shell.Lines(
 		"ifdown "+name+" 2>/dev/null || :", "ip link delete "+name+" 2>/dev/null || :", put,
-		"ifreload -a || :", "ifup "+shell.Quote(f.card)+" || :")
+		"ifreload -a 9>&- || :", "ifup "+shell.Quote(f.card)+" 9>&- || :")
 }
 
 // withdraw gives the card its addresses back.
@@ -134,13 +137,14 @@ func (f bridgeState) withdraw(name string, e *record.Entry) aspect.Step {
 	case record.Sum(f.text) != e.Put["sha256"]:
 		s.Restore, s.Script = "", "die "+shell.Quote(interfacesFile+" was edited after bridge "+name+" was made in it: take the bridge out by hand, and the entry "+bridgeItem+" out of "+record.File)+"\n"
 	default:
-		s.Script = shell.Lines(
-			"[ -f "+bridgeFound+" ] || die 'what "+interfacesFile+" was before is not in "+bridgeFound+" any more'",
+		s.Script = "[ -f " + bridgeFound + " ] || die 'what " + interfacesFile + " was before is not in " + bridgeFound + " any more'\n"
+		s.Change = shell.Lines(
 			"_ports=$(ls /sys/class/net/"+name+"/brif 2>/dev/null || :)",
 			"ifdown "+name+" 2>/dev/null || :", "ip link delete "+name+" 2>/dev/null || :",
 			"put "+interfacesFile+" 0644 root root <"+bridgeFound,
-			`_said=$({ ifreload -a && for _p in $_ports; do ifup "$_p" || exit 1; done; } 2>&1) || undo "the network does not take its old settings: $_said"`,
+			`{ ifreload -a && for _p in $_ports; do ifup "$_p" || exit 1; done; } >&2 9>&- || die 'the network does not take its old settings'`,
 			"rm -f "+bridgeFound)
+		s.Check = "[ ! -e /sys/class/net/" + name + " ] || die 'bridge " + name + " is still there'\n"
 	}
 	return s
 }
