@@ -1,8 +1,7 @@
 # Specs: how a node should be configured inside. Several nodes may share one.
 #
-# Today a spec is resolved and checked, and its user, keys, addresses and name servers
-# are passed to the guest with cloud-init. Packages, services and the rest are not applied
-# inside guests yet; `plan` says so.
+# User, keys, addresses and name servers are passed to the guest with cloud-init. The rest is
+# applied inside guests whose access has via = "ssh" (or "agent", "exec"); `plan` lists the others.
 
 spec "base" {
   access {
@@ -21,6 +20,31 @@ spec "base" {
 
   config {
     timezone = site.timezone
+  }
+}
+
+# As base, with the disk "data" of the node at /srv/data. It is formatted while it is empty,
+# and never again: its data also outlive this spec.
+spec "data" {
+  access {
+    posture = posture.dev
+    user "homestak" {
+      sudo = true
+    }
+  }
+
+  platform {
+    packages = ["htop", "curl"]
+  }
+
+  config {
+    timezone = site.timezone
+    swap     = 1024 # MiB
+
+    mount "/srv/data" {
+      disk    = "data"
+      options = ["noatime"]
+    }
   }
 }
 
@@ -44,7 +68,9 @@ spec "pve" {
   config {
     timezone = site.timezone
     pve {
+      no_subscription         = true
       remove_subscription_nag = true
+      bridge                  = "vmbr0" # over the network card, with its addresses
     }
   }
 }

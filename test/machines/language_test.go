@@ -56,6 +56,9 @@ manifest "m" {
     memory = 512
     image = image.debian
     spec = spec.base
+    disk "data" {
+      size = 8
+    }
   }
 }
 image "debian" {
@@ -73,6 +76,16 @@ spec "base" {
   config {
     unattended_upgrades = true
     sysctl = { "net.ipv4.ip_forward" = "1" }
+    swap = 512
+    mount "/srv/data" {
+      disk    = "data"
+      fstype  = "xfs"
+      options = ["noatime"]
+    }
+    pve {
+      no_subscription = true
+      bridge          = "vmbr0"
+    }
     file "/etc/app.conf" {
       content = "password = ${secret.passwords.app}"
       mode    = "0600"
@@ -101,6 +114,10 @@ spec "base" {
 	require.Equal(t, []string{"stable"}, s.Repository("docker").Components)
 	require.Equal(t, "echo once", s.Command("once").Run)
 	require.Equal(t, "remove", s.Access.FormerUsers)
+	require.Equal(t, []string{"LABEL=data", "/srv/data", "xfs", "nofail,noatime", "0", "0"}, s.Mount("/srv/data").Line())
+	require.Equal(t, "512", s.Config.SwapFile)
+	require.Equal(t, &spec.PVE{NoSubscription: true, Bridge: "vmbr0"}, s.Config.PVE)
+	require.Subset(t, s.Platform.Packages, []string{"xfsprogs", "ifupdown2"})
 	require.Contains(t, s.Platform.Packages, "unattended-upgrades")
 	sensitive := []string{}
 	for _, c := range plan.Differences(s, spec.Empty("edge")) {

@@ -7,7 +7,7 @@ manifest "web" {
 
   node "db" {
     type   = "vm"
-    spec   = spec.base
+    spec   = spec.data
     image  = image.debian-12
     preset = preset.vm-medium
     cores  = 4 # instead of the preset's 2
