@@ -21,7 +21,7 @@ var fast = limit.Rate{Every: time.Nanosecond, Burst: 1_000_000}
 
 func unlimited() specserve.Limits {
 	l := specserve.Usual()
-	l.Requests, l.RequestsPerNode = fast, fast
+	l.Refusals, l.RefusalsPerNode = fast, fast
 	return l
 }
 

@@ -7,6 +7,7 @@ import (
 )
 
 // Limits are what clients may take. A client that only connects costs one goroutine until Header.
+// Requests that are answered well are not counted: what they take is bounded by the connections.
 type Limits struct {
 	Header time.Duration // for the TLS handshake, and then for the header of a request
 	Read   time.Duration // for a whole request
@@ -17,9 +18,9 @@ type Limits struct {
 
 	Connections          int // at once
 	ConnectionsPerClient int
-	Requests             limit.Rate // of a client
-	RequestsPerNode      limit.Rate // of a client, about one node
-	Remembered           int        // clients and nodes whose requests are counted
+	Refusals             limit.Rate // of a client, before all of its requests are refused
+	RefusalsPerNode      limit.Rate // of a client about one node, before all of its requests about it are
+	Remembered           int        // clients and nodes whose refusals are counted
 
 	Shutdown time.Duration // for requests under way
 }
@@ -30,8 +31,8 @@ func Usual() Limits {
 		Header: 10 * time.Second, Read: 20 * time.Second, Write: 40 * time.Second, Idle: 2 * time.Minute,
 		HeaderBytes: 16 << 10,
 		Connections: 4096, ConnectionsPerClient: 256,
-		Requests:        limit.Rate{Every: 5 * time.Millisecond, Burst: 1000}, // many nodes may share an address
-		RequestsPerNode: limit.Rate{Every: 500 * time.Millisecond, Burst: 20},
+		Refusals:        limit.Rate{Every: 10 * time.Millisecond, Burst: 500}, // many nodes may share an address
+		RefusalsPerNode: limit.Rate{Every: 500 * time.Millisecond, Burst: 20},
 		Remembered:      64 << 10,
 		Shutdown:        1500 * time.Millisecond,
 	}

@@ -61,6 +61,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			x.fail(err)
 		}
+		x.count()
 		x.log(err)
 	}()
 	err = x.serve()
@@ -72,7 +73,7 @@ func (x *request) serve() error {
 	w.Set("X-Content-Type-Options", "nosniff")
 	w.Set("Cache-Control", "no-store")
 	client := limit.Client(x.RemoteAddr)
-	if wait, ok := x.requests.Take(limit.Key{Client: client}, x.now); !ok {
+	if wait := x.refusals.Wait(limit.Key{Client: client}, x.now); wait > 0 {
 		return x.tooMany(wait)
 	}
 	rows, name := match(x.table, x.URL.EscapedPath())
@@ -94,7 +95,7 @@ func (x *request) serve() error {
 			return &problem.Error{Code: problem.BadRequest, Message: "the path does not have the name of a node", Hint: "a name has letters, digits and dashes, and begins with a letter"}
 		}
 		x.identity = name
-		if wait, ok := x.perNode.Take(limit.Key{Client: client, About: name}, x.now); !ok {
+		if wait := x.perNode.Wait(limit.Key{Client: client, About: name}, x.now); wait > 0 {
 			return x.tooMany(wait)
 		}
 	}
@@ -107,10 +108,22 @@ func (x *request) serve() error {
 	return rows[i].do(x)
 }
 
-// tooMany refuses a request that comes too early.
+// count counts a request that was refused.
+func (x *request) count() {
+	if x.status < 400 || x.status >= 500 || x.status == http.StatusTooManyRequests {
+		return
+	}
+	key := limit.Key{Client: limit.Client(x.RemoteAddr)}
+	x.refusals.Count(key, x.now)
+	if key.About = x.identity; key.About != "" {
+		x.perNode.Count(key, x.now)
+	}
+}
+
+// tooMany refuses a request of a client that was refused too often.
 func (x *request) tooMany(wait time.Duration) error {
 	x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-	x.note(limit.Client(x.RemoteAddr), "refused a request: the client sends too many", "identity", x.identity)
+	x.note(limit.Client(x.RemoteAddr), "refused a request: the client sent too many that were refused")
 	return &problem.Error{Code: problem.TooMany}
 }
 

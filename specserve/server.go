@@ -41,9 +41,10 @@ type Server struct {
 	view    atomic.Pointer[View] // nil as long as there is no commit
 	started time.Time
 
-	requests, perNode, noted *limit.Rates
-	listing                  chan struct{}  // whoever lists all specs has the one slot
-	underWay                 sync.WaitGroup // requests
+	refusals, perNode *limit.Rates   // requests that were refused, by client, and by client and node
+	noted             *limit.Rates   // lines of the log about a client
+	listing           chan struct{}  // whoever lists all specs has the one slot
+	underWay          sync.WaitGroup // requests
 }
 
 // New makes a server that has nothing to serve yet.
@@ -57,8 +58,8 @@ func New(o Options) *Server {
 	l := o.Limits
 	return &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
-		requests: limit.NewRates(l.Requests, l.Remembered),
-		perNode:  limit.NewRates(l.RequestsPerNode, l.Remembered),
+		refusals: limit.NewRates(l.Refusals, l.Remembered),
+		perNode:  limit.NewRates(l.RefusalsPerNode, l.Remembered),
 		noted:    limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -183,27 +184,32 @@ func TestLargeRequests(t *testing.T) {
 	require.Less(t, time.Since(began), 10*time.Second)
 }
 
-// Tries are limited for each client and node, and refused with the time to wait.
+// Who was refused too often about a node has to wait, with the right token, too: else it could go on
+// guessing. Whoever is answered well is not limited.
 func TestTooMany(t *testing.T) {
 	l := specserve.Usual()
-	l.RequestsPerNode.Burst, l.Requests.Burst = 3, 8
+	l.RefusalsPerNode.Burst, l.Refusals.Burst = 3, 8
 	s := serve(t, l)
 	s.publish("a", site())
+	for range 20 {
+		require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(ownToken)...).status)
+	}
 	for range 3 {
 		require.Equal(t, 401, s.ask("GET", "/spec/own", bearer("wrong")...).status)
 	}
-	for range 2 {
+	for range 20 {
 		got := s.ask("GET", "/spec/own", bearer(ownToken)...)
 		require.Equal(t, 429, got.status)
 		require.Equal(t, "E429", got.code())
 		require.Equal(t, "1", got.header.Get("Retry-After"))
 	}
 	require.Equal(t, 200, s.ask("GET", "/spec/net").status, "another node is not concerned")
-	for range 2 {
-		require.Equal(t, 200, s.ask("GET", "/health").status)
+	for range 5 {
+		require.Equal(t, 404, s.ask("GET", "/x").status)
 	}
 	require.Equal(t, 429, s.ask("GET", "/health").status)
 	s.now.Add(1)
+	require.Equal(t, 200, s.ask("GET", "/health").status)
 	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(ownToken)...).status)
 	require.Equal(t, 1, strings.Count(s.log.String(), "level=WARN"), "one line for a client, however often it tries")
 }
@@ -362,4 +368,20 @@ func TestShutdown(t *testing.T) {
 	count := <-load
 	require.Zero(t, count[0])
 	require.Len(t, count, 1, "every answer is whole: %v", count)
+}
+
+// A client that says nothing costs one goroutine.
+func TestSilentClientsAreCheap(t *testing.T) {
+	s := start(t)
+	require.Equal(t, 200, s.ask("GET", "/health").status)
+	s.client.CloseIdleConnections()
+	before := runtime.NumGoroutine()
+	for range 100 {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.addr)
+		require.NoError(t, err)
+		defer func() { _ = c.Close() }()
+	}
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() >= before+90 }, 20*time.Second, time.Millisecond)
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+105)
+	require.Equal(t, 200, s.ask("GET", "/health").status)
 }

@@ -178,7 +178,7 @@ func (m *machine) eventually(token string, status int, text string) {
 	require.Eventually(m.t, func() bool {
 		gotStatus, got = m.get(token)
 		return gotStatus == http.StatusTooManyRequests || gotStatus == status && strings.Contains(got, text)
-	}, 30*time.Second, 600*time.Millisecond, "%s", m.logged())
+	}, 30*time.Second, 100*time.Millisecond, "%s", m.logged())
 	require.Equal(m.t, status, gotStatus)
 }
 

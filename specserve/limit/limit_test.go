@@ -61,6 +61,20 @@ func TestRates(t *testing.T) {
 	require.True(t, ok, "what it asks about is counted by itself")
 }
 
+// What counts may be known only when it is over.
+func TestWaitAndCount(t *testing.T) {
+	r := limit.NewRates(limit.Rate{Every: time.Second, Burst: 2}, 100)
+	require.Zero(t, r.Wait(key(1), start))
+	r.Count(key(1), start)
+	require.Zero(t, r.Wait(key(1), start))
+	for range 10 { // they were under way together
+		r.Count(key(1), start)
+	}
+	require.Equal(t, time.Second, r.Wait(key(1), start), "nobody waits for more than the burst")
+	require.Zero(t, r.Wait(key(1), start.Add(time.Second)))
+	require.Zero(t, r.Wait(key(2), start))
+}
+
 // However many addresses come, the memory is bounded, and none is locked out.
 func TestManyKeys(t *testing.T) {
 	r := limit.NewRates(limit.Rate{Every: time.Hour, Burst: 1}, 100)

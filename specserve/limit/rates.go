@@ -39,18 +39,48 @@ func NewRates(rate Rate, most int) *Rates {
 func (r *Rates) Take(key Key, now time.Time) (wait time.Duration, ok bool) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
+	if wait = r.wait(key, now); wait > 0 {
+		return wait, false
+	}
+	r.count(key, now)
+	return 0, true
+}
+
+// Wait is how long it takes until a key may occur again; 0 if it may now.
+func (r *Rates) Wait(key Key, now time.Time) time.Duration {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.wait(key, now)
+}
+
+// Count counts an occurrence of a key, for what is known to count only when it is over.
+func (r *Rates) Count(key Key, now time.Time) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.count(key, now)
+}
+
+func (r *Rates) wait(key Key, now time.Time) time.Duration {
+	full := r.full[key]
+	if !full.After(now) {
+		return 0
+	}
+	return max(0, full.Sub(now)-time.Duration(r.rate.Burst-1)*r.rate.Every)
+}
+
+func (r *Rates) count(key Key, now time.Time) {
 	full, known := r.full[key]
-	if !known || full.Before(now) {
-		full = now
-	}
-	if ahead := full.Sub(now) - time.Duration(r.rate.Burst-1)*r.rate.Every; ahead > 0 {
-		return ahead, false
-	}
 	if !known && len(r.full) >= r.most {
 		r.forget(now)
 	}
-	r.full[key] = full.Add(r.rate.Every)
-	return 0, true
+	if full.Before(now) {
+		full = now
+	}
+	full = full.Add(r.rate.Every)
+	if latest := now.Add(time.Duration(r.rate.Burst) * r.rate.Every); full.After(latest) {
+		full = latest // of several that were under way at the same time
+	}
+	r.full[key] = full
 }
 
 // forget makes room for a key. Where all are in use, some key gets its burst back early: that a

@@ -1,0 +1,15 @@
+package daemon
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What a check costs while nothing changes; the server makes one each second or two.
+func BenchmarkState(b *testing.B) {
+	for b.Loop() {
+		_, err := stateOf("../../examples/site", "")
+		require.NoError(b, err)
+	}
+}
