@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import platform
+import signal
 import ssl
 import subprocess
 import sys
@@ -110,7 +111,10 @@ def main():
     if checksum(PROGRAM) != want:
         install(node, system, want)
         print("installed %s (%s)" % (PROGRAM, want), flush=True)
-    code = subprocess.run([PROGRAM, "config", "apply", "--fetch"]).returncode
+    program = subprocess.Popen([PROGRAM, "config", "apply", "--fetch"])
+    # A stop lets it finish the step that runs, such as an installation of packages.
+    signal.signal(signal.SIGTERM, lambda *_: program.terminate())
+    code = program.wait()
     if code != 0:
         sys.exit("the spec is not applied yet: %s ended with %d" % (PROGRAM, code))
     subprocess.run(["systemctl", "disable", UNIT], stderr=subprocess.DEVNULL)
