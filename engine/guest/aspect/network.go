@@ -2,6 +2,7 @@ package aspect
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,7 +38,7 @@ var network = Of[netFound]{
 			`  _dev=$1`,
 			`fi`,
 			`printf %s "$_dev" | row dev`,
-			`if [ -d "/sys/class/net/$_dev/bridge" ]; then row bridge </dev/null; fi`,
+			`if [ -d "/sys/class/net/$_dev/bridge" ]; then ls "/sys/class/net/$_dev/brif" | row bridge; fi`,
 			`ip -4 -o addr show dev "$_dev" scope global | row addr`,
 			`ip -4 route show default dev "$_dev" | row route`,
 			eniProbe, networkdProbe, resolverProbe,
@@ -84,7 +85,8 @@ var network = Of[netFound]{
 		goal, s := f.goal(want, e), Step{Stage: StageIdentity}
 		if want != nil {
 			s.Text = "set " + f.dev + " to " + goal.String()
-			s.Keep = []record.Entry{f.entry(e, goal)}
+			entry := f.entry(e, goal)
+			s.Keep, s.After = []record.Entry{both(e, entry)}, []record.Entry{entry}
 		} else {
 			s.Text = "set " + f.dev + " back to the state found: " + goal.String()
 		}
@@ -195,6 +197,7 @@ func (g netGoal) String() string {
 type netFound struct {
 	dev     string
 	bridge  bool
+	ports   []string // of the bridge
 	addrs   []netAddr
 	ip      string // dhcp or an address; "" for none
 	gateway string
@@ -242,6 +245,7 @@ func parseNetwork(_ *Query, rows [][]string) (netFound, error) {
 		return f, nil
 	}
 	_, f.bridge = texts["bridge"]
+	f.ports = strings.Fields(texts["bridge"])
 	_, f.cloud = texts["cloud"]
 	_, f.dhclient = texts["dhclient"]
 	_, f.dhcpcd = texts["dhcpcd"]
@@ -271,11 +275,12 @@ func (f *netFound) findManager(texts map[string]string) error {
 		return fmt.Errorf("%s has %d IPv4 stanzas in %s and %s: one is needed", f.dev, len(stanzas), stanzas[0].file, stanzas[1].file)
 	case byENI:
 		f.manager, f.stanza = ifupdown, stanzas[0]
-		if strings.Contains(texts["ifupdown"], "2") {
+		version := strings.TrimSpace(texts["ifupdown"])
+		if version != "" {
 			f.manager = ifupdown2
 		}
-		if f.manager == ifupdown && f.bridge {
-			return fmt.Errorf("%s is a bridge of ifupdown, which takes it apart when its address changes: install ifupdown2", f.dev)
+		if err := f.checkBridge(version); err != nil {
+			return err
 		}
 		f.kept, f.keptDNS = f.stanza.config()
 	case byNetworkd:
@@ -350,6 +355,16 @@ func (f netFound) entry(e *record.Entry, goal netGoal) record.Entry {
 		out.Found["stanza"] = f.stanza.text
 	}
 	return out
+}
+
+// both is an entry before it is known whether the step holds: what was put there before may be restored.
+func both(before *record.Entry, entry record.Entry) record.Entry {
+	if before != nil {
+		put := maps.Clone(before.Put)
+		maps.Copy(put, entry.Put)
+		entry.Put = put
+	}
+	return entry
 }
 
 // netFile is a file that a step replaces.

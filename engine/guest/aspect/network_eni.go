@@ -1,6 +1,7 @@
 package aspect
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ const eniMain = "/etc/network/interfaces"
 
 // eniProbe reads the files of ifupdown.
 const eniProbe = `if command -v ifup >/dev/null && [ -f ` + eniMain + ` ]; then
-  if ifup --version 2>/dev/null | grep -q ifupdown2 || [ -d /usr/share/ifupdown2 ]; then echo 2; else echo 1; fi | row ifupdown
+  { if [ -d /usr/share/ifupdown2 ]; then dpkg-query -W -f '${Version}' ifupdown2 2>/dev/null || echo unknown; fi; } | row ifupdown
   row eni ` + eniMain + ` <` + eniMain + `
   sed -n 's/^[[:space:]]*\(source\|source-directory\)[[:space:]]\{1,\}/\1 /p' ` + eniMain + ` | while read -r _how _what; do
     case $_what in /*) ;; *) _what=/etc/network/$_what ;; esac
@@ -119,6 +120,29 @@ func (s eniStanza) config() (netConfig, []string) {
 		c.ip = method // manual, ppp, …
 	}
 	return c, dns
+}
+
+// checkBridge says why a bridge would lose ports if its address changed. version is that of ifupdown2; "" for
+// ifupdown.
+func (f netFound) checkBridge(version string) error {
+	switch {
+	case !f.bridge || strings.Contains(version, "pmx") || strings.Contains(version, "pve"): // which leaves guests on it
+		return nil
+	case version == "":
+		return fmt.Errorf("%s is a bridge of ifupdown, which takes it apart when its address changes: install ifupdown2", f.dev)
+	}
+	var own []string
+	for _, o := range f.stanza.options() {
+		if o[0] == "bridge-ports" || o[0] == "bridge_ports" {
+			own = o[1:]
+		}
+	}
+	for _, p := range f.ports {
+		if !slices.Contains(own, p) {
+			return fmt.Errorf("%s is a bridge with the port %s, which ifupdown2 does not know and would remove when the address changes: add it to bridge-ports, or take network out of the spec", f.dev, p)
+		}
+	}
+	return nil
 }
 
 // withMask writes an address with its prefix length; that of its class if nothing says it, as

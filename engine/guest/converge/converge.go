@@ -107,7 +107,7 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *record.Reco
 	q := &aspect.Query{Want: want, Record: known}
 	fragments := []shell.Fragment{
 		{Name: "record", Body: "if [ -f " + record.File + " ]; then row record <" + record.File + "; fi"},
-		{Name: "armed", Body: "for _f in " + revertFolder + "/*.sh; do if [ -f \"$_f\" ]; then printf %s \"${_f##*/}\" | row armed; fi; done"},
+		{Name: "armed", Body: "for _f in " + revertFolder + "/*.sh " + revertFolder + "/*.sh.[0-9]*; do if [ -f \"$_f\" ]; then printf %s \"${_f##*/}\" | row armed; fi; done"},
 	}
 	for _, a := range all {
 		fragments = append(fragments, shell.Fragment{Name: a.Name, Body: a.Probe(q)})
@@ -155,7 +155,8 @@ func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, compl
 		return err
 	}
 	for _, r := range armed {
-		s.armed = append(s.armed, strings.TrimSuffix(r[1], ".sh"))
+		name, _, _ := strings.Cut(r[1], ".sh") // one with a number behind it runs
+		s.armed = append(s.armed, name)
 	}
 	s.Have = spec.Empty(s.Want.Node)
 	q := &aspect.Query{Want: s.Want, Record: s.Record, OS: s.OS, Login: s.Login}

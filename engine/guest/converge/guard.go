@@ -50,7 +50,7 @@ func (r *runner) arm(s aspect.Step) string {
 	stop, rest := "", ""
 	if s.Change != "" { // it may wait for what never comes
 		stop = "systemctl stop " + changeUnit(s.Aspect) + ".service >/dev/null 2>&1 || :\n"
-		rest = "[ -n \"${HOMESTAK_LOCKED:-}\" ] || rm -f " + f + ".change " + f + ".said " + f + ".outcome\n"
+		rest = "[ -n \"${HOMESTAK_LOCKED:-}\" ] || rm -f " + f + ".change " + f + ".said " + f + ".end " + f + ".outcome\n"
 	}
 	restore := string(shell.Script("_mine=" + f + ".$$\nmv -T " + f + " \"$_mine\" 2>/dev/null || exit 0\n" +
 		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then\n" +
@@ -80,7 +80,7 @@ func outcomeFile(name string) string { return revertScript(name) + ".outcome" }
 func (r *runner) launch(s aspect.Step) string {
 	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
 	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || :\n[ -f " + f + " ] || exit 0\n" +
-		"trap '_code=$?; _end=ok; if [ $_code -ne 0 ]; then HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Aspect) + ".timer || :; _end=failed; fi; echo $_end >" + f + ".end; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
+		"trap '_code=$?; if [ $_code -eq 0 ]; then echo ok >" + f + ".end; else { echo failed; tail -n 5 " + f + ".said; } >" + f + ".end; HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Aspect) + ".timer || :; fi; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
 		"set -e\nsleep 1\n" + s.Change
 	return shell.Put(f+".change", string(shell.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Aspect), f+".change")
 }
@@ -101,17 +101,17 @@ func (e *changeError) Error() string { return e.text }
 func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 	slice := max(r.o.within()/10, time.Second)
 	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
-	ask := "_n=0\nwhile [ -f " + f + " ] && [ ! -f " + outcome + " ] && [ $_n -lt " + fmt.Sprint(slice.Milliseconds()/400) + " ]; do sleep 0.2; _n=$((_n + 1)); done\n" +
-		"if grep -qx failed " + outcome + " 2>/dev/null; then echo failed; cat " + f + ".said >&2; rm -f " + f + ".*; elif [ -f " + outcome + " ]; then cat " + outcome + "; elif [ ! -f " + f + " ]; then echo none; fi"
+	ask := "_n=0\nwhile { [ -f " + f + " ] || [ -f " + f + ".end ]; } && [ ! -f " + outcome + " ] && [ $_n -lt " + fmt.Sprint(slice.Milliseconds()/400) + " ]; do sleep 0.2; _n=$((_n + 1)); done\n" +
+		"if grep -qx failed " + outcome + " 2>/dev/null; then cat " + outcome + "; rm -f " + f + ".*; elif [ -f " + outcome + " ]; then cat " + outcome + "; elif [ ! -f " + f + " ] && [ ! -f " + f + ".end ]; then echo none; fi"
 	for {
 		asking, cancel := context.WithTimeout(ctx, slice)
 		out, err := r.m.Run(asking, shell.Script(ask))
 		cancel()
-		switch strings.TrimSpace(out.Out) {
+		switch how, why, _ := strings.Cut(strings.TrimSpace(out.Out), "\n"); how {
 		case "ok":
 			return nil
 		case "failed":
-			return &changeError{last(out.Err)}
+			return &changeError{last(why)}
 		case "none":
 			return &changeError{"the machine has restored the old state already, or never began"}
 		}
@@ -162,7 +162,7 @@ func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 			return fmt.Errorf("it failed, so the old state is restored: %w", err)
 		}
 		back := "sh " + f + "\n"
-		if s.Change != "" { // it may cut the connection, too
+		if s.Change != "" && r.o.Confirm != nil { // it may cut the connection, too
 			back = detached(changeUnit(s.Aspect)+"-back", f)
 		}
 		// Where the way in still works, there is no reason to wait for the timer.
