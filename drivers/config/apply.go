@@ -54,7 +54,10 @@ func confirm(m guest.Machine) func(context.Context, *spec.Spec, aspect.Step) err
 	if !ok {
 		return nil
 	}
-	return func(ctx context.Context, want *spec.Spec, _ aspect.Step) error {
+	return func(ctx context.Context, want *spec.Spec, step aspect.Step) error {
+		if step.Change != "" { // of the address: the connection that we have may be cut
+			return l.move(ctx, step.Address)
+		}
 		use := []int{sshPort}
 		if want.Posture.SSH != nil {
 			use = ports(want.Posture.SSH.Port)

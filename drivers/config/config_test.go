@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -275,7 +276,7 @@ func TestKnownHosts(t *testing.T) {
 			require.NoError(t, keys.Forget("home/father/vm.a"))
 			require.NoError(t, keys.Learn("home/father/vm.a", config.Known{Keys: []string{"ssh-ed25519 AAAA comment"}}))
 			require.NoError(t, keys.Learn("home/father/vm.ab", config.Known{Keys: []string{"ssh-ed25519 CCCC"}}))
-			learned := config.Known{Keys: []string{"ssh-ed25519 AAAA", "ssh-rsa BBBB"}, Port: 2222}
+			learned := config.Known{Keys: []string{"ssh-ed25519 AAAA", "ssh-rsa BBBB"}, Port: 2222, IP: netip.MustParseAddr("10.0.0.6")}
 			require.NoError(t, keys.Learn("home/father/vm.a", learned))
 			got, err = keys.Of("home/father/vm.a")
 			require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,8 +17,9 @@ import (
 
 // Known is what is known of a machine that was entered before.
 type Known struct {
-	Keys []string // the host keys that it may show; each as type and base64
-	Port int      // where it was entered last; 0 if that is not known
+	Keys []string   // the host keys that it may show; each as type and base64
+	Port int        // where it was entered last; 0 if that is not known
+	IP   netip.Addr // the same; not valid if that is not known
 }
 
 // HostKeys keeps the host keys of machines by name.
@@ -55,15 +57,21 @@ func (k *KnownHosts) Of(name string) (Known, error) {
 			continue
 		}
 		out.Keys = append(out.Keys, fields[1]+" "+fields[2])
-		if len(fields) > 3 {
-			_, _ = fmt.Sscanf(fields[3], portComment, &out.Port) // a person may have written another comment
+		for _, comment := range fields[3:] { // a person may have written another one
+			_, _ = fmt.Sscanf(comment, portComment, &out.Port)
+			if ip, ok := strings.CutPrefix(comment, addressComment); ok {
+				out.IP, _ = netip.ParseAddr(ip)
+			}
 		}
 	}
 	return out, nil
 }
 
-// portComment is the comment of a line that says where the machine was entered.
-const portComment = "port=%d"
+// The comments of a line that say where the machine was entered.
+const (
+	portComment    = "port=%d"
+	addressComment = "address="
+)
 
 // Learn is as HostKeys wants it.
 func (k *KnownHosts) Learn(name string, known Known) error {
@@ -74,6 +82,9 @@ func (k *KnownHosts) Learn(name string, known Known) error {
 			text := strings.Join(append([]string{name}, fields[:min(len(fields), 2)]...), " ")
 			if known.Port != 0 {
 				text += " " + fmt.Sprintf(portComment, known.Port)
+			}
+			if known.IP.IsValid() {
+				text += " " + addressComment + known.IP.String()
 			}
 			lines = append(lines, text)
 		}

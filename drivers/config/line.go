@@ -52,7 +52,7 @@ func (d *Driver) line(addr model.Address, w *way, at model.Guest) *line {
 }
 
 func sameWay(a, b *way) bool {
-	return a.guest == b.guest && a.user == b.user && slices.Equal(a.ports, b.ports) && slices.Equal(a.near, b.near)
+	return a.guest == b.guest && a.user == b.user && a.ip == b.ip && slices.Equal(a.ports, b.ports) && slices.Equal(a.near, b.near)
 }
 
 // alias is the name of the guest in the file of host keys.
@@ -135,19 +135,49 @@ func (l *line) open(ctx context.Context) (*ssh.Machine, error) {
 	if l.conn != nil {
 		return l.conn, nil
 	}
-	known, err := l.d.cfg.HostKeys.Of(l.way.alias(l.d.host.Name))
+	known, err := l.known()
 	if err != nil {
 		return nil, err
 	}
-	at := l.way.ports
-	if known.Port != 0 && !slices.Contains(at, known.Port) { // where it was before the spec said otherwise
-		at = append(slices.Clone(at), known.Port)
+	to, err := l.addresses(ctx, known)
+	if err != nil {
+		return nil, err
 	}
-	m, err := l.login(ctx, at)
+	m, err := l.login(ctx, to, l.ports(known), known)
 	if err == nil {
 		l.conn = m
 	}
 	return m, err
+}
+
+func (l *line) known() (Known, error) { return l.d.cfg.HostKeys.Of(l.way.alias(l.d.host.Name)) }
+
+// ports are where sshd may listen: where the spec says, and where it was before the spec said otherwise.
+func (l *line) ports(known Known) []int {
+	if known.Port != 0 && !slices.Contains(l.way.ports, known.Port) {
+		return append(slices.Clone(l.way.ports), known.Port)
+	}
+	return l.way.ports
+}
+
+// addresses are where the guest may answer: where its host says, where the spec says, and where it
+// was entered last. They differ while its address changes. A guest whose host keys are not known is only entered
+// where its host says.
+func (l *line) addresses(ctx context.Context, known Known) ([]netip.Addr, error) {
+	at, err := l.Address(ctx)
+	if err == nil && len(known.Keys) == 0 {
+		return []netip.Addr{at.IP}, nil
+	}
+	var out []netip.Addr
+	for _, ip := range []netip.Addr{at.IP, l.way.ip, known.IP} {
+		if ip.IsValid() && !slices.Contains(out, ip) {
+			out = append(out, ip)
+		}
+	}
+	if len(known.Keys) == 0 || len(out) == 0 {
+		return nil, err
+	}
+	return out, nil
 }
 
 // drop gives up a connection.
@@ -173,50 +203,125 @@ func (l *line) close() {
 // again logs in by a fresh connection at one of these ports and becomes root, and tries until ctx
 // ends.
 func (l *line) again(ctx context.Context, at []int) error {
+	m, err := l.fresh(ctx, netip.Addr{}, func(Known) []int { return at })
+	if err != nil {
+		return err
+	}
+	return m.Close()
+}
+
+// move logs in by a fresh connection at an address, or where the guest is otherwise known to be if that is
+// not valid, and tries until ctx ends. From then on that connection is used.
+func (l *line) move(ctx context.Context, to netip.Addr) error {
+	m, err := l.fresh(ctx, to, l.ports)
+	if err != nil {
+		return err
+	}
+	l.turn <- struct{}{}
+	old := l.conn
+	l.conn = m
+	<-l.turn
+	if old != nil {
+		_ = old.Close() // it has no error to give
+	}
+	return nil
+}
+
+// root proves that a connection gives the rights of root.
+func (l *line) root(ctx context.Context, m *ssh.Machine) error {
+	out, err := m.Run(ctx, guest.Command{Args: []string{"true"}})
+	if err == nil && out.Code != 0 {
+		return fmt.Errorf("user %s cannot become root any more: %s", l.way.user, strings.TrimSpace(out.Err))
+	}
+	return err
+}
+
+// fresh logs in and becomes root, and tries until ctx ends.
+func (l *line) fresh(ctx context.Context, to netip.Addr, at func(Known) []int) (*ssh.Machine, error) {
 	for {
-		m, err := l.login(ctx, at)
+		known, err := l.known()
+		if err != nil {
+			return nil, err
+		}
+		where := []netip.Addr{to}
+		if !to.IsValid() {
+			where, err = l.addresses(ctx, known)
+		}
+		var m *ssh.Machine
 		if err == nil {
-			var out guest.Output
-			if out, err = m.Run(ctx, guest.Command{Args: []string{"true"}}); err == nil && out.Code != 0 {
-				err = fmt.Errorf("user %s cannot become root any more: %s", l.way.user, strings.TrimSpace(out.Err))
-			}
-			_ = m.Close() // it has no error to give
+			m, err = l.login(ctx, where, at(known), known)
 		}
 		if err == nil {
-			return nil
+			if err = l.root(ctx, m); err == nil {
+				return m, nil
+			}
+			_ = m.Close() // it has no error to give
 		}
 		timer := time.NewTimer(time.Second)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return err
+			return nil, err
 		case <-timer.C:
 		}
 	}
 }
 
-// login makes a connection at the first of these ports that lets us in.
-func (l *line) login(ctx context.Context, at []int) (*ssh.Machine, error) {
-	to, err := l.Address(ctx)
-	if err != nil {
-		return nil, err
+// login makes a connection at one of these addresses. Where there are several, all are tried at once: one
+// that nobody answers at costs the whole time.
+func (l *line) login(ctx context.Context, to []netip.Addr, at []int, known Known) (*ssh.Machine, error) {
+	type attempt struct {
+		m   *ssh.Machine
+		err error
 	}
-	known, err := l.d.cfg.HostKeys.Of(l.way.alias(l.d.host.Name))
-	if err != nil {
-		return nil, err
+	ctx, cancel := context.WithCancel(ctx)
+	attempts := make(chan attempt)
+	for _, ip := range to {
+		go func() {
+			m, err := l.loginTo(ctx, ip, at, known)
+			attempts <- attempt{m, err}
+		}()
 	}
+	var in *ssh.Machine
+	var why error
+	for range to {
+		a := <-attempts
+		switch {
+		case a.err == nil && in == nil:
+			in = a.m
+			cancel()
+		case a.err == nil:
+			_ = a.m.Close() // one is enough
+		default:
+			why = refused(why, a.err)
+		}
+	}
+	cancel()
+	if in == nil {
+		return nil, why
+	}
+	return in, nil
+}
+
+// refused gives the error that says more: a guest that answers and refuses us, before one that does not answer.
+func refused(a, b error) error {
+	var key *ssh.HostKeyError
+	var denied *ssh.LoginError
+	if a == nil || errors.As(b, &key) || errors.As(b, &denied) {
+		return b
+	}
+	return a
+}
+
+// loginTo makes a connection at the first of these ports that lets us in.
+func (l *line) loginTo(ctx context.Context, ip netip.Addr, at []int, known Known) (*ssh.Machine, error) {
 	var why error
 	for _, port := range at {
-		m, err := l.loginAt(ctx, to.IP, port, known)
+		m, err := l.loginAt(ctx, ip, port, known)
 		if err == nil {
 			return m, nil
 		}
-		// A guest that answers at its port and refuses us says more than the next port.
-		var key *ssh.HostKeyError
-		var denied *ssh.LoginError
-		if why == nil || errors.As(err, &key) || errors.As(err, &denied) {
-			why = err
-		}
+		why = refused(why, err)
 	}
 	if why == nil {
 		why = fmt.Errorf("%s has no port for SSH", l.way.guest)
@@ -226,7 +331,7 @@ func (l *line) login(ctx context.Context, at []int) (*ssh.Machine, error) {
 
 // loginAt logs in at one address, and keeps what it learned once it is in.
 func (l *line) loginAt(ctx context.Context, ip netip.Addr, port int, known Known) (*ssh.Machine, error) {
-	learned := Known{Keys: known.Keys, Port: port}
+	learned := Known{Keys: known.Keys, Port: port, IP: ip}
 	cfg := ssh.Config{
 		Address: ip.String(), Port: port, User: l.way.user, Keys: l.d.privateKeys(), AgentSocket: l.d.cfg.AgentSocket,
 		HostKeys: known.Keys, Connect: l.d.cfg.Connect, Dial: l.d.cfg.Dial,
@@ -291,7 +396,7 @@ func (l *line) learn(ctx context.Context, known, learned Known) error {
 			}
 			learned.Keys = keys
 		}
-	} else if known.Port == learned.Port {
+	} else if known.Port == learned.Port && known.IP == learned.IP {
 		return nil
 	}
 	return l.d.cfg.HostKeys.Learn(l.way.alias(l.d.host.Name), learned)

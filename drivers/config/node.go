@@ -20,6 +20,7 @@ type way struct {
 	via   string
 	user  string       // of logins by SSH
 	ports []int        // where its sshd may listen, in the order in which they are tried
+	ip    netip.Addr   // that the spec gives it; not valid if it gives none
 	near  []netip.Addr // gateways that the files name for it
 }
 
@@ -41,6 +42,7 @@ func inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)
 	found = append(found, w.lockout(declared, want)...)
+	w.ip, _ = want.Network.Static()
 	if want.Posture.SSH != nil {
 		w.ports = ports(want.Posture.SSH.Port)
 	}

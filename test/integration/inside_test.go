@@ -37,6 +37,7 @@ type pushed struct {
 	notes  bytes.Buffer
 	agent  bool // its guest agent responds
 	dials  atomic.Int32
+	from   func(ctx context.Context, network, address string) (net.Conn, error) // instead of from itself; may be nil
 }
 
 // beginPush boots that Debian as an image leaves it: sshd, and a user with our key and sudo.
@@ -80,6 +81,9 @@ func (p *pushed) text(name string) string {
 // dial connects to the Debian.
 func (p *pushed) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	p.dials.Add(1)
+	if p.from != nil {
+		return p.from(ctx, network, address)
+	}
 	return p.debian.Dial(ctx, network, address)
 }
 
