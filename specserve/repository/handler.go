@@ -269,14 +269,22 @@ func (b *body) read(p []byte) (int, error) {
 	if !b.zipped {
 		return b.in.Read(p)
 	}
+	var err error
 	if b.unzip == nil {
-		var err error
-		if b.unzip, err = gzip.NewReader(b.in); err != nil {
-			return 0, fmt.Errorf("decompress: %w", err)
-		}
+		b.unzip, err = gzip.NewReader(b.in)
 	}
-	return b.unzip.Read(p)
+	n := 0
+	if err == nil {
+		n, err = b.unzip.Read(p)
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
+		err = errZip
+	}
+	return n, err
 }
+
+// errZip is of a body that is not what gzip writes.
+var errZip = errors.New("the body of the request cannot be decompressed")
 
 // paced is a writer that ends if the client takes nothing for a while.
 type paced struct {
