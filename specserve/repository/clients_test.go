@@ -5,12 +5,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	gogit "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/specserve/repository"
 )
@@ -176,6 +180,35 @@ func TestGoGit(t *testing.T) {
 	}
 }
 
+// The same where the past of the first commit is not here. go-git then does not know where
+// its history ends, but fetches, and has all files.
+func TestGoGitWithoutThePast(t *testing.T) {
+	needGit(t)
+	w := newWorld(t, repository.Options{})
+	for n := range 5 {
+		w.repo.Commit(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n)}, "old")
+	}
+	w.follow()
+	for name, depth := range map[string]int{"all": 0, "depth 1": 1} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(sourcetest.TempDir(t), "clone")
+			repo, err := gogit.PlainCloneContext(t.Context(), dir, false, &gogit.CloneOptions{URL: w.url, Depth: depth})
+			require.NoError(t, err)
+			for range 2 {
+				w.push(map[string]string{"site.hcl": "# new " + w.head + "\n"})
+				require.NoError(t, repo.FetchContext(t.Context(), &gogit.FetchOptions{Depth: depth}))
+				id, err := repo.ResolveRevision("origin/main")
+				require.NoError(t, err)
+				require.Equal(t, w.head, id.String())
+				tree, err := repo.Worktree()
+				require.NoError(t, err)
+				require.NoError(t, tree.Checkout(&gogit.CheckoutOptions{Hash: *id}))
+				require.Equal(t, git(t, "-C", w.repo.Dir, "ls-tree", "-r", w.head), git(t, "-C", dir, "ls-tree", "-r", "HEAD"))
+			}
+		})
+	}
+}
+
 // Our own client is what follows a parent; what it has fetched can be served again.
 func TestChain(t *testing.T) {
 	needGit(t)
@@ -224,6 +257,12 @@ func TestWithheld(t *testing.T) {
 	w := newWorld(t, repository.Options{})
 	first := w.push(map[string]string{"site.hcl": "# one\n"})
 	dir := w.clone()
+	other, err := gogit.PlainClone(t.TempDir(), true, &gogit.CloneOptions{URL: w.url})
+	require.NoError(t, err)
+	child, err := source.OpenRepository(source.Options{Dir: t.TempDir(), URL: w.url})
+	require.NoError(t, err)
+	_, err = child.Head(t.Context())
+	require.NoError(t, err)
 	bad := w.repo.Commit(map[string]string{"secret.hcl": canary}, "a mistake")
 	clean := w.repo.Commit(map[string]string{"secret.hcl": sourcetest.Gone}, "fixed")
 	var asked []string
@@ -247,4 +286,28 @@ func TestWithheld(t *testing.T) {
 	git(t, "-C", dir, "fetch", "-q", "--update-shallow")
 	git(t, "-C", dir, "reset", "-q", "--hard", "origin/main")
 	w.check(t, dir, w.head)
+	require.NoError(t, other.FetchContext(t.Context(), &gogit.FetchOptions{}))
+	got, err := child.Head(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, w.head, got.ID)
+	_, err = child.Since(t.Context(), first, w.head)
+	require.ErrorIs(t, err, objects.ErrUnrelated, "what lies between is not known, so its trailers grant nothing")
+}
+
+// A commit that nobody pushed can be cloned too.
+func TestMemory(t *testing.T) {
+	needGit(t)
+	m, err := source.NewMemory("")
+	require.NoError(t, err)
+	c, err := m.Add(fstest.MapFS{"site.hcl": {Data: []byte("# one\n")}, "hosts/pve1.hcl": {Data: []byte("# host\n")}}, model.Commit{Subject: "files of a folder"})
+	require.NoError(t, err)
+	s, err := m.Snapshot(serve.Content{Branch: "main", InForce: c.ID})
+	require.NoError(t, err)
+	w := newWorld(t, repository.Options{})
+	w.handler.Publish(s)
+	dir := w.clone()
+	require.Equal(t, c.ID, git(t, "-C", dir, "rev-parse", "HEAD"))
+	require.Empty(t, git(t, "-C", dir, "fsck", "--strict", "--full", "--no-dangling", "--no-progress"))
+	_, _, text := get(t, w.url+"/raw/HEAD/hosts/pve1.hcl")
+	require.Equal(t, "# host\n", text)
 }

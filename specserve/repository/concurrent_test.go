@@ -1,7 +1,6 @@
 package repository_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -56,12 +55,20 @@ func TestConcurrency(t *testing.T) {
 	w := newWorld(t, repository.Options{})
 	w.push(map[string]string{"site.hcl": "# 0\n", "data.hcl": strings.Repeat("# much\n", 10000)})
 	clones := []string{w.clone(), w.clone("--depth", "1"), w.clone("-c", "protocol.version=0")}
-	ctx, cancel := context.WithCancel(t.Context())
+	stop := make(chan struct{})
+	stopped := func() bool {
+		select {
+		case <-stop:
+			return true
+		default:
+			return false
+		}
+	}
 	var wait sync.WaitGroup
 	for n := range 3 {
 		dir := clones[n]
 		wait.Go(func() {
-			for ctx.Err() == nil {
+			for !stopped() {
 				out, err := tryGit("-C", dir, "fetch", "-q")
 				if err != nil {
 					t.Errorf("fetch: %s", out)
@@ -72,7 +79,7 @@ func TestConcurrency(t *testing.T) {
 	}
 	for range 4 {
 		wait.Go(func() {
-			for ctx.Err() == nil {
+			for !stopped() {
 				if status, _, body := get(t, w.url+"/raw/HEAD/site.hcl"); status != http.StatusOK || !strings.HasPrefix(body, "# ") {
 					t.Errorf("%d: %s", status, body)
 					return
@@ -84,7 +91,7 @@ func TestConcurrency(t *testing.T) {
 		w.good = w.head
 		w.push(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n), "data.hcl": strings.Repeat(fmt.Sprintf("# %d\n", n), 10000)})
 	}
-	cancel()
+	close(stop)
 	wait.Wait()
 	for _, dir := range clones {
 		git(t, "-C", dir, "fetch", "-q")

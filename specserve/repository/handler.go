@@ -121,9 +121,9 @@ func (h *Handler) method(w http.ResponseWriter, r *http.Request, allowed ...stri
 // refs answers with the list of refs.
 func (h *Handler) refs(w http.ResponseWriter, r *http.Request) {
 	service := r.URL.Query().Get("service")
-	switch {
-	case service == "git-upload-pack":
-	case service == "git-receive-pack":
+	switch service {
+	case "git-upload-pack":
+	case "git-receive-pack":
 		h.protocolError(w, service, "this repository is read-only; push to the one that its server follows")
 		return
 	default:
@@ -137,7 +137,7 @@ func (h *Handler) refs(w http.ResponseWriter, r *http.Request) {
 	}
 	sum := sha256.Sum256(snapshot.Refs())
 	h.content(w, r, "application/x-git-upload-pack-advertisement", base64.RawURLEncoding.EncodeToString(sum[:18]), int64(len(snapshot.Refs())),
-		func(w io.Writer) error { _, err := w.Write(snapshot.Refs()); return err })
+		func(_ context.Context, w io.Writer) error { _, err := w.Write(snapshot.Refs()); return err })
 }
 
 // protocolError answers a request for refs with a message that git shows.
@@ -147,7 +147,9 @@ func (h *Handler) protocolError(w http.ResponseWriter, service, message string) 
 		panic(err) // a buffer takes everything
 	}
 	w.Header().Set("Content-Type", "application/x-"+service+"-advertisement")
-	_, _ = h.paced(w).Write(b.Bytes()) // the server notices a client that went away
+	out := h.paced(w)
+	defer out.end()
+	_, _ = out.Write(b.Bytes()) // the server notices a client that went away
 }
 
 // uploadPack answers a round of a fetch.
@@ -189,7 +191,7 @@ func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) {
 // for a message, the client notices by the connection.
 func (h *Handler) cut(r *http.Request, err error) {
 	if r.Context().Err() == nil {
-		h.o.Log.Warn("An answer of the repository was not completed.", "error", err)
+		h.o.Log.Info("A client of the repository did not get all of its answer.", "error", err)
 	}
 	if errors.Is(err, serve.ErrCut) {
 		panic(http.ErrAbortHandler)
@@ -205,7 +207,7 @@ func (h *Handler) broken(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // content answers with something that has an ETag.
-func (h *Handler) content(w http.ResponseWriter, r *http.Request, kind, tag string, size int64, write func(io.Writer) error) {
+func (h *Handler) content(w http.ResponseWriter, r *http.Request, kind, tag string, size int64, write func(context.Context, io.Writer) error) {
 	tag = `"` + tag + `"`
 	w.Header().Set("ETag", tag)
 	if matches(r.Header.Values("If-None-Match"), tag) {
@@ -219,7 +221,7 @@ func (h *Handler) content(w http.ResponseWriter, r *http.Request, kind, tag stri
 	}
 	out := h.paced(w)
 	defer out.end()
-	if err := write(out); err != nil {
+	if err := write(r.Context(), out); err != nil {
 		if out.begun {
 			h.cut(r, fmt.Errorf("%w: %w", serve.ErrCut, err))
 			return
@@ -306,6 +308,12 @@ func (p *paced) Write(b []byte) (int, error) {
 	}
 	_ = p.control.SetWriteDeadline(time.Now().Add(p.quiet))
 	return p.w.Write(b)
+}
+
+// Flush sends what was written.
+func (p *paced) Flush() error {
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.quiet))
+	return p.control.Flush()
 }
 
 // end sends what is left, and removes the deadline: the connection may have another request.

@@ -2,7 +2,6 @@ package repository
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -27,7 +26,7 @@ func (h *Handler) raw(w http.ResponseWriter, r *http.Request, escaped string) {
 	file, err := h.server.File(names[0], strings.Join(names[1:], "/"))
 	switch {
 	case err == nil:
-		h.content(w, r, kindOf(names[len(names)-1]), file.ID, file.Size, func(w io.Writer) error { return file.Copy(r.Context(), w) })
+		h.content(w, r, kindOf(names[len(names)-1]), file.ID, file.Size, file.Copy)
 	case errors.Is(err, serve.ErrNothing):
 		w.Header().Set("Retry-After", "10")
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error(), "try again")

@@ -25,7 +25,7 @@ const canary = "canary-4b1d"
 // wire sends a request as these bytes, and reads the status and the body of the answer.
 func wire(t testing.TB, address, request string) (status int, body string) {
 	t.Helper()
-	c, err := net.Dial("tcp", address) //nolint:noctx // it is over at once
+	c, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	_, err = io.WriteString(c, request)
@@ -77,7 +77,7 @@ func TestRaw(t *testing.T) {
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, status, res.StatusCode, tag)
 	}
-	res, err := http.Head(w.url + "/raw/HEAD/site.hcl") //nolint:noctx // it is over at once
+	res, err := http.Head(w.url + "/raw/HEAD/site.hcl")
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
 	require.Equal(t, int64(6), res.ContentLength)

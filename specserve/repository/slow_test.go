@@ -42,7 +42,7 @@ func ended(t *testing.T, w *world) (address string, end chan string) {
 
 func dial(t *testing.T, address, request string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", address) //nolint:noctx // closed below
+	c, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	_, err = io.WriteString(c, request)
@@ -129,7 +129,7 @@ func TestShared(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 50 {
 		wait.Go(func() {
-			res, err := s.Client().Post(s.URL+"/site.git/git-upload-pack", "application/x-git-upload-pack-request", strings.NewReader(pkt("want "+w.head+" side-band-64k\n", "", "done\n"))) //nolint:noctx // it ends with the test
+			res, err := s.Client().Post(s.URL+"/site.git/git-upload-pack", "application/x-git-upload-pack-request", strings.NewReader(pkt("want "+w.head+" side-band-64k\n", "", "done\n")))
 			if err != nil {
 				t.Error(err)
 				return

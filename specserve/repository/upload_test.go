@@ -226,7 +226,7 @@ func FuzzUploadPack(f *testing.F) {
 	} {
 		f.Add([]byte(body))
 	}
-	first, err := http.NewRequest(http.MethodPost, "/site.git/git-upload-pack", nil) //nolint:noctx // no network is asked
+	first, err := http.NewRequest(http.MethodPost, "/site.git/git-upload-pack", nil)
 	require.NoError(f, err)
 	first.Header.Set("Content-Type", "application/x-git-upload-pack-request")
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -38,7 +38,7 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{pkg: "engine/source/checkout", may: []string{"engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
-	{pkg: "specserve/repository", may: []string{"engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source", "engine/source/sourcetest"}}, // git over http; who may ask is decided above it
+	{pkg: "specserve/repository", may: []string{"engine/source/objects", "engine/source/serve"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}}, // git over http; who may ask is decided above it
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
 	{pkg: "engine/guest"}, // the way into a guest; drivers give it

@@ -40,12 +40,12 @@ type request struct {
 	noProgress bool
 }
 
-// badRequest is what a client did wrong, in words for its user.
-type badRequest string
+// requestError is what a client did wrong, in words for its user.
+type requestError string
 
-func (b badRequest) Error() string { return string(b) }
+func (b requestError) Error() string { return string(b) }
 
-func bad(format string, args ...any) error { return badRequest(fmt.Sprintf(format, args...)) }
+func bad(format string, args ...any) error { return requestError(fmt.Sprintf(format, args...)) }
 
 // lines reads packets. A flush packet is "" and ok; the end is not ok.
 type lines struct{ s *pktline.Scanner }
@@ -66,7 +66,7 @@ func (l lines) next() (line string, ok bool, err error) {
 }
 
 // readRequest reads a request. It keeps nothing of it but ids. An error that is not a
-// badRequest is the reader's.
+// requestError is the reader's.
 func readRequest(r io.Reader) (*request, error) {
 	in, req := lines{pktline.NewScanner(r)}, &request{shallows: map[plumbing.Hash]bool{}}
 	for {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -98,9 +99,9 @@ func (s *Server) offering(ids []plumbing.Hash) *Snapshot {
 	for len(s.before) > 0 && !s.before[0].until.After(now) {
 		s.before = s.before[1:]
 	}
-	for i := len(s.before) - 1; i >= 0; i-- {
-		if s.before[i].offers(ids) {
-			return s.before[i].Snapshot
+	for _, b := range slices.Backward(s.before) {
+		if b.offers(ids) {
+			return b.Snapshot
 		}
 	}
 	return nil
@@ -115,7 +116,9 @@ var (
 	ErrCut = errors.New("the answer is not complete")
 )
 
-// UploadPack answers a request to git-upload-pack. What is wrong with the request is
+// UploadPack answers a request to git-upload-pack. If out has a method Flush, it is called
+// after each sign of life that a client gets while it waits.
+// What is wrong with the request is
 // written to out as the protocol has it, and is not an error. Errors are of in before
 // anything is written, of out, or of the repository; out then has a message if the protocol
 // allows one, else the error is ErrCut.
@@ -130,7 +133,7 @@ func (s *Server) UploadPack(ctx context.Context, in io.Reader, out io.Writer) er
 			err = s.refusal(req.wants)
 		}
 	}
-	if refused, ok := errors.AsType[badRequest](err); ok {
+	if refused, ok := errors.AsType[requestError](err); ok {
 		return WriteError(out, refused.Error())
 	}
 	if err != nil {
@@ -151,7 +154,7 @@ func (s *Server) UploadPack(ctx context.Context, in io.Reader, out io.Writer) er
 func (s *Server) refusal(ids []plumbing.Hash) error {
 	current := s.Current()
 	if current == nil {
-		return badRequest(ErrNothing.Error() + "; try again")
+		return requestError(ErrNothing.Error() + "; try again")
 	}
 	for _, id := range ids {
 		if !current.offers([]plumbing.Hash{id}) {
@@ -178,14 +181,22 @@ func (s *Server) pack(ctx context.Context, a *answer, out io.Writer) error {
 		return nil
 	}
 	band := &sideBand{out: pktline.NewEncoder(out), most: a.req.sideBand - 5}
-	err := s.spool.copy(ctx, p.key(), build, band, func() error { return band.send(bandData, nil) })
+	err := s.spool.copy(ctx, p.key(), build, band, func() error {
+		if err := band.send(bandData, nil); err != nil {
+			return &writeError{err}
+		}
+		if f, ok := out.(interface{ Flush() error }); ok {
+			return f.Flush()
+		}
+		return nil
+	})
 	if err == nil {
 		return band.out.Flush()
 	}
 	if _, ok := errors.AsType[*writeError](err); ok || ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrCut, err)
 	}
-	if refused, ok := errors.AsType[badRequest](err); ok {
+	if refused, ok := errors.AsType[requestError](err); ok {
 		return band.send(bandError, []byte(refused.Error()+"\n"))
 	}
 	return errors.Join(err, band.send(bandError, []byte("the repository cannot be read; see the log of the server\n")))

@@ -244,12 +244,21 @@ func TestSignsOfLife(t *testing.T) {
 				<-s.spool.slots
 			}
 		}()
-		answer, err := ask(s, "want "+id+" side-band-64k\n", "", "done\n")
-		require.NoError(t, err)
-		require.True(t, strings.HasPrefix(answer, pkt("NAK\n", "\x01", "\x01")), answer)
-		require.True(t, strings.HasSuffix(answer, "0000"))
+		var out flushed
+		require.NoError(t, s.UploadPack(t.Context(), strings.NewReader(pkt("want "+id+" side-band-64k\n", "", "done\n")), &out))
+		require.True(t, strings.HasPrefix(out.String(), pkt("NAK\n", "\x01", "\x01")), out.String())
+		require.True(t, strings.HasSuffix(out.String(), "0000"))
+		require.Equal(t, 2, out.times)
 	})
 }
+
+// flushed counts how often it is flushed.
+type flushed struct {
+	bytes.Buffer
+	times int
+}
+
+func (f *flushed) Flush() error { f.times++; return nil }
 
 // The packets of both sizes carry the same pack.
 func TestSideBands(t *testing.T) {

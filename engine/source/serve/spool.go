@@ -51,7 +51,7 @@ type item struct {
 }
 
 // errFull is why nothing more is built.
-const errFull = badRequest("too much is being sent to others; try again in some minutes")
+const errFull = requestError("too much is being sent to others; try again in some minutes")
 
 func newSpool(dir string, most int64) *spool {
 	return &spool{dir: dir, most: most, slots: make(chan struct{}, mostBuilds), items: map[string]*item{}}
@@ -176,7 +176,7 @@ func (s *spool) fill(ctx context.Context, i *item, f func(context.Context, io.Wr
 
 // filling is the writer of a build.
 type filling struct {
-	ctx   context.Context //nolint:containedctx // it ends the build, which only writes
+	ctx   context.Context // of the build
 	spool *spool
 	item  *item
 }
