@@ -120,16 +120,17 @@ func TestCut(t *testing.T) {
 // http/2 as well, where all share a connection.
 func TestShared(t *testing.T) {
 	w := newWorld(t, repository.Options{})
-	w.push(map[string]string{"site.hcl": "# one\n", "noise": noise(1 << 20)})
+	w.push(map[string]string{"site.hcl": "# one\n", "noise": noise(256 << 10)})
 	s := httptest.NewUnstartedServer(w.handler)
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	_, want := w.post(t, pkt("want "+w.head+" side-band-64k\n", "", "done\n"))
+	request := pkt("want "+w.head+"\n", "", "done\n")
+	_, want := w.post(t, request)
 	var wait sync.WaitGroup
 	for range 50 {
 		wait.Go(func() {
-			res, err := s.Client().Post(s.URL+"/site.git/git-upload-pack", "application/x-git-upload-pack-request", strings.NewReader(pkt("want "+w.head+" side-band-64k\n", "", "done\n")))
+			res, err := s.Client().Post(s.URL+"/site.git/git-upload-pack", "application/x-git-upload-pack-request", strings.NewReader(request))
 			if err != nil {
 				t.Error(err)
 				return
