@@ -230,7 +230,7 @@ func (s *spool) follow(ctx context.Context, i *item, w io.Writer, wait func() er
 			continue
 		}
 		if buf == nil {
-			buf = make([]byte, min(size, 32<<10))
+			buf = make([]byte, min(size, 16<<10))
 		}
 		n, err := file.ReadAt(buf[:min(int64(len(buf)), size-at)], at)
 		if err != nil {
