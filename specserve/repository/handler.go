@@ -40,19 +40,18 @@ type Options struct {
 	// the answer; 30 s if zero. Total is how long the answer may take, 15 minutes if zero.
 	Quiet, Total time.Duration
 
-	// Refuse answers what is not of git's protocol; nil: one line of text. Requests of the
-	// protocol are refused in its own form, which git shows to its user.
-	Refuse func(w http.ResponseWriter, r *http.Request, why Refusal)
-
 	Log *slog.Logger // gets what is wrong with the repository itself; nil: none
 }
 
-// Refusal is why a request is not answered.
-type Refusal struct {
+// RefusalError is why a request has no answer. What is wrong with a request of git's
+// protocol is answered in its own form instead, which git shows to its user.
+type RefusalError struct {
 	Status  int    // of HTTP
 	Message string // what is wrong
 	Hint    string // what to do
 }
+
+func (e *RefusalError) Error() string { return e.Message + "; " + e.Hint }
 
 // Handler is the http.Handler of one repository.
 type Handler struct {
@@ -63,11 +62,6 @@ type Handler struct {
 // New makes a handler that shows nothing yet.
 func New(o Options) *Handler {
 	o.Quiet, o.Total = cmp.Or(o.Quiet, 30*time.Second), cmp.Or(o.Total, 15*time.Minute)
-	if o.Refuse == nil {
-		o.Refuse = func(w http.ResponseWriter, _ *http.Request, why Refusal) {
-			http.Error(w, why.Message+"; "+why.Hint, why.Status)
-		}
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -78,8 +72,20 @@ func New(o Options) *Handler {
 // before can end what they began.
 func (h *Handler) Publish(s *serve.Snapshot) { h.server.Publish(s) }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. A refusal is one line of text.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	err := h.Serve(w, r)
+	if refused, ok := errors.AsType[*RefusalError](err); ok {
+		http.Error(w, refused.Error(), refused.Status)
+	} else if errors.Is(err, serve.ErrCut) {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// Serve answers a request. If it cannot, the error is a RefusalError, and nothing is written
+// but headers. If the answer was begun and has to end early, the error is serve.ErrCut: the
+// caller has to end the connection, since the client would take what it has for all.
+func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), h.o.Total)
 	defer cancel()
 	r = r.WithContext(ctx)
@@ -87,61 +93,46 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	// The path is split before it is decoded: a slash that is encoded does not separate.
 	path, ok := strings.CutPrefix(r.URL.EscapedPath(), Prefix)
+	answer, allowed := h.refs, []string{http.MethodGet, http.MethodHead}
 	switch {
 	case ok && path == "info/refs":
-		if h.method(w, r, http.MethodGet, http.MethodHead) {
-			h.refs(w, r)
-		}
 	case ok && path == "git-upload-pack":
-		if h.method(w, r, http.MethodPost) {
-			h.uploadPack(w, r)
-		}
+		answer, allowed = h.uploadPack, []string{http.MethodPost}
 	case ok && strings.HasPrefix(path, "raw/"):
-		if h.method(w, r, http.MethodGet, http.MethodHead) {
-			h.raw(w, r, strings.TrimPrefix(path, "raw/"))
+		answer = func(w http.ResponseWriter, r *http.Request) error {
+			return h.raw(w, r, strings.TrimPrefix(path, "raw/"))
 		}
 	default:
-		h.refuse(w, r, http.StatusNotFound, "there is nothing at this path", "clone "+strings.TrimSuffix(Prefix, "/")+" of this server with git, or get one file below "+Prefix+"raw/HEAD/")
+		return &RefusalError{http.StatusNotFound, "there is nothing at this path", "clone " + strings.TrimSuffix(Prefix, "/") + " of this server with git, or get one file below " + Prefix + "raw/HEAD/"}
 	}
-}
-
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, message, hint string) {
-	h.o.Refuse(w, r, Refusal{status, message, hint})
-}
-
-func (h *Handler) method(w http.ResponseWriter, r *http.Request, allowed ...string) bool {
-	if slices.Contains(allowed, r.Method) {
-		return true
+	if !slices.Contains(allowed, r.Method) {
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		return &RefusalError{http.StatusMethodNotAllowed, "this path takes " + strings.Join(allowed, " and ") + " only", "the repository is read-only; push to the one that its server follows"}
 	}
-	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	h.refuse(w, r, http.StatusMethodNotAllowed, "this path takes "+strings.Join(allowed, " and ")+" only", "the repository is read-only; push to the one that its server follows")
-	return false
+	return answer(w, r)
 }
 
 // refs answers with the list of refs.
-func (h *Handler) refs(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) refs(w http.ResponseWriter, r *http.Request) error {
 	service := r.URL.Query().Get("service")
 	switch service {
 	case "git-upload-pack":
 	case "git-receive-pack":
-		h.protocolError(w, service, "this repository is read-only; push to the one that its server follows")
-		return
+		return h.protocolError(w, service, "this repository is read-only; push to the one that its server follows")
 	default:
-		h.refuse(w, r, http.StatusForbidden, "only git's smart protocol is served", "use git 1.6.6 or newer, and leave GIT_SMART_HTTP alone")
-		return
+		return &RefusalError{http.StatusForbidden, "only git's smart protocol is served", "use git 1.6.6 or newer, and leave GIT_SMART_HTTP alone"}
 	}
 	snapshot := h.server.Current()
 	if snapshot == nil {
-		h.protocolError(w, service, serve.ErrNothing.Error()+"; try again")
-		return
+		return h.protocolError(w, service, serve.ErrNothing.Error()+"; try again")
 	}
 	sum := sha256.Sum256(snapshot.Refs())
-	h.content(w, r, "application/x-git-upload-pack-advertisement", base64.RawURLEncoding.EncodeToString(sum[:18]), int64(len(snapshot.Refs())),
+	return h.content(w, r, "application/x-git-upload-pack-advertisement", base64.RawURLEncoding.EncodeToString(sum[:18]), int64(len(snapshot.Refs())),
 		func(_ context.Context, w io.Writer) error { _, err := w.Write(snapshot.Refs()); return err })
 }
 
 // protocolError answers a request for refs with a message that git shows.
-func (h *Handler) protocolError(w http.ResponseWriter, service, message string) {
+func (h *Handler) protocolError(w http.ResponseWriter, service, message string) error {
 	var b bytes.Buffer
 	if err := serve.WriteRefusal(&b, service, message); err != nil {
 		panic(err) // a buffer takes everything
@@ -150,14 +141,14 @@ func (h *Handler) protocolError(w http.ResponseWriter, service, message string) 
 	out := h.paced(w)
 	defer out.end()
 	_, _ = out.Write(b.Bytes()) // the server notices a client that went away
+	return nil
 }
 
 // uploadPack answers a round of a fetch.
-func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) error {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if kind != "application/x-git-upload-pack-request" {
-		h.refuse(w, r, http.StatusUnsupportedMediaType, "the body is not a request of git", "use git, or send application/x-git-upload-pack-request")
-		return
+		return &RefusalError{http.StatusUnsupportedMediaType, "the body is not a request of git", "use git, or send application/x-git-upload-pack-request"}
 	}
 	in := &body{in: http.MaxBytesReader(w, r.Body, serve.MostRequest), left: serve.MostRequest}
 	switch strings.ToLower(r.Header.Get("Content-Encoding")) {
@@ -165,8 +156,7 @@ func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) {
 	case "gzip", "x-gzip":
 		in.zipped = true
 	default:
-		h.refuse(w, r, http.StatusUnsupportedMediaType, "the body is compressed in an unknown way", "use gzip, or none")
-		return
+		return &RefusalError{http.StatusUnsupportedMediaType, "the body is compressed in an unknown way", "use gzip, or none"}
 	}
 	w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
 	out := h.paced(w)
@@ -176,60 +166,62 @@ func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) {
 	var large *http.MaxBytesError
 	switch {
 	case err == nil:
+		return nil
 	case out.begun:
-		h.cut(r, err)
+		return h.cut(r, err)
 	case errors.As(err, &large), errors.Is(err, errLarge):
-		h.refuse(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d KiB", serve.MostRequest>>10), "clone again: the histories are too different")
+		return &RefusalError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d KiB", serve.MostRequest>>10), "clone again: the histories are too different"}
 	case in.err != nil:
-		h.refuse(w, r, http.StatusBadRequest, "the body of the request cannot be read", "try again")
-	default:
-		h.broken(w, r, err)
+		return &RefusalError{http.StatusBadRequest, "the body of the request cannot be read", "try again"}
 	}
+	return h.broken(r, err)
 }
 
 // cut ends an answer that was begun and cannot be completed. Where the protocol has no room
 // for a message, the client notices by the connection.
-func (h *Handler) cut(r *http.Request, err error) {
+func (h *Handler) cut(r *http.Request, err error) error {
 	if r.Context().Err() == nil {
 		h.o.Log.Info("A client of the repository did not get all of its answer.", "error", err)
 	}
 	if errors.Is(err, serve.ErrCut) {
-		panic(http.ErrAbortHandler)
+		return err
 	}
+	return nil // the client got a message
 }
 
 // broken answers where the repository cannot be read.
-func (h *Handler) broken(w http.ResponseWriter, r *http.Request, err error) {
+func (h *Handler) broken(r *http.Request, err error) error {
 	if r.Context().Err() == nil {
 		h.o.Log.Error("The repository cannot be read for a client.", "error", err)
 	}
-	h.refuse(w, r, http.StatusInternalServerError, "the repository cannot be read", "see the log of the server")
+	return &RefusalError{http.StatusInternalServerError, "the repository cannot be read", "see the log of the server"}
 }
 
 // content answers with something that has an ETag.
-func (h *Handler) content(w http.ResponseWriter, r *http.Request, kind, tag string, size int64, write func(context.Context, io.Writer) error) {
+func (h *Handler) content(w http.ResponseWriter, r *http.Request, kind, tag string, size int64, write func(context.Context, io.Writer) error) error {
 	tag = `"` + tag + `"`
 	w.Header().Set("ETag", tag)
 	if matches(r.Header.Values("If-None-Match"), tag) {
 		w.WriteHeader(http.StatusNotModified)
-		return
+		return nil
 	}
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Length", fmt.Sprint(size))
 	if r.Method == http.MethodHead {
-		return
+		return nil
 	}
 	out := h.paced(w)
 	defer out.end()
-	if err := write(r.Context(), out); err != nil {
-		if out.begun {
-			h.cut(r, fmt.Errorf("%w: %w", serve.ErrCut, err))
-			return
-		}
-		w.Header().Del("ETag")
-		w.Header().Del("Content-Length")
-		h.broken(w, r, err)
+	err := write(r.Context(), out)
+	switch {
+	case err == nil:
+		return nil
+	case out.begun:
+		return h.cut(r, fmt.Errorf("%w: %w", serve.ErrCut, err))
 	}
+	w.Header().Del("ETag")
+	w.Header().Del("Content-Length")
+	return h.broken(r, err)
 }
 
 // matches reads If-None-Match.

@@ -17,30 +17,28 @@ const longestPath = 4096
 
 // raw answers with one file. The path is a list of names that are searched in the trees of
 // a commit, so nothing else can be named by it, however it is written.
-func (h *Handler) raw(w http.ResponseWriter, r *http.Request, escaped string) {
+func (h *Handler) raw(w http.ResponseWriter, r *http.Request, escaped string) error {
 	names, err := split(escaped)
 	if err != nil {
-		h.refuse(w, r, http.StatusBadRequest, err.Error(), "name a file as git ls-tree does: "+Prefix+"raw/HEAD/hosts/pve1.hcl")
-		return
+		return &RefusalError{http.StatusBadRequest, err.Error(), "name a file as git ls-tree does: " + Prefix + "raw/HEAD/hosts/pve1.hcl"}
 	}
 	file, err := h.server.File(names[0], strings.Join(names[1:], "/"))
 	switch {
 	case err == nil:
-		h.content(w, r, kindOf(names[len(names)-1]), file.ID, file.Size, file.Copy)
+		return h.content(w, r, kindOf(names[len(names)-1]), file.ID, file.Size, file.Copy)
 	case errors.Is(err, serve.ErrNothing):
 		w.Header().Set("Retry-After", "10")
-		h.refuse(w, r, http.StatusServiceUnavailable, err.Error(), "try again")
+		return &RefusalError{http.StatusServiceUnavailable, err.Error(), "try again"}
 	case errors.Is(err, serve.ErrNoRef):
-		h.refuse(w, r, http.StatusNotFound, err.Error(), "name HEAD, last-good, or the full id of one of these two commits")
+		return &RefusalError{http.StatusNotFound, err.Error(), "name HEAD, last-good, or the full id of one of these two commits"}
 	case errors.Is(err, serve.ErrNotFile):
-		h.refuse(w, r, http.StatusNotFound, err.Error(), "name a file; links are not followed")
+		return &RefusalError{http.StatusNotFound, err.Error(), "name a file; links are not followed"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
-		h.refuse(w, r, http.StatusNotFound, "the commit has no such file", "git ls-tree -r --name-only HEAD lists all")
+		return &RefusalError{http.StatusNotFound, "the commit has no such file", "git ls-tree -r --name-only HEAD lists all"}
 	case errors.Is(err, objects.ErrTooLarge):
-		h.refuse(w, r, http.StatusRequestEntityTooLarge, err.Error(), "clone the repository")
-	default:
-		h.broken(w, r, err)
+		return &RefusalError{http.StatusRequestEntityTooLarge, err.Error(), "clone the repository"}
 	}
+	return h.broken(r, err)
 }
 
 // split gives the decoded names of a path that is still escaped: a commit, then at least

@@ -255,3 +255,20 @@ type answer struct {
 
 func (a *answer) Header() http.Header    { return a.header }
 func (a *answer) WriteHeader(status int) { a.status = status }
+
+// Whoever wraps the handler answers refusals in its own form: nothing is written before.
+func TestRefusalsAreErrors(t *testing.T) {
+	w := newWorld(t, repository.Options{})
+	w.push(map[string]string{"site.hcl": "# one\n"})
+	for path, want := range map[string]int{"raw/HEAD/nothing": 404, "raw/HEAD/../x": 400, "git-upload-pack": 405, "x": 404, "info/refs": 403} {
+		r, err := http.NewRequest(http.MethodGet, "/site.git/"+path, nil)
+		require.NoError(t, err)
+		out := &answer{header: http.Header{}}
+		var refused *repository.RefusalError
+		require.ErrorAs(t, w.handler.Serve(out, r), &refused)
+		require.Equal(t, want, refused.Status)
+		require.NotEmpty(t, refused.Hint)
+		require.Zero(t, out.Len())
+		require.Zero(t, out.status)
+	}
+}
