@@ -67,7 +67,15 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                   // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
-	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}},                                   // what a check says of a guest
+	{pkg: "drivers/simworld/files"}, // a simulated machine, bottom first
+	{pkg: "drivers/simworld/wire"},
+	{pkg: "drivers/simworld/awk"},
+	{pkg: "drivers/simworld/kernel", may: []string{"drivers/simworld/files"}},
+	{pkg: "drivers/simworld/sh", may: []string{"drivers/simworld/files", "drivers/simworld/kernel"}},
+	{pkg: "drivers/simworld/userland", may: []string{"drivers/simworld/awk", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sh"}},
+	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/userland"}, tests: []string{"engine/guest", "engine/guest/converge", "engine/guest/spec"}},
+	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "drivers/simworld/sh"}, tests: []string{"drivers/drivertest", "drivers/simworld/wire", "drivers/ssh", "engine/guest"}},
+	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
 	{pkg: "hcl/parse", may: []string{"engine/diag", "engine/model"}},
@@ -183,7 +191,8 @@ var libraries = []library{
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
-	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "engine/source/remote", "engine/health"}, why: "git, checks and the way into machines speak ssh, and nobody else"},
+	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "drivers/simworld/debian", "drivers/simworld/sshd", "engine/source/remote", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
+	{path: "mvdan.cc/sh/v3", owners: []string{"drivers/simworld/sh", "drivers/simworld/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},
@@ -225,7 +234,7 @@ var laws = []law{
 const pvesim = "drivers/proxmox/pvesim"
 
 var trying = []string{
-	pvesim, "drivers/proxmox/simhost", "cmd/homestak-gitops/demo",
+	pvesim, "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo",
 	"cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
 }
 

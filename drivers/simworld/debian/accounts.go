@@ -1,0 +1,491 @@
+package debian
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/simworld/files"
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+)
+
+// accountsAtFirst are the users and groups of the image.
+func (d *Disk) accountsAtFirst() {
+	passwd, shadow, group := "root:x:0:0:root:/root:/bin/bash\n", "root:*:20000:0:99999:7:::\n", ""
+	for i, name := range []string{"daemon", "bin", "sys"} {
+		passwd += fmt.Sprintf("%s:x:%d:%d:%[1]s:/:/usr/sbin/nologin\n", name, i+1, i+1)
+		shadow += name + ":*:20000:0:99999:7:::\n"
+	}
+	for name, uid := range map[string]int{"sshd": 100, "www-data": 33, "nobody": 65534, "_apt": 42, "messagebus": 101, "systemd-network": 998, "systemd-timesync": 997} {
+		passwd += fmt.Sprintf("%s:x:%d:%d::/nonexistent:/usr/sbin/nologin\n", name, uid, uid)
+		shadow += name + ":!*:20000::::::\n"
+	}
+	for name, gid := range map[string]int{
+		"root": 0, "daemon": 1, "bin": 2, "sys": 3, "adm": 4, "tty": 5, "disk": 6, "mail": 8, "www-data": 33, "sudo": 27, "audio": 29, "video": 44, "plugdev": 46, "staff": 50, "games": 60,
+		"users": 100, "dialout": 20, "cdrom": 24, "netdev": 102, "systemd-journal": 999, "systemd-network": 998, "shadow": 42, "utmp": 43, "crontab": 103, "nogroup": 65534, "messagebus": 101, "kvm": 104, "render": 105, "input": 106,
+	} {
+		group += fmt.Sprintf("%s:x:%d:\n", name, gid)
+	}
+	sorted := func(text string) string {
+		list := strings.Split(strings.TrimSpace(text), "\n")
+		slices.SortStableFunc(list, func(a, b string) int { return number(a) - number(b) })
+		return strings.Join(list, "\n") + "\n"
+	}
+	d.put("/etc/passwd", sorted(passwd), 0o644)
+	d.put("/etc/group", sorted(group), 0o644)
+	must(d.fs.WriteFile("/etc/shadow", shadow, 0o640, 0, 42))
+}
+
+func number(line string) int {
+	f := strings.Split(line, ":")
+	n, _ := strconv.Atoi(f[2])
+	return n
+}
+
+// table is one of the files of accounts: lines of fields.
+type table [][]string
+
+func (m *Machine) table(name string) table {
+	text, _ := m.K.FS.ReadFile("/etc/" + name)
+	var out table
+	for line := range strings.Lines(text) {
+		if line = strings.TrimRight(line, "\n"); line != "" {
+			out = append(out, strings.Split(line, ":"))
+		}
+	}
+	return out
+}
+
+func (m *Machine) write(name string, t table) {
+	var b strings.Builder
+	for _, line := range t {
+		b.WriteString(strings.Join(line, ":") + "\n")
+	}
+	must(m.K.FS.WriteText("/etc/"+name, b.String()))
+}
+
+// find is the line of a name, nil if there is none.
+func (t table) find(name string) []string {
+	for _, line := range t {
+		if line[0] == name {
+			return line
+		}
+	}
+	return nil
+}
+
+// byNumber is the line with a number in its third field.
+func (t table) byNumber(n string) []string {
+	for _, line := range t {
+		if len(line) > 2 && line[2] == n {
+			return line
+		}
+	}
+	return nil
+}
+
+// free is a number from 1000 on that nobody has.
+func (t table) free() int {
+	n := 1000
+	for _, line := range t {
+		if used := number(strings.Join(line, ":")); used >= n && used < 60000 {
+			n = used + 1
+		}
+	}
+	return n
+}
+
+func (t table) without(name string) table {
+	return slices.DeleteFunc(t, func(line []string) bool { return line[0] == name })
+}
+
+// members are those of a line of /etc/group.
+func members(line []string) []string {
+	return strings.FieldsFunc(line[3], func(r rune) bool { return r == ',' })
+}
+
+// User is an account as a login needs it.
+type User struct {
+	Name, Home, Shell string
+	Cred              files.Cred
+	Expired, Locked   bool
+}
+
+// User finds an account; false if there is none.
+func (m *Machine) User(name string) (User, bool) {
+	line := m.table("passwd").find(name)
+	if len(line) < 7 {
+		return User{}, false
+	}
+	u := User{Name: name, Home: line[5], Shell: line[6]}
+	u.Cred.UID, _ = strconv.Atoi(line[2])
+	u.Cred.GID, _ = strconv.Atoi(line[3])
+	for _, g := range m.table("group") {
+		if len(g) > 3 && slices.Contains(members(g), name) {
+			n, _ := strconv.Atoi(g[2])
+			u.Cred.Groups = append(u.Cred.Groups, n)
+		}
+	}
+	if s := m.table("shadow").find(name); len(s) > 7 {
+		day, err := strconv.Atoi(s[7])
+		u.Expired = err == nil && int64(day) <= m.K.Clock.Now().Unix()/86400
+		u.Locked = strings.HasPrefix(s[1], "!")
+	}
+	return u, true
+}
+
+// Start is how a program of this user begins, in the home.
+func (m *Machine) Start(u User, args ...string) kernel.Start {
+	s := m.Root(args...)
+	s.Cred, s.Dir = u.Cred, "/"
+	if i, err := m.K.FS.Stat(u.Cred, u.Home); err == nil && i.Kind == files.Folder {
+		s.Dir = u.Home
+	}
+	path := "/usr/local/bin:/usr/bin:/bin:/usr/games"
+	if u.Cred.UID == 0 {
+		path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	}
+	s.Env = []string{"PATH=" + path, "HOME=" + u.Home, "USER=" + u.Name, "LOGNAME=" + u.Name, "SHELL=" + u.Shell, "LANG=C.UTF-8"}
+	return s
+}
+
+func (m accounts) getent(p *kernel.Process) int {
+	if len(p.Args) < 2 {
+		return p.Failf("a database is missing")
+	}
+	if !slices.Contains([]string{"passwd", "group", "shadow"}, p.Args[1]) {
+		return p.Failf("Unknown database: %s", p.Args[1])
+	}
+	if p.Args[1] == "shadow" && p.Cred.UID != 0 {
+		return 2
+	}
+	t := m.table(p.Args[1])
+	if len(p.Args) == 2 {
+		for _, line := range t {
+			p.Printf("%s\n", strings.Join(line, ":"))
+		}
+		return 0
+	}
+	for _, key := range p.Args[2:] {
+		line := t.find(key)
+		if line == nil && p.Args[1] != "shadow" {
+			line = t.byNumber(key)
+		}
+		if line == nil {
+			return 2
+		}
+		p.Printf("%s\n", strings.Join(line, ":"))
+	}
+	return 0
+}
+
+// args reads flags, those of takes with a value; long and short ones are the same.
+func flags(p *kernel.Process, takes string) (has map[string]bool, text map[string]string, rest []string) {
+	has, text = map[string]bool{}, map[string]string{}
+	args := p.Args[1:]
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			return has, text, append(rest, args[i+1:]...)
+		}
+		if !strings.HasPrefix(a, "-") || a == "-" {
+			rest = append(rest, a)
+			continue
+		}
+		name, value, given := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		if !strings.HasPrefix(a, "--") && len(name) > 1 && !slices.Contains(strings.Fields(takes), name) { // -aG
+			for _, c := range name[:len(name)-1] {
+				has[string(c)] = true
+			}
+			name = name[len(name)-1:]
+		}
+		has[name] = true
+		if slices.Contains(strings.Fields(takes), name) {
+			if !given && i+1 < len(args) {
+				i++
+				value = args[i]
+			}
+			text[name] = value
+		}
+	}
+	return has, text, rest
+}
+
+func first(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return ""
+}
+
+func validName(name string) bool {
+	return name != "" && len(name) <= 32 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == "" && (name[0] == '_' || name[0] >= 'a' && name[0] <= 'z')
+}
+
+func (m accounts) useradd(p *kernel.Process) int {
+	has, text, rest := flags(p, "gid g uid u shell s groups G home-dir d comment c")
+	if len(rest) != 1 || p.Cred.UID != 0 {
+		p.Failf("Permission denied.")
+		return 1
+	}
+	name := rest[0]
+	users, all, shadow := m.table("passwd"), m.table("group"), m.table("shadow")
+	switch {
+	case !validName(name):
+		p.Failf("invalid user name '%s'", name)
+		return 3
+	case users.find(name) != nil:
+		p.Failf("user '%s' already exists", name)
+		return 9
+	}
+	uid := first(text["uid"], text["u"], strconv.Itoa(users.free()))
+	if users.byNumber(uid) != nil {
+		p.Failf("UID %s is not unique", uid)
+		return 4
+	}
+	gid := ""
+	if g := first(text["gid"], text["g"]); g != "" {
+		line := all.find(g)
+		if line == nil {
+			line = all.byNumber(g)
+		}
+		if line == nil {
+			p.Failf("group '%s' does not exist", g)
+			return 6
+		}
+		gid = line[2]
+	} else {
+		if all.find(name) != nil {
+			p.Failf("group %s exists - if you want to add this user to that group, use -g.", name)
+			return 9
+		}
+		gid = uid
+		if all.byNumber(gid) != nil {
+			gid = strconv.Itoa(all.free())
+		}
+		all = append(all, []string{name, "x", gid, ""})
+	}
+	for g := range strings.SplitSeq(first(text["groups"], text["G"]), ",") {
+		if g == "" {
+			continue
+		}
+		line := all.find(g)
+		if line == nil {
+			p.Failf("group '%s' does not exist", g)
+			return 6
+		}
+		line[3] = strings.Join(append(members(line), name), ",")
+	}
+	home := first(text["home-dir"], text["d"], "/home/"+name)
+	users = append(users, []string{name, "x", uid, gid, first(text["comment"], text["c"]), home, first(text["shell"], text["s"], "/bin/sh")})
+	shadow = append(shadow, []string{name, "!", strconv.FormatInt(p.K.Clock.Now().Unix()/86400, 10), "0", "99999", "7", "", "", ""})
+	m.write("group", all)
+	m.write("shadow", shadow)
+	m.write("passwd", users)
+	if has["create-home"] || has["m"] {
+		m.makeHome(home, uid, gid)
+	}
+	return 0
+}
+
+// makeHome makes a home from /etc/skel, unless there is one.
+func (m accounts) makeHome(home, uid, gid string) {
+	if _, err := m.K.FS.Stat(files.Cred{}, home); err == nil {
+		return
+	}
+	u, _ := strconv.Atoi(uid)
+	g, _ := strconv.Atoi(gid)
+	must(m.K.FS.MkdirAll(home, 0o755))
+	must(m.K.FS.Chmod(files.Cred{}, home, 0o700))
+	must(m.K.FS.Chown(files.Cred{}, home, u, g, true))
+	list, _ := m.K.FS.ReadDir(files.Cred{}, "/etc/skel")
+	for _, f := range list {
+		text, err := m.K.FS.ReadFile("/etc/skel/" + f.Name)
+		if err == nil {
+			must(m.K.FS.WriteFile(home+"/"+f.Name, text, f.Perm, u, g))
+		}
+	}
+}
+
+func (m accounts) usermod(p *kernel.Process) int {
+	has, text, rest := flags(p, "shell s groups G expiredate e home d gid g")
+	if len(rest) != 1 || p.Cred.UID != 0 {
+		p.Failf("Permission denied.")
+		return 1
+	}
+	users, all, shadow := m.table("passwd"), m.table("group"), m.table("shadow")
+	name := rest[0]
+	user, secret := users.find(name), shadow.find(name)
+	if user == nil || secret == nil {
+		p.Failf("user '%s' does not exist", name)
+		return 6
+	}
+	if s := first(text["shell"], text["s"]); s != "" {
+		user[6] = s
+	}
+	if h := first(text["home"], text["d"]); h != "" {
+		user[5] = h
+	}
+	if has["expiredate"] || has["e"] {
+		secret[7] = first(text["expiredate"], text["e"])
+	}
+	if has["lock"] || has["L"] {
+		if !strings.HasPrefix(secret[1], "!") {
+			secret[1] = "!" + secret[1]
+		}
+	}
+	if has["unlock"] || has["U"] {
+		if secret[1] == "!" || secret[1] == "!*" {
+			p.Failf("unlocking the user's password would result in a passwordless account.")
+			return 1
+		}
+		secret[1] = strings.TrimPrefix(secret[1], "!")
+	}
+	if list := first(text["groups"], text["G"]); list != "" {
+		wanted := strings.Split(list, ",")
+		for _, g := range wanted {
+			if all.find(g) == nil {
+				p.Failf("group '%s' does not exist", g)
+				return 6
+			}
+		}
+		for _, line := range all {
+			in := slices.Contains(members(line), name)
+			switch want := slices.Contains(wanted, line[0]); {
+			case want && !in:
+				line[3] = strings.Join(append(members(line), name), ",")
+			case !want && in && !has["append"] && !has["a"]:
+				line[3] = strings.Join(slices.DeleteFunc(members(line), func(u string) bool { return u == name }), ",")
+			}
+		}
+	}
+	m.write("group", all)
+	m.write("shadow", shadow)
+	m.write("passwd", users)
+	return 0
+}
+
+func (m accounts) userdel(p *kernel.Process) int {
+	has, _, rest := flags(p, "")
+	if len(rest) != 1 || p.Cred.UID != 0 {
+		p.Failf("Permission denied.")
+		return 1
+	}
+	name := rest[0]
+	user := m.table("passwd").find(name)
+	if user == nil {
+		p.Failf("user '%s' does not exist", name)
+		return 6
+	}
+	all := m.table("group")
+	for _, line := range all {
+		line[3] = strings.Join(slices.DeleteFunc(members(line), func(u string) bool { return u == name }), ",")
+	}
+	if own := all.find(name); own != nil && own[2] == user[3] && own[3] == "" {
+		all = all.without(name)
+	}
+	m.write("group", all)
+	m.write("shadow", m.table("shadow").without(name))
+	m.write("passwd", m.table("passwd").without(name))
+	if has["remove"] || has["r"] {
+		must(m.K.FS.RemoveAll(files.Cred{}, user[5]))
+	}
+	return 0
+}
+
+func (m accounts) groupadd(p *kernel.Process) int {
+	has, text, rest := flags(p, "gid g")
+	if len(rest) != 1 || p.Cred.UID != 0 {
+		p.Failf("Permission denied.")
+		return 1
+	}
+	all := m.table("group")
+	if all.find(rest[0]) != nil {
+		if has["force"] || has["f"] {
+			return 0
+		}
+		p.Failf("group '%s' already exists", rest[0])
+		return 9
+	}
+	m.write("group", append(all, []string{rest[0], "x", first(text["gid"], text["g"], strconv.Itoa(all.free())), ""}))
+	return 0
+}
+
+func (m accounts) groupdel(p *kernel.Process) int {
+	_, _, rest := flags(p, "")
+	if len(rest) != 1 || p.Cred.UID != 0 {
+		p.Failf("Permission denied.")
+		return 1
+	}
+	all := m.table("group")
+	line := all.find(rest[0])
+	if line == nil {
+		p.Failf("group '%s' does not exist", rest[0])
+		return 6
+	}
+	for _, u := range m.table("passwd") {
+		if u[3] == line[2] {
+			p.Failf("cannot remove the primary group of user '%s'", u[0])
+			return 8
+		}
+	}
+	m.write("group", all.without(rest[0]))
+	return 0
+}
+
+func (m accounts) gpasswd(p *kernel.Process) int {
+	has, text, rest := flags(p, "delete d add a")
+	if len(rest) != 1 || p.Cred.UID != 0 {
+		p.Failf("Permission denied.")
+		return 1
+	}
+	all := m.table("group")
+	line := all.find(rest[0])
+	if line == nil {
+		p.Failf("group '%s' does not exist in /etc/group", rest[0])
+		return 3
+	}
+	name := first(text["delete"], text["d"], text["add"], text["a"])
+	in := slices.Contains(members(line), name)
+	switch {
+	case has["add"] || has["a"]:
+		if !in {
+			line[3] = strings.Join(append(members(line), name), ",")
+		}
+	case !in:
+		p.Failf("user '%s' is not a member of '%s'", name, rest[0])
+		return 3
+	default:
+		line[3] = strings.Join(slices.DeleteFunc(members(line), func(u string) bool { return u == name }), ",")
+	}
+	m.write("group", all)
+	return 0
+}
+
+// passwdProgram is passwd -l, -u and -d; chpasswd reads from standard input.
+func (m accounts) passwdProgram(p *kernel.Process) int {
+	has, _, rest := flags(p, "")
+	if len(rest) != 1 || p.Cred.UID != 0 {
+		return p.Failf("this is not simulated: use chpasswd")
+	}
+	shadow := m.table("shadow")
+	line := shadow.find(rest[0])
+	if line == nil {
+		return p.Failf("user '%s' does not exist", rest[0])
+	}
+	switch {
+	case has["l"] || has["lock"]:
+		line[1] = "!" + strings.TrimPrefix(line[1], "!")
+	case has["u"] || has["unlock"]:
+		line[1] = strings.TrimPrefix(line[1], "!")
+	case has["d"] || has["delete"]:
+		line[1] = ""
+	}
+	m.write("shadow", shadow)
+	return 0
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

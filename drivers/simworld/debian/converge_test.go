@@ -1,0 +1,107 @@
+package debian_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+// inside is a machine that is entered from within.
+type inside struct {
+	*debian.Machine
+	runs int
+}
+
+func (m *inside) Run(_ context.Context, c guest.Command) (guest.Output, error) {
+	m.runs++
+	return m.Exec(c.Args, c.Stdin)
+}
+
+// Exec runs a program as root.
+func (m *inside) Exec(args []string, in []byte) (guest.Output, error) {
+	var out, errs bytes.Buffer
+	s := m.Root(args...)
+	s.In, s.Out, s.Err = bytes.NewReader(in), &out, &errs
+	p, err := m.K.Start(s)
+	if err != nil {
+		return guest.Output{}, err
+	}
+	code, signal := p.Ended()
+	return guest.Output{Code: code, Signal: int(signal), Out: out.String(), Err: errs.String()}, nil
+}
+
+func (m *inside) sh(t *testing.T, line string) string {
+	t.Helper()
+	out, err := m.Exec([]string{"sh", "-c", line}, nil)
+	require.NoError(t, err)
+	require.Zero(t, out.Code, "%s\n%s%s", line, out.Out, out.Err)
+	return out.Out
+}
+
+func begin(t *testing.T, more ...debian.Package) *inside {
+	t.Helper()
+	m := debian.NewDisk(debian.Options{Packages: more}).Begin(debian.Birth{Instance: "1", Hostname: "vm"})
+	t.Cleanup(m.Halt)
+	return &inside{Machine: m}
+}
+
+func parse(t *testing.T, document string) *spec.Spec {
+	t.Helper()
+	s, err := spec.Read([]byte(fmt.Sprintf(`{"version": 1, "node": "edge", "spec": "test", %s}`, document)))
+	require.NoError(t, err)
+	return s
+}
+
+func (m *inside) apply(t *testing.T, s *spec.Spec) {
+	t.Helper()
+	state, err := converge.Apply(t.Context(), m, s, converge.Options{})
+	require.NoError(t, err)
+	require.Empty(t, state.Changes())
+	require.Empty(t, state.Unknown)
+	m.runs = 0
+	_, err = converge.Apply(t.Context(), m, s, converge.Options{})
+	require.NoError(t, err)
+	require.Equal(t, 1, m.runs, "a second apply reads, and does nothing")
+}
+
+const (
+	keyA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA a@laptop"
+	keyB = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB b@laptop"
+)
+
+// whole is a spec with a value for everything, as test/machines has it for real machines.
+const whole = `
+	"identity": {"hostname": "edge", "domain": "home.example"},
+	"access": {"users": [
+		{"name": "ann", "sudo": "nopasswd", "ssh_keys": ["` + keyA + `", "` + keyB + `"], "groups": ["video", "ops"], "shell": "/bin/bash"},
+		{"name": "bob", "sudo": "none", "ssh_keys": [], "shell": "/bin/sh"}]},
+	"posture": {"name": "prod", "ssh": {"port": "2222", "permit_root_login": "no", "password_authentication": "no"}, "fail2ban": {}},
+	"platform": {"packages": ["htop", "nginx", "fail2ban"], "services": {"nginx": "enabled", "fail2ban": "enabled", "cron": "disabled"}},
+	"config": {"timezone": "Europe/Berlin", "sysctl": {"net.ipv4.ip_forward": "1"},
+		"repositories": [{"name": "extra", "url": "https://packages.example.org/debian", "suites": ["./"], "key": "-----BEGIN PGP PUBLIC KEY BLOCK-----\n"}], "commands": [{"name": "once", "run": "true"}],
+		"files": [{"path": "/etc/homestak-test/app.conf", "content": "it's \"here\"\n", "mode": "0640", "owner": "root", "group": "video", "restart": ["nginx"]},
+			{"path": "/etc/motd", "content": "welcome\n", "mode": "0644", "owner": "root", "group": "root"}]}`
+
+// A spec with everything in it is applied, and leaves nothing behind when it is dropped but
+// what is said to stay.
+func TestAWholeSpec(t *testing.T) {
+	m := begin(t)
+	m.apply(t, parse(t, whole))
+	m.sh(t, `[ "$(hostname -f)" = edge.home.example ] && systemctl is-active nginx fail2ban && ! systemctl is-active cron && [ "$(date +%Z)" = CET ]`)
+	require.Equal(t, []int{2222}, m.SSHD().Ports)
+	require.Equal(t, "600 root root\n", m.sh(t, "stat -c '%a %U %G' /var/lib/homestak-gitops/owned.json"))
+	m.apply(t, parse(t, `"access": {"former_users": "remove"}`))
+	require.Equal(t, []int{22}, m.SSHD().Ports)
+	m.sh(t, "! id ann && ! getent group ops && ! command -v htop && ! command -v nginx && grep -q WARRANTY /etc/motd && systemctl is-active cron")
+	require.JSONEq(t, `{"version": 1, "entries": []}`, m.sh(t, "cat /var/lib/homestak-gitops/owned.json"))
+	require.Empty(t, strings.TrimSpace(m.sh(t, "ls -A /var/lib/homestak-gitops/revert /var/lib/homestak-gitops/found | grep -v : || :; find / -xdev -name '*homestak-new*'")))
+}

@@ -1,0 +1,142 @@
+// Package debian is a simulated Debian: its files, users, packages, units of systemd, settings of sshd
+// and rules of sudo, and the programs by which all of them are seen and changed. Scripts that are sent
+// to a real Debian run on it as they are.
+//
+// Read Disk and Machine first. Of the other files each is one part of the system: image.go (what is
+// there from the start), accounts.go, apt.go and dpkg.go, systemd.go, sshd.go, sudo.go, cloudinit.go.
+package debian
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"strings"
+	"sync"
+
+	"github.com/homestak/homestak-gitops/drivers/simworld/files"
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+)
+
+// Disk is what stays of a machine while it is off.
+type Disk struct {
+	fs    *files.FS
+	clock kernel.Clock
+	more  []Package // that its repository has beside those of Debian
+}
+
+// Options say what a new disk holds.
+type Options struct {
+	Suite    string // 12 or 13; "" is 13
+	Clock    kernel.Clock
+	Packages []Package // that the repository of the machine has beside those of Debian
+	// Container is a machine that has no kernel of its own.
+	Container bool
+}
+
+// NewDisk is an image of Debian as the project publishes it for clouds, with sshd.
+func NewDisk(o Options) *Disk {
+	o.Suite = cmp.Or(o.Suite, "13")
+	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages}
+	d.install(o)
+	return d
+}
+
+// Clone is another disk with the same on it.
+func (d *Disk) Clone() *Disk {
+	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more}
+}
+
+// Files are what is on the disk.
+func (d *Disk) Files() *files.FS { return d.fs }
+
+// Machine is a Debian that runs. Safe for concurrent use.
+type Machine struct {
+	K    *kernel.Kernel
+	disk *Disk
+
+	// mu is for a moment only: programs of the machine and logins read and change these side by side.
+	mu     sync.Mutex
+	units  map[string]*unit
+	sshd   *Settings // of the server that runs; nil without one
+	closed bool
+	down   context.Context //nolint:containedctx // it ends when the machine halts
+	end    context.CancelFunc
+	busy   sync.WaitGroup // timers, and what watches services
+}
+
+// Boot starts what is on a disk. One machine at a time may run from it.
+func (d *Disk) Boot() *Machine {
+	m := &Machine{disk: d, units: map[string]*unit{}}
+	m.down, m.end = context.WithCancel(context.Background())
+	programs := userland.Programs()
+	maps.Copy(programs, m.programs())
+	m.K = kernel.New(d.fs, d.clock, programs)
+	name, _ := d.fs.ReadFile("/etc/hostname")
+	if name = strings.TrimSpace(name); name != "" {
+		m.K.SetHostname(name)
+	}
+	m.volatile()
+	parametersOf{m}.sysctlAtBoot()
+	systemd{m}.startAtBoot()
+	return m
+}
+
+// volatile makes what a machine has only while it runs: /run, /tmp, /dev and /proc.
+func (m *Machine) volatile() {
+	fs := m.K.FS
+	for _, name := range []string{"/run", "/tmp", "/proc", "/dev"} {
+		must(fs.RemoveAll(files.Cred{}, name))
+	}
+	must(fs.MkdirAll("/run/systemd/system", 0o755))
+	must(fs.MkdirAll("/run/lock", 0o755))
+	must(fs.MkdirAll("/tmp", 0o755))
+	must(fs.Chmod(files.Cred{}, "/tmp", 0o1777))
+	for name, s := range map[string]files.Special{"null": null{}, "zero": zero{}, "full": null{}} {
+		must(fs.SetSpecial("/dev/"+name, 0o666, files.Device, s))
+	}
+	must(fs.Symlink(files.Cred{}, "/proc/self/fd/0", "/dev/stdin"))
+	for name, value := range parameters() {
+		must(fs.SetSpecial("/proc/sys/"+name, 0o644, files.Plain, &parameter{value: value}))
+	}
+}
+
+// must is for what cannot fail on the file system of a machine that boots.
+func must(err error) {
+	if err != nil {
+		panic("simulated Debian: " + err.Error())
+	}
+}
+
+// Halt ends everything that runs, and waits for it.
+func (m *Machine) Halt() {
+	m.mu.Lock()
+	m.closed, m.sshd = true, nil
+	m.mu.Unlock()
+	m.end()
+	m.K.Halt()
+	m.busy.Wait()
+}
+
+// Down is closed when the machine halts.
+func (m *Machine) Down() <-chan struct{} { return m.down.Done() }
+
+// null is /dev/null.
+type null struct{}
+
+// ReadAt gives nothing.
+func (null) ReadAt(int, int64) []byte { return nil }
+
+// Write takes everything.
+func (null) Write([]byte) error { return nil }
+
+// zero is /dev/zero.
+type zero struct{ null }
+
+// ReadAt gives zeros.
+func (zero) ReadAt(size int, _ int64) []byte { return make([]byte, size) }
+
+// Root is the environment and the rights of a program that the system itself starts.
+func (m *Machine) Root(args ...string) kernel.Start {
+	return kernel.Start{Args: args, Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}}
+}

@@ -1,0 +1,279 @@
+package debian
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/homestak/homestak-gitops/drivers/simworld/files"
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+)
+
+func (m systemd) systemctl(p *kernel.Process) int {
+	has, text, rest := flags(p, "p property lines n type state t signal s")
+	if len(rest) == 0 {
+		rest = []string{"list-units"}
+	}
+	verb := rest[0]
+	if p.Cred.UID != 0 && !slices.Contains([]string{"show", "status", "is-active", "is-enabled", "is-failed", "list-units", "list-unit-files", "cat"}, verb) {
+		return p.Failf("Interactive authentication required.")
+	}
+	var names []string
+	for _, name := range rest[1:] {
+		names = append(names, m.canonical(unitName(name)))
+	}
+	c := control{m: m, p: p, quiet: has["quiet"] || has["q"], now: has["now"]}
+	switch verb {
+	case "daemon-reload", "daemon-reexec", "reset-failed", "preset":
+		return 0
+	case "show":
+		properties := strings.Split(first(text["p"], text["property"]), ",")
+		for i, name := range names {
+			if i > 0 {
+				p.Printf("\n")
+			}
+			c.show(name, properties, has["value"])
+		}
+		return 0
+	case "is-active", "is-enabled", "is-failed":
+		return c.is(verb, names)
+	case "is-system-running":
+		p.Printf("running\n")
+		return 0
+	case "list-units", "list-unit-files", "list-timers":
+		c.list(verb == "list-unit-files")
+		return 0
+	}
+	code := 0
+	for _, name := range names {
+		if one := c.do(verb, name); one != 0 {
+			code = one
+		}
+	}
+	return code
+}
+
+// control is one call of systemctl.
+type control struct {
+	m          systemd
+	p          *kernel.Process
+	quiet, now bool
+}
+
+func (c control) fail(code int, err error) int {
+	fmt.Fprintf(c.p.Err(), "%v\n", err)
+	return code
+}
+
+// do does something to a unit.
+func (c control) do(verb, name string) int {
+	m := c.m
+	active := m.state(name).active == "active"
+	file, settings, masked := m.unitFile(name)
+	missing := &errUnit{"Failed to " + verb + " " + name + ": Unit " + name + " not found."}
+	switch verb {
+	case "start":
+		if err := m.startUnit(name); err != nil {
+			if file == "" {
+				return c.fail(5, err)
+			}
+			return c.fail(1, err)
+		}
+	case "stop":
+		if file == "" {
+			return c.fail(5, &errUnit{"Failed to stop " + name + ": Unit " + name + " not loaded."})
+		}
+		m.stopUnit(name)
+	case "restart", "try-restart", "reload-or-restart", "try-reload-or-restart", "force-reload":
+		if file == "" && strings.HasPrefix(verb, "try-") {
+			return 0
+		}
+		if !active && strings.HasPrefix(verb, "try-") {
+			return 0
+		}
+		m.stopUnit(name)
+		return c.do("start", name)
+	case "reload":
+		if file == "" {
+			return c.fail(5, missing)
+		}
+		if !active {
+			return c.fail(1, &errUnit{name + " is not active, cannot reload."})
+		}
+		pid := 0
+		if main := m.state(name).main; main != nil {
+			pid = main.PID
+		}
+		for _, line := range settings["ExecReload"] {
+			if m.runLine(line, pid) != 0 {
+				return c.fail(1, &errUnit{"Job for " + name + " failed."})
+			}
+		}
+	case "kill":
+		if main := m.state(name).main; main != nil {
+			main.Signal(syscall.SIGTERM)
+		}
+	case "enable", "reenable":
+		switch {
+		case masked:
+			return c.fail(1, &errUnit{"Failed to enable unit: Unit " + name + " is masked"})
+		case file == "":
+			return c.fail(1, &errUnit{"Failed to enable unit: Unit " + name + " does not exist"})
+		}
+		for _, target := range slices.Concat(settings["WantedBy"], settings["RequiredBy"]) {
+			for one := range strings.FieldsSeq(target) {
+				dir := "/etc/systemd/system/" + one + ".wants"
+				must(m.K.FS.MkdirAll(dir, 0o755))
+				if err := m.K.FS.Symlink(files.Cred{}, file, dir+"/"+name); err != nil && !errors.Is(err, syscall.EEXIST) {
+					return c.fail(1, err)
+				}
+			}
+		}
+		if c.now {
+			return c.do("start", name)
+		}
+	case "disable":
+		if file == "" {
+			return c.fail(1, &errUnit{"Failed to disable unit: Unit " + name + " does not exist"})
+		}
+		for _, link := range m.links(name) {
+			must(m.K.FS.Remove(files.Cred{}, link))
+		}
+		if c.now {
+			m.stopUnit(name)
+		}
+	case "mask":
+		link := "/etc/systemd/system/" + name
+		if i, err := m.K.FS.Lstat(files.Cred{}, link); err == nil && i.Kind != files.Link {
+			return c.fail(1, &errUnit{"Failed to mask unit: File '" + link + "' already exists."})
+		}
+		if !masked {
+			if err := m.K.FS.Remove(files.Cred{}, link); err != nil && !errors.Is(err, syscall.ENOENT) {
+				return c.fail(1, err)
+			}
+			must(m.K.FS.Symlink(files.Cred{}, "/dev/null", link))
+		}
+		if c.now {
+			m.stopUnit(name)
+		}
+	case "unmask":
+		if masked {
+			must(m.K.FS.Remove(files.Cred{}, file))
+		}
+	case "status":
+		if file == "" {
+			return c.fail(4, &errUnit{"Unit " + name + " could not be found."})
+		}
+		s := m.state(name)
+		c.p.Printf("● %s\n     Loaded: loaded (%s; %s)\n     Active: %s (Result: %s)\n", name, file, m.fileState(name), s.active, s.result)
+		if s.active != "active" {
+			return 3
+		}
+	case "cat":
+		text, err := m.K.FS.ReadFile(file)
+		if file == "" || err != nil {
+			return c.fail(1, &errUnit{"No files found for " + name + "."})
+		}
+		c.p.Printf("# %s\n%s", file, text)
+	default:
+		return c.fail(1, &errUnit{"Unknown command verb " + verb + "."})
+	}
+	return 0
+}
+
+// show gives properties of a unit.
+func (c control) show(name string, properties []string, onlyValues bool) {
+	file, settings, masked := c.m.unitFile(name)
+	s := c.m.state(name)
+	all := map[string]string{"Id": name, "LoadState": "loaded", "UnitFileState": c.m.fileState(name), "ActiveState": s.active, "SubState": "dead", "Type": "", "Result": s.result, "TriggeredBy": "", "MainPID": "0", "FragmentPath": file, "NeedDaemonReload": "no"}
+	if strings.HasSuffix(name, ".service") {
+		all["Type"] = "simple"
+		if t := settings["Type"]; len(t) > 0 {
+			all["Type"] = t[0]
+		}
+		var triggers []string
+		for _, kind := range []string{".socket", ".timer", ".path"} {
+			other := strings.TrimSuffix(name, ".service") + kind
+			if f, _, off := c.m.unitFile(other); f != "" && !off && c.m.state(other).active == "active" {
+				triggers = append(triggers, other)
+			}
+		}
+		all["TriggeredBy"] = strings.Join(triggers, " ")
+	}
+	switch {
+	case masked:
+		all["LoadState"] = "masked"
+	case file == "":
+		all["LoadState"] = "not-found"
+	}
+	if s.active == "active" {
+		all["SubState"] = "running"
+	}
+	if s.main != nil {
+		all["MainPID"] = fmt.Sprint(s.main.PID)
+	}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if len(properties) == 1 && properties[0] == "" || slices.Contains(properties, key) {
+			if onlyValues {
+				c.p.Printf("%s\n", all[key])
+			} else {
+				c.p.Printf("%s=%s\n", key, all[key])
+			}
+		}
+	}
+}
+
+func (c control) is(verb string, names []string) int {
+	code := 1
+	for _, name := range names {
+		word, good := c.m.state(name).active, "active"
+		switch verb {
+		case "is-enabled":
+			word = c.m.fileState(name)
+			if word == "" {
+				fmt.Fprintf(c.p.Err(), "not-found\n")
+				return 4
+			}
+			if slices.Contains([]string{"static", "alias", "indirect", "generated", "transient"}, word) {
+				good = word
+			} else {
+				good = "enabled"
+			}
+		case "is-failed":
+			good = "failed"
+		}
+		if !c.quiet {
+			c.p.Printf("%s\n", word)
+		}
+		if word == good {
+			code = 0
+		} else if verb == "is-active" {
+			code = max(code, 3)
+		}
+	}
+	return code
+}
+
+func (c control) list(ofFiles bool) {
+	names := map[string]bool{}
+	for _, dir := range systemdFolders() {
+		list, _ := c.m.K.FS.ReadDir(files.Cred{}, dir)
+		for _, f := range list {
+			if f.Kind != files.Folder && unitName(f.Name) == f.Name {
+				names[f.Name] = true
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		s := c.m.state(name)
+		switch {
+		case ofFiles:
+			c.p.Printf("%s %s -\n", name, c.m.fileState(name))
+		case s.active == "active" || s.active == "failed":
+			c.p.Printf("%s loaded %s running\n", name, s.active)
+		}
+	}
+}
