@@ -157,15 +157,17 @@ func (m packages) available(name string) (Package, bool) {
 	plain, _, _ := strings.Cut(name, ":")
 	others := false
 	fromDebian := false
+	from := map[string]bool{}
 	for _, s := range m.sources("") {
 		if _, err := m.K.FS.Stat(files.Cred{}, s.listFile()); err != nil {
 			continue
 		}
+		from[strings.TrimSuffix(s.url, "/")] = true
 		fromDebian = fromDebian || s.debian()
 		others = others || !s.debian()
 	}
 	for _, p := range m.disk.more {
-		if p.Name == plain && (fromDebian || others) {
+		if p.Name == plain && (p.Source == "" && len(from) > 0 || from[p.Source]) {
 			return complete(p), true
 		}
 	}

@@ -14,6 +14,7 @@ import (
 // Package is what a repository has of one package.
 type Package struct {
 	Name, Version, Arch string
+	Source              string // the address of the repository that has it; "": every one
 	Depends             []string
 	Files               map[string]string // by path; what begins as a program or a script may be executed
 	Conffiles           []string          // those of Files that stay when it is removed, and as somebody edited them

@@ -362,13 +362,13 @@ func sleep(p *kernel.Process) int {
 	total := time.Duration(0)
 	for _, a := range p.Args[1:] {
 		if a == "infinity" {
-			a = "1000000d"
+			a = "36500d"
 		}
 		d, err := duration(a)
 		if err != nil {
 			return p.Failf("invalid time interval '%s'", a)
 		}
-		total += min(d, 1<<62-total)
+		total += d
 	}
 	p.Sleep(total)
 	return 0
@@ -512,7 +512,7 @@ func flock(p *kernel.Process) int {
 	if !ok || len(o.args) == 0 {
 		return 64
 	}
-	wait := 1000000 * time.Hour
+	wait := 100000 * time.Hour
 	if o.has["w"] {
 		d, err := duration(o.text["w"])
 		if err != nil {
