@@ -22,7 +22,7 @@ type Access struct {
 	Transport Transport // nil: TLS to the API of the host
 
 	// Guests says how guests are entered to apply their specs. Those of a host that has a Transport
-	// are not: nobody answers there.
+	// are not, unless Dial of it reaches them.
 	Guests config.Config
 }
 
@@ -40,7 +40,7 @@ func (a Access) Open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 func (a Access) Kinds() model.Kinds { return a.provider().Kinds }
 
 func (a Access) provider() engine.Provider {
-	if a.Transport != nil {
+	if a.Transport != nil && a.Guests.Dial == nil {
 		return host(a)
 	}
 	return config.Over(host(a), a.Guests)

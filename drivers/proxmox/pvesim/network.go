@@ -14,16 +14,25 @@ import (
 // Reaches tells whether a guest has an address and is up, so that something could
 // answer there. Guests have no network: this is all that can be known of it.
 func (h *Host) Reaches(ip netip.Addr) bool {
+	_, up := h.GuestAt(ip)
+	return up
+}
+
+// GuestAt finds the guest that is up and has an address.
+func (h *Host) GuestAt(ip netip.Addr) (key string, up bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.w.Advance(h.clock.now())
 	for _, g := range h.w.Guests {
 		if g.Run != nil && guests.Obeys(h.w, g) && has(h.w, g, ip.String()) {
-			return true
+			return g.Key(), true
 		}
 	}
-	return false
+	return "", false
 }
+
+// Systems is what runs inside of the guests: that of the configuration.
+func (h *Host) Systems() core.Systems { return h.cfg.Systems }
 
 // has tells whether one of a guest's cards has an address.
 func has(w *core.World, g *core.Guest, ip string) bool {

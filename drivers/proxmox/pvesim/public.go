@@ -21,6 +21,12 @@ type (
 	KeptPromises = core.KeptPromises
 	// Execution is how a program of a guest ended.
 	Execution = core.Execution
+	// Systems is what runs inside of guests.
+	Systems = core.Systems
+	// Programs is how a guest agent reaches into a guest.
+	Programs = core.Programs
+	// Machine is a guest as its system sees itself when it boots.
+	Machine = core.Machine
 	// Page is what the simulated web has at an address.
 	Page = content.Page
 	// Download says what a download from some addresses fetches.

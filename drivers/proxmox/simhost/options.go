@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/simworld"
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 )
 
 // Options say what a simulator that is served is like, as the flags of the verb sim do.
@@ -42,6 +44,7 @@ func New(o Options) (*pvesim.Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Systems = &simworld.Guests{Clock: kernel.Clock{Begin: time.Now(), Speed: o.Speed}}
 	return pvesim.New(cfg), nil
 }
 

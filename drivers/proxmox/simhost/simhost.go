@@ -3,13 +3,17 @@
 package simhost
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -21,7 +25,9 @@ type Hosts map[string]*pvesim.Host
 // It makes a simulator where the host has none.
 func (s Hosts) Transport(site *model.Site, h *model.Host) (way http.RoundTripper, token string) {
 	if s[h.Name] == nil {
-		s[h.Name] = pvesim.New(ConfigOf(site, h))
+		c := ConfigOf(site, h)
+		c.Systems = &simworld.Guests{}
+		s[h.Name] = pvesim.New(c)
 	}
 	return s[h.Name], s[h.Name].Token()
 }
@@ -35,6 +41,31 @@ func (s Hosts) Reaches(ip netip.Addr) error {
 		}
 	}
 	return errors.New("no simulated guest with this address is up")
+}
+
+// Dial connects to a simulated guest that has the address, if it runs a simulated system. It takes the
+// place of the network: see config.Config.
+func (s Hosts) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := simworld.Target(address)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range s {
+		systems, simulated := h.Systems().(*simworld.Guests)
+		if key, up := h.GuestAt(to.Addr()); up && simulated {
+			return systems.Dial(key, to, s.Dial)
+		}
+	}
+	return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: syscall.EHOSTUNREACH}
+}
+
+// Close halts all simulated guests.
+func (s Hosts) Close() {
+	for _, h := range s {
+		if systems, simulated := h.Systems().(*simworld.Guests); simulated {
+			systems.Close()
+		}
+	}
 }
 
 // ConfigOf describes the simulator that stands for a host of a site: it has the nodes,

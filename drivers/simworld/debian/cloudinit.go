@@ -21,6 +21,9 @@ type Birth struct {
 // instanceFile keeps who the machine was at its last boot.
 const instanceFile = "/var/lib/cloud/data/instance-id"
 
+// keylessFile is on a machine that was born without keys.
+const keylessFile = "/var/lib/cloud/data/no-keys"
+
 // Begin boots a disk with what it is told at birth. On a disk that knows the instance only the
 // network is set up again.
 func (d *Disk) Begin(b Birth) *Machine {
@@ -73,7 +76,11 @@ func (m *Machine) firstUser(b Birth) {
 		must(m.K.FS.WriteFile("/etc/sudoers.d/90-cloud-init-users", "# Created by cloud-init\n\n# User rules for "+name+"\n"+name+" ALL=(ALL) NOPASSWD:ALL\n", 0o440, 0, 0))
 	}
 	u, there := m.User(name)
-	if !there || len(b.Keys) == 0 {
+	if strings.TrimSpace(strings.Join(b.Keys, "")) == "" {
+		must(m.K.FS.WriteFile(keylessFile, "", 0o644, 0, 0))
+		return
+	}
+	if !there {
 		return
 	}
 	dir := u.Home + "/.ssh"

@@ -94,6 +94,10 @@ type Config struct {
 	Start func(vmid int, command []string, input string) (wait func() Execution, known bool)
 	Write func(vmid int, file, content string) error
 
+	// Systems is what runs inside of guests that were made from a known image; nil: nothing does, and
+	// an agent knows the few programs of Exec. It comes before Start and Exec.
+	Systems Systems
+
 	// Web is what is at an address of http or https; nil: everything, see [Page].
 	Web func(address string) content.Page
 	// Downloads say what is at some addresses, before Web does; the first that matches

@@ -26,9 +26,10 @@ type Guest struct {
 
 	Snapshots []*Snapshot // In the order in which they were taken.
 
-	Run  *Process // nil while it is stopped.
-	In   *Inside  // What its system keeps; nil until somebody asks it.
-	File *Task    // The task that holds the lock file, nil if none.
+	Run   *Process // nil while it is stopped.
+	Birth Birth    // Of a container.
+	In    *Inside  // What its system keeps; nil until somebody asks it.
+	File  *Task    // The task that holds the lock file, nil if none.
 
 	Rebooting bool // The file that asks for a start after the next end is there.
 

@@ -43,6 +43,7 @@ type Volume struct {
 	Ctime     int64
 	Notes     string
 	Protected bool
+	Image     string              // What a disk was made from: name and address.
 	URL       string              // Where it was downloaded from.
 	Sums      map[string]string   // Of its file, where they are known.
 	Backup    *Backup             // What an archive holds of a guest.

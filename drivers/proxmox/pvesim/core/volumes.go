@@ -55,7 +55,10 @@ func CopyDisk(w *World, node string, source *Volume, s *Store, vmid int, format 
 		return nil, err
 	}
 	v.Used = max(v.Used, source.Used)
-	v.System = source.System
+	v.System, v.Image = source.System, source.Image
+	if source.Content == "import" {
+		v.Image = source.Name + " " + source.URL
+	}
 	log("transferred 0.0 B of %s (0.00%%)", HumanSize(source.Size))
 	log("transferred %s of %s (100.00%%)", HumanSize(source.Size), HumanSize(source.Size))
 	return v, nil

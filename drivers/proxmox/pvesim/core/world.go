@@ -244,6 +244,9 @@ func (w *World) Remove(g *Guest) {
 	}
 	w.stale[g.Vmid] = struct{}{}
 	w.Access.forgetGuest(g)
+	if w.Cfg.Systems != nil {
+		w.Cfg.Systems.Remove(g.Key())
+	}
 	for _, removed := range w.Hooks.Removed {
 		removed(g)
 	}
@@ -251,6 +254,10 @@ func (w *World) Remove(g *Guest) {
 
 // Cloned lets areas copy what they keep of a guest for its clone.
 func (w *World) Cloned(from, to *Guest) {
+	to.Birth = from.Birth
+	if w.Cfg.Systems != nil {
+		w.Cfg.Systems.Copy(from.Key(), to.Key())
+	}
 	for _, cloned := range w.Hooks.Cloned {
 		cloned(from, to)
 	}

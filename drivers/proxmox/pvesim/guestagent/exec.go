@@ -24,6 +24,9 @@ func system(g *core.Guest) *core.Inside {
 // file is the content of a file in a guest: one that was written, or one that every
 // system has.
 func readFile(w *core.World, g *core.Guest, name string) (string, bool) {
+	if in := inside(w, g); in != nil {
+		return in.Read(name)
+	}
 	if content, ok := system(g).Files[name]; ok {
 		return content, true
 	}
@@ -38,6 +41,13 @@ func readFile(w *core.World, g *core.Guest, name string) (string, bool) {
 
 // begin begins a program in a guest.
 func begin(w *core.World, g *core.Guest, command []string, input string) (*core.Execution, bool) {
+	if in := inside(w, g); in != nil {
+		wait := in.Start(slices.Clone(command), input)
+		if wait == nil {
+			return nil, false
+		}
+		return follow(wait), true
+	}
 	if w.Cfg.Start == nil {
 		e, ok := run(w, g, command, input)
 		return &e, ok
@@ -46,13 +56,26 @@ func begin(w *core.World, g *core.Guest, command []string, input string) (*core.
 	if !ok {
 		return nil, false
 	}
+	return follow(wait), true
+}
+
+// follow is a program that runs.
+func follow(wait func() core.Execution) *core.Execution {
 	e := &core.Execution{Ended: make(chan struct{})}
 	go func() {
 		end := wait()
 		e.Out, e.Err, e.Code, e.Signal = end.Out, end.Err, end.Code, end.Signal
 		close(e.Ended)
 	}()
-	return e, true
+	return e
+}
+
+// inside is what runs in a guest; nil if nothing simulated does.
+func inside(w *core.World, g *core.Guest) core.Programs {
+	if w.Cfg.Systems == nil {
+		return nil
+	}
+	return w.Cfg.Systems.Programs(g.Key())
 }
 
 // run runs a program in a guest: what the configuration of the host says, else one
@@ -232,7 +255,7 @@ func apiAgentWrite(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		content = plain
 	}
 	switch {
-	case w.Cfg.Write != nil: // it knows its own folders
+	case w.Cfg.Write != nil || inside(w, g) != nil: // it knows its own folders
 	case directory(file):
 		return nil, perl.Fail("Agent error: failed to open file '%s' (mode: 'wb'): Is a directory", file)
 	case !directory(topOf(file)):
@@ -244,6 +267,12 @@ func apiAgentWrite(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 			return nil, perl.Fail("Agent error: Invalid base64 data in 'buf-b64'")
 		}
 		content = string(plain)
+	}
+	if in := inside(w, g); in != nil {
+		if err := in.Write(file, content); err != nil {
+			return nil, perl.Fail("Agent error: failed to open file '%s' (mode: 'wb'): %v", file, err)
+		}
+		return nil, nil
 	}
 	if w.Cfg.Write != nil {
 		if err := w.Cfg.Write(g.Vmid, file, content); err != nil {

@@ -29,6 +29,9 @@ func PowerOn(w *core.World, g *core.Guest) {
 		p.Booted = w.Now
 	}
 	g.Run = p
+	if w.Cfg.Systems != nil {
+		w.Cfg.Systems.Boot(core.MachineOf(w, g))
+	}
 	w.Touch(g)
 	w.HA.Notice(g)
 }
@@ -36,6 +39,9 @@ func PowerOn(w *core.World, g *core.Guest) {
 // PowerOff ends the process. c is the call that asked for it; nil if it ended by itself.
 func PowerOff(w *core.World, g *core.Guest, c *core.Call) {
 	g.Run = nil
+	if w.Cfg.Systems != nil {
+		w.Cfg.Systems.Halt(g.Key())
+	}
 	w.Hooks.Ended[g.Kind](g, c)
 	w.Write(g)
 	w.HA.Notice(g)

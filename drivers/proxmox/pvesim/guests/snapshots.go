@@ -179,6 +179,9 @@ func takeSnapshot(w *core.World, g *core.Guest, name, description string, withSt
 		}
 	}
 	g.Snapshots = append(g.Snapshots, s)
+	if w.Cfg.Systems != nil {
+		w.Cfg.Systems.Copy(g.Key(), g.SnapshotKey(name))
+	}
 	g.Conf["parent"] = name
 	w.Write(g)
 	return nil

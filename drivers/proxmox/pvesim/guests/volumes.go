@@ -176,7 +176,7 @@ func LinkDisk(w *core.World, st *core.Store, node string, base *core.Volume, vmi
 	}
 	fresh := st.FreeDisk(node, vmid, format)
 	name := fresh
-	v := &core.Volume{Content: "images", Format: format, Size: base.Size, Used: 200704, Vmid: vmid, System: base.System, Ctime: w.Now.Unix(), Parent: base.Name}
+	v := &core.Volume{Content: "images", Format: format, Size: base.Size, Used: 200704, Vmid: vmid, System: base.System, Image: base.Image, Ctime: w.Now.Unix(), Parent: base.Name}
 	switch {
 	case st.Files():
 		own := strings.Split(base.Name, "/") // Of a base that is a clone itself only its own part counts.

@@ -25,6 +25,7 @@ type ctOrder struct {
 	storage  string            // For what names none.
 	set      map[string]string // The keys of its configuration but mount points.
 	mounts   map[string]string
+	keys     string // Lines of authorized_keys of root.
 	pool     string
 	managed  bool // The HA manager gets it.
 	ignore   bool // What of the template cannot be unpacked is left out.
@@ -69,8 +70,8 @@ func apiCreateLXC(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if keys := c.Take("ssh-public-keys"); keys != "" {
-		if err := checkPublicKeys(keys); err != nil {
+	if order.keys = c.Take("ssh-public-keys"); order.keys != "" {
+		if err := checkPublicKeys(order.keys); err != nil {
 			return nil, err
 		}
 	}
@@ -218,6 +219,9 @@ func forkCreateCT(w *core.World, c *core.Call, node string, vmid int, old *core.
 			delete(g.Conf, "lock")
 			drop(t)
 			return perl.Fail("unable to %s CT %d - %s", what, vmid, core.TaskText(err))
+		}
+		if !order.restore {
+			g.Birth = core.Birth{Template: order.template, Keys: order.keys}
 		}
 		if order.pool != "" {
 			access.JoinPool(w, order.pool, vmid)

@@ -43,9 +43,15 @@ func apiRollback(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		}
 		if g.Run != nil {
 			g.Run = nil
+			if w.Cfg.Systems != nil {
+				w.Cfg.Systems.Halt(g.Key())
+			}
 			qemu.CleanUp(w, g)
 		}
 		rollBack(w, g, s)
+		if w.Cfg.Systems != nil {
+			w.Cfg.Systems.Copy(g.SnapshotKey(name), g.Key())
+		}
 		switch {
 		case s.Conf["vmstate"] != "":
 			if err := qemu.PrepareStart(w, g, c, t.Logf); err != nil {

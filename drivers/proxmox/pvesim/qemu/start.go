@@ -215,6 +215,9 @@ func apiSuspend(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 			t.Logf("State saved, quitting")
 			g.Conf["lock"] = "suspended"
 			g.Run = nil
+			if w.Cfg.Systems != nil {
+				w.Cfg.Systems.Halt(g.Key())
+			}
 			CleanUp(w, g)
 		}
 		w.Write(g)

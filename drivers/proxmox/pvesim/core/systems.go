@@ -1,0 +1,89 @@
+package core
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// Systems is what runs inside of guests, for hosts whose guests shall be more than an address. It is
+// called while the host waits for it, and does not ask the host in turn.
+type Systems interface {
+	// Boot says that a guest was switched on. What is on its disk by this key stays while it is off.
+	Boot(m Machine)
+	// Halt says that it is off.
+	Halt(key string)
+	// Copy makes what is on the disk of one key what is on that of another, now.
+	Copy(from, to string)
+	// Remove forgets what is on a disk, and those whose key begins with the same and "@".
+	Remove(key string)
+	// Programs are those of a guest that runs; nil if nothing simulated runs in it.
+	Programs(key string) Programs
+}
+
+// Programs is how a guest agent reaches into its guest.
+type Programs interface {
+	// Start begins a program; wait is called in a goroutine of its own until it has ended, and is nil
+	// where there is no such program.
+	Start(command []string, input string) (wait func() Execution)
+	// Read reads a file, and Write replaces one.
+	Read(file string) (content string, there bool)
+	Write(file, content string) error
+}
+
+// Machine is a guest as its system sees itself when it boots.
+type Machine struct {
+	Key   string // of its disk
+	Kind  string // qemu or lxc
+	Image string // what its disk was made from, by name and address
+	Up    time.Time
+
+	Hostname, User string
+	Keys           []string // lines of authorized_keys
+	DNS            []string
+	Domain         string
+	Cloud          string // another one than before: cloud-init begins again
+}
+
+// Birth is what a container was made with that its configuration does not keep.
+type Birth struct{ Template, Keys string }
+
+// Key is by which Systems knows the disk of a guest.
+func (g *Guest) Key() string { return fmt.Sprint(g.Vmid) }
+
+// SnapshotKey is by which it knows a snapshot.
+func (g *Guest) SnapshotKey(name string) string { return g.Key() + "@" + name }
+
+// MachineOf describes a guest that boots.
+func MachineOf(w *World, g *Guest) Machine {
+	m := Machine{
+		Key: g.Key(), Kind: g.Kind, Up: g.Run.Booted, Hostname: g.Conf["hostname"], DNS: strings.Fields(g.Conf["nameserver"]), Domain: g.Conf["searchdomain"],
+		Image: g.Birth.Template, Keys: strings.Split(g.Birth.Keys, "\n"), Cloud: "ct",
+	}
+	if g.Kind == "lxc" {
+		return m
+	}
+	m.Hostname, m.User = cmp.Or(g.Conf["name"], fmt.Sprintf("VM%d", g.Vmid)), g.Conf["ciuser"]
+	keys, err := url.QueryUnescape(strings.ReplaceAll(g.Conf["sshkeys"], "+", "%2B"))
+	if err == nil {
+		m.Keys = strings.Split(keys, "\n")
+	}
+	var known []string
+	for _, key := range property.DriveNames(g.Conf) {
+		d := property.ParseDrive(key, g.Conf[key])
+		if v := w.Volume(g.Node, d.File); v != nil && v.Image != "" && m.Image == "" {
+			m.Image = v.Image
+		}
+		if d.Cloudinit() {
+			for _, one := range []string{"name", "ciuser", "sshkeys", "cicustom", "nameserver", "searchdomain", "ipconfig0"} {
+				known = append(known, g.Conf[one])
+			}
+		}
+	}
+	m.Cloud = strings.Join(known, "\n")
+	return m
+}

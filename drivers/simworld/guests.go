@@ -1,0 +1,246 @@
+// Package simworld lets the guests of a simulated host run a simulated Debian: those that were made from
+// an image or a template of Debian boot, take what cloud-init tells them, and are entered by SSH and by
+// the guest agent. Others are what they are without it: an address that does not answer.
+//
+// Guests is what a host of package pvesim gets as its Systems, and key.go the key by which whoever runs
+// a simulation logs in.
+package simworld
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
+	"github.com/homestak/homestak-gitops/drivers/simworld/files"
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/sshd"
+	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
+)
+
+// Guests are the systems of the guests of one host. The zero value has none yet. Safe for concurrent use.
+type Guests struct {
+	// Clock is that of the host, if it is not that of this machine.
+	Clock kernel.Clock
+	// Packages are what the repository of every guest has beside those of Debian.
+	Packages []debian.Package
+
+	// mu is for a moment only, but for a guest that boots or halts: requests to the host, connections
+	// and commands come side by side.
+	mu    sync.Mutex
+	disks map[string]*debian.Disk
+	on    map[string]*running // by key
+}
+
+// running is a guest that was switched on. It boots when somebody first wants something of it.
+type running struct {
+	asked   pvesim.Machine
+	machine *debian.Machine // nil before
+}
+
+// Boot is as pvesim.Systems wants it.
+func (g *Guests) Boot(m pvesim.Machine) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.on == nil {
+		g.on, g.disks = map[string]*running{}, map[string]*debian.Disk{}
+	}
+	if suite(m.Image) == "" && g.disks[m.Key] == nil {
+		return
+	}
+	g.on[m.Key] = &running{asked: m}
+}
+
+// Halt is as pvesim.Systems wants it.
+func (g *Guests) Halt(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r := g.on[key]; r != nil && r.machine != nil {
+		r.machine.Halt()
+	}
+	delete(g.on, key)
+}
+
+// Copy is as pvesim.Systems wants it.
+func (g *Guests) Copy(from, to string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if d := g.disks[from]; d != nil {
+		g.disks[to] = d.Clone()
+	} else {
+		delete(g.disks, to)
+	}
+}
+
+// Remove is as pvesim.Systems wants it.
+func (g *Guests) Remove(key string) {
+	g.Halt(key)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.disks, func(k string, _ *debian.Disk) bool { return k == key || strings.HasPrefix(k, key+"@") })
+}
+
+// Programs is as pvesim.Systems wants it.
+func (g *Guests) Programs(key string) pvesim.Programs {
+	m := g.Machine(key)
+	if m == nil {
+		return nil
+	}
+	return programs{m}
+}
+
+// Close halts all guests, and waits for what runs in them.
+func (g *Guests) Close() {
+	g.mu.Lock()
+	keys := slices.Collect(maps.Keys(g.on))
+	g.mu.Unlock()
+	for _, key := range keys {
+		g.Halt(key)
+	}
+}
+
+var debianSuite = regexp.MustCompile(`(?i)debian-?(12|13)|bookworm|trixie`)
+
+// suite is the release of Debian that an image has by its name or address; "" if it has another system.
+func suite(image string) string {
+	found := debianSuite.FindStringSubmatch(image)
+	switch {
+	case found == nil || strings.Contains(strings.ToLower(image), "pve"):
+		return ""
+	case found[1] != "":
+		return found[1]
+	case strings.EqualFold(found[0], "bookworm"):
+		return "12"
+	}
+	return "13"
+}
+
+// Machine is what runs in a guest; nil if nothing simulated does, or if it is still to boot.
+func (g *Guests) Machine(key string) *debian.Machine {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.on[key]
+	if r == nil || g.Clock.Now().Before(r.asked.Up) {
+		return nil
+	}
+	if r.machine == nil {
+		r.machine = g.boot(r.asked)
+	}
+	return r.machine
+}
+
+// boot starts what is on the disk of a guest, which is made if it has none.
+func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
+	d := g.disks[m.Key]
+	if d == nil {
+		d = debian.NewDisk(debian.Options{Suite: suite(m.Image), Clock: g.Clock, Packages: g.Packages, Container: m.Kind == "lxc"})
+		g.disks[m.Key] = d
+	}
+	sum := sha256.Sum256([]byte(m.Cloud))
+	return d.Begin(debian.Birth{
+		Instance: hex.EncodeToString(sum[:10]), Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
+	})
+}
+
+// Dial connects to a port of a guest that is up. near is where connections through it lead.
+func (g *Guests) Dial(key string, to netip.AddrPort, near func(context.Context, string, string) (net.Conn, error)) (net.Conn, error) {
+	refused := func(why error) error {
+		return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: why}
+	}
+	m := g.Machine(key)
+	if m == nil {
+		return nil, refused(syscall.EHOSTUNREACH)
+	}
+	if s := m.SSHD(); s == nil || !slices.Contains(s.Ports, int(to.Port())) {
+		return nil, refused(syscall.ECONNREFUSED)
+	}
+	caller, callee := wire.Pipe(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 254}), 50000), to)
+	trusted, _, err := Key()
+	if err != nil {
+		return nil, err
+	}
+	server := sshd.Server{Machine: m, Trusts: trusted, Dial: near}
+	go server.Serve(callee) // it ends with the connection
+	return caller, nil
+}
+
+// Target reads the address of a connection.
+func Target(address string) (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("simulated guests have no names: %w", err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return netip.AddrPortFrom(ip.Unmap(), uint16(n)), err
+}
+
+// programs are those of a machine for its guest agent.
+type programs struct{ m *debian.Machine }
+
+// Start is as pvesim.Programs wants it.
+func (p programs) Start(command []string, input string) func() pvesim.Execution {
+	var out, errs strings.Builder
+	s := p.m.Root(command...)
+	s.In, s.Out, s.Err = strings.NewReader(input), locked{&sync.Mutex{}, &out}, locked{&sync.Mutex{}, &errs}
+	process, err := p.m.K.Start(s)
+	if err != nil {
+		return nil
+	}
+	return func() pvesim.Execution {
+		code, signal := process.Ended()
+		if signal != 0 {
+			code = 0
+		}
+		return pvesim.Execution{Out: out.String(), Err: errs.String(), Code: code, Signal: int(signal)}
+	}
+}
+
+// locked is a writer that several processes share.
+type locked struct {
+	mu *sync.Mutex // they write side by side
+	w  io.Writer
+}
+
+// Write is as io.Writer wants it.
+func (l locked) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
+// Read is as pvesim.Programs wants it.
+func (p programs) Read(file string) (string, bool) {
+	text, err := p.m.K.FS.ReadFile(file)
+	return text, err == nil
+}
+
+// Write is as pvesim.Programs wants it.
+func (p programs) Write(file, content string) error {
+	if i, err := p.m.K.FS.Stat(files.Cred{}, file); err == nil {
+		if i.Kind == files.Folder {
+			return fmt.Errorf("%s", files.Text(syscall.EISDIR))
+		}
+		return p.m.K.FS.WriteText(file, content)
+	}
+	dir := file[:max(strings.LastIndexByte(file, '/'), 0)]
+	if _, err := p.m.K.FS.Stat(files.Cred{}, dir+"/"); err != nil {
+		return fmt.Errorf("%s", files.Text(err))
+	}
+	return p.m.K.FS.WriteFile(file, content, 0o600, 0, 0)
+}
