@@ -90,7 +90,10 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	}()
 	var net network
 	if f.sim {
-		net = simulatedNetwork()
+		if net, err = simulatedNetwork(); err != nil {
+			return err
+		}
+		defer net.end()
 	} else {
 		warnOfOthers(ctx, a, cfg)
 	}
@@ -98,7 +101,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	if f.once && !a.ui.verbose && !cfg.Set("log.level") {
 		log = slog.New(slog.DiscardHandler) // the report says it
 	}
-	s, err := newService(cfg, net, log)
+	s, err := newService(cfg, net, log, a.env)
 	if err != nil {
 		return control.FolderError(cfg.DataDir, err)
 	}
@@ -111,10 +114,10 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 }
 
 // newService makes an agent whose hosts are on a network.
-func newService(cfg *service.Config, net network, log *slog.Logger) (*service.Service, error) {
-	guests := config.Config{HostKeys: &config.KnownHosts{Path: filepath.Join(cfg.DataDir, knownHosts)}}.WithKeysOf(os.Getenv)
+func newService(cfg *service.Config, net network, log *slog.Logger, env func(string) string) (*service.Service, error) {
+	guests := net.guests(config.Config{HostKeys: &config.KnownHosts{Path: filepath.Join(cfg.DataDir, knownHosts)}}.WithKeysOf(env))
 	return service.New(service.Options{
-		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(), Log: log, Simulated: net.reaches,
+		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(guests), Log: log, Simulated: net.reaches,
 		Open: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
 			return drivers.Access{Files: files, Transport: net.transport, Guests: guests}.Open(d, h)
 		},

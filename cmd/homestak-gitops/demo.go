@@ -39,15 +39,23 @@ func runDemo(ctx context.Context, a *app, serve bool) error {
 	return demo.Run(ctx, demo.Options{
 		Out: w, Stop: a.stopping.once, Serve: serve, Show: a.ui.plan,
 		Service: func(cfg *service.Config, sim simhost.Hosts) (*service.Service, error) {
-			return newService(cfg, network{sim.Transport, sim.Reaches}, slog.New(slog.DiscardHandler))
+			net, err := networkOf(sim)
+			if err != nil {
+				return nil, err
+			}
+			return newService(cfg, net, slog.New(slog.DiscardHandler), a.env)
 		},
-		Plan: func(ctx context.Context, dir, host string, sim simhost.Hosts) (engine.Report, error) {
-			s, err := a.open(ctx, &siteFlags{dir: dir, host: host})
+		Plan: func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error) {
+			net, err := networkOf(sim)
+			if err != nil {
+				return engine.Report{}, err
+			}
+			net.close = nil // the agent's guests run on
+			s, err := a.openOn(ctx, &siteFlags{dir: dir, host: host, secrets: secrets}, net)
 			if err != nil {
 				return engine.Report{}, err
 			}
 			defer s.Close()
-			s.net = network{sim.Transport, sim.Reaches}
 			_, h, err := s.choose()
 			if err != nil {
 				return engine.Report{}, err

@@ -22,25 +22,42 @@ type session struct {
 	app   *app
 	flags *siteFlags
 	net   network
+	// guests is how guests are entered: what is learned of one pass is known in the next.
+	guests config.Config
+}
+
+// Close closes the folder, and ends simulated guests.
+func (s *session) Close() {
+	s.net.end()
+	s.Folder.Close()
 }
 
 // open loads the site of a verb and checks it with its policies. What is wrong with the
 // site is in its findings; an error means that there is no such folder, or flags that make
 // no sense.
 func (a *app) open(ctx context.Context, f *siteFlags) (*session, error) {
+	var net network
+	if f.sim {
+		var err error
+		if net, err = simulatedNetwork(); err != nil {
+			return nil, err
+		}
+	}
+	return a.openOn(ctx, f, net)
+}
+
+// openOn is open for a site whose hosts are on a network.
+func (a *app) openOn(ctx context.Context, f *siteFlags, net network) (*session, error) {
 	vars, err := f.variables()
 	if err := errors.Join(f.check(), err); err != nil {
 		return nil, err
 	}
-	var net network
-	if f.sim {
-		net = simulatedNetwork()
-	}
-	folder, err := site.Open(ctx, site.FolderOptions{Kinds: net.kinds(), Dir: f.dir, Secrets: f.secrets, Keys: site.Keys{Env: a.env}, Vars: vars, Mode: f.mode})
+	guests := net.guests(guestsOf(a.env))
+	folder, err := site.Open(ctx, site.FolderOptions{Kinds: net.kinds(guests), Dir: f.dir, Secrets: f.secrets, Keys: site.Keys{Env: a.env}, Vars: vars, Mode: f.mode})
 	if err != nil {
 		return nil, err
 	}
-	s := &session{Folder: folder, app: a, flags: f, net: net}
+	s := &session{Folder: folder, app: a, flags: f, net: net, guests: guests}
 	a.opened = s
 	return s, nil
 }
@@ -116,7 +133,7 @@ func (s *session) commit() string {
 
 // access says how the hosts of the site are opened, for an owner of guests ("": the host).
 func (s *session) access(owner string) drivers.Access {
-	return drivers.Access{Owner: owner, Files: s.Files(), Transport: s.net.transport, Guests: guestsOf(s.app.env)}
+	return drivers.Access{Owner: owner, Files: s.Files(), Transport: s.net.transport, Guests: s.guests}
 }
 
 // guestsOf says how guests are entered by who runs a verb.

@@ -83,7 +83,7 @@ func Over(host engine.Provider, cfg Config) engine.Provider {
 		cfg.Locally = local.New()
 	}
 	return engine.Provider{
-		Name: host.Name, Kinds: append(slices.Clone(host.Kinds), Kind()),
+		Name: host.Name, Kinds: append(slices.Clone(host.Kinds), cfg.Kind()),
 		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 			driver, err := host.Open(d, h)
 			if err != nil {
@@ -95,9 +95,9 @@ func Over(host engine.Provider, cfg Config) engine.Provider {
 }
 
 // Kind is that of what a spec says inside a node that is pushed.
-func Kind() *model.Kind {
+func (c Config) Kind() *model.Kind {
 	k := converge.Kind()
-	k.Inside = inside
+	k.Inside = c.inside
 	return k
 }
 

@@ -88,7 +88,7 @@ func newWorld(names ...string) *world {
 	w := &world{site: enginetest.InsideSite(sizes), host: enginetest.NewInn(), keys: &config.KnownHosts{}}
 	w.fleet = &fleet{holds: map[string][]string{}, broken: map[string]error{}, lose: map[string]bool{}}
 	w.site.Specs["base"].Access = &model.Access{Via: model.ViaAgent}
-	w.site.Kinds = append(enginetest.Kinds(), config.Kind())
+	w.site.Kinds = append(enginetest.Kinds(), config.Config{}.Kind())
 	w.host.During = func(_ context.Context, s plan.Step) error {
 		if s.Want != nil && s.Want.Guest != nil {
 			s.Want.Guest.Running = true // as the host shows it from then on
@@ -207,23 +207,43 @@ func TestHostKeysGoWithTheGuest(t *testing.T) {
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
 
 func TestWhatIsWantedInside(t *testing.T) {
-	kind := config.Kind()
+	kind, host := config.Config{}.Kind(), &model.Host{Name: "father"}
 	of := func(s *model.Site, addr string) (*model.Resource, diag.List) {
 		a, err := model.ParseAddress(addr)
 		require.NoError(t, err)
 		n := &model.Node{Name: a.Name, Spec: "base", Mode: model.ModePush}
-		return kind.Inside(&model.Resource{Addr: a, Spec: &enginetest.Box{}}, model.Scope{Site: s, Node: n, Name: a.Name})
+		return kind.Inside(&model.Resource{Addr: a, Spec: &enginetest.Box{}}, model.Scope{Site: s, Host: host, Node: n, Name: a.Name})
 	}
 	site := func(access *model.Access) *model.Site {
 		return &model.Site{Name: "home", Secrets: &model.Secrets{}, Specs: map[string]*model.Spec{"base": {Name: "base", Access: access}}}
 	}
 	for _, access := range []*model.Access{nil, {}} {
-		r, l := of(site(access), "vm.a")
+		r, l := of(site(access), "ct.a")
 		require.Empty(t, l)
-		require.Nil(t, r, "it does not say how the node is entered")
+		require.Equal(t, "not applied, since there is no SSH key to log in with: set key in ssh of host father, or via in access of the spec", r.Deferred)
 	}
+	// Unset, a spec is applied by SSH where that can work.
+	kind = config.Config{PrivateKeys: []string{"key"}}.Kind()
+	r, l := of(site(nil), "ct.a")
+	require.Empty(t, l)
+	require.Empty(t, r.Deferred)
+	require.Equal(t, "a", r.Spec.(*spec.Spec).Identity.Hostname)
+	r, _ = of(site(nil), "vm.a")
+	require.Equal(t, "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic", r.Deferred)
+	all := site(&model.Access{Users: []model.User{{Name: "ops"}}})
+	all.Secrets = nil
+	r, _ = of(all, "ct.a")
+	require.Equal(t, "not applied, since the value of secret.ssh_keys is not known here: give it with --secrets FILE", r.Deferred)
+	kind, host = config.Config{}.Kind(), &model.Host{Name: "father", SSH: &model.HostSSH{Key: "key"}}
+	r, _ = of(site(nil), "ct.a")
+	require.Empty(t, r.Deferred, "the block of the host has a key")
+	host = &model.Host{Name: "father"}
+	kind = config.Config{AgentSocket: "/run/agent"}.Kind()
+	r, _ = of(site(nil), "ct.a")
+	require.Empty(t, r.Deferred, "an ssh-agent has keys")
+	kind = config.Config{}.Kind()
 	ssh := &model.Access{Via: model.ViaSSH}
-	r, l := of(site(ssh), "vm.a")
+	r, l = of(site(ssh), "vm.a")
 	require.Empty(t, l)
 	require.Equal(t, "a", r.Spec.(*spec.Spec).Identity.Hostname)
 

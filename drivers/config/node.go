@@ -30,15 +30,29 @@ const (
 )
 
 // inside is what is wanted inside a node, as model.Kind.Inside gives it. A guest that shall be off
-// cannot be entered, so nothing is wanted there. Nor is one entered whose spec does not say how:
-// see docs/decisions/0026-guests-in-the-pass.md.
-func inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+// cannot be entered, so nothing is wanted there. Nor is one by SSH where nobody has a key to log in
+// with, unless the spec asks for SSH by name: see docs/decisions/0029-simulated-guests.md.
+func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	declared := in.Site.Specs[in.Node.Spec]
-	if declared == nil || declared.Access == nil || declared.Access.Via == "" || text(of.Spec, "power") == "stopped" {
+	if declared == nil || text(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
-	w := &way{guest: of.Addr, site: in.Site.Name, via: declared.Access.Via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
+	via := model.ViaSSH
+	if declared.Access != nil {
+		via = cmp.Or(declared.Access.Via, via)
+	}
 	known, missing := withoutMissing(in.Site, declared)
+	if declared.Access == nil || declared.Access.Via == "" { // the default leaves out what cannot work
+		switch {
+		case !c.hasKey(in.Host):
+			return &model.Resource{Deferred: fmt.Sprintf("not applied, since there is no SSH key to log in with: set key in ssh of host %s, or via in access of the spec", in.Host.Name)}, nil
+		case !hasAddress(of):
+			return &model.Resource{Deferred: "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic"}, nil
+		case len(missing) > 0:
+			return &model.Resource{Deferred: fmt.Sprintf("not applied, since the value of %s is not known here: give it with --secrets FILE", strings.Join(missing, ", "))}, nil
+		}
+	}
+	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)
 	found = append(found, w.lockout(declared, want)...)
@@ -53,6 +67,33 @@ func inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 		Spec: want, Private: w, At: declared.At, Sensitive: want.Sensitive, Missing: missing,
 		Report: declared.Config != nil && declared.Config.Drift == "report",
 	}, found
+}
+
+// hasKey reports whether there is any key to log in to guests of a host with.
+func (c Config) hasKey(h *model.Host) bool {
+	return h.SSH != nil && h.SSH.Key != "" || len(c.PrivateKeys) > 0 || c.AgentSocket != ""
+}
+
+// hasAddress reports whether the address of a guest can be known: that of a VM is declared, or its guest
+// agent reports it.
+func hasAddress(of *model.Resource) bool {
+	if of.Addr.Kind != "vm" {
+		return true
+	}
+	for _, a := range model.Attrs(of.Spec) {
+		switch value := a.Value.(type) {
+		case bool:
+			if a.Path == "agent" && value {
+				return true
+			}
+		case string:
+			card, rest, _ := strings.Cut(strings.TrimPrefix(a.Path, "nic."), ".")
+			if _, err := netip.ParsePrefix(value); err == nil && card != "" && (rest == "ip" || rest == "ip6") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // problems reports a way that the guest does not have.

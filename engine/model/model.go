@@ -90,6 +90,7 @@ type Resource struct {
 	Node     string    // the manifest node it comes from; "" for what is no node
 	Guest    *Guest    // set for guests only
 	Inside   Address   // the guest that it is inside of, which is among Needs; zero for what is on the host. Only on wanted resources
+	Deferred string    // why nothing is done to what is inside of a guest, and what to do about it; only between Kind.Inside and Want
 	Report   bool      // a difference of what is there already is reported, and no step made of it; only on what is wanted inside a guest
 	Unread   []string  // paths of attributes that could not be read, so that no change follows from them; only on observed resources
 

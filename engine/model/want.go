@@ -57,7 +57,7 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 			w.Deferred = append(w.Deferred, Deferred{"manifest." + name, "suspended: what is left of it stays"})
 		}
 	}
-	left := 0 // nodes whose spec is not applied
+	left := map[string]int{} // nodes whose spec is not applied, by the reason
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
 		if m.Host != host {
@@ -82,14 +82,14 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 			found = append(found, l...)
 			w.State[r.Addr] = r
 			w.Nodes[r.Addr] = n
-			l, applied := s.addInside(w, r, n)
-			if found = append(found, l...); n.Spec != "" && !applied {
-				left++
+			l, why := s.addInside(w, r, n)
+			if found = append(found, l...); n.Spec != "" && why != "" {
+				left[why]++
 			}
 		}
 	}
-	if left > 0 {
-		w.Deferred = append(w.Deferred, Deferred{"spec", fmt.Sprintf("of %s: checked, not applied inside the guests yet", count(left, "node"))})
+	for _, why := range slices.Sorted(maps.Keys(left)) {
+		w.Deferred = append(w.Deferred, Deferred{"spec", fmt.Sprintf("of %s: %s", count(left[why], "node"), why)})
 	}
 	found = append(found, s.addObjects(w)...)
 	for _, r := range w.State {
@@ -98,11 +98,15 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 	return w, found
 }
 
-// addInside derives what is wanted inside a node that is a guest of the host, and reports whether
-// that is what its spec says.
-func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, applied bool) {
+// notApplied is why the spec of a node is only checked, where nothing else is the reason.
+const notApplied = "checked, not applied inside the guests yet"
+
+// addInside derives what is wanted inside a node that is a guest of the host. Where nothing is, why is
+// the reason.
+func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why string) {
+	why = notApplied
 	if n.Mode != ModePush {
-		return nil, false
+		return nil, why
 	}
 	for _, k := range s.Kinds {
 		if k.Inside == nil {
@@ -110,14 +114,18 @@ func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, appli
 		}
 		r, l := k.Inside(of, Scope{Site: s, Host: w.Host, Manifest: n.Manifest, Node: n, Name: n.Name, Needs: []Address{of.Addr}})
 		found = append(found, l...)
-		if r == nil {
+		switch {
+		case r == nil:
+			continue
+		case r.Deferred != "":
+			why = r.Deferred
 			continue
 		}
 		r.Addr, r.Needs, r.Inside = Address{k.Name, n.Name}, []Address{of.Addr}, of.Addr
 		r.Manifest, r.Node = of.Manifest, of.Node
-		w.State[r.Addr], applied = r, true
+		w.State[r.Addr], why = r, ""
 	}
-	return found, applied
+	return found, why
 }
 
 // addObjects binds to the host what stands beside the manifests: what names this

@@ -19,6 +19,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -38,7 +39,7 @@ type Options struct {
 
 	// Service makes the agent, Plan plans what is in a folder: both for the hosts of sim.
 	Service func(cfg *service.Config, sim simhost.Hosts) (*service.Service, error)
-	Plan    func(ctx context.Context, dir, host string, sim simhost.Hosts) (engine.Report, error)
+	Plan    func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error)
 	// Show draws a plan on Out.
 	Show func(*plan.Plan)
 }
@@ -51,14 +52,19 @@ const (
 	patience   = 30 * time.Second       // for anything that a chapter waits for
 )
 
+// secrets are those of the site: the key of somebody, who logs in to all guests.
+const secrets = "ssh_keys:\n  ops@laptop: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKs0yWTTQ3pjiPkvS4Q2CKfWwvVbmQYgxfuGKZJT0cJy ops@laptop\n"
+
 // demo is the story under way. It belongs to one goroutine; the agent and the simulated
 // host synchronise by themselves.
 type demo struct {
 	o         Options
 	origin    string // the repository
 	dir       string // the author's checkout of it
+	secrets   string // the file with the keys of the site
 	author    *author.Author
 	sim       *pvesim.Host
+	guests    *simworld.Guests // what runs inside of its guests
 	agent     *agent.Agent
 	receipts  *ledger.Ledger
 	news      service.Mailbox      // statuses of the agent
@@ -76,7 +82,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	d := &demo{
-		o: o, origin: filepath.Join(work, "site.git"), dir: filepath.Join(work, "site"),
+		o: o, origin: filepath.Join(work, "site.git"), dir: filepath.Join(work, "site"), secrets: filepath.Join(work, "secrets.yaml"),
 		news: make(service.Mailbox, 1), unmanaged: map[int]pvesim.Guest{},
 	}
 	if err := d.setUp(filepath.Join(work, "agent")); err != nil {
@@ -95,7 +101,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 	}
 	close(stop)
-	return errors.Join(err, <-ended)
+	err = errors.Join(err, <-ended)
+	d.guests.Close()
+	return err
 }
 
 func (d *demo) printf(format string, args ...any) { fmt.Fprintf(d.o.Out, format, args...) }
@@ -109,11 +117,15 @@ func (d *demo) setUp(data string) error {
 	if err != nil {
 		return fmt.Errorf("make the repository of the demo: %w", err)
 	}
-	d.sim = pvesim.New(pvesim.Config{Node: hostName, Guests: 3, TaskTime: taskTime})
+	if err := os.WriteFile(d.secrets, []byte(secrets), 0o600); err != nil {
+		return fmt.Errorf("write the secrets of the demo: %w", err)
+	}
+	d.guests = &simworld.Guests{}
+	d.sim = pvesim.New(pvesim.Config{Node: hostName, Guests: 3, TaskTime: taskTime, Systems: d.guests})
 	for _, g := range d.sim.Snapshot().Guests {
 		d.unmanaged[g.VMID] = g
 	}
-	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: data, DriftEvery: driftEvery, Concurrency: 8}}
+	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: data, SecretsFile: d.secrets, DriftEvery: driftEvery, Concurrency: 8}}
 	cfg.Repository = &model.AgentRepository{URL: d.origin, Branch: author.Branch, Poll: poll, Auth: &model.AgentAuth{}}
 	s, err := d.o.Service(cfg, d.hosts())
 	if err != nil {
@@ -131,7 +143,7 @@ An agent that looks at the repository %d times a second. From here on there are 
 // story runs the chapters, until one does not hold.
 func (d *demo) story(ctx context.Context) error {
 	for _, chapter := range []func(context.Context) error{
-		d.create, d.edit, d.drift, d.mistake, d.forbidden, d.accident, d.stranded, d.farewell,
+		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.farewell,
 	} {
 		if err := chapter(ctx); err != nil {
 			return err
@@ -251,7 +263,7 @@ func (d *demo) hosts() simhost.Hosts { return simhost.Hosts{hostName: d.sim} }
 // show draws the plan of what is in the checkout, as the verb plan does before anything is
 // pushed.
 func (d *demo) show(ctx context.Context) (*plan.Plan, error) {
-	r, err := d.o.Plan(ctx, d.dir, hostName, d.hosts())
+	r, err := d.o.Plan(ctx, d.dir, hostName, d.secrets, d.hosts())
 	if err != nil {
 		return nil, err
 	}

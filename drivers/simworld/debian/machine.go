@@ -136,6 +136,23 @@ type zero struct{ null }
 // ReadAt gives zeros.
 func (zero) ReadAt(size int, _ int64) []byte { return make([]byte, size) }
 
+// Shell runs a line of shell as root, as somebody at the console would, and gives what it wrote and its
+// exit code.
+func (m *Machine) Shell(line string) (out string, code int) {
+	var b strings.Builder
+	s := m.Root("sh", "-c", line+" 2>&1")
+	s.In, s.Out = strings.NewReader(""), &b
+	p, err := m.K.Start(s)
+	if err != nil {
+		return err.Error(), noProgram
+	}
+	code = p.Wait()
+	return b.String(), code
+}
+
+// noProgram is the exit code of a shell for a program that it cannot run.
+const noProgram = 127
+
 // Root is the environment and the rights of a program that the system itself starts.
 func (m *Machine) Root(args ...string) kernel.Start {
 	return kernel.Start{Args: args, Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}}
