@@ -171,8 +171,8 @@ func (m packages) available(name string) (Package, bool) {
 			return complete(p), true
 		}
 	}
-	if p, ok := debianPackage(plain); ok && fromDebian {
-		return p, true
+	if p, ok := debianPackage(plain); ok {
+		return p, fromDebian
 	}
 	if others && validPackage(plain) && len(m.disk.more) == 0 { // whatever somebody else may have
 		return complete(Package{Name: plain, Files: map[string]string{"/usr/share/doc/" + plain + "/copyright": "simulated\n"}}), true

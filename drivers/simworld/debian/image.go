@@ -33,6 +33,9 @@ func (d *Disk) install(o Options) {
 	must(fs.Chmod(files.Cred{}, "/usr/bin/sudo", 0o4755))
 	d.put("/usr/sbin/nologin", kernel.Executable("nologin"), 0o755)
 	must(fs.Remove(files.Cred{}, "/usr/bin/nologin"))
+	for _, name := range []string{"systemd-timesyncd", "systemd-networkd"} {
+		d.put("/usr/lib/systemd/"+name, kernel.Executable("daemon"), 0o755)
+	}
 	d.put("/usr/lib/os-release", fmt.Sprintf("PRETTY_NAME=\"Debian GNU/Linux %[1]s (%[2]s)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"%[1]s\"\nVERSION=\"%[1]s (%[2]s)\"\nVERSION_CODENAME=%[2]s\nID=debian\n", o.Suite, suite), 0o644)
 	d.put("/etc/debian_version", o.Suite+".0\n", 0o644)
 	d.put("/etc/hostname", "localhost\n", 0o644)

@@ -1,0 +1,292 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/drivers/simworld"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+// simulated is a story whose guests run a simulated Debian.
+type simulated struct {
+	*story
+	guests *simworld.Guests
+	hosts  *config.KnownHosts
+	key    string
+	// cut ends the connection to a guest before its write of that number over all connections; 0: never.
+	cut    atomic.Int64
+	writes atomic.Int64
+}
+
+// beginSimulated sets the scene with a spec for web-1, which has a static address.
+func beginSimulated(t *testing.T, specs string, lines ...string) *simulated {
+	t.Helper()
+	s := &simulated{guests: &simworld.Guests{}, hosts: &config.KnownHosts{}}
+	_, key, err := simworld.Key()
+	require.NoError(t, err)
+	s.key = key
+	t.Cleanup(s.guests.Close)
+	s.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Systems: s.guests})
+	s.write("specs.hcl", specs)
+	s.deploy("web", vm("web-1", append(lines, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`)...))
+	return s
+}
+
+// dial connects to guests; see cut.
+func (s *simulated) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := simhost.Hosts{"father": s.host}.Dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &cutting{conn, s}, nil
+}
+
+// cutting is a connection that ends.
+type cutting struct {
+	net.Conn
+	s *simulated
+}
+
+func (c *cutting) Write(p []byte) (int, error) {
+	if n := c.s.writes.Add(1); n == c.s.cut.Load() {
+		_ = c.Close()
+		return 0, errors.New("connection reset by peer")
+	}
+	return c.Conn.Write(p)
+}
+
+// pass makes a pass with a driver of its own, as a new process does.
+func (s *simulated) pass(verb string) engine.Report {
+	s.t.Helper()
+	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
+		config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}})
+	return s.story.pass(verb, func(pass *engine.Pass) {
+		pass.Load = func(context.Context) engine.Desired {
+			data, err := os.ReadFile(s.dir + "/secrets.yaml")
+			require.NoError(s.t, err)
+			secrets, found := hcl.ParseSecrets("secrets.yaml", data)
+			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
+			return engine.Desired{Site: site, Findings: append(found, more...)}
+		}
+		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
+	})
+}
+
+func (s *simulated) apply(when string) {
+	s.t.Helper()
+	r := s.pass("apply")
+	require.Equal(s.t, engine.Done, r.Outcome, "%s: %s", when, told(r))
+	r = s.pass("plan")
+	require.Empty(s.t, steps(r.Plan), when)
+	require.Empty(s.t, r.Plan.Unknown, when)
+}
+
+// inside runs a line of shell in web-1, as somebody at its console would.
+func (s *simulated) inside(line string) (string, int) {
+	s.t.Helper()
+	m := s.guests.Machine("10000")
+	require.NotNil(s.t, m, "web-1 runs no simulated system")
+	return m.Shell(line)
+}
+
+func (s *simulated) holds(line, when string) {
+	s.t.Helper()
+	out, code := s.inside(line)
+	require.Zero(s.t, code, "%s: %s\n%s", when, line, out)
+}
+
+// field is a part of a spec, what shows that it is in force, and what shows that it is not.
+type field struct{ name, block, text, effect, absent string }
+
+// simulatedFields are all that a spec may ask, by the block that they are in.
+var simulatedFields = []field{
+	{"package", "platform", `packages = ["jq"]`, "jq", "! command -v jq"},
+	{"service", "services", `disable = ["cron"]`, "! systemctl is-active cron && ! systemctl is-enabled cron", "systemctl is-active cron && systemctl is-enabled cron"},
+	{"user", "access", "user \"ann\" {\n sudo = true\n ssh_keys = [\"ops\"]\n groups = [\"video\"]\n}", "id -Gn ann | grep -w video && grep -q ops@home /home/ann/.ssh/authorized_keys && grep -q ann /etc/sudoers.d/zz-homestak-gitops", "[ \"$(getent shadow ann | cut -d: -f8)\" = 1 ] && ! grep -q ops@home /home/ann/.ssh/authorized_keys && [ ! -e /etc/sudoers.d/zz-homestak-gitops ]"},
+	{"posture", "access", `posture = "hard"`, "sshd -T | grep -qx 'port 2222' && sshd -T | grep -qx 'permitrootlogin no' && systemctl is-active fail2ban", "sshd -T | grep -qx 'port 22' && [ ! -e /etc/fail2ban/jail.d/zz-homestak-gitops.local ]"},
+	{"time zone", "config", `timezone = "Europe/Berlin"`, "[ \"$(readlink -f /etc/localtime)\" = /usr/share/zoneinfo/Europe/Berlin ]", "[ \"$(readlink -f /etc/localtime)\" = /usr/share/zoneinfo/Etc/UTC ]"},
+	{"sysctl", "config", `sysctl = { "net.ipv4.ip_forward" = "1" }`, "[ \"$(cat /proc/sys/net/ipv4/ip_forward)\" = 1 ]", "[ \"$(cat /proc/sys/net/ipv4/ip_forward)\" = 0 ]"},
+	{"file", "config", "file \"/etc/motd\" {\n content = \"managed\\n\"\n}", "grep -qx managed /etc/motd", "grep -q WARRANTY /etc/motd"},
+	{"repository", "config", "repository \"extra\" {\n url = \"https://packages.example/debian\"\n suites = [\"stable\"]\n components = [\"main\"]\n key = \"-----BEGIN PGP PUBLIC KEY BLOCK-----\"\n}", "[ -f /etc/apt/sources.list.d/homestak-extra.sources ]", "[ ! -e /etc/apt/sources.list.d/homestak-extra.sources ] && [ ! -e /etc/apt/keyrings/homestak-extra.asc ]"},
+	{"command", "config", "command \"made\" {\n run = \"echo made >/srv/made\"\n creates = \"/srv/made\"\n}", "[ \"$(cat /srv/made)\" = made ]", "[ \"$(cat /srv/made)\" = made ]"},
+}
+
+// specOf writes spec base with all fields but some.
+func specOf(without ...string) string {
+	in := map[string]string{}
+	for _, f := range simulatedFields {
+		if !strings.Contains(strings.Join(without, "\n"), f.name) {
+			in[f.block] += f.text + "\n"
+		}
+	}
+	services := ""
+	if in["services"] != "" {
+		services = "services {\n" + in["services"] + "}\n"
+	}
+	return fmt.Sprintf("posture \"hard\" {\n  ssh {\n    port = 2222\n    permit_root_login = \"no\"\n  }\n  fail2ban {\n    enabled = true\n  }\n}\n"+
+		"spec \"base\" {\n  access {\n%s  }\n  platform {\n%s%s  }\n  config {\n%s  }\n}\n", in["access"], in["platform"], services, in["config"])
+}
+
+// Each field of a spec takes effect by one apply, over SSH, without another word in the spec; a second
+// apply does nothing. What somebody changes inside is found by its name and reverted.
+func TestST02SimulatedPush(t *testing.T) {
+	s := beginSimulated(t, specOf())
+	r := s.pass("plan")
+	require.Equal(t, engine.Planned, r.Outcome, told(r))
+	require.Equal(t, "create image.debian-12, create vm.web-1, create guest.web-1", strings.Join(actions(r.Plan), ", "))
+	s.apply("at first")
+	for _, f := range simulatedFields {
+		s.holds(f.effect, f.name)
+	}
+	s.holds("systemctl stop fail2ban && sed -i s/2222/22/ /etc/ssh/sshd_config.d/00-homestak-gitops.conf", "by hand")
+	r = s.pass("plan")
+	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))
+	var paths []string
+	for _, c := range r.Plan.Steps[0].Changes {
+		paths = append(paths, c.Path)
+	}
+	require.ElementsMatch(t, []string{"posture.ssh.port", "platform.services.fail2ban"}, paths)
+	s.apply("after the work by hand")
+	s.holds("systemctl is-active fail2ban && sshd -T | grep -qx 'port 2222'", "reverted")
+}
+
+// What leaves the spec leaves the machine, item by item, and the rest stays.
+func TestST11SimulatedWithdrawal(t *testing.T) {
+	s := beginSimulated(t, specOf())
+	s.apply("at first")
+	var gone []string
+	for _, f := range simulatedFields {
+		gone = append(gone, f.name)
+		s.write("specs.hcl", specOf(gone...))
+		s.apply("without " + f.name)
+		s.holds(f.absent, "without "+f.name)
+		for _, stays := range simulatedFields[len(gone):] {
+			s.holds(stays.effect, "without "+f.name+", with "+stays.name)
+		}
+	}
+	s.remove("manifests/web.hcl")
+	require.Equal(t, engine.Done, s.pass("apply").Outcome)
+	require.Nil(t, s.guests.Machine("10000"), "it is gone with all that is inside")
+}
+
+// state is what an apply could have changed, line by line.
+const state = `cat /etc/hostname /etc/hosts /etc/motd /etc/passwd; cut -d: -f1,4 /etc/group; readlink -f /etc/localtime; dpkg-query -W; apt-mark showauto; sshd -T; systemctl list-units; systemctl list-unit-files
+	cat /etc/sudoers.d/* /home/*/.ssh/* /etc/ssh/sshd_config.d/* /etc/sysctl.d/* /etc/apt/sources.list.d/* /proc/sys/net/ipv4/ip_forward; ls -A /var/lib/homestak-gitops /var/lib/homestak-gitops/revert`
+
+// A push may be cut off anywhere: of its connection to the guest, and of its requests to the host. Passes
+// that come after it go on, to the same end.
+func TestST14SimulatedPushThatIsCutOff(t *testing.T) {
+	clean := beginSimulated(t, specOf())
+	clean.apply("undisturbed")
+	want, _ := clean.inside(state)
+	writes := clean.writes.Load()
+	require.Greater(t, writes, int64(100))
+	points := int64(12)
+	if os.Getenv("HOMESTAK_FAULTS") == "all" {
+		points = writes
+	}
+	for n := int64(1); n <= writes; n += max(writes/points, 1) {
+		t.Run(fmt.Sprintf("write %d", n), func(t *testing.T) {
+			s := beginSimulated(t, specOf())
+			s.cut.Store(n)
+			s.resume()
+			got, _ := s.inside(state)
+			sameLines(t, want, got)
+		})
+	}
+	for _, effect := range []bool{false, true} {
+		for n := int32(1); n <= 6; n++ {
+			t.Run(fmt.Sprintf("request %d, effect %v", n, effect), func(t *testing.T) {
+				s := beginSimulated(t, specOf())
+				var seen atomic.Int32
+				fault := func(r *http.Request) (int, bool) {
+					if r.Method != http.MethodGet && seen.Add(1) == n {
+						return -1, effect
+					}
+					return 0, false
+				}
+				s.fault.Store(&fault)
+				s.resume()
+				got, _ := s.inside(state)
+				sameLines(t, want, got)
+			})
+		}
+	}
+}
+
+// sameLines requires that two texts agree, and shows only where they do not.
+func sameLines(t *testing.T, want, got string) {
+	t.Helper()
+	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
+	require.Empty(t, slices.DeleteFunc(slices.Clone(a), func(line string) bool { return slices.Contains(b, line) }), "missing")
+	require.Empty(t, slices.DeleteFunc(slices.Clone(b), func(line string) bool { return slices.Contains(a, line) }), "too many")
+}
+
+// resume makes a pass that may fail, and others until one is done.
+func (s *simulated) resume() {
+	s.t.Helper()
+	s.pass("apply")
+	s.cut.Store(0)
+	const most = 3
+	for range most {
+		if r := s.pass("apply"); r.Outcome == engine.Done && len(r.Plan.Unknown) == 0 {
+			break
+		}
+	}
+	s.apply("after it was cut off")
+}
+
+// A guest that is made again is another machine: it has another host key, and nothing of the old one.
+func TestST02SimulatedGuestIsRecreated(t *testing.T) {
+	s := beginSimulated(t, specOf())
+	s.apply("at first")
+	before, _ := s.inside("cat /etc/ssh/ssh_host_ed25519_key.pub")
+	known, err := s.hosts.Of("home/father/vm.web-1")
+	require.NoError(t, err)
+	require.Contains(t, before, known.Keys[0])
+	s.holds("echo mine >/srv/mine", "by hand")
+	s.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+	s.apply("after it was deleted by hand")
+	after, _ := s.inside("cat /etc/ssh/ssh_host_ed25519_key.pub; [ ! -e /srv/mine ] && echo fresh")
+	require.NotContains(t, after, before)
+	require.Contains(t, after, "fresh")
+}
+
+// What was made from another image answers nobody, and its node says so.
+func TestSimulatedGuestOfAnotherImage(t *testing.T) {
+	s := beginSimulated(t, specOf())
+	s.write("images.hcl", "image \"windows\" {\n  url      = \"https://images.example/windows.qcow2\"\n  checksum = \"sha256:00000000000000000000000000000000000000000000000000000000000000bb\"\n}\n")
+	s.deploy("web", strings.Replace(vm("web-1", `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`), "image.debian-12", "image.windows", 1))
+	require.Equal(t, engine.Done, s.pass("apply").Outcome)
+	_, err := s.dial(t.Context(), "tcp", "192.0.2.50:22")
+	require.ErrorContains(t, err, "no route to host")
+	require.Nil(t, s.guests.Machine("10000"))
+}
+
+// The guest agent reaches into the same machine.
+func TestST02SimulatedPushByTheGuestAgent(t *testing.T) {
+	s := beginSimulated(t, strings.Replace(specOf(), "  access {\n", "  access {\n via = \"agent\"\n", 1), "agent = true")
+	s.apply("by the agent")
+	for _, f := range simulatedFields {
+		s.holds(f.effect, f.name)
+	}
+	require.Zero(t, s.writes.Load(), "nobody connected")
+}
