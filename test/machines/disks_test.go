@@ -58,7 +58,7 @@ func withDisks(t *testing.T, mib int, serials ...string) *disks {
 	return d
 }
 
-func (d *disks) dev(i int) string { return fmt.Sprintf("sd%c", 'b'+i) }
+func (*disks) dev(i int) string { return fmt.Sprintf("sd%c", 'b'+i) }
 
 func (d *disks) size(i, mib int) {
 	d.Run0(fmt.Sprintf("echo %d >/run/block/%s/size", mib*2048, d.dev(i)))

@@ -218,8 +218,10 @@ func TestAnyContentSurvivesTheDocument(t *testing.T) {
 	}
 	long := bytes.Repeat([]byte("line\n"), 10_000)
 	s, found := spec.Resolve(site(&model.Spec{Config: &model.Config{Files: []model.File{
-		{Path: "/binary", Source: "logo.png", Data: all}, {Path: "/long", Content: string(long)},
-		{Path: "/text", Source: "a.conf", Data: []byte("a = ä\n")}, {Path: "/empty", Source: "empty"},
+		{Path: "/binary", Source: "logo.png", Data: all},
+		{Path: "/long", Content: string(long)},
+		{Path: "/text", Source: "a.conf", Data: []byte("a = ä\n")},
+		{Path: "/empty", Source: "empty"},
 	}}}), node())
 	require.Empty(t, found)
 	document, err := json.Marshal(s)
