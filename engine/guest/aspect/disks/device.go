@@ -31,9 +31,9 @@ done`
 // diskSerial prints the serial number of a disk: of virtio, NVMe, and SCSI or SATA, where it
 // follows the four bytes of a header (SPC-4, 7.8.18).
 const diskSerial = `_serial() {
-  if [ -r "$1/serial" ]; then tr -dc '[:graph:]' <"$1/serial"
-  elif [ -r "$1/device/serial" ]; then tr -dc '[:graph:]' <"$1/device/serial"
-  elif [ -r "$1/device/vpd_pg80" ]; then tail -c +5 "$1/device/vpd_pg80" | tr -dc '[:graph:]'; fi
+  if [ -r "$1/serial" ]; then tr -dc '!-~' <"$1/serial"
+  elif [ -r "$1/device/serial" ]; then tr -dc '!-~' <"$1/device/serial"
+  elif [ -r "$1/device/vpd_pg80" ]; then tail -c +5 "$1/device/vpd_pg80" | tr -dc '!-~'; fi
 }
 `
 
