@@ -82,7 +82,7 @@ func (s *simulated) pass(verb string) engine.Report {
 		pass.Load = func(context.Context) engine.Desired {
 			data, err := os.ReadFile(s.dir + "/secrets.yaml")
 			require.NoError(s.t, err)
-			secrets, found := hcl.ParseSecrets("secrets.yaml", data)
+			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
 			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
