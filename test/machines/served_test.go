@@ -1,0 +1,95 @@
+package machines_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/test/nspawn"
+)
+
+const servedSite = `site "home" {
+  domain = "home.example"
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "debian" {
+  url      = "https://images.example/debian.qcow2"
+  checksum = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
+}
+posture "dev" {
+  auth {
+    method = "node_token"
+  }
+}
+spec "base" {
+  platform {
+    packages = ["hs-tool"]
+  }
+  run {
+    trigger  = "schedule"
+    interval = "1h"
+  }
+}
+manifest "m" {
+  pattern = "flat"
+  host    = host.father
+  node "edge" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+    spec   = spec.base
+    execution {
+      mode = "pull"
+    }
+  }
+}
+`
+
+// The server and the node are those of the program: what the files of the site say reaches the
+// machine, with a token that the server minted, and so does what they say next.
+func TestST01ServedSpecReachesTheNode(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	w := begin(t, nspawn.Bind{From: program(t), To: "/usr/local/bin"})
+	w.write("/srv/site/site.hcl", servedSite)
+	w.Run0("systemd-run --quiet --unit=parent homestak-gitops serve --site /srv/site --data-dir /srv/parent --listen " + serverAddress + " --json")
+	var served struct{ URL, Pin string }
+	w.Until("the server serves", func() bool {
+		line, _, _ := strings.Cut(w.Run0("journalctl -o cat -u parent | grep '^{' || :"), "\n")
+		return json.Unmarshal([]byte(line), &served) == nil
+	})
+	own, err := pin.Parse(served.Pin)
+	require.NoError(t, err)
+	child := parent.Parent{Identity: "edge", Server: served.URL, Pins: []pin.Pin{own}}
+
+	w.Write(parent.File, 0o600, string(child.Document()))
+	said, code := w.Try("homestak-gitops", "config", "apply", "--fetch")
+	require.Equal(t, 6, code, said)
+	require.Contains(t, said, "E300")
+	child.Token = w.Run0("homestak-gitops token mint edge --site /srv/site --data-dir /srv/parent 2>/dev/null")
+	w.Write(parent.File, 0o600, string(child.Document()))
+	w.Run0("homestak-gitops config apply --fetch 2>&1")
+	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
+	require.Equal(t, "edge.home.example", w.Run0("hostname -f"))
+	require.True(t, w.has("hs-tool"))
+	now, err := parent.Read([]byte(w.Run0("cat " + parent.File)))
+	require.NoError(t, err)
+	require.Len(t, now.Pins, 2, "the server announces its next key")
+	w.touchedNothing(pullNow)
+	w.keepsToItself(child.Token)
+
+	w.write("/srv/site/site.hcl", strings.Replace(servedSite, `["hs-tool"]`, `["hs-other"]`, 1))
+	w.Until("the next spec is applied", func() bool {
+		w.Run0(pullNow)
+		return w.has("hs-other")
+	})
+	require.False(t, w.has("command -v hs-tool"), "what left the spec is withdrawn")
+}
