@@ -44,6 +44,9 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	return outcome(d.cfg.Inside.Apply(ctx, m, want, converge.Options{
 		Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm,
 		Started: func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) },
+		Waiting: func(step aspect.Step, why string) {
+			apply.Report(ctx, fmt.Sprintf("%s: %s: waiting, since %s", s.Address, step.Text, why))
+		},
 	}))
 }
 

@@ -3,6 +3,8 @@ package machines_test
 import (
 	"context"
 	"encoding/json"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,10 +49,10 @@ type field struct {
 
 var fields = []field{
 	{
-		name: "hostname", with: `"identity": {"hostname": "edge", "domain": "home.example"}`, without: `"identity": {"hostname": "core", "domain": "home.example"}`,
+		name: "hostname", with: `"identity": {"hostname": "edge", "domain": "home.example"}`, without: `"identity": {"hostname": "core", "domain": "lab.example"}`,
 		before: "printf '127.0.0.1 localhost\\n10.1.2.3 nas\\n' >/etc/hosts",
 		effect: `[ "$(hostname)" = edge ] && [ "$(hostname -f)" = edge.home.example ] && [ "$(cat /etc/hostname)" = edge ] && grep -q '^10.1.2.3 nas$' /etc/hosts`,
-		absent: `[ "$(hostname -f)" = core.home.example ] && ! grep -q edge /etc/hosts /etc/hostname && grep -q '^10.1.2.3 nas$' /etc/hosts`,
+		absent: `[ "$(hostname -f)" = core.lab.example ] && ! grep -q edge /etc/hosts /etc/hostname && grep -q '^10.1.2.3 nas$' /etc/hosts`,
 	},
 	{
 		name: "timezone", with: `"config": {"timezone": "America/Denver"}`, without: `"config": {}`,
@@ -176,10 +178,102 @@ var fields = []field{
 		absent: `! command -v hs-extra && ! ls /etc/apt/sources.list.d /etc/apt/keyrings | grep homestak && ! apt-cache show hs-extra`,
 	},
 	{
+		name: "repository with components", with: `"config": {"repositories": [{"name": "parts", "url": "file:/srv/apt/parts", "suites": ["stable"], "components": ["main"], "key": "KEY"}]}, "platform": {"packages": ["hs-part"]}`,
+		without: `"config": {"repositories": [{"name": "parts", "url": "file:/srv/apt/parts", "suites": ["stable"], "components": ["other"], "key": "KEY"}]}`,
+		effect:  `hs-part && grep -qx 'Components: main' /etc/apt/sources.list.d/homestak-parts.sources`,
+		absent:  `! command -v hs-part && ! apt-cache show hs-part && grep -qx 'Components: other' /etc/apt/sources.list.d/homestak-parts.sources`,
+	},
+	{
 		name: "commands", with: `"config": {"commands": [{"name": "make", "run": "echo x >>/srv/made", "creates": "/srv/made"}, {"name": "check", "run": "echo y >>/srv/log; touch /srv/flag", "unless": "[ -e /srv/flag ]"},
 			{"name": "once", "run": "echo z >>/srv/once"}]}`, without: `"config": {}`,
 		effect: `[ "$(cat /srv/made /srv/log /srv/once | tr -d '\n')" = xyz ]`, absent: `[ "$(cat /srv/made /srv/log | tr -d '\n')" = xy ] && rm /srv/once`,
 	},
+}
+
+// noEffect are fields that change nothing on a machine by themselves, with the reason.
+var noEffect = map[string]string{
+	"posture.name": "it only names where the settings are from",
+	"config.drift": "it decides what happens to a difference, see drivers/config",
+}
+
+// Every field of the resolved spec has a row in which it differs, so that a new one is not forgotten.
+func TestST11EveryFieldHasARow(t *testing.T) {
+	shown := map[string]bool{}
+	for _, f := range fields {
+		with, without := leaves(t, f.with), leaves(t, f.without)
+		for name, values := range with {
+			shown[name] = shown[name] || !slices.Equal(values, without[name])
+		}
+		for name := range without {
+			shown[name] = shown[name] || with[name] == nil
+		}
+	}
+	all := fieldsOf(reflect.TypeFor[spec.Spec](), "")
+	for _, top := range []string{"version", "node", "spec", "sensitive"} { // of the document
+		all = slices.DeleteFunc(all, func(name string) bool { return name == top })
+	}
+	for _, name := range all {
+		if noEffect[name] == "" {
+			require.True(t, shown[name], "no row of fields has another %s with than without", name)
+		}
+	}
+	for name := range shown {
+		require.Contains(t, all, name, "a row sets a field that no spec has")
+	}
+	for name := range noEffect {
+		require.Contains(t, all, name)
+	}
+}
+
+// fieldsOf lists the fields of a type that its JSON has, down to those without fields.
+func fieldsOf(t reflect.Type, prefix string) []string {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	var out []string
+	if t.Kind() == reflect.Struct {
+		for f := range t.Fields() {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && name != "" {
+				out = append(out, fieldsOf(f.Type, strings.TrimPrefix(prefix+"."+name, "."))...)
+			}
+		}
+	}
+	if len(out) == 0 && prefix != "" {
+		return []string{prefix}
+	}
+	return out
+}
+
+// leaves lists the values of a document by the names of fieldsOf; those of all users together.
+func leaves(t *testing.T, document string) map[string][]string {
+	t.Helper()
+	known := fieldsOf(reflect.TypeFor[spec.Spec](), "")
+	out := map[string][]string{}
+	var walk func(name string, value any)
+	walk = func(name string, value any) {
+		list, isList := value.([]any)
+		of, isObject := value.(map[string]any)
+		switch {
+		case slices.Contains(known, name):
+			text, err := json.Marshal(value)
+			require.NoError(t, err)
+			out[name] = append(out[name], string(text))
+		case isList:
+			for _, v := range list {
+				walk(name, v)
+			}
+		case isObject:
+			for key, v := range of {
+				walk(strings.TrimPrefix(name+"."+key, "."), v)
+			}
+		default:
+			t.Fatalf("%s is not a field of a spec", name)
+		}
+	}
+	var root map[string]any
+	require.NoError(t, json.Unmarshal([]byte("{"+document+"}"), &root))
+	walk("", root)
+	return out
 }
 
 // Every field takes effect, is not written again, and is withdrawn when it is dropped. What
@@ -190,7 +284,7 @@ func TestST02ST11EveryFieldTakesEffectAndIsWithdrawn(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			w := begin(t)
-			if f.name == "repository" && w.key == "" {
+			if strings.HasPrefix(f.name, "repository") && w.key == "" {
 				nspawn.Without(t, "gpg is missing, to sign a repository with")
 			}
 			if f.before != "" {
@@ -198,7 +292,7 @@ func TestST02ST11EveryFieldTakesEffectAndIsWithdrawn(t *testing.T) {
 			}
 			key, err := json.Marshal(w.key)
 			require.NoError(t, err)
-			with, without := parse(t, strings.Replace(f.with, `"KEY"`, string(key), 1)), parse(t, f.without)
+			with, without := parse(t, strings.ReplaceAll(f.with, `"KEY"`, string(key))), parse(t, strings.ReplaceAll(f.without, `"KEY"`, string(key)))
 			w.apply(with)
 			w.Run0(f.effect)
 			w.unchanged(with)

@@ -1,6 +1,7 @@
 package machines_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"testing/fstest"
@@ -13,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // Every node of the example has a spec that can be applied.
@@ -126,4 +128,33 @@ spec "base" {
 		}
 	}
 	require.Equal(t, []string{"config.file./etc/app.conf.content"}, sensitive)
+}
+
+// What the language has beside the fields of a resolved spec takes effect as well.
+func TestST11UnattendedUpgrades(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	w := begin(t)
+	resolved := func(c *model.Config) *spec.Spec {
+		site := &model.Site{Name: "home", Specs: map[string]*model.Spec{"base": {Name: "base", Config: c}}}
+		s, found := spec.Resolve(site, &model.Node{Name: "edge", Spec: "base"})
+		require.Empty(t, found)
+		return s
+	}
+	yes, no := true, false
+	const periodic = "apt-config dump | grep -q 'APT::Periodic::Unattended-Upgrade \"%s\"' && apt-config dump | grep -q 'APT::Periodic::Update-Package-Lists \"%s\"'"
+	for _, c := range []struct {
+		on         *bool
+		days, dpkg string
+	}{{&yes, "1", "installed"}, {&no, "0", ""}, {nil, "", ""}} {
+		s := resolved(&model.Config{UnattendedUpgrades: c.on})
+		w.apply(s)
+		w.unchanged(s)
+		if c.days == "" {
+			require.Empty(t, w.Run0("apt-config dump | grep APT::Periodic::Unattended || :"))
+		} else {
+			w.Run0(fmt.Sprintf(periodic, c.days, c.days))
+		}
+		require.Equal(t, c.dpkg, w.Run0("dpkg-query -W -f='${db:Status-Status}' unattended-upgrades 2>/dev/null || :"))
+	}
 }

@@ -39,6 +39,10 @@ var archive = map[string]content{
 	// The lines of the web interface that ask for a subscription, as Proxmox VE 9 has them.
 	"proxmox-widget-toolkit": {files: map[string]string{"usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js": webLibrary9}},
 	"hs-broken":              {files: map[string]string{"DEBIAN/postinst": "#!/bin/sh\necho it cannot be configured >&2\nexit 1\n"}},
+	"hs-unmet":               {fields: "Depends: hs-missing (>= 2)\n"},
+	// It is larger than the small file system of a test.
+	"hs-big":              {files: map[string]string{"usr/share/hs-big/data": strings.Repeat("0123456789abcdef", 1<<16)}},
+	"unattended-upgrades": {files: map[string]string{"usr/share/unattended-upgrades/20auto-upgrades": "APT::Periodic::Unattended-Upgrade \"1\";\n"}},
 }
 
 // repository builds the packages, and gives the folder that apt reads. Nothing of it is
@@ -52,7 +56,20 @@ func repository(t *testing.T) (dir, key string) {
 	extra := filepath.Join(dir, "extra")
 	require.NoError(t, os.Mkdir(extra, 0o755))
 	index := build(t, extra, map[string]content{"hs-extra": {files: map[string]string{"usr/bin/hs-extra": "#!/bin/sh\necho extra\n"}}})
-	write(t, filepath.Join(extra, "Release"), fmt.Sprintf("Origin: test\nDate: Sun, 01 Nov 2026 00:00:00 UTC\nSHA256:\n %x %d Packages\n", sha256.Sum256([]byte(index)), len(index)), 0o644)
+	release(t, extra, map[string]string{"Packages": index})
+	// A repository with components, as most have it.
+	parts := filepath.Join(dir, "parts")
+	require.NoError(t, os.Mkdir(parts, 0o755))
+	part := build(t, parts, map[string]content{"hs-part": {files: map[string]string{"usr/bin/hs-part": "#!/bin/sh\necho part\n"}}})
+	suite, lists := filepath.Join(parts, "dists/stable"), map[string]string{}
+	for component, index := range map[string]string{"main": part, "other": ""} {
+		for _, architecture := range []string{"amd64", "arm64", "all"} {
+			name := component + "/binary-" + architecture + "/Packages"
+			lists[name] = index
+			write(t, filepath.Join(suite, name), index, 0o644)
+		}
+	}
+	release(t, suite, lists)
 	if _, err := exec.LookPath("gpg"); err != nil {
 		return dir, ""
 	}
@@ -64,10 +81,22 @@ func repository(t *testing.T) (dir, key string) {
 		return string(said)
 	}
 	gpg("--quick-generate-key", "test <test@example.org>", "ed25519", "sign", "never")
-	gpg("--clearsign", "--output", filepath.Join(extra, "InRelease"), filepath.Join(extra, "Release"))
-	require.NoError(t, os.Chmod(filepath.Join(extra, "InRelease"), 0o644))
+	for _, signed := range []string{extra, suite} {
+		gpg("--clearsign", "--output", filepath.Join(signed, "InRelease"), filepath.Join(signed, "Release"))
+		require.NoError(t, os.Chmod(filepath.Join(signed, "InRelease"), 0o644))
+	}
 	t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", home, "--kill", "gpg-agent").Run() })
 	return dir, gpg("--armor", "--export")
+}
+
+// release writes the file that names the lists of a repository.
+func release(t *testing.T, dir string, lists map[string]string) {
+	t.Helper()
+	text := "Origin: test\nSuite: stable\nCodename: stable\nComponents: main other\nArchitectures: all amd64 arm64\nDate: Sun, 01 Nov 2026 00:00:00 UTC\nSHA256:\n"
+	for _, name := range slices.Sorted(maps.Keys(lists)) {
+		text += fmt.Sprintf(" %x %d %s\n", sha256.Sum256([]byte(lists[name])), len(lists[name]), name)
+	}
+	write(t, filepath.Join(dir, "Release"), text, 0o644)
 }
 
 // build makes packages and their index in a folder, and gives the index.

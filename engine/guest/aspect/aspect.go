@@ -71,6 +71,10 @@ type Step struct {
 	Stage  Stage
 	Text   string // what it does, as a person would order it: "install htop"
 
+	// Wait is a script that changes nothing and ends with shell.ExitBusy, and the reason, as long as another
+	// program is in the way. It returns within seconds and is repeated. Most steps need not wait.
+	Wait string
+
 	// Ask is a script that changes nothing, but what apt keeps as a cache. The step ends if it
 	// fails; else its answer completes the step by Learn, which may be nil. Most steps know all they need.
 	Ask   string

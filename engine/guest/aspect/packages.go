@@ -133,11 +133,27 @@ const AptGet = `apt_get() {
 
 const aptGet = AptGet
 
+// aptWait waits for whoever holds a lock of apt or dpkg: a process that has a lock on a file and one of these
+// files open. Locks are not compared by inode, which an overlay shows otherwise than /proc/locks.
+const aptWait = `for _n in 5 4 3 2 1 0; do
+  _who=
+  for _p in $(awk '$2 == "POSIX" && $4 == "WRITE" && $5 > 0 {print $5}' /proc/locks 2>/dev/null | sort -u); do
+    if readlink /proc/"$_p"/fd/* 2>/dev/null | grep -qxF -e /var/lib/dpkg/lock-frontend -e /var/lib/dpkg/lock -e /var/lib/apt/lists/lock -e /var/cache/apt/archives/lock; then
+      _who="$(cat /proc/"$_p"/comm 2>/dev/null) (process $_p)"
+    fi
+  done
+  if [ -z "$_who" ]; then exit 0; fi
+  if [ "$_n" -gt 0 ]; then sleep 1; fi
+done
+say "another program holds the lock of apt: $_who"
+exit 76
+`
+
 // install makes the step that installs packages. Which dependencies come with them is
 // known by simulating it, so that all are recorded before one of them is unpacked.
 func install(names []string, f packagesFound) Step {
 	words := shell.Words(names)
-	s := Step{Stage: StagePackages, Text: "install " + list(names)}
+	s := Step{Stage: StagePackages, Text: "install " + list(names), Wait: aptWait}
 	for _, n := range names {
 		e := record.Entry{Aspect: "packages", Item: n, Identity: "package"}
 		if f.installed[n] {
@@ -150,7 +166,9 @@ func install(names []string, f packagesFound) Step {
 		`if ! apt-cache policy `+words+` 2>/dev/null | awk '/^[^ ]/ {n++} /^  Candidate: [^(]/ {k++} END {exit !(k>=`+itoa(len(names))+`)}' || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
 		`  apt_get update || say "the lists of apt could not be brought up to date"`,
 		`fi`,
-		`_bad=; for _p in `+words+`; do apt-cache show --no-all-versions -- "$_p" >/dev/null 2>&1 || _bad="$_bad $_p"; done`,
+		// Of a name that it does not know apt-cache says nothing here.
+		`_known=" $(apt-cache show --no-all-versions -- `+words+` 2>/dev/null | awk '$1 == "Package:" {print $2}' | tr '\n' ' ')"`,
+		`_bad=; for _p in `+words+`; do case $_known in *" ${_p%%:*} "*) ;; *) _bad="$_bad $_p" ;; esac; done`,
 		`if [ -n "$_bad" ]; then`,
 		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
 		`fi`,
@@ -168,8 +186,9 @@ func install(names []string, f packagesFound) Step {
 		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
 		`apt_get install `+words+` || die "installing `+strings.Join(names, ", ")+` failed"`,
 		`apt-mark manual `+words+` >/dev/null 2>&1 || :`,
+		`_there=$(dpkg-query -W -f='${db:Status-Status} ${Package} ${Package}:${Architecture} \n' -- `+words+` 2>/dev/null | grep '^installed ')`,
 		`for _p in `+words+`; do`,
-		`  [ "$(dpkg-query -W -f='${db:Status-Status}' -- "$_p" 2>/dev/null)" = installed ] || die "$_p is not installed although apt reports success"`,
+		`  case $_there in *" $_p "*) ;; *) die "$_p is not installed although apt reports success" ;; esac`,
 		`done`)
 	return s
 }
@@ -177,7 +196,7 @@ func install(names []string, f packagesFound) Step {
 // uninstall makes the step that removes what nothing needs any more. What stays, since
 // something else needs it, is an automatic package from then on, as apt has it.
 func uninstall(dropped, ours []string) Step {
-	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it"}
+	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait}
 	for _, n := range dropped {
 		s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
 	}

@@ -32,8 +32,10 @@ var repositories = Of[map[string]source]{
 		}
 		found := map[string]source{}
 		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
-			if s, there := text[sourcesFile(name)]; there {
-				found[name] = source{text: s, key: text[keyFile(name)]}
+			list, there := text[sourcesFile(name)]
+			key, hasKey := text[keyFile(name)] // alone where a removal was cut off
+			if there || hasKey {
+				found[name] = source{text: list, key: key}
 			}
 		}
 		return found, nil
@@ -61,7 +63,7 @@ var repositories = Of[map[string]source]{
 			if there && s.text == sourcesText(want) && s.key == keyText(want) {
 				continue
 			}
-			steps = append(steps, Step{Stage: StageSources, Text: "add repository " + name, Keep: []record.Entry{e}, Script: addRepository(want, s)})
+			steps = append(steps, Step{Stage: StageSources, Text: "add repository " + name, Wait: aptWait, Keep: []record.Entry{e}, Script: addRepository(want, s)})
 		}
 		return steps
 	},

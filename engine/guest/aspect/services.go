@@ -143,11 +143,16 @@ const failedUnit = `unit_failed() { systemctl status --no-pager --full --lines=5
 func start(name string) string {
 	u := shell.Quote(unitFile(name))
 	return failedUnit + script(
-		"_load=$(systemctl show -p LoadState --value -- "+u+")",
+		"_load=$(systemctl show -p LoadState --value -- "+u+")", "_was=$(systemctl show -p ActiveState --value -- "+u+")",
 		"if [ \"$_load\" = masked ]; then systemctl unmask -- "+u+" 2>&1 || die 'unmasking failed'; systemctl daemon-reload; fi",
 		"if [ \"$_load\" = not-found ]; then die "+shell.Quote("this machine has no unit "+unitFile(name)+": check the spelling, and that its package is in packages")+"; fi",
 		"systemctl enable -- "+u+" >/dev/null 2>&1 || [ \"$(systemctl is-enabled -- "+u+" 2>/dev/null)\" != disabled ] || die "+shell.Quote(name+" cannot be enabled"),
-		"systemctl start -- "+u+" || unit_failed "+u)
+		"systemctl start -- "+u+" || unit_failed "+u,
+		// systemd counts a simple service as started once its program runs. One that failed before may fail again.
+		"if [ \"$_was\" = failed ]; then",
+		"  for _n in 1 2 3 4 5 6 7 8 9 10; do",
+		"    case $(systemctl show -p ActiveState --value -- "+u+") in failed|inactive) [ \"$(systemctl show -p Result --value -- "+u+")\" = success ] || unit_failed "+u+" ;; esac",
+		"    sleep 0.2", "  done", "fi")
 }
 
 func stop(name string, triggers []string) string {

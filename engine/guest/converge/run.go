@@ -1,6 +1,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,11 @@ type Options struct {
 	ConfirmWithin time.Duration
 	// Started is called before each step. May be nil.
 	Started func(step aspect.Step)
+	// Waiting is called every few seconds while a step waits for another program on the machine, with what is in the
+	// way. May be nil.
+	Waiting func(step aspect.Step, why string)
+	// WaitFor is how long a step waits; five minutes unless set.
+	WaitFor time.Duration
 }
 
 // rounds is how often the machine is read and changed before what is still different
@@ -100,7 +106,30 @@ type runner struct {
 	sum  string
 }
 
+// await waits until nothing is in the way of a step.
+func (r *runner) await(ctx context.Context, s aspect.Step) error {
+	most := cmp.Or(r.o.WaitFor, 5*time.Minute)
+	for began := time.Now(); ; {
+		_, err := r.run(ctx, s.Wait)
+		var busy *busyError
+		if !errors.As(err, &busy) {
+			return err
+		}
+		if waited := time.Since(began); waited >= most {
+			return fmt.Errorf("%w, for more than %s: wait until it has ended, or stop it, and apply again", err, most)
+		}
+		if r.o.Waiting != nil {
+			r.o.Waiting(s, busy.text)
+		}
+	}
+}
+
 func (r *runner) step(ctx context.Context, s aspect.Step) error {
+	if s.Wait != "" {
+		if err := r.await(ctx, s); err != nil {
+			return err
+		}
+	}
 	if s.Ask != "" {
 		out, err := r.run(ctx, "set -e\n"+lock+s.Ask)
 		if err != nil {
@@ -181,6 +210,11 @@ type staleError struct{ text string }
 
 func (e *staleError) Error() string { return e.text }
 
+// busyError reports that another program is in the way.
+type busyError struct{ text string }
+
+func (e *busyError) Error() string { return e.text }
+
 // run runs a script on the machine, and gives what it printed.
 func (r *runner) run(ctx context.Context, body string) (string, error) {
 	out, err := r.m.Run(ctx, shell.Script(body))
@@ -189,6 +223,8 @@ func (r *runner) run(ctx context.Context, body string) (string, error) {
 		return "", err
 	case out.Code == shell.ExitStale:
 		return "", &staleError{ending(out)}
+	case out.Code == shell.ExitBusy:
+		return "", &busyError{last(out.Err)}
 	case out.Code == 1 && out.Err != "":
 		return "", errors.New(last(out.Err))
 	case out.Code != 0 || out.Signal != 0:

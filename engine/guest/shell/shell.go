@@ -86,6 +86,9 @@ row() { printf '%s\t' "$@"; printf =; base64 -w0; echo; }
 // (EX_TEMPFAIL of sysexits.h).
 const ExitStale = 75
 
+// ExitBusy is the exit code of a script that waited for another program in vain, and changed nothing.
+const ExitBusy = 76
+
 // Script is one run of a script: library, then the lines given, as one command.
 func Script(body string) guest.Command {
 	return guest.Command{Args: []string{"sh", "-s"}, Stdin: []byte("{\n" + library + body + "\nexit 0\n} </dev/null\n")}
