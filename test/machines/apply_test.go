@@ -316,8 +316,15 @@ func (w *world) unchanged(s *spec.Spec) {
 	require.NoError(w.t, err)
 	require.Empty(w.t, changes(state))
 	require.Equal(w.t, 1, w.runs, "an unchanged machine costs one command")
-	require.Empty(w.t, w.Run0("find / /run /tmp /dev/shm -xdev \\( -newer /var/since -o -cnewer /var/since \\) "+busy+" | sort -u"), "files changed")
-	require.Empty(w.t, w.Run0("journalctl --quiet --no-pager --output=short --after-cursor='"+cursor+"' | grep -vE '"+talkative+"' || :"), "something was logged")
+	require.Empty(w.t, w.written(cursor))
+}
+
+// written lists the files and folders that changed since /var/since was written, and what was logged behind
+// the cursor of the journal.
+func (w *world) written(cursor string) string {
+	w.t.Helper()
+	return w.Run0("find / /run /tmp /dev/shm -xdev \\( -newer /var/since -o -cnewer /var/since \\) "+busy+" | sort -u") +
+		w.Run0("journalctl --quiet --no-pager --output=short --after-cursor='"+cursor+"' | grep -vE '"+talkative+"' || :")
 }
 
 // busy is what a machine writes by itself, and talkative who logs by itself.

@@ -105,7 +105,10 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 		return want, 0, err
 	}
 	defer unlock()
-	n := pull.Node{Folder: f, Machine: local.New(), Seen: r.Seen, Options: converge.Options{Started: func(s aspect.Step) { r.Note("%s", s.Text) }}}
+	n := pull.Node{Folder: f, Machine: local.New(), Seen: r.Seen, Options: converge.Options{
+		Started: func(s aspect.Step) { r.Note("%s", s.Text) },
+		Waiting: func(s aspect.Step, why string) { r.Note("%s: waiting, since %s", s.Text, why) },
+	}}
 	if from != nil {
 		return n.Run(ctx, func(ctx context.Context) error {
 			_, err := r.fetch(ctx, f, *from)

@@ -126,7 +126,7 @@ const AptGet = `apt_get() {
     esac
     sleep 2
   done
-  printf '%s\n' "$_said" | grep -vE '^(Get:|Hit:|Ign:|Fetched|Need to|After this|The following|Selecting|Preparing|Unpacking|Setting up|Reading|Building|\(Reading|Processing|[0-9]+ upgraded| |$)' | tail -n 10 >&2
+  printf '%s\n' "$_said" | grep -vE '^(Get:|Hit:|Ign:|Fetched|Need to|After this|The following|Selecting|Preparing|Unpacking|Setting up|Reading|Building|\(Reading|Processing|debconf: delaying|[0-9]+ upgraded|  |$)' | tail -n 10 >&2
   return 1
 }
 `
@@ -164,7 +164,8 @@ func install(names []string, f packagesFound) Step {
 	// The lists of apt are good for an hour, if they know all the packages.
 	s.Ask = aptGet + script(
 		`if ! apt-cache policy `+words+` 2>/dev/null | awk '/^[^ ]/ {n++} /^  Candidate: [^(]/ {k++} END {exit !(k>=`+itoa(len(names))+`)}' || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
-		`  apt_get update || say "the lists of apt could not be brought up to date"`,
+		// Without that mode apt reports success although a list could not be fetched.
+		`  apt_get update -o APT::Update::Error-Mode=any || say "the lists of apt could not be brought up to date"`,
 		`fi`,
 		// Of a name that it does not know apt-cache says nothing here.
 		`_known=" $(apt-cache show --no-all-versions -- `+words+` 2>/dev/null | awk '$1 == "Package:" {print $2}' | tr '\n' ' ')"`,

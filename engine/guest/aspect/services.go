@@ -20,7 +20,7 @@ var services = Of[map[string]unit]{
 		if len(names) == 0 {
 			return ":"
 		}
-		lines := []string{`[ -d /run/systemd/system ] || { say "systemd does not run here"; exit 3; }`}
+		lines := []string{`[ -d /run/systemd/system ] && command -v systemctl >/dev/null || { say "systemd does not run here, and services are units of it: drop services and fail2ban from the spec, or use an image with systemd"; exit 3; }`}
 		for _, n := range names {
 			lines = append(lines, "systemctl show -p LoadState,UnitFileState,ActiveState,Type,Result,TriggeredBy -- "+shell.Quote(unitFile(n))+" | row unit "+shell.Quote(n))
 		}
