@@ -323,7 +323,13 @@ func (w *world) login() *connection {
 	w.t.Helper()
 	w.Run0("useradd -m -s /bin/bash deploy && install -d -m 700 -o deploy /home/deploy/.ssh && ssh-keygen -q -t ed25519 -N '' -f /run/key && install -m 600 -o deploy /run/key.pub /home/deploy/.ssh/authorized_keys")
 	w.Run0("echo 'deploy ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-deploy; chmod 440 /etc/sudoers.d/90-deploy")
-	return &connection{w: w, key: w.Run0("cat /run/key") + "\n"}
+	c := &connection{w: w, key: w.Run0("cat /run/key") + "\n"}
+	w.t.Cleanup(func() {
+		if c.conn != nil {
+			_ = c.conn.Close() // the machine would wait for it when it powers off
+		}
+	})
+	return c
 }
 
 // connection is that way; it logs in where the server listens. With lose, the connection is cut while the
