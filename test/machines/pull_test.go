@@ -54,8 +54,10 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 		return regexp.MustCompile(`(?m)^.*(deploy|session-).*\n`).ReplaceAllString(withoutPull(w), "")
 	}
 	same(t, facts(pushed), facts(pulled), "pulled beside pushed")
-	for _, part := range []string{"package hs-tool", "unit hs-daemon.service", "ann:/home/ann:/bin/bash", "ops:ann", "shadow bob !", "/home/ann/.ssh/authorized_keys: " + keyA,
-		"ann ALL=(ALL:ALL) NOPASSWD: ALL", "sshd port 2222", "net/ipv4/ip_forward:1", "name edge edge.home.example", "Europe/Berlin", "Jail list:", "/etc/homestak-test/app.conf f 640 root video"} {
+	for _, part := range []string{
+		"package hs-tool", "unit hs-daemon.service", "ann:/home/ann:/bin/bash", "ops:ann", "shadow bob !", "/home/ann/.ssh/authorized_keys: " + keyA,
+		"ann ALL=(ALL:ALL) NOPASSWD: ALL", "sshd port 2222", "net/ipv4/ip_forward:1", "name edge edge.home.example", "Europe/Berlin", "Jail list:", "/etc/homestak-test/app.conf f 640 root video",
+	} {
 		require.Contains(t, facts(pushed), part, "the comparison misses something")
 	}
 	if pushed.key != "" {
