@@ -196,7 +196,6 @@ var fields = []field{
 var noEffect = map[string]string{
 	"posture.name": "it only names where the settings are from",
 	"config.drift": "it decides what happens to a difference, see drivers/config",
-	"network.ip":   "no aspect applies it yet", "network.gateway": "no aspect applies it yet", "network.dns": "no aspect applies it yet",
 }
 
 // elsewhere are fields that a row is too small for, and the test of this package that shows them to take effect and
@@ -212,6 +211,9 @@ var elsewhere = map[string]string{
 	"config.pve.no_subscription":         "TestST02TheRepositoryOfProxmoxVE",
 	"config.pve.remove_subscription_nag": "TestST02TheReminderOfProxmoxVE",
 	"config.pve.bridge":                  "TestST02TheBridgeOfAHostOfProxmoxVE",
+	"network.ip":                         "TestST02TheAddressOfAMachine",
+	"network.gateway":                    "TestST02TheAddressOfAMachine",
+	"network.dns":                        "TestST02TheAddressOfAMachine",
 	"run.trigger":                        "TestST01ST19ANewNodePullsItsSpec",
 	"run.interval_seconds":               "TestST01ST19ANewNodePullsItsSpec",
 }
