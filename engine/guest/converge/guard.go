@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
@@ -79,7 +80,7 @@ func outcomeFile(name string) string { return revertScript(name) + ".outcome" }
 // stays when it ends (KillMode). It waits a moment, so that whoever launched it has the answer.
 func (r *runner) launch(s aspect.Step) string {
 	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
-	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || :\n[ -f " + f + " ] || exit 0\n" +
+	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || exit 1\n[ -f " + f + " ] || exit 0\n" +
 		"trap '_code=$?; if [ $_code -eq 0 ]; then echo ok >" + f + ".end; else { echo failed; tail -n 5 " + f + ".said; } >" + f + ".end; HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Aspect) + ".timer || :; fi; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
 		"set -e\nsleep 1\n" + s.Change
 	return shell.Put(f+".change", string(shell.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Aspect), f+".change")
@@ -121,6 +122,9 @@ func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 			cancel()
 		}
 		if ctx.Err() != nil {
+			if errors.Is(err, guest.ErrOutcomeLost) { // of the question, which changes nothing
+				err = errors.New(err.Error())
+			}
 			return errors.Join(err, context.Cause(ctx))
 		}
 		if err != nil { // not at once again
