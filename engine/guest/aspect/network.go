@@ -25,7 +25,7 @@ var network = Of[netFound]{
 		return script(
 			`command -v ip >/dev/null || { say "the program ip is missing: install iproute2"; exit 3; }`,
 			// The one that was configured before. It is read there, since a probe that depends on the record costs a second one.
-			`_dev=$(sed -n '/"aspect": "network"/{n;s/.*"item": "\(.*\)".*/\1/p}' `+record.File+` 2>/dev/null | while read -r _d; do if [ -e "/sys/class/net/$_d" ]; then echo "$_d"; break; fi; done)`,
+			`_dev=$(sed -n '/"aspect": "network"/{n;s/.*"item": "\(.*\)".*/\1/p}' `+record.File+` 2>/dev/null | while read -r _d; do if [ -e "/sys/class/net/$_d" ] && [ ! -e "/sys/class/net/$_d/master" ]; then echo "$_d"; break; fi; done)`,
 			`[ -n "$_dev" ] || _dev=$(ip -4 route show default | sed -n 's/.* dev \([^ ]*\).*/\1/p' | head -n 1)`,
 			`if [ -z "$_dev" ]; then`,
 			`  set --`,
@@ -52,7 +52,10 @@ var network = Of[netFound]{
 		if f.dev == "" {
 			return
 		}
-		want, e := q.Want.Network, q.Record.Get("network", f.dev)
+		want, e := q.Want.Network, f.recorded(q)
+		if want == nil && e == nil {
+			return // what was set is gone with its interface
+		}
 		n := &spec.Network{IP: f.ip, Gateway: f.gateway, DNS: f.dns}
 		have.Network = n
 		if want == nil { // all of it is to be withdrawn
@@ -78,7 +81,7 @@ var network = Of[netFound]{
 		if f.dev == "" {
 			return nil
 		}
-		want, e := q.Want.Network, q.Record.Get("network", f.dev)
+		want, e := q.Want.Network, f.recorded(q)
 		if want == nil && e == nil {
 			return nil
 		}
@@ -333,6 +336,20 @@ func later(now, kept string) string {
 	default:
 		return or(now, "none") + " (" + kept + " after the next restart)"
 	}
+}
+
+// recorded is the entry of the interface; of a bridge also that of a port of it, which had the address before the
+// bridge was made.
+func (f netFound) recorded(q *Query) *record.Entry {
+	if e := q.Record.Get("network", f.dev); e != nil {
+		return e
+	}
+	for _, item := range q.Record.Items("network") {
+		if slices.Contains(f.ports, item) {
+			return q.Record.Get("network", item)
+		}
+	}
+	return nil
 }
 
 // entry is what has to be known to set the interface back.

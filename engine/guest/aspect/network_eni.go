@@ -222,7 +222,7 @@ func (s eniStanza) with(goal netGoal) string {
 func (f netFound) eniFile(goal netGoal, e *record.Entry) netFile {
 	text := f.files[f.stanza.file]
 	stanza := ""
-	if goal.back && e.Found["stanza"] != "" {
+	if goal.back && e.Item == f.dev && e.Found["stanza"] != "" {
 		stanza = e.Found["stanza"]
 	} else {
 		stanza = f.stanza.with(goal)

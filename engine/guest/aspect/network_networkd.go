@@ -15,7 +15,7 @@ const networkdFile = "/etc/systemd/network/00-homestak-gitops.network"
 
 // networkdProbe reads what systemd-networkd knows of the interface, and the file that it uses.
 const networkdProbe = `if command -v networkctl >/dev/null && systemctl is-active --quiet systemd-networkd 2>/dev/null; then
-  _st=$(networkctl --no-pager --lines=0 status -- "$_dev" 2>/dev/null) || _st=
+  _st=$(networkctl --no-pager --lines=0 status -- "$_dev" 2>/dev/null) || _st=$(networkctl --no-pager status -- "$_dev" 2>/dev/null) || _st=
   printf '%s\n' "$_st" | row networkd
   _f=$(printf '%s\n' "$_st" | sed -n 's/^ *Network File: *//p' | head -n 1)
   if [ -f "$_f" ]; then row unit "$_f" <"$_f"; fi
