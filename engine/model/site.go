@@ -145,7 +145,7 @@ type Fail2ban struct {
 type Spec struct {
 	Name     string     `hcl:"name,label"`
 	Identity *Identity  `hcl:"identity,block" doc:"Who the node is."`
-	Network  *Network   `hcl:"network,block" doc:"A static address; DHCP without it."`
+	Network  *Network   `hcl:"network,block" doc:"The address, when the node is created and inside. Without it nothing is changed inside."`
 	Access   *Access    `hcl:"access,block" doc:"Who may enter."`
 	Platform *Platform  `hcl:"platform,block" doc:"What is installed and runs."`
 	Config   *Config    `hcl:"config,block" doc:"Settings of the system."`
@@ -170,9 +170,9 @@ type Identity struct {
 	Domain   string `hcl:"domain,optional" doc:"Domain; the site's unless set."`
 }
 
-// Network is a static address.
+// Network is the address of a node.
 type Network struct {
-	IP      string   `hcl:"ip,optional" doc:"Address with prefix length, such as 10.0.12.5/24."`
+	IP      string   `hcl:"ip,optional" doc:"Address with prefix length, such as 10.0.12.5/24; DHCP unless set."`
 	Gateway string   `hcl:"gateway,optional" doc:"Gateway; the site's unless set."`
 	DNS     []string `hcl:"dns,optional" doc:"Name servers; the site's unless set."`
 }
