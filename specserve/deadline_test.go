@@ -41,7 +41,7 @@ func (p *pipes) Close() error {
 	return nil
 }
 
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
+func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
 func (p *pipes) dial() net.Conn {
 	here, there := net.Pipe()
@@ -135,6 +135,7 @@ func TestShutdownTakesItsTime(t *testing.T) {
 		time.AfterFunc(1400*time.Millisecond, func() { _, _ = io.WriteString(slow, "0\r\n\r\n") })
 		got, err := http.ReadResponse(bufio.NewReader(slow), nil)
 		require.NoError(t, err)
+		defer func() { _ = got.Body.Close() }()
 		require.Equal(t, 200, got.StatusCode)
 		_, err = io.ReadAll(got.Body)
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package specserve
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			x.fail(err)
 		}
 		x.count()
-		x.log(err)
+		x.log(r.Context(), err)
 	}()
 	err = x.serve()
 }
@@ -123,7 +124,7 @@ func (x *request) count() {
 // tooMany refuses a request of a client that was refused too often.
 func (x *request) tooMany(wait time.Duration) error {
 	x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-	x.note(limit.Client(x.RemoteAddr), "refused a request: the client sent too many that were refused")
+	x.note(limit.Client(x.RemoteAddr), "too many of its requests were refused")
 	return &problem.Error{Code: problem.TooMany}
 }
 
@@ -192,7 +193,7 @@ func (x *request) fail(err error) {
 
 // log writes the line of a request. It has nothing that a client wrote, but for the name of a node
 // that is in the table: a credential may be sent as anything.
-func (x *request) log(err error) {
+func (x *request) log(ctx context.Context, err error) {
 	level := slog.LevelInfo
 	switch {
 	case x.status == http.StatusTooManyRequests, x.endpoint == "/health":
@@ -200,7 +201,7 @@ func (x *request) log(err error) {
 	case x.status >= http.StatusInternalServerError:
 		level = slog.LevelError
 	}
-	if !x.o.Log.Enabled(x.Context(), level) {
+	if !x.o.Log.Enabled(ctx, level) {
 		return
 	}
 	attrs := []any{
@@ -221,7 +222,7 @@ func (x *request) log(err error) {
 	} else if err != nil {
 		attrs = append(attrs, "error", err)
 	}
-	x.o.Log.Log(x.Context(), level, "request", attrs...)
+	x.o.Log.Log(ctx, level, "request", attrs...)
 }
 
 // causeOf is the reason of a problem for the log.

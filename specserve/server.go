@@ -83,7 +83,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		},
 	}
 	bounded := limit.NewListener(ln, l.ConnectionsPerClient, l.Connections, func(client netip.Prefix, open int) {
-		s.note(client, "refused a connection: the client or all clients together have too many", "open", open)
+		s.note(client, "it or all clients together have too many connections", "open", open)
 	})
 	served := make(chan error, 1)
 	go func() { served <- h.ServeTLS(bounded, "", "") }()
@@ -104,9 +104,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// note logs something about a client, once in a while for each.
-func (s *Server) note(client netip.Prefix, what string, args ...any) {
+// note logs why a client is refused, once in a while for each.
+func (s *Server) note(client netip.Prefix, why string, args ...any) {
 	if _, ok := s.noted.Take(limit.Key{Client: client}, s.o.Now()); ok {
-		s.o.Log.Warn(what, append([]any{"client", client.String()}, args...)...)
+		s.o.Log.Warn("refusing a client", append([]any{"client", client.String(), "why", why}, args...)...)
 	}
 }

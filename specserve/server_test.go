@@ -189,7 +189,7 @@ func bearer(token string) []string { return []string{"Authorization", "Bearer " 
 
 func TestHealth(t *testing.T) {
 	s := serve(t, specserve.Limits{})
-	require.Equal(t, `{"status":"starting","version":"1.2.3","commit":"","uptime_seconds":0}`+"\n", s.ask("GET", "/health").body)
+	require.JSONEq(t, `{"status":"starting","version":"1.2.3","commit":"","uptime_seconds":0}`, s.ask("GET", "/health").body)
 	got := s.ask("GET", "/spec/own", bearer(ownToken)...)
 	require.Equal(t, 503, got.status)
 	require.Equal(t, "E500", got.code())
@@ -197,7 +197,7 @@ func TestHealth(t *testing.T) {
 	s.now.Add(61)
 	got = s.ask("GET", "/health")
 	require.Equal(t, 200, got.status)
-	require.Equal(t, `{"status":"ok","version":"1.2.3","commit":"3f2c1a9","uptime_seconds":61}`+"\n", got.body)
+	require.JSONEq(t, `{"status":"ok","version":"1.2.3","commit":"3f2c1a9","uptime_seconds":61}`, got.body)
 }
 
 func TestSpec(t *testing.T) {

@@ -38,7 +38,7 @@ and a token: homestak-gitops token mint NODE. With --json the first line is
 		RunE: func(c *cobra.Command, _ []string) error { return runServe(c.Context(), a, f) },
 	}
 	f.files(a, c)
-	f.serverFolder.flag(c)
+	f.flag(c)
 	fs := c.Flags()
 	fs.StringVarP(&f.host, "host", "H", "", "`NAME` of the host whose nodes are served (default: all)")
 	fs.StringVar(&f.listen, "listen", ":44443", "`ADDRESS` to serve on; port 0 chooses a free one, and a socket of systemd comes first")

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,7 +131,7 @@ func (c *Catalog) Check(text, node string, keys token.Keys, now time.Time) Crede
 		out.Err = &problem.Error{Code: problem.Refused, Cause: err}
 		return out
 	}
-	all := append(keys[:len(keys):len(keys)], c.credentials.predecessor...)
+	all := slices.Concat(keys, c.credentials.predecessor)
 	// For its own node first: whether it is that of the request is for the rules to say.
 	if out.Claims, out.Err = all.Verify(text, claims.Node, now); out.Err != nil {
 		return out

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"io"
 	"log/slog"
 	"math/big"
@@ -344,7 +343,7 @@ func TestOpenRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "everybody on this machine can use the key")
 	o.KeyFile = "/none"
 	_, err = cert.Open(o)
-	require.True(t, errors.Is(err, os.ErrNotExist))
+	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestHostNames(t *testing.T) {

@@ -160,6 +160,7 @@ func TestTerminatedUnderLoad(t *testing.T) {
 				got, err := http.ReadResponse(bufio.NewReader(conn), nil)
 				if err == nil {
 					_, err = io.Copy(io.Discard, got.Body)
+					_ = got.Body.Close()
 					if answered.Add(1); err != nil {
 						broken.Add(1)
 					}

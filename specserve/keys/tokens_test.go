@@ -2,7 +2,6 @@ package keys_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -61,5 +60,5 @@ func TestDescribe(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "key "+ring[0].ID+" of 2026-02-02 signs\nkey "+ring[1].ID+" of 2026-01-02 is still accepted\n", ring.Describe())
 	require.Len(t, ring.Document().Keys, 2)
-	require.False(t, strings.Contains(ring.Describe(), ring[0].Text()))
+	require.NotContains(t, ring.Describe(), ring[0].Text())
 }
