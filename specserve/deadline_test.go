@@ -115,33 +115,49 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// Silent clients do not delay the end for longer than its limit, and a request under way has that time.
+// Silent clients hardly delay the end, and a request under way has until the limit.
 func TestShutdownTakesItsTime(t *testing.T) {
 	certificate, err := cert.Open(cert.Options{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	synctest.Test(t, func(t *testing.T) {
-		ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.Serve(ctx, ln) }()
-		silent := ln.dial()
-		slow := tls.Client(ln.dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
-		_, err := io.WriteString(slow, "GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-		require.NoError(t, err)
-		synctest.Wait()
-		began := time.Now()
-		cancel()
-		time.AfterFunc(1400*time.Millisecond, func() { _, _ = io.WriteString(slow, "0\r\n\r\n") })
-		got, err := http.ReadResponse(bufio.NewReader(slow), nil)
-		require.NoError(t, err)
-		defer func() { _ = got.Body.Close() }()
-		require.Equal(t, 200, got.StatusCode)
-		_, err = io.ReadAll(got.Body)
-		require.NoError(t, err)
-		require.NoError(t, <-done)
-		require.Equal(t, 1500*time.Millisecond, time.Since(began))
-		_ = silent.Close()
-		_ = slow.Close()
-	})
+	for name, c := range map[string]struct {
+		after, longest time.Duration // when the request under way is complete, and the end
+	}{
+		"nothing under way": {0, 900 * time.Millisecond},
+		"a slow request":    {1400 * time.Millisecond, 1500 * time.Millisecond},
+		"one too slow":      {time.Minute, 1500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- s.Serve(ctx, ln) }()
+				silent := ln.dial()
+				defer func() { _ = silent.Close() }()
+				slow := tls.Client(ln.dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+				defer func() { _ = slow.Close() }()
+				require.NoError(t, slow.HandshakeContext(t.Context()))
+				if c.after > 0 {
+					_, err := io.WriteString(slow, "GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+					require.NoError(t, err)
+				}
+				synctest.Wait()
+				began := time.Now()
+				cancel()
+				if c.after > 0 {
+					defer time.AfterFunc(c.after, func() { _, _ = io.WriteString(slow, "0\r\n\r\n") }).Stop()
+					got, err := http.ReadResponse(bufio.NewReader(slow), nil)
+					if err == nil {
+						_ = got.Body.Close()
+					}
+					require.Equal(t, c.after < c.longest, err == nil && got.StatusCode == http.StatusOK)
+				} else {
+					_, _ = io.Copy(io.Discard, slow)
+				}
+				require.NoError(t, <-done)
+				require.LessOrEqual(t, time.Since(began), c.longest)
+			})
+		})
+	}
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,6 +84,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10,
 		},
 	}
+	silent := &silentConns{open: map[net.Conn]bool{}}
+	h.ConnState = silent.track
 	bounded := limit.NewListener(ln, l.ConnectionsPerClient, l.Connections, func(client netip.Prefix, open int) {
 		s.note(client, "it or all clients together have too many connections", "open", open)
 	})
@@ -94,6 +98,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Shutdown)
 	defer cancel()
+	defer time.AfterFunc(l.Shutdown/4, silent.close).Stop() // Shutdown alone gives them seconds
 	if h.Shutdown(end) != nil {
 		_ = h.Close() // somebody is silent, or does not take the answer
 	}
@@ -102,6 +107,32 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
 	}
 	return nil
+}
+
+// silentConns are the connections on which no request has begun. Each is served by a goroutine of its
+// own, hence the mutex.
+type silentConns struct {
+	mutex sync.Mutex
+	open  map[net.Conn]bool
+}
+
+func (s *silentConns) track(c net.Conn, state http.ConnState) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if state == http.StateNew {
+		s.open[c] = true
+	} else {
+		delete(s.open, c)
+	}
+}
+
+func (s *silentConns) close() {
+	s.mutex.Lock()
+	conns := slices.Collect(maps.Keys(s.open))
+	s.mutex.Unlock()
+	for _, c := range conns {
+		_ = c.Close()
+	}
 }
 
 // note logs why a client is refused, once in a while for each.

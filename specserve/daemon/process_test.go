@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -85,7 +86,8 @@ func spawn(t *testing.T, dir string, change func(*exec.Cmd)) (*child, error) {
 	require.NoError(t, c.cmd.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
-		return c, c.cmd.Wait()
+		err := c.cmd.Wait() // from here on nobody writes to errors
+		return nil, fmt.Errorf("%w: %s", err, &c.errors)
 	}
 	require.NoError(t, json.Unmarshal(line, c))
 	require.Equal(t, 200, c.health(t))
@@ -126,7 +128,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	var was []string
 	for i := range 4 {
 		c, err := spawn(t, dir, nil)
-		require.NoError(t, err, c.errors.String())
+		require.NoError(t, err)
 		if i > 0 {
 			require.Equal(t, was, c.Pins)
 			t.Logf("serves again after %v", c.took)
@@ -141,7 +143,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 // an answer got all of it.
 func TestTerminatedUnderLoad(t *testing.T) {
 	c, err := spawn(t, folder(t), nil)
-	require.NoError(t, err, c.errors.String())
+	require.NoError(t, err)
 	for range 50 {
 		silent, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", c.Addr)
 		require.NoError(t, err)
@@ -199,7 +201,7 @@ func TestServiceManager(t *testing.T) {
 		cmd.Env = append(cmd.Env, socketsEnv+"=1", "NOTIFY_SOCKET="+filepath.Join(dir, "n"))
 		cmd.ExtraFiles = []*os.File{socket}
 	})
-	require.NoError(t, err, c.errors.String())
+	require.NoError(t, err)
 	require.Equal(t, addr, c.Addr)
 	next := func() string {
 		t.Helper()
@@ -218,10 +220,9 @@ func TestServiceManager(t *testing.T) {
 	require.Equal(t, "STOPPING=1", next())
 	require.NoError(t, c.cmd.Wait())
 
-	c, err = spawn(t, dir, func(cmd *exec.Cmd) {
+	_, err = spawn(t, dir, func(cmd *exec.Cmd) {
 		cmd.Env = append(cmd.Env, socketsEnv+"=2")
 		cmd.ExtraFiles = []*os.File{socket, socket}
 	})
-	require.Error(t, err)
-	require.Contains(t, c.errors.String(), "passes 2 sockets")
+	require.ErrorContains(t, err, "passes 2 sockets")
 }
