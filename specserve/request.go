@@ -54,7 +54,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.underWay.Done()
 	x := &request{Server: s, Request: r, w: w, now: s.o.Now()}
 	var err error
-	defer func() {
+	defer func() { //nolint:contextcheck // it has the context of the request
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 			s.o.Log.Error("a request ended in a panic", "error", err, "endpoint", x.endpoint, "stack", string(debug.Stack()))
