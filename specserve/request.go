@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
@@ -212,7 +211,10 @@ func (x *request) log(ctx context.Context, err error) {
 		attrs = append(attrs, "identity", x.knownIdentity())
 	}
 	if x.shown.Kind != "" {
-		attrs = append(attrs, "credential", x.shown.Kind, "of", cmp.Or(x.shown.Identity, policy.NoCredential))
+		attrs = append(attrs, "credential", x.shown.Kind)
+	}
+	if x.shown.Identity != "" {
+		attrs = append(attrs, "of", x.shown.Identity)
 	}
 	if x.view != nil {
 		attrs = append(attrs, "commit", x.view.Catalog.Commit)

@@ -22,6 +22,13 @@ type serveFlags struct {
 	logLevel, logFormat string
 }
 
+// serverAt is the one line that serve --json prints.
+type serverAt struct {
+	URL    string `json:"url"`
+	Pin    string `json:"pin"`
+	Commit string `json:"commit"`
+}
+
 func serveVerb(a *app) *cobra.Command {
 	f := &serveFlags{}
 	c := &cobra.Command{
@@ -71,7 +78,7 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 		Ready: func(at daemon.Announce) error {
 			url := "https://" + reachable(at.Addr)
 			if a.ui.json {
-				return a.ui.line(map[string]string{"url": url, "pin": at.Pins[0], "commit": at.Commit})
+				return a.ui.line(serverAt{url, at.Pins[0], at.Commit})
 			}
 			a.ui.printf("serving at %s\npin of its key: %s\nCtrl-C ends it.\n", url, at.Pins[0])
 			return nil
