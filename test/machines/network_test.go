@@ -104,7 +104,7 @@ func TestST02AnAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 			// Somebody waits for it and cannot connect: two seconds to confirm it, and two more.
 			ctx, gone := context.WithCancel(context.Background())
 			reached := 0
-			_, err := converge.Apply(ctx, way{w.world}, locked, converge.Options{ConfirmWithin: 4 * time.Second, Confirm: func(_ context.Context, _ *spec.Spec, s aspect.Step) error {
+			_, err := converge.Apply(ctx, way(w), locked, converge.Options{ConfirmWithin: 4 * time.Second, Confirm: func(_ context.Context, _ *spec.Spec, s aspect.Step) error {
 				require.Equal(t, "10.7.0.5", s.Address.String())
 				require.False(t, w.ping("10.7.0.5"))
 				w.Until("it is at the new address", at("10.7.0.5/24"))
@@ -117,13 +117,13 @@ func TestST02AnAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 			restored(20 * time.Second)
 
 			// On the machine itself the gateway has to answer.
-			_, err = converge.Apply(context.Background(), way{w.world}, locked, converge.Options{})
+			_, err = converge.Apply(context.Background(), way(w), locked, converge.Options{})
 			require.ErrorContains(t, err, "it does not work, so the old state is restored: the gateway 10.7.0.1 does not answer")
 			restored(20 * time.Second)
 
 			// A restart in between.
 			ctx, gone = context.WithCancel(context.Background())
-			_, err = converge.Apply(ctx, way{w.world}, locked, converge.Options{Confirm: func(context.Context, *spec.Spec, aspect.Step) error {
+			_, err = converge.Apply(ctx, way(w), locked, converge.Options{Confirm: func(context.Context, *spec.Spec, aspect.Step) error {
 				gone()
 				return errNoWayIn
 			}})
@@ -148,14 +148,14 @@ func TestST02AnAddressThatFails(t *testing.T) {
 	t.Parallel()
 	w := beginLAN(t, withIfupdown, eniStatic)
 	w.Run0("pkill dnsmasq; echo 'timeout 3;' >>/etc/dhcp/dhclient.conf")
-	_, err := converge.Apply(context.Background(), way{w.world}, static(t, spec.DHCP, ""), converge.Options{})
+	_, err := converge.Apply(context.Background(), way(w), static(t, spec.DHCP, ""), converge.Options{})
 	require.ErrorContains(t, err, "it failed, so the old state is restored")
 	require.ErrorContains(t, err, "eth0 did not get dhcp within 40 s")
 	require.Equal(t, "10.9.0.5/24", w.address())
 	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops/revert"))
 
 	w.Run0("printf 'iface eth1 inet bogus\\n' >>/etc/network/interfaces")
-	_, err = converge.Apply(context.Background(), way{w.world}, static(t, "10.9.0.6/24", "10.9.0.1"), converge.Options{})
+	_, err = converge.Apply(context.Background(), way(w), static(t, "10.9.0.6/24", "10.9.0.1"), converge.Options{})
 	require.ErrorContains(t, err, "ifupdown refuses the settings")
 	require.Equal(t, "10.9.0.5/24", w.address())
 	require.True(t, w.ping("10.9.0.5"))
@@ -196,7 +196,7 @@ func TestST14KilledWhileTheAddressChanges(t *testing.T) {
 
 	// The part that the machine runs by itself.
 	w.Run0(`printf '#!/bin/sh\ncase $1 in --no-act) exec /usr/sbin/ifup "$@";; esac\nrm -f /usr/local/sbin/ifup\nkill -9 $PPID\n' >/usr/local/sbin/ifup; chmod +x /usr/local/sbin/ifup`)
-	_, err := converge.Apply(context.Background(), way{w.world}, full, converge.Options{ConfirmWithin: 2 * time.Second})
+	_, err := converge.Apply(context.Background(), way(w), full, converge.Options{ConfirmWithin: 2 * time.Second})
 	require.ErrorContains(t, err, "the old state is restored")
 	w.Until("the machine is back", func() bool { return w.ping("10.9.0.5") })
 	w.apply(full)
@@ -211,7 +211,7 @@ func TestST02AnInterfaceOfSomebodyElse(t *testing.T) {
 	s := static(t, "10.9.0.6/24", "10.9.0.1")
 	why := func() string {
 		t.Helper()
-		state, err := converge.Observe(context.Background(), way{w.world}, s)
+		state, err := converge.Observe(context.Background(), way(w), s)
 		require.NoError(t, err)
 		require.Empty(t, changes(state))
 		require.Empty(t, state.Steps())
@@ -243,7 +243,7 @@ func TestST02TheAddressOfABridge(t *testing.T) {
 	address := func() string { return w.Run0("ip -4 -o addr show dev vmbr0 | awk '{print $4}'") }
 	ports := func() string { return w.Run0("ls /sys/class/net/vmbr0/brif; cat /sys/class/net/vmbr0/ifindex") }
 	s := static(t, "10.9.0.6/24", "10.9.0.1", "10.9.0.53")
-	state, err := converge.Observe(context.Background(), way{w.world}, s)
+	state, err := converge.Observe(context.Background(), way(w), s)
 	require.NoError(t, err)
 	require.Contains(t, state.Unknown[0].Why, "vmbr0 is a bridge with the port tap0, which ifupdown2 does not know") // but that of Proxmox VE
 	w.Run0("ip link del tap0")
@@ -255,7 +255,7 @@ func TestST02TheAddressOfABridge(t *testing.T) {
 	require.True(t, w.ping("10.9.0.6"))
 	w.unchanged(s)
 
-	_, err = converge.Apply(context.Background(), way{w.world}, static(t, "10.7.0.5/24", "10.7.0.1"), converge.Options{})
+	_, err = converge.Apply(context.Background(), way(w), static(t, "10.7.0.5/24", "10.7.0.1"), converge.Options{})
 	require.ErrorContains(t, err, "the gateway 10.7.0.1 does not answer")
 	w.Until("the old address is back", func() bool { return address() == "10.9.0.6/24" && w.ping("10.9.0.6") })
 	require.Equal(t, bridge, ports())

@@ -122,8 +122,8 @@ var network = Of[netFound]{
 		s.Ask += check
 		s.Script = ":\n"
 		s.Change = down + puts(files) + up + f.verify(goal)
-		s.Restore = f.restore(files, down, up)
-		s.Check = f.gatewayAnswers(goal)
+		s.Restore = restoreNetwork(files, down, up)
+		s.Check = f.gatewayAnswers()
 		return []Step{s}
 	},
 }
@@ -256,15 +256,13 @@ func parseNetwork(_ *Query, rows [][]string) (netFound, error) {
 		return f, err
 	}
 	f.readRunning(texts)
-	return f, f.readResolver(texts)
+	f.readResolver(texts)
+	return f, nil
 }
 
 // findManager finds out who configures the interface. Exactly one has to.
 func (f *netFound) findManager(texts map[string]string) error {
-	stanzas, err := f.readENI()
-	if err != nil {
-		return err
-	}
+	stanzas := f.readENI()
 	_, hasENI := texts["ifupdown"]
 	byENI := hasENI && len(stanzas) > 0
 	byNetworkd := networkdHas(texts["networkd"])
@@ -411,18 +409,19 @@ func puts(files []netFile) string {
 	return script(append(lines, ":")...)
 }
 
-// restore sets the files back, and the interface by them. One that cannot be set back keeps nobody
+// restoreNetwork sets the files back, and the interface by them. One that cannot be set back keeps nobody
 // from trying the rest.
-func (f netFound) restore(files []netFile, down, up string) string {
-	text := down
+func restoreNetwork(files []netFile, down, up string) string {
+	var b strings.Builder
+	b.WriteString(down)
 	for _, file := range files {
 		back := netFile{path: file.path, before: "-", after: file.before, there: true, stays: file.there}
-		text += "( " + strings.TrimSpace(puts([]netFile{back})) + " ) || :\n"
+		b.WriteString("( " + strings.TrimSpace(puts([]netFile{back})) + " ) || :\n")
 	}
 	if up != "" {
-		text += "( " + strings.TrimSpace(up) + " ) || :\n"
+		b.WriteString("( " + strings.TrimSpace(up) + " ) || :\n")
 	}
-	return text
+	return b.String()
 }
 
 // verify waits until the interface has what it shall have.
@@ -433,12 +432,13 @@ func (f netFound) verify(goal netGoal) string {
 		return ""
 	case spec.DHCP: // another address than before, or one with a lease
 		holds += " | sed -e '/169\\.254\\./d' -e '/ dynamic /b'"
+		var old []string
 		for _, a := range f.addrs {
 			if !a.dynamic {
-				holds += " -e " + shell.Quote("\\,inet "+a.prefix+" ,d")
+				old = append(old, " -e "+shell.Quote("\\,inet "+a.prefix+" ,d"))
 			}
 		}
-		holds += " | grep inet"
+		holds += strings.Join(old, "") + " | grep inet"
 	default:
 		holds += " | grep -F " + shell.Quote("inet "+goal.ip+" ")
 		if goal.gateway != "" {
@@ -452,7 +452,7 @@ func (f netFound) verify(goal netGoal) string {
 
 // gatewayAnswers fails if the gateway does not respond to ARP: what is sent to it, which nobody
 // listens to, makes the kernel ask.
-func (f netFound) gatewayAnswers(goal netGoal) string {
+func (f netFound) gatewayAnswers() string {
 	return script(
 		"_gw=$(ip -4 route show default dev "+f.name()+" | sed -n 's/.*via \\([^ ]*\\).*/\\1/p' | head -n 1)",
 		`[ -n "$_gw" ] || exit 0`,

@@ -36,7 +36,7 @@ if [ -d /etc/dhcp/dhclient-enter-hooks.d ]; then row dhclient </dev/null; fi
 if command -v dhcpcd >/dev/null; then row dhcpcd </dev/null; fi`
 
 // readResolver reads the name servers that are asked, and who says which.
-func (f *netFound) readResolver(texts map[string]string) error {
+func (f *netFound) readResolver(texts map[string]string) {
 	to := strings.TrimSpace(texts["resolv"])
 	_, hook := texts["hook"]
 	switch {
@@ -60,7 +60,6 @@ func (f *netFound) readResolver(texts map[string]string) error {
 		f.resolver = "whoever writes " + to
 		f.dns = nameservers(f.files[resolvConf])
 	}
-	return nil
 }
 
 func nameservers(text string) (out []string) {
@@ -93,11 +92,11 @@ func withNameservers(text string, servers []string) string {
 }
 
 func nameserverLines(servers []string) string {
-	text := ""
+	var b strings.Builder
 	for _, s := range servers {
-		text += "nameserver " + s + "\n"
+		b.WriteString("nameserver " + s + "\n")
 	}
-	return text
+	return b.String()
 }
 
 // shownDNS is what the machine has of the name servers that are wanted, or were.

@@ -38,7 +38,7 @@ type eniStanza struct {
 }
 
 // readENI finds the IPv4 stanzas of the interface.
-func (f *netFound) readENI() ([]eniStanza, error) {
+func (f *netFound) readENI() []eniStanza {
 	var out []eniStanza
 	for _, name := range f.eni {
 		at, start := 0, -1
@@ -58,7 +58,7 @@ func (f *netFound) readENI() ([]eniStanza, error) {
 			out = append(out, cutStanza(name, f.files[name], start, at))
 		}
 	}
-	return out, nil
+	return out
 }
 
 // cutStanza leaves what stands behind the last line of a stanza to the next one: empty lines and comments.
@@ -239,7 +239,7 @@ func (f netFound) eniCommands(file netFile) (down, up, check string) {
 	if f.manager == ifupdown2 {
 		return "", "ifreload -a >&2 9>&- || die " + shell.Quote("ifreload fails") + "\n", ""
 	}
-	all := ""
+	var all strings.Builder
 	for _, name := range f.eni {
 		text := f.files[name]
 		if name == file.path {
@@ -247,14 +247,14 @@ func (f netFound) eniCommands(file netFile) (down, up, check string) {
 		}
 		for line := range strings.Lines(text + "\n") {
 			if fields := strings.Fields(line); len(fields) == 0 || !strings.HasPrefix(fields[0], "source") {
-				all += line
+				all.WriteString(line)
 			}
 		}
 	}
 	const whole = "/run/homestak-gitops.interfaces"
 	down = "ifdown " + f.name() + " >&2 9>&- || :\nip -4 addr flush dev " + f.name() + " scope global || :\n"
 	up = "ifup " + f.name() + " >&2 9>&- || die " + shell.Quote("ifup "+f.dev+" fails") + "\n"
-	check = script(shell.Put(whole, all, "0600", "root", "root"),
+	check = script(shell.Put(whole, all.String(), "0600", "root", "root"),
 		"_said=$(ifup --no-act --force -i "+whole+" -- "+f.name()+" 2>&1) || { rm -f "+whole+"; die \"ifupdown refuses the settings: $_said\"; }",
 		"rm -f "+whole)
 	return down, up, check

@@ -78,7 +78,7 @@ func outcomeFile(name string) string { return revertScript(name) + ".outcome" }
 
 // launch makes the machine run the rest of a step by itself. What it starts, such as a DHCP client,
 // stays when it ends (KillMode). It waits a moment, so that whoever launched it has the answer.
-func (r *runner) launch(s aspect.Step) string {
+func launch(s aspect.Step) string {
 	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
 	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || exit 1\n[ -f " + f + " ] || exit 0\n" +
 		"trap '_code=$?; if [ $_code -eq 0 ]; then echo ok >" + f + ".end; else { echo failed; tail -n 5 " + f + ".said; } >" + f + ".end; HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Aspect) + ".timer || :; fi; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
@@ -161,8 +161,7 @@ func (r *runner) verify(ctx context.Context, s aspect.Step) error {
 func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 	f := revertScript(s.Aspect)
 	if err := r.verify(ctx, s); err != nil {
-		var failed *changeError
-		if errors.As(err, &failed) {
+		if _, failed := errors.AsType[*changeError](err); failed {
 			return fmt.Errorf("it failed, so the old state is restored: %w", err)
 		}
 		back := "sh " + f + "\n"

@@ -147,7 +147,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 	}
 	body += s.Script
 	if s.Change != "" {
-		body += r.launch(s)
+		body += launch(s)
 	}
 	if s.Restore != "" {
 		after = before // the rest is recorded once it is confirmed
