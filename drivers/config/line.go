@@ -356,9 +356,27 @@ func (l *line) loginAt(ctx context.Context, ip netip.Addr, port int, known Known
 	}
 	if err != nil {
 		_ = m.Close() // what went wrong is known
+		if keys := l.renewed(ctx, err, known); len(keys) > 0 {
+			return l.loginAt(ctx, ip, port, Known{Keys: keys})
+		}
 		return nil, err
 	}
 	return m, nil
+}
+
+// renewed gives the host keys that a guest has now, if it was refused for those that it had before and its
+// guest agent knows others. cloud-init makes new ones when Proxmox VE gives it another instance ID, as
+// it does after a change of address or keys (PVE/QemuServer/Cloudinit.pm).
+func (l *line) renewed(ctx context.Context, err error, known Known) []string {
+	var other *ssh.HostKeyError
+	if !errors.As(err, &other) || len(known.Keys) == 0 {
+		return nil
+	}
+	keys := l.vouched(ctx)
+	if slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(known.Keys, k) }) {
+		return nil // these are its keys still: another machine answers
+	}
+	return keys
 }
 
 // keysTime is how long a guest agent may take to give the host keys of its guest.

@@ -189,13 +189,27 @@ func TestST02PushRefusesAnotherMachine(t *testing.T) {
 	require.Regexp(t, `(?m)^home/father/vm\.web-1 ssh-ed25519 `, string(known))
 	p.converged("with the key that the agent gave")
 
-	p.debian.Run("sh", "-c", "rm /etc/ssh/ssh_host_*; ssh-keygen -A && systemctl restart ssh && echo changed >/etc/motd")
+	// Another machine answers at its address, while the agent has the keys that it always had.
+	p.debian.Run("sh", "-c", "cp -a /etc/ssh /root/ssh && rm /root/ssh/ssh_host_* && for t in rsa ecdsa ed25519; do ssh-keygen -q -t $t -N '' -f /root/ssh/ssh_host_${t}_key; done && "+
+		"for t in rsa ecdsa ed25519; do echo HostKey /root/ssh/ssh_host_${t}_key >>/etc/ssh/sshd_config; done && systemctl restart ssh && echo changed >/etc/motd")
 	r := p.pass("apply")
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.Empty(t, r.Plan.Steps)
 	require.Contains(t, r.Nodes[0].Error, "its host key has changed")
 	require.Equal(t, "changed", p.debian.Run("cat", "/etc/motd"))
 
+	// cloud-init gave the guest new keys, as its agent confirms.
+	p.debian.Run("sh", "-c", "sed -i '/^HostKey/d' /etc/ssh/sshd_config; rm /etc/ssh/ssh_host_*; ssh-keygen -A && systemctl restart ssh")
+	r = p.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
+
+	// Without an agent nobody can say so.
+	p.agent = false
+	p.debian.Run("sh", "-c", "rm /etc/ssh/ssh_host_*; ssh-keygen -A && systemctl restart ssh && echo changed >/etc/motd")
+	r = p.pass("apply")
+	require.Equal(t, engine.Failed, r.Outcome)
+	require.Contains(t, r.Nodes[0].Error, "its host key has changed")
 	require.NoError(t, p.hosts.Forget("home/father/vm.web-1")) // as somebody does who reinstalled it
 	require.Equal(t, engine.Done, p.pass("apply").Outcome)
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
