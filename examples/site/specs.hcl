@@ -1,7 +1,8 @@
 # Specs: how a node should be configured inside. Several nodes may share one.
 #
 # User, keys, addresses and name servers are passed to the guest with cloud-init. The rest is
-# applied inside guests whose access has via = "ssh" (or "agent", "exec"); `plan` lists the others.
+# applied inside by SSH, or as via in access says ("agent", "exec"). That needs a key to log in
+# with, and the guest's address; `plan` lists the nodes where one of them is missing.
 
 spec "base" {
   access {
