@@ -155,7 +155,7 @@ func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 }
 
 // Dial connects to a port of a guest that is up. near is where connections through it lead.
-func (g *Guests) Dial(key string, to netip.AddrPort, near func(context.Context, string, string) (net.Conn, error)) (net.Conn, error) {
+func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near func(context.Context, string, string) (net.Conn, error)) (net.Conn, error) {
 	refused := func(why error) error {
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: why}
 	}
@@ -172,7 +172,7 @@ func (g *Guests) Dial(key string, to netip.AddrPort, near func(context.Context, 
 		return nil, err
 	}
 	server := sshd.Server{Machine: m, Trusts: trusted, Dial: near}
-	go server.Serve(callee) // it ends with the connection
+	go server.Serve(context.WithoutCancel(ctx), callee) // it ends with the connection
 	return caller, nil
 }
 

@@ -53,7 +53,7 @@ func (s Hosts) Dial(ctx context.Context, network, address string) (net.Conn, err
 	for _, h := range s {
 		systems, simulated := h.Systems().(*simworld.Guests)
 		if key, up := h.GuestAt(to.Addr()); up && simulated {
-			return systems.Dial(key, to, s.Dial)
+			return systems.Dial(ctx, key, to, s.Dial)
 		}
 	}
 	return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: syscall.EHOSTUNREACH}

@@ -35,8 +35,7 @@ func Run(program string, o Options, in ...io.Reader) (int, error) {
 	if flushed := r.out.Flush(); err == nil {
 		err = flushed
 	}
-	var e *exit
-	if errors.As(err, &e) {
+	if e, ended := errors.AsType[*exit](err); ended {
 		return e.code, nil
 	}
 	if err != nil {

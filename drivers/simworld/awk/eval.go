@@ -93,7 +93,7 @@ func (r *run) setLine(line string) {
 	r.vars["NF"] = number(float64(len(r.fields)))
 }
 
-func (r *run) split(line, sep string) []string {
+func (*run) split(line, sep string) []string {
 	switch {
 	case sep == " ":
 		return strings.Fields(line)

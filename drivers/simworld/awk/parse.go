@@ -32,13 +32,11 @@ type token struct {
 }
 
 type parser struct {
-	src   string
-	at    int
-	tok   token
-	prev  token
-	noIn  bool
-	noGt  bool
-	depth int
+	src  string
+	at   int
+	tok  token
+	prev token
+	noGt bool
 }
 
 func parse(src string) (rules []rule, err error) {
@@ -64,7 +62,7 @@ func parse(src string) (rules []rule, err error) {
 
 type syntaxError string
 
-func (p *parser) fail(format string, args ...any) { panic(syntaxError(fmt.Sprintf(format, args...))) }
+func (*parser) fail(format string, args ...any) { panic(syntaxError(fmt.Sprintf(format, args...))) }
 
 func (p *parser) rule() rule {
 	var r rule
@@ -445,30 +443,30 @@ func level(t token, noGt bool) int {
 
 const concatenation = 5
 
-func (p *parser) binary(min int) *node {
-	if min == 8 {
+func (p *parser) binary(least int) *node {
+	if least == 8 {
 		return p.unary()
 	}
-	left := p.binary(min + 1)
+	left := p.binary(least + 1)
 	for {
-		if min == concatenation {
+		if least == concatenation {
 			if !p.operand() {
 				return left
 			}
-			left = &node{op: "concat", args: []*node{left, p.binary(min + 1)}}
+			left = &node{op: "concat", args: []*node{left, p.binary(least + 1)}}
 			continue
 		}
-		if level(p.tok, p.noGt) != min {
+		if level(p.tok, p.noGt) != least {
 			return left
 		}
 		op := p.tok.text
 		p.next()
-		if min <= 1 {
+		if least <= 1 {
 			for p.tok.kind == "newline" {
 				p.next()
 			}
 		}
-		left = &node{op: op, args: []*node{left, p.binary(min + 1)}}
+		left = &node{op: op, args: []*node{left, p.binary(least + 1)}}
 	}
 }
 

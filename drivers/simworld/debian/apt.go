@@ -16,6 +16,8 @@ import (
 // made from the name. A repository that somebody else declares has whatever is asked of it.
 
 // popular are packages without anything in them but a program of their name.
+//
+//nolint:misspell // mosquitto is a package
 const popular = `
 	acl adminer ansible apache2-utils apparmor apt-listchanges apt-transport-https aptitude arping at atop attr autoconf automake avahi-daemon bash-completion bat bc bind9-dnsutils bind9-host
 	bmon borgbackup bpytop bridge-utils btop btrfs-progs build-essential bzip2 ca-certificates-java caddy certbot chrony cifs-utils clamav cloud-guest-utils cmake cockpit collectd-core conntrack
@@ -34,7 +36,8 @@ func daemons() map[string]string {
 	out := map[string]string{"docker.io": "docker", "nfs-kernel-server": "nfs-server", "postgresql": "postgresql", "redis": "redis-server", "snmpd": "snmpd", "openssh-server": "ssh", "wireguard": ""}
 	for _, name := range []string{
 		"avahi-daemon", "caddy", "chrony", "cockpit", "collectd-core", "containerd", "cups", "dnsmasq", "exim4", "fail2ban", "freeradius", "grafana", "haproxy", "keepalived", "lldpd", "mariadb-server",
-		"memcached", "monit", "mosquitto", "nginx", "nginx-light", "open-iscsi", "openvpn", "postfix", "prometheus", "prometheus-node-exporter", "qemu-guest-agent", "rabbitmq-server", "redis-server", "rpcbind", "rsyslog", "smartmontools",
+		"memcached", "monit", "mosquitto", //nolint:misspell // a package
+		"nginx", "nginx-light", "open-iscsi", "openvpn", "postfix", "prometheus", "prometheus-node-exporter", "qemu-guest-agent", "rabbitmq-server", "redis-server", "rpcbind", "rsyslog", "smartmontools",
 		"squid", "systemd-resolved", "unattended-upgrades", "unbound", "zabbix-agent",
 	} {
 		if out[name] == "" {

@@ -28,14 +28,14 @@ const keylessFile = "/var/lib/cloud/data/no-keys"
 // network is set up again.
 func (d *Disk) Begin(b Birth) *Machine {
 	known, _ := d.fs.ReadFile(instanceFile)
-	resolv := ""
+	var resolv strings.Builder
 	for _, ip := range b.DNS {
-		resolv += "nameserver " + ip + "\n"
+		resolv.WriteString("nameserver " + ip + "\n")
 	}
 	if b.Domain != "" {
-		resolv += "search " + b.Domain + "\n"
+		resolv.WriteString("search " + b.Domain + "\n")
 	}
-	must(d.fs.WriteFile("/etc/resolv.conf", resolv, 0o644, 0, 0))
+	must(d.fs.WriteFile("/etc/resolv.conf", resolv.String(), 0o644, 0, 0))
 	if strings.TrimSpace(known) == b.Instance && b.Instance != "" {
 		return d.Boot()
 	}
@@ -97,7 +97,7 @@ func (m *Machine) firstUser(b Birth) {
 	must(m.K.FS.WriteFile(dir+"/authorized_keys", text, 0o600, u.Cred.UID, u.Cred.GID))
 }
 
-func (m *Machine) cloudInitProgram(p *kernel.Process) int {
+func cloudInitProgram(p *kernel.Process) int {
 	p.Printf("status: done\n")
 	return 0
 }

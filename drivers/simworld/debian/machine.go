@@ -154,6 +154,6 @@ func (m *Machine) Shell(line string) (out string, code int) {
 const noProgram = 127
 
 // Root is the environment and the rights of a program that the system itself starts.
-func (m *Machine) Root(args ...string) kernel.Start {
+func (*Machine) Root(args ...string) kernel.Start {
 	return kernel.Start{Args: args, Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}}
 }

@@ -21,7 +21,7 @@ func (m *Machine) programs() map[string]kernel.Program {
 		"getent": users.getent, "useradd": users.useradd, "usermod": users.usermod, "userdel": users.userdel, "groupadd": users.groupadd, "groupdel": users.groupdel, "gpasswd": users.gpasswd, "passwd": users.passwdProgram,
 		"dpkg-query": apt.dpkgQuery, "dpkg": apt.dpkg, "apt-get": apt.aptGet, "apt": apt.aptGet, "apt-cache": apt.aptCache, "apt-mark": apt.aptSelections,
 		"systemctl": init.systemctl, "systemd-run": init.systemdRun, "loginctl": nothing, "journalctl": nothing, "sysctl": kernelOf.sysctl, "systemd-detect-virt": m.virtualisation,
-		"sshd": ssh.sshdProgram, "visudo": rules.visudo, "sudo": rules.sudo, "ss": ssh.sockets, "daemon": daemon, "cron": daemon, "agetty": daemon, "cloud-init": m.cloudInitProgram,
+		"sshd": ssh.sshdProgram, "visudo": rules.visudo, "sudo": rules.sudo, "ss": ssh.sockets, "daemon": daemon, "cron": daemon, "agetty": daemon, "cloud-init": cloudInitProgram,
 	}
 }
 

@@ -108,7 +108,7 @@ func (m sudoers) allowed(u User) (*rule, error) {
 	for i, r := range all {
 		group, isGroup := strings.CutPrefix(r.who, "%")
 		line := m.table("group").find(group)
-		if r.who == u.Name || r.who == "ALL" || isGroup && line != nil && (slices.Contains(members(line), u.Name)) {
+		if r.who == u.Name || r.who == "ALL" || isGroup && line != nil && slices.Contains(members(line), u.Name) {
 			found = &all[i]
 		}
 	}

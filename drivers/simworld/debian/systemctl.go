@@ -73,7 +73,7 @@ func (c control) do(verb, name string) int {
 	m := c.m
 	active := m.state(name).active == "active"
 	file, settings, masked := m.unitFile(name)
-	missing := &errUnit{"Failed to " + verb + " " + name + ": Unit " + name + " not found."}
+	missing := &unitError{"Failed to " + verb + " " + name + ": Unit " + name + " not found."}
 	switch verb {
 	case "start":
 		if err := m.startUnit(name); err != nil {
@@ -84,7 +84,7 @@ func (c control) do(verb, name string) int {
 		}
 	case "stop":
 		if file == "" {
-			return c.fail(5, &errUnit{"Failed to stop " + name + ": Unit " + name + " not loaded."})
+			return c.fail(5, &unitError{"Failed to stop " + name + ": Unit " + name + " not loaded."})
 		}
 		m.stopUnit(name)
 	case "restart", "try-restart", "reload-or-restart", "try-reload-or-restart", "force-reload":
@@ -101,7 +101,7 @@ func (c control) do(verb, name string) int {
 			return c.fail(5, missing)
 		}
 		if !active {
-			return c.fail(1, &errUnit{name + " is not active, cannot reload."})
+			return c.fail(1, &unitError{name + " is not active, cannot reload."})
 		}
 		pid := 0
 		if main := m.state(name).main; main != nil {
@@ -109,7 +109,7 @@ func (c control) do(verb, name string) int {
 		}
 		for _, line := range settings["ExecReload"] {
 			if m.runLine(line, pid) != 0 {
-				return c.fail(1, &errUnit{"Job for " + name + " failed."})
+				return c.fail(1, &unitError{"Job for " + name + " failed."})
 			}
 		}
 	case "kill":
@@ -119,9 +119,9 @@ func (c control) do(verb, name string) int {
 	case "enable", "reenable":
 		switch {
 		case masked:
-			return c.fail(1, &errUnit{"Failed to enable unit: Unit " + name + " is masked"})
+			return c.fail(1, &unitError{"Failed to enable unit: Unit " + name + " is masked"})
 		case file == "":
-			return c.fail(1, &errUnit{"Failed to enable unit: Unit " + name + " does not exist"})
+			return c.fail(1, &unitError{"Failed to enable unit: Unit " + name + " does not exist"})
 		}
 		for _, target := range slices.Concat(settings["WantedBy"], settings["RequiredBy"]) {
 			for one := range strings.FieldsSeq(target) {
@@ -137,7 +137,7 @@ func (c control) do(verb, name string) int {
 		}
 	case "disable":
 		if file == "" {
-			return c.fail(1, &errUnit{"Failed to disable unit: Unit " + name + " does not exist"})
+			return c.fail(1, &unitError{"Failed to disable unit: Unit " + name + " does not exist"})
 		}
 		for _, link := range m.links(name) {
 			must(m.K.FS.Remove(files.Cred{}, link))
@@ -148,7 +148,7 @@ func (c control) do(verb, name string) int {
 	case "mask":
 		link := "/etc/systemd/system/" + name
 		if i, err := m.K.FS.Lstat(files.Cred{}, link); err == nil && i.Kind != files.Link {
-			return c.fail(1, &errUnit{"Failed to mask unit: File '" + link + "' already exists."})
+			return c.fail(1, &unitError{"Failed to mask unit: File '" + link + "' already exists."})
 		}
 		if !masked {
 			if err := m.K.FS.Remove(files.Cred{}, link); err != nil && !errors.Is(err, syscall.ENOENT) {
@@ -165,7 +165,7 @@ func (c control) do(verb, name string) int {
 		}
 	case "status":
 		if file == "" {
-			return c.fail(4, &errUnit{"Unit " + name + " could not be found."})
+			return c.fail(4, &unitError{"Unit " + name + " could not be found."})
 		}
 		s := m.state(name)
 		c.p.Printf("● %s\n     Loaded: loaded (%s; %s)\n     Active: %s (Result: %s)\n", name, file, m.fileState(name), s.active, s.result)
@@ -175,11 +175,11 @@ func (c control) do(verb, name string) int {
 	case "cat":
 		text, err := m.K.FS.ReadFile(file)
 		if file == "" || err != nil {
-			return c.fail(1, &errUnit{"No files found for " + name + "."})
+			return c.fail(1, &unitError{"No files found for " + name + "."})
 		}
 		c.p.Printf("# %s\n%s", file, text)
 	default:
-		return c.fail(1, &errUnit{"Unknown command verb " + verb + "."})
+		return c.fail(1, &unitError{"Unknown command verb " + verb + "."})
 	}
 	return 0
 }

@@ -159,19 +159,19 @@ func (m systemd) startAtBoot() {
 	}
 }
 
-// errUnit is a unit that cannot be started; it is what systemctl prints.
-type errUnit struct{ text string }
+// unitError is a unit that cannot be started; it is what systemctl prints.
+type unitError struct{ text string }
 
-func (e *errUnit) Error() string { return e.text }
+func (e *unitError) Error() string { return e.text }
 
 // startUnit starts a unit and waits until it is up.
 func (m systemd) startUnit(name string) error {
 	file, settings, masked := m.unitFile(name)
 	switch {
 	case masked:
-		return &errUnit{"Failed to start " + name + ": Unit " + name + " is masked."}
+		return &unitError{"Failed to start " + name + ": Unit " + name + " is masked."}
 	case file == "":
-		return &errUnit{"Failed to start " + name + ": Unit " + name + " not found."}
+		return &unitError{"Failed to start " + name + ": Unit " + name + " not found."}
 	}
 	if s := m.state(name); s.active == "active" {
 		return nil
@@ -188,7 +188,7 @@ func (m systemd) startUnit(name string) error {
 	}
 	failed := func(result string) error {
 		m.setState(name, func(u *unit) { u.active, u.result, u.main = "failed", result, nil })
-		return &errUnit{fmt.Sprintf("Job for %s failed because the control process exited with error code.\nSee \"systemctl status %[1]s\" and \"journalctl -xeu %[1]s\" for details.", name)}
+		return &unitError{fmt.Sprintf("Job for %s failed because the control process exited with error code.\nSee \"systemctl status %[1]s\" and \"journalctl -xeu %[1]s\" for details.", name)}
 	}
 	kind := "simple"
 	if len(settings["Type"]) > 0 {

@@ -74,7 +74,7 @@ func (k *Kernel) close(o *Open) {
 }
 
 // Pipe makes a pipe: what is written to one end is read from the other.
-func (k *Kernel) Pipe() (r, w *Open) {
+func (*Kernel) Pipe() (r, w *Open) {
 	p := &pipe{changed: make(chan struct{}), readers: 1, writers: 1}
 	return &Open{refs: 1, pipe: p, reads: true, r: nothing{}}, &Open{refs: 1, pipe: p, w: nothing{}}
 }

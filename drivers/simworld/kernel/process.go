@@ -33,7 +33,6 @@ type Process struct {
 	ctx  context.Context //nolint:containedctx // it ends when the process is killed
 	code int             // when it has ended
 	up   chan struct{}   // closed by Ready
-
 }
 
 // descriptors are the open files of a process.
@@ -341,7 +340,7 @@ func (p *descriptors) closeAll() {
 	}
 }
 
-// In, Out and Err are the three descriptors that every program has.
+// In is descriptor 0, which every program has, as the two after it.
 func (p *Process) In() io.Reader { return stream{p, 0} }
 
 // Out is descriptor 1.

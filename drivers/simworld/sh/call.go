@@ -235,7 +235,7 @@ func (s caller) redirect(p *kernel.Process, list []*syntax.Redirect) bool {
 
 func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 	fd := 1
-	switch r.Op {
+	switch r.Op { //nolint:exhaustive // all others write
 	case syntax.RdrIn, syntax.RdrInOut, syntax.DplIn, syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc:
 		fd = 0
 	}
@@ -256,7 +256,7 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 	}
 	flags := os.O_RDONLY
 	both := false
-	switch r.Op {
+	switch r.Op { //nolint:exhaustive // all others read
 	case syntax.DplIn, syntax.DplOut:
 		if word == "-" {
 			p.SetFD(fd, nil)

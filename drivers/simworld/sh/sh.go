@@ -7,7 +7,6 @@
 package sh
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -183,7 +182,7 @@ func (i info) ModTime() time.Time { return i.Info.ModTime }
 func (i info) IsDir() bool { return i.Kind == files.Folder }
 
 // Sys is nothing.
-func (i info) Sys() any { return nil }
+func (info) Sys() any { return nil }
 
 // main runs a script, command by command as they are read.
 func (s *shell) main(r io.Reader) int {
@@ -202,13 +201,16 @@ func (s *shell) script(text string) {
 		lang = syntax.LangBash
 	}
 	parser := syntax.NewParser(syntax.Variant(lang))
-	err := parser.Stmts(bytes.NewReader([]byte(text)), func(st *syntax.Stmt) bool {
+	for st, err := range parser.StmtsSeq(strings.NewReader(text)) {
+		if err != nil {
+			s.errorf("%v", err)
+			s.leave(2)
+			return
+		}
 		s.stmt(st)
-		return s.flow == on && !s.p.Dead()
-	})
-	if err != nil && s.flow == on && !s.p.Dead() {
-		s.errorf("%v", err)
-		s.leave(2)
+		if s.flow != on || s.p.Dead() {
+			return
+		}
 	}
 }
 

@@ -52,7 +52,7 @@ func (t *tester) and() (bool, error) {
 }
 
 func (t *tester) not() (bool, error) {
-	if len(t.args) > 1 && t.args[0] == "!" && !(len(t.args) == 3 && binary(t.args[1])) {
+	if len(t.args) > 1 && t.args[0] == "!" && (len(t.args) != 3 || !binary(t.args[1])) {
 		t.args = t.args[1:]
 		holds, err := t.not()
 		return !holds, err
@@ -89,7 +89,7 @@ func (t *tester) one() (bool, error) {
 		}
 		t.args = t.args[1:]
 		return holds, err
-	case len(t.args) >= 2 && len(t.args[0]) == 2 && t.args[0][0] == '-' && strings.Contains("bcdefghknprstuwxzLOGSN", t.args[0][1:]):
+	case len(t.args) >= 2 && len(t.args[0]) == 2 && t.args[0][0] == '-' && strings.IndexByte("bcdefghknprstuwxzLOGSN", t.args[0][1]) >= 0:
 		a := t.take(2)
 		return t.unary(a[0], a[1])
 	}

@@ -6,7 +6,6 @@ package sshd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -32,7 +31,7 @@ type Server struct {
 
 // Serve serves one connection until it ends, and waits for what it has started but for processes,
 // which end with the machine. It answers only on a port where the server of the machine listens.
-func (s Server) Serve(conn net.Conn) {
+func (s Server) Serve(ctx context.Context, conn net.Conn) {
 	defer func() { _ = conn.Close() }() // the other end has noticed
 	settings := s.Machine.SSHD()
 	if settings == nil {
@@ -67,7 +66,7 @@ func (s Server) Serve(conn net.Conn) {
 	c := &connection{Server: s, settings: settings, user: user, slots: make(chan struct{}, max(settings.MaxSessions, 0))}
 	c.all.Go(func() { ssh.DiscardRequests(reqs) })
 	for ch := range chans {
-		c.open(ch)
+		c.open(ctx, ch)
 	}
 	_ = sc.Close() // it has ended
 	c.all.Wait()
@@ -83,7 +82,7 @@ type connection struct {
 	all      sync.WaitGroup
 }
 
-func (c *connection) open(ch ssh.NewChannel) {
+func (c *connection) open(ctx context.Context, ch ssh.NewChannel) {
 	switch ch.ChannelType() {
 	case "session":
 		select {
@@ -97,14 +96,14 @@ func (c *connection) open(ch ssh.NewChannel) {
 			c.session(ch)
 		})
 	case "direct-tcpip":
-		c.all.Go(func() { c.forward(ch) })
+		c.all.Go(func() { c.forward(ctx, ch) })
 	default:
 		_ = ch.Reject(ssh.UnknownChannelType, "unknown channel type")
 	}
 }
 
 // forward is a connection to another machine (RFC 4254 section 7.2).
-func (c *connection) forward(ch ssh.NewChannel) {
+func (c *connection) forward(ctx context.Context, ch ssh.NewChannel) {
 	var to struct {
 		Host     string
 		Port     uint32
@@ -115,7 +114,7 @@ func (c *connection) forward(ch ssh.NewChannel) {
 		_ = ch.Reject(ssh.Prohibited, "administratively prohibited")
 		return
 	}
-	conn, err := c.Dial(context.Background(), "tcp", net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
+	conn, err := c.Dial(ctx, "tcp", net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
 	if err != nil {
 		_ = ch.Reject(ssh.ConnectionFailed, err.Error())
 		return
@@ -223,6 +222,3 @@ func (c *connection) finish(channel ssh.Channel, p *kernel.Process) {
 	}
 	_ = channel.Close()
 }
-
-// String is the address of a login, for texts.
-func (s Server) String() string { return fmt.Sprintf("sshd of %s", s.Machine.K.Hostname()) }

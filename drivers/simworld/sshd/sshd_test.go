@@ -42,9 +42,9 @@ func boot(t *testing.T, user string) (*debian.Machine, *driver.Machine) {
 	require.NoError(t, err)
 	way, err := driver.New(driver.Config{
 		Address: "192.0.2.7", User: user, Keys: []string{private}, HostKeys: []string{key},
-		Dial: func(context.Context, string, string) (net.Conn, error) {
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			near, far := wire.Pipe(netip.MustParseAddrPort("192.0.2.1:50000"), netip.MustParseAddrPort("192.0.2.7:22"))
-			go sshd.Server{Machine: m}.Serve(far)
+			go sshd.Server{Machine: m}.Serve(context.WithoutCancel(ctx), far)
 			return near, nil
 		},
 	})

@@ -349,8 +349,8 @@ func date(p *kernel.Process) int {
 func duration(text string) (time.Duration, error) {
 	unit := time.Second
 	for suffix, of := range map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour} {
-		if strings.HasSuffix(text, suffix) {
-			text, unit = strings.TrimSuffix(text, suffix), of
+		if plain, ok := strings.CutSuffix(text, suffix); ok {
+			text, unit = plain, of
 			break
 		}
 	}

@@ -418,7 +418,7 @@ func uniq(p *kernel.Process) int {
 			end++
 		}
 		n := end - i
-		if !(o.has["d"] && n == 1 || o.has["u"] && n > 1) {
+		if skipped := o.has["d"] && n == 1 || o.has["u"] && n > 1; !skipped {
 			if o.has["c"] {
 				p.Printf("%7d ", n)
 			}

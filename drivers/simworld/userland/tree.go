@@ -223,7 +223,7 @@ func rmdir(p *kernel.Process) int {
 		if err == nil {
 			err = p.K.FS.Remove(p.Cred, p.Path(name))
 		}
-		if err != nil && !(o.has["i"] && errors.Is(err, syscall.ENOTEMPTY)) {
+		if err != nil && (!o.has["i"] || !errors.Is(err, syscall.ENOTEMPTY)) {
 			code = p.Failf("failed to remove '%s': %s", name, files.Text(err))
 		}
 	}
@@ -509,11 +509,11 @@ func readlink(p *kernel.Process) int {
 	for _, name := range o.args {
 		text := ""
 		if o.has["f"] || o.has["e"] || o.has["m"] {
-			real, err := p.K.FS.Real(p.Cred, p.Path(name))
+			name, err := p.K.FS.Real(p.Cred, p.Path(name))
 			if err != nil {
 				return 1
 			}
-			text = real
+			text = name
 		} else {
 			i, err := p.K.FS.Lstat(p.Cred, p.Path(name))
 			if err != nil || i.Kind != files.Link {
@@ -535,11 +535,11 @@ func realpath(p *kernel.Process) int {
 		return 1
 	}
 	for _, name := range o.args {
-		real, err := p.K.FS.Real(p.Cred, p.Path(name))
+		name, err := p.K.FS.Real(p.Cred, p.Path(name))
 		if err != nil {
 			return p.Failf("%s: %s", name, files.Text(err))
 		}
-		p.Printf("%s\n", real)
+		p.Printf("%s\n", name)
 	}
 	return 0
 }

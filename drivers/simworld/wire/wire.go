@@ -110,4 +110,4 @@ func (e *end) SetReadDeadline(t time.Time) error {
 }
 
 // SetWriteDeadline changes nothing.
-func (e *end) SetWriteDeadline(time.Time) error { return nil }
+func (*end) SetWriteDeadline(time.Time) error { return nil }
