@@ -57,6 +57,12 @@ func TestNeedsFollowTheSite(t *testing.T) {
 	check := func(c model.Check) func(*world, *guest.VM, *model.Node) {
 		return func(_ *world, _ *guest.VM, n *model.Node) { n.Checks = []model.Check{c} }
 	}
+	enter := func(via string) func(*world, *guest.VM, *model.Node) {
+		return func(w *world, v *guest.VM, n *model.Node) {
+			w.Site.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: via}}}
+			n.Spec, n.Mode, v.Agent = "base", model.ModePush, true
+		}
+	}
 	for _, c := range []struct {
 		name  string
 		major int
@@ -87,6 +93,9 @@ func TestNeedsFollowTheSite(t *testing.T) {
 			v.Power = "stopped"
 			n.Checks = []model.Check{{Name: "up", Agent: true}}
 		}, nil},
+		{"a spec by the agent, on 9", 9, enter(model.ViaAgent), []string{"VM.GuestAgent.Unrestricted on /vms"}},
+		{"a spec by the agent, on 8", 8, enter(model.ViaAgent), []string{"VM.Monitor on /vms"}},
+		{"a spec by ssh, at an address that the agent reports", 9, enter(""), []string{"(VM.GuestAgent.Audit on /vms)"}},
 		{"a final backup", 9, func(w *world, _ *guest.VM, n *model.Node) {
 			w.Site.Hosts["father"].Storage = &model.Storage{Backups: "vault"}
 			n.Decomm = &model.Decomm{Policy: "requires_final_backup"}

@@ -20,6 +20,7 @@ func NodeNeeds(n *rights.Needs, d *model.Node) {
 		for _, c := range n.Site.Checks(d) {
 			checkNeeds(n, v, &c)
 		}
+		specNeeds(n, v, d)
 	}
 	if d.Decomm != nil && d.Decomm.Policy == owner.RemoveBackedUp {
 		storage := removal.BackupStorage(n.Host)
@@ -28,6 +29,27 @@ func NodeNeeds(n *rights.Needs, d *model.Node) {
 		n.Guest("VM.Backup", "", what)
 		n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: rights.RoleBackups, For: what}, "")
 		n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleBackups, For: "seeing that its final backup is there"}, "")
+	}
+}
+
+// specNeeds adds the privileges for applying the spec of a VM from outside: programs run by its guest agent
+// if the spec says so, and for SSH the address that the agent reports.
+func specNeeds(n *rights.Needs, v *VM, d *model.Node) {
+	s := n.Site.Specs[d.Spec]
+	if s == nil || d.Mode != model.ModePush {
+		return
+	}
+	via := model.ViaSSH
+	if s.Access != nil && s.Access.Via != "" {
+		via = s.Access.Via
+	}
+	switch {
+	case via == model.ViaAgent && n.Major >= 9:
+		n.Guest("VM.GuestAgent.Unrestricted", "", "applying spec "+s.Name+" by the guest agent")
+	case via == model.ViaAgent:
+		agentNeeds(n, "", "applying spec "+s.Name+" by the guest agent", false)
+	case v.Agent && !hasAddress(v):
+		agentNeeds(n, "", "asking the guest agent for the address, to apply spec "+s.Name, true)
 	}
 }
 

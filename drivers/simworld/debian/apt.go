@@ -105,13 +105,14 @@ func version(name string) string {
 
 // source is one entry of apt's list of sources.
 type source struct {
-	url, key string
-	suites   []string
+	url, key   string
+	suites     []string
+	components []string
 }
 
 func (s source) listFile() string {
 	name := strings.NewReplacer("://", "_", "/", "_", ":", "_").Replace(strings.TrimSuffix(s.url, "/"))
-	return "/var/lib/apt/lists/" + name + "_" + strings.Join(s.suites, "_") + "_Packages"
+	return "/var/lib/apt/lists/" + name + "_" + strings.Join(slices.Concat(s.suites, s.components), "_") + "_Packages"
 }
 
 // debian reports whether a source is that of the distribution.
@@ -133,7 +134,7 @@ func (m packages) sources(only string) []source {
 		if strings.HasSuffix(name, ".sources") {
 			for _, p := range paragraphs(m.K.FS, name) {
 				if p["URIs"] != "" && p["Enabled"] != "no" {
-					out = append(out, source{url: strings.Fields(p["URIs"])[0], key: p["Signed-By"], suites: strings.Fields(p["Suites"])})
+					out = append(out, source{url: strings.Fields(p["URIs"])[0], key: p["Signed-By"], suites: strings.Fields(p["Suites"]), components: strings.Fields(p["Components"])})
 				}
 			}
 			continue
@@ -165,12 +166,16 @@ func (m packages) available(name string) (Package, bool) {
 		if _, err := m.K.FS.Stat(files.Cred{}, s.listFile()); err != nil {
 			continue
 		}
-		from[strings.TrimSuffix(s.url, "/")] = true
+		url := strings.TrimSuffix(s.url, "/")
+		from[url] = true
+		for _, c := range s.components {
+			from[url+" "+c] = true
+		}
 		fromDebian = fromDebian || s.debian()
 		others = others || !s.debian()
 	}
 	for _, p := range m.disk.more {
-		if p.Name == plain && (p.Source == "" && len(from) > 0 || from[p.Source]) {
+		if p.Name == plain && (p.Source == "" && len(from) > 0 || from[strings.TrimSpace(p.Source+" "+p.Component)]) {
 			return complete(p), true
 		}
 	}

@@ -15,6 +15,7 @@ import (
 type Package struct {
 	Name, Version, Arch string
 	Source              string // the address of the repository that has it; "": every one
+	Component           string // of that repository; "": any
 	Depends             []string
 	Files               map[string]string // by path; what begins as a program or a script may be executed
 	Conffiles           []string          // those of Files that stay when it is removed, and as somebody edited them
