@@ -1,0 +1,119 @@
+package keys
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
+)
+
+// The files of the keys of those who are no nodes, in the folder of a server, mode 0600. Each has one line.
+const (
+	ReadFile     = "read.key"     // status and metrics
+	OperatorFile = "operator.key" // asks for a check
+	HookFile     = "hook.key"     // signs notifications of every provider that has no file of its own
+)
+
+// HookFileOf is the file of the secret of one provider. It is not made by itself.
+func HookFileOf(provider string) string { return "hook-" + provider + ".key" }
+
+// shortest is how many bytes such a key has at least. Somebody may write one by hand.
+const shortest = 16
+
+// Access is the keys of those who are no nodes. It is not changed after it was read.
+type Access struct {
+	Read, Operator []byte
+
+	hook  []byte
+	hooks map[string][]byte // by provider
+}
+
+// Hook is the secret of a provider.
+func (a Access) Hook(provider string) []byte {
+	if secret, own := a.hooks[provider]; own {
+		return secret
+	}
+	return a.hook
+}
+
+// Equal reports whether two have the same keys.
+func (a Access) Equal(b Access) bool {
+	same := len(a.hooks) == len(b.hooks) && bytes.Equal(a.Read, b.Read) && bytes.Equal(a.Operator, b.Operator) && bytes.Equal(a.hook, b.hook)
+	for provider, secret := range a.hooks {
+		other, there := b.hooks[provider]
+		same = same && there && bytes.Equal(secret, other)
+	}
+	return same
+}
+
+// EnsureAccess reads the keys in the folder of Ensure, and makes those that are missing. Providers are
+// those that may have a secret of their own.
+func EnsureAccess(dir string, providers []string) (Access, error) {
+	err := durable.Exclusively(dir, func() error {
+		for _, name := range []string{ReadFile, OperatorFile, HookFile} {
+			if _, err := readKey(dir, name); !errors.Is(err, fs.ErrNotExist) {
+				continue // ReadAccess says what is wrong with it
+			}
+			key := make([]byte, 32)
+			_, _ = rand.Read(key) // it never fails (crypto/rand)
+			name = filepath.Join(dir, name)
+			err := durable.Replace(name, append(hex.AppendEncode(nil, key), '\n'))
+			if err == nil {
+				err = durable.HandOver(dir, name)
+			}
+			if err != nil {
+				return fmt.Errorf("write %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Access{}, err
+	}
+	return ReadAccess(dir, providers)
+}
+
+// ReadAccess reads the keys in a folder.
+func ReadAccess(dir string, providers []string) (Access, error) {
+	a := Access{hooks: map[string][]byte{}}
+	var err error
+	if a.Read, err = readKey(dir, ReadFile); err != nil {
+		return Access{}, err
+	}
+	if a.Operator, err = readKey(dir, OperatorFile); err != nil {
+		return Access{}, err
+	}
+	if a.hook, err = readKey(dir, HookFile); err != nil {
+		return Access{}, err
+	}
+	for _, provider := range slices.Sorted(slices.Values(providers)) {
+		secret, err := readKey(dir, HookFileOf(provider))
+		switch {
+		case err == nil:
+			a.hooks[provider] = secret
+		case !errors.Is(err, fs.ErrNotExist):
+			return Access{}, err
+		}
+	}
+	return a, nil
+}
+
+// readKey reads a file of one line. No error repeats what is in it.
+func readKey(dir, name string) ([]byte, error) {
+	name = filepath.Join(dir, name)
+	text, err := durable.ReadPrivate(name)
+	if err != nil {
+		return nil, fmt.Errorf("read the key in %s: %w", name, err)
+	}
+	key := bytes.TrimSpace(text)
+	if len(key) < shortest || bytes.ContainsAny(key, "\r\n") {
+		return nil, fmt.Errorf("%s is not usable: a key is one line of at least %d characters\nremove the file, and the next start makes another key", name, shortest)
+	}
+	return key, nil
+}

@@ -1,0 +1,77 @@
+package keys_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/specserve/keys"
+)
+
+func TestAccess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "server")
+	_, err := keys.Ensure(dir, time.Now())
+	require.NoError(t, err)
+	providers := []string{"github", "gitlab"}
+	_, err = keys.ReadAccess(dir, providers)
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	first, err := keys.EnsureAccess(dir, providers)
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.HookFile: first.Hook("github")} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode())
+		require.Regexp(t, `^[0-9a-f]{64}$`, string(key))
+		seen[string(key)] = true
+	}
+	require.Len(t, seen, 3, "each key is another one")
+
+	again, err := keys.EnsureAccess(dir, providers)
+	require.NoError(t, err)
+	require.True(t, again.Equal(first))
+
+	// A provider may have a secret of its own, as the administrator wrote it.
+	own := filepath.Join(dir, keys.HookFileOf("github"))
+	require.NoError(t, os.WriteFile(own, []byte("a secret of sixteen or more \n"), 0o600))
+	with, err := keys.ReadAccess(dir, providers)
+	require.NoError(t, err)
+	require.Equal(t, "a secret of sixteen or more", string(with.Hook("github")))
+	require.Equal(t, first.Hook("github"), with.Hook("gitlab"))
+	require.False(t, with.Equal(first))
+	require.False(t, first.Equal(with))
+}
+
+// A key that is there is never replaced by itself, and no error has it.
+func TestAccessRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		content string
+		mode    os.FileMode
+	}{
+		"short":     {"canary\n", 0o600},
+		"empty":     {"", 0o600},
+		"two lines": {"canary-canary-canary\ncanary-canary-canary\n", 0o600},
+		"readable":  {"canary-canary-canary\n", 0o644},
+	} {
+		for _, file := range []string{keys.ReadFile, keys.OperatorFile, keys.HookFile, keys.HookFileOf("gitea")} {
+			t.Run(name+" "+file, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "server")
+				_, err := keys.Ensure(dir, time.Now())
+				require.NoError(t, err)
+				path := filepath.Join(dir, file)
+				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
+				require.NoError(t, os.Chmod(path, c.mode))
+				_, err = keys.EnsureAccess(dir, []string{"gitea"})
+				require.ErrorContains(t, err, path)
+				require.NotContains(t, err.Error(), "canary")
+				after, err := os.ReadFile(path)
+				require.NoError(t, err)
+				require.Equal(t, c.content, string(after))
+			})
+		}
+	}
+}
