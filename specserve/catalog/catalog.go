@@ -42,6 +42,7 @@ type Node struct {
 	Name    string
 	Spec    string         // name of its spec, "" for none
 	Posture *model.Posture // nil: the site has none for it
+	Run     *spec.Run      // when it applies its spec by itself; nil: it does not
 
 	document []byte // the resolved spec as JSON
 }
@@ -89,7 +90,7 @@ func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
 	if most := wire.MaxSpec - room; len(document) > most {
 		found = append(found, diag.Errorf(n.At, fmt.Sprintf("the spec of node %s is too large to be fetched", n.Name), "It has %d KiB, %d KiB are the most: let the node download large files by itself.", len(document)>>10, most>>10))
 	}
-	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], document: document}, found
+	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Run: resolved.Run, document: document}, found
 }
 
 // Node finds a node; nil if the commit does not have it.

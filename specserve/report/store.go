@@ -166,15 +166,15 @@ func withReport(n Node, c Received, reported bool, every time.Duration, now time
 	case !c.Ready:
 		n.Ready = false
 		if n.Error == "" {
-			n.Error = firstProblem(c.Report)
+			n.Error = c.Problem()
 		}
 	}
 	n.Reported = c.ReceivedAt
 	return n
 }
 
-// firstProblem says why a child is not ready, as far as its own findings do.
-func firstProblem(r Report) string {
+// Problem says why a child is not ready, as far as its own findings do; "" if they do not.
+func (r Report) Problem() string {
 	for _, f := range r.Findings {
 		if f.Summary != "" {
 			return f.Summary
