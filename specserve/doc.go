@@ -3,7 +3,9 @@
 //	endpoints.go  the table of what it answers, and how a path finds its row
 //	request.go    one request: its limits, its endpoint, the answer to an error, the log
 //	auth.go       who asks, and whether the site's rules allow it
-//	specs.go      the answers
+//	specs.go      the answers about specs
+//	reports.go    what nodes report, and who sees it
+//	operate.go    keys of those who are no nodes: checks that somebody asks for, notifications of pushes
 //	server.go     connections: deadlines, bounds, shutdown
 //	limits.go     all of its limits
 //

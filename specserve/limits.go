@@ -21,6 +21,8 @@ type Limits struct {
 	Refusals             limit.Rate // of a client, before all of its requests are refused
 	RefusalsPerNode      limit.Rate // of a client about one node, before all of its requests about it are
 	Remembered           int        // clients and nodes whose refusals are counted
+	Reports              limit.Rate // of a node
+	Notifications        int        // of pushes that are read at once
 
 	Shutdown time.Duration // for requests under way
 }
@@ -34,6 +36,8 @@ func Usual() Limits {
 		Refusals:        limit.Rate{Every: 10 * time.Millisecond, Burst: 500}, // many nodes may share an address
 		RefusalsPerNode: limit.Rate{Every: 500 * time.Millisecond, Burst: 20},
 		Remembered:      64 << 10,
+		Reports:         limit.Rate{Every: 5 * time.Second, Burst: 12},
+		Notifications:   4,
 		Shutdown:        1500 * time.Millisecond,
 	}
 }

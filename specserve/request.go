@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -122,17 +121,15 @@ func (x *request) count() {
 
 // tooMany refuses a request of a client that was refused too often.
 func (x *request) tooMany(wait time.Duration) error {
-	x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-	x.note(limit.Client(x.RemoteAddr), "too many of its requests were refused")
-	return &problem.Error{Code: problem.TooMany}
+	x.note(limit.Client(x.RemoteAddr), "refused a request: the client sent too many that were refused")
+	return x.later(wait, "")
 }
 
 // bound refuses a body that is too large.
 func (x *request) bound(most int64) error {
-	tooLarge := refusal{&problem.Error{Code: problem.BadRequest, Message: fmt.Sprintf("the body is larger than %d bytes", most)}, http.StatusRequestEntityTooLarge}
 	if x.ContentLength > most {
 		x.w.Header().Set("Connection", "close") // or the answer would wait for the body
-		return tooLarge
+		return tooLarge(most)
 	}
 	x.Body = http.MaxBytesReader(x.w, x.Body, most)
 	if most > 0 || x.ContentLength == 0 {
@@ -141,12 +138,16 @@ func (x *request) bound(most int64) error {
 	// Its length is not known before it was read, and none is expected.
 	_, err := io.Copy(io.Discard, x.Body)
 	if _, is := errors.AsType[*http.MaxBytesError](err); is {
-		return tooLarge
+		return tooLarge(most)
 	}
 	if err != nil {
 		return &problem.Error{Code: problem.BadRequest, Message: "the body cannot be read", Cause: err}
 	}
 	return nil
+}
+
+func tooLarge(most int64) error {
+	return refusal{&problem.Error{Code: problem.BadRequest, Message: fmt.Sprintf("the body is larger than %d bytes", most)}, http.StatusRequestEntityTooLarge}
 }
 
 // send sends an answer.

@@ -16,7 +16,10 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/hook"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
@@ -27,13 +30,18 @@ type Options struct {
 	Limits  Limits // zero: Usual
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
+
+	// Check is called when somebody asks for a check of what is served; at once means that it is
+	// complete. It returns immediately. Nil: nothing is checked.
+	Check func(atOnce bool)
 }
 
 // View is what requests see. It is not changed after it was published.
 type View struct {
 	Catalog *catalog.Catalog
 	Keys    token.Keys // the first one signs
-	Pins    []string   // of the server: its key and the next one
+	Access  keys.Access
+	Pins    []string // of the server: its key and the next one
 }
 
 // Server answers nodes. Its methods may be called from any goroutine.
@@ -47,6 +55,11 @@ type Server struct {
 	noted             *limit.Rates   // lines of the log about a client
 	listing           chan struct{}  // whoever lists all specs has the one slot
 	underWay          sync.WaitGroup // requests
+
+	reports   *report.Store
+	reporting *limit.Rates  // reports, by node
+	hooks     *hook.Checker // of notifications
+	notifying chan struct{} // whoever reads a notification has a slot
 }
 
 // New makes a server that has nothing to serve yet.
@@ -57,17 +70,27 @@ func New(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Check == nil {
+		o.Check = func(bool) {}
+	}
 	l := o.Limits
 	return &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
 		refusals: limit.NewRates(l.Refusals, l.Remembered),
 		perNode:  limit.NewRates(l.RefusalsPerNode, l.Remembered),
 		noted:    limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
+
+		reports: report.NewStore(), reporting: limit.NewRates(l.Reports, l.Remembered),
+		hooks: hook.New(o.Now), notifying: make(chan struct{}, l.Notifications),
 	}
 }
 
 // Publish makes a view the one of all requests that begin from now on.
-func (s *Server) Publish(v View) { s.view.Store(&v) }
+// Reports of nodes that it does not serve are dropped.
+func (s *Server) Publish(v View) {
+	s.view.Store(&v)
+	s.reports.Keep(func(identity string) bool { return v.Catalog.Node(identity) != nil })
+}
 
 // Serve answers over TLS until ctx ends. Then it takes no more requests and answers those under way,
 // as long as Limits.Shutdown allows. It closes the listener.

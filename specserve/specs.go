@@ -37,12 +37,15 @@ func health(x *request) error {
 }
 
 // document sends a value as JSON.
-func (x *request) document(v any) error {
+func (x *request) document(v any) error { return x.json(http.StatusOK, v) }
+
+// json sends a value as JSON with a status.
+func (x *request) json(status int, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return x.send(http.StatusOK, asJSON, append(b, '\n'))
+	return x.send(status, asJSON, append(b, '\n'))
 }
 
 // Specs is the answer of /specs.
@@ -92,12 +95,9 @@ func serveSpec(x *request) error {
 	if err := x.authorize(x.identity); err != nil {
 		return err
 	}
-	node := x.view.Catalog.Node(x.identity)
-	if node == nil {
-		if m := x.view.Catalog.Suspended(x.identity); m != "" {
-			return &problem.Error{Code: problem.NotFound, Message: "manifest " + m + " is suspended", Hint: "its nodes stay as they are until suspend is removed from it"}
-		}
-		return &problem.Error{Code: problem.NotFound, Message: "the site does not deploy this node"}
+	node, err := x.node()
+	if err != nil {
+		return err
 	}
 	renewed := x.renewed(node)
 	document, tag, err := node.Answer(x.view.Pins, renewed)

@@ -146,8 +146,8 @@ var layers = append(simulatorLayers(), []layer{
 		pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"},
 	},
 	{
-		pkg: "specserve", may: []string{"policy", "specserve/catalog", "specserve/limit", "specserve/problem", "specserve/token", "specserve/wire"},
-		tests: []string{"engine/model", "specserve/cert", "specserve/pin"},
+		pkg: "specserve", may: []string{"policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/problem", "specserve/report", "specserve/token", "specserve/wire"},
+		tests: []string{"engine/diag", "engine/model", "specserve/cert", "specserve/pin"},
 	},
 	{
 		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source/checkout", "specserve", "specserve/catalog", "specserve/cert", "specserve/keys"},

@@ -1,0 +1,104 @@
+package specserve
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/hook"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// keyed lets whoever shows a key through. What kind it is goes to the log.
+func (x *request) keyed(key []byte, kind string) error {
+	values := x.Header.Values("Authorization")
+	if len(values) == 0 {
+		return &problem.Error{Code: problem.NoCredential, Message: "the " + kind + " key is needed", Hint: hintOfKey}
+	}
+	text := wire.Token(x.Header)
+	if len(values) > 1 || text == "" {
+		return &problem.Error{Code: problem.NoCredential, Message: "the credentials are malformed", Hint: hintOfKey}
+	}
+	given, want := sha256.Sum256([]byte(text)), sha256.Sum256(key) // so that the time says nothing of the length
+	if len(key) == 0 || subtle.ConstantTimeCompare(given[:], want[:]) != 1 {
+		return &problem.Error{Code: problem.Refused, Message: "this is not the " + kind + " key", Hint: hintOfKey}
+	}
+	x.shown.Credential = policy.Credential{Kind: kind + "_key", Valid: true}
+	return nil
+}
+
+const hintOfKey = "send the key that is in the data folder of the server: Authorization: Bearer KEY"
+
+// reconcile makes the server check its files now. Who asks says that they are complete.
+func reconcile(x *request) error {
+	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
+		return err
+	}
+	x.o.Check(true)
+	return x.done(http.StatusAccepted, "checking")
+}
+
+// maxHook is the largest notification; GitHub sends none that is larger.
+const maxHook = 25 << 20
+
+// hookPatience is how long a notification waits for its turn.
+const hookPatience = 5 * time.Second
+
+// hooks are the rows of all providers. One that is not known is an unknown endpoint.
+func hooks() []endpoint {
+	var out []endpoint
+	for _, provider := range hook.Providers() {
+		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + provider, body: maxHook, do: func(x *request) error { return takeHook(x, provider) }})
+	}
+	return out
+}
+
+// takeHook takes the notification of a push. Only its signature says who sent it, and that is over
+// the whole body: only a few are read at a time, so that strangers do not take the memory.
+func takeHook(x *request, provider string) error {
+	turn := time.NewTimer(hookPatience)
+	defer turn.Stop()
+	select {
+	case x.notifying <- struct{}{}:
+		defer func() { <-x.notifying }()
+	case <-turn.C:
+		return x.later(hookPatience, "too many notifications at once")
+	case <-x.Context().Done():
+		return x.Context().Err()
+	}
+	body, err := io.ReadAll(x.Body)
+	if err != nil {
+		return x.unreadable(err)
+	}
+	verdict, err := x.hooks.Check(provider, x.view.Access.Hook(provider), x.Header, body)
+	if err != nil {
+		return unsigned(err)
+	}
+	switch verdict {
+	case hook.Pushed:
+		// The files may be in the middle of a change because of this very push.
+		x.o.Check(false)
+		return x.done(http.StatusAccepted, "checking")
+	case hook.Repeated:
+		return x.done(http.StatusOK, "was here before")
+	default:
+		return x.done(http.StatusOK, "not about a push")
+	}
+}
+
+// unsigned says why a notification is not accepted. The text of the error may have what was sent.
+func unsigned(err error) error {
+	p := problem.Error{Code: problem.Refused, Message: hook.ErrInvalid.Error(), Hint: "give the provider the secret that is in the data folder of the server"}
+	switch {
+	case errors.Is(err, hook.ErrMissing):
+		p.Code, p.Message = problem.NoCredential, hook.ErrMissing.Error()
+	case errors.Is(err, hook.ErrTime):
+		p.Code, p.Message, p.Hint = problem.Expired, hook.ErrTime.Error(), "check the clocks of both"
+	}
+	return &p
+}

@@ -1,0 +1,146 @@
+package specserve
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// Period is how often a child reports that has no interval of its own.
+const Period = time.Minute
+
+// own lets the node itself through, whatever its posture allows others: a report changes what people
+// see of it. A token that several nodes have does not say which one asks.
+func (x *request) own() (*catalog.Node, error) {
+	if err := x.identify(); err != nil {
+		return nil, err
+	}
+	switch c := x.shown; {
+	case c.Kind == policy.NoCredential:
+		return nil, &problem.Error{Code: problem.NoCredential, Message: "the token of the node is needed"}
+	case c.Err != nil:
+		return nil, &problem.Error{Code: problem.CodeOf(c.Err), Cause: c.Err}
+	case !c.Valid:
+		return nil, &problem.Error{Code: problem.Refused}
+	case c.Identity != x.identity:
+		return nil, &problem.Error{Code: problem.NotYours}
+	}
+	return x.node()
+}
+
+// node is the node that a request is about.
+func (x *request) node() (*catalog.Node, error) {
+	if n := x.view.Catalog.Node(x.identity); n != nil {
+		return n, nil
+	}
+	if m := x.view.Catalog.Suspended(x.identity); m != "" {
+		return nil, &problem.Error{Code: problem.NotFound, Message: "manifest " + m + " is suspended", Hint: "its nodes stay as they are until suspend is removed from it"}
+	}
+	return nil, &problem.Error{Code: problem.NotFound, Message: "the site does not deploy this node"}
+}
+
+// takeReport keeps the report of a node.
+func takeReport(x *request) error {
+	if _, err := x.own(); err != nil {
+		return err
+	}
+	if wait, ok := x.reporting.Take(limit.Key{About: x.identity}, x.now); !ok {
+		return x.later(wait, "the node reports too often")
+	}
+	r, err := report.Read(x.Body, x.identity, x.now)
+	if _, is := errors.AsType[*report.InvalidError](err); is {
+		x.reason = "the report is not valid" // its text may have what the node wrote
+		return &problem.Error{Code: problem.Schema, Message: err.Error()}
+	}
+	if _, is := errors.AsType[*report.TooLargeError](err); is {
+		x.reason = "the report is too large"
+		return refusal{&problem.Error{Code: problem.BadRequest, Message: err.Error()}, http.StatusRequestEntityTooLarge}
+	}
+	if err != nil {
+		return x.unreadable(err)
+	}
+	if !x.reports.Put(r, x.now) {
+		return x.done(http.StatusAccepted, "there is a newer report")
+	}
+	return x.done(http.StatusAccepted, "kept")
+}
+
+// unreadable is a body that ends early, or is longer than it may be.
+func (x *request) unreadable(err error) error {
+	if most, is := errors.AsType[*http.MaxBytesError](err); is {
+		return tooLarge(most.Limit)
+	}
+	return &problem.Error{Code: problem.BadRequest, Message: "the body cannot be read", Cause: err}
+}
+
+// later refuses a request that comes too early.
+func (x *request) later(wait time.Duration, why string) error {
+	x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	return &problem.Error{Code: problem.TooMany, Message: why}
+}
+
+// Done is the answer to a request that asks for something.
+type Done struct {
+	Status string `json:"status"` // what became of it
+}
+
+func (x *request) done(status int, what string) error { return x.json(status, Done{what}) }
+
+// Status is the answer of /status.
+type Status struct {
+	Commit string       `json:"commit"`
+	At     time.Time    `json:"at"`
+	Nodes  []NodeStatus `json:"nodes"` // that reported, by identity
+}
+
+// NodeStatus is the last report of a node.
+type NodeStatus struct {
+	Identity string        `json:"identity"`
+	Ready    bool          `json:"ready"` // and the report is not stale
+	Phase    report.Phase  `json:"phase"`
+	Received time.Time     `json:"received"`        // by the clock of the server
+	Period   int           `json:"period_seconds"`  // how often it reports; 0: only when it boots
+	Stale    bool          `json:"stale"`           // nothing came for three periods
+	Error    string        `json:"error"`           // why it is not ready
+	Commit   string        `json:"commit"`          // that it works from
+	Agent    string        `json:"agent"`           // version of its program
+	Nodes    []report.Node `json:"nodes,omitempty"` // below it
+	Cut      int           `json:"cut,omitempty"`   // nodes below it that had no room in its report
+}
+
+func status(x *request) error {
+	if err := x.keyed(x.view.Access.Read, "read"); err != nil {
+		return err
+	}
+	out := Status{Commit: x.view.Catalog.Commit, At: x.now.UTC(), Nodes: []NodeStatus{}}
+	for _, r := range x.reports.All() {
+		every := period(x.view.Catalog.Node(r.Identity))
+		stale := isStale(r, x.now, every)
+		out.Nodes = append(out.Nodes, NodeStatus{
+			Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(every.Seconds()),
+			Stale: stale, Error: r.Problem(), Commit: r.Commit, Agent: r.Agent, Nodes: r.Nodes, Cut: r.Cut,
+		})
+	}
+	return x.document(out)
+}
+
+// period is how often a node reports: after each run. 0: only when it boots.
+func period(n *catalog.Node) time.Duration {
+	if n == nil || n.Run == nil {
+		return Period
+	}
+	return n.Run.Every()
+}
+
+// isStale reports whether the report of a node is too old. One that reports only when it boots is not.
+func isStale(r report.Received, now time.Time, every time.Duration) bool {
+	return every > 0 && r.Stale(now, every)
+}
