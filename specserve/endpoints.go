@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
 // endpoint is a row of the table of what a server answers. To add one, add a row.
@@ -19,11 +21,14 @@ type endpoint struct {
 const identity = "{identity}"
 
 func endpoints() []endpoint {
-	return []endpoint{
+	return append(hooks(), []endpoint{
 		{method: http.MethodGet, path: "/health", early: true, do: health},
 		{method: http.MethodGet, path: "/specs", do: listSpecs},
 		{method: http.MethodGet, path: "/spec/" + identity, do: serveSpec},
-	}
+		{method: http.MethodPost, path: "/report/" + identity, body: report.MaxBytes, do: takeReport},
+		{method: http.MethodGet, path: "/status", do: status},
+		{method: http.MethodPost, path: "/reconcile", do: reconcile},
+	}...)
 }
 
 // match finds the rows of a path, and the name of a node in it. It compares the path as it was sent:

@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
@@ -71,6 +72,9 @@ type served struct {
 	set    *policy.Set
 	client *http.Client
 	stop   func() error
+	access keys.Access
+	dir    string    // of its keys
+	asked  chan bool // what Check was called with
 }
 
 // logged is the log of a server.
@@ -94,17 +98,19 @@ func (l *logged) String() string {
 // serve starts a server. Whatever a test does with it, no secret is in its log.
 func serve(t *testing.T, limits specserve.Limits) *served {
 	t.Helper()
-	s := &served{t: t, log: &logged{}, keys: token.Keys{token.NewKey(), token.NewKey()}}
+	s := &served{t: t, log: &logged{}, asked: make(chan bool, 100), dir: filepath.Join(t.TempDir(), "server"), keys: token.Keys{token.NewKey(), token.NewKey()}}
 	s.now.Store(1_800_000_000)
-	certificate, err := cert.Open(cert.Options{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
+	certificate, err := cert.Open(cert.Options{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	s.pins = certificate.Pins()
+	s.access, err = keys.EnsureAccess(s.dir, nil)
+	require.NoError(t, err)
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
 	s.set = set
 	s.Server = specserve.New(specserve.Options{
 		Version: "1.2.3", TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
-		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Check: func(atOnce bool) { s.asked <- atOnce },
 	})
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -120,6 +126,9 @@ func serve(t *testing.T, limits specserve.Limits) *served {
 		s.client.CloseIdleConnections()
 		require.NoError(t, s.stop())
 		require.NotContains(t, s.log.String(), "canary")
+		for _, key := range [][]byte{s.access.Read, s.access.Operator, s.access.Hook("")} {
+			require.NotContains(t, s.log.String(), string(key))
+		}
 		for _, k := range s.keys {
 			require.NotContains(t, s.log.String(), k.Text())
 		}
@@ -132,7 +141,7 @@ func (s *served) publish(commit string, site *model.Site) {
 	s.t.Helper()
 	c, found := catalog.Make(catalog.Input{Site: site, Commit: commit, Policies: s.set})
 	require.Empty(s.t, found)
-	s.Publish(specserve.View{Catalog: c, Keys: s.keys, Pins: s.pins})
+	s.Publish(specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins})
 }
 
 func start(t *testing.T) *served {
@@ -171,7 +180,13 @@ func (a answer) code() string {
 // ask sends a request; the headers are pairs of name and value.
 func (s *served) ask(method, path string, headers ...string) answer {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), method, "https://"+s.addr+path, http.NoBody)
+	return s.send(method, path, http.NoBody, headers...)
+}
+
+// send sends a request with a body.
+func (s *served) send(method, path string, content io.Reader, headers ...string) answer {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, "https://"+s.addr+path, content)
 	require.NoError(s.t, err)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
@@ -357,7 +372,7 @@ func TestOneVersionPerRequest(t *testing.T) {
 		changed.Domain = name + ".example"
 		c, found := catalog.Make(catalog.Input{Site: changed, Commit: name, Policies: s.set})
 		require.Empty(t, found)
-		versions[i] = specserve.View{Catalog: c, Keys: s.keys, Pins: []string{name}}
+		versions[i] = specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: []string{name}}
 	}
 	s.Publish(versions[0])
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,0 +1,93 @@
+package specserve_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/specserve/hook"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+)
+
+// signature is the HMAC-SHA256 of a text, in hex.
+func signature(secret []byte, text string) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(text))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+const push = `{"ref":"refs/heads/main"}`
+
+func TestHook(t *testing.T) {
+	s := start(t)
+	secret := s.access.Hook("github")
+	at := strconv.FormatInt(s.now.Load(), 10)
+	late := strconv.FormatInt(s.now.Load()-301, 10)
+	for _, c := range []struct {
+		name, path, body string
+		headers          []string
+		status           int
+		answer           string // its status, or its code
+		checks           bool
+	}{
+		{"github", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret, push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 202, "checking", true},
+		{"github again", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret, push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 200, "was here before", false},
+		{"github ping", "/hook/github", "{}", []string{"X-Hub-Signature-256", "sha256=" + signature(secret, "{}"), "X-Github-Event", "ping"}, 200, "not about a push", false},
+		{"gitea", "/hook/gitea", push, []string{"X-Gitea-Signature", signature(secret, push), "X-Gitea-Event", "push"}, 202, "checking", true},
+		{"forgejo", "/hook/forgejo", push, []string{"X-Forgejo-Signature", signature(secret, push)}, 202, "checking", true},
+		{"gitlab", "/hook/gitlab", push, []string{"X-Gitlab-Token", string(secret), "X-Gitlab-Event", "Push Hook"}, 202, "checking", true},
+		{"generic", "/hook/generic", push, []string{"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret, at+"."+push)}, 202, "checking", true},
+		{"too late", "/hook/generic", push, []string{"X-Homestak-Timestamp", late, "X-Homestak-Signature", signature(secret, late+"."+push)}, 401, "E303", false},
+		{"not signed", "/hook/github", push, nil, 401, "E300", false},
+		{"not signed, gitlab", "/hook/gitlab", push, nil, 401, "E300", false},
+		{"of another body", "/hook/github", push + " ", []string{"X-Hub-Signature-256", "sha256=" + signature(secret, push)}, 401, "E301", false},
+		{"by another secret", "/hook/gitea", push, []string{"X-Gitea-Signature", signature([]byte("canary"), push)}, 401, "E301", false},
+		{"a token of nobody", "/hook/gitlab", push, []string{"X-Gitlab-Token", "canary"}, 401, "E301", false},
+		{"the operator key", "/hook/github", push, bearer(string(s.access.Operator)), 401, "E300", false},
+		{"unknown", "/hook/bitbucket", push, nil, 404, "E100", false},
+		{"none", "/hook/", push, nil, 404, "E100", false},
+		{"below", "/hook/github/x", push, nil, 404, "E100", false},
+	} {
+		got := s.send("POST", c.path, strings.NewReader(c.body), c.headers...)
+		require.Equal(t, c.status, got.status, c.name)
+		if c.status < 300 {
+			require.Equal(t, `{"status":"`+c.answer+`"}`+"\n", got.body, c.name)
+		} else {
+			require.Equal(t, c.answer, got.code(), c.name)
+		}
+		require.Equal(t, c.checks, len(s.asked) == 1, c.name)
+		if c.checks {
+			require.False(t, <-s.asked, "a push does not say that the files are complete")
+		}
+	}
+	for _, provider := range hook.Providers() {
+		got := s.ask("GET", "/hook/"+provider)
+		require.Equal(t, 405, got.status)
+		require.Equal(t, "POST", got.header.Get("Allow"))
+	}
+}
+
+// A secret of its own counts for its provider alone.
+func TestHookSecretOfOneProvider(t *testing.T) {
+	s := serve(t, unlimited())
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.HookFileOf("github")), []byte("canary-of-github-alone\n"), 0o600))
+	common := s.access.Hook("github")
+	var err error
+	s.access, err = keys.ReadAccess(s.dir, hook.Providers())
+	require.NoError(t, err)
+	s.publish("3f2c1a9", site())
+	send := func(provider, header string, secret []byte) int {
+		return s.send("POST", "/hook/"+provider, strings.NewReader(push), header, signature(secret, push)).status
+	}
+	require.Equal(t, 202, send("github", "X-Hub-Signature-256", []byte("canary-of-github-alone")))
+	require.Equal(t, 401, send("github", "X-Hub-Signature-256", common))
+	require.Equal(t, 202, send("gitea", "X-Gitea-Signature", common))
+	require.Equal(t, 401, send("gitea", "X-Gitea-Signature", []byte("canary-of-github-alone")))
+}
