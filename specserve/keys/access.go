@@ -15,9 +15,10 @@ import (
 
 // The files of the keys of those who are no nodes, in the folder of a server, mode 0600. Each has one line.
 const (
-	ReadFile     = "read.key"     // status and metrics
-	OperatorFile = "operator.key" // asks for a check
-	HookFile     = "hook.key"     // signs notifications of every provider that has no file of its own
+	ReadFile       = "read.key"       // status and metrics
+	OperatorFile   = "operator.key"   // asks for a check
+	RepositoryFile = "repository.key" // opens the repository
+	HookFile       = "hook.key"       // signs notifications of every provider that has no file of its own
 )
 
 // HookFileOf is the file of the secret of one provider. It is not made by itself.
@@ -28,7 +29,7 @@ const shortest = 16
 
 // Access is the keys of those who are no nodes. It is not changed after it was read.
 type Access struct {
-	Read, Operator []byte
+	Read, Operator, Repository []byte
 
 	hook  []byte
 	hooks map[string][]byte // by provider
@@ -44,7 +45,7 @@ func (a Access) Hook(provider string) []byte {
 
 // Equal reports whether two have the same keys.
 func (a Access) Equal(b Access) bool {
-	same := len(a.hooks) == len(b.hooks) && bytes.Equal(a.Read, b.Read) && bytes.Equal(a.Operator, b.Operator) && bytes.Equal(a.hook, b.hook)
+	same := len(a.hooks) == len(b.hooks) && bytes.Equal(a.Read, b.Read) && bytes.Equal(a.Operator, b.Operator) && bytes.Equal(a.Repository, b.Repository) && bytes.Equal(a.hook, b.hook)
 	for provider, secret := range a.hooks {
 		other, there := b.hooks[provider]
 		same = same && there && bytes.Equal(secret, other)
@@ -56,7 +57,7 @@ func (a Access) Equal(b Access) bool {
 // those that may have a secret of their own.
 func EnsureAccess(dir string, providers []string) (Access, error) {
 	err := durable.Exclusively(dir, func() error {
-		for _, name := range []string{ReadFile, OperatorFile, HookFile} {
+		for _, name := range []string{ReadFile, OperatorFile, RepositoryFile, HookFile} {
 			if _, err := readKey(dir, name); !errors.Is(err, fs.ErrNotExist) {
 				continue // ReadAccess says what is wrong with it
 			}
@@ -87,6 +88,9 @@ func ReadAccess(dir string, providers []string) (Access, error) {
 		return Access{}, err
 	}
 	if a.Operator, err = readKey(dir, OperatorFile); err != nil {
+		return Access{}, err
+	}
+	if a.Repository, err = readKey(dir, RepositoryFile); err != nil {
 		return Access{}, err
 	}
 	if a.hook, err = readKey(dir, HookFile); err != nil {

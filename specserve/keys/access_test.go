@@ -22,14 +22,14 @@ func TestAccess(t *testing.T) {
 	first, err := keys.EnsureAccess(dir, providers)
 	require.NoError(t, err)
 	seen := map[string]bool{}
-	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.HookFile: first.Hook("github")} {
+	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.RepositoryFile: first.Repository, keys.HookFile: first.Hook("github")} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode())
 		require.Regexp(t, `^[0-9a-f]{64}$`, string(key))
 		seen[string(key)] = true
 	}
-	require.Len(t, seen, 3, "each key is another one")
+	require.Len(t, seen, 4, "each key is another one")
 
 	again, err := keys.EnsureAccess(dir, providers)
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ func TestAccessRefused(t *testing.T) {
 		"two lines": {"canary-canary-canary\ncanary-canary-canary\n", 0o600},
 		"readable":  {"canary-canary-canary\n", 0o644},
 	} {
-		for _, file := range []string{keys.ReadFile, keys.OperatorFile, keys.HookFile, keys.HookFileOf("gitea")} {
+		for _, file := range []string{keys.ReadFile, keys.OperatorFile, keys.RepositoryFile, keys.HookFile, keys.HookFileOf("gitea")} {
 			t.Run(name+" "+file, func(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "server")
 				_, err := keys.Ensure(dir, time.Now())
