@@ -234,6 +234,10 @@ func TestWhatIsWantedInside(t *testing.T) {
 	all.Secrets = nil
 	r, _ = of(all, "ct.a")
 	require.Equal(t, "not applied, since the value of secret.ssh_keys is not known here: give it with --secrets FILE", r.Deferred)
+	all.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": "ssh-ed25519 PUT-IT-HERE ops"}}}
+	r, l = of(all, "ct.a")
+	require.Empty(t, l)
+	require.Equal(t, `not applied, since secret.ssh_keys["ops"] is not a public key: put in the one line of the .pub file`, r.Deferred)
 	kind, host = config.Config{}.Kind(), &model.Host{Name: "father", SSH: &model.HostSSH{Key: "key"}}
 	r, _ = of(site(nil), "ct.a")
 	require.Empty(t, r.Deferred, "the block of the host has a key")

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -50,6 +51,8 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 			return &model.Resource{Deferred: "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic"}, nil
 		case len(missing) > 0:
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since the value of %s is not known here: give it with --secrets FILE", strings.Join(missing, ", "))}, nil
+		case placeholder(in.Site, declared) != "":
+			return &model.Resource{Deferred: fmt.Sprintf("not applied, since secret.ssh_keys[%q] is not a public key: put in the one line of the .pub file", placeholder(in.Site, declared))}, nil
 		}
 	}
 	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
@@ -72,6 +75,28 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 // hasKey reports whether there is any key to log in to guests of a host with.
 func (c Config) hasKey(h *model.Host) bool {
 	return h.SSH != nil && h.SSH.Key != "" || len(c.PrivateKeys) > 0 || c.AgentSocket != ""
+}
+
+// placeholder finds a key of a user that is something else, as those of the example are until somebody
+// puts in real ones; "" if all are keys.
+func placeholder(site *model.Site, declared *model.Spec) string {
+	if site.Secrets == nil || declared.Access == nil {
+		return ""
+	}
+	all := site.Secrets.Values["ssh_keys"]
+	for _, u := range declared.Access.Users {
+		names := slices.Sorted(maps.Keys(all))
+		if u.SSHKeys != nil {
+			names = *u.SSHKeys
+		}
+		for _, name := range names {
+			value := strings.TrimSpace(all[name])
+			if value != "" && !strings.Contains(value, "PRIVATE KEY-----") && !strings.Contains(value, "\n") && spec.KeyID(value) == "" {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // hasAddress reports whether the address of a guest can be known: that of a VM is declared, or its guest
