@@ -32,7 +32,7 @@ func (n network) guests(c config.Config) config.Config {
 	if n.dial == nil {
 		return c
 	}
-	return config.Config{Dial: n.dial, PrivateKeys: []string{n.key}, HostKeys: &config.KnownHosts{}}
+	return config.Config{Dial: n.dial, Runs: simworld.Runs, PrivateKeys: []string{n.key}, HostKeys: &config.KnownHosts{}}
 }
 
 // end ends a network that belongs to a run.

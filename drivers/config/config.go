@@ -36,6 +36,9 @@ type Config struct {
 	PrivateKeys []string
 	AgentSocket string
 
+	// Runs reports whether a guest that is made from something has a system that can be entered: names and
+	// addresses of its image or template. Nil: every guest may.
+	Runs func(origin string) bool
 	// Dial opens connections of SSH; that of net.Dialer unless set.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 

@@ -47,6 +47,10 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 		switch {
 		case !c.hasKey(in.Host):
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since there is no SSH key to log in with: set key in ssh of host %s, or via in access of the spec", in.Host.Name)}, nil
+		case c.Runs != nil && !c.Runs(origin(in.Site, of)):
+			return &model.Resource{Deferred: "not applied, since no system is simulated in a guest that is made from another image than one of Debian 12 or 13"}, nil
+		case c.Runs != nil && unsimulated(declared):
+			return &model.Resource{Deferred: "not applied, since network, mounts, swap and pve of a spec are not simulated"}, nil
 		case !hasAddress(of):
 			return &model.Resource{Deferred: "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic"}, nil
 		case len(missing) > 0:
@@ -75,6 +79,32 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 // hasKey reports whether there is any key to log in to guests of a host with.
 func (c Config) hasKey(h *model.Host) bool {
 	return h.SSH != nil && h.SSH.Key != "" || len(c.PrivateKeys) > 0 || c.AgentSocket != ""
+}
+
+// unsimulated reports whether a spec asks for what a simulated machine does not have.
+func unsimulated(declared *model.Spec) bool {
+	c := declared.Config
+	return declared.Network != nil || c != nil && (c.PVE != nil || len(c.Mounts) > 0 || c.Swap != 0)
+}
+
+// origin is what a guest is made from: its kind, and the names and addresses of its image or template.
+func origin(site *model.Site, of *model.Resource) string {
+	words := []string{of.Addr.Kind}
+	for _, kind := range []string{"template", "image"} {
+		name := text(of.Spec, kind)
+		if name == "" {
+			continue
+		}
+		words = append(words, name)
+		if from := site.Objects[model.Address{Kind: kind, Name: name}]; from != nil {
+			for _, a := range model.Attrs(from.Spec) {
+				if value, ok := a.Value.(string); ok {
+					words = append(words, value)
+				}
+			}
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // placeholder finds a key of a user that is something else, as those of the example are until somebody

@@ -113,6 +113,10 @@ func (g *Guests) Close() {
 
 var debianSuite = regexp.MustCompile(`(?i)debian-?(12|13)|bookworm|trixie`)
 
+// Runs reports whether a guest boots into a simulated Debian, by the names and addresses of what it is
+// made from.
+func Runs(origin string) bool { return suite(origin) != "" }
+
 // suite is the release of Debian that an image has by its name or address; "" if it has another system.
 func suite(image string) string {
 	found := debianSuite.FindStringSubmatch(image)

@@ -61,6 +61,10 @@ var fields = []field{
 		effect: `[ "$(date +%Z)" = MST ] || [ "$(date +%Z)" = MDT ] && { [ ! -e /etc/timezone ] || [ "$(cat /etc/timezone)" = America/Denver ]; }`, absent: `[ "$(date +%Z)" = UTC ] && { [ ! -e /etc/timezone ] || [ "$(cat /etc/timezone)" = Etc/UTC ]; }`,
 	},
 	{
+		name: "timezone that is a link to another", with: `"config": {"timezone": "UTC"}`, without: `"config": {}`,
+		effect: `[ "$(readlink /etc/localtime)" = /usr/share/zoneinfo/UTC ]`, absent: `[ "$(readlink -f /etc/localtime)" = /usr/share/zoneinfo/Etc/UTC ] && [ "$(readlink /etc/localtime)" != /usr/share/zoneinfo/UTC ]`,
+	},
+	{
 		name: "package", with: `"platform": {"packages": ["hs-tool"]}`, without: `"platform": {}`,
 		effect: `[ "$(hs-tool)" = tool ] && [ -f /usr/share/hs-lib/data ]`, absent: `! command -v hs-tool && [ ! -e /usr/share/hs-lib/data ]`,
 	},

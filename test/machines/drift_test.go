@@ -30,7 +30,7 @@ func TestST10DriftInsideAMachine(t *testing.T) {
 		{"a sudo rule", "sed -i 's/NOPASSWD: //' /etc/sudoers.d/zz-homestak-gitops", "access.user.ann.sudo \"\" → nopasswd"},
 		{"a further sudo rule", "echo 'eve ALL=(ALL) ALL' >>/etc/sudoers.d/zz-homestak-gitops", "access.sudoers -\"eve ALL=(ALL) ALL\""},
 		{"a kernel parameter", "echo 0 >/proc/sys/net/ipv4/ip_forward", "config.sysctl.net.ipv4.ip_forward \"0 (1 after the next restart)\" → 1"},
-		{"the time zone", "ln -sf /usr/share/zoneinfo/UTC /etc/localtime", "config.timezone Etc/UTC → Europe/Berlin"},
+		{"the time zone", "ln -sf /usr/share/zoneinfo/UTC /etc/localtime", "config.timezone UTC → Europe/Berlin"},
 		{"the name", "hostname other", "identity.hostname \"edge (running as other)\" → edge"},
 		{"a file", "echo changed >/etc/motd", "config.file./etc/motd.content \"changed\\n\" → \"welcome\\n\""},
 		{"the mode of a file", "chmod 600 /etc/motd", "config.file./etc/motd.mode 0600 → 0644"},

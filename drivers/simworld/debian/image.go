@@ -51,6 +51,7 @@ func (d *Disk) install(o Options) {
 	for name, offset := range zones() {
 		d.put("/usr/share/zoneinfo/"+name, offset+"\n", 0o644)
 	}
+	must(fs.Symlink(files.Cred{}, "Etc/UTC", "/usr/share/zoneinfo/UTC")) // as tzdata has it
 	d.accountsAtFirst()
 	d.put("/etc/sudoers", "Defaults\tenv_reset\nroot\tALL=(ALL:ALL) ALL\n%sudo\tALL=(ALL:ALL) ALL\n@includedir /etc/sudoers.d\n", 0o440)
 	d.put("/etc/sudoers.d/README", "#\n# Files here are read by sudo.\n", 0o440)
@@ -132,7 +133,7 @@ func imageUnits() map[string]string {
 // zones are some time zones, with the name and the seconds that they are away from UTC in winter.
 func zones() map[string]string {
 	return map[string]string{
-		"Etc/UTC": "UTC 0", "UTC": "UTC 0", "Europe/London": "GMT 0", "Europe/Berlin": "CET 3600", "Europe/Paris": "CET 3600", "Europe/Madrid": "CET 3600", "Europe/Rome": "CET 3600",
+		"Etc/UTC": "UTC 0", "Europe/London": "GMT 0", "Europe/Berlin": "CET 3600", "Europe/Paris": "CET 3600", "Europe/Madrid": "CET 3600", "Europe/Rome": "CET 3600",
 		"Europe/Amsterdam": "CET 3600", "Europe/Vienna": "CET 3600", "Europe/Zurich": "CET 3600", "Europe/Stockholm": "CET 3600", "Europe/Warsaw": "CET 3600", "Europe/Helsinki": "EET 7200",
 		"Europe/Athens": "EET 7200", "Europe/Moscow": "MSK 10800", "America/New_York": "EST -18000", "America/Chicago": "CST -21600", "America/Denver": "MST -25200",
 		"America/Los_Angeles": "PST -28800", "America/Sao_Paulo": "-03 -10800", "Asia/Tokyo": "JST 32400", "Asia/Shanghai": "CST 28800", "Asia/Singapore": "+08 28800", "Asia/Kolkata": "IST 19800",

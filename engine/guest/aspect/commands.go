@@ -99,7 +99,8 @@ func runCommand(c spec.Command, secret bool) Step {
 		show = "say 'its output is not shown, since it is made from a secret'"
 	}
 	lines := []string{
-		"_said=$({ " + shell.Data(c.Run) + " | sh -s; } 2>&1) && _code=0 || _code=$?",
+		// What it leaves running must not hold the lock (descriptor 9).
+		"_said=$({ " + shell.Data(c.Run) + " | sh -s 9>&-; } 2>&1) && _code=0 || _code=$?",
 		fmt.Sprintf(`if [ "$_code" -ne 0 ]; then %s; die %s"$_code"; fi`, show, shell.Quote("command "+c.Name+" ended with exit code ")),
 	}
 	if test := holds(c); test != "" {

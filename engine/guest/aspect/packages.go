@@ -112,7 +112,7 @@ func asked(q *Query, name string) bool {
 const AptGet = `apt_get() {
   _try=0 _began=$(date +%s)
   while :; do
-    _said=$(apt-get -q -y -o DPkg::Lock::Timeout="${APT_WAIT:-120}" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 -o APT::Color=0 -o Dpkg::Use-Pty=0 "$@" 2>&1) && return 0
+    _said=$(apt-get -q -y -o DPkg::Lock::Timeout="${APT_WAIT:-120}" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 -o APT::Color=0 -o Dpkg::Use-Pty=0 "$@" 2>&1 9>&-) && return 0
     case $_said in
     *"E: Could not get lock"*|*"E: Unable to acquire"*|*"E: Unable to lock"*)
       if [ $(($(date +%s) - _began)) -ge "${APT_WAIT:-120}" ]; then
@@ -174,7 +174,11 @@ func install(names []string, f packagesFound) Step {
 		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
 		`fi`,
 		`_said=$(apt-get -s -q -y install `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install `+strings.Join(names, ", ")+`"; }`,
-		`printf '%s\n' "$_said" | awk '$1 == "Inst" {print $2}'`)
+		// ifupdown2 takes the place of ifupdown, and reads the same files.
+		`_gone=$(printf '%s\n' "$_said" | awk '$1 == "Remv" && $2 != "ifupdown" {printf " %s", $2}')`,
+		`[ -z "$_gone" ] || die "installing `+strings.Join(names, ", ")+` would remove what is on this machine:$_gone (remove it by hand first, or take the package out of the spec)"`,
+		// Behind the name of one that is only upgraded stands its version in brackets.
+		`printf '%s\n' "$_said" | awk '$1 == "Inst" && $3 !~ /^\[/ {print $2}'`)
 	s.Learn = func(answer string, s *Step) {
 		for n := range strings.FieldsSeq(answer) {
 			if !slices.Contains(names, n) {
@@ -195,11 +199,18 @@ func install(names []string, f packagesFound) Step {
 }
 
 // uninstall makes the step that removes what nothing needs any more. What stays, since
-// something else needs it, is an automatic package from then on, as apt has it.
+// something else needs it, is an automatic package from then on, as apt has it. ifupdown2
+// took the place of ifupdown, which does not come back by itself: without both the machine
+// has no address.
 func uninstall(dropped, ours []string) Step {
 	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait}
 	for _, n := range dropped {
 		s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
+	}
+	dropped = slices.DeleteFunc(slices.Clone(dropped), func(n string) bool { return n == ifupdown2 })
+	if len(dropped) == 0 {
+		s.Text, s.Script = "leave ifupdown2, by which the machine has its address", ":\n"
+		return s
 	}
 	s.Script = aptGet + script(
 		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,

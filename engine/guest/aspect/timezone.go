@@ -17,15 +17,18 @@ var timezone = Of[timezoneFound]{
 	Paths: []string{"config.timezone"},
 	Probe: func(*Query) string {
 		return script(
-			`if [ -e /etc/localtime ]; then readlink -f /etc/localtime | row link; fi`,
+			// Not where the link ends: UTC is itself a link to Etc/UTC.
+			`if [ -L /etc/localtime ]; then readlink /etc/localtime | row link; elif [ -e /etc/localtime ]; then row copy </dev/null; fi`,
 			`if [ -f /etc/timezone ]; then row file </etc/timezone; fi`)
 	},
 	Parse: func(_ *Query, rows [][]string) (timezoneFound, error) {
 		var f timezoneFound
 		for _, r := range rows {
 			switch r[0] {
-			case "link":
-				f.link = strings.TrimPrefix(strings.TrimSpace(r[1]), zoneinfo)
+			case "link": // absolute, or relative to /etc
+				f.link = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(r[1]), ".."), zoneinfo)
+			case "copy":
+				f.copied = true
 			case "file":
 				f.file, f.hasFile = firstLine(r[1]), true
 			}
@@ -37,6 +40,9 @@ var timezone = Of[timezoneFound]{
 			return
 		}
 		have.Config.Timezone = f.zone(q.Want.Config.Timezone)
+		if f.copied {
+			have.Config.Timezone = "(/etc/localtime is a file and no link)"
+		}
 	},
 	Steps: func(q *Query, f timezoneFound) []Step {
 		zone := q.Want.Config.Timezone
@@ -60,6 +66,7 @@ var timezone = Of[timezoneFound]{
 type timezoneFound struct {
 	link, file string
 	hasFile    bool
+	copied     bool // /etc/localtime is a file of its own
 }
 
 // zone is the time zone, with what disagrees. A zone that goes by several names counts as

@@ -246,16 +246,34 @@ func (r *resolver) services(s *model.Services) {
 	}
 }
 
+// mode is that of a file for which none is declared: of what is made from a secret nobody but its owner
+// reads anything.
+func (r *resolver) mode(path string) string {
+	if r.out.IsSensitive("config.file." + path + ".content") {
+		return "0600"
+	}
+	return "0644"
+}
+
 // sysctlName is a path below /proc/sys, with dots or slashes.
 var sysctlName = regexp.MustCompile(`^[A-Za-z0-9_-]+([./][A-Za-z0-9_.@:-]+)+$`)
 
+// zone is a time zone as the machine has it. For a container "host" means the zone of its host, which
+// is how PVE makes it: nothing is to be set inside.
+func zone(name string) string {
+	if name == "host" {
+		return ""
+	}
+	return name
+}
+
 func (r *resolver) config() {
-	r.out.Config = &Config{Timezone: r.site.Timezone}
+	r.out.Config = &Config{Timezone: zone(r.site.Timezone)}
 	c := r.declared.Config
 	if c == nil {
 		return
 	}
-	r.out.Config.Timezone, r.out.Config.Drift = cmp.Or(c.Timezone, r.site.Timezone), c.Drift
+	r.out.Config.Timezone, r.out.Config.Drift = zone(cmp.Or(c.Timezone, r.site.Timezone)), c.Drift
 	for _, name := range slices.Sorted(maps.Keys(c.Sysctl)) {
 		if !sysctlName.MatchString(name) || strings.Contains(name, "..") || strings.ContainsAny(c.Sysctl[name], "\n\x00") {
 			r.errorf("%q is not a kernel parameter", "write it as sysctl shows it, such as net.ipv4.ip_forward, with a value on one line", name)
@@ -269,7 +287,7 @@ func (r *resolver) config() {
 	for _, f := range c.Files {
 		owner, group, _ := strings.Cut(cmp.Or(f.Owner, "root"), ":")
 		file := File{
-			Path: f.Path, Mode: cmp.Or(f.Mode, "0644"), Owner: owner,
+			Path: f.Path, Mode: cmp.Or(f.Mode, r.mode(f.Path)), Owner: owner,
 			Group: cmp.Or(f.Group, group, owner), Restart: slices.Clone(f.Restart),
 		}
 		file.SetContent([]byte(f.Content))
