@@ -34,12 +34,12 @@ func (x *request) keyed(key []byte, kind string) error {
 
 const hintOfKey = "send the key that is in the data folder of the server: Authorization: Bearer KEY"
 
-// reconcile makes the server check its files now. Who asks says that they are complete.
+// reconcile makes the server check its files now.
 func reconcile(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
 		return err
 	}
-	x.o.Check(true)
+	x.o.Check()
 	return x.done(http.StatusAccepted, "checking")
 }
 
@@ -81,8 +81,7 @@ func takeHook(x *request, provider string) error {
 	}
 	switch verdict {
 	case hook.Pushed:
-		// The files may be in the middle of a change because of this very push.
-		x.o.Check(false)
+		x.o.Check()
 		return x.done(http.StatusAccepted, "checking")
 	case hook.Repeated:
 		return x.done(http.StatusOK, "was here before")

@@ -31,9 +31,9 @@ type Options struct {
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
 
-	// Check is called when somebody asks for a check of what is served; at once means that it is
-	// complete. It returns immediately. Nil: nothing is checked.
-	Check func(atOnce bool)
+	// Check is called when somebody asks for a check of what is served. It returns immediately.
+	// Nil: nothing is checked.
+	Check func()
 }
 
 // View is what requests see. It is not changed after it was published.
@@ -71,7 +71,7 @@ func New(o Options) *Server {
 		o.Now = time.Now
 	}
 	if o.Check == nil {
-		o.Check = func(bool) {}
+		o.Check = func() {}
 	}
 	l := o.Limits
 	return &Server{

@@ -73,8 +73,8 @@ type served struct {
 	client *http.Client
 	stop   func() error
 	access keys.Access
-	dir    string    // of its keys
-	asked  chan bool // what Check was called with
+	dir    string        // of its keys
+	asked  chan struct{} // calls of Check
 }
 
 // logged is the log of a server.
@@ -98,7 +98,7 @@ func (l *logged) String() string {
 // serve starts a server. Whatever a test does with it, no secret is in its log.
 func serve(t *testing.T, limits specserve.Limits) *served {
 	t.Helper()
-	s := &served{t: t, log: &logged{}, asked: make(chan bool, 100), dir: filepath.Join(t.TempDir(), "server"), keys: token.Keys{token.NewKey(), token.NewKey()}}
+	s := &served{t: t, log: &logged{}, asked: make(chan struct{}, 100), dir: filepath.Join(t.TempDir(), "server"), keys: token.Keys{token.NewKey(), token.NewKey()}}
 	s.now.Store(1_800_000_000)
 	certificate, err := cert.Open(cert.Options{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func serve(t *testing.T, limits specserve.Limits) *served {
 	s.set = set
 	s.Server = specserve.New(specserve.Options{
 		Version: "1.2.3", TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
-		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Check: func(atOnce bool) { s.asked <- atOnce },
+		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Check: func() { s.asked <- struct{}{} },
 	})
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
@@ -94,6 +95,8 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 			send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 			f.check(ctx, true)
 			send(daemon.SdNotifyReady)
+		case <-f.asked:
+			f.check(ctx, true)
 		case err := <-served:
 			if ctx.Err() != nil {
 				send(daemon.SdNotifyStopping)
@@ -108,9 +111,12 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 
 // prepare makes a server with all that it serves.
 func prepare(ctx context.Context, o Options) (*follower, error) {
-	f := &follower{o: o, logged: map[string]string{}}
+	f := &follower{o: o, asked: make(chan struct{}, 1), logged: map[string]string{}}
 	var err error
 	if f.ring, err = keys.Ensure(o.Dir, time.Now()); err != nil {
+		return nil, err
+	}
+	if f.access, err = keys.EnsureAccess(o.Dir, hook.Providers()); err != nil {
 		return nil, err
 	}
 	if f.certificate, err = cert.Open(cert.Options{Dir: o.Dir, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
@@ -133,7 +139,7 @@ func prepare(ctx context.Context, o Options) (*follower, error) {
 		f.folder.loaded(state)
 		break
 	}
-	f.server = specserve.New(specserve.Options{Version: o.Version, TLS: f.certificate.TLS(), Limits: o.Limits, Log: o.Log})
+	f.server = specserve.New(specserve.Options{Version: o.Version, TLS: f.certificate.TLS(), Limits: o.Limits, Log: o.Log, Check: f.ask})
 	f.publish()
 	return f, nil
 }

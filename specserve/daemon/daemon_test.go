@@ -251,6 +251,62 @@ func TestHangup(t *testing.T) {
 	require.Equal(t, "READY=1", m.notices[2])
 }
 
+// A notification of a push and the operator's request mean now, too, and are needed by nobody else.
+func TestAsked(t *testing.T) {
+	m := newMachine(t)
+	m.o.poll = time.Hour
+	m.start()
+	access, err := keys.ReadAccess(m.o.Dir, nil)
+	require.NoError(t, err)
+	for domain, ask := range map[string]struct{ path, name, value string }{
+		"pushed.example":   {"/hook/gitlab", "X-Gitlab-Token", string(access.Hook("gitlab"))},
+		"operator.example": {"/reconcile", "Authorization", "Bearer " + string(access.Operator)},
+	} {
+		m.write("site.hcl", strings.Replace(siteText, "home.example", domain, 1))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+m.at.Addr.String()+ask.path, strings.NewReader(domain))
+		if ask.name == "Authorization" {
+			r.Body, r.ContentLength = http.NoBody, 0
+		}
+		require.NoError(t, err)
+		r.Header.Set(ask.name, ask.value)
+		got, err := m.client.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, got.Body.Close())
+		require.Equal(t, 202, got.StatusCode)
+		m.eventually(first, 200, `"domain":"`+domain+`"`)
+	}
+	for _, key := range [][]byte{access.Read, access.Operator, access.Hook("")} {
+		require.NotContains(t, m.logged(), string(key))
+	}
+}
+
+// A key that was replaced counts without a restart; one that is not usable changes nothing.
+func TestKeysAreFollowed(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	ask := func(key string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+m.at.Addr.String()+"/status", http.NoBody)
+		require.NoError(t, err)
+		r.Header.Set("Authorization", "Bearer "+key)
+		got, err := m.client.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, got.Body.Close())
+		return got.StatusCode
+	}
+	name := filepath.Join(m.o.Dir, keys.ReadFile)
+	was, err := os.ReadFile(name)
+	require.NoError(t, err)
+	old := strings.TrimSpace(string(was))
+	require.Equal(t, 200, ask(old))
+	require.NoError(t, os.WriteFile(name, []byte("short"), 0o600))
+	m.eventuallyLogs("a key is one line")
+	require.Equal(t, 200, ask(old))
+	require.NoError(t, os.WriteFile(name, []byte("canary-of-the-new-read-key\n"), 0o600))
+	m.eventuallyLogs("keys of readers, operators or hooks changed")
+	require.Eventually(t, func() bool { return ask("canary-of-the-new-read-key") == 200 }, 30*time.Second, 10*time.Millisecond)
+	require.Equal(t, 401, ask(old))
+}
+
 // A commit is what git says, and is served once it is there as a whole.
 func TestCommits(t *testing.T) {
 	m := newMachine(t)
@@ -298,6 +354,7 @@ func TestStartRefuses(t *testing.T) {
 		"name the folder of a site":      func(m *machine) { m.o.Site.Dir = "/none" },
 		"choose another address":         func(m *machine) { m.o.Listen = "nowhere:x" },
 		keys.FileName + " is not usable": func(m *machine) { m.spoil(keys.FileName) },
+		keys.ReadFile + " is not usable": func(m *machine) { m.spoil(keys.ReadFile) },
 		cert.FileName + " is not usable": func(m *machine) { m.spoil(cert.FileName) },
 		"--cert FILE --key FILE":         func(m *machine) { m.o.CertFile = "x" },
 		"the announcement is not taken": func(m *machine) {

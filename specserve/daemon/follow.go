@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
@@ -24,6 +25,8 @@ type follower struct {
 
 	catalog *catalog.Catalog
 	ring    keys.Ring
+	access  keys.Access
+	asked   chan struct{} // somebody wants a check now
 	folder  watched
 	logged  map[string]string // problems that were logged last, by what they are about
 }
@@ -43,19 +46,34 @@ func (f *follower) check(ctx context.Context, atOnce bool) {
 		f.ring = ring
 		f.o.Log.Info("signing keys changed", "kid", ring[0].ID, "valid", len(ring))
 	}
+	access, err := keys.ReadAccess(f.o.Dir, hook.Providers())
+	f.report("other keys", err)
+	replaced := err == nil && !access.Equal(f.access)
+	if replaced {
+		f.access = access
+		f.o.Log.Info("keys of readers, operators or hooks changed")
+	}
 	next := f.reload(ctx, atOnce)
 	if next != nil {
 		f.catalog = next
 		f.o.Log.Info("serving another version", "commit", next.Commit, "nodes", len(next.Names()))
 	}
-	if renewed || rotated || next != nil {
+	if renewed || rotated || replaced || next != nil {
 		f.publish()
+	}
+}
+
+// ask asks for a check. It does not wait: one that is due counts for all who ask until then.
+func (f *follower) ask() {
+	select {
+	case f.asked <- struct{}{}:
+	default:
 	}
 }
 
 // publish makes what is in force what requests see.
 func (f *follower) publish() {
-	f.server.Publish(specserve.View{Catalog: f.catalog, Keys: f.ring.Tokens(), Pins: f.certificate.Pins()})
+	f.server.Publish(specserve.View{Catalog: f.catalog, Keys: f.ring.Tokens(), Access: f.access, Pins: f.certificate.Pins()})
 }
 
 // report logs a problem, once as long as it stays the same.
