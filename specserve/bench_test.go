@@ -31,7 +31,7 @@ func BenchmarkSpec(b *testing.B) {
 	keys := token.Keys{token.NewKey()}
 	text, err := token.Mint(keys[0], token.Claims{Node: "own", Spec: "base", Issued: 1})
 	require.NoError(b, err)
-	body, _, err := c.Node("own").Answer(certificate.Pins(), "")
+	body, _, err := c.Node("own").Answer(catalog.Own{Pins: certificate.Pins()})
 	require.NoError(b, err)
 
 	b.Run("served", func(b *testing.B) {

@@ -4,12 +4,14 @@
 //	request.go    one request: its limits, its endpoint, the answer to an error, the log
 //	auth.go       who asks, and whether the site's rules allow it
 //	specs.go      the answers about specs
+//	downloads.go  the repository of the site, and the program
 //	reports.go    what nodes report, and who sees it
 //	operate.go    keys of those who are no nodes: checks that somebody asks for, notifications of pushes
 //	server.go     connections: deadlines, bounds, shutdown
 //	limits.go     all of its limits
 //
 // What a request sees is a View: one commit (package catalog), the signing keys and the pins. Publish
-// replaces it as a whole, so no request sees parts of two. The server reads no file, and nothing of a
-// path reaches one: a path either is in the table, with the name of a node in it, or is unknown.
+// replaces it as a whole, so no request sees parts of two. Nothing of a
+// path reaches a file: a path either is in the table, with the name of a node in it, or is unknown. The
+// files of the repository are those of git's trees.
 package specserve

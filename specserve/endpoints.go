@@ -5,13 +5,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // endpoint is a row of the table of what a server answers. To add one, add a row.
 type endpoint struct {
 	method string // GET is HEAD, too
 	path   string // {identity} stands for the name of a node
+	under  string // what its paths begin with, where it reads the rest itself; else ""
 	body   int64  // the largest body in bytes
 	early  bool   // it answers also as long as there is no commit
 	do     func(x *request) error
@@ -25,6 +28,10 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: "/health", early: true, do: health},
 		{method: http.MethodGet, path: "/specs", do: listSpecs},
 		{method: http.MethodGet, path: "/spec/" + identity, do: serveSpec},
+		{method: http.MethodGet, path: "/agent/{os}-{arch}", under: agentPrefix, do: serveAgent},
+		{method: http.MethodGet, path: repository.Prefix + "info/refs", do: serveRepository},
+		{method: http.MethodPost, path: repository.Prefix + "git-upload-pack", body: serve.MostRequest, do: serveRepository},
+		{method: http.MethodGet, path: repository.Prefix + "raw/{ref}/{path}", under: repository.Prefix + "raw/", do: serveRepository},
 		{method: http.MethodPost, path: "/report/" + identity, body: report.MaxBytes, do: takeReport},
 		{method: http.MethodGet, path: "/status", do: status},
 		{method: http.MethodPost, path: "/reconcile", do: reconcile},
@@ -35,6 +42,12 @@ func endpoints() []endpoint {
 // what is written in another way (%2F, a double slash, a dot) is another path.
 func match(table []endpoint, path string) (rows []endpoint, node string) {
 	for _, e := range table {
+		if e.under != "" {
+			if strings.HasPrefix(path, e.under) {
+				rows = append(rows, e)
+			}
+			continue
+		}
 		prefix, named := strings.CutSuffix(e.path, identity)
 		rest, begins := strings.CutPrefix(path, prefix)
 		switch {

@@ -13,13 +13,13 @@ import (
 
 // Whatever a path is, it either is that of an endpoint with the name of a node in it, or refused.
 func FuzzPath(f *testing.F) {
-	for _, path := range []string{"/health", "/spec/web-1", "/spec/", "/spec/../x", "/spec/%2e%2e", "/spec/a%00", "//spec/a", "/specs", "/spec/a/b", "*", ""} {
+	for _, path := range []string{"/health", "/spec/web-1", "/spec/", "/spec/../x", "/spec/%2e%2e", "/spec/a%00", "//spec/a", "/specs", "/spec/a/b", "/agent/../x", "/site.git/raw/../x", "/site.git/config", "*", ""} {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
 		rows, name := match(endpoints(), path)
 		for _, e := range rows {
-			if want := strings.Replace(e.path, identity, name, 1); want != path {
+			if want := strings.Replace(e.path, identity, name, 1); want != path && (e.under == "" || !strings.HasPrefix(path, e.under)) {
 				t.Fatalf("%q is taken for %q", path, want)
 			}
 		}
@@ -30,7 +30,10 @@ func FuzzPath(f *testing.F) {
 			w := httptest.NewRecorder()
 			s := New(Options{Log: discard()})
 			s.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}, Body: http.NoBody, RemoteAddr: "192.0.2.1:1"})
-			ok := map[int]bool{200: u.EscapedPath() == "/health", 400: true, 404: true, 503: strings.HasPrefix(u.EscapedPath(), "/spec")}
+			ok := map[int]bool{200: u.EscapedPath() == "/health", 400: true, 404: true, 405: u.EscapedPath() == "/site.git/git-upload-pack", 503: true}
+			if p := u.EscapedPath(); w.Code == 503 && !strings.HasPrefix(p, "/spec") && !strings.HasPrefix(p, "/agent/") && !strings.HasPrefix(p, "/site.git/") {
+				t.Fatalf("%q: %d", path, w.Code)
+			}
 			if !ok[w.Code] {
 				t.Fatalf("%q: %d", path, w.Code)
 			}

@@ -11,11 +11,14 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // request is a request and its answer. It belongs to the goroutine that serves it.
@@ -62,6 +65,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		x.count()
 		x.log(r.Context(), err)
+		if errors.Is(err, serve.ErrCut) {
+			panic(http.ErrAbortHandler) // or the client would take what it has for all
+		}
 	}()
 	err = x.serve()
 }
@@ -89,7 +95,7 @@ func (x *request) serve() error {
 		w.Set("Allow", allowed(rows))
 		return refusal{&problem.Error{Code: problem.BadRequest, Message: "this endpoint does not have the method"}, http.StatusMethodNotAllowed}
 	}
-	if name != "" || rows[i].path != x.URL.EscapedPath() {
+	if rows[i].under == "" && (name != "" || rows[i].path != x.URL.EscapedPath()) {
 		if !isName(name) {
 			return &problem.Error{Code: problem.BadRequest, Message: "the path does not have the name of a node", Hint: "a name has letters, digits and dashes, and begins with a letter"}
 		}
@@ -187,6 +193,9 @@ func (x *request) fail(err error) {
 			challenge += `, error="invalid_token"` // RFC 6750, section 3
 		}
 		h.Set("WWW-Authenticate", challenge)
+		if strings.HasPrefix(x.endpoint, repository.Prefix) {
+			h.Add("WWW-Authenticate", `Basic realm="homestak-gitops", charset="UTF-8"`) // what git can do
+		}
 	}
 	_ = x.send(status, "application/json", p.Body()) // if the client is gone, nobody misses it
 }

@@ -15,17 +15,22 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/repository"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
 // Options are what a server is made of.
 type Options struct {
-	Version string // of the program
+	Version string           // of the program
+	Program *program.Program // what new nodes get; nil: none
+	Spool   string           // folder of temporary files; "": the system's
 	TLS     *tls.Config
 	Limits  Limits // zero: Usual
 	Log     *slog.Logger
@@ -42,6 +47,9 @@ type View struct {
 	Keys    token.Keys // the first one signs
 	Access  keys.Access
 	Pins    []string // of the server: its key and the next one
+
+	Repository   *serve.Snapshot // at the commit of Catalog; nil: none is served
+	NoRepository string          // why, for the client
 }
 
 // Server answers nodes. Its methods may be called from any goroutine.
@@ -51,9 +59,10 @@ type Server struct {
 	view    atomic.Pointer[View] // nil as long as there is no commit
 	started time.Time
 
-	refusals, perNode *limit.Rates   // requests that were refused, by client, and by client and node
-	noted             *limit.Rates   // lines of the log about a client
-	listing           chan struct{}  // whoever lists all specs has the one slot
+	refusals, perNode *limit.Rates  // requests that were refused, by client, and by client and node
+	noted             *limit.Rates  // lines of the log about a client
+	listing           chan struct{} // whoever lists all specs has the one slot
+	repository        *repository.Handler
 	underWay          sync.WaitGroup // requests
 
 	reports   *report.Store
@@ -76,9 +85,10 @@ func New(o Options) *Server {
 	l := o.Limits
 	return &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
-		refusals: limit.NewRates(l.Refusals, l.Remembered),
-		perNode:  limit.NewRates(l.RefusalsPerNode, l.Remembered),
-		noted:    limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
+		repository: repository.New(repository.Options{Bounds: serve.Options{Dir: o.Spool}, Log: o.Log}),
+		refusals:   limit.NewRates(l.Refusals, l.Remembered),
+		perNode:    limit.NewRates(l.RefusalsPerNode, l.Remembered),
+		noted:      limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
 
 		reports: report.NewStore(), reporting: limit.NewRates(l.Reports, l.Remembered),
 		hooks: hook.New(o.Now), notifying: make(chan struct{}, l.Notifications),
@@ -88,6 +98,7 @@ func New(o Options) *Server {
 // Publish makes a view the one of all requests that begin from now on.
 // Reports of nodes that it does not serve are dropped.
 func (s *Server) Publish(v View) {
+	s.repository.Publish(v.Repository)
 	s.view.Store(&v)
 	s.reports.Keep(func(identity string) bool { return v.Catalog.Node(identity) != nil })
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
@@ -96,7 +97,10 @@ func (l *logged) String() string {
 }
 
 // serve starts a server. Whatever a test does with it, no secret is in its log.
-func serve(t *testing.T, limits specserve.Limits) *served {
+func serve(t *testing.T, limits specserve.Limits) *served { return serveProgram(t, limits, nil) }
+
+// serveProgram is serve with a program for new nodes.
+func serveProgram(t *testing.T, limits specserve.Limits, p *program.Program) *served {
 	t.Helper()
 	s := &served{t: t, log: &logged{}, asked: make(chan struct{}, 100), dir: filepath.Join(t.TempDir(), "server"), keys: token.Keys{token.NewKey(), token.NewKey()}}
 	s.now.Store(1_800_000_000)
@@ -109,7 +113,7 @@ func serve(t *testing.T, limits specserve.Limits) *served {
 	require.Empty(t, found)
 	s.set = set
 	s.Server = specserve.New(specserve.Options{
-		Version: "1.2.3", TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
+		Version: "1.2.3", Program: p, Spool: t.TempDir(), TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
 		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Check: func() { s.asked <- struct{}{} },
 	})
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -100,7 +100,7 @@ func serveSpec(x *request) error {
 		return err
 	}
 	renewed := x.renewed(node)
-	document, tag, err := node.Answer(x.view.Pins, renewed)
+	document, tag, err := node.Answer(catalog.Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type Node struct {
 	Spec    string         // name of its spec, "" for none
 	Posture *model.Posture // nil: the site has none for it
 	Run     *spec.Run      // when it applies its spec by itself; nil: it does not
+	Child   bool           // it is a host of its own, which follows the repository
 
 	document []byte // the resolved spec as JSON
 }
@@ -90,7 +91,7 @@ func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
 	if most := wire.MaxSpec - room; len(document) > most {
 		found = append(found, diag.Errorf(n.At, fmt.Sprintf("the spec of node %s is too large to be fetched", n.Name), "It has %d KiB, %d KiB are the most: let the node download large files by itself.", len(document)>>10, most>>10))
 	}
-	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Run: resolved.Run, document: document}, found
+	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Child: n.Type == "pve", Run: resolved.Run, document: document}, found
 }
 
 // Node finds a node; nil if the commit does not have it.
@@ -102,22 +103,32 @@ func (c *Catalog) Names() []string { return c.names }
 // Suspended is the suspended manifest that a node belongs to; "" if it belongs to none.
 func (c *Catalog) Suspended(name string) string { return c.suspended[name] }
 
-// Answer is the document for a node, a wire.Spec: its spec, with the pins of the server and, unless
-// it is "", a new token. The tag is that of wire.Spec: a new token is not a new spec.
-func (n *Node) Answer(pins []string, token string) (document []byte, tag string, err error) {
-	text, err := json.Marshal(pins)
-	if err != nil {
+// Own is what an answer has beside the spec: the members of wire.Spec of the same names.
+type Own struct {
+	Pins  []string          `json:"pins"`
+	Token string            `json:"token,omitempty"`
+	Agent map[string]string `json:"agent,omitempty"`
+}
+
+// Answer is the document for a node, a wire.Spec. The tag is that of wire.Spec: a new token is not a
+// new spec.
+func (n *Node) Answer(own Own) (document []byte, tag string, err error) {
+	if document, err = n.with(own); err != nil {
 		return nil, "", err
 	}
-	document = make([]byte, 0, len(n.document)+len(text)+len(token)+32)
-	document = append(document, n.document[:len(n.document)-1]...) // an object with members, so a comma follows
-	document = append(append(append(document, `,"pins":`...), text...), '}')
-	sum := sha256.Sum256(document)
-	if token != "" {
-		if text, err = json.Marshal(token); err != nil {
+	tagged := document
+	if own.Token != "" {
+		own.Token = ""
+		if tagged, err = n.with(own); err != nil {
 			return nil, "", err
 		}
-		document = append(append(append(document[:len(document)-1], `,"token":`...), text...), '}')
 	}
+	sum := sha256.Sum256(tagged)
 	return document, `"` + hex.EncodeToString(sum[:]) + `"`, nil
+}
+
+// with joins two objects that have members.
+func (n *Node) with(own Own) ([]byte, error) {
+	text, err := json.Marshal(own)
+	return slices.Concat(n.document[:len(n.document)-1], []byte{','}, text[min(1, len(text)):]), err
 }

@@ -91,10 +91,11 @@ func TestAnswer(t *testing.T) {
 		require.Equal(t, n.Spec, node.Spec)
 		want, found := spec.Resolve(s, n)
 		require.Empty(t, found)
-		for _, token := range []string{"", "new.token"} {
-			document, tag, err := node.Answer(pins, token)
+		for _, own := range []catalog.Own{{Pins: pins}, {Pins: pins, Token: "new.token"}, {Pins: pins, Token: "new.token", Agent: map[string]string{"linux-amd64": strings.Repeat("0a", 32)}}} {
+			token := own.Token
+			document, tag, err := node.Answer(own)
 			require.NoError(t, err)
-			sent := wire.Spec{Spec: want, Pins: pins, Token: token}
+			sent := wire.Spec{Spec: want, Pins: pins, Token: token, Agent: own.Agent}
 			wantDocument, err := sent.Document()
 			require.NoError(t, err)
 			require.Equal(t, string(wantDocument), string(document))
@@ -117,9 +118,9 @@ func TestAnswer(t *testing.T) {
 			}
 		}
 	}
-	_, tag, err := c.Node("net").Answer(pins, "")
+	_, tag, err := c.Node("net").Answer(catalog.Own{Pins: pins})
 	require.NoError(t, err)
-	_, rotated, err := c.Node("net").Answer([]string{pinB, pinA}, "")
+	_, rotated, err := c.Node("net").Answer(catalog.Own{Pins: []string{pinB, pinA}})
 	require.NoError(t, err)
 	require.NotEqual(t, tag, rotated)
 }

@@ -141,13 +141,14 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/hook"},                                 // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
+	{pkg: "specserve/program"}, // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{
 		pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"},
 	},
 	{
-		pkg: "specserve", may: []string{"policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/problem", "specserve/report", "specserve/token", "specserve/wire"},
-		tests: []string{"engine/diag", "engine/model", "specserve/cert", "specserve/pin"},
+		pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"},
+		tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"},
 	},
 	{
 		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source/checkout", "specserve", "specserve/catalog", "specserve/cert", "specserve/hook", "specserve/keys"},

@@ -1,0 +1,155 @@
+package specserve
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/program"
+	"github.com/homestak/homestak-gitops/specserve/repository"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// repositoryKey is the kind of the key of the repository, for the log.
+const repositoryKey = "repository_key"
+
+// serveRepository answers git, and those who want a file of the repository.
+func serveRepository(x *request) error {
+	if err := x.authorizeRepository(); err != nil {
+		return err
+	}
+	if x.view.Repository == nil {
+		return &problem.Error{Code: problem.NotFound, Message: "the repository is not served: " + x.view.NoRepository, Hint: "specs are served nevertheless"}
+	}
+	err := x.repository.Serve(recorder{x.w, x}, x.Request)
+	if refused, is := errors.AsType[*repository.RefusalError](err); is {
+		return refusal{&problem.Error{Code: codeOf(refused.Status), Message: refused.Message, Hint: refused.Hint}, refused.Status}
+	}
+	return err
+}
+
+// codeOf is the code of a refusal that has a status.
+func codeOf(status int) problem.Code {
+	switch {
+	case status == http.StatusNotFound:
+		return problem.NotFound
+	case status >= http.StatusInternalServerError:
+		return problem.Internal
+	default:
+		return problem.BadRequest
+	}
+}
+
+// authorizeRepository lets in who has the key of the repository, and the children that follow it.
+func (x *request) authorizeRepository() error {
+	x.takePassword()
+	if err := x.identify(); err != nil {
+		return err
+	}
+	if key := x.view.Access.Repository; len(key) > 0 && equal(wire.Token(x.Header), string(key)) {
+		x.shown.Kind, x.shown.Valid, x.shown.Err = repositoryKey, true, nil
+		return nil
+	}
+	if err := x.holder(); err != nil {
+		return err
+	}
+	if n := x.view.Catalog.Node(x.shown.Identity); n == nil || !n.Child {
+		x.reason = "the node does not follow the repository"
+		return &problem.Error{Code: problem.NotYours, Message: "these credentials do not open the repository", Hint: "use the key of the repository, or the token of a node of type pve"}
+	}
+	return nil
+}
+
+// holder requires a valid credential; of a provisioning token, one whose node the rules of the site let
+// in.
+func (x *request) holder() error {
+	switch {
+	case x.shown.Kind == policy.NoCredential:
+		return &problem.Error{Code: problem.NoCredential, Message: "a credential is needed"}
+	case !x.shown.Valid:
+		return &problem.Error{Code: problem.CodeOf(x.shown.Err), Cause: x.shown.Err}
+	case x.shown.Kind != policy.Provisioning:
+		return nil
+	}
+	if err := x.authorize(x.shown.Identity); err != nil {
+		return err
+	}
+	return nil
+}
+
+// takePassword takes the password of HTTP's basic authentication for the credential. The user may have
+// any name: git asks for one.
+func (x *request) takePassword() {
+	if _, password, ok := x.BasicAuth(); ok && password != "" && len(x.Header.Values("Authorization")) == 1 {
+		x.Header.Set("Authorization", "Bearer "+password)
+	}
+}
+
+// equal compares in constant time, also if the lengths differ.
+func equal(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// agentPrefix is before the operating system and architecture.
+const agentPrefix = "/agent/"
+
+// serveAgent sends the program.
+func serveAgent(x *request) error {
+	if err := x.identify(); err != nil {
+		return err
+	}
+	if err := x.holder(); err != nil {
+		return err
+	}
+	if x.o.Program == nil || strings.TrimPrefix(x.URL.EscapedPath(), agentPrefix) != program.System() {
+		message := "this server has no program for other machines"
+		if x.o.Program != nil {
+			message = "the server has the program for " + program.System() + " only"
+		}
+		return &problem.Error{Code: problem.NotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
+	}
+	err := x.o.Program.Serve(recorder{x.w, x}, x.Request)
+	if errors.Is(err, program.ErrBusy) {
+		x.w.Header().Set("Retry-After", "10")
+		return &problem.Error{Code: problem.TooMany, Message: err.Error()}
+	}
+	return err
+}
+
+// agentSums are the checksums of what serveAgent sends.
+func (x *request) agentSums() map[string]string {
+	if x.o.Program == nil {
+		return nil
+	}
+	return x.o.Program.Sums()
+}
+
+// recorder notes what others answer.
+type recorder struct {
+	http.ResponseWriter
+	x *request
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r recorder) WriteHeader(status int) {
+	r.x.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements io.Writer.
+func (r recorder) Write(b []byte) (int, error) {
+	if r.x.status == 0 {
+		r.x.status = http.StatusOK
+	}
+	n, err := r.ResponseWriter.Write(b)
+	r.x.sent += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (r recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -1,0 +1,102 @@
+// Package program serves the program itself to new nodes: the file that runs, for the operating system
+// and architecture that it was built for. The file is opened once, so that what is sent always is what
+// the checksum says, also while another version is installed in its place.
+package program
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"runtime"
+	"time"
+)
+
+// Downloads at once, how long a further one waits for its turn, and how long a client may take to
+// accept each part of the answer, and all of it.
+const (
+	most    = 16
+	patient = 15 * time.Second
+	quiet   = 30 * time.Second
+	total   = 15 * time.Minute
+)
+
+// ErrBusy is of a download that did not get its turn: too many others are under way.
+var ErrBusy = errors.New("too many downloads of the program are under way")
+
+// Program is a file that is served. Its methods may be called from any goroutine.
+type Program struct {
+	file  *os.File
+	size  int64
+	sum   string // SHA-256 in hex
+	slots chan struct{}
+
+	patient, quiet time.Duration
+}
+
+// Open opens a file, and computes its checksum.
+func Open(name string) (*Program, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("open the program to serve it: %w", err)
+	}
+	sum := sha256.New()
+	size, err := io.Copy(sum, f)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the program to serve it: %w", err), f.Close())
+	}
+	return &Program{file: f, size: size, sum: hex.EncodeToString(sum.Sum(nil)), slots: make(chan struct{}, most), patient: patient, quiet: quiet}, nil
+}
+
+// Close closes the file. No download may be under way.
+func (p *Program) Close() error { return p.file.Close() }
+
+// System is the operating system and architecture that the program runs on, as Go names them.
+func System() string { return runtime.GOOS + "-" + runtime.GOARCH }
+
+// Sums are the checksums by system, for wire.Spec.
+func (p *Program) Sums() map[string]string { return map[string]string{System(): p.sum} }
+
+// Serve sends the file, or the part of it that is asked for. ErrBusy means that nothing was written.
+func (p *Program) Serve(w http.ResponseWriter, r *http.Request) error {
+	turn := time.NewTimer(p.patient)
+	defer turn.Stop()
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-turn.C:
+		return ErrBusy
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Cache-Control", "private, no-cache")
+	h.Set("Etag", `"`+p.sum+`"`)
+	out := &paced{ResponseWriter: w, control: http.NewResponseController(w), quiet: p.quiet, end: time.Now().Add(total)}
+	// The deadline for reading the request would end the answer, too. Writers of tests have none.
+	_ = out.control.SetReadDeadline(time.Time{})
+	http.ServeContent(out, r, "", time.Time{}, io.NewSectionReader(p.file, 0, p.size))
+	return nil
+}
+
+// paced is a writer that ends if the client takes nothing for a while.
+type paced struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	quiet   time.Duration
+	end     time.Time
+}
+
+// Write implements io.Writer.
+func (p *paced) Write(b []byte) (int, error) {
+	until := time.Now().Add(p.quiet)
+	if until.After(p.end) {
+		until = p.end
+	}
+	_ = p.control.SetWriteDeadline(until)
+	return p.ResponseWriter.Write(b)
+}
