@@ -21,3 +21,23 @@ func (w *Worktree) Head() (string, error) {
 	}
 	return head.Hash().String(), nil
 }
+
+// Branch is where the checkout is, and the branch that it is at: "" for none. Root is "" where no
+// checkout is.
+func (w *Worktree) Branch() (root, branch string, err error) {
+	if w.repo == nil {
+		return "", "", nil
+	}
+	tree, err := w.repo.Worktree()
+	if err != nil {
+		return "", "", err
+	}
+	head, err := w.repo.Reference(plumbing.HEAD, false)
+	if err != nil {
+		return "", "", err
+	}
+	if head.Target().IsBranch() {
+		branch = head.Target().Short()
+	}
+	return tree.Filesystem.Root(), branch, nil
+}
