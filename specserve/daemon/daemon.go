@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -18,10 +19,14 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
 // Folder is the folder of keys and certificate, in the data folder.
 const Folder = "server"
+
+// spoolFolder is the folder of temporary files. They have no names, so none is left over.
+const spoolFolder = "tmp"
 
 // Poll is how often files are checked for changes.
 const Poll = time.Second
@@ -36,6 +41,7 @@ type Options struct {
 	Listen            string // address; a socket of the service manager comes first
 
 	Version string // of the program
+	Program string // its file, for new nodes; "": they get none from here
 	Limits  specserve.Limits
 	Log     *slog.Logger
 
@@ -63,6 +69,7 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 		o.notify = sdNotify
 	}
 	f, err := prepare(ctx, o)
+	defer f.close()
 	if err != nil {
 		return err
 	}
@@ -111,21 +118,26 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 
 // prepare makes a server with all that it serves.
 func prepare(ctx context.Context, o Options) (*follower, error) {
-	f := &follower{o: o, asked: make(chan struct{}, 1), logged: map[string]string{}}
-	var err error
+	f := &follower{o: o, asked: make(chan struct{}, 1), logged: map[string]string{}, history: history{dir: o.Dir, log: o.Log}}
+	return f, f.begin(ctx)
+}
+
+// begin loads all that is served.
+func (f *follower) begin(ctx context.Context) (err error) {
+	o := f.o
 	if f.ring, err = keys.Ensure(o.Dir, time.Now()); err != nil {
-		return nil, err
+		return err
 	}
 	if f.access, err = keys.EnsureAccess(o.Dir, hook.Providers()); err != nil {
-		return nil, err
+		return err
 	}
 	if f.certificate, err = cert.Open(cert.Options{Dir: o.Dir, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
-		return nil, err
+		return err
 	}
 	for attempt := 0; ; attempt++ {
 		state, err := stateOf(o.Site.Dir, o.Site.Secrets)
 		if err != nil {
-			return nil, fmt.Errorf("%w\nname the folder of a site with --site", err)
+			return fmt.Errorf("%w\nname the folder of a site with --site", err)
 		}
 		var found diag.List
 		f.catalog, found, err = f.load(ctx, state)
@@ -134,14 +146,24 @@ func prepare(ctx context.Context, o Options) (*follower, error) {
 		}
 		o.Found(found)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		f.folder.loaded(state)
 		break
 	}
-	f.server = specserve.New(specserve.Options{Version: o.Version, TLS: f.certificate.TLS(), Limits: o.Limits, Log: o.Log, Check: f.ask})
+	if o.Program != "" {
+		if f.program, err = program.Open(o.Program); err != nil {
+			return err
+		}
+	}
+	spool := filepath.Join(o.Dir, spoolFolder)
+	if err := os.MkdirAll(spool, 0o700); err != nil {
+		return fmt.Errorf("make the folder of temporary files: %w", err)
+	}
+	f.server = specserve.New(specserve.Options{Version: o.Version, Program: f.program, Spool: spool, TLS: f.certificate.TLS(), Limits: o.Limits, Log: o.Log, Check: f.ask})
+	f.show(ctx)
 	f.publish()
-	return f, nil
+	return nil
 }
 
 // listen takes the socket of the service manager (systemd.socket(5)), or opens one.

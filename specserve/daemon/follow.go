@@ -10,11 +10,13 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
 // follower has what is served, and reads again what changes. It belongs to the goroutine of Run.
@@ -26,9 +28,16 @@ type follower struct {
 	catalog *catalog.Catalog
 	ring    keys.Ring
 	access  keys.Access
-	asked   chan struct{} // somebody wants a check now
-	folder  watched
-	logged  map[string]string // problems that were logged last, by what they are about
+	asked   chan struct{}    // somebody wants a check now
+	program *program.Program // nil: none
+	history history
+
+	repository *serve.Snapshot // at the commit of catalog; nil: none
+	absent     string          // why
+	again      time.Time       // when to try once more; zero: not before something changes
+
+	folder watched
+	logged map[string]string // problems that were logged last, by what they are about
 }
 
 // errUnsteady is a folder that changed while it was read.
@@ -56,9 +65,14 @@ func (f *follower) check(ctx context.Context, atOnce bool) {
 	next := f.reload(ctx, atOnce)
 	if next != nil {
 		f.catalog = next
+		f.show(ctx)
 		f.o.Log.Info("serving another version", "commit", next.Commit, "nodes", len(next.Names()))
 	}
-	if renewed || rotated || replaced || next != nil {
+	retry := next == nil && !f.again.IsZero() && time.Now().After(f.again)
+	if retry {
+		f.show(ctx)
+	}
+	if renewed || rotated || replaced || retry || next != nil {
 		f.publish()
 	}
 }
@@ -73,11 +87,36 @@ func (f *follower) ask() {
 
 // publish makes what is in force what requests see.
 func (f *follower) publish() {
-	f.server.Publish(specserve.View{Catalog: f.catalog, Keys: f.ring.Tokens(), Access: f.access, Pins: f.certificate.Pins()})
+	f.server.Publish(specserve.View{
+		Catalog: f.catalog, Keys: f.ring.Tokens(), Access: f.access, Pins: f.certificate.Pins(),
+		Repository: f.repository, NoRepository: f.absent,
+	})
+}
+
+// show makes the repository be at the commit of the catalog. Where that is not possible the specs are
+// served nevertheless.
+func (f *follower) show(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, loadPatience)
+	defer cancel()
+	s, err := f.history.at(ctx, f.o.Site.Dir, f.catalog.Commit)
+	f.repository, f.absent, f.again = s, "", time.Time{}
+	if why, is := errors.AsType[notServedError](err); is {
+		f.absent = why.Error()
+		f.o.Log.Info("the repository of the site is not served", "reason", f.absent)
+		err = nil
+	} else if s == nil {
+		f.absent = "it cannot be read; the log of the server says why"
+		f.again = time.Now().Add(retryAfter)
+	}
+	f.reportAs("repository", "the repository is not served as it should be", err)
 }
 
 // report logs a problem, once as long as it stays the same.
 func (f *follower) report(about string, err error) {
+	f.reportAs(about, "a change is not served: what was good stays in force", err)
+}
+
+func (f *follower) reportAs(about, what string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -87,7 +126,7 @@ func (f *follower) report(about string, err error) {
 	}
 	f.logged[about] = text
 	if err != nil {
-		f.o.Log.Error("a change is not served: what was good stays in force", "of", about, "error", err)
+		f.o.Log.Error(what, "of", about, "error", err)
 	}
 }
 
@@ -136,6 +175,9 @@ func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, di
 	return made, found, nil
 }
 
+// retryAfter is how long it takes until what failed is tried again.
+const retryAfter = 15 * time.Second
+
 // loadPatience is how long a load may take.
 const loadPatience = 2 * time.Minute
 
@@ -151,4 +193,12 @@ func explained(err error) error {
 		}
 	}
 	return err
+}
+
+// close frees what is open, once the server has ended.
+func (f *follower) close() {
+	_ = f.history.close()
+	if f.program != nil {
+		_ = f.program.Close()
+	}
 }

@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/checkout"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
+)
+
+// The files of the repository in the folder of the server.
+const (
+	copyFolder = "repository"      // the local copy of what is served
+	copyLock   = "repository.lock" // whose server it is
+)
+
+// remembered is how many commits stay in the copy after they were served: a child that comes back
+// gets the commits since the one that it has.
+const remembered = 256
+
+// history is the copy of the repository that the site folder is a checkout of. What is served is read
+// from the copy, so nothing that git does not track can be, and git may work in the checkout.
+type history struct {
+	dir  string
+	log  *slog.Logger
+	lock *os.File
+
+	repository   *source.Repository
+	root, branch string
+
+	served []string        // commits, the newest last
+	clear  map[string]bool // commits that hold secrets in the clear
+}
+
+// notServedError is why there is nothing to serve, in words for clients.
+type notServedError string
+
+func (e notServedError) Error() string { return string(e) }
+
+// at is the repository at a commit of the checkout around a folder.
+func (h *history) at(ctx context.Context, folder, commit string) (*serve.Snapshot, error) {
+	tree, err := checkout.Open(folder)
+	if err != nil {
+		return nil, err
+	}
+	root, branch, err := tree.Branch()
+	switch {
+	case err != nil:
+		return nil, err
+	case root == "":
+		return nil, notServedError("the site folder is not a checkout of git")
+	case commit == "":
+		return nil, notServedError("the checkout of the site has no commit yet")
+	case strings.HasSuffix(commit, checkout.Dirty):
+		return nil, notServedError("the site folder has changes that are not committed")
+	case branch == "":
+		return nil, notServedError("the checkout of the site is at no branch: git switch BRANCH")
+	}
+	if err := h.open(root, branch); err != nil {
+		return nil, err
+	}
+	if _, err := h.repository.Head(ctx); err != nil {
+		return nil, err
+	}
+	switch found, err := h.inClear(commit); {
+	case err != nil:
+		return nil, err
+	case found != "":
+		return nil, notServedError("git tracks secrets in plain text: " + found)
+	}
+	s, err := h.repository.Snapshot(serve.Content{Branch: branch, InForce: commit, LastGood: commit, Withheld: h.withheld})
+	if err != nil {
+		return nil, err
+	}
+	return s, h.keep(commit)
+}
+
+// open opens the copy for a checkout.
+func (h *history) open(root, branch string) error {
+	if h.repository != nil && root == h.root && branch == h.branch {
+		return nil
+	}
+	if h.lock == nil {
+		f, err := os.OpenFile(filepath.Join(h.dir, copyLock), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			return errors.Join(fmt.Errorf("another server has the copy of the repository in %s: %w\ngive this one a folder of its own: --data-dir", h.dir, err), f.Close())
+		}
+		h.lock = f
+	}
+	r, err := source.OpenRepository(source.Options{Dir: filepath.Join(h.dir, copyFolder), URL: root, Branch: branch, Log: h.log})
+	if err != nil {
+		return err
+	}
+	h.repository, h.root, h.branch, h.clear = r, root, branch, map[string]bool{}
+	return nil
+}
+
+// inClear finds a file of secrets in a commit that everybody could read.
+func (h *history) inClear(commit string) (string, error) {
+	files, err := h.repository.Files(commit)
+	if err != nil {
+		return "", err
+	}
+	return site.InClear(files)
+}
+
+// withheld reports whether a commit must not be served. One that cannot be read is not.
+func (h *history) withheld(commit string) bool {
+	is, known := h.clear[commit]
+	if !known {
+		found, err := h.inClear(commit)
+		is = found != "" || err != nil
+		if is {
+			h.log.Warn("the history of the repository is served without a commit, and without those before it", "commit", commit, "secrets", found, "error", err)
+		}
+		h.clear[commit] = is
+	}
+	return is
+}
+
+// keep keeps a commit and those that were served before.
+func (h *history) keep(commit string) error {
+	if n := len(h.served); n == 0 || h.served[n-1] != commit {
+		h.served = append(h.served, commit)
+	}
+	h.served = h.served[max(0, len(h.served)-remembered):]
+	return h.repository.Keep(h.served...)
+}
+
+// close lets another server have the copy.
+func (h *history) close() error {
+	if h.lock == nil {
+		return nil
+	}
+	return h.lock.Close()
+}
