@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -38,6 +41,9 @@ func serveVerb(a *app) *cobra.Command {
 the posture of the node. A new commit, key, certificate or secret is served without a restart; a
 site that is not valid changes nothing. SIGHUP means: check the files now.
 
+If the folder is a checkout of git, its repository is served too, read-only, at the commit in force:
+to nodes of type pve, and to whoever has the key in repository.key. New nodes get this program.
+
 The first start makes a certificate and a signing key. Nodes are given the pin of the certificate,
 and a token: homestak-gitops token mint NODE. With --json the first line is
 {"url": …, "pin": …, "commit": …}.`,
@@ -71,9 +77,13 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 	defer cancel()
 	hangups, unsubscribe := hangups(a)
 	defer unsubscribe()
+	program, err := itself()
+	if err != nil {
+		return err
+	}
 	return daemon.Run(ctx, daemon.Options{
 		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.dir, Secrets: f.secrets, Keys: site.Keys{Env: a.env}, Vars: vars}, Host: f.host,
-		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: buildOf(debug.ReadBuildInfo()).Version,
+		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: buildOf(debug.ReadBuildInfo()).Version, Program: program,
 		Log: service.NewLog(a.stderr, a.env("JOURNAL_STREAM"), f.logLevel, f.logFormat), Found: a.ui.findings,
 		Ready: func(at daemon.Announce) error {
 			url := "https://" + reachable(at.Addr)
@@ -84,6 +94,19 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 			return nil
 		},
 	}, hangups)
+}
+
+// itself is the file of this program. Linux names the one that runs also after another one was
+// installed in its place.
+func itself() (string, error) {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe", nil
+	}
+	name, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the program to serve it: %w", err)
+	}
+	return name, nil
 }
 
 // serverFolder is the folder of the keys of a server.
