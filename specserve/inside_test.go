@@ -1,6 +1,7 @@
 package specserve
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 )
@@ -47,4 +49,25 @@ func TestPanic(t *testing.T) {
 	require.Equal(t, 500, w.Code)
 	require.JSONEq(t, `{"error":{"code":"E500","message":"internal error","hint":"the log of the program says more"}}`, w.Body.String())
 	require.Contains(t, log.String(), "a request ended in a panic")
+}
+
+// An answer that cannot be completed ends the connection: the client must not take it for all.
+func TestCut(t *testing.T) {
+	log := &strings.Builder{}
+	s := New(Options{Log: textLog(log)})
+	s.table = append(s.table, endpoint{method: http.MethodGet, path: "/cut", early: true, do: func(x *request) error {
+		_, _ = recorder{x.w, x}.Write(make([]byte, 64<<10))
+		return fmt.Errorf("%w: the disk is gone", serve.ErrCut)
+	}})
+	at := httptest.NewServer(s)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at.URL+"/cut", http.NoBody)
+	require.NoError(t, err)
+	got, err := at.Client().Do(r)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, got.Body)
+	require.Error(t, err)
+	require.NoError(t, got.Body.Close())
+	at.Close()
+	require.Contains(t, log.String(), "status=200 bytes=65536")
+	require.Contains(t, log.String(), "the disk is gone")
 }
