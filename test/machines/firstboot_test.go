@@ -179,7 +179,7 @@ func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 }
 
 // seeded boots a machine with cloud-init and a seed in the folder where NoCloud finds it.
-func seeded(t *testing.T, userData string) *world {
+func seeded(t *testing.T, userData string, more ...nspawn.Bind) *world {
 	t.Helper()
 	seed := t.TempDir()
 	require.NoError(t, os.Chmod(seed, 0o700))
@@ -190,9 +190,9 @@ func seeded(t *testing.T, userData string) *world {
 	write(t, settings, "apt:\n  preserve_sources_list: true\nlocale: false\nnetwork:\n  config: disabled\n", 0o644)
 	sources := filepath.Join(t.TempDir(), "sources.list")
 	write(t, sources, "deb [trusted=yes] file:/srv/apt ./\n", 0o644)
-	return beginFrom(t, cloudDebian(),
+	return beginFrom(t, cloudDebian(), append(more,
 		nspawn.Bind{From: seed, To: "/var/lib/cloud/seed/nocloud"}, nspawn.Bind{From: settings, To: "/etc/cloud/cloud.cfg.d/99-test.cfg"},
-		nspawn.Bind{From: sources, To: "/etc/apt/sources.list"})
+		nspawn.Bind{From: sources, To: "/etc/apt/sources.list"})...)
 }
 
 // pullSpec is the spec with everything in it, as a node in mode pull gets it. Its repository is that of the machine.

@@ -2,12 +2,18 @@ package machines_test
 
 import (
 	"encoding/json"
+	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -92,4 +98,33 @@ func TestST01ServedSpecReachesTheNode(t *testing.T) {
 		return w.has("hs-other")
 	})
 	require.False(t, w.has("command -v hs-tool"), "what left the spec is withdrawn")
+}
+
+// A new node gets the program from a real server: the one that the server runs. Its first boot waits
+// until the server is there.
+func TestST01ServedProgramReachesTheNewNode(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	server := filepath.Join(t.TempDir(), "server")
+	_, err := keys.Ensure(server, time.Now())
+	require.NoError(t, err)
+	certificate, err := cert.Open(cert.Options{Dir: server, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	pins, err := pin.ParseAll(certificate.Pins())
+	require.NoError(t, err)
+	minted, err := keys.Mint(server, "edge", "base", time.Hour, time.Now())
+	require.NoError(t, err)
+	userData, err := firstboot.UserData(parent.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: pins, Token: minted.Token}, "")
+	require.NoError(t, err)
+	w := seeded(t, userData, nspawn.Bind{From: program(t), To: "/opt/parent"}, nspawn.Bind{From: filepath.Dir(server), To: "/opt/keys"})
+	w.write("/srv/site/site.hcl", servedSite)
+	w.Run0("cp -a /opt/keys /srv/parent")
+	w.Run0("systemd-run --quiet --unit=parent /opt/parent/homestak-gitops serve --site /srv/site --data-dir /srv/parent --listen " + serverAddress)
+	w.Until("the first boot is done", func() bool {
+		return w.has("[ -e " + pull.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ]")
+	})
+	w.Run0("cmp /opt/parent/homestak-gitops /usr/local/bin/homestak-gitops")
+	require.Equal(t, "1", w.Run0("journalctl -o cat -u parent | grep -c 'endpoint=/agent/.* status=200'"), "once")
+	require.True(t, w.has("hs-tool"))
+	w.keepsToItself(minted.Token)
 }
