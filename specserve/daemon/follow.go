@@ -108,26 +108,29 @@ func (f *follower) show(ctx context.Context) {
 		f.absent = "it cannot be read; the log of the server says why"
 		f.again = time.Now().Add(retryAfter)
 	}
-	f.reportAs("repository", "the repository is not served as it should be", err)
+	if f.news("repository", err) {
+		f.o.Log.Error("the repository of the site is not served as it should be", "error", err)
+	}
 }
 
 // report logs a problem, once as long as it stays the same.
 func (f *follower) report(about string, err error) {
-	f.reportAs(about, "a change is not served: what was good stays in force", err)
+	if f.news(about, err) {
+		f.o.Log.Error("a change is not served: what was good stays in force", "of", about, "error", err)
+	}
 }
 
-func (f *follower) reportAs(about, what string, err error) {
+// news reports whether this is a problem, and another one than at the last time.
+func (f *follower) news(about string, err error) bool {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
 	if f.logged[about] == text {
-		return
+		return false
 	}
 	f.logged[about] = text
-	if err != nil {
-		f.o.Log.Error(what, "of", about, "error", err)
-	}
+	return err != nil
 }
 
 // reload loads the site again if its folder changed; nil if it did not, or is not good.

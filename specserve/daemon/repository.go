@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/checkout"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 )
 
@@ -64,6 +65,15 @@ func (h *history) at(ctx context.Context, folder, commit string) (*serve.Snapsho
 	case branch == "":
 		return nil, notServedError("the checkout of the site is at no branch: git switch BRANCH")
 	}
+	s, err := h.snapshot(ctx, root, branch, commit)
+	if s == nil && h.repository != nil && ctx.Err() == nil && !errors.As(err, new(notServedError)) {
+		h.repository = nil // the copy may be damaged, or gone: it is checked when it is opened
+		s, err = h.snapshot(ctx, root, branch, commit)
+	}
+	return s, err
+}
+
+func (h *history) snapshot(ctx context.Context, root, branch, commit string) (*serve.Snapshot, error) {
 	if err := h.open(root, branch); err != nil {
 		return nil, err
 	}
@@ -135,7 +145,12 @@ func (h *history) keep(commit string) error {
 		h.served = append(h.served, commit)
 	}
 	h.served = h.served[max(0, len(h.served)-remembered):]
-	return h.repository.Keep(h.served...)
+	err := h.repository.Keep(h.served...)
+	if errors.Is(err, objects.ErrUnknown) {
+		h.served = []string{commit} // the copy was damaged, and made again
+		err = h.repository.Keep(commit)
+	}
+	return err
 }
 
 // close lets another server have the copy.

@@ -151,7 +151,7 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"},
 	},
 	{
-		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/serve", "specserve", "specserve/catalog", "specserve/cert", "specserve/hook", "specserve/keys", "specserve/program"},
+		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/cert", "specserve/hook", "specserve/keys", "specserve/program"},
 		tests: []string{"drivers/proxmox", "specserve/pin"},
 	},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
