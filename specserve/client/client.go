@@ -1,11 +1,12 @@
 // Package client is a child that asks its parent over HTTPS. It knows the parent by pinned keys,
 // bounds every wait and every size, and tries again where that can help.
 //
-// Read in this order: Client and Spec (the attempts and the pauses between them), once (one
-// attempt), failed.go (which errors end the attempts).
+// Read in this order: Client and Spec (the attempts and the pauses between them), Report, exchange
+// (one request), failed.go (which errors end the attempts).
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -116,11 +117,48 @@ var (
 	errTooLong = errors.New("the server took too long to answer")
 )
 
-// once is one attempt, on a connection of its own.
+// ReportLimits are those of a report unless others are set: nobody waits for it.
+func ReportLimits() Limits {
+	l := Usual()
+	l.Total, l.Body = 15*time.Second, wire.MaxError
+	return l
+}
+
+// Report sends the report of the child, which is a JSON document. There is one attempt: the next
+// report says what this one would have said. The error is a *problem.Error, or that of ctx.
+func (c *Client) Report(ctx context.Context, document []byte) error {
+	status, header, body, err := c.exchange(ctx, ReportLimits(), http.MethodPost, wire.ReportPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	switch {
+	case err == nil && status == http.StatusAccepted:
+		return nil
+	case err == nil:
+		err = &statusError{status, retryAfter(header, time.Now()), problem.Read(status, body)}
+	case ctx.Err() != nil:
+		return fmt.Errorf("sending the report of %s: %w", c.Parent.Identity, context.Cause(ctx))
+	}
+	e := *c.asFailure(err).problem
+	e.Message = fmt.Sprintf("sending the report of %s to %s: %s", c.Parent.Identity, c.Parent.Server, e.Message)
+	return &e
+}
+
+// once is one attempt to fetch the spec.
 func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
-	limits := c.Limits
-	if limits == (Limits{}) {
-		limits = Usual()
+	headers := http.Header{}
+	if tag != "" {
+		headers.Set("If-None-Match", tag)
+	}
+	status, header, body, err := c.exchange(ctx, Usual(), http.MethodGet, wire.SpecPath(c.Parent.Identity), nil, headers)
+	if err != nil {
+		return Fetched{}, err
+	}
+	return c.read(status, header, body, tag)
+}
+
+// exchange sends a request on a connection of its own, and takes the answer. The limits are those
+// unless others are set.
+func (c *Client) exchange(ctx context.Context, limits Limits, method, path string, document []byte, headers http.Header) (status int, header http.Header, body []byte, err error) {
+	if c.Limits != (Limits{}) {
+		limits = c.Limits
 	}
 	ctx, cancelTotal := context.WithTimeoutCause(ctx, limits.Total, errTooLong)
 	defer cancelTotal()
@@ -128,19 +166,17 @@ func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
 	defer cancel(nil)
 	transport := c.transport(limits)
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.Parent.Server, "/")+wire.SpecPath(c.Parent.Identity), nil)
+	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.Parent.Server, "/")+path, bytes.NewReader(document))
 	if err != nil {
-		return Fetched{}, err
+		return 0, nil, nil, err
 	}
+	request.Header = headers
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", c.Agent)
 	wire.SetToken(request.Header, c.Parent.Token)
-	if tag != "" {
-		request.Header.Set("If-None-Match", tag)
-	}
 	answer, err := transport.RoundTrip(request) // no client: it would follow redirects, with the token
 	if err != nil {
-		return Fetched{}, causeOf(ctx, err)
+		return 0, nil, nil, causeOf(ctx, err)
 	}
 	defer answer.Body.Close()
 	most := limits.Body
@@ -149,25 +185,25 @@ func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
 	}
 	watchdog := time.AfterFunc(limits.Idle, func() { cancel(errStalled) })
 	defer watchdog.Stop()
-	body, err := io.ReadAll(&watched{io.LimitReader(answer.Body, most+1), func() { watchdog.Reset(limits.Idle) }})
+	body, err = io.ReadAll(&watched{io.LimitReader(answer.Body, most+1), func() { watchdog.Reset(limits.Idle) }})
 	if err == nil && ctx.Err() != nil {
 		err = ctx.Err() // the server may end its answer because we hang up: what is there is not all of it
 	}
 	if err != nil {
-		return Fetched{}, causeOf(ctx, err)
+		return 0, nil, nil, causeOf(ctx, err)
 	}
 	if int64(len(body)) > most {
-		return Fetched{}, problem.Errorf(problem.Schema, "the answer is longer than %d bytes", most)
+		return 0, nil, nil, problem.Errorf(problem.Schema, "the answer is longer than %d bytes", most)
 	}
-	return c.read(answer, body, tag)
+	return answer.StatusCode, answer.Header, body, nil
 }
 
-// read takes an answer.
-func (c *Client) read(answer *http.Response, body []byte, tag string) (Fetched, error) {
+// read takes the answer to a request for the spec.
+func (c *Client) read(status int, header http.Header, body []byte, tag string) (Fetched, error) {
 	switch {
-	case answer.StatusCode == http.StatusNotModified && tag != "":
+	case status == http.StatusNotModified && tag != "":
 		return Fetched{NotModified: true, ETag: tag}, nil
-	case answer.StatusCode == http.StatusOK:
+	case status == http.StatusOK:
 		got, err := wire.ReadSpec(body, c.Parent.Identity)
 		if err != nil {
 			return Fetched{}, problem.Errorf(problem.Schema, "%w", err)
@@ -176,9 +212,9 @@ func (c *Client) read(answer *http.Response, body []byte, tag string) (Fetched, 
 			// A rotation keeps one of the two; none would cut this child off.
 			return Fetched{}, problem.Errorf(problem.Schema, "the answer has none of the pins that this node knows: %s", strings.Join(pin.Texts(got.Pins), ", "))
 		}
-		return Fetched{Answer: got, ETag: answer.Header.Get("ETag")}, nil
+		return Fetched{Answer: got, ETag: header.Get("ETag")}, nil
 	default:
-		return Fetched{}, &statusError{answer.StatusCode, retryAfter(answer.Header, time.Now()), problem.Read(answer.StatusCode, body)}
+		return Fetched{}, &statusError{status, retryAfter(header, time.Now()), problem.Read(status, body)}
 	}
 }
 

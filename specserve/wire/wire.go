@@ -28,6 +28,9 @@ const (
 // SpecPath is where the spec of a node is.
 func SpecPath(identity string) string { return "/spec/" + url.PathEscape(identity) }
 
+// ReportPath is where the report of a child goes.
+func ReportPath(identity string) string { return "/report/" + url.PathEscape(identity) }
+
 // AgentPath is where the program is, for an operating system and architecture as Go names them.
 func AgentPath(os, arch string) string { return "/agent/" + os + "-" + arch }
 

@@ -110,16 +110,30 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 		Waiting: func(s aspect.Step, why string) { r.Note("%s: waiting, since %s", s.Text, why) },
 	}}
 	if from != nil {
-		return n.Run(ctx, func(ctx context.Context) error {
+		want, changed, err = n.Run(ctx, func(ctx context.Context) error {
 			_, err := r.fetch(ctx, f, *from)
 			return err
 		})
+		r.report(ctx, f, *from)
+		return want, changed, err
 	}
 	if want, err = f.Wanted(file, true); err != nil { // it is kept once nobody else is at work
 		return want, 0, err
 	}
 	changed, err = n.Apply(ctx, want)
 	return want, changed, err
+}
+
+// report tells the parent, as it is known by now. Where that fails the next run does it: what was
+// applied is applied.
+func (r Run) report(ctx context.Context, f pull.Folder, to Source) {
+	s, err := r.open(to)
+	if err != nil || s.Client.Parent.Token == "" || ctx.Err() != nil {
+		return // no report without a token, and whoever could not read the file has said so
+	}
+	if err := f.Report(ctx, s, time.Now()); err != nil {
+		r.Note("the parent has no report of this run: %s", err)
+	}
 }
 
 // Observe compares this machine with a spec, and changes nothing.

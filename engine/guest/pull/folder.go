@@ -2,7 +2,8 @@
 // it to the machine that it runs on, and records how that ended. While the parent is away, the
 // spec that was fetched last stays in force.
 //
-// Read in this order: node.go (one run), fetch.go (from the parent), folder.go (what is kept).
+// Read in this order: node.go (one run), fetch.go (from the parent), folder.go (what is kept),
+// report.go (to the parent).
 package pull
 
 import (

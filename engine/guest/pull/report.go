@@ -1,0 +1,48 @@
+package pull
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// Report tells the parent what came of the last run.
+func (f Folder) Report(ctx context.Context, to Server, now time.Time) error {
+	r, err := f.report(to.Client.Parent.Identity, now)
+	if err != nil {
+		return fmt.Errorf("making the report: %w", err)
+	}
+	r.Agent = strings.TrimPrefix(to.Client.Agent, "homestak-gitops/")
+	document, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("making the report: %w", err)
+	}
+	return to.Client.Report(ctx, document)
+}
+
+// report is what the folder says. The node does not know commits: it has the spec of one.
+func (f Folder) report(identity string, now time.Time) (report.Report, error) {
+	r := report.Report{Version: report.Version, Identity: identity, At: now.UTC(), Phase: report.Config, Findings: diag.List{}, Nodes: []report.Node{}}
+	complete, err := f.Complete()
+	if err != nil {
+		return r, err
+	}
+	failed, err := f.Failed()
+	if err != nil {
+		return r, err
+	}
+	if complete != nil {
+		r.Phase = report.Run
+	}
+	r.Ready = complete != nil && failed == nil
+	if failed != nil {
+		summary, detail, _ := strings.Cut(failed.Message, "\n")
+		r.Findings = diag.List{{Severity: diag.Error, Summary: report.Shorten(summary), Detail: report.Shorten(detail)}}
+	}
+	return r, nil
+}
