@@ -34,6 +34,7 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: repository.Prefix + "raw/{ref}/{path}", under: repository.Prefix + "raw/", do: serveRepository},
 		{method: http.MethodPost, path: "/report/" + identity, body: report.MaxBytes, do: takeReport},
 		{method: http.MethodGet, path: "/status", do: status},
+		{method: http.MethodGet, path: "/metrics", do: metrics},
 		{method: http.MethodPost, path: "/reconcile", do: reconcile},
 	}...)
 }

@@ -219,6 +219,7 @@ func TestKeys(t *testing.T) {
 	}{
 		{"GET", "/status", read, 200},
 		{"HEAD", "/status", read, 200},
+		{"GET", "/metrics", read, 200},
 		{"POST", "/reconcile", operator, 202},
 	} {
 		t.Run(fmt.Sprint(i, c.path), func(t *testing.T) {
@@ -250,4 +251,36 @@ func TestKeys(t *testing.T) {
 		})
 	}
 	require.Len(t, s.asked, 1, "no refused request does anything")
+}
+
+func TestMetrics(t *testing.T) {
+	s := start(t)
+	require.Equal(t, 202, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(ownToken)...).status)
+	require.Equal(t, 202, s.send("POST", "/report/net", strings.NewReader(s.document("net", func(r *report.Report) { r.Ready = false })), bearer(netToken)...).status)
+	require.Equal(t, 401, s.ask("GET", "/spec/own", bearer("canary")...).status)
+	require.Equal(t, 404, s.ask("GET", "/canary").status)
+	s.now.Add(61)
+	got := s.ask("GET", "/metrics", bearer(string(s.access.Read))...)
+	require.Equal(t, 200, got.status)
+	require.Equal(t, "text/plain; version=0.0.4; charset=utf-8", got.header.Get("Content-Type"))
+	for _, line := range []string{
+		`homestak_serve_requests_total{endpoint="/report/{identity}",status="202"} 2`,
+		`homestak_serve_requests_total{endpoint="/spec/{identity}",status="401"} 1`,
+		`homestak_serve_requests_total{endpoint="unknown",status="404"} 1`,
+		`homestak_serve_refusals_total{code="E100"} 1`,
+		`homestak_serve_refusals_total{code="E301"} 1`,
+		`homestak_serve_request_seconds_count{endpoint="/report/{identity}"} 2`,
+		`homestak_serve_info{commit="3f2c1a9",version="1.2.3"} 1`,
+		`homestak_serve_start_time_seconds 1.8e+09`,
+		`homestak_nodes 3`,
+		`homestak_node_report_age_seconds{node="net"} 61`,
+		`homestak_node_ready{node="net"} 0`,
+		`homestak_node_ready{node="own"} 1`,
+		`homestak_nodes_ready 1`,
+	} {
+		require.Contains(t, got.body, "\n"+line+"\n")
+	}
+	require.NotContains(t, got.body, "canary")
+	s.now.Add(120)
+	require.Contains(t, s.ask("GET", "/metrics", bearer(string(s.access.Read))...).body, "\nhomestak_nodes_ready 0\n")
 }

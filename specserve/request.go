@@ -63,7 +63,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			x.fail(err)
 		}
-		x.count()
+		x.count(err)
 		x.log(r.Context(), err)
 		if errors.Is(err, serve.ErrCut) {
 			panic(http.ErrAbortHandler) // or the client would take what it has for all
@@ -113,8 +113,13 @@ func (x *request) serve() error {
 	return rows[i].do(x)
 }
 
-// count counts a request that was refused.
-func (x *request) count() {
+// count counts a request. Those that were refused are counted for the client, too.
+func (x *request) count(err error) {
+	code := problem.Code("")
+	if x.status >= http.StatusBadRequest {
+		code = problem.CodeOf(err)
+	}
+	x.counts.add(cmp.Or(x.endpoint, "unknown"), x.status, code, x.o.Now().Sub(x.now))
 	if x.status < 400 || x.status >= 500 || x.status == http.StatusTooManyRequests {
 		return
 	}

@@ -65,6 +65,7 @@ type Server struct {
 	repository        *repository.Handler
 	underWay          sync.WaitGroup // requests
 
+	counts    *counts // of what was answered
 	reports   *report.Store
 	reporting *limit.Rates  // reports, by node
 	hooks     *hook.Checker // of notifications
@@ -90,7 +91,7 @@ func New(o Options) *Server {
 		perNode:    limit.NewRates(l.RefusalsPerNode, l.Remembered),
 		noted:      limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
 
-		reports: report.NewStore(), reporting: limit.NewRates(l.Reports, l.Remembered),
+		counts: newCounts(), reports: report.NewStore(), reporting: limit.NewRates(l.Reports, l.Remembered),
 		hooks: hook.New(o.Now), notifying: make(chan struct{}, l.Notifications),
 	}
 }
