@@ -6,6 +6,7 @@
 //	specs.go      the answers about specs
 //	downloads.go  the repository of the site, and the program
 //	reports.go    what nodes report, and who sees it
+//	wait.go       nodes that wait for something to do
 //	metrics.go    what was answered, as Prometheus reads it
 //	operate.go    keys of those who are no nodes: checks that somebody asks for, notifications of pushes
 //	server.go     connections: deadlines, bounds, shutdown

@@ -18,11 +18,14 @@ type Limits struct {
 
 	Connections          int // at once
 	ConnectionsPerClient int
-	Refusals             limit.Rate // of a client, before all of its requests are refused
-	RefusalsPerNode      limit.Rate // of a client about one node, before all of its requests about it are
-	Remembered           int        // clients and nodes whose refusals are counted
-	Reports              limit.Rate // of a node
-	Notifications        int        // of pushes that are read at once
+	Refusals             limit.Rate    // of a client, before all of its requests are refused
+	RefusalsPerNode      limit.Rate    // of a client about one node, before all of its requests about it are
+	Remembered           int           // clients and nodes whose refusals are counted
+	Reports              limit.Rate    // of a node
+	Notifications        int           // of pushes that are read at once
+	Wait                 time.Duration // of a node that waits for something to do
+	Waiters              int           // at once
+	WaitersPerNode       int
 
 	Shutdown time.Duration // for requests under way
 }
@@ -38,6 +41,7 @@ func Usual() Limits {
 		Remembered:      64 << 10,
 		Reports:         limit.Rate{Every: 5 * time.Second, Burst: 12},
 		Notifications:   4,
-		Shutdown:        1500 * time.Millisecond,
+		Wait:            55 * time.Second, Waiters: 2048, WaitersPerNode: 2,
+		Shutdown: 1500 * time.Millisecond,
 	}
 }

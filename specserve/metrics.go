@@ -78,6 +78,8 @@ func metrics(x *request) error {
 	sample(&b, "homestak_serve_start_time_seconds", float64(x.started.Unix()))
 	head(&b, "homestak_nodes", "gauge", "Nodes that are served.")
 	sample(&b, "homestak_nodes", float64(len(x.view.Catalog.Names())))
+	head(&b, "homestak_nodes_waiting", "gauge", "Requests of nodes that wait for something to do.")
+	sample(&b, "homestak_nodes_waiting", float64(x.waiting.count()))
 	reports := x.reports.All()
 	ready := 0
 	head(&b, "homestak_node_report_age_seconds", "gauge", "Time since the last report of a node.")

@@ -34,12 +34,13 @@ func (x *request) keyed(key []byte, kind string) error {
 
 const hintOfKey = "send the key that is in the data folder of the server: Authorization: Bearer KEY"
 
-// reconcile makes the server check its files now.
+// reconcile makes the server check its files now, and tells all nodes that wait to check themselves.
 func reconcile(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
 		return err
 	}
 	x.o.Check()
+	x.waiting.wake("", func(w *waiter) chan struct{} { return w.reconcile })
 	return x.done(http.StatusAccepted, "checking")
 }
 

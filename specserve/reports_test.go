@@ -221,6 +221,7 @@ func TestKeys(t *testing.T) {
 		{"HEAD", "/status", read, 200},
 		{"GET", "/metrics", read, 200},
 		{"POST", "/reconcile", operator, 202},
+		{"POST", "/reconcile/own", operator, 202},
 	} {
 		t.Run(fmt.Sprint(i, c.path), func(t *testing.T) {
 			require.Equal(t, c.status, s.ask(c.method, c.path, bearer(c.good)...).status)
@@ -250,7 +251,7 @@ func TestKeys(t *testing.T) {
 			}
 		})
 	}
-	require.Len(t, s.asked, 1, "no refused request does anything")
+	require.Len(t, s.asked, 2, "no refused request does anything")
 }
 
 func TestMetrics(t *testing.T) {
@@ -283,4 +284,33 @@ func TestMetrics(t *testing.T) {
 	require.NotContains(t, got.body, "canary")
 	s.now.Add(120)
 	require.Contains(t, s.ask("GET", "/metrics", bearer(string(s.access.Read))...).body, "\nhomestak_nodes_ready 0\n")
+}
+
+// A node may wait for longer than any other request may take; shutdown ends that.
+func TestWaitOnTheWire(t *testing.T) {
+	l := unlimited()
+	l.Read, l.Write, l.Wait = 200*time.Millisecond, 200*time.Millisecond, 700*time.Millisecond
+	s := serve(t, l)
+	s.publish("3f2c1a9", site())
+	for range 2 {
+		began := time.Now()
+		require.Equal(t, 204, s.ask("GET", "/wait/own", bearer(ownToken)...).status)
+		require.GreaterOrEqual(t, time.Since(began), l.Wait)
+	}
+
+	l.Wait = time.Hour
+	s = serve(t, l)
+	s.publish("3f2c1a9", site())
+	done := make(chan answer, 1)
+	go func() { done <- s.ask("GET", "/wait/own", bearer(ownToken)...) }()
+	require.Eventually(t, func() bool { return strings.Contains(s.metrics(), "homestak_nodes_waiting 1\n") }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, s.stop())
+	require.Equal(t, 204, (<-done).status)
+}
+
+func (s *served) metrics() string {
+	s.t.Helper()
+	got := s.ask("GET", "/metrics", bearer(string(s.access.Read))...)
+	require.Equal(s.t, 200, got.status)
+	return got.body
 }

@@ -70,6 +70,8 @@ type Server struct {
 	reporting *limit.Rates  // reports, by node
 	hooks     *hook.Checker // of notifications
 	notifying chan struct{} // whoever reads a notification has a slot
+	waiting   *waiters
+	ending    chan struct{} // closed when it takes no more requests
 }
 
 // New makes a server that has nothing to serve yet.
@@ -93,6 +95,7 @@ func New(o Options) *Server {
 
 		counts: newCounts(), reports: report.NewStore(), reporting: limit.NewRates(l.Reports, l.Remembered),
 		hooks: hook.New(o.Now), notifying: make(chan struct{}, l.Notifications),
+		waiting: newWaiters(), ending: make(chan struct{}),
 	}
 }
 
@@ -101,11 +104,12 @@ func New(o Options) *Server {
 func (s *Server) Publish(v View) {
 	s.repository.Publish(v.Repository)
 	s.view.Store(&v)
+	s.waiting.wake("", func(w *waiter) chan struct{} { return w.published })
 	s.reports.Keep(func(identity string) bool { return v.Catalog.Node(identity) != nil })
 }
 
 // Serve answers over TLS until ctx ends. Then it takes no more requests and answers those under way,
-// as long as Limits.Shutdown allows. It closes the listener.
+// as long as Limits.Shutdown allows. It closes the listener. A Server serves once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	l := s.o.Limits
 	h := &http.Server{
@@ -131,6 +135,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
 	case <-ctx.Done():
 	}
+	close(s.ending)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Shutdown)
 	defer cancel()
 	defer time.AfterFunc(l.Shutdown/4, silent.close).Stop() // Shutdown alone gives them seconds

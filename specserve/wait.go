@@ -1,0 +1,152 @@
+package specserve
+
+import (
+	"net/http"
+	"sync"
+	"time"
+)
+
+// What a node that waits is told.
+const (
+	toFetch     = "spec"      // there is another spec for it
+	toReconcile = "reconcile" // somebody wants it to check itself now
+)
+
+// waiter is a request that waits until there is something to do for its node.
+type waiter struct {
+	identity  string
+	published chan struct{} // perhaps there is another spec
+	reconcile chan struct{}
+}
+
+// waiters are those who wait now. A mutex guards them: they come and go in many goroutines, and
+// whoever publishes wakes them all.
+type waiters struct {
+	mutex sync.Mutex
+	all   map[*waiter]bool
+	by    map[string]int // how many wait for a node
+}
+
+func newWaiters() *waiters { return &waiters{all: map[*waiter]bool{}, by: map[string]int{}} }
+
+// enter adds a waiter; nil if there are too many, of the node or of all.
+func (w *waiters) enter(identity string, l Limits) *waiter {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if len(w.all) >= l.Waiters || w.by[identity] >= l.WaitersPerNode {
+		return nil
+	}
+	one := &waiter{identity, make(chan struct{}, 1), make(chan struct{}, 1)}
+	w.all[one] = true
+	w.by[identity]++
+	return one
+}
+
+func (w *waiters) leave(one *waiter) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	delete(w.all, one)
+	if w.by[one.identity]--; w.by[one.identity] == 0 {
+		delete(w.by, one.identity)
+	}
+}
+
+func (w *waiters) count() int {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return len(w.all)
+}
+
+// wake wakes those who wait for a node, or all for "".
+func (w *waiters) wake(identity string, channel func(*waiter) chan struct{}) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for one := range w.all {
+		if identity != "" && one.identity != identity {
+			continue
+		}
+		select {
+		case channel(one) <- struct{}{}:
+		default: // it knows already
+		}
+	}
+}
+
+// wait answers when there is something to do for the node, or when its time is over. The node says
+// by If-None-Match which spec it has. Without that only what changes from now on counts.
+func wait(x *request) error {
+	node, err := x.own()
+	if err != nil {
+		return err
+	}
+	one := x.waiting.enter(x.identity, x.o.Limits)
+	if one == nil {
+		return x.later(x.o.Limits.Wait/4, "too many requests wait for this node, or for all")
+	}
+	defer x.waiting.leave(one)
+	// It may take longer than other requests. Where that cannot be said, it ends earlier.
+	control, end := http.NewResponseController(x.w), time.Now().Add(x.o.Limits.Wait+x.o.Limits.Write)
+	_ = control.SetReadDeadline(end)
+	_ = control.SetWriteDeadline(end)
+
+	has := x.Header.Values("If-None-Match")
+	if len(has) == 0 {
+		_, tag, err := node.Answer(x.view.Pins, "")
+		if err != nil {
+			return err
+		}
+		has = []string{tag}
+	}
+	over := time.NewTimer(x.o.Limits.Wait)
+	defer over.Stop()
+	for {
+		now := x.Server.view.Load() // after enter: what was published before that is seen, too
+		node := now.Catalog.Node(x.identity)
+		if node == nil {
+			x.view = now
+			_, err := x.node()
+			return err
+		}
+		_, tag, err := node.Answer(now.Pins, "")
+		if err != nil {
+			return err
+		}
+		if !matches(has, tag) {
+			return x.done(http.StatusOK, toFetch)
+		}
+		select {
+		case <-one.published:
+		case <-one.reconcile:
+			return x.done(http.StatusOK, toReconcile)
+		case <-over.C:
+			return x.nothing()
+		case <-x.ending:
+			x.w.Header().Set("Connection", "close")
+			return x.nothing()
+		case <-x.Context().Done():
+			x.reason = "the node went away"
+			return x.nothing()
+		}
+	}
+}
+
+// nothing says that there is nothing to do.
+func (x *request) nothing() error {
+	x.status = http.StatusNoContent
+	x.w.WriteHeader(x.status)
+	return nil
+}
+
+// reconcileNode tells the node that waits to check itself now. One that does not wait does so when
+// its time comes.
+func reconcileNode(x *request) error {
+	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
+		return err
+	}
+	if _, err := x.node(); err != nil {
+		return err
+	}
+	x.o.Check()
+	x.waiting.wake(x.identity, func(w *waiter) chan struct{} { return w.reconcile })
+	return x.done(http.StatusAccepted, "checking")
+}

@@ -1,0 +1,182 @@
+package specserve
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+)
+
+// waiting is a server whose node, own, waits.
+type waiting struct {
+	*Server
+	t     *testing.T
+	token string
+	view  View
+}
+
+func newWaiting(t *testing.T, l Limits) *waiting {
+	t.Helper()
+	c, token := tinyCatalog(t)
+	w := &waiting{New(Options{Log: discard(), Limits: l}), t, token, View{Catalog: c, Access: keys.Access{Operator: []byte("operator")}, Pins: []string{"a", "b"}}}
+	w.Publish(w.view)
+	return w
+}
+
+// moved has another spec for the node, or none.
+func (w *waiting) moved(name string) View {
+	w.t.Helper()
+	set, found := policy.Compile(w.t.Context(), policy.Options{})
+	require.Empty(w.t, found)
+	c, found := catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
+		Domain:    "other.example",
+		Postures:  map[string]*model.Posture{"prod": {Name: "prod", Auth: &model.Auth{Method: "node_token"}}},
+		Specs:     map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Posture: "prod"}}},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: []*model.Node{{Name: name, Spec: "base"}}}},
+	}})
+	require.Empty(w.t, found)
+	next := w.view
+	next.Catalog = c
+	return next
+}
+
+// asked is a request and how it ended.
+type asked struct {
+	*httptest.ResponseRecorder
+	took time.Duration
+	done bool
+}
+
+// ask sends a request of its own goroutine; synctest.Wait says when there is nothing left to do.
+func (w *waiting) ask(ctx context.Context, method, path, token string, headers ...string) *asked {
+	out := &asked{ResponseRecorder: httptest.NewRecorder()}
+	r := httptest.NewRequestWithContext(ctx, method, "https://x"+path, http.NoBody)
+	r.Header.Set("Authorization", "Bearer "+token)
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	began := time.Now()
+	go func() {
+		w.ServeHTTP(out, r)
+		out.took, out.done = time.Since(began), true
+	}()
+	synctest.Wait()
+	return out
+}
+
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWaiting(t, Limits{})
+		wait := func(headers ...string) *asked { return w.ask(t.Context(), "GET", "/wait/own", w.token, headers...) }
+
+		// Nothing happens.
+		got := wait()
+		require.False(t, got.done)
+		<-time.After(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 55*time.Second, got.took)
+		require.Equal(t, 204, got.Code)
+		require.Empty(t, got.Body.String())
+
+		// The same spec is published again, and then another one.
+		got = wait()
+		<-time.After(10 * time.Second)
+		w.Publish(w.view)
+		synctest.Wait()
+		require.False(t, got.done)
+		next := w.moved("own")
+		w.Publish(next)
+		synctest.Wait()
+		require.Equal(t, 10*time.Second, got.took)
+		require.Equal(t, 200, got.Code)
+		require.Equal(t, `{"status":"spec"}`+"\n", got.Body.String())
+
+		// A node that says which spec it has misses nothing.
+		tag := w.ask(t.Context(), "GET", "/spec/own", w.token).Header().Get("Etag")
+		require.Empty(t, tag, "its token left the site")
+		w.Publish(w.view)
+		tag = w.ask(t.Context(), "GET", "/spec/own", w.token).Header().Get("Etag")
+		require.NotEmpty(t, tag)
+		got = wait("If-None-Match", `"of-before"`)
+		require.True(t, got.done)
+		require.Equal(t, `{"status":"spec"}`+"\n", got.Body.String())
+		got = wait("If-None-Match", tag)
+		require.False(t, got.done)
+
+		// The operator wants all nodes, or one, to check themselves.
+		for _, path := range []string{"/reconcile/own", "/reconcile"} {
+			got = wait()
+			require.Equal(t, 202, w.ask(t.Context(), "POST", path, "operator").Code)
+			require.True(t, got.done)
+			require.Equal(t, `{"status":"reconcile"}`+"\n", got.Body.String())
+		}
+		require.Equal(t, 404, w.ask(t.Context(), "POST", "/reconcile/other", "operator").Code)
+
+		// The node leaves the site.
+		got = wait()
+		w.Publish(w.moved("other"))
+		synctest.Wait()
+		require.Equal(t, 404, got.Code)
+
+		require.Empty(t, w.waiting.all)
+		require.Empty(t, w.waiting.by)
+	})
+}
+
+func TestWaitEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWaiting(t, Limits{})
+		gone, cancel := context.WithCancel(t.Context())
+		got := w.ask(gone, "GET", "/wait/own", w.token)
+		cancel()
+		synctest.Wait()
+		require.True(t, got.done, "the node went away")
+		got = w.ask(t.Context(), "GET", "/wait/own", w.token)
+		close(w.ending)
+		synctest.Wait()
+		require.True(t, got.done)
+		require.Equal(t, 204, got.Code)
+		require.Empty(t, w.waiting.all)
+	})
+}
+
+func TestWaitersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWaiting(t, Limits{})
+		first := w.ask(t.Context(), "GET", "/wait/own", w.token)
+		w.ask(t.Context(), "GET", "/wait/own", w.token)
+		got := w.ask(t.Context(), "GET", "/wait/own", w.token)
+		require.Equal(t, 429, got.Code)
+		require.Equal(t, "14", got.Header().Get("Retry-After"))
+		require.False(t, first.done)
+		<-time.After(time.Minute)
+		require.False(t, w.ask(t.Context(), "GET", "/wait/own", w.token).done)
+		<-time.After(time.Minute)
+
+		for _, c := range []struct {
+			path, token string
+			status      int
+		}{
+			{"/wait/own", "x", 401}, {"/wait/other", w.token, 403},
+		} {
+			require.Equal(t, c.status, w.ask(t.Context(), "GET", c.path, c.token).Code)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		l := Usual()
+		l.Waiters = 1
+		w := newWaiting(t, l)
+		w.ask(t.Context(), "GET", "/wait/own", w.token)
+		require.Equal(t, 429, w.ask(t.Context(), "GET", "/wait/own", w.token).Code)
+		<-time.After(time.Minute)
+	})
+}
