@@ -33,9 +33,11 @@ func endpoints() []endpoint {
 		{method: http.MethodPost, path: repository.Prefix + "git-upload-pack", body: serve.MostRequest, do: serveRepository},
 		{method: http.MethodGet, path: repository.Prefix + "raw/{ref}/{path}", under: repository.Prefix + "raw/", do: serveRepository},
 		{method: http.MethodPost, path: "/report/" + identity, body: report.MaxBytes, do: takeReport},
+		{method: http.MethodGet, path: "/wait/" + identity, do: wait},
 		{method: http.MethodGet, path: "/status", do: status},
 		{method: http.MethodGet, path: "/metrics", do: metrics},
 		{method: http.MethodPost, path: "/reconcile", do: reconcile},
+		{method: http.MethodPost, path: "/reconcile/" + identity, do: reconcileNode},
 	}...)
 }
 
