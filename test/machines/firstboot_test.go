@@ -31,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -131,6 +132,13 @@ func (p *server) set(edit func()) {
 	edit()
 }
 
+// asked is how many requests there were since the last call of requests.
+func (p *server) asked() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.log)
+}
+
 // requests lists what was asked since the last call.
 func (p *server) requests() []string {
 	p.mu.Lock()
@@ -160,6 +168,11 @@ func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 		return http.StatusInternalServerError, nil
 	}
 	switch r.URL.Path {
+	case wire.ReportPath("edge"):
+		if _, err := report.Read(r.Body, "edge", time.Now()); err != nil {
+			return http.StatusUnprocessableEntity, nil
+		}
+		return http.StatusAccepted, nil
 	case wire.AgentPath("linux", runtime.GOARCH):
 		return http.StatusOK, program
 	case wire.SpecPath("edge"):
@@ -240,9 +253,9 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	w := seeded(t, userData)
 	p.start(w.Machine)
 	w.Until("the first boot is done", func() bool {
-		return w.has("[ -e " + pull.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ] && ! systemctl is-active --quiet homestak-gitops-pull.service")
+		return w.has("[ -e " + pull.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ] && ! systemctl is-active --quiet homestak-gitops-pull.service") && p.asked() == 6
 	})
-	require.Equal(t, []string{"/spec/edge 200", "/agent/linux-" + runtime.GOARCH + " 200", "/spec/edge 200", "/spec/edge 304"}, p.requests(), "the last one is that of the timer, which starts when it is made")
+	require.Equal(t, []string{"/spec/edge 200", "/agent/linux-" + runtime.GOARCH + " 200", "/spec/edge 200", "/report/edge 202", "/spec/edge 304", "/report/edge 202"}, p.requests(), "the last one is that of the timer, which starts when it is made")
 	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
 	require.True(t, w.has("[ -e /run/site-was-here ] && [ \"$(cat /run/site-file)\" = ü ]"), "user_data of the site")
 	require.Contains(t, w.Run0("cloud-init status --long"), "status: done")
@@ -266,7 +279,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	w.Run0(pullNow)
 	p.set(func() { p.keys = p.keys[:1] })
 	w.Run0(pullNow)
-	require.Equal(t, []string{"/spec/edge 200", "/spec/edge 304"}, p.requests())
+	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202", "/spec/edge 304", "/report/edge 202"}, p.requests())
 	now, err := parent.Read([]byte(w.Run0("cat " + parent.File)))
 	require.NoError(t, err)
 	require.Equal(t, p.pins, now.Pins)
@@ -305,7 +318,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 		p.spec.Config.Files[1].Content = "moved\n"
 	})
 	w.Run0(pullNow)
-	require.Equal(t, []string{"/spec/edge 200"}, p.requests())
+	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202"}, p.requests())
 	require.Equal(t, "moved", w.Run0("cat /etc/motd"))
 	require.False(t, w.has("[ -e "+pull.DefaultFolder+"/config-failed.json ]"))
 	require.Contains(t, w.Run0("cat "+pull.DefaultFolder+"/spec.prev.json"), "welcome")

@@ -47,7 +47,7 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	p.start(pulled.Machine)
 	pulled.Write(parent.File, 0o600, string(p.child().Document()))
 	require.Contains(t, pulled.Run0(apply+" --fetch 2>&1"), "spec test is applied to edge")
-	require.Equal(t, []string{"/spec/edge 200"}, p.requests())
+	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202"}, p.requests())
 
 	// Without the user that a push enters as, and the files of pull.
 	facts := func(w *world) string {
@@ -67,7 +67,7 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 
 	pulled.touchedNothing(apply)
 	pulled.touchedNothing(apply + " --fetch")
-	require.Equal(t, []string{"/spec/edge 304"}, p.requests())
+	require.Equal(t, []string{"/spec/edge 304", "/report/edge 202"}, p.requests())
 	before := pulled.runs
 	changed, err := pull.Node{Folder: pull.Folder{Path: t.TempDir()}, Machine: way{pulled}}.Apply(t.Context(), s)
 	require.NoError(t, err)

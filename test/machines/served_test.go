@@ -89,6 +89,7 @@ func TestST01ServedSpecReachesTheNode(t *testing.T) {
 	now, err := parent.Read([]byte(w.Run0("cat " + parent.File)))
 	require.NoError(t, err)
 	require.Len(t, now.Pins, 2, "the server announces its next key")
+	require.Contains(t, w.Run0("journalctl -o cat -u parent"), "endpoint=/report/{identity} status=202")
 	w.touchedNothing(pullNow)
 	w.keepsToItself(child.Token)
 
