@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/catalog"
 )
 
 // What a node that waits is told.
@@ -91,7 +93,7 @@ func wait(x *request) error {
 
 	has := x.Header.Values("If-None-Match")
 	if len(has) == 0 {
-		_, tag, err := node.Answer(x.view.Pins, "")
+		_, tag, err := node.Answer(catalog.Own{Pins: x.view.Pins, Agent: x.agentSums()})
 		if err != nil {
 			return err
 		}
@@ -107,7 +109,7 @@ func wait(x *request) error {
 			_, err := x.node()
 			return err
 		}
-		_, tag, err := node.Answer(now.Pins, "")
+		_, tag, err := node.Answer(catalog.Own{Pins: now.Pins, Agent: x.agentSums()})
 		if err != nil {
 			return err
 		}
