@@ -50,7 +50,8 @@ put here and this one lacks is withdrawn; what was here before stays. It must ru
 second run changes nothing. With --dry-run it only shows what would change.
 
 With --fetch the parent is asked for the spec first. While it does not answer, the spec that is
-here is applied all the same, and the exit code says that the parent did not answer.`,
+here is applied all the same, and the exit code says that the parent did not answer. At the end
+the parent gets a report, if the machine has a token.`,
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)

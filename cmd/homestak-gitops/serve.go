@@ -44,7 +44,8 @@ site that is not valid changes nothing. SIGHUP means: check the files now.
 If the folder is a checkout of git, its repository is served too, read-only, at the commit in force:
 to nodes of type pve, and to whoever has the key in repository.key. New nodes get this program.
 
-The first start makes a certificate and a signing key. Nodes are given the pin of the certificate,
+The first start makes a certificate, a signing key, and keys for status and metrics, for the
+operator, and for notifications of pushes. Nodes are given the pin of the certificate,
 and a token: homestak-gitops token mint NODE. With --json the first line is
 {"url": …, "pin": …, "commit": …}.`,
 		Args: cobra.NoArgs,
