@@ -253,7 +253,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	w := seeded(t, userData)
 	p.start(w.Machine)
 	w.Until("the first boot is done", func() bool {
-		return w.has("[ -e " + pull.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ] && ! systemctl is-active --quiet homestak-gitops-pull.service") && p.asked() == 6
+		return w.has("[ -e "+pull.DefaultFolder+"/config-complete.json ] && [ ! -e "+firstUnit+" ] && ! systemctl is-active --quiet homestak-gitops-pull.service") && p.asked() == 6
 	})
 	require.Equal(t, []string{"/spec/edge 200", "/agent/linux-" + runtime.GOARCH + " 200", "/spec/edge 200", "/report/edge 202", "/spec/edge 304", "/report/edge 202"}, p.requests(), "the last one is that of the timer, which starts when it is made")
 	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
