@@ -74,7 +74,7 @@ func takeHook(x *request, provider string) error {
 	}
 	body, err := io.ReadAll(x.Body)
 	if err != nil {
-		return x.unreadable(err)
+		return unreadable(err)
 	}
 	verdict, err := x.hooks.Check(provider, x.view.Access.Hook(provider), x.Header, body)
 	if err != nil {

@@ -65,7 +65,7 @@ func takeReport(x *request) error {
 		return refusal{&problem.Error{Code: problem.BadRequest, Message: err.Error()}, http.StatusRequestEntityTooLarge}
 	}
 	if err != nil {
-		return x.unreadable(err)
+		return unreadable(err)
 	}
 	if !x.reports.Put(r, x.now) {
 		return x.done(http.StatusAccepted, "there is a newer report")
@@ -74,7 +74,7 @@ func takeReport(x *request) error {
 }
 
 // unreadable is a body that ends early, or is longer than it may be.
-func (x *request) unreadable(err error) error {
+func unreadable(err error) error {
 	if most, is := errors.AsType[*http.MaxBytesError](err); is {
 		return tooLarge(most.Limit)
 	}

@@ -146,7 +146,7 @@ func TestReportRate(t *testing.T) {
 func TestStatus(t *testing.T) {
 	s := start(t)
 	key := bearer(string(s.access.Read))
-	require.Equal(t, `{"commit":"3f2c1a9","at":"2027-01-15T08:00:00Z","nodes":[]}`+"\n", s.ask("GET", "/status", key...).body)
+	require.JSONEq(t, `{"commit":"3f2c1a9","at":"2027-01-15T08:00:00Z","nodes":[]}`, s.ask("GET", "/status", key...).body)
 
 	put := func(body string) string {
 		t.Helper()
@@ -154,13 +154,13 @@ func TestStatus(t *testing.T) {
 		require.Equal(t, 202, got.status, got.body)
 		return got.body
 	}
-	require.Equal(t, `{"status":"kept"}`+"\n", put(s.document("own", func(r *report.Report) {
+	require.JSONEq(t, `{"status":"kept"}`, put(s.document("own", func(r *report.Report) {
 		r.Ready, r.Phase, r.Findings = false, report.Config, diag.List{diag.Errorf(diag.Range{}, "apt is <locked>", "")}
 	})))
-	require.Equal(t, `{"commit":"3f2c1a9","at":"2027-01-15T08:00:00Z","nodes":[{"identity":"own","ready":false,"phase":"config","received":"2027-01-15T08:00:00Z","period_seconds":60,"stale":false,"error":"apt is \u003clocked\u003e","commit":"","agent":"1.2.3"}]}`+"\n", s.ask("GET", "/status", key...).body)
+	require.JSONEq(t, `{"commit":"3f2c1a9","at":"2027-01-15T08:00:00Z","nodes":[{"identity":"own","ready":false,"phase":"config","received":"2027-01-15T08:00:00Z","period_seconds":60,"stale":false,"error":"apt is \u003clocked\u003e","commit":"","agent":"1.2.3"}]}`, s.ask("GET", "/status", key...).body)
 
 	// Requests may overtake each other.
-	require.Equal(t, `{"status":"there is a newer report"}`+"\n", put(s.document("own", func(r *report.Report) { r.At = r.At.Add(-time.Second) })))
+	require.JSONEq(t, `{"status":"there is a newer report"}`, put(s.document("own", func(r *report.Report) { r.At = r.At.Add(-time.Second) })))
 	require.False(t, s.status().Nodes[0].Ready)
 
 	s.now.Add(10)

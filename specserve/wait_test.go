@@ -52,13 +52,22 @@ func (w *waiting) moved(name string) View {
 // asked is a request and how it ended.
 type asked struct {
 	*httptest.ResponseRecorder
-	took time.Duration
-	done bool
+	took  time.Duration
+	ended chan struct{}
+}
+
+func (a *asked) done() bool {
+	select {
+	case <-a.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // ask sends a request of its own goroutine; synctest.Wait says when there is nothing left to do.
 func (w *waiting) ask(ctx context.Context, method, path, token string, headers ...string) *asked {
-	out := &asked{ResponseRecorder: httptest.NewRecorder()}
+	out := &asked{ResponseRecorder: httptest.NewRecorder(), ended: make(chan struct{})}
 	r := httptest.NewRequestWithContext(ctx, method, "https://x"+path, http.NoBody)
 	r.Header.Set("Authorization", "Bearer "+token)
 	for i := 0; i+1 < len(headers); i += 2 {
@@ -67,7 +76,8 @@ func (w *waiting) ask(ctx context.Context, method, path, token string, headers .
 	began := time.Now()
 	go func() {
 		w.ServeHTTP(out, r)
-		out.took, out.done = time.Since(began), true
+		out.took = time.Since(began)
+		close(out.ended)
 	}()
 	synctest.Wait()
 	return out
@@ -80,9 +90,8 @@ func TestWait(t *testing.T) {
 
 		// Nothing happens.
 		got := wait()
-		require.False(t, got.done)
-		<-time.After(time.Minute)
-		synctest.Wait()
+		require.False(t, got.done())
+		<-got.ended
 		require.Equal(t, 55*time.Second, got.took)
 		require.Equal(t, 204, got.Code)
 		require.Empty(t, got.Body.String())
@@ -92,13 +101,13 @@ func TestWait(t *testing.T) {
 		<-time.After(10 * time.Second)
 		w.Publish(w.view)
 		synctest.Wait()
-		require.False(t, got.done)
+		require.False(t, got.done())
 		next := w.moved("own")
 		w.Publish(next)
-		synctest.Wait()
+		<-got.ended
 		require.Equal(t, 10*time.Second, got.took)
 		require.Equal(t, 200, got.Code)
-		require.Equal(t, `{"status":"spec"}`+"\n", got.Body.String())
+		require.JSONEq(t, `{"status":"spec"}`, got.Body.String())
 
 		// A node that says which spec it has misses nothing.
 		tag := w.ask(t.Context(), "GET", "/spec/own", w.token).Header().Get("Etag")
@@ -107,24 +116,24 @@ func TestWait(t *testing.T) {
 		tag = w.ask(t.Context(), "GET", "/spec/own", w.token).Header().Get("Etag")
 		require.NotEmpty(t, tag)
 		got = wait("If-None-Match", `"of-before"`)
-		require.True(t, got.done)
-		require.Equal(t, `{"status":"spec"}`+"\n", got.Body.String())
+		<-got.ended
+		require.JSONEq(t, `{"status":"spec"}`, got.Body.String())
 		got = wait("If-None-Match", tag)
-		require.False(t, got.done)
+		require.False(t, got.done())
 
 		// The operator wants all nodes, or one, to check themselves.
 		for _, path := range []string{"/reconcile/own", "/reconcile"} {
 			got = wait()
 			require.Equal(t, 202, w.ask(t.Context(), "POST", path, "operator").Code)
-			require.True(t, got.done)
-			require.Equal(t, `{"status":"reconcile"}`+"\n", got.Body.String())
+			<-got.ended
+			require.JSONEq(t, `{"status":"reconcile"}`, got.Body.String())
 		}
 		require.Equal(t, 404, w.ask(t.Context(), "POST", "/reconcile/other", "operator").Code)
 
 		// The node leaves the site.
 		got = wait()
 		w.Publish(w.moved("other"))
-		synctest.Wait()
+		<-got.ended
 		require.Equal(t, 404, got.Code)
 
 		require.Empty(t, w.waiting.all)
@@ -138,12 +147,12 @@ func TestWaitEnds(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		got := w.ask(gone, "GET", "/wait/own", w.token)
 		cancel()
-		synctest.Wait()
-		require.True(t, got.done, "the node went away")
+		<-got.ended
+		require.True(t, got.done(), "the node went away")
 		got = w.ask(t.Context(), "GET", "/wait/own", w.token)
 		close(w.ending)
-		synctest.Wait()
-		require.True(t, got.done)
+		<-got.ended
+		require.True(t, got.done())
 		require.Equal(t, 204, got.Code)
 		require.Empty(t, w.waiting.all)
 	})
@@ -157,9 +166,9 @@ func TestWaitersAreBounded(t *testing.T) {
 		got := w.ask(t.Context(), "GET", "/wait/own", w.token)
 		require.Equal(t, 429, got.Code)
 		require.Equal(t, "14", got.Header().Get("Retry-After"))
-		require.False(t, first.done)
+		require.False(t, first.done())
 		<-time.After(time.Minute)
-		require.False(t, w.ask(t.Context(), "GET", "/wait/own", w.token).done)
+		require.False(t, w.ask(t.Context(), "GET", "/wait/own", w.token).done())
 		<-time.After(time.Minute)
 
 		for _, c := range []struct {

@@ -23,16 +23,16 @@ func TestReport(t *testing.T) {
 		code   problem.Code // "": none
 		within time.Duration
 	}{
-		"taken":        {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }, pin: own},
-		"another good": {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }, pin: own, code: problem.Internal},
+		"taken":        {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, pin: own},
+		"another good": {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }, pin: own, code: problem.Internal},
 		"redirected": {serve: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://192.0.2.2/", http.StatusTemporaryRedirect)
 		}, pin: own, code: problem.Connection},
 		"refused": {serve: func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(401)
+			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"error":{"code":"E303","message":"expired: ` + secret + `","hint":""}}`))
 		}, pin: own, code: problem.Expired},
-		"too often":   {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }, pin: own, code: problem.TooMany},
+		"too often":   {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, pin: own, code: problem.TooMany},
 		"nobody":      {set: func(s *server) { s.refuse = true }, pin: own, code: problem.Connection},
 		"silent":      {set: func(s *server) { s.silent = true }, pin: own, code: problem.Connection, within: 15 * time.Second},
 		"another key": {pin: pin.Pin{1}, serve: func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }, code: problem.Connection},
