@@ -366,7 +366,7 @@ func (w *world) written(cursor string) string {
 // the units of this program do.
 const (
 	busy      = `-not -path '/proc/*' -not -path '/sys/*' -not -path '/dev/*' -not -path / -not -path /var -not -path /var/since -not -path /run -not -path '/run/systemd*' -not -path '/run/udev*' -not -path '/run/log*' -not -path '/run/fail2ban*' -not -path '/run/user*' -not -path '/run/lock*' -not -path '/var/log/*' -not -path '/var/lib/fail2ban*' -not -path '/var/lib/systemd/*' -not -path '/var/cache/private*'`
-	talkative = `fail2ban|homestak-gitops\[|systemd-(tmpfiles|journald|logind|hostnamed|udevd|timedated|networkd|resolved)|systemd\[1\]: .*(apt-daily|tmpfiles|e2scrub|fstrim|dpkg-db|logrotate|Hostname|hostnamed|motd|homestak-gitops|hs-daemon|fail2ban|ssh)`
+	talkative = `fail2ban|homestak-gitops\[|systemd-(tmpfiles|journald|logind|hostnamed|udevd|timedated|networkd|resolved)|systemd\[1\]: .*(apt-daily|tmpfiles|e2scrub|fstrim|dpkg-db|logrotate|Hostname|hostnamed|motd|homestak-gitops|network-online|hs-daemon|fail2ban|ssh)`
 )
 
 // A spec with everything in it is applied, and leaves nothing behind when it is dropped but
