@@ -296,3 +296,23 @@ func TestProgram(t *testing.T) {
 	require.Equal(t, 200, status)
 	require.Equal(t, sha256.Sum256(want), sha256.Sum256([]byte(got)))
 }
+
+// The site may be a folder of a checkout that has no history, and git may have it elsewhere.
+func TestFolderOfAShallowWorktree(t *testing.T) {
+	m := checkedOut(t)
+	m.inSite("mv", "site.hcl", "moved.hcl")
+	require.NoError(t, os.Mkdir(filepath.Join(m.o.Site.Dir, "home"), 0o700))
+	m.inSite("mv", "moved.hcl", "home/site.hcl")
+	m.inSite("commit", "-qm", "two")
+	base := t.TempDir()
+	m.git("clone", "-q", "--depth=1", "file://"+m.o.Site.Dir, filepath.Join(base, "shallow"))
+	m.git("-C", filepath.Join(base, "shallow"), "worktree", "add", "-q", "-b", "live", filepath.Join(base, "linked"))
+	secrets := filepath.Join(m.o.Site.Dir, "secrets.yaml")
+	m.o.Site.Dir, m.o.Site.Secrets = filepath.Join(base, "linked", "home"), secrets
+	m.start()
+	dir := filepath.Join(base, "clone")
+	m.git("-c", bearer(m.key()), "clone", "-q", m.url("/site.git"), dir)
+	require.Equal(t, m.at.Commit, m.git("-C", dir, "rev-parse", "live"))
+	require.FileExists(t, filepath.Join(dir, "home", "site.hcl"))
+	require.Equal(t, "1", m.git("-C", dir, "rev-list", "--count", "live"))
+}
