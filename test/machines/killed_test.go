@@ -364,26 +364,24 @@ func (c *connection) Run(ctx context.Context, command guest.Command) (guest.Outp
 	}
 	c.lose, c.conn = false, nil
 	c.w.Run0("rm -f /run/begun")
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
+	var failed error
 	go func() {
-		_, err := conn.Run(context.WithoutCancel(ctx), command)
-		ended <- err
+		defer close(ended)
+		_, failed = conn.Run(context.WithoutCancel(ctx), command)
 	}()
-	over := false
 	c.w.Until("the command runs, or has ended", func() bool {
 		select {
 		case <-ended:
-			over = true
+			return true
 		default:
 		}
 		_, code := c.w.Try("test", "-e", "/run/begun")
-		return over || code == 0
+		return code == 0
 	})
 	err := conn.Close()
-	if !over {
-		err = errors.Join(err, <-ended)
-	}
-	return guest.Output{}, errors.Join(guest.ErrOutcomeLost, err)
+	<-ended
+	return guest.Output{}, errors.Join(guest.ErrOutcomeLost, err, failed)
 }
 
 // The same at every single command of the step that has most to lose: a file that was there
