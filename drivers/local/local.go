@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"syscall"
 	"time"
@@ -27,9 +28,14 @@ func New() Machine { return Machine{defaultGrace} }
 const defaultGrace = 5 * time.Second
 
 // environment is what commands get: nothing of the program's own, where the service
-// manager puts its sockets and credentials.
+// manager puts its sockets and credentials, but who became root by sudo: what is taken from
+// that user may lock them out.
 func environment() []string {
-	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	if user := os.Getenv("SUDO_USER"); user != "" {
+		env = append(env, "SUDO_USER="+user)
+	}
+	return env
 }
 
 // Address is that of the loopback interface.

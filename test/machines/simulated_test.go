@@ -13,6 +13,7 @@ import (
 	sim "github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -118,4 +119,35 @@ func TestSimulatedMachineTakesEveryField(t *testing.T) {
 			m.sh(f.effect)
 		})
 	}
+}
+
+// A spec that reports drift is applied once by the machine itself; what somebody changes then stays,
+// and is counted. An edited spec is applied.
+func TestST10SimulatedPullOnlyReportsDrift(t *testing.T) {
+	t.Parallel()
+	m, left := beginSimulated(t), 0
+	f := pull.Folder{Path: t.TempDir()}
+	n := pull.Node{Folder: f, Machine: m, Left: func(differ int) { left = differ }}
+	run := func(zone string) int {
+		left = 0
+		_, changed, err := n.Run(t.Context(), func(context.Context) error {
+			_, err := f.Store([]byte(`{"version": 1, "node": "edge", "spec": "test", "config": {"timezone": "` + zone + `", "drift": "report"}}`))
+			return err
+		})
+		require.NoError(t, err)
+		return changed
+	}
+	zone := func() string { return strings.TrimSpace(m.sh("readlink /etc/localtime")) }
+	require.Equal(t, 1, run("Europe/Berlin"))
+	require.Zero(t, left, "it was applied")
+	require.Equal(t, "/usr/share/zoneinfo/Europe/Berlin", zone())
+
+	m.sh("ln -sfT /usr/share/zoneinfo/UTC /etc/localtime")
+	require.Equal(t, 1, run("Europe/Berlin"))
+	require.Equal(t, 1, left)
+	require.Equal(t, "/usr/share/zoneinfo/UTC", zone())
+
+	require.Equal(t, 1, run("Europe/Paris"))
+	require.Zero(t, left)
+	require.Equal(t, "/usr/share/zoneinfo/Europe/Paris", zone())
 }

@@ -105,7 +105,8 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 		return want, 0, err
 	}
 	defer unlock()
-	n := pull.Node{Folder: f, Machine: local.New(), Seen: r.Seen, Options: converge.Options{
+	left := func(differ int) { r.Note(`%d settings differ and are left as they are (drift = "report")`, differ) }
+	n := pull.Node{Folder: f, Machine: local.New(), Seen: r.Seen, Left: left, Options: converge.Options{
 		Started: func(s aspect.Step) { r.Note("%s", s.Text) },
 		Waiting: func(s aspect.Step, why string) { r.Note("%s: waiting, since %s", s.Text, why) },
 	}}

@@ -22,6 +22,8 @@ type Node struct {
 	Options converge.Options
 	// Seen gets what the machine had before anything is changed. May be nil.
 	Seen func(*converge.State)
+	// Left gets how many settings differ and are left so, since the spec only reports drift. May be nil.
+	Left func(differ int)
 }
 
 // StaleError reports that no spec could be fetched, and that the one that is here was applied.
@@ -35,7 +37,7 @@ func (e *StaleError) Unwrap() error { return e.Cause }
 
 // Run fetches the spec and applies it. Without an answer it applies the one that is here, so that
 // what somebody changed by hand is reverted also while the parent is away; the error is then a
-// *StaleError. It returns the spec that was applied, and how many settings differed at first.
+// *StaleError. With drift = "report" a spec is applied once, and then only compared. It returns the spec that was applied, and how many settings differed at first.
 func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want *spec.Spec, changed int, err error) {
 	fetchErr := fetch(ctx)
 	if fetchErr != nil && ctx.Err() != nil {
@@ -48,7 +50,11 @@ func (n Node) Run(ctx context.Context, fetch func(context.Context) error) (want 
 	case err != nil:
 		return nil, 0, errors.Join(fetchErr, err, n.Folder.Fail(err, time.Now()))
 	}
-	changed, err = n.apply(ctx, want)
+	if complete, bad := n.Folder.Complete(); want.Config.Drift == "report" && bad == nil && complete != nil {
+		changed, err = n.observe(ctx, want)
+	} else {
+		changed, err = n.apply(ctx, want)
+	}
 	if err == nil && fetchErr == nil {
 		return want, changed, n.Folder.Recovered()
 	}
@@ -72,6 +78,21 @@ func (n Node) Apply(ctx context.Context, want *spec.Spec) (changed int, err erro
 		return changed, err
 	}
 	return changed, errors.Join(err, n.Folder.Fail(err, time.Now()))
+}
+
+// observe compares the machine with a spec that was applied before.
+func (n Node) observe(ctx context.Context, want *spec.Spec) (differ int, err error) {
+	s, err := converge.Observe(ctx, n.Machine, want)
+	if err != nil {
+		return 0, err
+	}
+	if n.Seen != nil {
+		n.Seen(s)
+	}
+	if differ = len(s.Changes()); differ > 0 && n.Left != nil {
+		n.Left(differ)
+	}
+	return differ, nil
 }
 
 func (n Node) apply(ctx context.Context, want *spec.Spec) (changed int, err error) {
