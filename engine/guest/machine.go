@@ -1,6 +1,6 @@
-// Package guest is the inside of a guest. So far it holds the way in, Machine; what a
-// spec asks inside a machine (packages, users, services, …) comes here, over Machine, so
-// that it is the same however the machine is reached.
+// Package guest is the way into a guest, Machine. What a spec asks inside (packages, users,
+// services, …) is in the packages below, over Machine, so that it is the same however the
+// machine is reached.
 package guest
 
 import (

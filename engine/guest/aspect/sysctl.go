@@ -51,12 +51,11 @@ var sysctl = Of[sysctlFound]{
 			} else if there && kept != value {
 				value += " (" + kept + " after the next restart)"
 			}
-			if want, wanted := q.Want.Config.Sysctl[name]; wanted || there {
+			if _, wanted := q.Want.Config.Sysctl[name]; wanted || there {
 				if have.Config.Sysctl == nil {
 					have.Config.Sysctl = map[string]string{}
 				}
 				have.Config.Sysctl[name] = value
-				_ = want
 			}
 		}
 	},

@@ -18,8 +18,8 @@ import (
 const defaultPosture = "dev"
 
 // Resolve gives the spec of a node, and what is wrong with it. A node without a spec has
-// an empty one: what an earlier one put on it is withdrawn. It reads the site only, and
-// the same site gives the same spec.
+// an empty one: where it is applied, what an earlier one put there is withdrawn. It reads
+// the site only, and the same site gives the same spec.
 func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	declared := site.Specs[node.Spec]
 	if declared == nil {
