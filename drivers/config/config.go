@@ -117,6 +117,8 @@ type Driver struct {
 	ways  map[model.Address]*way // of the last observation, by the address of what is inside
 	lines map[lineKey]*line
 	jump  *ssh.Machine // the host, where connections go through it; nil before the first
+
+	learned func() error // keeps the host key that the host showed; nil if it was known, or is kept
 }
 
 // Machine is the way into a guest: for steps inside of it the one that its spec names.

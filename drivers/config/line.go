@@ -354,6 +354,9 @@ func (l *line) loginAt(ctx context.Context, ip netip.Addr, port int, known Known
 	if err == nil {
 		err = l.learn(ctx, known, learned)
 	}
+	if err == nil {
+		err = l.d.keepJump()
+	}
 	if err != nil {
 		_ = m.Close() // what went wrong is known
 		if keys := l.renewed(ctx, err, known); len(keys) > 0 {
@@ -429,6 +432,19 @@ func (d *Driver) privateKeys() []string {
 	return append(keys, d.cfg.PrivateKeys...)
 }
 
+// keepJump keeps the host key of the host, once a guest was entered through it: what does not let us
+// in is not the host.
+func (d *Driver) keepJump() error {
+	d.mu.Lock()
+	keep := d.learned
+	d.learned = nil
+	d.mu.Unlock()
+	if keep == nil {
+		return nil
+	}
+	return keep()
+}
+
 // through is the host, if connections to its guests go through it; nil if they do not.
 func (d *Driver) through() (*ssh.Machine, error) {
 	s := d.host.SSH
@@ -455,7 +471,10 @@ func (d *Driver) through() (*ssh.Machine, error) {
 		cfg.HostKeys = known.Keys
 		if len(known.Keys) == 0 {
 			cfg.Learn = func(_ context.Context, key string) error {
-				return d.cfg.HostKeys.Learn(alias, Known{Keys: []string{key}})
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				d.learned = func() error { return d.cfg.HostKeys.Learn(alias, Known{Keys: []string{key}}) }
+				return nil
 			}
 		}
 	}
