@@ -92,7 +92,7 @@ func Over(host engine.Provider, cfg Config) engine.Provider {
 			if err != nil {
 				return nil, err
 			}
-			return &Driver{Driver: driver, cfg: cfg, host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}}, nil
+			return &Driver{Driver: driver, cfg: cfg, site: siteOf(d), host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}}, nil
 		},
 	}
 }
@@ -109,6 +109,7 @@ func (c Config) Kind() *model.Kind {
 type Driver struct {
 	engine.Driver // of the host
 	cfg           Config
+	site          string
 	host          *model.Host
 
 	// mu is for a moment only: steps come from many goroutines, and each looks up how its guest is
@@ -119,6 +120,14 @@ type Driver struct {
 	jump  *ssh.Machine // the host, where connections go through it; nil before the first
 
 	learned func() error // keeps the host key that the host showed; nil if it was known, or is kept
+}
+
+// siteOf is the name of the site; "" for none, which has no guests.
+func siteOf(d engine.Desired) string {
+	if d.Site == nil {
+		return ""
+	}
+	return d.Site.Name
 }
 
 // Machine is the way into a guest: for steps inside of it the one that its spec names.

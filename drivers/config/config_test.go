@@ -188,17 +188,22 @@ func TestAChangeThatWasNotPlanned(t *testing.T) {
 // The host key of a guest that is recreated or removed is forgotten, and no other.
 func TestHostKeysGoWithTheGuest(t *testing.T) {
 	w := newWorld("a", "b")
-	for _, name := range []string{"a", "b"} {
+	for _, name := range []string{"a", "b", "left"} {
 		require.NoError(t, w.keys.Learn("home/father/box."+name, config.Known{Keys: []string{"ssh-ed25519 OLD"}}))
 	}
 	w.host.Holds[enginetest.Addr("box", "b")] = &model.Resource{
 		Addr: enginetest.Addr("box", "b"), Spec: &enginetest.Box{Size: 1, IP: enginetest.IPOf("b")}, Manifest: "web", Node: "b",
 		Guest: &model.Guest{VMID: 150, Running: true}, Needs: []model.Address{enginetest.Addr("disk", "base")},
 	}
+	left := *w.host.Holds[enginetest.Addr("box", "b")]
+	left.Addr, left.Node, left.Guest = enginetest.Addr("box", "left"), "left", &model.Guest{VMID: 151, Running: true}
+	w.host.Holds[left.Addr] = &left
 	require.Equal(t, engine.Done, w.run(t).Outcome)
-	gone, err := w.keys.Of("home/father/box.a")
-	require.NoError(t, err)
-	require.Empty(t, gone)
+	for _, name := range []string{"a", "left"} { // recreated, and removed since it left the files
+		gone, err := w.keys.Of("home/father/box." + name)
+		require.NoError(t, err)
+		require.Empty(t, gone, name)
+	}
 	stays, err := w.keys.Of("home/father/box.b")
 	require.NoError(t, err)
 	require.Equal(t, []string{"ssh-ed25519 OLD"}, stays.Keys)

@@ -58,31 +58,23 @@ func sameWay(a, b *way) bool {
 // alias is the name of the guest in the file of host keys.
 func (w *way) alias(host string) string { return w.site + "/" + host + "/" + w.guest.String() }
 
-// forget drops what is known of a guest that is recreated or removed.
+// forget drops what is known of a guest that is recreated or removed, also of one that left the
+// files.
 func (d *Driver) forget(of model.Address) error {
 	d.mu.Lock()
 	var gone []*line
-	alias := ""
-	for addr, w := range d.ways {
-		if w.guest != of {
-			continue
-		}
-		alias = w.alias(d.host.Name)
-		for key, l := range d.lines {
-			if key.addr == addr {
-				gone = append(gone, l)
-				delete(d.lines, key)
-			}
+	for key, l := range d.lines {
+		if l.way.guest == of {
+			gone = append(gone, l)
+			delete(d.lines, key)
 		}
 	}
 	d.mu.Unlock()
 	for _, l := range gone {
 		l.close()
 	}
-	if alias == "" {
-		return nil
-	}
-	return d.cfg.HostKeys.Forget(alias)
+	w := way{guest: of, site: d.site}
+	return d.cfg.HostKeys.Forget(w.alias(d.host.Name))
 }
 
 // Address is as guest.Machine wants it: what the driver of the host says.
