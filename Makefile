@@ -42,7 +42,7 @@ test: ## all tests
 # only some have two at work on one thing. The tests of ONEBYONE make one request after
 # the other. make test has all of them.
 ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients)
-ONEBYONE := TestReplay|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
+ONEBYONE := TestAnyHistory|TestNegotiation|TestReplay|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
 race: ## all that runs side by side, under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^($(ONEBYONE))$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
