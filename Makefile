@@ -95,8 +95,9 @@ integration: ## the acceptance stories, one line each
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
 	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest ./test/nspawn
 
+# All of it takes more than ten minutes; ONLY is a pattern for a part of it.
 machines: ## specs on a real Debian with systemd, sshd and apt (as guest)
-	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 30m $(if $(V),-v) ./test/machines
+	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 60m $(if $(V),-v) $(if $(ONLY),-run '$(ONLY)') ./test/machines
 	HOMESTAK_GUEST=require $(GO) test -count=1 -run 'TestST02Push' $(if $(V),-v) ./test/integration
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
