@@ -34,7 +34,7 @@ func (x *request) keyed(key []byte, kind string) error {
 
 const hintOfKey = "send the key that is in the data folder of the server: Authorization: Bearer KEY"
 
-// reconcile makes the server check its files now, and tells all nodes that wait to check themselves.
+// reconcile makes the server check its files now, and asks all nodes that wait to check themselves.
 func reconcile(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
 		return err

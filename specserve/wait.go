@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 )
 
-// What a node that waits is told.
+// The answer to a node that waits.
 const (
 	toFetch     = "spec"      // there is another spec for it
 	toReconcile = "reconcile" // somebody wants it to check itself now
@@ -139,7 +139,7 @@ func (x *request) nothing() error {
 	return nil
 }
 
-// reconcileNode tells the node that waits to check itself now. One that does not wait does so when
+// reconcileNode asks the node that waits to check itself now. One that does not wait does so when
 // its time comes.
 func reconcileNode(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {

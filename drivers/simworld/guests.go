@@ -1,5 +1,5 @@
 // Package simworld lets the guests of a simulated host run a simulated Debian: those that were made from
-// an image or a template of Debian boot, take what cloud-init tells them, and are entered by SSH and by
+// an image or a template of Debian boot, take what cloud-init gives them, and are entered by SSH and by
 // the guest agent. Others are what they are without it: an address that does not answer.
 //
 // Guests is what a host of package pvesim gets as its Systems, and key.go the key by which whoever runs

@@ -14,7 +14,7 @@ const Kept = 1000
 
 // Log keeps the last events of one run of an agent. It may be used from several goroutines.
 type Log struct {
-	run string // tells the IDs of two runs apart
+	run string // distinguishes the IDs of two runs
 
 	mu     sync.Mutex // for a moment only: the agent adds, and those who follow read
 	before agent.Status

@@ -168,7 +168,7 @@ func signedBody(names ...string) func(delivery) (string, error) {
 	}
 }
 
-// deliveryID tells two pushes apart that have the same body. It is not signed: whoever has a
+// deliveryID distinguishes two pushes that have the same body. It is not signed: whoever has a
 // delivery can send it again under another one, and the repository is asked once more.
 func deliveryID(h http.Header) string {
 	for _, name := range []string{"X-Github-Delivery", "X-Gitea-Delivery", "X-Forgejo-Delivery", "X-Gitlab-Event-Uuid", "Idempotency-Key"} {

@@ -65,7 +65,7 @@ func TestOpenRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "read the program to serve it")
 }
 
-// Clients that take nothing have the slots until they are cut off; the others are told to come back.
+// Clients that take nothing have the slots until they are cut off; the others have to come back.
 func TestSlots(t *testing.T) {
 	p, _ := opened(t, strings.Repeat("x", 32<<20))
 	p.patient, p.quiet = time.Millisecond, time.Second

@@ -125,7 +125,7 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 	return want, changed, err
 }
 
-// report tells the parent, as it is known by now. Where that fails the next run does it: what was
+// report sends the report to the parent, as it is known by now. Where that fails the next run does it: what was
 // applied is applied.
 func (r Run) report(ctx context.Context, f pull.Folder, to Source) {
 	s, err := r.open(to)

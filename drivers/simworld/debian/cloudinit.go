@@ -7,7 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 )
 
-// Birth is what cloud-init is told at the first boot, or what Proxmox VE writes into a new container.
+// Birth is what cloud-init gets at the first boot, or what Proxmox VE writes into a new container.
 type Birth struct {
 	Instance   string // another one than at the last boot: all of it is done again
 	Hostname   string
@@ -24,7 +24,7 @@ const instanceFile = "/var/lib/cloud/data/instance-id"
 // keylessFile is on a machine that was born without keys.
 const keylessFile = "/var/lib/cloud/data/no-keys"
 
-// Begin boots a disk with what it is told at birth. On a disk that knows the instance only the
+// Begin boots a disk with what it gets at birth. On a disk that knows the instance only the
 // network is set up again.
 func (d *Disk) Begin(b Birth) *Machine {
 	known, _ := d.fs.ReadFile(instanceFile)

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
-// Report tells the parent what came of the last run.
+// Report sends the parent the result of the last run.
 func (f Folder) Report(ctx context.Context, to Server, now time.Time) error {
 	r, err := f.report(to.Client.Parent.Identity, now)
 	if err != nil {
