@@ -9,13 +9,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // Apply carries out one step: inside a guest by its spec, any other by the driver of the host.
 func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if s.Address.Kind != converge.KindName {
-		if s.Action != plan.Update && s.Action != plan.Adopt {
+		if s.Action != plan.Update && s.Action != plan.Adopt && isGuest(s.Want, s.Have) {
 			if err := d.forget(s.Address); err != nil {
 				return err
 			}
@@ -48,6 +49,11 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 			apply.Report(ctx, fmt.Sprintf("%s: %s: waiting, since %s", s.Address, step.Text, why))
 		},
 	}))
+}
+
+// isGuest reports whether a step is about a guest.
+func isGuest(want, have *model.Resource) bool {
+	return want != nil && want.Guest != nil || have != nil && have.Guest != nil
 }
 
 // confirm proves by a fresh connection that a guest can still be entered; nil where no connection can

@@ -55,8 +55,9 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 			return &model.Resource{Deferred: "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic"}, nil
 		case len(missing) > 0:
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since the value of %s is not known here: give it with --secrets FILE", strings.Join(missing, ", "))}, nil
-		case placeholder(in.Site, declared) != "":
-			return &model.Resource{Deferred: fmt.Sprintf("not applied, since secret.ssh_keys[%q] is not a public key: put in the one line of the .pub file", placeholder(in.Site, declared))}, nil
+		}
+		if name := placeholder(in.Site, declared); name != "" {
+			return &model.Resource{Deferred: fmt.Sprintf("not applied, since secret.ssh_keys[%q] is not a public key: put in the one line of the .pub file", name)}, nil
 		}
 	}
 	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
