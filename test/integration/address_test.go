@@ -54,7 +54,7 @@ func TestST02PushMovesTheAddress(t *testing.T) {
 	p.write("specs.hcl", addressSpec)
 	p.deploy("web", vm("web-1", `spec = spec.base`))
 	r := p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	p.converged("at the address of its first boot")
 	known, err := os.ReadFile(p.hosts.Path)
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestST02PushMovesTheAddress(t *testing.T) {
 	require.Equal(t, []string{"update vm.web-1", "update guest.web-1"}, actions(r.Plan))
 	require.Equal(t, "network.ip 192.0.2.50/24 → 192.0.2.51/24", r.Plan.Steps[1].Changes[0].String())
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Contains(t, p.debian.Run("ip", "-4", "addr", "show", "dev", "eth0"), "192.0.2.51/24")
 	p.converged("at the new address")
 	now, err := os.ReadFile(p.hosts.Path)
@@ -75,7 +75,7 @@ func TestST02PushMovesTheAddress(t *testing.T) {
 	p.call("PUT", fmt.Sprintf("/nodes/father/qemu/%d/config", p.vmidOf("web-1")), map[string]string{"ipconfig0": "ip=192.0.2.52/24,gw=192.0.2.1"})
 	p.edit("specs.hcl", "192.0.2.51/24", "192.0.2.52/24")
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))
 	p.converged("at the address after it")
 }
@@ -91,7 +91,7 @@ func TestST02PushOfAnAddressThatLocksUsOut(t *testing.T) {
     gateway = "192.0.2.1"`, `ip      = "198.51.100.5/24"
     gateway = "198.51.100.1"`)
 	r := p.pass("apply")
-	require.NotEqual(t, engine.Done, r.Outcome, told(r))
+	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the ")
 	nspawn.Await(t, "the guest has its old address", func() bool {
 		return strings.Contains(p.debian.Run("ip", "-4", "addr", "show", "dev", "eth0"), "192.0.2.50/24")
@@ -99,6 +99,6 @@ func TestST02PushOfAnAddressThatLocksUsOut(t *testing.T) {
 	p.edit("specs.hcl", "198.51.100.5/24", "192.0.2.50/24")
 	p.edit("specs.hcl", "198.51.100.1", "192.0.2.1")
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	p.converged("where it was")
 }

@@ -73,11 +73,11 @@ func TestABlindSpotIsNoAbsence(t *testing.T) {
 			}
 			s.quietly(func() {
 				r := s.try()
-				require.NotEqual(t, engine.Done, r.Outcome, told(r))
+				require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 				require.NotNil(t, r.Plan)
 				require.Empty(t, steps(r.Plan))
 				require.NotEmpty(t, r.Plan.Unknown)
-				require.Contains(t, told(r), c.because)
+				require.Contains(t, describe(r), c.because)
 			})
 			require.Equal(t, before, s.ours())
 
@@ -116,9 +116,9 @@ func TestANodeThatIsDown(t *testing.T) {
 	// Whether vm.comes is one of the guests that cannot be seen is not known either.
 	require.Equal(t, []string{"update vm.here: onboot"}, steps(r.Plan))
 	require.Equal(t, "1", s.guest("here").Config["onboot"])
-	require.NotEqual(t, engine.Done, r.Outcome, told(r))
-	require.Contains(t, told(r), "mother")
-	require.Contains(t, told(r), "offline")
+	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
+	require.Contains(t, describe(r), "mother")
+	require.Contains(t, describe(r), "offline")
 	for _, g := range before {
 		if g.Node == "mother" {
 			s.unchanged([]pvesim.Guest{g})
@@ -144,8 +144,8 @@ func TestNothingIsMadeOnANodeThatIsDown(t *testing.T) {
 	s.quietly(func() {
 		r := s.try()
 		require.Empty(t, steps(r.Plan))
-		require.NotEqual(t, engine.Done, r.Outcome, told(r))
-		require.Contains(t, told(r), "mother")
+		require.NotEqual(t, engine.Done, r.Outcome, describe(r))
+		require.Contains(t, describe(r), "mother")
 	})
 	require.Equal(t, []string{template}, s.names())
 }
@@ -164,7 +164,7 @@ func TestAGuestThatCannotBeRead(t *testing.T) {
 			s.quietly(func() {
 				r := s.try()
 				require.Empty(t, steps(r.Plan))
-				require.NotEqual(t, engine.Done, r.Outcome, told(r))
+				require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 			})
 
 			// Neither is it destroyed, nor made again, when it is not wanted any more.

@@ -74,7 +74,7 @@ func beginWith(t *testing.T, f fleet.Fleet) *story {
 	first := s.pass("apply", func(p *engine.Pass) {
 		p.Targets = []model.Address{{Kind: "vm", Name: f.Name(1)}}
 	})
-	require.Equal(t, engine.Done, first.Outcome, told(first))
+	require.Equal(t, engine.Done, first.Outcome, describe(first))
 	one := s.guest(f.Name(1))
 	s.byHand(func(e *pvesim.Edit) {
 		for n := 2; n <= f.Guests; n++ {

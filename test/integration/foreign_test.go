@@ -28,7 +28,7 @@ func TestGuestsWithoutAMarkAreForeign(t *testing.T) {
 	// web-1 may be the guest that already has that name, so no second one is made.
 	require.Equal(t, []string{"create image.debian-12", "create vm.web-2"}, steps(r.Plan))
 	requireFinding(t, r.Findings, "vm.web-1", "10000", "is unmanaged")
-	require.Equal(t, engine.Refused, r.Outcome, told(r))
+	require.Equal(t, engine.Refused, r.Outcome, describe(r))
 	require.Len(t, r.Plan.Unmanaged, len(before))
 	require.NotContains(t, []int{10000, 10001}, s.vmidOf("web-2"))
 	s.unchanged(before)
@@ -110,7 +110,7 @@ func TestARestoredBackupMakesTwoOfOne(t *testing.T) {
 
 	// Nor is one of them destroyed with the rest of its manifest.
 	r := s.pass("destroy", func(p *engine.Pass) { p.Manifest, p.Destroy = "web", true })
-	require.NotEqual(t, engine.Done, r.Outcome, told(r))
+	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, []int{first, 10900}, s.vmidsOf("web-1"))
 	require.Empty(t, s.vmidsOf("web-2"))
 

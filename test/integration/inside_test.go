@@ -114,7 +114,7 @@ func (p *pushed) pass(verb string) engine.Report {
 func (p *pushed) converged(when string) {
 	p.t.Helper()
 	r := p.pass("plan")
-	require.Equal(p.t, engine.Planned, r.Outcome, "%s: %s", when, told(r))
+	require.Equal(p.t, engine.Planned, r.Outcome, "%s: %s", when, describe(r))
 	require.Empty(p.t, steps(r.Plan), when)
 	require.Empty(p.t, r.Plan.Unknown, when)
 }
@@ -145,11 +145,11 @@ func TestST02PushMakesANodeWhatItsSpecSays(t *testing.T) {
 	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 
 	r := p.pass("plan")
-	require.Equal(t, engine.Planned, r.Outcome, told(r))
+	require.Equal(t, engine.Planned, r.Outcome, describe(r))
 	require.Equal(t, "create image.debian-12, create vm.web-1, create guest.web-1", strings.Join(actions(r.Plan), ", "))
 
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Len(t, r.Nodes, 1)
 	require.Equal(t, engine.NodeCompleted, r.Nodes[0].Status)
 	require.Equal(t, "managed\n", p.debian.Run("cat", "/etc/motd")+"\n")
@@ -162,12 +162,12 @@ func TestST02PushMakesANodeWhatItsSpecSays(t *testing.T) {
 	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))
 	require.Equal(t, "config.file./etc/motd.content", r.Plan.Steps[0].Changes[0].Path)
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
 
 	p.edit("specs.hcl", "    file \"/etc/motd\" {\n      content = \"managed\\n\"\n    }\n", "")
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.NotContains(t, p.debian.Run("cat", "/etc/motd"), "managed")
 	p.converged("after the file left the spec")
 
@@ -201,7 +201,7 @@ func TestST02PushRefusesAnotherMachine(t *testing.T) {
 	// cloud-init gave the guest new keys, as its agent confirms.
 	p.debian.Run("sh", "-c", "sed -i '/^HostKey/d' /etc/ssh/sshd_config; rm /etc/ssh/ssh_host_*; ssh-keygen -A && systemctl restart ssh")
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
 
 	// Without an agent nobody can say so.
@@ -222,7 +222,7 @@ func TestST02PushByTheGuestAgent(t *testing.T) {
 	p.write("specs.hcl", strings.Replace(baseSpec, `via = "ssh"`, `via = "agent"`, 1))
 	p.deploy("web", vm("web-1", `spec = spec.base`, `agent = true`))
 	r := p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
 	require.Contains(t, p.debian.Run("id", "ops"), "ops")
 	p.converged("by the agent")
@@ -236,7 +236,7 @@ func TestST02PushThroughTheHost(t *testing.T) {
 	p.write("specs.hcl", baseSpec)
 	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 	r := p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
 	require.EqualValues(t, 1, p.dials.Load(), "to the host, once")
 	known, err := os.ReadFile(p.hosts.Path)
@@ -258,12 +258,12 @@ posture "hard" {
 `)
 	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 	r := p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Contains(t, p.debian.Run("sshd", "-T"), "port 2222\n")
 	p.converged("on the new port")
 	p.edit("specs.hcl", "    port = 2222\n", "    port = 22\n")
 	r = p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	p.converged("on the old port")
 }
 
@@ -292,7 +292,7 @@ posture "open" {
 	p.write("specs.hcl", entered)
 	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 	r := p.pass("apply")
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	p.converged("with its keys and rights")
 
 	p.edit("specs.hcl", `ssh_keys = ["mine"]`, `ssh_keys = []`)
@@ -303,7 +303,7 @@ posture "open" {
 	p.write("specs.hcl", strings.Replace(entered, "nopasswd = true", "nopasswd = false", 1))
 	r = p.pass("apply")
 	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the machine restores the old state")
-	require.Contains(t, told(r), "takes sudo without a password from user homestak, as whom vm.web-1 is entered")
+	require.Contains(t, describe(r), "takes sudo without a password from user homestak, as whom vm.web-1 is entered")
 	p.debian.Until("the machine restored the rule", func() bool {
 		return strings.Contains(p.debian.Run("cat", "/etc/sudoers.d/zz-homestak-gitops"), "NOPASSWD")
 	})

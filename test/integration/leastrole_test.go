@@ -137,7 +137,7 @@ func (s *story) liveSets() string {
 	} {
 		s.write("sets.hcl", step.text)
 		if r := s.try(); !right(r) {
-			return step.what + ": " + told(r)
+			return step.what + ": " + describe(r)
 		}
 		if p := s.plan(); len(steps(p))+len(p.Unknown) > 0 {
 			return fmt.Sprintf("not in sync: %v %v", steps(p), p.Unknown)
@@ -164,18 +164,18 @@ func (s *story) live() string {
 	s.t.Helper()
 	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\"", brief)+clone("copy", "restart = \"allowed\"", brief))
 	if r := s.try(); !right(r) {
-		return "create: " + told(r)
+		return "create: " + describe(r)
 	}
 	first := s.vmidOf("web-1")
 	s.byHand(func(e *pvesim.Edit) { e.Set(first, "cores", "1") })
 	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\"", "memory = 4096", "onboot = true", "power = \"stopped\"", "disk = 20", "tags = [\"more\"]",
 		"disk \"data\" {", "  size = 5", "}", "nic \"lan\" {", "}", "nic \"more\" {", "}", brief)+clone("copy", "restart = \"allowed\"", brief))
 	if r := s.try(); !right(r) {
-		return "change: " + told(r)
+		return "change: " + describe(r)
 	}
 	s.edit("site.hcl", "sha256:00000000000000000000000000000000000000000000000000000000000000aa", checksum2)
 	if r := s.try(); !right(r) {
-		return "another image: " + told(r)
+		return "another image: " + describe(r)
 	}
 	if p := s.plan(); len(steps(p))+len(p.Unknown) > 0 {
 		return fmt.Sprintf("not in sync: %v %v", steps(p), p.Unknown)
@@ -188,7 +188,7 @@ func (s *story) liveCT() string {
 	s.t.Helper()
 	s.deploy("web", ct("web", "count = 2", "restart = \"allowed\"", brief)+ctClone("copy", "restart = \"allowed\"", brief))
 	if r := s.try(); !right(r) {
-		return "create: " + told(r)
+		return "create: " + describe(r)
 	}
 	first := s.vmidOf("web-1")
 	s.byHand(func(e *pvesim.Edit) { e.Set(first, "cores", "1") })
@@ -196,11 +196,11 @@ func (s *story) liveCT() string {
 		"features = [\"nesting\"]", "disk \"data\" {\n  size = 5\n  path = \"/srv\"\n}", "nic \"lan\" {\n}", "nic \"more\" {\n}",
 		"options = {\n  cpulimit = \"1.5\"\n}", brief)+ctClone("copy", "restart = \"allowed\"", "power = \"stopped\"", brief))
 	if r := s.try(); !right(r) {
-		return "change: " + told(r)
+		return "change: " + describe(r)
 	}
 	s.edit("template.hcl", strings.Repeat("c7", 32), strings.Repeat("d8", 32))
 	if r := s.try(); !right(r) {
-		return "another template: " + told(r)
+		return "another template: " + describe(r)
 	}
 	if p := s.plan(); len(steps(p))+len(p.Unknown) > 0 {
 		return fmt.Sprintf("not in sync: %v %v", steps(p), p.Unknown)
@@ -213,7 +213,7 @@ func (s *story) goes() string {
 	s.t.Helper()
 	r := s.pass("destroy", func(p *engine.Pass) { p.Manifest, p.Destroy = "web", true })
 	if !right(r) || len(s.names()) > 0 {
-		return "destroy: " + told(r)
+		return "destroy: " + describe(r)
 	}
 	return ""
 }
@@ -223,7 +223,7 @@ func (s *story) leave() string {
 	s.t.Helper()
 	s.deploy("web", precious)
 	if r := s.try(); !right(r) {
-		return "create: " + told(r)
+		return "create: " + describe(r)
 	}
 	if why := s.goes(); why != "" {
 		return why
@@ -239,7 +239,7 @@ func (s *story) boot() string {
 	s.t.Helper()
 	s.deploy("web", seeded)
 	if r := s.try(); !right(r) {
-		return "create: " + told(r)
+		return "create: " + describe(r)
 	}
 	if why := s.goes(); why != "" {
 		return why
@@ -255,7 +255,7 @@ func (s *story) well(site string) string {
 	s.t.Helper()
 	s.deploy("web", site)
 	if r := s.try(); !right(r) {
-		return "create: " + told(r)
+		return "create: " + describe(r)
 	}
 	return s.goes()
 }

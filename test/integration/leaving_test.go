@@ -60,8 +60,8 @@ func TestAGuestWithoutItsFinalBackupStays(t *testing.T) {
 	s.remove("manifests/web.hcl")
 	s.byHand(func(e *pvesim.Edit) { e.Fill("local", true) })
 	r := s.try()
-	require.NotEqual(t, engine.Done, r.Outcome, told(r))
-	require.Contains(t, told(r), "its final backup to local failed, so it is kept, stopped")
+	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
+	require.Contains(t, describe(r), "its final backup to local failed, so it is kept, stopped")
 	require.Equal(t, []string{"precious"}, s.names())
 
 	s.byHand(func(e *pvesim.Edit) { e.Fill("local", false) })
@@ -77,7 +77,7 @@ func TestAGuestInUseIsNotDestroyed(t *testing.T) {
 	s.apply()
 	s.deploy("web", vm("plain"))
 	r := s.try()
-	require.Equal(t, engine.Refused, r.Outcome, told(r))
+	require.Equal(t, engine.Refused, r.Outcome, describe(r))
 	requireFinding(t, r.Findings, "vm.busy", "it runs", "requires_migration_first")
 	require.True(t, s.guest("busy").Running)
 

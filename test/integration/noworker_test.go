@@ -68,7 +68,7 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 	)
 	var notes []string
 	r := s.pass("apply", tenAtOnce(&notes))
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Len(t, notes, 8, "%v", notes)
 	require.Contains(t, notes[0], "image.debian-12: how that ended is not known; looking at the host and going on in")
 	require.Contains(t, notes[0], "(try 2 of 4)")
@@ -113,7 +113,7 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 		tenAtOnce(&notes)(p)
 		p.Manifest, p.Destroy = "many", true
 	})
-	require.Equal(t, engine.Done, r.Outcome, told(r))
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Len(t, notes, 3)
 	require.Equal(t, left, s.unfinished(), "what was broken off is nobody's, and stays")
 	for _, g := range s.host.Snapshot().Guests {
@@ -128,7 +128,7 @@ func TestNoWorkerForADeclaredVMID(t *testing.T) {
 	s.deploy("one", vm("a", "vmid = 10500")+ct("c", "vmid = 10501"))
 	s.breaks("POST /nodes/father/qemu nth=1 no-worker", "POST /nodes/father/lxc nth=1 no-worker")
 	r := s.pass("apply", nil)
-	require.Equal(t, engine.Partly, r.Outcome, told(r))
+	require.Equal(t, engine.Partly, r.Outcome, describe(r))
 	require.Equal(t, []int{10500, 10501}, s.unfinished())
 	require.Contains(t, nodeOf(r, "a").Error, "got no worker upid - start worker failed")
 	require.Contains(t, nodeOf(r, "a").Error, "`qm unlock 10500 && qm destroy 10500` on node father")
@@ -156,10 +156,10 @@ func TestNoWorkerForACopyOfAContainer(t *testing.T) {
 			s.deploy("one", strings.ReplaceAll(ct("a"), "template.debian-ct", "template.golden"))
 			s.breaks("POST /nodes/father/lxc/10090/clone nth=1 no-worker")
 			r := s.try()
-			require.NotEqual(t, engine.Done, r.Outcome, told(r))
+			require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 			require.Contains(t, nodeOf(r, "a").Error, "CT 10090 is locked (disk)")
 			require.Contains(t, nodeOf(r, "a").Error, "`pct unlock 10090` on node father clears it")
-			require.Contains(t, told(r), "`pct unlock 10000 && pct destroy 10000` on node father")
+			require.Contains(t, describe(r), "`pct unlock 10000 && pct destroy 10000` on node father")
 			require.Equal(t, "create", guestIn(s.host.Snapshot(), 10000).Lock)
 
 			s.byHand(func(e *pvesim.Edit) { e.Set(10090, "lock", "") })
@@ -179,7 +179,7 @@ func TestNoWorkerEver(t *testing.T) {
 	s.breaks("POST /nodes/father/qemu/*/status/start no-worker")
 	before := len(s.requests())
 	r := s.try()
-	require.Equal(t, engine.Failed, r.Outcome, told(r))
+	require.Equal(t, engine.Failed, r.Outcome, describe(r))
 	require.Contains(t, nodeOf(r, "a").Error, "tried 4 times, looking at the host before each further one, and how it ended is still not known: ")
 	require.Contains(t, nodeOf(r, "a").Error, "got no worker upid - start worker failed (PVE could not start the process of the task)")
 	starts, lists := 0, 0
@@ -204,10 +204,10 @@ func TestNoWorkerAndRollback(t *testing.T) {
 	s.deploy("two", "  on_error = \"rollback\"\n"+vm("a")+vm("b"))
 	s.breaks("POST /nodes/father/qemu nth=1 no-worker", "POST /nodes/father/qemu/10001/status/start status=500")
 	r := s.pass("apply", oneAtATime)
-	require.Equal(t, engine.Partly, r.Outcome, told(r)) // the image stays
+	require.Equal(t, engine.Partly, r.Outcome, describe(r)) // the image stays
 	require.Equal(t, []int{10000}, s.unfinished())
 	require.Empty(t, slices.DeleteFunc(s.names(), func(n string) bool { return n == "" }))
-	require.Equal(t, engine.NodeDestroyed, status(r, "a"), told(r))
+	require.Equal(t, engine.NodeDestroyed, status(r, "a"), describe(r))
 }
 
 // The answers of the writes of one update are lost, done or not: the same run finds out.

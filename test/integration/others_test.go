@@ -42,7 +42,7 @@ func TestAColleaguesHourLongTask(t *testing.T) {
 	require.Equal(t, engine.Done, s.try().Outcome, "nothing of ours is still to be created")
 	s.deploy("web", vm("stays", "onboot = true", "memory = 4096")+vm("comes")+vm("more"))
 	r := s.try()
-	require.Equal(t, engine.Partly, r.Outcome, told(r))
+	require.Equal(t, engine.Partly, r.Outcome, describe(r))
 	require.ErrorContains(t, r.Err, "vm 10050: is being created by task qmrestore of root@pam!sim (holds back vm.more)")
 	require.Equal(t, []string{"update vm.stays: memory"}, steps(r.Plan))
 }

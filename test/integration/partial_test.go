@@ -44,7 +44,7 @@ func TestAStepFails(t *testing.T) {
 
 				s.breaks(trouble.faults...)
 				r := s.pass("apply", oneAtATime)
-				require.Equal(t, engine.Partly, r.Outcome, told(r))
+				require.Equal(t, engine.Partly, r.Outcome, describe(r))
 				s.heals()
 
 				// What failed may be there in part, unless all was to be taken back.
@@ -53,7 +53,7 @@ func TestAStepFails(t *testing.T) {
 					there = s.names()
 				}
 				require.Equal(t, policy.there, there)
-				require.Equal(t, engine.NodeFailed, status(r, "b"), told(r))
+				require.Equal(t, engine.NodeFailed, status(r, "b"), describe(r))
 				require.NotEmpty(t, nodeOf(r, "b").Error)
 				require.Equal(t, engine.NodeCompleted, status(r, "other"))
 				for name, want := range policy.told {
@@ -88,7 +88,7 @@ func TestWhatManyNeedFails(t *testing.T) {
 
 	s.breaks("POST /nodes/father/storage/*/download-url status=500")
 	r := s.try()
-	require.Equal(t, engine.Partly, r.Outcome, told(r))
+	require.Equal(t, engine.Partly, r.Outcome, describe(r))
 	require.Equal(t, []string{"golden", "three"}, s.names())
 	require.Equal(t, engine.NodeSkipped, status(r, "one"))
 	require.Equal(t, engine.NodeSkipped, status(r, "two"))
@@ -112,9 +112,9 @@ func TestADestroyFails(t *testing.T) {
 		p.Manifest, p.Destroy = "four", true
 		oneAtATime(p)
 	})
-	require.Equal(t, engine.Partly, r.Outcome, told(r))
+	require.Equal(t, engine.Partly, r.Outcome, describe(r))
 	require.Contains(t, s.names(), "b")
-	require.Equal(t, engine.NodeFailed, status(r, "b"), told(r))
+	require.Equal(t, engine.NodeFailed, status(r, "b"), describe(r))
 	s.heals()
 
 	s.destroy("four")

@@ -79,7 +79,7 @@ func TestAGuestThatOurTokenMayNotSee(t *testing.T) {
 			s.call(http.MethodPut, "/pools/ours", map[string]string{"vms": strconv.Itoa(hidden.VMID), "delete": "1"})
 
 			r := s.try()
-			require.False(t, r.Success, told(r))
+			require.False(t, r.Success, describe(r))
 			require.Equal(t, before, s.names())
 
 			s.call(http.MethodPut, "/pools/ours", map[string]string{"vms": strconv.Itoa(hidden.VMID)})

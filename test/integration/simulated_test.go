@@ -93,7 +93,7 @@ func (s *simulated) pass(verb string) engine.Report {
 func (s *simulated) apply(when string) {
 	s.t.Helper()
 	r := s.pass("apply")
-	require.Equal(s.t, engine.Done, r.Outcome, "%s: %s", when, told(r))
+	require.Equal(s.t, engine.Done, r.Outcome, "%s: %s", when, describe(r))
 	r = s.pass("plan")
 	require.Empty(s.t, steps(r.Plan), when)
 	require.Empty(s.t, r.Plan.Unknown, when)
@@ -150,7 +150,7 @@ func specOf(without ...string) string {
 func TestST02SimulatedPush(t *testing.T) {
 	s := beginSimulated(t, specOf())
 	r := s.pass("plan")
-	require.Equal(t, engine.Planned, r.Outcome, told(r))
+	require.Equal(t, engine.Planned, r.Outcome, describe(r))
 	require.Equal(t, "create image.debian-12, create vm.web-1, create guest.web-1", strings.Join(actions(r.Plan), ", "))
 	s.apply("at first")
 	for _, f := range simulatedFields {

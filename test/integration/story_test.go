@@ -273,7 +273,7 @@ func (s *story) plan() *plan.Plan {
 	s.t.Helper()
 	before := s.writes()
 	r := s.pass("plan", nil)
-	require.Equal(s.t, engine.Planned, r.Outcome, told(r))
+	require.Equal(s.t, engine.Planned, r.Outcome, describe(r))
 	require.Equal(s.t, before, s.writes(), "a plan has written")
 	return r.Plan
 }
@@ -288,7 +288,7 @@ func (s *story) try() engine.Report {
 func (s *story) apply() *plan.Plan {
 	s.t.Helper()
 	r := s.try()
-	require.Equal(s.t, engine.Done, r.Outcome, told(r))
+	require.Equal(s.t, engine.Done, r.Outcome, describe(r))
 	return r.Plan
 }
 
@@ -296,7 +296,7 @@ func (s *story) apply() *plan.Plan {
 func (s *story) destroy(manifest string) *plan.Plan {
 	s.t.Helper()
 	r := s.pass("destroy", func(p *engine.Pass) { p.Manifest, p.Destroy = manifest, true })
-	require.Equal(s.t, engine.Done, r.Outcome, told(r))
+	require.Equal(s.t, engine.Done, r.Outcome, describe(r))
 	return r.Plan
 }
 
@@ -359,8 +359,8 @@ func steps(p *plan.Plan) []string {
 	return out
 }
 
-// told is what a report says, for the message of a failed test.
-func told(r engine.Report) string {
+// describe is what a report says, for the message of a failed test.
+func describe(r engine.Report) string {
 	text := fmt.Sprintf("%s: %v\n%v\n", r.Outcome, r.Err, r.Findings)
 	if r.Plan != nil {
 		text += strings.Join(steps(r.Plan), "\n") + "\n"
