@@ -207,11 +207,6 @@ func hostname(p *kernel.Process) int {
 	return 0
 }
 
-func nproc(p *kernel.Process) int {
-	p.Printf("1\n")
-	return 0
-}
-
 func basename(p *kernel.Process) int {
 	if len(p.Args) < 2 {
 		return p.Failf("missing operand")
@@ -227,68 +222,6 @@ func basename(p *kernel.Process) int {
 func dirname(p *kernel.Process) int {
 	for _, name := range p.Args[1:] {
 		p.Printf("%s\n", path.Dir(name))
-	}
-	return 0
-}
-
-func seq(p *kernel.Process) int {
-	n := []int{1, 1, 1}
-	args := p.Args[1:]
-	for i, a := range args {
-		v, err := strconv.Atoi(a)
-		if err != nil {
-			return p.Failf("invalid floating point argument: '%s'", a)
-		}
-		switch {
-		case i == len(args)-1:
-			n[2] = v
-		default:
-			n[i] = v
-		}
-	}
-	if n[1] == 0 {
-		return p.Failf("invalid Zero increment value")
-	}
-	for i := n[0]; n[1] > 0 && i <= n[2] || n[1] < 0 && i >= n[2]; i += n[1] {
-		if p.Dead() {
-			return 1
-		}
-		p.Printf("%d\n", i)
-	}
-	return 0
-}
-
-func expr(p *kernel.Process) int {
-	a := p.Args[1:]
-	if len(a) != 3 {
-		p.Failf("syntax error")
-		return 2
-	}
-	x, err1 := strconv.Atoi(a[0])
-	y, err2 := strconv.Atoi(a[2])
-	if errors.Join(err1, err2) != nil || (a[1] == "/" || a[1] == "%") && y == 0 {
-		p.Failf("non-integer argument")
-		return 2
-	}
-	n := 0
-	switch a[1] {
-	case "+":
-		n = x + y
-	case "-":
-		n = x - y
-	case "*":
-		n = x * y
-	case "/":
-		n = x / y
-	case "%":
-		n = x % y
-	default:
-		p.Failf("syntax error: unexpected argument '%s'", a[1])
-		return 2
-	}
-	p.Printf("%d\n", n)
-	if n == 0 {
-		return 1
 	}
 	return 0
 }

@@ -94,28 +94,6 @@ func cat(p *kernel.Process) int {
 	return code
 }
 
-func tac(p *kernel.Process) int {
-	list, code := inputs(p, p.Args[1:])
-	var all []string
-	lines(list, func(line string) bool { all = append(all, line); return true })
-	slices.Reverse(all)
-	for _, line := range all {
-		p.Printf("%s\n", line)
-	}
-	return code
-}
-
-func rev(p *kernel.Process) int {
-	list, code := inputs(p, p.Args[1:])
-	lines(list, func(line string) bool {
-		r := []rune(line)
-		slices.Reverse(r)
-		p.Printf("%s\n", string(r))
-		return true
-	})
-	return code
-}
-
 func head(p *kernel.Process) int {
 	o, ok := parse(p, "n: c: q lines:=n bytes:=c")
 	if !ok {
@@ -758,27 +736,6 @@ func cmp(p *kernel.Process) int {
 	case !o.has["s"]:
 		p.Printf("%s %s differ\n", o.args[0], o.args[1])
 	}
-	return 1
-}
-
-func diff(p *kernel.Process) int {
-	o, ok := parse(p, "u q brief=q N r")
-	if !ok || len(o.args) < 2 {
-		return 2
-	}
-	list, code := inputs(p, o.args)
-	if code != 0 {
-		return 2
-	}
-	a, err1 := io.ReadAll(list[0])
-	b, err2 := io.ReadAll(list[1])
-	switch {
-	case errors.Join(err1, err2) != nil:
-		return 2
-	case bytes.Equal(a, b):
-		return 0
-	}
-	p.Printf("Files %s and %s differ\n", o.args[0], o.args[1])
 	return 1
 }
 

@@ -396,26 +396,6 @@ func touch(p *kernel.Process) int {
 	return code
 }
 
-func truncate(p *kernel.Process) int {
-	o, ok := parse(p, "s: c")
-	if !ok {
-		return 1
-	}
-	for _, name := range o.args {
-		f, err := p.Open(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-		if err != nil {
-			return p.Failf("cannot open '%s': %s", name, files.Text(err))
-		}
-		n, _ := strconv.Atoi(o.text["s"])
-		err = f.WriteAll(strings.Repeat("\x00", n))
-		p.K.Close(f)
-		if err != nil {
-			return p.Failf("'%s': %s", name, files.Text(err))
-		}
-	}
-	return 0
-}
-
 func stat(p *kernel.Process) int {
 	o, ok := parse(p, "c: L f format:=c dereference=L printf:=c")
 	if !ok {
