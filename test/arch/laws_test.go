@@ -69,10 +69,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
 	{pkg: "drivers/simworld/files"}, // a simulated machine, bottom first
 	{pkg: "drivers/simworld/wire"},
-	{pkg: "drivers/simworld/awk"},
 	{pkg: "drivers/simworld/kernel", may: []string{"drivers/simworld/files"}},
 	{pkg: "drivers/simworld/sh", may: []string{"drivers/simworld/files", "drivers/simworld/kernel"}},
-	{pkg: "drivers/simworld/userland", may: []string{"drivers/simworld/awk", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sh"}},
+	{pkg: "drivers/simworld/userland", may: []string{"drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sh"}},
 	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/userland"}, tests: []string{"engine/guest", "engine/guest/converge", "engine/guest/spec"}},
 	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "drivers/simworld/sh"}, tests: []string{"drivers/drivertest", "drivers/simworld/wire", "drivers/ssh", "engine/guest"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest

@@ -19,7 +19,7 @@ func (d *Disk) install(o Options) {
 	for _, dir := range []string{"/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/local/sbin", "/var/log", "/var/cache", "/var/tmp", "/var/lib/apt/lists"} {
 		must(fs.MkdirAll(dir, 0o755))
 	}
-	for link, target := range map[string]string{"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/var/run": "/run", "/etc/localtime": "/usr/share/zoneinfo/Etc/UTC", "/etc/os-release": "../usr/lib/os-release", "/usr/bin/awk": "mawk"} {
+	for link, target := range map[string]string{"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/var/run": "/run", "/etc/localtime": "/usr/share/zoneinfo/Etc/UTC", "/etc/os-release": "../usr/lib/os-release"} {
 		must(fs.Symlink(files.Cred{}, target, link))
 	}
 	must(fs.Chmod(files.Cred{}, "/root", 0o700))
@@ -105,7 +105,7 @@ func systemPrograms() map[string]string {
 func inImage() []string {
 	return []string{
 		"adduser", "apt", "base-files", "base-passwd", "bash", "ca-certificates", "cloud-init", "coreutils", "cron", "dash", "dbus", "debianutils", "diffutils", "dpkg",
-		"e2fsprogs", "findutils", "gpgv", "grep", "gzip", "hostname", "ifupdown", "init", "iproute2", "libc6", "login", "mawk", "mount", "ncurses-base",
+		"e2fsprogs", "findutils", "gpgv", "grep", "gzip", "hostname", "ifupdown", "init", "iproute2", "libc6", "login", "mount", "ncurses-base",
 		"netbase", "openssh-client", "openssh-server", "openssh-sftp-server", "passwd", "perl-base", "procps", "python3", "sed", "sudo", "systemd", "systemd-sysv", "systemd-timesyncd",
 		"tar", "tzdata", "udev", "util-linux", "vim-tiny",
 	}

@@ -19,7 +19,7 @@ func Programs() map[string]kernel.Program {
 		"true": succeed, "false": failing, "echo": echo, "cat": cat, "mv": mv, "rm": rm, "cp": cp, "ln": ln, "mkdir": mkdir, "rmdir": rmdir,
 		"chmod": chmod, "chown": chown, "chgrp": chown, "touch": touch, "stat": stat, "readlink": readlink, "realpath": realpath, "ls": ls,
 		"find": find, "head": head, "tail": tail, "cut": cut, "tr": tr, "sort": sortLines, "uniq": uniq, "wc": wc, "grep": grep, "egrep": grep,
-		"sed": sed, "awk": awkProgram, "mawk": awkProgram, "tee": tee, "cmp": cmp, "base64": base64Program, "sha256sum": sha256sum, "sync": syncFiles,
+		"sed": sed, "tee": tee, "cmp": cmp, "base64": base64Program, "sha256sum": sha256sum, "sync": syncFiles,
 		"mktemp": mktemp, "date": date, "sleep": sleep, "timeout": timeout, "env": environment, "id": id, "whoami": whoami, "uname": uname,
 		"hostname": hostname, "basename": basename, "dirname": dirname, "nohup": wrap, "setsid": wrap,
 		"install": install, "flock": flock, "setpriv": setpriv, "which": which, "xargs": xargs, "nologin": nologin,

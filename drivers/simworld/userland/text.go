@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/awk"
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 )
@@ -645,48 +644,6 @@ func (g *grepper) run() int {
 		return 2
 	}
 	return 1
-}
-
-func awkProgram(p *kernel.Process) int {
-	o := awk.Options{Vars: map[string]string{}, Out: p.Out()}
-	args := p.Args[1:]
-	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
-		flag, value := args[0][:2], args[0][2:]
-		args = args[1:]
-		if flag == "--" {
-			break
-		}
-		if value == "" && len(args) > 0 {
-			value, args = args[0], args[1:]
-		}
-		switch flag {
-		case "-F":
-			o.Separator = strings.ReplaceAll(value, `\t`, "\t")
-		case "-v":
-			name, text, _ := strings.Cut(value, "=")
-			o.Vars[name] = text
-		default:
-			p.Failf("not an option: %s", flag)
-			return 2
-		}
-	}
-	if len(args) == 0 {
-		p.Failf("a program is missing")
-		return 2
-	}
-	list, code := inputs(p, args[1:])
-	if code != 0 {
-		return 2
-	}
-	var readers []io.Reader
-	for _, in := range list {
-		readers = append(readers, in)
-	}
-	code, err := awk.Run(args[0], o, readers...)
-	if err != nil {
-		p.Failf("%v", err)
-	}
-	return code
 }
 
 func tee(p *kernel.Process) int {

@@ -17,7 +17,7 @@ var keys = Of[keysFound]{
 	Paths: []string{"access.user.*.ssh_keys"},
 	Probe: func(q *Query) string {
 		lines := []string{
-			"_keys() {", `  _home=$(awk -F: -v u="$1" '$1 == u {print $6; exit}' /etc/passwd)`,
+			"_keys() {", `  _home=$(getent passwd "$1" | cut -d: -f6)`,
 			`  [ -n "$_home" ] || return 0`,
 			`  printf '%s' "$_home" | row home "$1"`,
 			// Read as the user: what lies in a home is the user's to arrange.
@@ -201,7 +201,7 @@ _now=; if [ -f "$_f" ]; then _now=$(sha256sum <"$_f" | cut -c1-64); fi
 cat >"$1/.ssh/.authorized_keys.homestak-new" && sync "$1/.ssh/.authorized_keys.homestak-new" && mv -fT "$1/.ssh/.authorized_keys.homestak-new" "$_f" || { rm -f "$1/.ssh/.authorized_keys.homestak-new"; echo "$_f could not be written" >&2; exit 1; }
 sync "$1/.ssh/"`
 	return script(
-		`_home=$(awk -F: -v u=`+name+` '$1 == u {print $6; exit}' /etc/passwd)`,
+		`_home=$(getent passwd `+name+` | cut -d: -f6)`,
 		`[ -d "$_home" ] || die `+shell.Quote("user "+user+" has no home folder for keys"),
 		shell.Data(content)+` | setpriv --reuid=`+name+` --regid="$(id -g -- `+name+`)" --init-groups sh -c `+shell.Quote(inner)+` sh "$_home" `+shell.Quote(sum))
 }

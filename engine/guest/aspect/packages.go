@@ -28,14 +28,18 @@ var packages = Of[packagesFound]{
 			`dpkg-query -W -f='${Package}\t${Architecture}\t${db:Status-Status}\n' -- `+shell.Words(names)+` 2>/dev/null || :`,
 			// A package that only came with another one would go with it (apt-mark(8)).
 			`if [ -f /var/lib/apt/extended_states ]; then`,
-			`  awk -F': ' '$1 == "Package" {p = $2} $1 == "Auto-Installed" && $2 == 1 {print p "\tauto"}' /var/lib/apt/extended_states`,
+			`  sed -n -e 's/^Package: /state\t/p' -e 's/^Auto-Installed: /auto\t/p' /var/lib/apt/extended_states`,
 			`fi`)
 	},
 	Parse: func(_ *Query, rows [][]string) (packagesFound, error) {
 		f := packagesFound{installed: map[string]bool{}, present: map[string]bool{}, auto: map[string]bool{}}
+		state := "" // the package that the paragraph of extended_states is about
 		for _, r := range rows {
-			if len(r) == 2 && r[1] == "auto" {
-				f.auto[r[0]] = true
+			switch {
+			case len(r) == 2 && r[0] == "state":
+				state = r[1]
+			case len(r) == 2 && r[0] == "auto":
+				f.auto[state] = r[1] == "1"
 			}
 			if len(r) != 3 || r[2] == "not-installed" || r[2] == "config-files" {
 				continue
@@ -137,7 +141,7 @@ const aptGet = AptGet
 // files open. Locks are not compared by inode, which an overlay shows otherwise than /proc/locks.
 const aptWait = `for _n in 5 4 3 2 1 0; do
   _who=
-  for _p in $(awk '$2 == "POSIX" && $4 == "WRITE" && $5 > 0 {print $5}' /proc/locks 2>/dev/null | sort -u); do
+  for _p in $(sed -nE 's/^[0-9]+: POSIX +[A-Z]+ +WRITE +([1-9][0-9]*) .*/\1/p' /proc/locks 2>/dev/null | sort -u); do
     if readlink /proc/"$_p"/fd/* 2>/dev/null | grep -qxF -e /var/lib/dpkg/lock-frontend -e /var/lib/dpkg/lock -e /var/lib/apt/lists/lock -e /var/cache/apt/archives/lock; then
       _who="$(cat /proc/"$_p"/comm 2>/dev/null) (process $_p)"
     fi
@@ -163,22 +167,22 @@ func install(names []string, f packagesFound) Step {
 	}
 	// The lists of apt are good for an hour, if they know all the packages.
 	s.Ask = aptGet + script(
-		`if ! apt-cache policy `+words+` 2>/dev/null | awk '/^[^ ]/ {n++} /^  Candidate: [^(]/ {k++} END {exit !(k>=`+itoa(len(names))+`)}' || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
+		`if [ "$(apt-cache policy `+words+` 2>/dev/null | grep -c '^  Candidate: [^(]')" -lt `+itoa(len(names))+` ] || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
 		// Without that mode apt reports success although a list could not be fetched.
 		`  apt_get update -o APT::Update::Error-Mode=any || say "the lists of apt could not be brought up to date"`,
 		`fi`,
 		// Of a name that it does not know apt-cache says nothing here.
-		`_known=" $(apt-cache show --no-all-versions -- `+words+` 2>/dev/null | awk '$1 == "Package:" {print $2}' | tr '\n' ' ')"`,
+		`_known=" $(apt-cache show --no-all-versions -- `+words+` 2>/dev/null | sed -n 's/^Package: //p' | tr '\n' ' ')"`,
 		`_bad=; for _p in `+words+`; do case $_known in *" ${_p%%:*} "*) ;; *) _bad="$_bad $_p" ;; esac; done`,
 		`if [ -n "$_bad" ]; then`,
 		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
 		`fi`,
 		`_said=$(apt-get -s -q -y install `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install `+strings.Join(names, ", ")+`"; }`,
 		// ifupdown2 takes the place of ifupdown, and reads the same files.
-		`_gone=$(printf '%s\n' "$_said" | awk '$1 == "Remv" && $2 != "ifupdown" {printf " %s", $2}')`,
+		`_gone=$(printf '%s\n' "$_said" | sed -nE -e '/^Remv ifupdown( |$)/d' -e 's/^Remv ([^ ]+).*/ \1/p' | tr -d '\n')`,
 		`[ -z "$_gone" ] || die "installing `+strings.Join(names, ", ")+` would remove what is on this machine:$_gone (remove it by hand first, or take the package out of the spec)"`,
 		// Behind the name of one that is only upgraded stands its version in brackets.
-		`printf '%s\n' "$_said" | awk '$1 == "Inst" && $3 !~ /^\[/ {print $2}'`)
+		`printf '%s\n' "$_said" | sed -nE -e '/^Inst [^ ]+ \[/d' -e 's/^Inst ([^ ]+).*/\1/p'`)
 	s.Learn = func(answer string, s *Step) {
 		for n := range strings.FieldsSeq(answer) {
 			if !slices.Contains(names, n) {
@@ -217,13 +221,13 @@ func uninstall(dropped, ours []string) Step {
 		`for _p in `+shell.Words(dropped)+`; do`,
 		`  if dpkg-query -W -f='${db:Status-Abbrev}' -- "$_p" 2>/dev/null | grep -q '^.[^nc]'; then apt-mark auto "$_p" >/dev/null || die "apt-mark cannot write its list"; fi`,
 		`done`,
-		`_unneeded=$(apt-get -s -q autoremove 2>/dev/null | awk '$1 == "Remv" {print $2}')`,
+		`_unneeded=$(apt-get -s -q autoremove 2>/dev/null | sed -nE 's/^Remv ([^ ]+).*/\1/p')`,
 		`set --`,
 		`for _p in `+shell.Words(ours)+`; do`,
 		`  if printf '%s\n' "$_unneeded" | grep -qxF -e "${_p%%:*}" -e "$_p"; then set -- "$@" "$_p"; fi`,
 		`done`,
 		`if [ $# -gt 0 ]; then`,
-		`  _also=$(apt-get -s -q -y remove "$@" 2>/dev/null | awk '$1 == "Remv" {print $2}' | while read -r _r; do case " $* " in *" $_r "*) ;; *) printf ' %s' "$_r" ;; esac; done)`,
+		`  _also=$(apt-get -s -q -y remove "$@" 2>/dev/null | sed -nE 's/^Remv ([^ ]+).*/\1/p' | while read -r _r; do case " $* " in *" $_r "*) ;; *) printf ' %s' "$_r" ;; esac; done)`,
 		`  [ -z "$_also" ] || die "removing $* would also remove what was there before:$_also"`,
 		`  apt_get remove "$@" || die "removing $* failed"`,
 		`  printf '%s\n' "$@"`,

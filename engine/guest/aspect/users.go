@@ -22,7 +22,7 @@ var users = Of[accounts]{
 		// Of the passwords only that there is a lock on them, and the day of expiry (shadow(5)).
 		return script(
 			`cut -d: -f1,3,4,6,7 /etc/passwd | row passwd`, `cut -d: -f1,3,4 /etc/group | row group`,
-			`awk -F: '{print $1 ":" (substr($2, 1, 1) == "!") ":" $8}' /etc/shadow | row shadow`)
+			`sed -nE -e 's/^([^:]*):!([^:]*:){6}([^:]*):.*/\1:1:\3/p' -e 's/^([^:]*):([^:]*:){6}([^:]*):.*/\1:0:\3/p' /etc/shadow | row shadow`)
 	},
 	Parse: func(_ *Query, rows [][]string) (accounts, error) { return parseAccounts(rows) },
 	Fill: func(q *Query, a accounts, have *spec.Spec) {
