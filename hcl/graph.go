@@ -14,25 +14,60 @@ import (
 // parents, dependencies, children, and what follows from them for the resources.
 func (rs *rules) link(m *manifest) {
 	for _, n := range m.Nodes {
+		rs.linkParent(m, m.byName[strings.ToLower(n.Name)])
+	}
+	for _, n := range m.Nodes {
 		info := m.byName[strings.ToLower(n.Name)]
-		rs.linkParent(m, info)
 		depends := n.DependsOn
 		n.DependsOn = nil
 		for _, name := range depends {
 			for _, other := range rs.meant(m, name, n.Resource.RangeOf("depends_on")) {
 				n.DependsOn = append(n.DependsOn, other.Name)
-				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
+				if waits, first := m.order(info, other); waits != nil {
+					waits.before = append(waits.before, first.Name)
+				}
 			}
 		}
 		for _, ref := range info.refs {
 			for _, other := range rs.meant(m, ref.Name, ref.At) {
-				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
+				m.order(info, other)
 			}
 		}
+	}
+	for _, n := range m.Nodes {
 		slices.SortFunc(n.Resource.Needs, model.Address.Compare)
 		n.Resource.Needs = slices.Compact(n.Resource.Needs)
 	}
 	rs.checkCircles(m)
+}
+
+// order lets a node wait for another one. An agent orders the nodes of one PVE host. For nodes of two
+// hosts those that they live on wait for each other, on the lowest host that is above both: first is
+// what waits waits for; nil where a node cannot but be there first, since the other lives on it.
+func (m *manifest) order(n, other *nodeInfo) (waits, first *nodeInfo) {
+	firsts := m.upward(other)
+	for _, waits := range m.upward(n) {
+		i := slices.IndexFunc(firsts, func(o *nodeInfo) bool { return o.Parent == waits.Parent })
+		if i < 0 {
+			continue
+		}
+		if first = firsts[i]; first == waits && n != other {
+			break
+		}
+		waits.Resource.Needs = append(waits.Resource.Needs, first.Resource.Addr)
+		return waits, first
+	}
+	return nil, nil
+}
+
+// upward lists a node and those that it lives on, the root last.
+func (m *manifest) upward(n *nodeInfo) []*nodeInfo {
+	var way []*nodeInfo
+	for n != nil && !slices.Contains(way, n) {
+		way = append(way, n)
+		n = m.byName[strings.ToLower(n.Parent)]
+	}
+	return way
 }
 
 func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
@@ -52,7 +87,6 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 		p := found[0]
 		n.Parent = p.Name
 		p.Children = append(p.Children, n.Name)
-		n.Resource.Needs = append(n.Resource.Needs, p.Resource.Addr)
 	}
 }
 
@@ -115,10 +149,11 @@ func (rs *rules) checkCircles(m *manifest) {
 
 // before lists the nodes that must exist before one.
 func before(n *nodeInfo) []string {
-	if n.Parent == "" {
-		return n.DependsOn
+	all := slices.Concat(n.DependsOn, n.before)
+	if n.Parent != "" {
+		all = append([]string{n.Parent}, all...)
 	}
-	return append([]string{n.Parent}, n.DependsOn...)
+	return all
 }
 
 // reportCircle points at the attribute by which the first node of a circle, in the

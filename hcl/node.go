@@ -23,6 +23,7 @@ const (
 // manifest is a manifest block on its way into the site.
 type manifest struct {
 	*model.Manifest
+	ranges []model.AttrRange // where its attributes are declared
 	decls  []*nodeDecl
 	byDecl map[string]*nodeDecl
 	byName map[string]*nodeInfo
@@ -48,13 +49,14 @@ type instance struct {
 type nodeInfo struct {
 	*model.Node
 	refs    []decode.NodeRef // nodes that its kind's attributes name
+	before  []string         // nodes of its PVE host that it waits for
 	invalid bool
 }
 
 func (l *load) decodeManifests() {
 	for _, b := range l.Blocks["manifest"] {
 		m := &manifest{Manifest: &model.Manifest{At: parse.DiagRange(b.At)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
-		l.decodeBlock(b, m.Manifest, false)
+		m.ranges = l.decodeBlock(b, m.Manifest, false).Ranges
 		l.site.Manifests[b.Name] = m.Manifest
 		l.manifests = append(l.manifests, m)
 		l.declare(b, m)

@@ -29,6 +29,7 @@ func (rs *rules) check() {
 		rs.checkTopology(m)
 	}
 	rs.checkIdentities()
+	rs.checkAgents()
 	rs.checkVMIDs()
 	rs.checkRoom()
 	rs.resolveAll()
@@ -67,6 +68,32 @@ func (rs *rules) checkTopology(m *manifest) {
 		}
 		rs.checkVMID(n)
 		rs.checkChecks(n)
+	}
+}
+
+// checkAgents refuses what takes several agents for one host: they would work against each other.
+func (rs *rules) checkAgents() {
+	for _, m := range rs.manifests {
+		at := (&model.Resource{At: m.At, Ranges: m.ranges}).RangeOf("pattern")
+		if m.Pattern == "federated" {
+			rs.ErrorAt(at, "pattern federated is not possible yet", "Sites that act for each other come later. One site can have several hosts: write a manifest for each, with pattern = \"tiered\".")
+		}
+		i := slices.IndexFunc(m.Nodes, func(n *model.Node) bool { return n.Type == typePVE && len(n.Children) > 0 })
+		if m.Pattern == "mesh" && i >= 0 {
+			rs.ErrorAt(m.Nodes[i].At, fmt.Sprintf("node %s has nodes of its own in a mesh", parse.Quote(m.Nodes[i].Name)),
+				"The nodes of a mesh are one cluster, and several agents on one cluster are not possible yet. One agent acts for all of it: name its nodes in nodes of the host block, and let these nodes live on the host. With pattern = \"tiered\" the pve nodes are hosts of their own, each with an agent.")
+		}
+	}
+	seen := map[string]*model.Host{}
+	for _, name := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
+		h := rs.site.Hosts[name]
+		key := strings.ToLower(strings.TrimRight(h.API, "/"))
+		if first := seen[key]; first != nil && key != "" {
+			rs.ErrorAt((&model.Resource{At: h.At, Ranges: h.Ranges}).RangeOf("api"), fmt.Sprintf("host %s has the api of host %s", parse.Quote(name), parse.Quote(first.Name)),
+				"Several agents on one host or cluster are not possible yet: keep one host block, with all nodes of the cluster in its attribute nodes.")
+			continue
+		}
+		seen[key] = h
 	}
 }
 
@@ -115,6 +142,9 @@ func (rs *rules) checkIdentities() {
 	for _, m := range rs.deployed() {
 		for _, n := range m.Nodes {
 			key := strings.ToLower(n.Name)
+			if h := rs.site.Hosts[n.Name]; h != nil && n.Type == typePVE {
+				rs.ErrorAt(n.At, fmt.Sprintf("node %s has the name of a host", parse.Quote(n.Name)), "The host is at %s. Both have an agent, and its name is its identity: rename the node.", h.At)
+			}
 			first := seen[key]
 			if first == nil {
 				seen[key] = n
@@ -172,19 +202,17 @@ func (rs *rules) resolveAll() {
 		return
 	}
 	done := map[model.Address]bool{}
-	wants := map[string]*model.Want{}
-	defer func() { rs.site.Resolved = wants }()
 	claims := claims{rules: rs, seen: map[model.Claim]claimed{}}
-	for _, host := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
-		want, found := rs.site.Want(host)
-		rs.addUnlessInvalid(found)
-		wants[host] = want
+	found := rs.site.ResolveAll()
+	for _, identity := range rs.site.Identities() {
+		rs.addUnlessInvalid(found[identity])
+		want := rs.site.Resolved[identity]
 		rs.checkOwnVMIDs(want)
 		for _, addr := range want.State.Addresses() {
 			done[addr] = true
 			if n := want.Nodes[addr]; n != nil {
 				claims.add("", want.State[addr])
-				rs.checkNeeds(n, host)
+				rs.checkNeeds(n, identity)
 			}
 		}
 	}
@@ -194,14 +222,11 @@ func (rs *rules) resolveAll() {
 			scope = "manifest " + m.Name
 		}
 		for _, n := range m.Nodes {
-			host := rs.site.Hosts[m.Host]
-			if host != nil && !m.Suspend && n.Root() {
+			on := m.On(n)
+			if rs.site.Resolved[on] != nil && !m.Suspend {
 				continue // done above
 			}
-			if !n.Root() {
-				host = nil // its PVE host is a guest that does not exist yet
-			}
-			r, found := rs.site.Resolve(n.Resource, host, n)
+			r, found := rs.site.Resolve(n.Resource, rs.site.HostFor(on), n)
 			rs.addUnlessInvalid(found)
 			claims.add(scope, r)
 		}

@@ -195,22 +195,19 @@ func nodeDocument(m *model.Manifest, n *model.Node) map[string]any {
 // resolved gives the complete form of a node's resource. What is wrong with it, the
 // loader has reported.
 func resolved(s *model.Site, w *model.Want, m *model.Manifest, n *model.Node) *model.Resource {
-	r, host := n.Resource, s.Hosts[m.Host]
+	r, on := n.Resource, m.On(n)
 	if r == nil {
 		return nil
 	}
-	for _, w := range []*model.Want{w, s.Resolved[m.Host]} {
-		if w != nil && w.Host == host && w.Nodes[r.Addr] == n && w.State[r.Addr] != nil {
+	for _, w := range []*model.Want{w, s.Resolved[on]} {
+		if w != nil && w.Host != nil && w.Host.Name == on && w.Nodes[r.Addr] == n && w.State[r.Addr] != nil {
 			return w.State[r.Addr]
 		}
 	}
 	if s.Kinds.Get(r.Addr.Kind) == nil {
 		return r
 	}
-	if !n.Root() {
-		host = nil // it lives on a guest, which may not exist yet
-	}
-	r, _ = s.Resolve(r, host, n)
+	r, _ = s.Resolve(r, s.HostFor(on), n)
 	return r
 }
 

@@ -208,7 +208,7 @@ func (l *loop) startPass(c model.Commit) {
 // suspended. It refuses a site that does not know the identity. It runs within the pass,
 // and reads of the loop only what nobody writes to.
 func (l *loop) prepareSite(d *engine.Desired, c model.Commit, aside []ledger.Suspension) error {
-	if d.Site.Hosts[l.o.Identity] == nil {
+	if d.Site.HostFor(l.o.Identity) == nil {
 		err := unknownIdentityError(l.o.Identity, d.Site, c)
 		found := engine.FindingOf(err)
 		found[0].Source = diag.FromSite
@@ -224,7 +224,7 @@ func (l *loop) prepareSite(d *engine.Desired, c model.Commit, aside []ledger.Sus
 
 // unknownIdentityError says that a site does not have the identity, and which it may mean.
 func unknownIdentityError(identity string, s *model.Site, c model.Commit) error {
-	hint := diag.DidYouMean(identity, slices.Collect(maps.Keys(s.Hosts)))
+	hint := diag.DidYouMean(identity, s.Identities())
 	if hint == "" {
 		hint = "it declares no host"
 	}

@@ -53,12 +53,16 @@ func NewFacts(identity string) *Facts { return &Facts{identity: identity} }
 
 // Site learns from a site that was read. One that does not converge moves nothing.
 func (k *Facts) Site(d engine.Desired) {
-	if d.Site == nil || d.Site.Hosts[k.identity] == nil {
+	if d.Site == nil {
+		return
+	}
+	host := d.Site.HostFor(k.identity)
+	if host == nil {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	api := strings.TrimRight(d.Site.Hosts[k.identity].API, "/")
+	api := strings.TrimRight(host.API, "/")
 	if d.Findings.HasErrors() {
 		if k.api == "" {
 			k.api = api // as long as no good site says where the host is
@@ -68,7 +72,7 @@ func (k *Facts) Site(d engine.Desired) {
 	k.api = api
 	k.manifests = []string{}
 	for name, m := range d.Site.Manifests {
-		if m.Host == k.identity {
+		if m.Concerns(k.identity) {
 			k.manifests = append(k.manifests, name)
 		}
 	}

@@ -148,7 +148,8 @@ func site() *model.Site {
 	}
 	node(s.Manifests["web"], "vm", "w", "", "image.used", "vm.gone")
 	node(s.Manifests["web"], "pve", "inner", "")
-	node(s.Manifests["web"], "vm", "child", "inner")
+	node(s.Manifests["web"], "vm", "child", "inner", "image.used")
+	s.Manifests["web"].Nodes[1].Children = []string{"child"}
 	node(s.Manifests["rest"], "vm", "sleeper", "")
 	node(s.Manifests["far"], "vm", "f", "")
 	node(s.Manifests["recipe"], "vm", "r", "")
@@ -171,7 +172,10 @@ func TestWantIsWhatOneHostShallHold(t *testing.T) {
 	require.Equal(t, map[string]bool{"rest": true}, w.Suspended)
 	require.True(t, w.Declared[model.Address{Kind: "image", Name: "idle"}])
 	require.Len(t, w.Deferred, 3)
-	require.Equal(t, map[model.Address]string{{Kind: "vm", Name: "f"}: "declared on host b now, without its data"}, w.Elsewhere)
+	require.Contains(t, w.Deferred, model.Deferred{Address: "pve.inner", Why: "1 node below it (child): left to its own agent"})
+	require.Equal(t, "declared on host b now, without its data", w.Elsewhere[model.Address{Kind: "vm", Name: "f"}])
+	require.Equal(t, "declared on node inner now, without its data", w.Elsewhere[model.Address{Kind: "vm", Name: "child"}])
+	require.NotContains(t, w.Elsewhere, model.Address{Kind: "vm", Name: "r"}, "a recipe is nowhere")
 	require.Equal(t, "resolved for a", found[0].Summary)
 	require.Equal(t, "pool.pa", found[0].Address)
 	require.Zero(t, s.Objects[model.Address{Kind: "pool", Name: "pa"}].Spec.(*thing).Cores, "the site stays as it was")

@@ -32,9 +32,10 @@ type Site struct {
 	Objects    State // blocks that are kinds of their own, not yet bound to a host
 	Secrets    *Secrets
 	Kinds      Kinds
-	Suspended  []string         // manifests that are left as they are on every host, beside those that say so themselves
-	Resolved   map[string]*Want // what the hosts shall hold, where that was worked out while loading; only read
-	SourceHash string           // over all files that were read; changes with any byte of them
+	Suspended  []string           // manifests that are left as they are on every host, beside those that say so themselves
+	Resolved   map[string]*Want   // what the hosts and children shall hold, where that was worked out while loading; only read
+	Located    map[Address]string // where each deployed node is, likewise; see Want.Elsewhere
+	SourceHash string             // over all files that were read; changes with any byte of them
 }
 
 // VMIDRange is an inclusive range of VMIDs with a name.
@@ -68,6 +69,7 @@ type Host struct {
 	At           diag.Range
 	Ranges       []AttrRange
 	TokenMissing bool   // the token is declared but its value is not known here
+	Local        bool   // a child: it is the machine on which its agent runs, which alone knows its token and certificate
 	CAPEM        []byte // contents of the file CA
 }
 

@@ -12,13 +12,13 @@ import (
 
 // Want is what one host shall hold, resolved.
 type Want struct {
-	Host       *Host
+	Host       *Host // that of the site, or of a child; see Site.HostFor
 	State      State
 	Deferred   []Deferred
 	Suspended  map[string]bool  // manifests that are left as they are
 	Declared   map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
 	Nodes      map[Address]*Node
-	Elsewhere  map[Address]string // nodes that the site has on other hosts: where, in a few words
+	Elsewhere  map[Address]string // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
 	SweepHints []string           // Observed.SweepHints of the last observation, as far as it is remembered
 }
 
@@ -38,44 +38,35 @@ func (w *Want) MayUse(vmid int) bool {
 	return false
 }
 
-// Want resolves what the deployed manifests and objects say for one host. The
-// findings are those of resolving; the site itself stays as it is. Who gets a
+// Want resolves what the deployed manifests and objects say for one identity: a host, or a
+// child. The findings are those of resolving; the site itself stays as it is. Who gets a
 // Want only reads it.
-func (s *Site) Want(host string) (*Want, diag.List) {
-	if w := s.Resolved[host]; w != nil {
+func (s *Site) Want(identity string) (*Want, diag.List) {
+	if w := s.Resolved[identity]; w != nil {
 		return w, nil // its findings were reported with the others of the load
 	}
-	h := s.Hosts[host]
-	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Elsewhere: map[Address]string{}}
+	h := s.HostFor(identity)
+	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Elsewhere: s.declared()}
 	if h == nil {
-		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", host), "%s", diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))}
+		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", identity), "%s", diag.DidYouMean(identity, s.Identities()))}
 	}
 	var found diag.List
 	for _, name := range s.Suspended {
 		w.Suspended[name] = true
-		if m := s.Manifests[name]; m == nil || m.Host != host {
-			w.Deferred = append(w.Deferred, Deferred{"manifest." + name, "suspended: what is left of it stays"})
+		if m := s.Manifests[name]; m == nil || !m.Concerns(identity) {
+			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: what is left of it stays"})
 		}
 	}
 	left := map[string]int{} // nodes whose spec is not applied, by the reason
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
-		if m.Host != host {
-			for _, n := range m.Nodes {
-				if m.Host != "" { // a recipe is nowhere
-					w.Elsewhere[n.Resource.Addr] = fmt.Sprintf("declared on host %s now, without its data", m.Host)
-				}
-			}
-			continue
-		}
-		if m.Suspend {
+		if m.Suspend && m.Concerns(identity) {
 			w.Suspended[name] = true
-			w.Deferred = append(w.Deferred, Deferred{"manifest." + name, "suspended: left as it is"})
+			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: left as it is"})
 			continue
 		}
 		for _, n := range m.Nodes {
-			if !n.Root() {
-				w.Deferred = append(w.Deferred, Deferred{n.Resource.Addr.String(), "lives on " + n.Parent + ": children of a pve node are not made yet"})
+			if m.On(n) != identity {
 				continue
 			}
 			r, l := s.Resolve(n.Resource, h, n)
@@ -86,16 +77,65 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 			if found = append(found, l...); n.Spec != "" && why != "" {
 				left[why]++
 			}
+			if below := m.Below(n); len(below) > 0 {
+				w.Deferred = append(w.Deferred, Deferred{Address: r.Addr.String(), Why: belowText(n, below)})
+			}
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(left)) {
-		w.Deferred = append(w.Deferred, Deferred{"spec", fmt.Sprintf("of %s: %s", count(left[why], "node"), why)})
+		w.Deferred = append(w.Deferred, Deferred{Address: "spec", Why: fmt.Sprintf("of %s: %s", count(left[why], "node"), why)})
 	}
 	found = append(found, s.addObjects(w)...)
 	for _, r := range w.State {
 		r.Needs = slices.DeleteFunc(slices.Clone(r.Needs), func(a Address) bool { return w.State[a] == nil })
 	}
 	return w, found
+}
+
+// declared says of every deployed node where it is: what Want.Elsewhere has.
+func (s *Site) declared() map[Address]string {
+	if s.Located != nil {
+		return s.Located
+	}
+	all := map[Address]string{}
+	for _, m := range s.Manifests {
+		for _, n := range m.Nodes {
+			switch on := m.On(n); {
+			case on == "": // a recipe is nowhere
+			case n.Root():
+				all[n.Resource.Addr] = fmt.Sprintf("declared on host %s now, without its data", on)
+			default:
+				all[n.Resource.Addr] = fmt.Sprintf("declared on node %s now, without its data", on)
+			}
+		}
+	}
+	return all
+}
+
+// ResolveAll keeps what every identity shall hold in Resolved, and gives the findings of each. Who
+// loads a site calls it once, before the site has readers.
+func (s *Site) ResolveAll() map[string]diag.List {
+	s.Located = s.declared()
+	resolved, found := map[string]*Want{}, map[string]diag.List{}
+	for _, identity := range s.Identities() {
+		resolved[identity], found[identity] = s.Want(identity)
+	}
+	s.Resolved = resolved
+	return found
+}
+
+// belowText says of a child which nodes its own agent converges, and how many are below these.
+func belowText(n *Node, below []*Node) string {
+	const most = 5
+	names := n.Children
+	if len(names) > most {
+		names = append(slices.Clone(names[:most]), "…")
+	}
+	text := fmt.Sprintf("%s below it (%s): left to its own agent", count(len(n.Children), "node"), strings.Join(names, ", "))
+	if deeper := len(below) - len(n.Children); deeper > 0 {
+		text += fmt.Sprintf(", and %s further down to theirs", count(deeper, "node"))
+	}
+	return text
 }
 
 // notApplied is why the spec of a node is only checked, where nothing else is the reason.
@@ -221,6 +261,9 @@ func (s *Site) Bind(manifest, host string) (*Site, error) {
 	if m == nil {
 		return nil, fmt.Errorf("unknown manifest %q: %s", manifest, diag.DidYouMean(manifest, slices.Collect(maps.Keys(s.Manifests))))
 	}
+	if s.Hosts[host] == nil && s.Child(host) != nil {
+		return nil, fmt.Errorf("%s is a node: a manifest is bound to a host, and this one has the nodes of manifest %s", host, s.Child(host).Manifest.Name)
+	}
 	if s.Hosts[host] == nil {
 		return nil, fmt.Errorf("unknown host %q: %s", host, diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))
 	}
@@ -232,7 +275,7 @@ func (s *Site) Bind(manifest, host string) (*Site, error) {
 		nn.Manifest = &b
 		b.Nodes[i] = &nn
 	}
-	c.Manifests, c.Suspended, c.Resolved = map[string]*Manifest{manifest: &b}, nil, nil
+	c.Manifests, c.Suspended, c.Resolved, c.Located = map[string]*Manifest{manifest: &b}, nil, nil, nil
 	return &c, nil
 }
 

@@ -141,19 +141,21 @@ func (f *Folder) Node(name string, m *model.Manifest) (*model.Node, error) {
 	return nil, fmt.Errorf("no node %q %s\n%s", name, where, diag.DidYouMean(name, known))
 }
 
-// Host chooses a host: the named one, else that of the manifest, which may be nil, else
-// the only one.
+// Host chooses a host: the named one, which may be a child, else that of the manifest, which may
+// be nil, else the only one.
 func (f *Folder) Host(name string, m *model.Manifest) (*model.Host, error) {
 	site := f.Desired.Site
 	known := slices.Sorted(maps.Keys(site.Hosts))
 	switch {
 	case name != "":
-		if site.Hosts[name] == nil {
-			return nil, fmt.Errorf("unknown host %q\n%s", name, diag.DidYouMean(name, known))
+		h := site.HostFor(name)
+		if h == nil {
+			return nil, fmt.Errorf("unknown host %q\n%s", name, diag.DidYouMean(name, site.Identities()))
 		}
-		if m != nil && m.Host != "" && m.Host != name {
+		if m != nil && m.Host != "" && !m.Concerns(name) {
 			return nil, fmt.Errorf("manifest %s is deployed on host %s, not on %s", m.Name, m.Host, name)
 		}
+		return h, nil
 	case m != nil && m.Host != "":
 		name = m.Host
 	case len(known) == 1:

@@ -17,7 +17,7 @@ type Load func() *model.Site
 
 // Host completes the flags host and site.
 func Host(c *cobra.Command, load Load) {
-	complete(c, "host", load, func(s *model.Site) []string { return slices.Sorted(maps.Keys(s.Hosts)) })
+	complete(c, "host", load, func(s *model.Site) []string { return s.Identities() })
 	Must(c.MarkFlagDirname("site"))
 }
 
@@ -38,7 +38,7 @@ func Site(c *cobra.Command, load Load) {
 func Targets(c *cobra.Command, load Load, host *string) {
 	complete(c, "target", load, func(s *model.Site) []string {
 		var out []string
-		for _, h := range slices.Sorted(maps.Keys(s.Hosts)) {
+		for _, h := range s.Identities() {
 			if *host != "" && *host != h {
 				continue
 			}

@@ -156,7 +156,10 @@ func EndsPass(ctx context.Context, err error) bool {
 
 // tokenProblem says what is wrong with a token without showing any of it.
 func tokenProblem(h *model.Host, token string) error {
-	if token == "" {
+	switch {
+	case token == "" && h.Local:
+		return &LoginError{fmt.Sprintf("no API token for node %s: only its own agent has one, so run this on %s, where the agent plans and applies, or add --sim for a simulated one", h.Name, h.Name)}
+	case token == "":
 		return &LoginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml, secrets.sops.yaml or the file named by --secrets", h.Name, h.Name)}
 	}
 	return &LoginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}

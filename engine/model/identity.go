@@ -1,0 +1,111 @@
+package model
+
+import (
+	"maps"
+	"slices"
+)
+
+// An identity is the name of an agent: that of a host, or of a child, which is a node of type pve in a
+// deployed manifest. The agent of a host converges the roots of the manifests that name it, the agent of a
+// child the nodes whose parent it is. So every deployed node has one agent, in a tree of any depth.
+
+// PVEType is the type of the nodes that other nodes may live on.
+const PVEType = "pve"
+
+// LocalAPI is where an agent finds the API of the machine that it runs on.
+const LocalAPI = "https://127.0.0.1:8006"
+
+// HostFor gives the host that an identity converges, nil for an identity that the site does not have. That of a
+// child is made from its node: the machine itself, as its hypervisor block describes it. What only that machine
+// knows, its API token and its certificate, is not in it.
+func (s *Site) HostFor(identity string) *Host {
+	if h := s.Hosts[identity]; h != nil {
+		return h
+	}
+	if n := s.Child(identity); n != nil {
+		return n.host()
+	}
+	return nil
+}
+
+// Child finds the node of a child; nil for what is none.
+func (s *Site) Child(identity string) *Node {
+	for _, m := range s.Manifests {
+		if m.Host == "" {
+			continue
+		}
+		if n := m.Node(identity); n != nil && n.Type == PVEType {
+			return n
+		}
+	}
+	return nil
+}
+
+// Identities lists all of them, in order.
+func (s *Site) Identities() []string {
+	all := slices.Collect(maps.Keys(s.Hosts))
+	for _, m := range s.Manifests {
+		for _, n := range m.Nodes {
+			if m.Host != "" && n.Type == PVEType && s.Hosts[n.Name] == nil {
+				all = append(all, n.Name)
+			}
+		}
+	}
+	slices.SortFunc(all, CompareNames)
+	return slices.Compact(all)
+}
+
+// On gives the identity whose agent converges a node of the manifest; "" for one of a recipe.
+func (m *Manifest) On(n *Node) string {
+	if m.Host == "" || n.Root() {
+		return m.Host
+	}
+	return n.Parent
+}
+
+// Concerns reports whether an identity converges nodes of the manifest, or is to.
+func (m *Manifest) Concerns(identity string) bool {
+	if m.Host == "" || m.Host == identity {
+		return m.Host != ""
+	}
+	n := m.Node(identity)
+	return n != nil && n.Type == PVEType
+}
+
+// Node finds a node by its name; nil if there is none.
+func (m *Manifest) Node(name string) *Node {
+	for _, n := range m.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// Below lists the nodes below a child, each after the one that it lives on.
+func (m *Manifest) Below(child *Node) []*Node {
+	all, seen := []*Node{child}, map[string]bool{child.Name: true}
+	for i := 0; i < len(all); i++ {
+		for _, name := range all[i].Children {
+			if n := m.Node(name); n != nil && !seen[name] { // a site that is not valid may have circles
+				seen[name] = true
+				all = append(all, n)
+			}
+		}
+	}
+	return all[1:]
+}
+
+// host is the machine of a child, as its children find it.
+func (n *Node) host() *Host {
+	h := &Host{Name: n.Name, API: LocalAPI, Node: n.Name, Local: true, TokenMissing: true, At: n.At}
+	h.Storage = &Storage{Disks: "local-lvm", Images: "local", ISO: "local", Backups: "local", Snippets: "local"}
+	if d := n.Hyper; d != nil {
+		for _, o := range []struct{ to, from *string }{{&h.Node, &d.Node}, {&h.Storage.Disks, &d.Storage}, {&h.Bridge, &d.Bridge}} {
+			if *o.from != "" {
+				*o.to = *o.from
+			}
+		}
+	}
+	return h
+}
