@@ -72,8 +72,9 @@ func leaveLoop(s *shell, args []string) int {
 }
 
 func cd(s *shell, args []string) int {
-	to := s.vars["HOME"].Str
-	if len(args) > 1 && args[1] == "--" {
+	to, physical := s.vars["HOME"].Str, false
+	for len(args) > 1 && (args[1] == "--" || args[1] == "-P") {
+		physical = physical || args[1] == "-P"
 		args = args[1:]
 	}
 	if len(args) > 1 {
@@ -90,6 +91,9 @@ func cd(s *shell, args []string) int {
 		err = syscall.ENOTDIR
 	case err == nil && !s.p.K.FS.Access(s.p.Cred, dir, 1):
 		err = syscall.EACCES
+	}
+	if err == nil && physical {
+		dir, err = s.p.K.FS.Real(s.p.Cred, dir)
 	}
 	if err != nil {
 		return s.fail(2, "cd: can't cd to %s", to)

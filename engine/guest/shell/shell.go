@@ -64,20 +64,69 @@ die() { say "$*"; exit 1; }
 sum() { if [ -f "$1" ]; then sha256sum <"$1" | cut -c1-64; fi; }
 stale() { say "$1 has changed since it was read"; exit 75; }
 unchanged() { [ "$(sum "$1")" = "$2" ] || stale "$1"; }
-# put FILE MODE OWNER GROUP <content
-put() {
-  [ ! -L "$1" ] || die "$1 is a symbolic link"
-  [ ! -d "$1" ] || die "$1 is a folder"
-  _new=${1%/*}/.${1##*/}.homestak-new
-  rm -f "$_new" && (umask 077 && cat >"$_new") && chown "$3:$4" "$_new" && chmod "$2" "$_new" || { rm -f "$_new"; die "$1 could not be written"; }
-  if [ -f "$1" ] && cmp -s "$1" "$_new" && [ "$(stat -c '%a %u %g' "$1")" = "$(stat -c '%a %u %g' "$_new")" ]; then
-    rm -f "$_new"
-    return 0
-  fi
-  sync "$_new" && mv -fT "$_new" "$1" && sync "${1%/*}/" || { rm -f "$_new"; die "$1 could not be written"; }
+# enter FOLDER [make]: goes there, and fails if it is not there; with make it makes what is missing. It follows links
+# only in folders that nobody but root writes: another one may lead anywhere. Nobody can move what was entered.
+enter() {
+  if cd -P -- "$1" 2>/dev/null && [ "$(pwd -P)" = "$1" ]; then return 0; fi
+  cd / || return
+  _rest=$1/ _links=0
+  while [ -n "$_rest" ]; do
+    _part=${_rest%%/*} _rest=${_rest#*/}
+    case $_part in ''|.) continue ;; ..) cd -P .. || return; continue ;; esac
+    _at=$(pwd -P)
+    if [ -L "./$_part" ]; then
+      case $(stat -c '%u %A' .) in 0\ d????-??-?) ;; *) die "${_at%/}/$_part is a symbolic link, and others than root may change it" ;; esac
+      _links=$((_links + 1))
+      [ "$_links" -le 40 ] || die "too many symbolic links in $1"
+      _to=$(readlink "./$_part")
+      case $_to in /*) cd / ;; esac
+      _rest=$_to/$_rest
+      continue
+    fi
+    if [ ! -e "./$_part" ] && [ -n "${2:-}" ]; then mkdir "./$_part" || return; fi
+    cd -P "./$_part" 2>/dev/null && [ "$(pwd -P)" = "${_at%/}/$_part" ] || return
+  done
 }
+# folder FOLDER: makes it, with those above it
+folder() ( enter "$1" make || die "$1 could not be made" )
+# put FILE MODE OWNER GROUP <content. The new file is made in a folder that only root enters: where others may write,
+# they can put a link in place of any file.
+put() (
+  _dir=${1%/*} _name=${1##*/} _new=.${1##*/}.homestak-new
+  enter "${_dir:-/}" || die "$1 could not be written: its folder is missing"
+  [ ! -L "./$_name" ] || die "$1 is a symbolic link"
+  [ ! -d "./$_name" ] || die "$1 is a folder"
+  _at=$(pwd -P)
+  rm -rf "./$_new" && mkdir -m 0700 "./$_new" && cd -P "./$_new" && [ "$(pwd -P)" = "${_at%/}/$_new" ] && [ -O . ] && [ "$(stat -c %a .)" = 700 ] || die "$1 could not be written"
+  _same=
+  if cat >new && chown "$3:$4" new && chmod "$2" new; then
+    if [ -f "../$_name" ] && cmp -s "../$_name" new && [ "$(stat -c '%a %u %g' "../$_name")" = "$(stat -c '%a %u %g' new)" ]; then
+      _same=yes
+    else
+      sync new && mv -fT new "../$_name" && sync .. && _same=yes
+    fi
+  fi
+  rm -f new
+  cd -P .. && rmdir "./$_new"
+  [ -n "$_same" ] || die "$1 could not be written"
+)
+# keep FILE COPY SHA256: copies the file, if it has that content, to where only root writes
+keep() (
+  _dir=${1%/*}
+  enter "${_dir:-/}" || exit 0
+  rm -f "$2.homestak-new"
+  if [ -f "./${1##*/}" ] && cp -P "./${1##*/}" "$2.homestak-new" && [ ! -L "$2.homestak-new" ] && [ "$(sum "$2.homestak-new")" = "$3" ]; then
+    chmod 0600 "$2.homestak-new" && sync "$2.homestak-new" && mv -fT "$2.homestak-new" "$2" || die "$1 could not be kept"
+  fi
+  rm -f "$2.homestak-new"
+)
 # drop FILE...: removes files, and says so to the disk
-drop() { for _f; do rm -f "$_f" || die "$_f could not be removed"; done; sync "${1%/*}/"; }
+drop() {
+  for _f; do
+    _dir=${_f%/*}
+    [ ! -d "${_dir:-/}" ] || ( enter "${_dir:-/}" && rm -f "./${_f##*/}" && sync . ) || die "$_f could not be removed"
+  done
+}
 # row KEY... <content: one line of an answer
 row() { printf '%s\t' "$@"; printf =; base64 -w0; echo; }
 `

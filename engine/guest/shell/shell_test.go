@@ -1,8 +1,12 @@
 package shell_test
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -106,4 +110,92 @@ func id(t *testing.T, flag string) string {
 	b, err := exec.Command("id", flag).Output()
 	require.NoError(t, err)
 	return strings.TrimSpace(string(b))
+}
+
+// attack runs a script in a folder that somebody else may write, too. What they do is done at the given
+// command of the library, right behind it.
+func attack(t *testing.T, at, do, script string) (dir, victim, complaints string, code int) {
+	t.Helper()
+	dir, victim = filepath.Join(t.TempDir(), "shared"), filepath.Join(t.TempDir(), "victim")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	require.NoError(t, os.Chmod(dir, 0o777)) // whatever the umask is
+	require.NoError(t, os.Mkdir(victim, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(victim, "shadow"), []byte("root:*:1\n"), 0o600))
+	hook := "_DIR=" + shell.Quote(dir) + " _VICTIM=" + shell.Quote(victim) + " _done=\n" +
+		at + "() { command " + at + " \"$@\"; _code=$?; if [ -z \"$_done\" ]; then _done=1; ( " + do + " ) >/dev/null 2>&1; fi; return $_code; }\n"
+	_, complaints, code = run(t, shell.Script(hook+"set -e\n"+script))
+	content, err := os.ReadFile(filepath.Join(victim, "shadow"))
+	require.NoError(t, err, complaints)
+	require.Equal(t, "root:*:1\n", string(content), complaints)
+	files, err := os.ReadDir(victim)
+	require.NoError(t, err)
+	require.Len(t, files, 1, "%v", files)
+	info, err := files[0].Info()
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	return dir, victim, complaints, code
+}
+
+// A link that somebody puts in the way while a file is written leads nowhere.
+func TestPutFollowsNoLinkOfSomebodyElse(t *testing.T) {
+	me := fmt.Sprintf("%d %d", os.Getuid(), os.Getgid())
+	put := "printf mine | put \"$_DIR/app\" 0644 " + me
+	for _, c := range []struct{ name, at, do, script string }{
+		{"in place of the new file", "rm", `ln -s "$_VICTIM/shadow" "$_DIR/.app.homestak-new"`, put},
+		{"in place of the folder of the new file", "mkdir", `mv "$_DIR/.app.homestak-new" "$_DIR/old"; ln -s "$_VICTIM" "$_DIR/.app.homestak-new"`, put},
+		{"above the file", "true", `ln -s "$_VICTIM" "$_DIR/etc"`, `true; printf mine | put "$_DIR/etc/shadow" 0644 ` + me},
+		{"above a folder", "true", `ln -s "$_VICTIM" "$_DIR/etc"`, `true; folder "$_DIR/etc/new"`},
+		{"in place of a folder that is made", "mkdir", `mv "$_DIR/etc" "$_DIR/old"; ln -s "$_VICTIM" "$_DIR/etc"`, `folder "$_DIR/etc/new"`},
+		{"above a file that is removed", "true", `ln -s "$_VICTIM" "$_DIR/etc"`, `true; drop "$_DIR/etc/shadow"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, complaints, code := attack(t, c.at, c.do, c.script)
+			require.Equal(t, 1, code, complaints)
+			require.NotEmpty(t, complaints)
+		})
+	}
+	t.Run("that is there already", func(t *testing.T) {
+		dir, _, complaints, code := attack(t, "true", `ln -s "$_VICTIM/shadow" "$_DIR/.app.homestak-new"`, "true; "+put)
+		require.Zero(t, code, complaints)
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, files, 1)
+		content, err := os.ReadFile(filepath.Join(dir, "app"))
+		require.NoError(t, err)
+		require.Equal(t, "mine", string(content))
+	})
+}
+
+// What is kept of a file is its content as it was read, and never that of another file.
+func TestKeepFollowsNoLinkOfSomebodyElse(t *testing.T) {
+	sum := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+	to := filepath.Join(t.TempDir(), "kept")
+	_, _, complaints, code := attack(t, "true", `ln -s "$_VICTIM/shadow" "$_DIR/app"`, `true; keep "$_DIR/app" `+to+" "+sum("root:*:1\n"))
+	require.Zero(t, code, complaints)
+	require.NoFileExists(t, to)
+	require.NoFileExists(t, to+".homestak-new")
+	_, _, complaints, code = attack(t, "true", `printf theirs >"$_DIR/app"`, `true; keep "$_DIR/app" `+to+" "+sum("theirs"))
+	require.Zero(t, code, complaints)
+	require.FileExists(t, to)
+}
+
+// Links that only root can make are followed, as /var/run is, and what is missing is made.
+func TestPutFollowsLinksOfRoot(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root makes such links")
+	}
+	root, err := os.MkdirTemp("/var/lib", "homestak-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	require.NoError(t, os.Mkdir(filepath.Join(root, "real"), 0o755))
+	require.NoError(t, os.Symlink("real", filepath.Join(root, "link")))
+	_, complaints, code := run(t, shell.Script("set -e\nfolder "+root+"/link/../link/a/b\nprintf x | put "+root+"/link/a/b/c 0600 0 0\nprintf x | put "+root+"/link/a/b/c 0600 0 0\n"))
+	require.Zero(t, code, complaints)
+	content, err := os.ReadFile(filepath.Join(root, "real/a/b/c"))
+	require.NoError(t, err)
+	require.Equal(t, "x", string(content))
+	_, complaints, code = run(t, shell.Script("set -e\ndrop "+root+"/link/a/b/c "+root+"/missing/x\nchmod g+w "+root+"\nprintf x | put "+root+"/link/a/b/c 0600 0 0\n"))
+	require.Equal(t, 1, code)
+	require.Contains(t, complaints, "/link is a symbolic link, and others than root may change it")
+	require.NoFileExists(t, filepath.Join(root, "real/a/b/c"))
 }
