@@ -36,6 +36,10 @@ var archive = map[string]content{
 		"DEBIAN/prerm":    "#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then systemctl disable --now --quiet hs-daemon.service; fi\n",
 		"DEBIAN/postrm":   "#!/bin/sh\nset -e\nsystemctl daemon-reload\n",
 	}},
+	"hs-socket": {files: map[string]string{
+		"lib/systemd/system/hs-socket.service": "[Unit]\nDescription=test\n[Service]\nExecStart=/usr/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n",
+		"lib/systemd/system/hs-socket.socket":  "[Socket]\nListenStream=/run/hs-socket\n[Install]\nWantedBy=sockets.target\n",
+	}},
 	// The lines of the web interface that ask for a subscription, as Proxmox VE 9 has them.
 	"proxmox-widget-toolkit": {files: map[string]string{"usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js": webLibrary9}},
 	"hs-broken":              {files: map[string]string{"DEBIAN/postinst": "#!/bin/sh\necho it cannot be configured >&2\nexit 1\n"}},

@@ -20,26 +20,33 @@ var services = Of[map[string]unit]{
 		if len(names) == 0 {
 			return ":"
 		}
-		lines := []string{`[ -d /run/systemd/system ] && command -v systemctl >/dev/null || { say "systemd does not run here, and services are units of it: drop services and fail2ban from the spec, or use an image with systemd"; exit 3; }`}
+		lines := []string{`[ -d /run/systemd/system ] && command -v systemctl >/dev/null || { say "systemd does not run here, and services are units of it: drop services and fail2ban from the spec, or use an image with systemd"; exit 3; }`,
+			"_unit() {",
+			`  _said=$(systemctl show -p LoadState,UnitFileState,ActiveState,Type,Result,TriggeredBy -- "$2")`,
+			`  printf '%s\n' "$_said" | row unit "$1"`,
+			`  for _u in $(printf '%s\n' "$_said" | sed -n 's/^TriggeredBy=//p'); do systemctl show -p UnitFileState,ActiveState -- "$_u" | row trigger "$1" "$_u"; done`,
+			"}"}
 		for _, n := range names {
-			lines = append(lines, "systemctl show -p LoadState,UnitFileState,ActiveState,Type,Result,TriggeredBy -- "+shell.Quote(unitFile(n))+" | row unit "+shell.Quote(n))
+			lines = append(lines, "_unit "+shell.Words([]string{n, unitFile(n)}))
 		}
 		return script(lines...)
 	},
 	Parse: func(_ *Query, rows [][]string) (map[string]unit, error) {
 		found := map[string]unit{}
 		for _, r := range rows {
-			if len(r) != 3 || r[0] != "unit" {
-				continue
-			}
 			p := map[string]string{}
-			for line := range strings.Lines(r[2]) {
+			for line := range strings.Lines(r[len(r)-1]) {
 				key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 				p[key] = value
 			}
-			found[r[1]] = unit{
-				load: p["LoadState"], file: p["UnitFileState"], active: p["ActiveState"], kind: p["Type"], result: p["Result"],
-				triggers: strings.Fields(p["TriggeredBy"]),
+			switch {
+			case len(r) == 3 && r[0] == "unit":
+				found[r[1]] = unit{
+					load: p["LoadState"], file: p["UnitFileState"], active: p["ActiveState"], kind: p["Type"], result: p["Result"],
+					triggers: map[string]trigger{},
+				}
+			case len(r) == 4 && r[0] == "trigger" && found[r[1]].triggers != nil:
+				found[r[1]].triggers[r[2]] = trigger{file: p["UnitFileState"], active: p["ActiveState"]}
 			}
 		}
 		return found, nil
@@ -63,10 +70,10 @@ var services = Of[map[string]unit]{
 				continue
 			}
 			// A unit of a package that comes in the same run was not there before.
-			e := record.Entry{Aspect: "services", Item: name, Identity: "unit", Found: f.entry(), Put: map[string]string{"state": want}}
+			e := record.Entry{Aspect: "services", Item: name, Identity: "unit", Found: f.entry(want), Put: map[string]string{"state": want}}
 			s := Step{Stage: StageStart, Text: "enable and start " + name, Keep: []record.Entry{e}, Script: start(name)}
 			if want == spec.Disabled {
-				s.Stage, s.Text, s.Script = StageStop, "stop and disable "+name, stop(name, f.triggers)
+				s.Stage, s.Text, s.Script = StageStop, "stop and disable "+name, stop(name, slices.Sorted(maps.Keys(f.triggers)))
 			}
 			steps = append(steps, s)
 		}
@@ -75,7 +82,7 @@ var services = Of[map[string]unit]{
 				continue
 			}
 			e := q.Record.Get("services", name)
-			s := Step{Stage: StageStart, Text: "set " + name + " back to the state found", Drop: []record.Key{e.Key()}, Script: restore(name, e.Found)}
+			s := Step{Stage: StageStart, Text: "set " + name + " back to the state found", Drop: []record.Key{e.Key()}, Script: restore(name, e)}
 			if e.Found["active"] != "active" {
 				s.Stage = StageStop
 			}
@@ -88,8 +95,11 @@ var services = Of[map[string]unit]{
 // unit is the state of a unit as systemctl show has it.
 type unit struct {
 	load, file, active, kind, result string
-	triggers                         []string // sockets, timers and paths that start it
+	triggers                         map[string]trigger // sockets, timers and paths that start it
 }
+
+// trigger is the state of a unit that starts another one.
+type trigger struct{ file, active string }
 
 // state compares a unit with what is wanted, and gives that word if the unit is so.
 func (u unit) state(want string) string {
@@ -100,10 +110,16 @@ func (u unit) state(want string) string {
 	there := u.load != "not-found" && u.load != ""
 	off := !there || u.load == "masked" || !slices.Contains([]string{"enabled", "enabled-runtime"}, u.file) &&
 		u.active != "active" && u.active != "activating" && u.active != "reloading"
+	starter := ""
+	for _, name := range slices.Sorted(maps.Keys(u.triggers)) {
+		if there && u.load != "masked" && u.triggers[name].active == "active" {
+			starter = name
+		}
+	}
 	switch {
 	case want == spec.Enabled && there && u.load != "masked" && starts && runs:
 		return spec.Enabled
-	case want == spec.Disabled && off:
+	case want == spec.Disabled && off && starter == "":
 		return spec.Disabled
 	case !there:
 		return "missing"
@@ -111,6 +127,9 @@ func (u unit) state(want string) string {
 		return "masked"
 	}
 	words := "stopped"
+	if starter != "" {
+		words += ", " + starter + " starts it"
+	}
 	switch u.active {
 	case "failed":
 		words = "failed"
@@ -120,14 +139,21 @@ func (u unit) state(want string) string {
 	return or(u.file, "not enabled") + ", " + words
 }
 
-// entry is what has to be known to set the unit back.
-func (u unit) entry() map[string]string {
+// entry is what has to be known to set the unit back. What starts it is only stopped with it.
+func (u unit) entry(want string) map[string]string {
 	e := map[string]string{"load": u.load, "file": u.file, "active": u.active}
-	if len(u.triggers) > 0 {
-		e["triggers"] = strings.Join(u.triggers, " ")
+	if want == spec.Disabled && len(u.triggers) > 0 {
+		names := slices.Sorted(maps.Keys(u.triggers))
+		e["triggers"] = strings.Join(names, " ")
+		for _, name := range names {
+			e[triggerKey(name)] = u.triggers[name].file + " " + u.triggers[name].active
+		}
 	}
 	return e
 }
+
+// triggerKey is where an entry has the state of a unit that starts another one: "enabled active".
+func triggerKey(name string) string { return "trigger " + name }
 
 func unitFile(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i >= 0 && slices.Contains([]string{"service", "socket", "timer", "path", "mount", "target", "automount", "swap", "slice"}, name[i+1:]) {
@@ -170,8 +196,8 @@ func stop(name string, triggers []string) string {
 }
 
 // restore sets a unit back. Of one that did not exist before, its package decides.
-func restore(name string, found map[string]string) string {
-	u := shell.Quote(unitFile(name))
+func restore(name string, e *record.Entry) string {
+	u, found := shell.Quote(unitFile(name)), e.Found
 	lines := []string{"if [ \"$(systemctl show -p LoadState --value -- " + u + ")\" != not-found ]; then"}
 	switch found["load"] {
 	case "masked":
@@ -185,16 +211,44 @@ func restore(name string, found map[string]string) string {
 		case "disabled":
 			lines = append(lines, "systemctl disable -- "+u+" >/dev/null 2>&1 || :")
 		}
-		if found["active"] == "active" {
-			lines = append(lines, "systemctl start -- "+u+" || :")
-		} else {
+		if found["active"] != "active" {
 			lines = append(lines, "systemctl stop -- "+u+" || :")
 		}
-		for t := range strings.FieldsSeq(found["triggers"]) {
-			lines = append(lines, "systemctl enable --now -- "+shell.Quote(t)+" >/dev/null 2>&1 || :")
+		// A socket does not start while its service runs (systemd.socket(5)).
+		lines = append(lines, restoreTriggers(e)...)
+		if found["active"] == "active" {
+			lines = append(lines, "systemctl start -- "+u+" || :")
 		}
 	}
 	return script(append(lines, "fi")...)
+}
+
+// restoreTriggers sets back what starts a unit, where we stopped it.
+func restoreTriggers(e *record.Entry) []string {
+	var lines []string
+	for t := range strings.FieldsSeq(e.Found["triggers"]) {
+		state, known := e.Found[triggerKey(t)]
+		file, active, _ := strings.Cut(state, " ")
+		if !known { // by an earlier version, which recorded them also of units that it did not stop
+			if e.Put["state"] != spec.Disabled {
+				continue
+			}
+			file, active = "enabled", "active"
+		}
+		name := shell.Quote(t)
+		switch file {
+		case "enabled":
+			lines = append(lines, "systemctl enable -- "+name+" >/dev/null 2>&1 || :")
+		case "disabled":
+			lines = append(lines, "systemctl disable -- "+name+" >/dev/null 2>&1 || :")
+		}
+		if active == "active" {
+			lines = append(lines, "systemctl start -- "+name+" || :")
+		} else {
+			lines = append(lines, "systemctl stop -- "+name+" || :")
+		}
+	}
+	return lines
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
