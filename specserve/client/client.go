@@ -141,6 +141,21 @@ func (c *Client) Report(ctx context.Context, document []byte) error {
 	return &e
 }
 
+// Answers reports whether the parent answers, as the one that is known by its pins. There is one attempt; what the
+// answer says does not matter. The error is a *problem.Error, or that of ctx.
+func (c *Client) Answers(ctx context.Context) error {
+	_, _, _, err := c.exchange(ctx, ReportLimits(), http.MethodGet, wire.HealthPath, nil, http.Header{})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("asking %s for an answer: %w", c.Parent.Server, context.Cause(ctx))
+	}
+	e := *c.asFailure(err).problem
+	e.Message = fmt.Sprintf("asking %s for an answer: %s", c.Parent.Server, e.Message)
+	return &e
+}
+
 // once is one attempt to fetch the spec.
 func (c *Client) once(ctx context.Context, tag string) (Fetched, error) {
 	headers := http.Header{}

@@ -156,6 +156,22 @@ func TestFetch(t *testing.T) {
 	})
 }
 
+// A parent answers if it is the one that is known, whatever it says.
+func TestAnswers(t *testing.T) {
+	cert, now := certificate(t)
+	_, other := certificate(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(cert, func(w http.ResponseWriter, r *http.Request) {
+			require.Equal(t, "/health", r.URL.Path)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})
+		defer s.stop()
+		require.NoError(t, s.client(now).Answers(t.Context()))
+		require.ErrorContains(t, s.client(other).Answers(t.Context()), "asking https://192.0.2.1:44443 for an answer: ")
+		require.Len(t, s.dials, 2)
+	})
+}
+
 // A key is accepted if it is any of the pinned ones: the server takes the next key into use whenever
 // it likes.
 func TestPins(t *testing.T) {

@@ -25,6 +25,9 @@ const (
 	MaxAgent  = 256 << 20
 )
 
+// HealthPath is where a server says that it is there.
+const HealthPath = "/health"
+
 // SpecPath is where the spec of a node is.
 func SpecPath(identity string) string { return "/spec/" + url.PathEscape(identity) }
 
