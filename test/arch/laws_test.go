@@ -52,10 +52,14 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"engine/guest/aspect/aspecttest"},
 	},
 	{
-		pkg: "engine/guest/aspect/pve", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
+		pkg: "engine/guest/aspect/network", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
 		tests: []string{"engine/guest/aspect/aspecttest"},
 	},
-	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
+	{
+		pkg: "engine/guest/aspect/pve", may: []string{"engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
+		tests: []string{"engine/guest/aspect/aspecttest"},
+	},
+	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
 	{pkg: "specserve/problem"}, // between parent and child: what server and client share
 	{pkg: "specserve/token", may: []string{"specserve/problem"}},

@@ -65,6 +65,12 @@ var fields = []field{
 		effect: `[ "$(readlink /etc/localtime)" = /usr/share/zoneinfo/UTC ]`, absent: `[ "$(readlink -f /etc/localtime)" = /usr/share/zoneinfo/Etc/UTC ] && [ "$(readlink /etc/localtime)" != /usr/share/zoneinfo/UTC ]`,
 	},
 	{
+		name: "timezone where a file is", with: `"config": {"timezone": "America/Denver"}`, without: `"config": {}`,
+		before: "rm /etc/localtime && cp /usr/share/zoneinfo/Asia/Tokyo /etc/localtime && chmod 640 /etc/localtime",
+		effect: `[ "$(readlink /etc/localtime)" = /usr/share/zoneinfo/America/Denver ]`,
+		absent: `[ ! -L /etc/localtime ] && cmp /etc/localtime /usr/share/zoneinfo/Asia/Tokyo && [ "$(stat -c %a /etc/localtime)" = 640 ] && [ -z "$(ls -A /var/lib/homestak-gitops/found)" ] && { [ ! -e /etc/timezone ] || [ "$(cat /etc/timezone)" = Etc/UTC ]; }`,
+	},
+	{
 		name: "package", with: `"platform": {"packages": ["hs-tool"]}`, without: `"platform": {}`,
 		effect: `[ "$(hs-tool)" = tool ] && [ -f /usr/share/hs-lib/data ]`, absent: `! command -v hs-tool && [ ! -e /usr/share/hs-lib/data ]`,
 	},
@@ -103,6 +109,24 @@ var fields = []field{
 		name: "masked service enabled", with: `"platform": {"services": {"hs-daemon": "enabled"}}`, without: `"platform": {}`,
 		before: "apt-get update && apt-get -y install hs-daemon && systemctl disable --now hs-daemon && systemctl mask hs-daemon",
 		effect: `systemctl is-active hs-daemon && systemctl is-enabled hs-daemon`, absent: `! systemctl is-active hs-daemon && [ "$(systemctl is-enabled hs-daemon)" = masked ]`,
+	},
+	{
+		name: "service that a socket starts", with: `"platform": {"services": {"hs-socket": "disabled"}}`, without: `"platform": {}`,
+		before: "apt-get update && apt-get -y install hs-socket && systemctl enable --now hs-socket.socket",
+		effect: `! systemctl is-active hs-socket.socket && ! systemctl is-enabled hs-socket.socket`,
+		absent: `systemctl is-active hs-socket.socket && systemctl is-enabled hs-socket.socket && ! systemctl is-active hs-socket`,
+	},
+	{
+		name: "service whose socket was off", with: `"platform": {"services": {"hs-socket": "disabled"}}`, without: `"platform": {}`,
+		before: "apt-get update && apt-get -y install hs-socket && systemctl enable --now hs-socket",
+		effect: `! systemctl is-active hs-socket && ! systemctl is-enabled hs-socket`,
+		absent: `systemctl is-active hs-socket && systemctl is-enabled hs-socket && ! systemctl is-active hs-socket.socket && ! systemctl is-enabled hs-socket.socket`,
+	},
+	{
+		name: "service enabled beside its socket", with: `"platform": {"services": {"hs-socket": "enabled"}}`, without: `"platform": {}`,
+		before: "apt-get update && apt-get -y install hs-socket",
+		effect: `systemctl is-active hs-socket && systemctl is-enabled hs-socket`,
+		absent: `! systemctl is-active hs-socket && ! systemctl is-active hs-socket.socket && ! systemctl is-enabled hs-socket.socket`,
 	},
 	{
 		name: "user", with: user("ann", ""), without: `"access": {}`,

@@ -111,6 +111,13 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 		Waiting: func(s aspect.Step, why string) { r.Note("%s: waiting, since %s", s.Text, why) },
 	}}
 	if from != nil {
+		n.Options.Parent = func(ctx context.Context) error {
+			s, err := r.open(*from)
+			if err != nil {
+				return err
+			}
+			return s.Client.Answers(ctx)
+		}
 		want, changed, err = n.Run(ctx, func(ctx context.Context) error {
 			_, err := r.fetch(ctx, f, *from)
 			return err

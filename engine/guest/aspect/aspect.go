@@ -3,7 +3,7 @@
 // they are read from a machine, and by which steps the machine gets them.
 //
 // Read in this order: Of (what an aspect is made of), All (the table of contents), then
-// sysctl.go, the shortest one. The packages below have those of disks and of Proxmox VE.
+// sysctl.go, the shortest one. The packages below have those of the network, of disks and of Proxmox VE.
 // Package converge runs them all.
 package aspect
 
@@ -90,6 +90,8 @@ type Step struct {
 	// Restore undoes the script where it would lock us out: the machine runs it by itself
 	// unless the new state is confirmed from outside in time. Empty: nothing can lock us out.
 	Restore string
+	// Part tells this step from others of the aspect that are restored by themselves: letters and digits.
+	Part string
 
 	// Change is the rest of the step where it may cut the connection that it is started
 	// over: the machine runs it by itself once Script is done, and restores the old state
@@ -174,7 +176,7 @@ func (a Of[F]) Aspect() Aspect {
 // All is the table of contents of this package, in the order of the probe.
 func All() []Aspect {
 	return []Aspect{
-		hostname.Aspect(), network.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
+		hostname.Aspect(), pull.Aspect(), repositories.Aspect(), packages.Aspect(), timezone.Aspect(), users.Aspect(), keys.Aspect(), sudo.Aspect(),
 		files.Aspect(), sysctl.Aspect(), services.Aspect(), sshd.Aspect(), fail2ban.Aspect(), commands.Aspect(),
 	}
 }
@@ -188,6 +190,14 @@ func (a Aspect) Owns(path string) bool {
 		}
 		return path == p || strings.HasPrefix(path, p+".")
 	})
+}
+
+// Guard names what is restored together.
+func (s *Step) Guard() string {
+	if s.Part == "" {
+		return s.Aspect
+	}
+	return s.Aspect + "-" + s.Part
 }
 
 // isLogin reports whether a user is the one whose login we depend on. What is taken from

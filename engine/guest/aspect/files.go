@@ -77,6 +77,9 @@ var files = Of[map[string]file]{
 				if e != nil && e.Put["restart"] != "" {
 					got.Restart = nil // it was written, and the units were not restarted yet
 				}
+				if e != nil && e.Put["unconfirmed"] != "" {
+					got.Mode += " (unconfirmed)"
+				}
 			}
 			have.Config.Files = append(have.Config.Files, got)
 		}
@@ -89,7 +92,7 @@ var files = Of[map[string]file]{
 			switch {
 			case want == nil:
 				steps = append(steps, withdrawFile(e, f))
-			case !there || f.differs(want) || e != nil && e.Put["restart"] != "":
+			case !there || f.differs(want) || e != nil && (e.Put["restart"] != "" || e.Put["unconfirmed"] != ""):
 				steps = append(steps, writeFile(want, e, f, there, secretFile(q, name)))
 			}
 		}
@@ -148,6 +151,12 @@ const asideFolder = record.Folder + "/found"
 
 func aside(name string) string { return asideFolder + "/" + record.Sum(name) }
 
+// keepAside keeps what is found in place of a file, if it still has that checksum.
+func keepAside(name, sum string) string {
+	return script("[ -d "+asideFolder+" ] || mkdir -m 0700 "+asideFolder,
+		"[ -f "+aside(name)+" ] || keep "+shell.Words([]string{name, aside(name), sum}))
+}
+
 // writeFile is done when the units that use the file have restarted: the record says that
 // they wait for it before the file changes.
 func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Step {
@@ -161,8 +170,7 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 		entry.Found = map[string]string{"mode": f.mode, "owner": f.owner, "group": f.group, "sha256": f.sum}
 	}
 	if entry.Found != nil { // also if an earlier run was cut off before it kept it
-		lines = append(lines, "[ -d "+asideFolder+" ] || mkdir -m 0700 "+asideFolder,
-			"if [ ! -f "+aside(want.Path)+" ] && [ -f "+shell.Quote(want.Path)+" ] && [ \"$(sum "+shell.Quote(want.Path)+")\" = "+shell.Quote(entry.Found["sha256"])+" ]; then put "+aside(want.Path)+" 0600 root root <"+shell.Quote(want.Path)+"; fi")
+		lines = append(lines, strings.TrimSuffix(keepAside(want.Path, entry.Found["sha256"]), "\n"))
 	}
 	after := entry
 	after.Put = map[string]string{}
@@ -171,19 +179,31 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 	}
 	if len(want.Restart) > 0 {
 		after.Put["units"] = strings.Join(want.Restart, " ")
+	}
+	g := gateOf(want.Path)
+	if len(want.Restart) > 0 || g != noGate {
 		entry.Put = maps.Clone(after.Put)
+	}
+	if len(want.Restart) > 0 {
 		entry.Put["restart"] = strings.Join(want.Restart, " ")
+	}
+	if g != noGate {
+		entry.Put["unconfirmed"] = "true"
 	}
 	s.Keep, s.After = []record.Entry{entry}, []record.Entry{after}
 	lines = append(lines,
 		"id -u -- "+shell.Quote(want.Owner)+" >/dev/null 2>&1 || die "+shell.Quote(want.Path+": this machine has no user "+want.Owner),
 		"getent group "+shell.Quote(want.Group)+" >/dev/null || die "+shell.Quote(want.Path+": this machine has no group "+want.Group),
-		"mkdir -p -- "+shell.Quote(folder(want.Path)), shell.Put(want.Path, want.Bytes(), want.Mode, want.Owner, want.Group))
+		g.candidate(want.Path, want.Bytes())+"folder "+shell.Quote(folder(want.Path)), shell.Put(want.Path, want.Bytes(), want.Mode, want.Owner, want.Group))
+	if text := g.enforce(want.Path); text != "" {
+		lines = append(lines, strings.TrimSuffix(text, "\n"))
+	}
 	for _, u := range want.Restart {
 		s.Text += ", restart " + u
 		lines = append(lines, restartUnit(u))
 	}
 	s.Script = failedUnit + script(lines...)
+	g.guard(&s, want.Path, want.Restart)
 	return s
 }
 
@@ -217,6 +237,10 @@ func withdrawFile(e *record.Entry, f file) Step {
 	}
 	if e.Put["units"] != "" {
 		s.Script = failedUnit + s.Script
+	}
+	if g := gateOf(e.Item); f.odd == "" {
+		s.Script += g.enforce(e.Item)
+		g.guard(&s, e.Item, strings.Fields(e.Put["units"]))
 	}
 	return s
 }

@@ -211,7 +211,7 @@ func uninstall(dropped, ours []string) Step {
 	for _, n := range dropped {
 		s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
 	}
-	dropped = slices.DeleteFunc(slices.Clone(dropped), func(n string) bool { return n == ifupdown2 })
+	dropped = slices.DeleteFunc(slices.Clone(dropped), func(n string) bool { return n == "ifupdown2" })
 	if len(dropped) == 0 {
 		s.Text, s.Script = "leave ifupdown2, by which the machine has its address", ":\n"
 		return s

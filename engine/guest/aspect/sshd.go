@@ -77,13 +77,15 @@ var sshd = Of[sshdFound]{
 		e := record.Entry{Aspect: "sshd", Item: sshdFile, Identity: "name"}
 		want := q.Want.Posture.SSH
 		if want == nil {
-			return []Step{{
+			s := Step{
 				Stage: StageSSHD, Text: "remove the settings of the SSH server", Drop: []record.Key{e.Key()},
 				Restore: f.restore(), Script: script("drop "+sshdFile, sshdCheck, sshdReload),
-			}}
+			}
+			s.checkLogins()
+			return []Step{s}
 		}
 		text := sshdText(want)
-		return []Step{{
+		s := Step{
 			Stage: StageSSHD, Text: "set the SSH server to port " + want.Port + ", root login " + want.PermitRootLogin + ", passwords " + want.PasswordAuthentication,
 			Keep: []record.Entry{e}, Restore: f.restore(),
 			Script: script(
@@ -97,7 +99,9 @@ var sshd = Of[sshdFound]{
 				`  undo "the SSH server does not take these settings from `+sshdFile+`: another line adds a port, or sshd_config does not include that folder at its beginning. Remove what is wrong of: $_lines"`,
 				`fi`,
 				sshdReload),
-		}}
+		}
+		s.checkLogins()
+		return []Step{s}
 	},
 }
 
@@ -110,6 +114,9 @@ _said=$(sshd -t 2>&1) || undo "sshd refuses the settings: $_said"`
 	sshdReload = `if systemctl is-active --quiet ssh.socket 2>/dev/null; then systemctl daemon-reload && systemctl restart ssh.socket || undo "ssh.socket does not restart"; fi
 if systemctl is-active --quiet ssh.service 2>/dev/null; then systemctl reload ssh.service || undo "the SSH server does not reload"; fi`
 )
+
+// sshdRestart puts in force what was restored.
+const sshdRestart = "if systemctl is-active --quiet ssh.socket 2>/dev/null; then systemctl daemon-reload; systemctl restart ssh.socket; fi\nsystemctl reload ssh.service || systemctl restart ssh.service || :"
 
 type sshdFound struct {
 	there          bool // the server is installed
@@ -130,5 +137,5 @@ func (f sshdFound) restore() string {
 	if f.hasFile {
 		first = shell.Put(sshdFile, f.text, "0644", "root", "root")
 	}
-	return script(first, "if systemctl is-active --quiet ssh.socket 2>/dev/null; then systemctl daemon-reload; systemctl restart ssh.socket; fi", "systemctl reload ssh.service || systemctl restart ssh.service || :")
+	return script(first, sshdRestart)
 }

@@ -18,7 +18,7 @@ var timezone = Of[timezoneFound]{
 	Probe: func(*Query) string {
 		return script(
 			// Not where the link ends: UTC is itself a link to Etc/UTC.
-			`if [ -L /etc/localtime ]; then readlink /etc/localtime | row link; elif [ -e /etc/localtime ]; then row copy </dev/null; fi`,
+			`if [ -L /etc/localtime ]; then readlink /etc/localtime | row link; elif [ -f /etc/localtime ]; then printf '%s %s' "$(sum /etc/localtime)" "$(stat -c '%a %U %G' /etc/localtime)" | row copy; fi`,
 			`if [ -f /etc/timezone ]; then row file </etc/timezone; fi`)
 	},
 	Parse: func(_ *Query, rows [][]string) (timezoneFound, error) {
@@ -28,7 +28,7 @@ var timezone = Of[timezoneFound]{
 			case "link": // absolute, or relative to /etc
 				f.link = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(r[1]), ".."), zoneinfo)
 			case "copy":
-				f.copied = true
+				f.copied = strings.TrimSpace(r[1])
 			case "file":
 				f.file, f.hasFile = firstLine(r[1]), true
 			}
@@ -40,7 +40,7 @@ var timezone = Of[timezoneFound]{
 			return
 		}
 		have.Config.Timezone = f.zone(q.Want.Config.Timezone)
-		if f.copied {
+		if f.copied != "" {
 			have.Config.Timezone = "(/etc/localtime is a file and no link)"
 		}
 	},
@@ -48,25 +48,61 @@ var timezone = Of[timezoneFound]{
 		zone := q.Want.Config.Timezone
 		if e := q.Record.Get("timezone", "zone"); zone == "" && e != nil {
 			s := Step{Stage: StageTimezone, Text: "set the time zone back to " + or(e.Found["zone"], "that of the distribution"), Drop: []record.Key{e.Key()}}
-			if e.Found["zone"] == "" {
+			switch {
+			case e.Found["copy"] != "":
+				s.Text = "put back what was at /etc/localtime"
+				s.Script = restoreCopy(e)
+			case e.Found["zone"] == "":
 				s.Script = script("drop /etc/localtime")
-			} else {
+			default:
 				s.Script = setZone(e.Found["zone"], e.Found["file"] != "")
 			}
 			return []Step{s}
 		}
 		e := record.Entry{Aspect: "timezone", Item: "zone", Identity: "name", Found: map[string]string{"zone": f.link}, Put: map[string]string{"zone": zone}}
+		s := Step{Stage: StageTimezone, Text: "set the time zone to " + zone, Script: setZone(zone, f.hasFile)}
 		if f.hasFile {
 			e.Found["file"] = f.file
 		}
-		return []Step{{Stage: StageTimezone, Text: "set the time zone to " + zone, Keep: []record.Entry{e}, Script: setZone(zone, f.hasFile)}}
+		if f.copied != "" && q.Record.Get("timezone", "zone") == nil {
+			e.Found["copy"] = f.copied
+			sum, _, _ := strings.Cut(f.copied, " ")
+			s.Script = keepAside(localtime, sum) + s.Script
+		}
+		s.Keep = []record.Entry{e}
+		return []Step{s}
 	},
+}
+
+const localtime = "/etc/localtime"
+
+// restoreCopy puts back a file in the place of the link.
+func restoreCopy(e *record.Entry) string {
+	fields := strings.Fields(e.Found["copy"])
+	if len(fields) != 4 {
+		return "die " + shell.Quote(record.File+" does not say what "+localtime+" was") + "\n"
+	}
+	const beside = "/etc/.localtime.homestak"
+	var lines []string
+	if e.Found["file"] != "" {
+		lines = append(lines, shell.Put("/etc/timezone", e.Found["file"]+"\n", "0644", "root", "root"))
+	}
+	lines = append(lines,
+		"if [ -f "+aside(localtime)+" ]; then",
+		"  put "+beside+" "+shell.Words(fields[1:])+" <"+aside(localtime),
+		"  mv -fT "+beside+" "+localtime,
+		"  sync /etc/",
+		"  rm -f "+aside(localtime),
+		"elif [ \"$(sum "+localtime+")\" != "+shell.Quote(fields[0])+" ]; then", // an earlier run was cut off behind it
+		"  die "+shell.Quote("what was at "+localtime+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+record.File),
+		"fi")
+	return script(lines...)
 }
 
 type timezoneFound struct {
 	link, file string
 	hasFile    bool
-	copied     bool // /etc/localtime is a file of its own
+	copied     string // of /etc/localtime that is a file of its own: checksum, mode, owner and group
 }
 
 // zone is the time zone, with what disagrees. A zone that goes by several names counts as

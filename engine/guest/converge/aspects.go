@@ -5,8 +5,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect/disks"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect/pve"
 )
 
 // aspects are all aspects, in the order of the probe.
-func aspects() []aspect.Aspect { return slices.Concat(aspect.All(), disks.All(), pve.All()) }
+func aspects() []aspect.Aspect {
+	return slices.Concat(aspect.All(), network.All(), disks.All(), pve.All())
+}

@@ -226,7 +226,7 @@ func TestTheRevertIsCancelledByAConfirmationOnly(t *testing.T) {
 	m := machine(t)
 	m.rows["sshd"] = before
 	m.script = func(n int, _ string) (guest.Output, error) {
-		if n == 2 {
+		if n == 3 { // behind the probe and who can log in
 			m.rows["sshd"] = []string{"settings|=port 2222\npermitrootlogin no\npasswordauthentication no\n"}
 		}
 		return guest.Output{}, nil
@@ -237,24 +237,24 @@ func TestTheRevertIsCancelledByAConfirmationOnly(t *testing.T) {
 		require.True(t, ok)
 		require.LessOrEqual(t, time.Until(deadline), 30*time.Second)
 		confirmed = append(confirmed, step.Aspect+" "+s.Posture.SSH.Port)
-		require.Len(t, m.scripts, 1)
+		require.Len(t, m.scripts, 2)
 		return nil
 	}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"sshd 2222"}, confirmed)
-	armed, changed := strings.Index(m.scripts[0], "--on-active=60"), strings.Index(m.scripts[0], "reload ssh.service ||")
+	armed, changed := strings.Index(m.scripts[1], "--on-active=60"), strings.Index(m.scripts[1], "reload ssh.service ||")
 	require.Positive(t, armed)
 	require.Greater(t, changed, armed, "it is armed before anything changes")
-	require.Contains(t, m.scripts[1], "revert/sshd.sh.confirmed")
+	require.Contains(t, m.scripts[2], "revert/sshd.sh.confirmed")
 
 	m = machine(t)
 	m.rows["sshd"] = before
 	_, err = converge.Apply(t.Context(), m, want(t, ssh), converge.Options{Confirm: func(context.Context, *spec.Spec, aspect.Step) error { return errLost }})
 	require.ErrorIs(t, err, errLost)
 	require.ErrorContains(t, err, "so the old state is restored")
-	require.Len(t, m.scripts, 2)
-	require.Contains(t, m.scripts[1], "sh /var/lib/homestak-gitops/revert/sshd.sh")
-	require.NotContains(t, m.scripts[1], "confirmed")
+	require.Len(t, m.scripts, 3)
+	require.Contains(t, m.scripts[2], "sh /var/lib/homestak-gitops/revert/sshd.sh")
+	require.NotContains(t, m.scripts[2], "confirmed")
 
 	// Nobody knows whether it was confirmed: then it is a change, whatever is in force.
 	m = machine(t)

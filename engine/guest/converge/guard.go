@@ -45,25 +45,25 @@ func (o Options) within() time.Duration {
 // arm makes the machine restore its old state after a time, and at once if the script
 // fails. A script that is there already stays: it knows the last confirmed state.
 func (r *runner) arm(s aspect.Step) string {
-	f, unit := revertScript(s.Aspect), revertUnit(s.Aspect)
+	f, unit := revertScript(s.Guard()), revertUnit(s.Guard())
 	seconds := fmt.Sprintf("%d", int((2*r.o.within() + time.Second - 1).Seconds()))
 	// Who renames the script runs it: the timer, or the confirmation, and never both.
 	stop, rest := "", ""
 	if s.Change != "" { // it may wait for what never comes
-		stop = "systemctl stop " + changeUnit(s.Aspect) + ".service >/dev/null 2>&1 || :\n"
+		stop = "systemctl stop " + changeUnit(s.Guard()) + ".service >/dev/null 2>&1 || :\n"
 		rest = "[ -n \"${HOMESTAK_LOCKED:-}\" ] || rm -f " + f + ".change " + f + ".said " + f + ".end " + f + ".outcome\n"
 	}
 	restore := string(shell.Script("_mine=" + f + ".$$\nmv -T " + f + " \"$_mine\" 2>/dev/null || exit 0\n" +
 		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then\n" +
 		stop + "  exec 9>/run/homestak-gitops.lock; flock -w 60 9 || :\nfi\n" +
-		s.Restore + "\n" + disarmBoot(s.Aspect) + rest + "rm -f \"$_mine\"").Stdin)
-	boot := "[Unit]\nDescription=Restore what nobody confirmed (" + s.Aspect + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh " + f + "\n[Install]\nWantedBy=multi-user.target\n"
+		s.Restore + "\n" + disarmBoot(s.Guard()) + rest + "rm -f \"$_mine\"").Stdin)
+	boot := "[Unit]\nDescription=Restore what nobody confirmed (" + s.Guard() + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh " + f + "\n[Install]\nWantedBy=multi-user.target\n"
 	return "undo() { die \"$@\"; }\n" +
 		"[ -d " + revertFolder + " ] || mkdir -m 0700 " + revertFolder + "\n" +
 		stop + "rm -f " + f + ".*\n" +
 		"[ -f " + f + " ] || " + shell.Put(f, restore, "0700", "root", "root") + "\n" +
-		"if [ -d /run/systemd/system ]; then mkdir -p /etc/systemd/system/multi-user.target.wants; " + shell.Put(bootUnit(s.Aspect), boot, "0644", "root", "root") +
-		"; ln -sfT " + bootUnit(s.Aspect) + " " + bootLink(s.Aspect) + "; fi\n" +
+		"if [ -d /run/systemd/system ]; then mkdir -p /etc/systemd/system/multi-user.target.wants; " + shell.Put(bootUnit(s.Guard()), boot, "0644", "root", "root") +
+		"; ln -sfT " + bootUnit(s.Guard()) + " " + bootLink(s.Guard()) + "; fi\n" +
 		"systemctl stop " + unit + ".timer >/dev/null 2>&1 || :\n" +
 		"if ! systemd-run --quiet --collect --on-active=" + seconds + " --timer-property=AccuracySec=1s --property=KillMode=process --unit=" + unit + " /bin/sh " + f + " >/dev/null 2>&1; then\n" +
 		"  setsid sh -c 'sleep " + seconds + "; exec sh " + f + "' </dev/null >/dev/null 2>&1 9>&- &\n" +
@@ -79,11 +79,11 @@ func outcomeFile(name string) string { return revertScript(name) + ".outcome" }
 // launch makes the machine run the rest of a step by itself. What it starts, such as a DHCP client,
 // stays when it ends (KillMode). It waits a moment, so that whoever launched it has the answer.
 func launch(s aspect.Step) string {
-	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
+	f, outcome := revertScript(s.Guard()), outcomeFile(s.Guard())
 	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || exit 1\n[ -f " + f + " ] || exit 0\n" +
-		"trap '_code=$?; if [ $_code -eq 0 ]; then echo ok >" + f + ".end; else { echo failed; tail -n 5 " + f + ".said; } >" + f + ".end; HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Aspect) + ".timer || :; fi; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
+		"trap '_code=$?; if [ $_code -eq 0 ]; then echo ok >" + f + ".end; else { echo failed; tail -n 5 " + f + ".said; } >" + f + ".end; HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Guard()) + ".timer || :; fi; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
 		"set -e\nsleep 1\n" + s.Change
-	return shell.Put(f+".change", string(shell.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Aspect), f+".change")
+	return shell.Put(f+".change", string(shell.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Guard()), f+".change")
 }
 
 // detached starts a script that outlives the connection.
@@ -101,7 +101,7 @@ func (e *changeError) Error() string { return e.text }
 // takes: the old one, or a new one where the change cut that.
 func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 	slice := max(r.o.within()/10, time.Second)
-	f, outcome := revertScript(s.Aspect), outcomeFile(s.Aspect)
+	f, outcome := revertScript(s.Guard()), outcomeFile(s.Guard())
 	ask := "_n=0\nwhile { [ -f " + f + " ] || [ -f " + f + ".end ]; } && [ ! -f " + outcome + " ] && [ $_n -lt " + fmt.Sprint(slice.Milliseconds()/400) + " ]; do sleep 0.2; _n=$((_n + 1)); done\n" +
 		"if grep -qx failed " + outcome + " 2>/dev/null; then cat " + outcome + "; rm -f " + f + ".*; elif [ -f " + outcome + " ]; then cat " + outcome + "; elif [ ! -f " + f + " ] && [ ! -f " + f + ".end ]; then echo none; fi"
 	for {
@@ -151,25 +151,46 @@ func (r *runner) verify(ctx context.Context, s aspect.Step) error {
 		return r.o.Confirm(ctx, r.want, s)
 	}
 	if s.Check != "" {
-		_, err := r.run(ctx, "set -e\n"+s.Check)
-		return err
+		if _, err := r.run(ctx, "set -e\n"+s.Check); err != nil {
+			return err
+		}
+	}
+	if s.Change != "" && r.o.Parent != nil {
+		return r.reachParent(ctx)
 	}
 	return nil
 }
 
+// reachParent asks the parent until it answers, or ctx ends.
+func (r *runner) reachParent(ctx context.Context) error {
+	for {
+		err := r.o.Parent(ctx)
+		if err == nil {
+			return nil
+		}
+		timer := time.NewTimer(time.Second)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("the parent does not answer over the new network: %w", err)
+		}
+	}
+}
+
 // confirm lets somebody prove that the machine can be reached, and then cancels the revert.
 func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
-	f := revertScript(s.Aspect)
+	f := revertScript(s.Guard())
 	if err := r.verify(ctx, s); err != nil {
 		if _, failed := errors.AsType[*changeError](err); failed {
 			return fmt.Errorf("it failed, so the old state is restored: %w", err)
 		}
 		back := "sh " + f + "\n"
 		if s.Change != "" && r.o.Confirm != nil { // it may cut the connection, too
-			back = detached(changeUnit(s.Aspect)+"-back", f)
+			back = detached(changeUnit(s.Guard())+"-back", f)
 		}
 		// Where the way in still works, there is no reason to wait for the timer.
-		_, undone := r.run(ctx, back+"systemctl stop "+revertUnit(s.Aspect)+".timer >/dev/null 2>&1 || :\n")
+		_, undone := r.run(ctx, back+"systemctl stop "+revertUnit(s.Guard())+".timer >/dev/null 2>&1 || :\n")
 		what := "nobody could connect afterwards"
 		if r.o.Confirm == nil {
 			what = "it does not work"
@@ -182,7 +203,7 @@ func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 	after := r.now.Without(s.Drop).With(s.After)
 	body := "set -e\n" + lock + staleCheck(r.sum) +
 		"mv -T " + f + " " + f + ".confirmed 2>/dev/null || die 'it was confirmed too late: the machine has restored the old state'\n" +
-		"systemctl stop " + revertUnit(s.Aspect) + ".timer >/dev/null 2>&1 || :\n" + disarmBoot(s.Aspect) + "rm -f " + f + ".*\n" + writeRecord(after, r.sum)
+		"systemctl stop " + revertUnit(s.Guard()) + ".timer >/dev/null 2>&1 || :\n" + disarmBoot(s.Guard()) + "rm -f " + f + ".*\n" + writeRecord(after, r.sum)
 	if _, err := r.run(ctx, body); err != nil {
 		return fmt.Errorf("confirming it: %w", err)
 	}

@@ -21,6 +21,9 @@ type Options struct {
 	// again until ctx ends. After a step that changes the address, further commands must go over
 	// the new one. Nil: a further command over the same machine suffices, and the Check of the step.
 	Confirm func(ctx context.Context, want *spec.Spec, step aspect.Step) error
+	// Parent asks, by a fresh connection, for an answer of whoever the machine gets its spec from. Where the machine
+	// applies the spec itself, a change of its network holds only if there is one. Nil: it has no parent.
+	Parent func(ctx context.Context) error
 	// ConfirmWithin is how long that may take; a minute unless set. The machine restores its
 	// old state after twice that time.
 	ConfirmWithin time.Duration

@@ -1,23 +1,24 @@
-package aspect
+package network
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
 const resolvConf = "/etc/resolv.conf"
 
-// These keep a DHCP client from writing resolv.conf: one function of dhclient-script(8), one hook of
+// These keep a DHCP client from writing resolv.conf: one function of dhclient-shell.Lines(8), one hook of
 // dhcpcd-run-hooks(8).
 const (
 	dhclientHook     = "/etc/dhcp/dhclient-enter-hooks.d/homestak-gitops"
-	dhclientHookText = heading + "make_resolv_conf() { :; }\n"
+	dhclientHookText = aspect.Heading + "make_resolv_conf() { :; }\n"
 	dhcpcdHook       = "/etc/dhcpcd.enter-hook"
-	dhcpcdHookText   = heading + "skip_hooks=\"${skip_hooks:-} resolv.conf\"\n"
+	dhcpcdHookText   = aspect.Heading + "skip_hooks=\"${skip_hooks:-} resolv.conf\"\n"
 )
 
 // Who makes /etc/resolv.conf.

@@ -1,12 +1,14 @@
-package aspect
+package network
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -41,22 +43,29 @@ type eniStanza struct {
 func (f *netFound) readENI() []eniStanza {
 	var out []eniStanza
 	for _, name := range f.eni {
-		at, start := 0, -1
-		for line := range strings.Lines(f.files[name]) {
-			fields := strings.Fields(line)
-			begins := len(fields) > 0 && (slices.Contains([]string{"iface", "mapping", "auto", "source", "source-directory", "no-auto-down", "no-scripts", "rename", "template", "vlan"}, fields[0]) || strings.HasPrefix(fields[0], "allow-"))
-			if begins && start >= 0 {
-				out = append(out, cutStanza(name, f.files[name], start, at))
-				start = -1
-			}
-			if begins && fields[0] == "iface" && len(fields) > 1 && fields[1] == f.dev && (len(fields) == 2 || fields[2] != "inet6") {
-				start = at
-			}
-			at += len(line)
+		out = append(out, stanzasOf(f.dev, name, f.files[name])...)
+	}
+	return out
+}
+
+// stanzasOf finds the IPv4 stanzas of an interface in a file.
+func stanzasOf(dev, name, text string) []eniStanza {
+	var out []eniStanza
+	at, start := 0, -1
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		begins := len(fields) > 0 && (slices.Contains([]string{"iface", "mapping", "auto", "source", "source-directory", "no-auto-down", "no-scripts", "rename", "template", "vlan"}, fields[0]) || strings.HasPrefix(fields[0], "allow-"))
+		if begins && start >= 0 {
+			out = append(out, cutStanza(name, text, start, at))
+			start = -1
 		}
-		if start >= 0 {
-			out = append(out, cutStanza(name, f.files[name], start, at))
+		if begins && fields[0] == "iface" && len(fields) > 1 && fields[1] == dev && (len(fields) == 2 || fields[2] != "inet6") {
+			start = at
 		}
+		at += len(line)
+	}
+	if start >= 0 {
+		out = append(out, cutStanza(name, text, start, at))
 	}
 	return out
 }
@@ -152,7 +161,7 @@ func withMask(address, mask string) string {
 		return address
 	}
 	if n, err := strconv.Atoi(mask); err == nil {
-		return address + "/" + itoa(n)
+		return address + "/" + strconv.Itoa(n)
 	}
 	ip, err := netip.ParseAddr(mask)
 	if err != nil || !ip.Is4() {
@@ -164,7 +173,7 @@ func withMask(address, mask string) string {
 			bits++
 		}
 	}
-	return address + "/" + itoa(bits)
+	return address + "/" + strconv.Itoa(bits)
 }
 
 // eniOwn are the options that an address consists of, and those that only DHCP has. The rest of a
@@ -220,17 +229,72 @@ func (s eniStanza) with(goal netGoal) string {
 
 // eniFile is the file of the stanza with what shall be there.
 func (f netFound) eniFile(goal netGoal, e *record.Entry) netFile {
-	text := f.files[f.stanza.file]
-	stanza := ""
-	if goal.back && e.Item == f.dev && e.Found["stanza"] != "" {
-		stanza = e.Found["stanza"]
-	} else {
-		stanza = f.stanza.with(goal)
+	return f.withStanza(f.stanza, f.dev, goal, e)
+}
+
+// withStanza is the file of the stanza of an interface with what shall be there.
+func (f netFound) withStanza(s eniStanza, dev string, goal netGoal, e *record.Entry) netFile {
+	text, stanza := f.files[s.file], ""
+	if goal.back {
+		switch {
+		case e.Found["card"] == dev:
+			stanza = e.Found["below"]
+		case e.Item == dev:
+			stanza = e.Found["stanza"]
+		}
 	}
-	if f.stanza.end < len(text) && !strings.HasSuffix(stanza, "\n") {
+	if stanza == "" {
+		stanza = s.with(goal)
+	}
+	if s.end < len(text) && !strings.HasSuffix(stanza, "\n") {
 		stanza += "\n"
 	}
-	return f.replace(f.stanza.file, text[:f.stanza.start]+stanza+text[f.stanza.end:], false)
+	return f.replace(s.file, text[:s.start]+stanza+text[s.end:], false)
+}
+
+// BeforeBridge is where the aspect of the bridge of Proxmox VE keeps what interfaces(5) was before it made one. The
+// card gets its addresses back by that file, so a change of the address is made there, too.
+const BeforeBridge = record.Folder + "/found/interfaces-before-bridge"
+
+// below is the stanza there of the card that is in the bridge, and the name of the card; "" if there is none.
+func (f netFound) below() (eniStanza, string) {
+	for _, port := range f.ports {
+		if found := stanzasOf(port, BeforeBridge, f.files[BeforeBridge]); len(found) == 1 {
+			return found[0], port
+		}
+	}
+	return eniStanza{}, ""
+}
+
+// belowFile is that file with what shall be there; nothing where no bridge was made.
+func (f netFound) belowFile(goal netGoal, e *record.Entry) []netFile {
+	s, card := f.below()
+	if card == "" {
+		return nil
+	}
+	return []netFile{f.withStanza(s, card, goal, e)}
+}
+
+// bridgeOf is the entry of the bridge that we made; nil if there is none.
+func bridgeOf(q *aspect.Query) *record.Entry { return q.Record.Get("pvebridge", eniMain) }
+
+// bridgeGoes reports whether the interface is a bridge that is withdrawn. The address is changed once it is gone.
+func (f netFound) bridgeGoes(q *aspect.Query) bool {
+	e := bridgeOf(q)
+	return q.Want.Config.PVE.Bridge == "" && e != nil && f.bridge && e.Put["name"] == f.dev
+}
+
+// bridgeEntry is the entry of the bridge for a file that we edit: it has the checksum, by which an edit of somebody else
+// is noticed.
+func bridgeEntry(q *aspect.Query, file netFile) []record.Entry {
+	e := bridgeOf(q)
+	if e == nil || file.path != eniMain || e.Put["sha256"] != record.Sum(file.before) {
+		return nil
+	}
+	out := *e
+	out.Put = maps.Clone(e.Put)
+	out.Put["sha256"] = record.Sum(file.after)
+	return []record.Entry{out}
 }
 
 // eniCommands take the interface down by the old files and up by the new ones. What is left running, such as
@@ -254,7 +318,7 @@ func (f netFound) eniCommands(file netFile) (down, up, check string) {
 	const whole = "/run/homestak-gitops.interfaces"
 	down = "ifdown " + f.name() + " >&2 9>&- || :\nip -4 addr flush dev " + f.name() + " scope global || :\n"
 	up = "ifup " + f.name() + " >&2 9>&- || die " + shell.Quote("ifup "+f.dev+" fails") + "\n"
-	check = script(shell.Put(whole, all.String(), "0600", "root", "root"),
+	check = shell.Lines(shell.Put(whole, all.String(), "0600", "root", "root"),
 		"_said=$(ifup --no-act --force -i "+whole+" -- "+f.name()+" 2>&1) || { rm -f "+whole+"; die \"ifupdown refuses the settings: $_said\"; }",
 		"rm -f "+whole)
 	return down, up, check

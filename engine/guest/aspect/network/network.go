@@ -1,28 +1,35 @@
-package aspect
+// Package network is what a spec says of the address of a machine, its gateway and name servers. Read network.go, then the
+// one of eni.go and networkd.go that configures the interface.
+package network
 
 import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// network is the address of the machine, by whatever configures its interface: ifupdown, ifupdown2 (network_eni.go)
-// or systemd-networkd, also for netplan and cloud-init (network_networkd.go). network_dns.go is
+// All lists the aspects, in the order of the probe.
+func All() []aspect.Aspect { return []aspect.Aspect{address.Aspect()} }
+
+// address is that of the machine, by whatever configures its interface: ifupdown, ifupdown2 (eni.go)
+// or systemd-networkd, also for netplan and cloud-init (networkd.go). dns.go is
 // the name servers.
-var network = Of[netFound]{
+var address = aspect.Of[netFound]{
 	Name: "network", Doc: "The address of the machine, its gateway and name servers.",
 	Paths: []string{"network"},
-	Probe: func(q *Query) string {
+	Probe: func(q *aspect.Query) string {
 		if q.Want.Network == nil && len(q.Record.Items("network")) == 0 {
 			return ":"
 		}
-		return script(
+		return shell.Lines(
 			`command -v ip >/dev/null || { say "the program ip is missing: install iproute2"; exit 3; }`,
 			// The one that was configured before. It is read there, since a probe that depends on the record costs a second one.
 			`_dev=$(sed -n '/"aspect": "network"/{n;s/.*"item": "\(.*\)".*/\1/p}' `+record.File+` 2>/dev/null | while read -r _d; do if [ -e "/sys/class/net/$_d" ] && [ ! -e "/sys/class/net/$_d/master" ]; then echo "$_d"; break; fi; done)`,
@@ -45,10 +52,10 @@ var network = Of[netFound]{
 			`_st=$(systemctl is-active --quiet NetworkManager 2>/dev/null && nmcli -g GENERAL.STATE device show "$_dev" 2>/dev/null) || :`,
 			`printf %s "$_st" | row manager`,
 			`if [ -d `+cloudFolder+` ]; then row cloud </dev/null; fi`,
-			`for _f in `+shell.Words([]string{networkdFile, cloudFile, dhclientHook, dhcpcdHook})+`; do if [ -f "$_f" ]; then row file "$_f" <"$_f"; fi; done`)
+			`for _f in `+shell.Words([]string{networkdFile, cloudFile, dhclientHook, dhcpcdHook, BeforeBridge})+`; do if [ -f "$_f" ]; then row file "$_f" <"$_f"; fi; done`)
 	},
 	Parse: parseNetwork,
-	Fill: func(q *Query, f netFound, have *spec.Spec) {
+	Fill: func(q *aspect.Query, f netFound, have *spec.Spec) {
 		if f.dev == "" {
 			return
 		}
@@ -77,15 +84,15 @@ var network = Of[netFound]{
 		}
 		n.DNS = f.shownDNS(want, e)
 	},
-	Steps: func(q *Query, f netFound) []Step {
+	Steps: func(q *aspect.Query, f netFound) []aspect.Step {
 		if f.dev == "" {
 			return nil
 		}
 		want, e := q.Want.Network, f.recorded(q)
-		if want == nil && e == nil {
+		if want == nil && e == nil || f.bridgeGoes(q) {
 			return nil
 		}
-		goal, s := f.goal(want, e), Step{Stage: StageIdentity}
+		goal, s := f.goal(want, e), aspect.Step{Stage: aspect.StageIdentity}
 		if want != nil {
 			s.Text = "set " + f.dev + " to " + goal.String()
 			entry := f.entry(e, goal)
@@ -110,10 +117,11 @@ var network = Of[netFound]{
 		case goal.ip == "": // name servers only
 		case f.manager == networkd:
 			files = append(files, f.networkdFiles(goal, e))
-			up = script("networkctl reload >&2 && networkctl reconfigure -- " + f.name() + " >&2 || die " + shell.Quote("systemd-networkd does not configure "+f.dev))
+			up = shell.Lines("networkctl reload >&2 && networkctl reconfigure -- " + f.name() + " >&2 || die " + shell.Quote("systemd-networkd does not configure "+f.dev))
 		default:
 			eni := f.eniFile(goal, e)
-			files = append(files, eni)
+			files = append(append(files, eni), f.belowFile(goal, e)...)
+			s.After = append(s.After, bridgeEntry(q, eni)...)
 			down, up, check = f.eniCommands(eni)
 		}
 		for _, file := range files {
@@ -124,7 +132,7 @@ var network = Of[netFound]{
 		s.Change = down + puts(files) + up + f.verify(goal)
 		s.Restore = restoreNetwork(files, down, up)
 		s.Check = f.gatewayAnswers()
-		return []Step{s}
+		return []aspect.Step{s}
 	},
 }
 
@@ -140,7 +148,7 @@ const (
 const (
 	cloudFolder = "/etc/cloud/cloud.cfg.d"
 	cloudFile   = cloudFolder + "/99-homestak-gitops-network.cfg"
-	cloudText   = heading + "network:\n  config: disabled\n"
+	cloudText   = aspect.Heading + "network:\n  config: disabled\n"
 )
 
 // netConfig is an address: dhcp, or one with its prefix length and gateway.
@@ -228,7 +236,7 @@ type netAddr struct {
 // name is the interface as a word of a script.
 func (f netFound) name() string { return shell.Quote(f.dev) }
 
-func parseNetwork(_ *Query, rows [][]string) (netFound, error) {
+func parseNetwork(_ *aspect.Query, rows [][]string) (netFound, error) {
 	f := netFound{files: map[string]string{}}
 	texts := map[string]string{}
 	for _, r := range rows {
@@ -337,14 +345,14 @@ func later(now, kept string) string {
 }
 
 // recorded is the entry of the interface; of a bridge also that of a port of it, which had the address before the
-// bridge was made.
-func (f netFound) recorded(q *Query) *record.Entry {
+// bridge was made, and of a card that of the bridge that it was in.
+func (f netFound) recorded(q *aspect.Query) *record.Entry {
 	if e := q.Record.Get("network", f.dev); e != nil {
 		return e
 	}
 	for _, item := range q.Record.Items("network") {
-		if slices.Contains(f.ports, item) {
-			return q.Record.Get("network", item)
+		if e := q.Record.Get("network", item); slices.Contains(f.ports, item) || e.Found["card"] == f.dev {
+			return e
 		}
 	}
 	return nil
@@ -368,6 +376,9 @@ func (f netFound) entry(e *record.Entry, goal netGoal) record.Entry {
 		out.Found["unit"] = f.unit
 	} else {
 		out.Found["stanza"] = f.stanza.text
+	}
+	if below, card := f.below(); card != "" {
+		out.Found["card"], out.Found["below"] = card, below.text
 	}
 	return out
 }
@@ -403,10 +414,10 @@ func puts(files []netFile) string {
 		case !file.stays:
 			lines = append(lines, "drop "+file.path)
 		default:
-			lines = append(lines, "mkdir -p "+folder(file.path), shell.Data(file.after)+" | put "+file.path+" \"$(stat -c %a "+file.path+" 2>/dev/null || echo 0644)\" root root")
+			lines = append(lines, "mkdir -p "+path.Dir(file.path), shell.Data(file.after)+" | put "+file.path+" \"$(stat -c %a "+file.path+" 2>/dev/null || echo 0644)\" root root")
 		}
 	}
-	return script(append(lines, ":")...)
+	return shell.Lines(append(lines, ":")...)
 }
 
 // restoreNetwork sets the files back, and the interface by them. One that cannot be set back keeps nobody
@@ -445,7 +456,7 @@ func (f netFound) verify(goal netGoal) string {
 			holds += " && ip -4 route show default dev " + f.name() + " | grep -F " + shell.Quote("via "+goal.gateway+" ")
 		}
 	}
-	return script("_n=0", "until { "+holds+"; } >/dev/null; do",
+	return shell.Lines("_n=0", "until { "+holds+"; } >/dev/null; do",
 		"  _n=$((_n + 1)); [ $_n -lt 200 ] || die "+shell.Quote(f.dev+" did not get "+goal.netConfig.String()+" within 40 s"),
 		"  sleep 0.2", "done")
 }
@@ -453,7 +464,7 @@ func (f netFound) verify(goal netGoal) string {
 // gatewayAnswers fails if the gateway does not respond to ARP: what is sent to it, which nobody
 // listens to, makes the kernel ask.
 func (f netFound) gatewayAnswers() string {
-	return script(
+	return shell.Lines(
 		"_gw=$(ip -4 route show default dev "+f.name()+" | sed -n 's/.*via \\([^ ]*\\).*/\\1/p' | head -n 1)",
 		`[ -n "$_gw" ] || exit 0`,
 		`ip neigh flush to "$_gw" dev `+f.name()+` || :`,
@@ -461,4 +472,11 @@ func (f netFound) gatewayAnswers() string {
 		`until { bash -c 'echo >/dev/udp/'"$_gw"'/9'; ip -4 neigh show "$_gw" dev `+f.name()+` | grep -q lladdr; } 2>/dev/null; do`,
 		`  _n=$((_n + 1)); [ $_n -lt 50 ] || die "the gateway $_gw does not answer"`,
 		`  sleep 0.2`, `done`)
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
 }

@@ -1,10 +1,11 @@
-package aspect
+package network
 
 import (
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
@@ -168,7 +169,7 @@ func unitText(dev, base string, goal netGoal) string {
 		dhcp = map[string]string{"no": "ipv4", "ipv6": "yes"}[dhcp]
 	}
 	var b strings.Builder
-	b.WriteString(heading + "[Match]\nName=" + dev + "\n\n[Network]\nDHCP=" + dhcp + "\n")
+	b.WriteString(aspect.Heading + "[Match]\nName=" + dev + "\n\n[Network]\nDHCP=" + dhcp + "\n")
 	if goal.ip != spec.DHCP && goal.ip != "" {
 		b.WriteString("Address=" + goal.ip + "\n")
 		if goal.gateway != "" {

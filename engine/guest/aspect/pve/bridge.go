@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -13,7 +14,7 @@ import (
 
 const (
 	interfacesFile = "/etc/network/interfaces"
-	bridgeFound    = record.Folder + "/found/interfaces-before-bridge"
+	bridgeFound    = network.BeforeBridge
 )
 
 // bridge is the bridge of a machine that becomes a host of Proxmox VE: it gets the card of

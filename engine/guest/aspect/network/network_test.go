@@ -1,0 +1,39 @@
+package network_test
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect/aspecttest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
+	"github.com/homestak/homestak-gitops/engine/guest/record"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestAspects(t *testing.T) { aspecttest.Golden(t, network.All(), *update) }
+
+// An answer may be anything: it is refused, or gives a value, and never a panic.
+func FuzzRead(f *testing.F) {
+	f.Add("dev\teth0\nifupdown\t=\neni\t/etc/network/interfaces\t=aWZhY2UgZXRoMCBpbmV0IHN0YXRpYw==\n")
+	f.Add("dev\teth0\nnetworkd\t=U3RhdGU6IHJvdXRhYmxl\nunit\tx\t=W05ldHdvcmtdCkRIQ1A9eWVzCg==\n")
+	want, err := spec.Read([]byte(`{"version": 1, "node": "edge", "network": {"ip": "10.0.0.6/24", "gateway": "10.0.0.1", "dns": ["10.0.0.2"]}}`))
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, answer string) {
+		q := &aspect.Query{Want: want, Record: &record.Record{}}
+		for _, a := range network.All() {
+			r, err := a.Read(q, shell.Answer{Text: answer}, spec.Empty("edge"))
+			if err != nil {
+				continue
+			}
+			for _, s := range r.Steps() {
+				require.NotEmpty(t, s.Text)
+			}
+		}
+	})
+}
