@@ -52,7 +52,7 @@ func (d *Driver) line(addr model.Address, w *way, at model.Guest) *line {
 }
 
 func sameWay(a, b *way) bool {
-	return a.guest == b.guest && a.user == b.user && a.ip == b.ip && slices.Equal(a.ports, b.ports) && slices.Equal(a.near, b.near)
+	return a.guest == b.guest && a.user == b.user && a.ip == b.ip && a.agent == b.agent && slices.Equal(a.ports, b.ports) && slices.Equal(a.near, b.near)
 }
 
 // alias is the name of the guest in the file of host keys.
@@ -367,8 +367,8 @@ func (l *line) renewed(ctx context.Context, err error, known Known) []string {
 	if !errors.As(err, &other) || len(known.Keys) == 0 {
 		return nil
 	}
-	keys := l.vouched(ctx)
-	if slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(known.Keys, k) }) {
+	keys, err := l.vouched(ctx)
+	if err != nil || slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(known.Keys, k) }) {
 		return nil // these are its keys still: another machine answers
 	}
 	return keys
@@ -377,18 +377,17 @@ func (l *line) renewed(ctx context.Context, err error, known Known) []string {
 // keysTime is how long a guest agent may take to give the host keys of its guest.
 const keysTime = 5 * time.Second
 
-// vouched gives the host keys that the guest agent knows; nobody can be in between of that. None of a
-// guest without an agent, which most young guests are.
-func (l *line) vouched(ctx context.Context) []string {
+// vouched gives the host keys that the guest agent knows; nobody can be in between of that.
+func (l *line) vouched(ctx context.Context) ([]string, error) {
 	m := l.d.Driver.Machine(l.way.guest, l.at, l.way.near)
 	if m == nil || l.way.guest.Kind == "ct" {
-		return nil
+		return nil, fmt.Errorf("%s has no guest agent", l.way.guest)
 	}
 	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
 	out, err := m.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", "cat /etc/ssh/ssh_host_*_key.pub"}})
-	if err != nil || out.Code != 0 {
-		return nil
+	if err != nil {
+		return nil, err
 	}
 	var keys []string
 	for text := range strings.Lines(out.Out) {
@@ -396,18 +395,24 @@ func (l *line) vouched(ctx context.Context) []string {
 			keys = append(keys, strings.Join(fields[:2], " "))
 		}
 	}
-	return keys
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("it found no host keys in /etc/ssh (exit code %d)", out.Code)
+	}
+	return keys, nil
 }
 
 // learn keeps what was learned of the guest by logging in for the first time, or at another port. The
-// guest agent, if there is one, has to agree with a new key.
+// guest agent has to agree with a new key, if the files say that there is one; it may start later than sshd.
 func (l *line) learn(ctx context.Context, known, learned Known) error {
 	if len(known.Keys) == 0 {
-		if keys := l.vouched(ctx); len(keys) > 0 {
-			if !slices.Contains(keys, learned.Keys[0]) {
-				return fmt.Errorf("what answers as %s shows the host key %s, which its guest agent does not know: another machine has its address", l.way.guest, learned.Keys[0])
-			}
+		keys, err := l.vouched(ctx)
+		switch {
+		case err == nil && !slices.Contains(keys, learned.Keys[0]):
+			return fmt.Errorf("what answers as %s shows the host key %s, which its guest agent does not know: another machine has its address", l.way.guest, learned.Keys[0])
+		case err == nil:
 			learned.Keys = keys
+		case l.way.agent:
+			return fmt.Errorf("%s is not ready yet: its guest agent has not confirmed the host key that it shows, and it is not entered before (set agent = false if its image has no guest agent): %w", l.way.guest, err)
 		}
 	} else if known.Port == learned.Port && known.IP == learned.IP {
 		return nil

@@ -23,6 +23,7 @@ type way struct {
 	ports []int        // where its sshd may listen, in the order in which they are tried
 	ip    netip.Addr   // that the spec gives it; not valid if it gives none
 	near  []netip.Addr // gateways that the files name for it
+	agent bool         // the files say that its guest agent answers
 }
 
 const (
@@ -60,7 +61,7 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since secret.ssh_keys[%q] is not a public key: put in the one line of the .pub file", name)}, nil
 		}
 	}
-	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared)}
+	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared), agent: hasAgent(of)}
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)
 	found = append(found, w.lockout(declared, want)...)
@@ -130,23 +131,22 @@ func placeholder(site *model.Site, declared *model.Spec) string {
 	return ""
 }
 
+// hasAgent reports whether the files say that a guest agent answers in a guest.
+func hasAgent(of *model.Resource) bool {
+	return slices.ContainsFunc(model.Attrs(of.Spec), func(a model.Attr) bool { return a.Path == "agent" && a.Value == true })
+}
+
 // hasAddress reports whether the address of a guest can be known: that of a VM is declared, or its guest
 // agent reports it.
 func hasAddress(of *model.Resource) bool {
-	if of.Addr.Kind != "vm" {
+	if of.Addr.Kind != "vm" || hasAgent(of) {
 		return true
 	}
 	for _, a := range model.Attrs(of.Spec) {
-		switch value := a.Value.(type) {
-		case bool:
-			if a.Path == "agent" && value {
-				return true
-			}
-		case string:
-			card, rest, _ := strings.Cut(strings.TrimPrefix(a.Path, "nic."), ".")
-			if _, err := netip.ParsePrefix(value); err == nil && card != "" && (rest == "ip" || rest == "ip6") {
-				return true
-			}
+		value, _ := a.Value.(string)
+		card, rest, _ := strings.Cut(strings.TrimPrefix(a.Path, "nic."), ".")
+		if _, err := netip.ParsePrefix(value); err == nil && card != "" && (rest == "ip" || rest == "ip6") {
+			return true
 		}
 	}
 	return false

@@ -52,7 +52,7 @@ const addressSpec = `spec "base" {
 func TestST02PushMovesTheAddress(t *testing.T) {
 	p := beginAddress(t)
 	p.write("specs.hcl", addressSpec)
-	p.deploy("web", vm("web-1", `spec = spec.base`))
+	p.deploy("web", vm("web-1", `agent = false`, `spec = spec.base`))
 	r := p.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	p.converged("at the address of its first boot")
@@ -85,7 +85,7 @@ func TestST02PushMovesTheAddress(t *testing.T) {
 func TestST02PushOfAnAddressThatLocksUsOut(t *testing.T) {
 	p := beginAddress(t)
 	p.write("specs.hcl", addressSpec)
-	p.deploy("web", vm("web-1", `spec = spec.base`))
+	p.deploy("web", vm("web-1", `agent = false`, `spec = spec.base`))
 	require.Equal(t, engine.Done, p.pass("apply").Outcome)
 	p.edit("specs.hcl", `ip      = "192.0.2.50/24"
     gateway = "192.0.2.1"`, `ip      = "198.51.100.5/24"

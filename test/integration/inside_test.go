@@ -35,7 +35,7 @@ type pushed struct {
 	key    string // private, of who enters it
 	hosts  *config.KnownHosts
 	notes  bytes.Buffer
-	agent  bool // its guest agent responds
+	agent  atomic.Bool // its guest agent responds
 	dials  atomic.Int32
 	from   func(ctx context.Context, network, address string) (net.Conn, error) // instead of from itself; may be nil
 }
@@ -53,7 +53,7 @@ func beginPush(t *testing.T) *pushed {
 		"echo 'homestak ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-cloud-init-users && ip address add 192.0.2.50/32 dev lo")
 	p.key = p.debian.Run("cat", "/root/key")
 	p.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Exec: func(_ int, command []string, input string) (string, string, int, bool) {
-		if !p.agent {
+		if !p.agent.Load() {
 			return "", "", 0, false
 		}
 		cmd := p.debian.Command(command...)
@@ -142,7 +142,7 @@ const baseSpec = `spec "base" {
 func TestST02PushMakesANodeWhatItsSpecSays(t *testing.T) {
 	p := beginPush(t)
 	p.write("specs.hcl", baseSpec)
-	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
+	p.deploy("web", vm("web-1", `agent = false`, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 
 	r := p.pass("plan")
 	require.Equal(t, engine.Planned, r.Outcome, describe(r))
@@ -180,7 +180,7 @@ func TestST02PushMakesANodeWhatItsSpecSays(t *testing.T) {
 // that has its address.
 func TestST02PushRefusesAnotherMachine(t *testing.T) {
 	p := beginPush(t)
-	p.agent = true
+	p.agent.Store(true)
 	p.write("specs.hcl", baseSpec)
 	p.deploy("web", vm("web-1", `spec = spec.base`, `agent = true`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 	require.Equal(t, engine.Done, p.pass("apply").Outcome)
@@ -205,20 +205,45 @@ func TestST02PushRefusesAnotherMachine(t *testing.T) {
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
 
 	// Without an agent nobody can say so.
-	p.agent = false
+	p.agent.Store(false)
 	p.debian.Run("sh", "-c", "rm /etc/ssh/ssh_host_*; ssh-keygen -A && systemctl restart ssh && echo changed >/etc/motd")
 	r = p.pass("apply")
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.Contains(t, r.Nodes[0].Error, "its host key has changed")
 	require.NoError(t, p.hosts.Forget("home/father/vm.web-1")) // as somebody does who reinstalled it
+	r = p.pass("apply")
+	require.Equal(t, engine.Failed, r.Outcome)
+	require.Contains(t, r.Nodes[0].Error, "vm.web-1 is not ready yet: its guest agent has not confirmed the host key that it shows")
+	require.Equal(t, "changed", p.debian.Run("cat", "/etc/motd"))
+	p.edit("manifests/web.hcl", "agent = true", "agent = false")
 	require.Equal(t, engine.Done, p.pass("apply").Outcome)
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
+}
+
+// The guest agent may start later than sshd. Until it confirms the host key, nothing is done inside.
+func TestST02PushWaitsForTheGuestAgent(t *testing.T) {
+	p := beginPush(t)
+	p.from = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if p.dials.Load() == 3 {
+			require.Empty(t, p.debian.Run("sh", "-c", "ls /var/lib/homestak-gitops 2>/dev/null || :"))
+			p.agent.Store(true)
+		}
+		return p.debian.Dial(ctx, network, address)
+	}
+	p.write("specs.hcl", baseSpec)
+	p.deploy("web", vm("web-1", `spec = spec.base`, `agent = true`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
+	r := p.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.GreaterOrEqual(t, p.dials.Load(), int32(3))
+	known, err := p.hosts.Of("home/father/vm.web-1")
+	require.NoError(t, err)
+	require.Len(t, known.Keys, 3, "those that the agent gave")
 }
 
 // Without any connection to the guest its agent does the same.
 func TestST02PushByTheGuestAgent(t *testing.T) {
 	p := beginPush(t)
-	p.agent = true
+	p.agent.Store(true)
 	p.write("specs.hcl", strings.Replace(baseSpec, `via = "ssh"`, `via = "agent"`, 1))
 	p.deploy("web", vm("web-1", `spec = spec.base`, `agent = true`))
 	r := p.pass("apply")
@@ -234,7 +259,7 @@ func TestST02PushThroughTheHost(t *testing.T) {
 	p := beginPush(t)
 	p.edit("host.hcl", "  ssh {\n", "  ssh {\n    address = \"127.0.0.1\"\n    user = \"homestak\"\n    jump = true\n")
 	p.write("specs.hcl", baseSpec)
-	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
+	p.deploy("web", vm("web-1", `agent = false`, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 	r := p.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, "managed", p.debian.Run("cat", "/etc/motd"))
@@ -256,7 +281,7 @@ posture "hard" {
   }
 }
 `)
-	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
+	p.deploy("web", vm("web-1", `agent = false`, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 	r := p.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Contains(t, p.debian.Run("sshd", "-T"), "port 2222\n")
@@ -290,7 +315,7 @@ posture "open" {
 }
 `
 	p.write("specs.hcl", entered)
-	p.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
+	p.deploy("web", vm("web-1", `agent = false`, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
 	r := p.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	p.converged("with its keys and rights")
