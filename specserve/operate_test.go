@@ -80,7 +80,7 @@ func TestHookSecretOfOneProvider(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.HookFileOf("github")), []byte("canary-of-github-alone\n"), 0o600))
 	common := s.access.Hook("github")
 	var err error
-	s.access, err = keys.ReadAccess(s.dir, hook.Providers())
+	s.access, err = keys.ReadAccess(keys.Files{Dir: s.dir}, hook.Providers())
 	require.NoError(t, err)
 	s.publish("3f2c1a9", site())
 	send := func(provider, header string, secret []byte) int {

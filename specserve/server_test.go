@@ -107,7 +107,7 @@ func serveProgram(t *testing.T, limits specserve.Limits, p *program.Program) *se
 	certificate, err := cert.Open(cert.Options{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	s.pins = certificate.Pins()
-	s.access, err = keys.EnsureAccess(s.dir, nil)
+	s.access, err = keys.EnsureAccess(keys.Files{Dir: s.dir}, nil)
 	require.NoError(t, err)
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)

@@ -16,8 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/cert"
-	"github.com/homestak/homestak-gitops/specserve/hook"
+	"github.com/homestak/homestak-gitops/specserve/credentials"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/program"
 )
@@ -77,10 +76,10 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	if err := o.Ready(Announce{ln.Addr(), f.certificate.Pins(), f.catalog.Commit}); err != nil {
+	if err := o.Ready(Announce{ln.Addr(), f.credentials.Certificate().Pins(), f.catalog.Commit}); err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	o.Log.Info("serving", "address", ln.Addr().String(), "commit", f.catalog.Commit, "nodes", len(f.catalog.Names()), "pin", f.certificate.Pins()[0])
+	o.Log.Info("serving", "address", ln.Addr().String(), "commit", f.catalog.Commit, "nodes", len(f.catalog.Names()), "pin", f.credentials.Certificate().Pins()[0])
 	serving, end := context.WithCancel(ctx)
 	defer end()
 	served := make(chan error, 1)
@@ -118,20 +117,14 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 
 // prepare makes a server with all that it serves.
 func prepare(ctx context.Context, o Options) (*follower, error) {
-	f := &follower{o: o, asked: make(chan struct{}, 1), logged: map[string]string{}, history: history{dir: o.Dir, log: o.Log}}
+	f := &follower{o: o, asked: make(chan struct{}, 1), problems: credentials.Problems{}, history: history{dir: o.Dir, log: o.Log}}
 	return f, f.begin(ctx)
 }
 
 // begin loads all that is served.
 func (f *follower) begin(ctx context.Context) (err error) {
 	o := f.o
-	if f.ring, err = keys.Ensure(o.Dir, time.Now()); err != nil {
-		return err
-	}
-	if f.access, err = keys.EnsureAccess(o.Dir, hook.Providers()); err != nil {
-		return err
-	}
-	if f.certificate, err = cert.Open(cert.Options{Dir: o.Dir, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
+	if f.credentials, err = credentials.Open(credentials.Options{Access: keys.Files{Dir: o.Dir}, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
 		return err
 	}
 	for attempt := 0; ; attempt++ {
@@ -160,7 +153,7 @@ func (f *follower) begin(ctx context.Context) (err error) {
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return fmt.Errorf("make the folder of temporary files: %w", err)
 	}
-	f.server = specserve.New(specserve.Options{Version: o.Version, Program: f.program, Spool: spool, TLS: f.certificate.TLS(), Limits: o.Limits, Log: o.Log, Check: f.ask})
+	f.server = specserve.New(specserve.Options{Version: o.Version, Program: f.program, Spool: spool, TLS: f.credentials.Certificate().TLS(), Limits: o.Limits, Log: o.Log, Check: f.ask})
 	f.show(ctx)
 	f.publish()
 	return nil

@@ -256,7 +256,7 @@ func TestAsked(t *testing.T) {
 	m := newMachine(t)
 	m.o.poll = time.Hour
 	m.start()
-	access, err := keys.ReadAccess(m.o.Dir, nil)
+	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, nil)
 	require.NoError(t, err)
 	for domain, ask := range map[string]struct{ path, name, value string }{
 		"pushed.example":   {"/hook/gitlab", "X-Gitlab-Token", string(access.Hook("gitlab"))},

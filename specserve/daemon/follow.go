@@ -13,9 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/cert"
-	"github.com/homestak/homestak-gitops/specserve/hook"
-	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/credentials"
 	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
@@ -23,11 +21,9 @@ import (
 type follower struct {
 	o           Options
 	server      *specserve.Server
-	certificate *cert.Keeper
+	credentials *credentials.Keeper
 
 	catalog *catalog.Catalog
-	ring    keys.Ring
-	access  keys.Access
 	asked   chan struct{}    // somebody wants a check now
 	program *program.Program // nil: none
 	history history
@@ -36,8 +32,8 @@ type follower struct {
 	absent     string          // why
 	again      time.Time       // when to try once more; zero: not before something changes
 
-	folder watched
-	logged map[string]string // problems that were logged last, by what they are about
+	folder   watched
+	problems credentials.Problems
 }
 
 // errUnsteady is a folder that changed while it was read.
@@ -46,22 +42,7 @@ var errUnsteady = errors.New("the site folder changed while it was read")
 // check reads again what changed, and publishes it. At once means not to wait until a change of the
 // site folder is complete.
 func (f *follower) check(ctx context.Context, atOnce bool) {
-	renewed, err := f.certificate.Check()
-	f.report("certificate", err)
-	ring, err := keys.Read(f.o.Dir)
-	f.report("keys", err)
-	rotated := err == nil && !slices.EqualFunc(ring, f.ring, func(a, b keys.Entry) bool { return a.Key == b.Key })
-	if rotated {
-		f.ring = ring
-		f.o.Log.Info("signing keys changed", "kid", ring[0].ID, "valid", len(ring))
-	}
-	access, err := keys.ReadAccess(f.o.Dir, hook.Providers())
-	f.report("other keys", err)
-	replaced := err == nil && !access.Equal(f.access)
-	if replaced {
-		f.access = access
-		f.o.Log.Info("keys of readers, operators or hooks changed")
-	}
+	renewed := f.credentials.Check()
 	next := f.reload(ctx, atOnce)
 	if next != nil {
 		f.catalog = next
@@ -72,7 +53,7 @@ func (f *follower) check(ctx context.Context, atOnce bool) {
 	if retry {
 		f.show(ctx)
 	}
-	if renewed || rotated || replaced || retry || next != nil {
+	if renewed || retry || next != nil {
 		f.publish()
 	}
 }
@@ -88,7 +69,7 @@ func (f *follower) ask() {
 // publish makes what is in force what requests see.
 func (f *follower) publish() {
 	f.server.Publish(specserve.View{
-		Catalog: f.catalog, Keys: f.ring.Tokens(), Access: f.access, Pins: f.certificate.Pins(),
+		Catalog: f.catalog, Keys: f.credentials.Ring().Tokens(), Access: f.credentials.Access(), Pins: f.credentials.Certificate().Pins(),
 		Repository: f.repository, NoRepository: f.absent,
 	})
 }
@@ -108,29 +89,16 @@ func (f *follower) show(ctx context.Context) {
 		f.absent = "it cannot be read; the log of the server says why"
 		f.again = time.Now().Add(retryAfter)
 	}
-	if f.news("repository", err) {
+	if f.problems.News("repository", err) {
 		f.o.Log.Error("the repository of the site is not served as it should be", "error", err)
 	}
 }
 
 // report logs a problem, once as long as it stays the same.
 func (f *follower) report(about string, err error) {
-	if f.news(about, err) {
+	if f.problems.News(about, err) {
 		f.o.Log.Error("a change is not served: what was good stays in force", "of", about, "error", err)
 	}
-}
-
-// news reports whether this is a problem, and another one than at the last time.
-func (f *follower) news(about string, err error) bool {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if f.logged[about] == text {
-		return false
-	}
-	f.logged[about] = text
-	return err != nil
 }
 
 // reload loads the site again if its folder changed; nil if it did not, or is not good.

@@ -85,7 +85,7 @@ func (m *machine) commit(domain string) string {
 
 func (m *machine) key() string {
 	m.t.Helper()
-	access, err := keys.ReadAccess(m.o.Dir, nil)
+	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, nil)
 	require.NoError(m.t, err)
 	return string(access.Repository)
 }

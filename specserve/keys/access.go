@@ -53,20 +53,36 @@ func (a Access) Equal(b Access) bool {
 	return same
 }
 
-// EnsureAccess reads the keys in the folder of Ensure, and makes those that are missing. Providers are
-// those that may have a secret of their own.
-func EnsureAccess(dir string, providers []string) (Access, error) {
-	err := durable.Exclusively(dir, func() error {
-		for _, name := range []string{ReadFile, OperatorFile, RepositoryFile, HookFile} {
-			if _, err := readKey(dir, name); !errors.Is(err, fs.ErrNotExist) {
+// Files are where the keys are. A name that is "" is that of the constants above, in Dir.
+type Files struct {
+	Dir                              string // the folder of Ensure; secrets of single providers are always there
+	Read, Operator, Repository, Hook string
+}
+
+// names are the four files, in the order of the constants.
+func (f Files) names() [4]string {
+	in := func(named, usual string) string {
+		if named != "" {
+			return named
+		}
+		return filepath.Join(f.Dir, usual)
+	}
+	return [4]string{in(f.Read, ReadFile), in(f.Operator, OperatorFile), in(f.Repository, RepositoryFile), in(f.Hook, HookFile)}
+}
+
+// EnsureAccess reads the keys, and makes those that are missing. Providers are those that may have a
+// secret of their own.
+func EnsureAccess(f Files, providers []string) (Access, error) {
+	err := durable.Exclusively(f.Dir, func() error {
+		for _, name := range f.names() {
+			if _, err := readKey(name); !errors.Is(err, fs.ErrNotExist) {
 				continue // ReadAccess says what is wrong with it
 			}
 			key := make([]byte, 32)
 			_, _ = rand.Read(key) // it never fails (crypto/rand)
-			name = filepath.Join(dir, name)
 			err := durable.Replace(name, append(hex.AppendEncode(nil, key), '\n'))
 			if err == nil {
-				err = durable.HandOver(dir, name)
+				err = durable.HandOver(f.Dir, name)
 			}
 			if err != nil {
 				return fmt.Errorf("write %s: %w", name, err)
@@ -77,27 +93,20 @@ func EnsureAccess(dir string, providers []string) (Access, error) {
 	if err != nil {
 		return Access{}, err
 	}
-	return ReadAccess(dir, providers)
+	return ReadAccess(f, providers)
 }
 
-// ReadAccess reads the keys in a folder.
-func ReadAccess(dir string, providers []string) (Access, error) {
-	a := Access{hooks: map[string][]byte{}}
-	var err error
-	if a.Read, err = readKey(dir, ReadFile); err != nil {
-		return Access{}, err
-	}
-	if a.Operator, err = readKey(dir, OperatorFile); err != nil {
-		return Access{}, err
-	}
-	if a.Repository, err = readKey(dir, RepositoryFile); err != nil {
-		return Access{}, err
-	}
-	if a.hook, err = readKey(dir, HookFile); err != nil {
-		return Access{}, err
+// ReadAccess reads the keys.
+func ReadAccess(f Files, providers []string) (Access, error) {
+	a, names := Access{hooks: map[string][]byte{}}, f.names()
+	for i, key := range []*[]byte{&a.Read, &a.Operator, &a.Repository, &a.hook} {
+		var err error
+		if *key, err = readKey(names[i]); err != nil {
+			return Access{}, err
+		}
 	}
 	for _, provider := range slices.Sorted(slices.Values(providers)) {
-		secret, err := readKey(dir, HookFileOf(provider))
+		secret, err := readKey(filepath.Join(f.Dir, HookFileOf(provider)))
 		switch {
 		case err == nil:
 			a.hooks[provider] = secret
@@ -109,8 +118,7 @@ func ReadAccess(dir string, providers []string) (Access, error) {
 }
 
 // readKey reads a file of one line. No error repeats what is in it.
-func readKey(dir, name string) ([]byte, error) {
-	name = filepath.Join(dir, name)
+func readKey(name string) ([]byte, error) {
 	text, err := durable.ReadPrivate(name)
 	if err != nil {
 		return nil, fmt.Errorf("read the key in %s: %w", name, err)

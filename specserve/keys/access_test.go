@@ -16,10 +16,10 @@ func TestAccess(t *testing.T) {
 	_, err := keys.Ensure(dir, time.Now())
 	require.NoError(t, err)
 	providers := []string{"github", "gitlab"}
-	_, err = keys.ReadAccess(dir, providers)
+	_, err = keys.ReadAccess(keys.Files{Dir: dir}, providers)
 	require.ErrorIs(t, err, os.ErrNotExist)
 
-	first, err := keys.EnsureAccess(dir, providers)
+	first, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	seen := map[string]bool{}
 	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.RepositoryFile: first.Repository, keys.HookFile: first.Hook("github")} {
@@ -31,14 +31,14 @@ func TestAccess(t *testing.T) {
 	}
 	require.Len(t, seen, 4, "each key is another one")
 
-	again, err := keys.EnsureAccess(dir, providers)
+	again, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.True(t, again.Equal(first))
 
 	// A provider may have a secret of its own, as the administrator wrote it.
 	own := filepath.Join(dir, keys.HookFileOf("github"))
 	require.NoError(t, os.WriteFile(own, []byte("a secret of sixteen or more \n"), 0o600))
-	with, err := keys.ReadAccess(dir, providers)
+	with, err := keys.ReadAccess(keys.Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.Equal(t, "a secret of sixteen or more", string(with.Hook("github")))
 	require.Equal(t, first.Hook("github"), with.Hook("gitlab"))
@@ -65,7 +65,7 @@ func TestAccessRefused(t *testing.T) {
 				path := filepath.Join(dir, file)
 				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
 				require.NoError(t, os.Chmod(path, c.mode))
-				_, err = keys.EnsureAccess(dir, []string{"gitea"})
+				_, err = keys.EnsureAccess(keys.Files{Dir: dir}, []string{"gitea"})
 				require.ErrorContains(t, err, path)
 				require.NotContains(t, err.Error(), "canary")
 				after, err := os.ReadFile(path)
@@ -74,4 +74,18 @@ func TestAccessRefused(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Each file may be elsewhere, as agent.hcl names it; the others stay in the folder.
+func TestFilesElsewhere(t *testing.T) {
+	dir, elsewhere := filepath.Join(t.TempDir(), "server"), filepath.Join(t.TempDir(), "read")
+	_, err := keys.Ensure(dir, time.Now())
+	require.NoError(t, err)
+	made, err := keys.EnsureAccess(keys.Files{Dir: dir, Read: elsewhere}, nil)
+	require.NoError(t, err)
+	require.NoFileExists(t, filepath.Join(dir, keys.ReadFile))
+	require.FileExists(t, filepath.Join(dir, keys.OperatorFile))
+	text, err := os.ReadFile(elsewhere)
+	require.NoError(t, err)
+	require.Equal(t, string(made.Read)+"\n", string(text))
 }

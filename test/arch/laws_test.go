@@ -146,6 +146,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/limit"},
 	{pkg: "specserve/program"}, // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
+	{pkg: "specserve/credentials", may: []string{"specserve/cert", "specserve/hook", "specserve/keys"}},
 	{
 		pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"},
 	},
@@ -154,8 +155,8 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"},
 	},
 	{
-		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/cert", "specserve/hook", "specserve/keys", "specserve/program"},
-		tests: []string{"drivers/proxmox", "specserve/pin"},
+		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"},
+		tests: []string{"drivers/proxmox", "specserve/cert", "specserve/pin"},
 	},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sshd", "drivers/simworld/wire"}},
