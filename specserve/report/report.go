@@ -64,6 +64,8 @@ type Node struct {
 	// Reported is when the node itself, or the agent that manages it, reported last where that is
 	// not the reporting child; zero for the child's own nodes.
 	Reported time.Time `json:"reported,omitzero"`
+	Stale    bool      `json:"stale,omitempty"`  // that was too long ago: the state since then is unknown
+	Commit   string    `json:"commit,omitempty"` // that a child works from
 }
 
 // Phase is how far a node is.
@@ -181,6 +183,8 @@ func (r *Report) checkNodes() error {
 			return invalid("the parent of node %s, %.80q, is not before it", n.Name, n.Parent)
 		case !n.Phase.known():
 			return invalid("phase %.80q of node %s is not known", n.Phase, n.Name)
+		case !commit.MatchString(n.Commit):
+			return invalid("commit of node %s is an object name of git", n.Name)
 		case n.Drift < 0:
 			return invalid("node %s has a drift of %d", n.Name, n.Drift)
 		case len(n.Error) > MaxText:

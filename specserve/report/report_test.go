@@ -161,7 +161,7 @@ func own(names ...string) report.Report {
 
 func TestReportsFoldUpward(t *testing.T) {
 	from := own("inner", "other")
-	folded := report.Fold(from, []report.Received{{Report: good(), ReceivedAt: noon}}, period, noon.Add(3*period))
+	folded := report.Fold(from, []report.Received{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period))
 	var names []string
 	for _, n := range folded.Nodes {
 		names = append(names, n.Name+" below "+n.Parent)
@@ -173,17 +173,24 @@ func TestReportsFoldUpward(t *testing.T) {
 	require.False(t, folded.Ready, "one child has not reported")
 	require.Equal(t, own("inner", "other"), from, "it is not changed")
 
-	stale := report.Fold(own("inner"), []report.Received{{Report: good(), ReceivedAt: noon}}, period, noon.Add(3*period+1))
+	stale := report.Fold(own("inner"), []report.Received{{Report: good(), ReceivedAt: noon}}, every, noon.Add(3*period+1))
 	require.False(t, stale.Nodes[0].Ready)
 	require.Equal(t, "last reported 2026-01-02T12:00:00Z: its state since then is unknown", stale.Nodes[0].Error)
 	require.Len(t, stale.Nodes, 3, "what was in it is still shown")
+	require.Equal(t, good().Commit, stale.Nodes[0].Commit)
+	for _, n := range stale.Nodes {
+		require.True(t, n.Stale, n.Name)
+		require.False(t, n.Ready, "nobody knows how %s is by now", n.Name)
+	}
+	atBoot := report.Fold(own("inner"), []report.Received{{Report: good(), ReceivedAt: noon}}, func(string) time.Duration { return 0 }, noon.Add(100*period))
+	require.False(t, atBoot.Nodes[0].Stale, "one that reports only when it boots is never stale")
 
 	failed := good()
 	failed.Ready = false
-	r := report.Fold(own("inner"), []report.Received{{Report: failed, ReceivedAt: noon}}, period, noon)
+	r := report.Fold(own("inner"), []report.Received{{Report: failed, ReceivedAt: noon}}, every, noon)
 	require.Equal(t, "image without checksum", r.Nodes[0].Error)
 	require.False(t, r.Ready)
-	r = report.Fold(own("inner"), []report.Received{{Report: good(), ReceivedAt: noon}}, period, noon)
+	r = report.Fold(own("inner"), []report.Received{{Report: good(), ReceivedAt: noon}}, every, noon)
 	require.True(t, r.Ready)
 }
 
@@ -194,7 +201,7 @@ func TestALargeTreeIsCut(t *testing.T) {
 	for i := range report.MaxNodes {
 		wide.Nodes = append(wide.Nodes, report.Node{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: report.Run, Ready: true, Since: noon})
 	}
-	folded := report.Fold(own("inner"), []report.Received{{Report: wide, ReceivedAt: noon}}, period, noon)
+	folded := report.Fold(own("inner"), []report.Received{{Report: wide, ReceivedAt: noon}}, every, noon)
 	require.Len(t, folded.Nodes, report.MaxNodes)
 	require.Equal(t, 1, folded.Cut)
 	require.False(t, folded.Ready)
@@ -214,7 +221,7 @@ func TestLongTextsAreCut(t *testing.T) {
 	for i := range 1000 {
 		child.Nodes = append(child.Nodes, report.Node{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "inner", Phase: report.Run, Error: long, Since: noon})
 	}
-	folded := report.Fold(from, []report.Received{{Report: child, ReceivedAt: noon}}, period, noon)
+	folded := report.Fold(from, []report.Received{{Report: child, ReceivedAt: noon}}, every, noon)
 	require.NotEmpty(t, folded.Findings)
 	require.Positive(t, folded.Cut)
 	require.Equal(t, 1001, len(folded.Nodes)+folded.Cut)
@@ -259,7 +266,7 @@ func TestAFoldIsAReport(t *testing.T) {
 		for _, c := range children {
 			total += len(c.Nodes)
 		}
-		folded := report.Fold(parent, children, period, noon)
+		folded := report.Fold(parent, children, every, noon)
 		if len(folded.Nodes)+folded.Cut != total {
 			t.Fatalf("%d nodes and %d cut of %d", len(folded.Nodes), folded.Cut, total)
 		}
@@ -291,3 +298,5 @@ func FuzzRead(f *testing.F) {
 		require.Len(t, got.Nodes, len(r.Nodes))
 	})
 }
+
+func every(string) time.Duration { return period }

@@ -58,6 +58,18 @@ func (s *Store) Get(identity string) (Received, bool) {
 	return r, there
 }
 
+// Through is the child whose subtree has a node, as it reported; "" if none has.
+func (s *Store) Through(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, identity := range slices.Sorted(maps.Keys(s.last)) {
+		if slices.ContainsFunc(s.last[identity].Nodes, func(n Node) bool { return n.Name == name }) {
+			return identity
+		}
+	}
+	return ""
+}
+
 // All lists the last reports, by identity.
 func (s *Store) All() []Received {
 	s.mu.Lock()
@@ -75,9 +87,10 @@ func (s *Store) Keep(served func(identity string) bool) {
 
 // Fold puts what children reported below the report of their parent: the nodes of each behind the
 // child's own line, which the parent has from its host. Where a child does not report any more, or
-// never did, its line says so and is not ready. What has no room is counted in Cut. Own is not
-// changed.
-func Fold(own Report, children []Received, every time.Duration, now time.Time) Report {
+// never did, its line says so and is not ready; what is below a stale one is stale, too. Every is how
+// often a child reports, 0 for one that does so only when it boots. What has no room is counted in Cut.
+// Own is not changed.
+func Fold(own Report, children []Received, every func(identity string) time.Duration, now time.Time) Report {
 	out := own
 	out.Nodes = nil
 	reports := make(map[string]Received, len(children))
@@ -104,7 +117,7 @@ func Fold(own Report, children []Received, every time.Duration, now time.Time) R
 	for _, n := range own.Nodes {
 		c, reported := reports[n.Name]
 		if n.Type == "pve" && n.Phase != Destroy || reported {
-			n = withReport(n, c, reported, every, now)
+			n = withReport(n, c, reported, every(n.Name), now)
 		}
 		out.Cut += c.Cut
 		if !add(n) {
@@ -119,6 +132,9 @@ func Fold(own Report, children []Received, every time.Duration, now time.Time) R
 			}
 			if below.Reported.IsZero() {
 				below.Reported = c.ReceivedAt
+			}
+			if n.Stale {
+				below.Stale, below.Ready = true, false
 			}
 			if add(below) {
 				taken[below.Name], above[below.Name] = true, true
@@ -160,8 +176,8 @@ func withReport(n Node, c Received, reported bool, every time.Duration, now time
 	case !reported:
 		n.Ready, n.Error = false, cmp.Or(n.Error, "has not reported yet")
 		return n
-	case c.Stale(now, every):
-		n.Ready = false
+	case every > 0 && c.Stale(now, every):
+		n.Ready, n.Stale = false, true
 		n.Error = cmp.Or(n.Error, "last reported "+c.ReceivedAt.UTC().Format(time.RFC3339)+": its state since then is unknown")
 	case !c.Ready:
 		n.Ready = false
@@ -169,7 +185,7 @@ func withReport(n Node, c Received, reported bool, every time.Duration, now time
 			n.Error = c.Problem()
 		}
 	}
-	n.Reported = c.ReceivedAt
+	n.Reported, n.Commit = c.ReceivedAt, c.Commit
 	return n
 }
 
