@@ -23,6 +23,8 @@ type Input struct {
 	Site     *model.Site // that passes converge to; it must have no errors
 	Commit   string
 	Host     string // only nodes of manifests that are deployed on it; "" for those of all hosts
+	Agent    string // only nodes that the agent of this identity manages: those right on it; "" for all
+	Needs    Needs  // of all nodes; nil: children get no values of secrets
 	Policies *policy.Set
 }
 
@@ -44,9 +46,14 @@ type Node struct {
 	Posture *model.Posture // nil: the site has none for it
 	Run     *spec.Run      // when it applies its spec by itself; nil: it does not
 	Child   bool           // it is a host of its own, which follows the repository
+	Removed bool           // it has left the site, and is still there
 
 	document []byte // the resolved spec as JSON
+	config   []byte // what a child needs for its subtree, as JSON
 }
+
+// Removed is a child that has left the site, and is still there.
+func Removed(name string) *Node { return &Node{Name: name, Child: true, Removed: true} }
 
 // Make makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
 // errors there is none: a commit is served as a whole or not at all.
@@ -65,8 +72,15 @@ func Make(in Input) (*Catalog, diag.List) {
 			continue
 		}
 		for _, n := range m.Nodes {
+			if in.Agent != "" && n.Parent != in.Agent && (!n.Root() || m.Host != in.Agent) {
+				continue
+			}
 			node, l := makeNode(in.Site, n)
 			found = append(found, l...)
+			if node.Child {
+				node.config, l = makeConfig(in, n.Name)
+				found = append(found, l...)
+			}
 			c.nodes[n.Name] = node
 		}
 	}
@@ -113,13 +127,18 @@ type Own struct {
 // Answer is the document for a node, a wire.Spec. The tag is that of wire.Spec: a new token is not a
 // new spec.
 func (n *Node) Answer(own Own) (document []byte, tag string, err error) {
-	if document, err = n.with(own); err != nil {
+	return own.join(n.document)
+}
+
+// join makes an answer of a document and what it has beside that, and its tag.
+func (own Own) join(to []byte) (document []byte, tag string, err error) {
+	if document, err = own.with(to); err != nil {
 		return nil, "", err
 	}
 	tagged := document
 	if own.Token != "" {
 		own.Token = ""
-		if tagged, err = n.with(own); err != nil {
+		if tagged, err = own.with(to); err != nil {
 			return nil, "", err
 		}
 	}
@@ -128,7 +147,7 @@ func (n *Node) Answer(own Own) (document []byte, tag string, err error) {
 }
 
 // with joins two objects that have members.
-func (n *Node) with(own Own) ([]byte, error) {
+func (own Own) with(document []byte) ([]byte, error) {
 	text, err := json.Marshal(own)
-	return slices.Concat(n.document[:len(n.document)-1], []byte{','}, text[min(1, len(text)):]), err
+	return slices.Concat(document[:len(document)-1], []byte{','}, text[min(1, len(text)):]), err
 }

@@ -31,6 +31,15 @@ const HealthPath = "/health"
 // SpecPath is where the spec of a node is.
 func SpecPath(identity string) string { return "/spec/" + url.PathEscape(identity) }
 
+// ConfigPath is where a child of type pve gets what it needs for its subtree.
+func ConfigPath(identity string) string { return "/config/" + url.PathEscape(identity) }
+
+// WaitPath is where a child waits until there is something to do.
+func WaitPath(identity string) string { return "/wait/" + url.PathEscape(identity) }
+
+// RepositoryPath is where the repository of the site is.
+const RepositoryPath = "/site.git"
+
 // ReportPath is where the report of a child goes.
 func ReportPath(identity string) string { return "/report/" + url.PathEscape(identity) }
 

@@ -1,0 +1,67 @@
+package site
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+// Needs says which secrets each node of a commit needs, such as passwords.admin, or passwords where it
+// needs a section as a whole; under "" are those of what is made on every host. The site is
+// loaded as if no value were known: then the language names what each part lacks, whatever functions it
+// puts a value through.
+func (c *Commits) Needs(commit string, secrets *model.Secrets) (map[string][]string, error) {
+	tree, err := c.Files(commit)
+	if err != nil {
+		return nil, err
+	}
+	unknown := &model.Secrets{Values: map[string]map[string]string{}}
+	if secrets != nil {
+		for section, values := range secrets.Values {
+			unknown.Values[section] = map[string]string{}
+			for name := range values {
+				unknown.Values[section][name] = ""
+			}
+		}
+	}
+	s, _ := hcl.Load(tree, hcl.Options{Kinds: c.Loader.kinds, Secrets: unknown})
+	if s == nil {
+		return nil, errors.New("which secrets the nodes need cannot be found out: the site does not load without their values")
+	}
+	out := map[string][]string{}
+	add := func(node string, missing []string) {
+		for _, name := range missing {
+			if name = plainName(name); !slices.Contains(out[node], name) {
+				out[node] = append(out[node], name)
+			}
+		}
+	}
+	for _, r := range s.Objects {
+		add("", r.Missing)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
+		for _, n := range s.Manifests[name].Nodes {
+			add(n.Name, n.Resource.Missing)
+			if declared := s.Specs[n.Spec]; declared != nil {
+				add(n.Name, declared.Missing)
+			}
+		}
+	}
+	return out, nil
+}
+
+// plainName is SECTION.NAME of a reference such as secret.SECTION.NAME or secret.SECTION["NAME"].
+func plainName(reference string) string {
+	name := strings.TrimPrefix(reference, "secret.")
+	if section, quoted, ok := strings.Cut(name, "["); ok {
+		if key, err := strconv.Unquote(strings.TrimSuffix(quoted, "]")); err == nil {
+			return section + "." + key
+		}
+	}
+	return name
+}

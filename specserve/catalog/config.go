@@ -1,0 +1,122 @@
+package catalog
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// Needs are the secrets that each node needs, such as passwords.admin, or passwords for all of that section; those of "" are needed on every
+// host.
+type Needs map[string][]string
+
+// Config is the document for a child, a wire.Config, and its tag.
+func (c *Catalog) Config(n *Node, own Own) (document []byte, tag string, err error) {
+	config := n.config
+	if n.Removed {
+		config, err = json.Marshal(configHead{Version: wire.ConfigVersion, Identity: n.Name, Commit: c.Commit, Removed: true})
+		if err != nil {
+			return nil, "", err
+		}
+	}
+	return own.join(config)
+}
+
+// configHead is a wire.Config without the members of Own.
+type configHead struct {
+	Version  int                           `json:"version"`
+	Identity string                        `json:"identity"`
+	Commit   string                        `json:"commit"`
+	Removed  bool                          `json:"leaving"`
+	Defaults *wire.Defaults                `json:"defaults,omitempty"`
+	Secrets  map[string]map[string]*string `json:"secrets,omitempty"`
+}
+
+// makeConfig makes what a child needs for its subtree.
+func makeConfig(in Input, child string) ([]byte, diag.List) {
+	s := in.Site
+	head := configHead{
+		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit,
+		Defaults: &wire.Defaults{
+			Site: s.Name, Domain: s.Domain, Timezone: s.Timezone, DNS: s.DNS, Gateway: s.Gateway, Packages: s.Packages,
+			Bridge: s.Bridge, VMUser: s.VMUser, ServerURL: s.ServerURL,
+		},
+		Secrets: secretsFor(in, child),
+	}
+	document, err := json.Marshal(head)
+	if err != nil {
+		return nil, diag.List{diag.FromError(fmt.Errorf("write the configuration of %s: %w", child, err))}
+	}
+	if most := wire.MaxSpec - room; len(document) > most {
+		return nil, diag.List{diag.Errorf(s.At, fmt.Sprintf("the configuration of %s is too large to be fetched", child), "It has %d KiB, %d KiB are the most.", len(document)>>10, most>>10)}
+	}
+	return document, nil
+}
+
+// secretsFor are all names of secrets, with the values that the subtree of a child needs.
+func secretsFor(in Input, child string) map[string]map[string]*string {
+	out := map[string]map[string]*string{}
+	if in.Site.Secrets == nil {
+		return out
+	}
+	needed := map[string]bool{}
+	add := func(names []string) {
+		for _, name := range names {
+			needed[name] = true
+		}
+	}
+	add(in.Needs[""])
+	for _, n := range subtree(in.Site, child) {
+		add(in.Needs[n.Name])
+		needed[section+"."+nodeTokens+n.Name] = true
+		resolved, _ := spec.Resolve(in.Site, n) // what is wrong with it is reported where it is served
+		if p := in.Site.Postures[resolved.Posture.Name]; p != nil && p.Auth != nil && p.Auth.Method == siteToken {
+			needed[section+"."+siteToken] = true
+		}
+	}
+	var own []string // of its own host: how that is opened
+	if h := in.Site.Hosts[child]; h != nil {
+		own = append(own, h.APIToken)
+		if h.SSH != nil {
+			own = append(own, h.SSH.Key)
+		}
+	}
+	for group, values := range in.Site.Secrets.Values {
+		out[group] = map[string]*string{}
+		for name, value := range values {
+			out[group][name] = nil
+			public := group == "ssh_keys" && !strings.Contains(value, "PRIVATE KEY")
+			if value != "" && (public || needed[group] || needed[group+"."+name] || slices.Contains(own, value)) && (group != section || name != signingKey) {
+				out[group][name] = &value
+			}
+		}
+	}
+	return out
+}
+
+// subtree lists the nodes below a child, however deep.
+func subtree(s *model.Site, child string) []*model.Node {
+	var out []*model.Node
+	above := map[string]bool{child: true}
+	for grown := true; grown; {
+		grown = false
+		for _, m := range s.Manifests {
+			if m.Host == "" {
+				continue
+			}
+			for _, n := range m.Nodes {
+				if !above[n.Name] && (above[n.Parent] || n.Root() && above[m.Host]) {
+					above[n.Name], grown = true, true
+					out = append(out, n)
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,121 @@
+package catalog_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// tree is a site of two children, inner and other, with nodes below each: one by its parent, one by a
+// manifest of its own, and one a level deeper. Each node needs a secret of its own.
+func tree() (*model.Site, catalog.Needs) {
+	s := site()
+	pve := func(name, parent string) *model.Node { return &model.Node{Name: name, Type: "pve", Parent: parent} }
+	vm := func(name, parent, spec string) *model.Node {
+		return &model.Node{Name: name, Type: "vm", Parent: parent, Spec: spec}
+	}
+	s.Hosts = map[string]*model.Host{"inner": {Name: "inner", APIToken: "canary-token-of-inner"}, "father": {Name: "father", APIToken: "canary-token-of-father"}}
+	s.Manifests["tree"] = &model.Manifest{Name: "tree", Host: "father", Nodes: []*model.Node{
+		pve("inner", ""), pve("other", ""), vm("app", "inner", ""), pve("leaf", "inner"), vm("deep", "leaf", ""), vm("far-app", "other", "site_token"), vm("beside", "", ""),
+	}}
+	s.Manifests["below"] = &model.Manifest{Name: "below", Host: "inner", Nodes: []*model.Node{vm("late", "", "")}}
+	needs := catalog.Needs{"": {"passwords.everywhere"}}
+	passwords, tokens := map[string]string{"everywhere": "canary-everywhere", "unused": "canary-unused"}, map[string]string{"signing_key": strings.Repeat("0a", 32), "site_token": siteToken}
+	for _, name := range []string{"inner", "app", "leaf", "deep", "far-app", "beside", "late"} {
+		needs[name] = []string{"passwords." + name}
+		passwords[name], tokens["node_tokens."+name] = "canary-of-"+name, "canary-node-token-of-"+name
+	}
+	s.Secrets.Values = map[string]map[string]string{
+		"passwords": passwords, "auth": tokens,
+		"api_tokens": {"father": "canary-token-of-father", "a": "canary-token-of-inner"},
+		"ssh_keys":   {"ops": "ssh-ed25519 AAAA", "driver": "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary-key\n"},
+	}
+	return s, needs
+}
+
+func config(t *testing.T, c *catalog.Catalog, child string) (wire.Config, string, string) {
+	t.Helper()
+	n := c.Node(child)
+	require.NotNil(t, n)
+	document, tag, err := c.Config(n, catalog.Own{Pins: []string{pinA, pinB}, Token: "new.token"})
+	require.NoError(t, err)
+	got, _, err := wire.ReadConfig(document, child)
+	require.NoError(t, err)
+	require.Equal(t, "new.token", got.Token)
+	return got, string(document), tag
+}
+
+// A child gets the names of all secrets, and the values of its subtree: no canary of anybody else.
+func TestConfigOfAChild(t *testing.T) {
+	s, needs := tree()
+	c := made(t, catalog.Input{Site: s, Agent: "father", Needs: needs})
+	require.Equal(t, []string{"beside", "inner", "net", "other", "own", "plain", "site"}, c.Names(), "an agent serves what is right on it")
+	inner, text, tag := config(t, c, "inner")
+	require.Equal(t, "3f2c1a9", inner.Commit)
+	require.False(t, inner.Removed)
+	require.Equal(t, "home.example", inner.Defaults.Domain)
+	has := map[string]bool{}
+	for section, values := range s.Secrets.Values {
+		require.Len(t, inner.Secrets[section], len(values), "all names are known")
+		for name, value := range inner.Secrets[section] {
+			if value != nil {
+				has[section+"."+name] = true
+				require.Equal(t, values[name], *value)
+			}
+		}
+	}
+	want := map[string]bool{"ssh_keys.ops": true, "api_tokens.a": true, "passwords.everywhere": true}
+	for _, name := range []string{"app", "leaf", "deep", "late"} {
+		want["passwords."+name], want["auth.node_tokens."+name] = true, true
+	}
+	require.Equal(t, want, has)
+	for _, other := range []string{"canary-of-far-app", "canary-of-beside", "canary-unused", "canary-of-inner", "canary-token-of-father", "canary-key", siteToken, strings.Repeat("0a", 32)} {
+		require.NotContains(t, text, other)
+	}
+
+	other, _, _ := config(t, c, "other")
+	require.NotNil(t, other.Secrets["auth"]["site_token"], "a posture of its subtree lets nodes in by it")
+	require.Nil(t, other.Secrets["passwords"]["app"])
+
+	// The tag is that of the document without the token, so that a new token is no news.
+	_, same, err := c.Config(c.Node("inner"), catalog.Own{Pins: []string{pinA, pinB}})
+	require.NoError(t, err)
+	require.Equal(t, tag, same)
+	s.Secrets.Values["passwords"]["app"] = "another"
+	_, _, changed := config(t, made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}), "inner")
+	require.NotEqual(t, tag, changed)
+
+	// Where nobody knows who needs what, nobody gets anything but what is its own.
+	blind, _, _ := config(t, made(t, catalog.Input{Site: s, Agent: "father"}), "inner")
+	require.Nil(t, blind.Secrets["passwords"]["app"])
+}
+
+// The nodes of a child are served by the child.
+func TestNodesOfAnAgent(t *testing.T) {
+	s, needs := tree()
+	require.Equal(t, []string{"app", "late", "leaf"}, made(t, catalog.Input{Site: s, Agent: "inner", Needs: needs}).Names())
+	require.Equal(t, []string{"deep"}, made(t, catalog.Input{Site: s, Agent: "leaf", Needs: needs}).Names())
+}
+
+func TestConfigOfAChildThatLeaves(t *testing.T) {
+	s, _ := tree()
+	c := made(t, catalog.Input{Site: s, Agent: "father"})
+	document, _, err := c.Config(catalog.Removed("gone"), catalog.Own{Pins: []string{pinA}})
+	require.NoError(t, err)
+	got, pins, err := wire.ReadConfig(document, "gone")
+	require.NoError(t, err)
+	require.Len(t, pins, 1)
+	require.True(t, got.Removed)
+	require.Nil(t, got.Secrets)
+	require.NotContains(t, string(document), "canary")
+
+	for _, bad := range []string{"", "{}", `{"version":2,"identity":"gone","pins":["` + pinA + `"]}`, `{"version":1,"identity":"gone"}`, `{"version":1,"identity":"other","pins":["` + pinA + `"]}`, `{"version":1,"identity":"gone","token":"a\nb","pins":["` + pinA + `"]}`} {
+		_, _, err := wire.ReadConfig([]byte(bad), "gone")
+		require.Error(t, err, bad)
+	}
+}
