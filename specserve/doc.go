@@ -4,6 +4,7 @@
 //	request.go    one request: its limits, its endpoint, the answer to an error, the log
 //	auth.go       who asks, and whether the site's rules allow it
 //	specs.go      the answers about specs
+//	config.go     what a child of type pve gets for its own subtree
 //	downloads.go  the repository of the site, and the program
 //	reports.go    what nodes report, and who sees it
 //	wait.go       nodes that wait for something to do

@@ -57,7 +57,7 @@ func (x *request) authorizeRepository() error {
 	if err := x.holder(); err != nil {
 		return err
 	}
-	if n := x.view.Catalog.Node(x.shown.Identity); n == nil || !n.Child {
+	if n := x.view.node(x.shown.Identity); n == nil || !n.Child {
 		x.reason = "the node does not follow the repository"
 		return &problem.Error{Code: problem.NotYours, Message: "these credentials do not open the repository", Hint: "use the key of the repository, or the token of a node of type pve"}
 	}

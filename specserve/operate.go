@@ -39,9 +39,41 @@ func reconcile(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
 		return err
 	}
+	return x.checkAll()
+}
+
+// checkAll makes the server check its files, and every node that waits.
+func (x *request) checkAll() error {
 	x.o.Check()
 	x.waiting.wake("", func(w *waiter) chan struct{} { return w.reconcile })
 	return x.done(http.StatusAccepted, "checking")
+}
+
+// streamPause is after how long a client that finds too many streams may come back.
+const streamPause = 10 * time.Second
+
+// events sends the stream of events.
+func events(x *request) error {
+	if err := x.keyed(x.view.Access.Read, "read"); err != nil {
+		return err
+	}
+	if x.o.Events == nil {
+		return &problem.Error{Code: problem.NoEndpoint, Message: "this server is not that of an agent, and so it has no events"}
+	}
+	select {
+	case x.streams <- struct{}{}:
+		defer func() { <-x.streams }()
+	default:
+		return x.later(streamPause, "too many clients follow the events")
+	}
+	if x.Method == http.MethodHead {
+		x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		x.status = http.StatusOK
+		x.w.WriteHeader(x.status)
+		return nil
+	}
+	x.o.Events(recorder{x.w, x}, x.Request, x.ending)
+	return nil
 }
 
 // maxHook is the largest notification; GitHub sends none that is larger.

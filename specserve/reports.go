@@ -38,7 +38,7 @@ func (x *request) own() (*catalog.Node, error) {
 
 // node is the node that a request is about.
 func (x *request) node() (*catalog.Node, error) {
-	if n := x.view.Catalog.Node(x.identity); n != nil {
+	if n := x.view.node(x.identity); n != nil {
 		return n, nil
 	}
 	if m := x.view.Catalog.Suspended(x.identity); m != "" {
@@ -119,6 +119,9 @@ type NodeStatus struct {
 func status(x *request) error {
 	if err := x.keyed(x.view.Access.Read, "read"); err != nil {
 		return err
+	}
+	if x.o.Status != nil {
+		return x.document(x.o.Status())
 	}
 	out := Status{Commit: x.view.Catalog.Commit, At: x.now.UTC(), Nodes: []NodeStatus{}}
 	for _, r := range x.reports.All() {

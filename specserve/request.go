@@ -254,7 +254,7 @@ func causeOf(p *problem.Error) string {
 }
 
 func (x *request) knownIdentity() string {
-	if x.view != nil && (x.view.Catalog.Node(x.identity) != nil || x.view.Catalog.Suspended(x.identity) != "") {
+	if x.view != nil && (x.view.node(x.identity) != nil || x.view.Catalog.Suspended(x.identity) != "") {
 		return x.identity
 	}
 	return "unknown"

@@ -39,6 +39,13 @@ type Options struct {
 	// Check is called when somebody asks for a check of what is served. It returns immediately.
 	// Nil: nothing is checked.
 	Check func()
+
+	// The rest is for the server of an agent.
+	Identity string        // of the agent; "": it is none
+	Reports  *report.Store // of its nodes; nil: a new one
+	Status   func() any    // the answer of /status, as JSON; nil: what nodes reported
+	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
+	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 }
 
 // View is what requests see. It is not changed after it was published.
@@ -50,6 +57,18 @@ type View struct {
 
 	Repository   *serve.Snapshot // at the commit of Catalog; nil: none is served
 	NoRepository string          // why, for the client
+
+	// Removed are children that Catalog does not have any more, and that are still on the host. Their
+	// tokens stay valid, for everything but a spec.
+	Removed map[string]bool
+}
+
+// node finds a node that is served; nil if there is none.
+func (v *View) node(name string) *catalog.Node {
+	if n := v.Catalog.Node(name); n != nil || !v.Removed[name] {
+		return n
+	}
+	return catalog.Removed(name)
 }
 
 // Server answers nodes. Its methods may be called from any goroutine.
@@ -70,6 +89,7 @@ type Server struct {
 	reporting *limit.Rates  // reports, by node
 	hooks     *hook.Checker // of notifications
 	notifying chan struct{} // whoever reads a notification has a slot
+	streams   chan struct{} // whoever reads events has a slot
 	waiting   *waiters
 	ending    chan struct{} // closed when it takes no more requests
 }
@@ -85,6 +105,9 @@ func New(o Options) *Server {
 	if o.Check == nil {
 		o.Check = func() {}
 	}
+	if o.Reports == nil {
+		o.Reports = report.NewStore()
+	}
 	l := o.Limits
 	return &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
@@ -93,8 +116,8 @@ func New(o Options) *Server {
 		perNode:    limit.NewRates(l.RefusalsPerNode, l.Remembered),
 		noted:      limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
 
-		counts: newCounts(), reports: report.NewStore(), reporting: limit.NewRates(l.Reports, l.Remembered),
-		hooks: hook.New(o.Now), notifying: make(chan struct{}, l.Notifications),
+		counts: newCounts(), reports: o.Reports, reporting: limit.NewRates(l.Reports, l.Remembered),
+		hooks: hook.New(o.Now), notifying: make(chan struct{}, l.Notifications), streams: make(chan struct{}, l.Streams),
 		waiting: newWaiters(), ending: make(chan struct{}),
 	}
 }
@@ -105,7 +128,7 @@ func (s *Server) Publish(v View) {
 	s.repository.Publish(v.Repository)
 	s.view.Store(&v)
 	s.waiting.wake("", func(w *waiter) chan struct{} { return w.published })
-	s.reports.Keep(func(identity string) bool { return v.Catalog.Node(identity) != nil })
+	s.reports.Keep(func(identity string) bool { return v.node(identity) != nil })
 }
 
 // Serve answers over TLS until ctx ends. Then it takes no more requests and answers those under way,

@@ -102,6 +102,12 @@ func serve(t *testing.T, limits specserve.Limits) *served { return serveProgram(
 // serveProgram is serve with a program for new nodes.
 func serveProgram(t *testing.T, limits specserve.Limits, p *program.Program) *served {
 	t.Helper()
+	return serveOptions(t, limits, p, func(*specserve.Options) {})
+}
+
+// serveOptions is serveProgram with other options.
+func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, change func(*specserve.Options)) *served {
+	t.Helper()
 	s := &served{t: t, log: &logged{}, asked: make(chan struct{}, 100), dir: filepath.Join(t.TempDir(), "server"), keys: token.Keys{token.NewKey(), token.NewKey()}}
 	s.now.Store(1_800_000_000)
 	certificate, err := cert.Open(cert.Options{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
@@ -112,10 +118,12 @@ func serveProgram(t *testing.T, limits specserve.Limits, p *program.Program) *se
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
 	s.set = set
-	s.Server = specserve.New(specserve.Options{
+	o := specserve.Options{
 		Version: "1.2.3", Program: p, Spool: t.TempDir(), TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
 		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Check: func() { s.asked <- struct{}{} },
-	})
+	}
+	change(&o)
+	s.Server = specserve.New(o)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s.addr = ln.Addr().String()

@@ -99,6 +99,9 @@ func serveSpec(x *request) error {
 	if err != nil {
 		return err
 	}
+	if node.Removed {
+		return &problem.Error{Code: problem.NotFound, Message: "the site does not deploy this node any more"}
+	}
 	renewed := x.renewed(node)
 	document, tag, err := node.Answer(catalog.Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})
 	if err != nil {

@@ -1,6 +1,7 @@
 package specserve
 
 import (
+	"cmp"
 	"net/http"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 // The answer to a node that waits.
 const (
 	toFetch     = "spec"      // there is another spec for it
+	toConfigure = "config"    // there is another commit or configuration for a child
 	toReconcile = "reconcile" // somebody wants it to check itself now
 )
 
@@ -93,7 +95,7 @@ func wait(x *request) error {
 
 	has := x.Header.Values("If-None-Match")
 	if len(has) == 0 {
-		_, tag, err := node.Answer(catalog.Own{Pins: x.view.Pins, Agent: x.agentSums()})
+		_, tag, err := x.awaited(x.view, node)
 		if err != nil {
 			return err
 		}
@@ -103,18 +105,18 @@ func wait(x *request) error {
 	defer over.Stop()
 	for {
 		now := x.Server.view.Load() // after enter: what was published before that is seen, too
-		node := now.Catalog.Node(x.identity)
+		node := now.node(x.identity)
 		if node == nil {
 			x.view = now
 			_, err := x.node()
 			return err
 		}
-		_, tag, err := node.Answer(catalog.Own{Pins: now.Pins, Agent: x.agentSums()})
+		what, tag, err := x.awaited(now, node)
 		if err != nil {
 			return err
 		}
 		if !matches(has, tag) {
-			return x.done(http.StatusOK, toFetch)
+			return x.done(http.StatusOK, what)
 		}
 		select {
 		case <-one.published:
@@ -132,6 +134,17 @@ func wait(x *request) error {
 	}
 }
 
+// awaited is what a node fetches, and its tag.
+func (x *request) awaited(v *View, n *catalog.Node) (what, tag string, err error) {
+	own := catalog.Own{Pins: v.Pins, Agent: x.agentSums()}
+	if n.Child {
+		_, tag, err = v.Catalog.Config(n, own)
+		return toConfigure, tag, err
+	}
+	_, tag, err = n.Answer(own)
+	return toFetch, tag, err
+}
+
 // nothing says that there is nothing to do.
 func (x *request) nothing() error {
 	x.status = http.StatusNoContent
@@ -145,10 +158,16 @@ func reconcileNode(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
 		return err
 	}
-	if _, err := x.node(); err != nil {
+	if x.identity == x.o.Identity {
+		return x.checkAll()
+	}
+	// Of nodes further down only the child that manages them is known here: it checks all it has.
+	identity := cmp.Or(x.reports.Through(x.identity), x.identity)
+	if x.view.node(identity) == nil {
+		_, err := x.node()
 		return err
 	}
 	x.o.Check()
-	x.waiting.wake(x.identity, func(w *waiter) chan struct{} { return w.reconcile })
+	x.waiting.wake(identity, func(w *waiter) chan struct{} { return w.reconcile })
 	return x.done(http.StatusAccepted, "checking")
 }

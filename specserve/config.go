@@ -1,0 +1,43 @@
+package specserve
+
+import (
+	"net/http"
+
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+)
+
+// serveConfig sends a child what it needs for its subtree. Only its own token opens it, whatever its
+// posture allows others: there are secrets in it.
+func serveConfig(x *request) error {
+	node, err := x.own()
+	if err != nil {
+		return err
+	}
+	if !node.Child {
+		return &problem.Error{Code: problem.NotFound, Message: "the node is not of type pve, and so there is no configuration for it"}
+	}
+	if x.shown.Kind == policy.Provisioning {
+		if err := x.authorize(node.Name); err != nil {
+			return err
+		}
+	}
+	renewed := x.renewed(node)
+	document, tag, err := x.view.Catalog.Config(node, catalog.Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})
+	if err != nil {
+		return err
+	}
+	h := x.w.Header()
+	h.Set("Vary", "Authorization")
+	h.Set("Etag", tag)
+	if renewed == "" {
+		h.Set("Cache-Control", "private, no-cache")
+		if matches(x.Header.Values("If-None-Match"), tag) {
+			x.status = http.StatusNotModified
+			x.w.WriteHeader(x.status)
+			return nil
+		}
+	}
+	return x.send(http.StatusOK, asJSON, document)
+}
