@@ -62,10 +62,13 @@ parent {
   url        = "https://mother:44443"
   pins       = ["sha256:` + sixtyFour + `"]
   token_file = "parent"
+  report_every = "2m"
 }
 access {
   read_key_file     = "read"
   operator_key_file = "operator"
+  repository_key_file = "repository"
+  hook_key_file       = "hook"
 }
 log {
   level  = "debug"
@@ -87,8 +90,8 @@ func TestAgentFile(t *testing.T) {
 			URL: "ssh://git@git.example/site.git", Branch: "live", Path: "sites/home", Poll: 90 * time.Second,
 			Auth: &model.AgentAuth{TokenFile: "token", Username: "bot", KeyFile: "key", KnownHostsFile: "known_hosts", CAFile: "ca.pem"},
 		},
-		Parent: &model.AgentParent{URL: "https://mother:44443", Pins: []string{"sha256:" + sixtyFour}, TokenFile: "parent"},
-		Access: &model.AgentAccess{ReadKeyFile: "read", OperatorKeyFile: "operator"},
+		Parent: &model.AgentParent{URL: "https://mother:44443", Pins: []string{"sha256:" + sixtyFour}, TokenFile: "parent", ReportEvery: 2 * time.Minute},
+		Access: &model.AgentAccess{ReadKeyFile: "read", OperatorKeyFile: "operator", RepositoryKeyFile: "repository", HookKeyFile: "hook"},
 		Log:    &model.AgentLog{Level: "debug", Format: "json"},
 	}, got)
 }
@@ -98,7 +101,7 @@ func TestAgentDefaults(t *testing.T) {
 	want := &model.AgentFile{
 		DriftEvery: 5 * time.Minute, Concurrency: 8,
 		Repository: &model.AgentRepository{Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}},
-		Parent:     &model.AgentParent{}, Access: &model.AgentAccess{}, Log: &model.AgentLog{Level: "info", Format: "text"},
+		Parent:     &model.AgentParent{ReportEvery: time.Minute}, Access: &model.AgentAccess{}, Log: &model.AgentLog{Level: "info", Format: "text"},
 	}
 	for _, text := range []string{"", "\xff", "# nothing\n"} {
 		got, _ := hcl.ParseAgent("agent.hcl", []byte(text))

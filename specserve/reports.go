@@ -125,7 +125,7 @@ func status(x *request) error {
 	}
 	out := Status{Commit: x.view.Catalog.Commit, At: x.now.UTC(), Nodes: []NodeStatus{}}
 	for _, r := range x.reports.All() {
-		every := period(x.view.Catalog.Node(r.Identity))
+		every := PeriodOf(x.view.Catalog.Node(r.Identity))
 		stale := isStale(r, x.now, every)
 		out.Nodes = append(out.Nodes, NodeStatus{
 			Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(every.Seconds()),
@@ -135,8 +135,8 @@ func status(x *request) error {
 	return x.document(out)
 }
 
-// period is how often a node reports: after each run. 0: only when it boots.
-func period(n *catalog.Node) time.Duration {
+// PeriodOf is how often a node reports: after each run. 0: only when it boots.
+func PeriodOf(n *catalog.Node) time.Duration {
 	if n == nil || n.Run == nil {
 		return Period
 	}

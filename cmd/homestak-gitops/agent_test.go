@@ -40,7 +40,7 @@ func newAgentStage(t *testing.T, cfg pvesim.Config, n int) *agentStage {
 	secrets := filepath.Join(st.data, "secrets.yaml")
 	require.NoError(t, os.Rename(filepath.Join(st.site, "secrets.yaml"), secrets))
 	s := &agentStage{stage: st, host: h, hangups: make(chan os.Signal, 1), env: map[string]string{
-		"HOMESTAK_DATA_DIR": st.data, "HOMESTAK_IDENTITY": "father", "HOMESTAK_SECRETS_FILE": secrets, "HOMESTAK_REPOSITORY_URL": st.site,
+		"HOMESTAK_LISTEN": "none", "HOMESTAK_DATA_DIR": st.data, "HOMESTAK_IDENTITY": "father", "HOMESTAK_SECRETS_FILE": secrets, "HOMESTAK_REPOSITORY_URL": st.site,
 	}}
 	_, err := git.PlainInit(st.site, false)
 	require.NoError(t, err)

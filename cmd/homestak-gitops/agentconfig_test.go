@@ -56,7 +56,7 @@ repository {
 	require.Equal(t, squeezed(fmt.Sprintf(`# what holds for the agent of this machine; file: %[1]s/agent.hcl
 identity = "file" # %[1]s/agent.hcl:2:1
 data_dir = "%[1]s/state" # STATE_DIRECTORY
-# listen is not set
+listen   = ":44443" # default
 repository {
   url    = "%[1]s/site.git" # %[1]s/agent.hcl:5:3
   branch = "environment" # HOMESTAK_REPOSITORY_BRANCH
@@ -74,12 +74,15 @@ parent {
   # url is not set
   # pins is not set
   # token_file is not set
+  report_every = "1m" # default
 }
 secrets_file = "%[1]s/credentials/secrets.yaml" # CREDENTIALS_DIRECTORY
 age_key_file = "%[1]s/credentials/age-keys.txt" # CREDENTIALS_DIRECTORY
 access {
   # read_key_file is not set
   # operator_key_file is not set
+  # repository_key_file is not set
+  # hook_key_file is not set
 }
 drift_every = "7m" # %[1]s/agent.hcl:3:1
 concurrency = 8 # default
@@ -158,8 +161,8 @@ func TestAgentConfigMistakes(t *testing.T) {
 		"error: HOMESTAK_CONCURRENCY: concurrency must be a whole number",
 		`error: --log-level: level = "loud" is not possible`, "known: debug, error, info, warn",
 		"error: HOMESTAK_REPOSITORY_URL: url = ", "name a file in auth { token_file = … }",
-		file + ":2:1: warning: listen has no effect yet", file + ":4:3: warning: parent.url has no effect yet",
-		"error: the agent cannot start: 4 configuration errors",
+		file + ":4:3: error: parent.pins is missing", file + ":4:3: error: parent.token_file is missing",
+		"error: the agent cannot start: 6 configuration errors",
 	} {
 		require.Contains(t, stderr, want)
 	}

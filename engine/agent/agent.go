@@ -79,6 +79,10 @@ type Options struct {
 	// or ctx ends; ctx is for the waiting only. It calls blocked, at most once and on the
 	// goroutine that called it, with who holds the lock. May be nil.
 	Exclusive func(ctx context.Context, h *model.Host, blocked func(holder string)) (release func(), err error)
+	// InForce is called with the site of the commit that is converged to: at the start of Run, when another
+	// commit comes into force, and again in each pass, as secrets and rules may change. It is called by one
+	// goroutine at a time, never while Source is in use, and must not ask the agent. May be nil.
+	InForce func(ctx context.Context, d engine.Desired)
 	// Observed is called with what an observation of the host saw; see engine.Pass.
 	Observed func(model.Observed)
 
@@ -149,6 +153,7 @@ func (a *Agent) Run(ctx context.Context, stop <-chan struct{}) error {
 	defer l.end()
 	l.begin(ctx, stop)
 	l.o.Log.Info("agent started", "identity", l.o.Identity, "program", l.o.Program, "repository", l.o.URL, "branch", l.o.Branch)
+	showLastGood(ctx, l)
 	next, more := l.requested.take().and(work{fetch: true, check: true}), !isClosed(stop) && ctx.Err() == nil
 	for more {
 		l.cycle(ctx, next)

@@ -174,11 +174,15 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	p.AllowDeletes, p.Untraced = l.grants.removals, l.grants.untraced
 	var d engine.Desired
 	var unknown error
+	good := l.memory.Good.ID
 	p.Load = func(ctx context.Context) engine.Desired {
 		d = l.o.Load(ctx, c)
 		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
 		if d.Site != nil && !d.Findings.HasErrors() {
 			unknown = l.prepareSite(&d, c, aside)
+		}
+		if c.ID == good {
+			l.o.inForce(ctx, d)
 		}
 		return d
 	}
@@ -187,11 +191,37 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if unknown != nil && r.Denied {
 		r.Err = unknown
 	}
+	if r.Accepted && c.ID != good {
+		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d) })
+	}
 	if p.Verdict == nil && r.Plan != nil {
 		l.withheld = len(r.Plan.Steps)
 	}
 	l.recordPass(c, r, aside)
 	return r
+}
+
+// inForce reports the site of the commit that is in force, if it is one to converge to.
+func (o *Options) inForce(ctx context.Context, d engine.Desired) {
+	if o.InForce != nil && d.Site != nil && !d.Findings.HasErrors() {
+		o.InForce(ctx, d)
+	}
+}
+
+// showLastGood reports the last good commit before the first answer of the repository, which may be slow
+// or away. What goes wrong here is reported by the pass that follows.
+func showLastGood(ctx context.Context, l *loop) {
+	c, known := l.upstream.commits[l.memory.Good.ID]
+	if l.o.InForce == nil || !known {
+		return
+	}
+	l.during(ctx, func(ctx context.Context) {
+		defer func() { _ = recover() }()
+		d := l.o.Load(ctx, c)
+		if d.Commit = c.ID; d.Site != nil && d.Site.Hosts[l.o.Identity] != nil {
+			l.o.inForce(ctx, d)
+		}
+	})
 }
 
 // startPass makes a pass known: from now on, who suspends halts it.

@@ -47,6 +47,27 @@ type Status struct {
 	NextCheck *time.Time          `json:"next_look"` // when the repository is asked next
 	NextFull  *time.Time          `json:"next_full"` // when the host is checked next, also without a commit
 	Nodes     []engine.NodeStatus `json:"nodes"`     // of the subtree, after the last pass that could see
+
+	Server *ServerStatus `json:"server"` // for nodes and children; null: there is none
+	Parent *ParentStatus `json:"parent"` // the agent above; null: there is none
+}
+
+// ServerStatus is how the server for nodes and children is.
+type ServerStatus struct {
+	Address string     `json:"address"` // that it listens on, or tries to
+	Pins    []string   `json:"pins"`    // of its key and the next one
+	Commit  string     `json:"commit"`  // that it serves, "" for none yet
+	Nodes   int        `json:"nodes"`   // that it serves
+	Error   string     `json:"error"`   // why it does not serve what it should, "" if it does
+	Failing *time.Time `json:"failing"` // since when
+}
+
+// ParentStatus is how the agent above answers.
+type ParentStatus struct {
+	URL      string     `json:"url"`
+	Reported *time.Time `json:"reported"` // last report that it took
+	Error    string     `json:"error"`    // of the last try, "" if it went well
+	Failing  *time.Time `json:"failing"`  // since when it does not answer
 }
 
 // CommitStatus names a commit.

@@ -15,12 +15,12 @@ import (
 type AgentFile struct {
 	Identity    string           `hcl:"identity,optional" doc:"The host of the site that it converges; the short name of the machine unless set."`
 	DataDir     string           `hcl:"data_dir,optional" doc:"Folder of the clone, receipts, locks and suspensions; losing it loses history only. /var/lib/homestak-gitops unless set, for others than root ~/.local/state/homestak-gitops."`
-	Listen      string           `hcl:"listen,optional" doc:"Address of the server for children, such as :44443; none unless set. It has no effect yet."`
+	Listen      string           `hcl:"listen,optional" doc:"Address of the server for nodes and children; \"\" for none. :44443 unless set."`
 	Repository  *AgentRepository `hcl:"repository,block" doc:"Where the site is."`
-	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, of a child. It has no effect yet."`
+	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, for the agent of a child."`
 	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets, read again at every look. Unless set: secrets.yaml among the credentials of the systemd unit, or else /etc/homestak-gitops/secrets.yaml, if it is there; or else secrets.sops.yaml of the site."`
 	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities that decrypt secrets.sops.yaml of the site, as age-keygen writes them, or an SSH key; read again at every look. Unless set: age-keys.txt among the credentials of the systemd unit, or else /etc/homestak-gitops/age-keys.txt, if it is there."`
-	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server. It has no effect yet."`
+	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server for those who are no nodes. Missing files are created at the first start; those that are not named are in the folder server of the data folder."`
 	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host, also without a new commit; at least 1s."`
 	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`
 	Log         *AgentLog        `hcl:"log,block" doc:"What is logged, on stderr."`
@@ -48,15 +48,18 @@ type AgentAuth struct {
 
 // AgentParent is the agent above a child.
 type AgentParent struct {
-	URL       string   `hcl:"url,optional" doc:"URL of its server."`
-	Pins      []string `hcl:"pins,optional" doc:"SHA-256 fingerprints of its certificate."`
-	TokenFile string   `hcl:"token_file,optional" doc:"File with the token it is asked with."`
+	URL         string        `hcl:"url,optional" doc:"URL of its server, such as https://192.0.2.10:44443."`
+	Pins        []string      `hcl:"pins,optional" doc:"Pins of its key and the next one, as serve and status print them."`
+	TokenFile   string        `hcl:"token_file,optional" doc:"File with the token it is asked with. Renewed tokens and pins are kept in the data folder, until this attribute, pins or url change."`
+	ReportEvery time.Duration `hcl:"report_every,optional" doc:"Longest time between two reports; at least 1s. There is one after every pass."`
 }
 
 // AgentAccess names the keys of the server.
 type AgentAccess struct {
-	ReadKeyFile     string `hcl:"read_key_file,optional" doc:"File with the key that may read."`
-	OperatorKeyFile string `hcl:"operator_key_file,optional" doc:"File with the key that may also act."`
+	ReadKeyFile       string `hcl:"read_key_file,optional" doc:"File with the key for status, events and metrics."`
+	OperatorKeyFile   string `hcl:"operator_key_file,optional" doc:"File with the key that may ask for a check."`
+	RepositoryKeyFile string `hcl:"repository_key_file,optional" doc:"File with the key that opens the repository."`
+	HookKeyFile       string `hcl:"hook_key_file,optional" doc:"File with the secret that notifications of pushes are signed with."`
 }
 
 // AgentLog is what is logged.

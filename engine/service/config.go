@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -16,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Etc is where the machine's own files of this program are.
@@ -43,6 +43,10 @@ func Attributes() []Attribute {
 		{"secrets", "secrets_file", "`FILE` of secrets, read again at every look"},
 		{"drift-every", "drift_every", "`TIME` between two full checks of the host (default: 5m)"},
 		{"concurrency", "concurrency", "`NUMBER` of steps at once (default: 8)"},
+		{"listen", "listen", "`ADDRESS` of the server for nodes and children, none for no server (default: :44443)"},
+		{"parent", "parent.url", "`URL` of the server of the agent above, for the agent of a child"},
+		{"parent-pins", "parent.pins", "`PINS` of that server, with commas between them"},
+		{"parent-token-file", "parent.token_file", "`FILE` with the token for that server"},
 		{"log-level", "log.level", "`LEVEL` of what is logged: debug, info, warn, error (default: info)"},
 		{"log-format", "log.format", "`FORM` of the log: text or json (default: text)"},
 	}
@@ -89,7 +93,7 @@ func ReadConfig(f Flags, env func(string) string) (*Config, diag.List) {
 	})
 	found = append(found, c.setFlags()...)
 	found = append(found, c.machine()...)
-	return c, append(found, c.idle()...).Sorted()
+	return c, append(found, c.above()...).Sorted()
 }
 
 // readFile reads agent.hcl; without one it returns nothing, and no error.
@@ -148,6 +152,9 @@ func (c *Config) machine() diag.List {
 		c.from["identity"] = "the name of this machine"
 		found = c.ownName()
 	}
+	if c.from["listen"] == "" {
+		c.Listen, c.from["listen"] = standardListen, "default"
+	}
 	if c.DataDir == "" {
 		c.from["data_dir"] = "STATE_DIRECTORY"
 		c.DataDir, _, _ = strings.Cut(c.env("STATE_DIRECTORY"), ":")
@@ -199,19 +206,47 @@ func (c *Config) ownName() diag.List {
 	return nil
 }
 
-// idle warns of what is accepted and has no effect in this version.
-func (c *Config) idle() diag.List {
+// standardListen is where agents serve nodes and children.
+const standardListen = ":44443"
+
+// noServer as listen says that there is none; the environment cannot say "".
+const noServer = "none"
+
+// Serves is the address of the server; "" for none.
+func (c *Config) Serves() string {
+	if c.Listen == noServer {
+		return ""
+	}
+	return c.Listen
+}
+
+// above completes what is about a parent, and finds what is missing there.
+func (c *Config) above() diag.List {
+	p := c.Parent
+	switch {
+	case p.URL == "" && (len(p.Pins) > 0 || p.TokenFile != ""):
+		return diag.List{c.missing("parent.url", "Which server? Pins and token are of no use without it.")}
+	case p.URL == "":
+		return nil
+	}
+	if c.Repository.URL == "" {
+		c.Repository.URL, c.from["repository.url"] = strings.TrimRight(p.URL, "/")+wire.RepositoryPath, "parent.url"
+	}
 	var found diag.List
-	each(&c.AgentFile, func(path string, v reflect.Value) {
-		top, _, _ := strings.Cut(path, ".")
-		if v.IsZero() || !slices.Contains([]string{"listen", "parent", "access"}, top) {
-			return
-		}
-		w := diag.Warnf(c.At(path), path+" has no effect yet", "The server for children comes with a later version; everything else works.")
-		w.Address = path
-		found = append(found, w)
-	})
+	if len(p.Pins) == 0 {
+		found = append(found, c.missing("parent.pins", "Without a pin the server cannot be verified; status on its machine shows its pins."))
+	}
+	if p.TokenFile == "" {
+		found = append(found, c.missing("parent.token_file", "The parent has to know which child asks; on its machine: homestak-gitops token mint "+c.Identity))
+	}
 	return found
+}
+
+func (c *Config) missing(path, why string) diag.Finding {
+	at := c.At("parent.url")
+	f := diag.Errorf(at, path+" is missing", "%s", why)
+	f.Address = path
+	return f
 }
 
 // each visits the attributes of agent.hcl in the order of its reference.

@@ -24,6 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/specserve/live"
 )
 
 // Options are what a service is made of.
@@ -49,12 +50,14 @@ type Service struct {
 	o      Options
 	facts  *control.Facts
 	events *event.Log
+	server *live.Server  // for nodes and children; nil: none
+	asked  chan struct{} // somebody wants a check
 }
 
 // New makes a service. It does nothing yet.
 func New(o Options) (*Service, error) {
 	c := o.Config
-	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: event.NewLog(time.Now()), Notify: func(agent.Status) {}}
+	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: event.NewLog(time.Now()), asked: make(chan struct{}, 1), Notify: func(agent.Status) {}}
 	var err error
 	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
@@ -80,14 +83,19 @@ func New(o Options) (*Service, error) {
 		},
 		make: o.Open, log: o.Log, facts: s.facts,
 	}
+	s.serveNodes()
+	copied := &served{Repository: repo, branch: r.Branch, clear: site.Clear{Files: repo.Tree, Log: o.Log}}
 	options := agent.Options{
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
-		Source: repo, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.facts.Observed,
+		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.facts.Observed,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: o.Log,
 		Notify: func(st agent.Status) {
 			s.events.Record(st)
 			s.Notify(st)
 		},
+	}
+	if s.server != nil {
+		options.InForce = s.inForce(way, copied)
 	}
 	if options.Health.Simulated = o.Simulated; o.Simulated == nil {
 		options.Exclusive = s.exclusive
@@ -97,6 +105,15 @@ func New(o Options) (*Service, error) {
 	}
 	return s, nil
 }
+
+// shown is the agent as the socket shows it.
+type shown struct {
+	*agent.Agent
+	service *Service
+}
+
+// Status is that of the service.
+func (s shown) Status() agent.Status { return s.service.Status() }
 
 // CloneDir is where the agent keeps the repository, in its data folder.
 const CloneDir = "repository"
@@ -171,7 +188,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	s.Notify = n.statuses.Put
 	c := &control.Server{
-		Agent: s.Agent, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: log,
+		Agent: shown{s.Agent, s}, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: log,
 		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
 	}
 	around, end := context.WithCancel(context.WithoutCancel(ctx)) // what runs beside the agent outlives its last pass
@@ -189,10 +206,16 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 			}
 		})
 	}
+	if s.server != nil {
+		group.Go(func() { s.server.Run(around) })
+	}
 	group.Go(func() { n.run(around) })
 	group.Go(func() {
 		for {
 			select {
+			case <-s.asked:
+				log.Info("asked to look", "over", "https")
+				s.Agent.CheckNow()
 			case <-hangups:
 				log.Info("asked to look", "over", "SIGHUP")
 				select {

@@ -83,6 +83,9 @@ func (c *commits) Files(id string) (fs.FS, error) {
 	return c.objects.Files(id, c.path, c.maxFile)
 }
 
+// Tree is Files for the whole repository, whatever the site's folder in it is.
+func (c *commits) Tree(id string) (fs.FS, error) { return c.objects.Files(id, ".", c.maxFile) }
+
 // Notes warns of what Files cannot show as expected: submodules, links that lead
 // nowhere or out of the repository, and files that are only pointers of git-lfs.
 func (c *commits) Notes(id string) diag.List {

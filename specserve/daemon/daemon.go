@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	ln, err := listen(ctx, o.Listen)
+	ln, err := Listen(ctx, o.Listen)
 	if err != nil {
 		return err
 	}
@@ -159,8 +159,8 @@ func (f *follower) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// listen takes the socket of the service manager (systemd.socket(5)), or opens one.
-func listen(ctx context.Context, address string) (net.Listener, error) {
+// Listen takes the socket of the service manager (systemd.socket(5)), or opens one.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
 	given, err := activation.Listeners()
 	if err != nil {
 		return nil, fmt.Errorf("take the socket of the service manager: %w", err)

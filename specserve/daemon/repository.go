@@ -37,8 +37,8 @@ type history struct {
 	repository   *source.Repository
 	root, branch string
 
-	served []string        // commits, the newest last
-	clear  map[string]bool // commits that hold secrets in the clear
+	served []string // commits, the newest last
+	clear  site.Clear
 }
 
 // notServedError is why there is nothing to serve, in words for clients.
@@ -80,13 +80,13 @@ func (h *history) snapshot(ctx context.Context, root, branch, commit string) (*s
 	if _, err := h.repository.Head(ctx); err != nil {
 		return nil, err
 	}
-	switch found, err := h.inClear(commit); {
+	switch found, err := h.clear.In(commit); {
 	case err != nil:
 		return nil, err
 	case found != "":
 		return nil, notServedError("git tracks secrets in plain text: " + found)
 	}
-	s, err := h.repository.Snapshot(serve.Content{Branch: branch, InForce: commit, LastGood: commit, Withheld: h.withheld})
+	s, err := h.repository.Snapshot(serve.Content{Branch: branch, InForce: commit, LastGood: commit, Withheld: h.clear.Withheld})
 	if err != nil {
 		return nil, err
 	}
@@ -112,31 +112,8 @@ func (h *history) open(root, branch string) error {
 	if err != nil {
 		return err
 	}
-	h.repository, h.root, h.branch, h.clear = r, root, branch, map[string]bool{}
+	h.repository, h.root, h.branch, h.clear = r, root, branch, site.Clear{Files: r.Files, Log: h.log}
 	return nil
-}
-
-// inClear finds a file of secrets in a commit that everybody could read.
-func (h *history) inClear(commit string) (string, error) {
-	files, err := h.repository.Files(commit)
-	if err != nil {
-		return "", err
-	}
-	return site.InClear(files)
-}
-
-// withheld reports whether a commit must not be served. One that cannot be read is not.
-func (h *history) withheld(commit string) bool {
-	is, known := h.clear[commit]
-	if !known {
-		found, err := h.inClear(commit)
-		is = found != "" || err != nil
-		if is {
-			h.log.Warn("the history of the repository is served without a commit, and without those before it", "commit", commit, "secrets", found, "error", err)
-		}
-		h.clear[commit] = is
-	}
-	return is
 }
 
 // keep keeps a commit and those that were served before.

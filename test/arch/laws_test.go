@@ -138,7 +138,6 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
 	{pkg: "examples"}, // files only
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
 	{pkg: "specserve/hook"},                                 // notifications of a push, and who signed them
@@ -158,6 +157,8 @@ var layers = append(simulatorLayers(), []layer{
 		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"},
 		tests: []string{"drivers/proxmox", "specserve/cert", "specserve/pin"},
 	},
+	{pkg: "specserve/live", may: []string{"engine/diag", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/parent", "specserve/report", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sshd", "drivers/simworld/wire"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "drivers/simworld/kernel", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},

@@ -1,0 +1,57 @@
+package service
+
+import (
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// Report is what an agent with this status reports to its parent of itself and of the nodes that it manages.
+func Report(s agent.Status) report.Report {
+	r := report.Report{
+		Version: report.Version, Identity: s.Identity, Agent: s.Agent, At: s.At, Phase: report.Create, Ready: s.Healthy,
+		Findings: diag.List{}, Nodes: []report.Node{},
+	}
+	if s.InForce != nil {
+		r.Commit, r.Phase = s.InForce.ID, report.Config
+	}
+	if s.Converged != nil {
+		r.LastGood, r.Phase = s.Converged.ID, report.Run
+	}
+	if s.Last != nil {
+		r.Findings = append(r.Findings, s.Last.Findings...)
+		if s.Last.Error != "" {
+			r.Findings = append(diag.List{{Severity: diag.Error, Summary: report.Shorten(s.Last.Error)}}, r.Findings...)
+		}
+	}
+	if s.Refused != nil {
+		r.Findings = append(append(diag.List{}, s.Refused.Findings...), r.Findings...)
+	}
+	seen := map[string]bool{s.Identity: true} // a node that becomes another kind of guest is there twice for a while
+	for _, n := range s.Nodes {
+		if n.Node == "" || seen[n.Node] {
+			continue
+		}
+		seen[n.Node] = true
+		node := report.Node{
+			Name: n.Node, Type: "vm", Parent: s.Identity, Phase: report.Phase(n.Phase), Ready: n.Ready, Drift: n.Drift, Since: n.Since, Error: report.Shorten(n.Error),
+		}
+		if addr, err := model.ParseAddress(n.Address); err == nil && addr.Kind == "ct" {
+			node.Type = "ct"
+		}
+		r.Nodes = append(r.Nodes, node)
+	}
+	r.Empty = isEmpty(s)
+	return r
+}
+
+// isEmpty reports whether nothing of the agent is on its host any more: the last pass saw all of the host, did
+// all there was to do for the commit in force, and nobody suspended anything. A parent destroys the machine on
+// that word, so everything else is no.
+func isEmpty(s agent.Status) bool {
+	return s.Last != nil && s.Converged != nil && s.InForce != nil && s.Converged.ID == s.InForce.ID && s.Last.Commit == s.InForce.ID &&
+		s.Last.Outcome == engine.Done && s.Last.Unknown == 0 && s.Last.Pending == 0 && s.Running == nil &&
+		len(s.Nodes) == 0 && len(s.Suspended) == 0 && s.Refused == nil
+}

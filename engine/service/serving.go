@@ -1,0 +1,153 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/live"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// served is the agent's copy of the repository, as it follows it and as it serves it. Commits that were in
+// force stay for a while, so that a child which comes back gets those since the one that it has. It is for one
+// goroutine at a time, as the agent uses it.
+type served struct {
+	*source.Repository
+	clear  site.Clear
+	branch string
+	before []string // commits that were in force, the newest last
+}
+
+// mostServed is how many of them stay.
+const mostServed = 64
+
+// Keep names the commits that must stay available; see agent.Source.
+func (s *served) Keep(ids ...string) error {
+	err := s.Repository.Keep(slices.Concat(ids, s.before)...)
+	if errors.Is(err, objects.ErrUnknown) && len(s.before) > 0 {
+		s.before = nil // the copy was damaged, and made again
+		return s.Repository.Keep(ids...)
+	}
+	return err
+}
+
+// snapshot is what is served at a commit.
+func (s *served) snapshot(commit string) (snapshot *serve.Snapshot, why string, err error) {
+	found, err := s.clear.In(commit)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case found != "":
+		return nil, "git tracks secrets in plain text: " + found, nil
+	}
+	snapshot, err = s.Snapshot(serve.Content{Branch: s.branch, InForce: commit, LastGood: commit, Withheld: s.clear.Withheld})
+	if err == nil && !slices.Contains(s.before, commit) {
+		s.before = append(s.before, commit)
+		s.before = s.before[max(0, len(s.before)-mostServed):]
+	}
+	return snapshot, "", err
+}
+
+// serveNodes makes the server for nodes and children, if the configuration wants one.
+func (s *Service) serveNodes() {
+	c := s.o.Config
+	if c.Serves() == "" {
+		return
+	}
+	a := c.Access
+	s.server = live.New(live.Options{
+		Identity: c.Identity, Listen: c.Serves(), Version: s.o.Program, Program: programFile(), Log: s.o.Log,
+		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
+		Check:  s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve,
+	})
+}
+
+// programFile is the file of this program. Linux names the one that runs also after another one was
+// installed in its place.
+func programFile() string {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe"
+	}
+	name, _ := os.Executable()
+	return name
+}
+
+// checkSoon asks for a check without waiting for the agent.
+func (s *Service) checkSoon() {
+	select {
+	case s.asked <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// inForce publishes the commit that is converged to; see agent.Options.
+func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired) {
+	return func(_ context.Context, d engine.Desired) {
+		s.server.InForce(live.Commit{
+			ID: d.Commit, Site: d.Site, Policies: way.commits.Loader.Policies(),
+			Needs:    func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
+			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit) },
+		})
+	}
+}
+
+// Parent is what a new node gets to know of the server of this agent: where it is reached, its pins and a
+// token that was just minted. The error is live.ErrNotServing as long as there is nobody to fetch from.
+func (s *Service) Parent(node, spec string) (parent.Parent, error) {
+	if s.server == nil {
+		return parent.Parent{}, fmt.Errorf("%w: listen of agent.hcl says so", live.ErrNotServing)
+	}
+	return s.server.Parent(node, spec)
+}
+
+// Status is that of the agent, with its server and its parent.
+func (s *Service) Status() agent.Status {
+	out := s.Agent.Status()
+	if s.server != nil {
+		is := s.server.State()
+		out.Server = &agent.ServerStatus{Address: is.Address, Pins: append([]string{}, is.Pins...), Commit: is.Commit, Nodes: is.Nodes}
+		if err := is.Err(); err != nil {
+			since := is.Since.UTC()
+			out.Server.Error, out.Server.Failing = err.Error(), &since
+		}
+	}
+	return out
+}
+
+// WithTree is a status and the tree below the agent.
+type WithTree struct {
+	agent.Status
+	Tree report.Report `json:"tree"`
+}
+
+// StatusAndTree is the answer of /status over HTTPS.
+func (s *Service) StatusAndTree() WithTree {
+	st := s.Status()
+	return WithTree{st, s.treeOf(st)}
+}
+
+// Tree is the agent with its nodes, and what they and their own nodes reported.
+func (s *Service) Tree() report.Report { return s.treeOf(s.Status()) }
+
+func (s *Service) treeOf(st agent.Status) report.Report {
+	own := Report(st)
+	if s.server == nil {
+		return report.Fold(own, nil, func(string) time.Duration { return 0 }, st.At)
+	}
+	return s.server.Tree(own, st.At)
+}

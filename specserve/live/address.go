@@ -1,0 +1,72 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+)
+
+// ErrNotServing is why nobody can be given the address of the server.
+var ErrNotServing = errors.New("the server for nodes does not run")
+
+// Parent is what a new node or child gets to know of this server: where it is reached, its pins, and a
+// token that was just minted. The error is ErrNotServing as long as it does not serve.
+func (s *Server) Parent(node, spec string) (parent.Parent, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.server == nil || s.commit.Site == nil {
+		return parent.Parent{}, ErrNotServing
+	}
+	address, err := s.url()
+	if err != nil {
+		return parent.Parent{}, err
+	}
+	minted, err := keys.Mint(s.o.Access.Dir, node, spec, keys.Lifetime, time.Now())
+	if err != nil {
+		return parent.Parent{}, err
+	}
+	pins, err := pin.ParseAll(s.state.Pins)
+	if err != nil {
+		return parent.Parent{}, err
+	}
+	p := parent.Parent{Identity: node, Server: address, Pins: pins, Token: minted.Token}
+	return p, p.Check()
+}
+
+// url is where guests reach the server: as the address that it listens on says, or the site for its hosts,
+// or at the address of the host's API, if the agent runs there. The caller has the mutex.
+func (s *Server) url() (string, error) {
+	host, port, err := net.SplitHostPort(s.state.Address)
+	if err != nil {
+		return "", fmt.Errorf("find out where nodes reach the server: %w", err)
+	}
+	site := s.commit.Site
+	ip := net.ParseIP(host)
+	h := site.Hosts[s.o.Identity]
+	switch {
+	case host != "" && (ip == nil || !ip.IsUnspecified()):
+		return "https://" + net.JoinHostPort(host, port), nil
+	case site.ServerURL != "" && h != nil:
+		return strings.TrimRight(site.ServerURL, "/"), nil
+	case h != nil:
+		if u, err := url.Parse(h.API); err == nil && isHere(u.Hostname()) {
+			return "https://" + net.JoinHostPort(u.Hostname(), port), nil
+		}
+	}
+	return "", errors.New("it is not known where nodes reach the server of this agent\nset server_url in the site, or an address of this machine in listen of agent.hcl")
+}
+
+// isHere reports whether a name or an address is one of this machine.
+func isHere(host string) bool {
+	n := cert.HostNames()
+	return slices.Contains(n.DNS, host) || slices.ContainsFunc(n.IPs, func(ip net.IP) bool { return ip.String() == host })
+}

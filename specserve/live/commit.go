@@ -1,0 +1,78 @@
+package live
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/catalog"
+)
+
+// Commit is a commit that came into force.
+type Commit struct {
+	ID       string
+	Site     *model.Site // that passes converge to; it must have no errors
+	Policies *policy.Set
+
+	// Needs are the secrets that each node needs. It is called only for a site with children.
+	Needs func() (map[string][]string, error)
+	// Snapshot is the repository at the commit. Without one, why says so to clients; an error is tried
+	// again with the next call of InForce.
+	Snapshot func() (s *serve.Snapshot, why string, err error)
+}
+
+// InForce makes a commit the one that is served. A commit that cannot be served as a whole changes
+// nothing. Nothing is done for what is served already, so it may be called after every pass. It is for one
+// goroutine at a time.
+func (s *Server) InForce(c Commit) {
+	s.mutex.Lock()
+	before, view, wrong := s.commit, s.view, s.state.Serving
+	s.mutex.Unlock()
+	if wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies {
+		return
+	}
+	made, err := s.catalog(c)
+	if err == nil {
+		view.Catalog = made
+		view.Repository, view.NoRepository, err = c.Snapshot()
+		if err != nil {
+			view.Repository, view.NoRepository, err = nil, "it cannot be read; the log of the server says why", fmt.Errorf("the repository of the site is not served: %w", err)
+		}
+	} else {
+		err = fmt.Errorf("commit %.7s is not served, what was served before still is: %w", c.ID, err)
+	}
+	s.failed(&s.state.Serving, "not all is served as it should be", err)
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.commit = c
+	if made != nil {
+		s.view, s.state.Commit, s.state.Nodes = view, c.ID, len(made.Names())
+		s.publish()
+	}
+}
+
+func (s *Server) catalog(c Commit) (*catalog.Catalog, error) {
+	in := catalog.Input{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Policies: c.Policies}
+	if slices.ContainsFunc(slices.Collect(maps.Values(c.Site.Manifests)), hasChild) {
+		var err error
+		if in.Needs, err = c.Needs(); err != nil {
+			return nil, err
+		}
+	}
+	made, found := catalog.Make(in)
+	for _, f := range found {
+		if f.Severity == diag.Error {
+			return nil, fmt.Errorf("%s", f.String())
+		}
+		s.o.Log.Warn("finding", "text", f.String())
+	}
+	return made, nil
+}
+
+func hasChild(m *model.Manifest) bool {
+	return m.Host != "" && slices.ContainsFunc(m.Nodes, func(n *model.Node) bool { return n.Type == "pve" })
+}

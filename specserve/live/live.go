@@ -1,0 +1,198 @@
+// Package live is the server of an agent: nodes and children get the commit that the agent converges to,
+// from the site that it loaded. A server that cannot listen tries again, and keeps nothing else from
+// going on.
+//
+//	live.go    the server: files, listener, what is published
+//	commit.go  the commit in force
+//	tree.go    what children reported, below what the agent knows itself
+//	address.go where nodes reach it, and with what
+package live
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/credentials"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/program"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// Options are what a server is made of.
+type Options struct {
+	Identity string // of the agent
+	Listen   string // address; a socket of the service manager comes first
+	Access   keys.Files
+	Version  string // of the program
+	Program  string // its file, for new nodes; "": they get none from here
+	Limits   specserve.Limits
+	Log      *slog.Logger
+
+	Check  func()     // makes the agent check repository and host; it returns immediately
+	Status func() any // the answer of /status
+	// Events writes the stream of events; see specserve.Options.
+	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
+}
+
+// retryAfter is how long it takes until what failed is tried again.
+const retryAfter = 15 * time.Second
+
+// Server is the server of an agent. Its methods may be called from any goroutine.
+type Server struct {
+	o       Options
+	reports *report.Store
+	retry   time.Duration // until what failed is tried again
+
+	mutex       sync.Mutex          // for moments: the agent publishes, the server checks its files, and both are asked how they are
+	server      *specserve.Server   // nil: none listens
+	credentials *credentials.Keeper // nil as long as they could not be read
+	commit      Commit              // the last that InForce was called with
+	view        specserve.View      // of that commit; Catalog nil: there is none yet
+	state       State
+}
+
+// State is how a server is.
+type State struct {
+	Address string   // that it listens on, or tries to
+	Pins    []string // of its key and the next one
+	Commit  string   // that it serves; "" for none yet
+	Nodes   int      // that it serves
+	// What is wrong: with listening, and with what is served. Nil: nothing.
+	Listening, Serving error
+	Since              time.Time // when it began
+}
+
+// Err is what is wrong with the server, nil if nothing is.
+func (s State) Err() error {
+	if s.Listening != nil {
+		return s.Listening
+	}
+	return s.Serving
+}
+
+// New makes a server that does nothing yet.
+func New(o Options) *Server {
+	return &Server{o: o, reports: report.NewStore(), retry: retryAfter, state: State{Address: o.Listen}}
+}
+
+// State is how the server is now.
+func (s *Server) State() State {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.state
+}
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	for {
+		err := s.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.failed(&s.state.Listening, "the server for nodes does not run; everything else goes on", err)
+		again := time.NewTimer(s.retry)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return
+		}
+	}
+}
+
+// failed records what is wrong, and logs what is another problem than before. Nil ends it.
+func (s *Server) failed(what *error, text string, err error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	before := *what
+	*what = err
+	switch {
+	case s.state.Err() == nil:
+		s.state.Since = time.Time{}
+	case s.state.Since.IsZero():
+		s.state.Since = time.Now()
+	}
+	if err != nil && (before == nil || before.Error() != err.Error()) {
+		s.o.Log.Error(text, "error", err) //nolint:sloglint // one of a few constants
+	}
+}
+
+// serve listens and answers until ctx ends, or something fails.
+func (s *Server) serve(ctx context.Context) error {
+	c, err := credentials.Open(credentials.Options{Access: s.o.Access, Log: s.o.Log})
+	if err != nil {
+		return err
+	}
+	spool := filepath.Join(s.o.Access.Dir, "tmp")
+	if err := os.MkdirAll(spool, 0o700); err != nil {
+		return fmt.Errorf("make the folder of temporary files: %w", err)
+	}
+	var p *program.Program
+	if s.o.Program != "" {
+		if p, err = program.Open(s.o.Program); err != nil {
+			return err
+		}
+		defer func() { _ = p.Close() }()
+	}
+	ln, err := daemon.Listen(ctx, s.o.Listen)
+	if err != nil {
+		return err
+	}
+	server := specserve.New(specserve.Options{
+		Version: s.o.Version, Program: p, Spool: spool, TLS: c.Certificate().TLS(), Limits: s.o.Limits, Log: s.o.Log, Check: s.o.Check,
+		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Events: s.o.Events,
+	})
+	s.failed(&s.state.Listening, "", nil)
+	s.begin(server, c, ln.Addr().String())
+	defer s.begin(nil, c, s.o.Listen)
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(serving, ln) }()
+	s.o.Log.Info("serving nodes", "address", ln.Addr().String(), "pin", c.Certificate().Pins()[0])
+	ticker := time.NewTicker(daemon.Poll)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.check()
+		case err := <-served:
+			return err
+		}
+	}
+}
+
+// begin makes a server the one that things are published to; nil: none.
+func (s *Server) begin(server *specserve.Server, c *credentials.Keeper, address string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.server, s.credentials, s.state.Address, s.state.Pins = server, c, address, c.Certificate().Pins()
+	s.publish()
+}
+
+// check reads again what changed on the disk.
+func (s *Server) check() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.credentials.Check() {
+		s.state.Pins = s.credentials.Certificate().Pins()
+		s.publish()
+	}
+}
+
+// publish makes what is in force what requests see. The caller has the mutex.
+func (s *Server) publish() {
+	if s.server == nil || s.view.Catalog == nil {
+		return
+	}
+	s.view.Keys, s.view.Access, s.view.Pins = s.credentials.Ring().Tokens(), s.credentials.Access(), s.credentials.Certificate().Pins()
+	s.server.Publish(s.view)
+}

@@ -1,0 +1,239 @@
+package live_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/serve"
+	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/live"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+func site(nodes ...*model.Node) *model.Site {
+	return &model.Site{
+		Name:      "home",
+		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://192.0.2.10:8006"}},
+		Specs:     map[string]*model.Spec{"base": {Name: "base"}},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: nodes}},
+	}
+}
+
+func vm(name string) *model.Node { return &model.Node{Name: name, Type: "vm", Spec: "base"} }
+
+// running is a server that runs until the test ends.
+type running struct {
+	*live.Server
+	t    *testing.T
+	dir  string
+	set  *policy.Set
+	stop func()
+}
+
+func start(t *testing.T, listen string) *running {
+	t.Helper()
+	set, found := policy.Compile(t.Context(), policy.Options{})
+	require.Empty(t, found)
+	dir := filepath.Join(t.TempDir(), "server")
+	r := &running{t: t, dir: dir, set: set, Server: live.New(live.Options{
+		Identity: "father", Listen: listen, Version: "1.2.3", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Access: keys.Files{Dir: dir},
+		Check: func() {}, Status: func() any { return "status" },
+	})}
+	ctx, cancel := context.WithCancel(t.Context())
+	r.RetryAfter(10 * time.Millisecond)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	r.stop = func() { cancel(); <-ended }
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *running) inForce(id string, s *model.Site) {
+	r.InForce(live.Commit{
+		ID: id, Site: s, Policies: r.set,
+		Needs:    func() (map[string][]string, error) { return nil, nil },
+		Snapshot: func() (*serve.Snapshot, string, error) { return nil, "this test has none", nil },
+	})
+}
+
+// until waits for a state.
+func (r *running) until(is func(live.State) bool) live.State {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return is(r.State()) }, 10*time.Second, 5*time.Millisecond)
+	return r.State()
+}
+
+func (r *running) get(path, token string) (int, string) {
+	r.t.Helper()
+	s := r.State()
+	pins, err := pin.ParseAll(s.Pins)
+	require.NoError(r.t, err)
+	transport := &http.Transport{TLSClientConfig: pin.Client(pins), DisableKeepAlives: true}
+	q, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "https://"+s.Address+path, http.NoBody)
+	require.NoError(r.t, err)
+	q.Header.Set("Authorization", "Bearer "+token)
+	got, err := transport.RoundTrip(q)
+	require.NoError(r.t, err)
+	defer func() { _ = got.Body.Close() }()
+	body, err := io.ReadAll(got.Body)
+	require.NoError(r.t, err)
+	return got.StatusCode, string(body)
+}
+
+func listening(s live.State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Address, ":0") }
+
+// The commit in force is served, and the next one; one that cannot be served as a whole changes nothing.
+func TestCommits(t *testing.T) {
+	r := start(t, "127.0.0.1:0")
+	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	r.until(listening)
+	p, err := r.Parent("web-1", "base")
+	require.NoError(t, err)
+	require.Equal(t, "https://"+r.State().Address, p.Server)
+	require.Equal(t, r.State().Pins, pin.Texts(p.Pins))
+	status, body := r.get("/spec/web-1", p.Token)
+	require.Equal(t, 200, status, body)
+
+	bad := site(vm("web-1"))
+	bad.Specs["base"].Missing = []string{"passwords.x"}
+	r.inForce(strings.Repeat("b", 40), bad)
+	s := r.State()
+	require.ErrorContains(t, s.Err(), "commit bbbbbbb is not served, what was served before still is: error: secret passwords.x is not known here")
+	require.False(t, s.Since.IsZero())
+	require.Equal(t, strings.Repeat("a", 40), s.Commit)
+	status, _ = r.get("/spec/web-1", p.Token)
+	require.Equal(t, 200, status)
+
+	r.inForce(strings.Repeat("c", 40), site(vm("web-1"), vm("web-2")))
+	s = r.State()
+	require.NoError(t, s.Err())
+	require.True(t, s.Since.IsZero())
+	require.Equal(t, 2, s.Nodes)
+	p2, err := r.Parent("web-2", "base")
+	require.NoError(t, err)
+	status, _ = r.get("/spec/web-2", p2.Token)
+	require.Equal(t, 200, status)
+}
+
+// Nothing is done for a commit that is served already, but what failed is tried again.
+func TestSameCommit(t *testing.T) {
+	r := start(t, "127.0.0.1:0")
+	s, asked := site(vm("web-1")), 0
+	c := live.Commit{ID: strings.Repeat("a", 40), Site: s, Policies: r.set, Snapshot: func() (*serve.Snapshot, string, error) {
+		asked++
+		if asked == 1 {
+			return nil, "", errors.New("the disk is full")
+		}
+		return nil, "none", nil
+	}}
+	r.InForce(c)
+	require.ErrorContains(t, r.State().Err(), "the repository of the site is not served: the disk is full")
+	require.Equal(t, c.ID, r.State().Commit, "specs are served nevertheless")
+	r.InForce(c)
+	require.NoError(t, r.State().Err())
+	r.InForce(c)
+	require.Equal(t, 2, asked)
+	_, err := r.Parent("web-1", "")
+	require.Error(t, err)
+}
+
+// A port that is in use is a finding; the server comes when the port is free. What was published before
+// is served then.
+func TestPortInUse(t *testing.T) {
+	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r := start(t, other.Addr().String())
+	s := r.until(func(s live.State) bool { return s.Err() != nil })
+	require.ErrorContains(t, s.Err(), "address already in use")
+	require.False(t, s.Since.IsZero())
+	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	_, err = r.Parent("web-1", "base")
+	require.ErrorIs(t, err, live.ErrNotServing)
+	require.Equal(t, 1, r.State().Nodes)
+	require.NoError(t, other.Close())
+	s = r.until(listening)
+	require.NoError(t, s.Err())
+	_, err = r.Parent("web-1", "base")
+	require.NoError(t, err)
+}
+
+// A rotated key and a replaced one are noticed while it runs, and a start finds what the last one made.
+func TestKeys(t *testing.T) {
+	r := start(t, "127.0.0.1:0")
+	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	pins := r.until(listening).Pins
+	access, err := keys.ReadAccess(keys.Files{Dir: r.dir}, nil)
+	require.NoError(t, err)
+	status, body := r.get("/status", string(access.Read))
+	require.Equal(t, 200, status)
+	require.JSONEq(t, `"status"`, body)
+	p, err := r.Parent("web-1", "base")
+	require.NoError(t, err)
+	_, err = keys.Rotate(r.dir, time.Now())
+	require.NoError(t, err)
+	_, err = keys.Rotate(r.dir, time.Now())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { status, _ := r.get("/spec/web-1", p.Token); return status == 401 }, 10*time.Second, 50*time.Millisecond)
+	p, err = r.Parent("web-1", "base")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { status, _ := r.get("/spec/web-1", p.Token); return status == 200 }, 10*time.Second, 50*time.Millisecond)
+	require.Equal(t, pins, r.State().Pins)
+	r.stop()
+	_, err = r.Parent("web-1", "base")
+	require.ErrorIs(t, err, live.ErrNotServing, "nobody listens any more")
+}
+
+// Where nodes reach the server is what listen says, or the site, or the host that the agent runs on.
+func TestAddress(t *testing.T) {
+	r := start(t, "0.0.0.0:0")
+	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
+	port := func() string { _, port, _ := net.SplitHostPort(r.until(listening).Address); return port }
+	port()
+	_, err := r.Parent("web-1", "base")
+	require.ErrorContains(t, err, "set server_url in the site")
+	s := site(vm("web-1"))
+	s.Hosts["father"].API = "https://localhost:8006"
+	r.inForce(strings.Repeat("b", 40), s)
+	p, err := r.Parent("web-1", "base")
+	require.NoError(t, err)
+	require.Equal(t, "https://localhost:"+port(), p.Server)
+	s = site(vm("web-1"))
+	s.ServerURL = "https://gitops.home.example:8443/"
+	r.inForce(strings.Repeat("c", 40), s)
+	p, err = r.Parent("web-1", "base")
+	require.NoError(t, err)
+	require.Equal(t, "https://gitops.home.example:8443", p.Server)
+}
+
+func TestTree(t *testing.T) {
+	r := start(t, "127.0.0.1:0")
+	r.inForce(strings.Repeat("a", 40), site(vm("web-1"), &model.Node{Name: "inner", Type: "pve", Spec: "base"}))
+	now := time.Now()
+	own := report.Report{Version: 1, Identity: "father", At: now, Phase: report.Run, Ready: true, Nodes: []report.Node{
+		{Name: "inner", Type: "vm", Parent: "father", Phase: report.Run, Ready: true}, {Name: "web-1", Type: "vm", Parent: "father", Phase: report.Run, Ready: true},
+	}}
+	tree := r.Tree(own, now)
+	text, err := json.Marshal(tree.Nodes)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"type":"pve"`)
+	require.Equal(t, "has not reported yet", tree.Nodes[0].Error)
+	require.False(t, tree.Ready)
+	require.True(t, tree.Nodes[1].Ready, "a node that is pushed to reports nothing")
+}

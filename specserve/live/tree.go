@@ -1,0 +1,25 @@
+package live
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// Tree puts what nodes and children reported below what the agent knows itself.
+func (s *Server) Tree(own report.Report, now time.Time) report.Report {
+	s.mutex.Lock()
+	c := s.view.Catalog
+	s.mutex.Unlock()
+	every := func(string) time.Duration { return specserve.Period }
+	if c != nil {
+		every = func(identity string) time.Duration { return specserve.PeriodOf(c.Node(identity)) }
+		for i, n := range own.Nodes {
+			if node := c.Node(n.Name); node != nil && node.Child {
+				own.Nodes[i].Type = "pve"
+			}
+		}
+	}
+	return report.Fold(own, s.reports.All(), every, now)
+}
