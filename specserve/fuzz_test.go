@@ -1,6 +1,7 @@
 package specserve
 
 import (
+	"bytes"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -64,6 +65,40 @@ func FuzzAuthorization(f *testing.F) {
 		}
 		if _, kind, _ := strings.Cut(log.String(), "credential="); kind != "" && !strings.HasPrefix(kind, policy.Provisioning) && shown != text {
 			t.Fatalf("%q is taken for %s", value, kind)
+		}
+	})
+}
+
+// Whatever a node posts as its report, it is taken or refused as the table of errors has it, and nothing
+// of it is in the log.
+func FuzzReport(f *testing.F) {
+	c, text := tinyCatalog(f)
+	const good = `{"version":1,"identity":"own","agent":"1.2.3","commit":"","last_good":"","at":"2026-11-23T08:00:00Z","phase":"run","ready":true,"empty":false,"findings":[],"nodes":[]}`
+	for _, seed := range []string{
+		good, "", "{}", "null", good + good, strings.Replace(good, "own", "other", 1), strings.Replace(good, `"nodes":[]`, `"nodes":[{"name":"a","type":"vm","parent":"own","phase":"run"}]`, 1),
+		strings.Replace(good, "2026", "9999", 1), strings.Replace(good, `"version":1`, `"version":1e99`, 1), `{"identity":"own","identity":"other"}`, "\xff", strings.Repeat("[", 20_000),
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		log := &strings.Builder{}
+		s := New(Options{Log: textLog(log)})
+		s.Publish(View{Catalog: c})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "https://x"+wire.ReportPath("own"), bytes.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+text)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		switch w.Code {
+		case http.StatusAccepted, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+		default:
+			t.Fatalf("%q: %d", body, w.Code)
+		}
+		kept, there := s.reports.Get("own")
+		if there != (w.Code == http.StatusAccepted) || there && kept.Identity != "own" {
+			t.Fatalf("%q: %d, and there is %v", body, w.Code, there)
+		}
+		if len(body) > 30 && strings.Contains(log.String(), string(body)) {
+			t.Fatalf("%q is in the log", body)
 		}
 	})
 }
