@@ -91,12 +91,34 @@ var errNoIdentity = errors.New("no identity is among the recipients")
 // dataKey decrypts the key of all values.
 func (f *File) dataKey(keys *Keys) ([]byte, error) {
 	ids := keys.identities()
+	if len(f.groups) == 1 {
+		return f.groups[0].decrypt(ids, keySize)
+	}
+	var shares [][]byte
+	failed := errNoIdentity
+	for _, g := range f.groups {
+		share, err := g.decrypt(ids, keySize+1) // and its place
+		switch {
+		case err == nil:
+			shares = append(shares, share)
+		case !errors.Is(err, errNoIdentity):
+			failed = err
+		}
+	}
+	if len(shares) < f.needed {
+		return nil, failed
+	}
+	return combine(shares)
+}
+
+// decrypt gives what a group has, if one of the identities is a recipient of it.
+func (g group) decrypt(ids []age.Identity, size int) ([]byte, error) {
 	if len(ids) == 0 {
 		return nil, errNoIdentity
 	}
 	err := errNoIdentity
-	for _, k := range f.keys {
-		key, kerr := unwrap(k.armored, ids)
+	for _, k := range g {
+		key, kerr := unwrap(k.armored, ids, size)
 		if kerr == nil {
 			return key, nil
 		}
@@ -107,13 +129,13 @@ func (f *File) dataKey(keys *Keys) ([]byte, error) {
 	return nil, err
 }
 
-func unwrap(armored string, ids []age.Identity) ([]byte, error) {
+func unwrap(armored string, ids []age.Identity, size int) ([]byte, error) {
 	r, err := age.Decrypt(armor.NewReader(strings.NewReader(armored)), ids...)
 	if err != nil {
 		return nil, err
 	}
-	key, err := io.ReadAll(io.LimitReader(r, keySize+1))
-	if err == nil && len(key) != keySize {
+	key, err := io.ReadAll(io.LimitReader(r, int64(size)+1))
+	if err == nil && len(key) != size {
 		err = errors.New("not a key of AES-256")
 	}
 	return key, err
@@ -238,14 +260,18 @@ func (f *File) noIdentity(keys *Keys) string {
 	var b bytes.Buffer
 	const most = 8
 	var names []string
-	for i, r := range f.Recipients() {
+	all := f.Recipients()
+	for i, r := range all {
 		if i == most {
-			names = append(names, fmt.Sprintf("%d more", len(f.keys)-most))
+			names = append(names, fmt.Sprintf("%d more", len(all)-most))
 			break
 		}
 		names = append(names, short(r))
 	}
 	fmt.Fprintf(&b, "It is encrypted for %s.\n", strings.Join(names, ", "))
+	if len(f.groups) > 1 {
+		fmt.Fprintf(&b, "They are %d groups, and it takes an identity of each of %d.\n", len(f.groups), f.needed)
+	}
 	fmt.Fprintf(&b, "%s\n", keys.describe())
 	fmt.Fprintf(&b, "The names of the secrets are known, but no value: what needs one is not done.\n")
 	fmt.Fprintf(&b, "Name a file with the identity of one of these recipients in SOPS_AGE_KEY_FILE (age_key_file in agent.hcl for an agent), or add a recipient where one is: sops rotate -i --add-age RECIPIENT FILE.")

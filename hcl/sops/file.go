@@ -29,8 +29,9 @@ type File struct {
 	name     string
 	scalars  []*leaf // in the order in which the MAC covers them
 	clear    map[*yaml.Node]bool
-	keys     []dataKey
-	keysLine int // the first of them
+	groups   []group
+	needed   int // groups that it takes to decrypt the file
+	keysLine int // the first of their keys
 	mac      value
 	macLine  int
 	macAbout string // the additional data of the MAC
@@ -44,7 +45,11 @@ type leaf struct {
 	value *value // nil: it is in the clear
 }
 
-// dataKey is the key of all values, encrypted for one recipient.
+// group is a group of recipients, each of whom can decrypt the same: the key of all values or, where
+// there are several groups, a share of it.
+type group []dataKey
+
+// dataKey is that, encrypted for one recipient.
 type dataKey struct{ recipient, armored string }
 
 // value is the text ENC[AES256_GCM,data:…,iv:…,tag:…,type:…].
@@ -104,8 +109,10 @@ func (f *File) InClear(n *yaml.Node) bool { return f.clear[n] }
 // Recipients are those that can decrypt the file.
 func (f *File) Recipients() []string {
 	var out []string
-	for _, k := range f.keys {
-		out = append(out, k.recipient)
+	for _, g := range f.groups {
+		for _, k := range g {
+			out = append(out, k.recipient)
+		}
 	}
 	return out
 }
@@ -165,35 +172,63 @@ func (p *parser) metadata(meta *yaml.Node) {
 
 // recipients reads for whom the data key is encrypted.
 func (p *parser) recipients(meta *yaml.Node) {
-	from := meta
-	p.keysLine = meta.Line
+	p.keysLine, p.needed = meta.Line, 1
 	kinds := others(meta)
-	if groups := field(meta, "key_groups"); len(kinds) == 0 && items(field(meta, "age")) == nil && items(groups) != nil {
-		if len(groups.Content) > 1 {
-			p.errorf(groups.Line, p.name+" has several key groups", "Its data key is shared out among %d groups, which this program does not put together. Write the recipients into one group of .sops.yaml, and run: sops updatekeys FILE.", len(groups.Content))
-			return
-		}
-		from = groups.Content[0]
-		kinds = others(from)
+	groups := items(field(meta, "key_groups"))
+	if len(kinds) > 0 || items(field(meta, "age")) != nil || groups == nil {
+		groups = []*yaml.Node{meta}
 	}
-	list := items(field(from, "age"))
-	for _, n := range list {
+	readable := 0
+	kinds = nil
+	for _, n := range groups {
+		g := p.group(n)
+		if kinds = append(kinds, others(n)...); len(g) > 0 {
+			readable++
+		}
+		p.groups = append(p.groups, g)
+	}
+	if len(groups) > 1 {
+		p.threshold(meta, len(groups))
+	}
+	switch {
+	case p.found.HasErrors():
+	case readable > 0 && readable < p.needed:
+		p.errorf(meta.Line, p.name+" has too few key groups with age recipients", "It takes %d of its %d groups to decrypt it, and %d have an age recipient. This program decrypts with age only: add a recipient to more groups of .sops.yaml, and run sops updatekeys FILE.", p.needed, len(groups), readable)
+	case readable > 0:
+	case len(kinds) > 0:
+		slices.Sort(kinds)
+		p.errorf(meta.Line, p.name+" has no age recipient", "It is encrypted for %s, and this program decrypts with age only. Where one of these keys is: sops rotate -i --add-age RECIPIENT FILE.", strings.Join(slices.Compact(kinds), " and "))
+	default:
+		p.errorf(meta.Line, p.name+" has no recipient", "Nobody can decrypt it. %s", wholeHint)
+	}
+}
+
+// group reads the age recipients of a group.
+func (p *parser) group(from *yaml.Node) (out group) {
+	for _, n := range items(field(from, "age")) {
 		recipient, enc := field(n, "recipient"), field(n, "enc")
 		if recipient == nil || enc == nil {
 			p.errorf(n.Line, "a recipient of "+p.name+" is damaged", "It has no recipient or no enc. %s", wholeHint)
 			continue
 		}
-		if len(p.keys) == 0 {
+		if len(out) == 0 && len(p.groups) == 0 {
 			p.keysLine = n.Line
 		}
-		p.keys = append(p.keys, dataKey{recipient.Value, enc.Value})
+		out = append(out, dataKey{recipient.Value, enc.Value})
 	}
-	switch {
-	case len(list) > 0:
-	case len(kinds) > 0:
-		p.errorf(meta.Line, p.name+" has no age recipient", "It is encrypted for %s, and this program decrypts with age only. Where one of these keys is: sops rotate -i --add-age RECIPIENT FILE.", strings.Join(kinds, " and "))
-	default:
-		p.errorf(meta.Line, p.name+" has no recipient", "Nobody can decrypt it. %s", wholeHint)
+	return out
+}
+
+// threshold reads how many of several groups it takes; all of them unless the file says so.
+func (p *parser) threshold(meta *yaml.Node, groups int) {
+	p.needed = groups
+	n := field(meta, "shamir_threshold")
+	if n == nil {
+		return
+	}
+	var err error
+	if p.needed, err = strconv.Atoi(n.Value); err != nil || p.needed < 2 || p.needed > groups {
+		p.errorf(n.Line, "shamir_threshold is not a number of groups", "It has to be from 2 to %d, the number of key groups. %s", groups, wholeHint)
 	}
 }
 

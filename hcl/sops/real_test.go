@@ -43,11 +43,16 @@ func TestRealSops(t *testing.T) {
 	}
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
-			recipient := strings.TrimSpace(string(read(t, v.key+".pub")))
-			if v.name == "several" {
-				recipient = strings.TrimSpace(string(read(t, "key.txt.pub"))) + "," + recipient
+			public := func(name string) string { return strings.TrimSpace(string(read(t, name+".pub"))) }
+			var rules string
+			switch v.name {
+			case "several":
+				rules = "creation_rules:\n  - age: " + public("key.txt") + "," + public(v.key) + "\n"
+			case "groups":
+				rules = "creation_rules:\n  - shamir_threshold: 2\n    key_groups:\n      - age: [" + public("key.txt") + "]\n      - age: [" + public("hybrid.txt") + "]\n      - age: [" + public("other.txt") + "]\n"
+			default:
+				rules = "creation_rules:\n  - age: " + public(v.key) + "\n"
 			}
-			rules := "creation_rules:\n  - age: " + recipient + "\n"
 			if v.rule != "" {
 				rules += "    " + v.rule + "\n"
 			}

@@ -75,6 +75,7 @@ var variants = []struct{ name, rule, key string }{
 	{"unencrypted_comment_regex", "unencrypted_comment_regex: public", "key.txt"},
 	{"encrypted_comment_regex", "encrypted_comment_regex: secret", "key.txt"},
 	{"several", "", "other.txt"},
+	{"groups", "", "two.txt"},
 	{"hybrid", "", "hybrid.txt"},
 	{"ed25519", "", "ssh_ed25519"},
 	{"rsa", "", "ssh_rsa"},
@@ -186,6 +187,9 @@ func TestFindings(t *testing.T) {
 		return strings.Count(before, "\n") + 1
 	}
 	content, _, _ := strings.Cut(plain, "sops:")
+	groups := func(oldnew ...string) string {
+		return strings.NewReplacer(oldnew...).Replace(string(read(t, "groups.sops.yaml")))
+	}
 	for name, c := range map[string]struct {
 		text, at, want string
 	}{
@@ -214,7 +218,11 @@ func TestFindings(t *testing.T) {
 		"half a recipient":    {replace("          recipient: ", "          receiver: "), "        - enc", "a recipient of s.yaml is damaged"},
 		"damaged key":         {replace("-----BEGIN AGE ENCRYPTED FILE-----", "-----BEGIN AGE FILE-----"), "        - enc", "the data key of s.yaml is damaged"},
 		"no map":              {content + "sops: true\n", "sops:", "the entry sops is not a map"},
-		"key groups":          {cut("    age:\n", "    lastmodified") + "    key_groups:\n        - age: []\n        - age: []\n", "        - age: []", "s.yaml has several key groups"},
+		"empty key groups":    {cut("    age:\n", "    lastmodified") + "    key_groups:\n        - age: []\n        - age: []\n", "    lastmodified", "s.yaml has no recipient"},
+		"too few with age":    {groups("key_groups:", "key_groups:\n        - pgp:\n            - fp: x\n              enc: x\n        - pgp:\n            - fp: x\n              enc: x", "shamir_threshold: 2", "shamir_threshold: 4"), "    key_groups", "s.yaml has too few key groups with age recipients"},
+		"no such threshold":   {groups("shamir_threshold: 2", "shamir_threshold: 4"), "    shamir_threshold", "shamir_threshold is not a number of groups"},
+		"threshold of one":    {groups("shamir_threshold: 2", "shamir_threshold: 1"), "    shamir_threshold", "shamir_threshold is not a number of groups"},
+		"key as a share":      {groups("-----BEGIN AGE", "-----BEGIN BAGE"), "            - enc", "the data key of s.yaml is damaged"},
 		"alias":               {replace(line("site_token"), "    site_token: &x ENC[AES256_GCM,data:QQ==,iv:QQ==,tag:QQ==,type:str]\n    y: *x\n"), "    y: *x", "auth.y is an alias"},
 		"name of another":     {replace("    site_token:", "    12:"), "    12:", "a name in s.yaml is not a string"},
 		"deep":                {replace(line("site_token"), "    site_token: "+strings.Repeat("[", 5000)+strings.Repeat("]", 5000)+"\n"), "site_token", "s.yaml is nested too deeply"},
@@ -255,4 +263,27 @@ func TestNoIdentity(t *testing.T) {
 			require.Contains(t, v["passwords"], "vm_root")
 		})
 	}
+}
+
+// Of several groups as many are needed as the file says: with one identity too few it has no values, and
+// with the same share twice it is damaged.
+func TestKeyGroups(t *testing.T) {
+	data := read(t, "groups.sops.yaml")
+	for _, name := range []string{"key.txt", "other.txt", "hybrid.txt"} {
+		f, found := parse(t, data)
+		require.Empty(t, found)
+		require.Len(t, f.Recipients(), 3)
+		found = f.Decrypt(keys(t, name))
+		require.Len(t, found, 1)
+		require.Equal(t, diag.Warning, found[0].Severity)
+		require.Contains(t, found[0].Detail, "They are 3 groups, and it takes an identity of each of 2.")
+	}
+	// The same share twice: the last group has what is encrypted in the first.
+	parts := strings.Split(string(data), "\n        - age:\n")
+	require.Len(t, parts, 4)
+	_, end, _ := strings.Cut(parts[3], "    lastmodified")
+	twice := strings.Join([]string{parts[0], parts[1], parts[2], parts[1]}, "\n        - age:\n") + "\n    lastmodified" + end
+	found := refused(t, []byte(twice), keys(t, "two.txt"))
+	require.Equal(t, "the data key of s.yaml is damaged", found[0].Summary)
+	require.Contains(t, found[0].Detail, "same share")
 }

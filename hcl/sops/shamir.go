@@ -1,0 +1,57 @@
+package sops
+
+import (
+	"bytes"
+	"errors"
+)
+
+// combine puts together what was shared out by Shamir's scheme as SOPS does it: the bytes of the
+// secret are the values at 0 of polynomials over GF(2⁸). A share has one value of each, and at its
+// end the place where it is the value. Shares that are too few, or of different secrets, give
+// something else than the secret; the MAC of the file shows that.
+func combine(shares [][]byte) ([]byte, error) {
+	last := len(shares[0]) - 1
+	var places []byte
+	for _, s := range shares {
+		if len(s) != last+1 {
+			return nil, errors.New("the shares of its key groups differ in length")
+		}
+		if s[last] == 0 || bytes.IndexByte(places, s[last]) >= 0 {
+			return nil, errors.New("two of its key groups have the same share")
+		}
+		places = append(places, s[last])
+	}
+	secret := make([]byte, last)
+	for i, s := range shares {
+		weight := byte(1) // of this share, by Lagrange's formula
+		for j, other := range places {
+			if j != i {
+				weight = times(weight, times(other, inverse(other^places[i])))
+			}
+		}
+		for at := range secret {
+			secret[at] ^= times(weight, s[at])
+		}
+	}
+	return secret, nil
+}
+
+// times multiplies in GF(2⁸) modulo x⁸+x⁴+x³+x+1, the field of AES, without branches on its factors.
+func times(a, b byte) byte {
+	var out byte
+	for range 8 {
+		out ^= a & -(b & 1)
+		a = a<<1 ^ 0x1b&-(a>>7)
+		b >>= 1
+	}
+	return out
+}
+
+// inverse is a²⁵⁴, since a²⁵⁵ is 1.
+func inverse(a byte) byte {
+	out := byte(1)
+	for range 254 {
+		out = times(out, a)
+	}
+	return out
+}
