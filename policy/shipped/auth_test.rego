@@ -46,6 +46,8 @@ test_allowed[note] if {
 		"provisioning under site_token": request("site_token", "provisioning", true, "web-1"),
 		"provisioning under node_token": request("node_token", "provisioning", true, "web-1"),
 		"provisioning for the bundle": with_path(request("site_token", "provisioning", true, "web-1"), "/config/web-1"),
+		"provisioning for the program": with_path(request("network", "provisioning", true, "web-1"), "/agent/linux-amd64"),
+		"provisioning for the repository": with_path(request("network", "provisioning", true, "web-1"), "/site.git/info/refs"),
 		"provisioning without a posture": object.union(request("network", "provisioning", true, "web-1"), {"posture": null}),
 	}
 	allowed(r)
@@ -58,9 +60,13 @@ test_refused[note] if {
 		"network: not one of the named": networks(none("network"), ["203.0.113.0/24"]),
 		"network: the bundle": with_path(none("network"), "/config/web-1"),
 		"network: a report": with_path(none("network"), "/report/web-1"),
+		"network: the program": with_path(none("network"), "/agent/linux-amd64"),
+		"network: the repository": with_path(none("network"), "/site.git/info/refs"),
+		"network: to wait": with_path(none("network"), "/wait/web-1"),
 		"network: no posture": object.union(none("network"), {"posture": null}),
 		"site_token: nothing shown": none("site_token"),
 		"site_token: a node token": request("site_token", "node_token", true, "web-1"),
+		"site_token: a report": with_path(request("site_token", "site_token", true, null), "/report/web-1"),
 		"site_token: the bundle": with_path(request("site_token", "site_token", true, null), "/config/web-1"),
 		"node_token: nothing shown": none("node_token"),
 		"node_token: the site's": request("node_token", "site_token", true, null),
