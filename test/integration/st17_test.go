@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,18 +55,31 @@ func TestST17BadClients(t *testing.T) {
 	send := func(target string) reply {
 		return traveller.raw("GET " + target + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + inner + "\r\nConnection: close\r\n\r\n")
 	}
-	require.Equal(t, "200", send("/site.git/raw/HEAD/site.hcl").code())
-	for _, target := range []string{
-		"/spec/../../etc/passwd", "/spec/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/spec/%252e%252e%252fetc", "//etc/passwd", "/spec/inner%00", "/../data/server/signing.json",
-		"/site.git/raw/HEAD/../../etc/passwd", "/site.git/raw/HEAD/%2e%2e/%2e%2e/etc/passwd", "/site.git/raw/HEAD/%252e%252e/etc/passwd", "/site.git/raw/HEAD//etc/passwd",
-		"/site.git/raw/HEAD/%2fetc%2fpasswd", "/site.git/raw/../HEAD/site.hcl", "/site.git/raw/HEAD/site.hcl%00", "/site.git/raw/refs%2f..%2fHEAD/site.hcl",
-		"/site.git/objects/../../../data/server/server.pem", "/agent/../data/server/server.pem",
-	} {
-		got := send(target)
-		require.Contains(t, []int{400, 404}, got.status, target)
-		require.NotContains(t, got.body, "root:")
-		require.NotContains(t, got.body, "PRIVATE KEY")
+	for link, to := range map[string]string{"link": "/etc/passwd", "up": "../../../../..", "alias": "site.hcl"} {
+		require.NoError(t, os.Symlink(to, filepath.Join(p.dir, link)))
 	}
+	linked := p.commit("links")
+	require.Equal(t, "202", good.ask(http.MethodPost, "/reconcile", string(p.access().Operator), http.NoBody).code())
+	require.Eventually(t, func() bool { return strings.Contains(good.get("/health", "").body, linked) }, 60*time.Second, 100*time.Millisecond)
+	require.Equal(t, "200", send("/site.git/raw/"+linked+"/site.hcl").code())
+	for what, targets := range map[string][]string{
+		"plain":          {"/spec/../../etc/passwd", "/../data/server/signing.json", "/site.git/raw/HEAD/../../etc/passwd", "/site.git/objects/../../../data/server/server.pem", "/agent/../data/server/server.pem"},
+		"encoded":        {"/spec/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/site.git/raw/HEAD/%2e%2e/%2e%2e/etc/passwd", "/site.git/raw/HEAD/..%2f..%2fetc%2fpasswd", "/%2e%2e/data/server/server.pem"},
+		"double-encoded": {"/spec/%252e%252e%252fetc", "/site.git/raw/HEAD/%252e%252e/etc/passwd", "/site.git/raw/HEAD/%252e%252e%252fetc%252fpasswd"},
+		"absolute":       {"//etc/passwd", "/site.git/raw/HEAD//etc/passwd", "/site.git/raw/HEAD/%2fetc%2fpasswd", "file:///etc/passwd", "/site.git/raw//etc/passwd"},
+		"symbolic link":  {"/site.git/raw/HEAD/link", "/site.git/raw/HEAD/up/etc/passwd", "/site.git/raw/HEAD/up/../etc/passwd", "/site.git/raw/HEAD/alias"},
+		"ref":            {"/site.git/raw/../HEAD/site.hcl", "/site.git/raw/refs/heads/../../../data/server/server.pem", "/site.git/raw/refs%2f..%2fHEAD/site.hcl", "/site.git/raw/main..HEAD/site.hcl", "/site.git/raw/HEAD~0/site.hcl"},
+		"NUL":            {"/spec/inner%00", "/spec/inner\x00", "/site.git/raw/HEAD/site.hcl%00", "/site.git/raw/HEAD/site.hcl\x00.txt", "/site.git/raw/HEAD%00/site.hcl"},
+	} {
+		for _, target := range targets {
+			got := send(target)
+			require.Contains(t, []int{400, 404}, got.status, "%s: %q", what, target)
+			require.NotContains(t, got.body, "root:")
+			require.NotContains(t, got.body, "PRIVATE KEY")
+			require.NotContains(t, got.body, "site \"home\"")
+		}
+	}
+	require.Equal(t, "200", send("/site.git/raw/HEAD/site.hcl").code(), "what is refused above is refused for its path")
 
 	// Bodies that are too large are refused before they are there, or when they get too long.
 	huge := p.child("127.0.0.68")
