@@ -143,10 +143,10 @@ func address(remote string) string {
 	return ip.Unmap().WithZone("").String()
 }
 
-// How much is remembered of decisions: enough for every node of a large site, and not
+// How much is remembered of decisions: enough for 10,000 nodes that ask in turn, and not
 // so much that strangers could fill the memory with it.
 const (
-	maxDecisions = 4096
+	maxDecisions = 16_384
 	maxPath      = 256 // bytes; a longer path is decided each time
 )
 

@@ -102,13 +102,36 @@ func TestDecisionsAreOfTheirRequestAlone(t *testing.T) {
 	in := good()
 	in.Identity = strings.Repeat("x", 1000)
 	in.Credential.Identity = in.Identity
-	for i := range 5000 {
+	for i := range 200 {
 		in.Method = fmt.Sprint(i)
 		require.True(t, s.Authorize(t.Context(), in).Allow)
 		if i > 20 {
 			in.Identity, in.Credential.Identity, in.Path = "web-1", "web-1", fmt.Sprintf("/spec/%d", i)
 		}
 	}
+}
+
+// What was decided for one of 10,000 nodes is not decided again when all the others have asked.
+func TestDecisionsAreRemembered(t *testing.T) {
+	s, usual := set(t), good()
+	ask := func(i int) {
+		in := usual
+		in.Identity = fmt.Sprintf("web-%d", i)
+		in.Path, in.Credential.Identity = "/spec/"+in.Identity, in.Identity
+		require.True(t, s.Authorize(t.Context(), in).Allow)
+	}
+	const nodes, most = 10_000, 16_384
+	for i := range nodes {
+		ask(i)
+	}
+	first, next := 0, nodes
+	again := testing.AllocsPerRun(5, func() { ask(first); first++ })
+	made := testing.AllocsPerRun(5, func() { ask(next); next++ })
+	require.Less(t, again, made/4, "allocations of a decision that was made, and of a new one")
+	for ; next <= most; next++ {
+		ask(next) // and what has no room is forgotten
+	}
+	require.Greater(t, testing.AllocsPerRun(5, func() { ask(first); first++ }), again)
 }
 
 func BenchmarkAuthorize(b *testing.B) {
