@@ -7,6 +7,7 @@
 package kernel
 
 import (
+	"cmp"
 	"path"
 	"strings"
 	"sync"
@@ -173,7 +174,7 @@ func (p *Process) Find(name string) (string, error) {
 		return p.Path(name), nil
 	}
 	found := error(syscall.ENOENT)
-	for dir := range strings.SplitSeq(p.Getenv("PATH"), ":") {
+	for dir := range strings.SplitSeq(cmp.Or(p.Getenv("PATH"), "/bin:/usr/bin"), ":") {
 		file := p.Path(path.Join(dir, name))
 		i, err := p.K.FS.Stat(p.Cred, file)
 		switch {

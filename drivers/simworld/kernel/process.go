@@ -161,6 +161,9 @@ func (p *Process) load(name string, args []string) (Program, error) {
 		return nil, err
 	}
 	if len(before) > 0 {
+		if strings.Contains(args[0], "/") { // a script sees how it was called
+			before[len(before)-1] = args[0]
+		}
 		args = append(before, args[1:]...)
 	}
 	p.Args = args

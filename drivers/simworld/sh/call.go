@@ -22,7 +22,8 @@ type caller struct{ *shell }
 
 // call runs a simple command: assignments, redirections, and a function, a builtin or a program.
 func (s caller) call(c *syntax.CallExpr, redirs []*syntax.Redirect) {
-	s.subst = false
+	last := s.last
+	s.subst, s.last = false, false
 	args, ok := s.fields(c.Args)
 	if !ok {
 		return
@@ -34,7 +35,7 @@ func (s caller) call(c *syntax.CallExpr, redirs []*syntax.Redirect) {
 		}
 		saved := s.save()
 		if !s.redirect(s.p, redirs) {
-			s.status = 1
+			s.status = 2
 		}
 		s.restore(saved)
 		return
@@ -56,6 +57,10 @@ func (s caller) call(c *syntax.CallExpr, redirs []*syntax.Redirect) {
 		if s.flow == on {
 			s.within(c.Assigns, redirs, func() { s.status = run(s.shell, args) })
 		}
+		return
+	}
+	if last {
+		s.exec(args, c.Assigns, redirs)
 		return
 	}
 	s.program(args, c.Assigns, redirs)
@@ -86,7 +91,7 @@ func (s caller) within(assigns []*syntax.Assign, redirs []*syntax.Redirect, run 
 	saved := s.save()
 	defer s.restore(saved)
 	if !s.redirect(s.p, redirs) {
-		s.status = 1
+		s.status = 2
 		return
 	}
 	if len(assigns) > 0 {
@@ -136,7 +141,7 @@ func (s caller) program(args []string, assigns []*syntax.Assign, redirs []*synta
 	child := caller{s.fork()}
 	if !child.redirect(child.p, redirs) {
 		child.p.Discard()
-		s.status = 1
+		s.status = 2
 		return
 	}
 	child.assign(assigns)
@@ -265,7 +270,7 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 		from, err := strconv.Atoi(word)
 		o := p.FD(from)
 		if err != nil || o == nil {
-			s.errorf("%s: bad file descriptor", word)
+			s.errorf("%s: Bad file descriptor", word)
 			return false
 		}
 		if from != fd {

@@ -31,10 +31,7 @@ func (s *shell) stmt(st *syntax.Stmt) {
 				c.p.SetFD(0, null)
 			}
 		}
-		c.p.Go(func(*kernel.Process) int {
-			c.stmt(&own)
-			return c.finish()
-		})
+		c.only(&own)
 		s.jobs = append(s.jobs, c.p)
 		s.status = 0
 		return
@@ -53,6 +50,16 @@ func (s *shell) stmt(st *syntax.Stmt) {
 	if s.errexit && s.status != 0 && s.tested == 0 && s.flow == on && fatal(st.Cmd) {
 		s.leave(s.status)
 	}
+}
+
+// only runs one statement as the process of a shell that was forked for it.
+func (s *shell) only(st *syntax.Stmt) {
+	_, simple := st.Cmd.(*syntax.CallExpr)
+	s.last = simple && !st.Negated && len(s.traps) == 0
+	s.p.Go(func(*kernel.Process) int {
+		s.stmt(st)
+		return s.finish()
+	})
 }
 
 // fatal reports whether set -e looks at what a command gave: lists and compounds have looked at
@@ -84,7 +91,7 @@ func (s *shell) redirected(st *syntax.Stmt) {
 	saved := with.save()
 	defer with.restore(saved)
 	if !with.redirect(s.p, st.Redirs) {
-		s.status = 1
+		s.status = 2
 		return
 	}
 	if st.Cmd != nil {
@@ -155,8 +162,8 @@ func (s compound) binary(c *syntax.BinaryCmd) {
 		}
 		left.p.SetFD(1, w)
 		right.p.SetFD(0, r)
-		left.p.Go(func(*kernel.Process) int { left.stmt(c.X); return left.finish() })
-		right.p.Go(func(*kernel.Process) int { right.stmt(c.Y); return right.finish() })
+		left.only(c.X)
+		right.only(c.Y)
 		s.status = right.p.Wait()
 		left.p.Wait()
 	}

@@ -48,6 +48,7 @@ type shell struct {
 	levels   int // loops that break or continue leaves
 	exitCode int
 	subst    bool // a command substitution ran in the expansion of this command
+	last     bool // the next command is all that is left to do: its program takes the place of this process
 }
 
 // flow is how the shell goes on behind a statement.
@@ -403,7 +404,11 @@ func (s *shell) expanded(err error) bool {
 }
 
 func (s *shell) fields(words []*syntax.Word) ([]string, bool) {
-	out, err := expand.Fields(s.cfg, words...)
+	plain := make([]*syntax.Word, len(words)) // others may run the same tree
+	for i, w := range words {
+		plain[i] = withoutBraces(w)
+	}
+	out, err := expand.Fields(s.cfg, plain...)
 	return out, s.expanded(err)
 }
 
@@ -413,4 +418,18 @@ func (s *shell) literal(w *syntax.Word) (string, bool) {
 	}
 	out, err := expand.Literal(s.cfg, w)
 	return out, s.expanded(err)
+}
+
+// withoutBraces is a word whose braces stand for themselves, as in every shell but bash.
+func withoutBraces(w *syntax.Word) *syntax.Word {
+	out := *w
+	out.Parts = slices.Clone(w.Parts)
+	for i, part := range w.Parts {
+		if lit, ok := part.(*syntax.Lit); ok && strings.Contains(lit.Value, "{") {
+			plain := *lit
+			plain.Value = strings.ReplaceAll(strings.ReplaceAll(lit.Value, `\{`, "{"), "{", `\{`)
+			out.Parts[i] = &plain
+		}
+	}
+	return &out
 }

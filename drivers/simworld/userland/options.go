@@ -1,11 +1,13 @@
 // Package userland is the usual programs of a simulated machine: those of coreutils, grep, sed, find
 // and util-linux that scripts call. Each is a Go function over the files and processes of that machine.
-// An option that a program does not have here is an error, and never left out of account.
+// An option that a program does not have here is an error, and never left out of account: so is
+// everything that no script of this module asks of a machine.
 //
-// Programs lists them; the files are by what they work on.
+// Programs lists them, with their options; the files are by what they work on.
 package userland
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
@@ -14,108 +16,171 @@ import (
 
 // Programs are all of them, by name.
 func Programs() map[string]kernel.Program {
-	return map[string]kernel.Program{
-		"sh": sh.Main, "dash": sh.Main, "bash": sh.Main, "kill": killing, "printf": printing, "test": testing, "[": testing,
-		"true": succeed, "false": failing, "echo": echo, "cat": cat, "mv": mv, "rm": rm, "cp": cp, "ln": ln, "mkdir": mkdir, "rmdir": rmdir,
-		"chmod": chmod, "chown": chown, "chgrp": chown, "touch": touch, "stat": stat, "readlink": readlink, "realpath": realpath, "ls": ls,
-		"find": find, "head": head, "tail": tail, "cut": cut, "tr": tr, "sort": sortLines, "uniq": uniq, "wc": wc, "grep": grep, "egrep": grep,
-		"sed": sed, "tee": tee, "cmp": cmp, "base64": base64Program, "sha256sum": sha256sum, "sync": syncFiles,
-		"mktemp": mktemp, "date": date, "sleep": sleep, "timeout": timeout, "env": environment, "id": id, "whoami": whoami, "uname": uname,
-		"hostname": hostname, "basename": basename, "dirname": dirname, "nohup": wrap, "setsid": wrap,
-		"install": install, "flock": flock, "setpriv": setpriv, "which": which, "xargs": xargs, "nologin": nologin,
-		"logger": succeed,
+	out := map[string]kernel.Program{
+		"sh": sh.Main, "dash": sh.Main, "bash": sh.Main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
+		"kill": func(p *kernel.Process) int { return sh.Kill(p, p.Args) }, "printf": func(p *kernel.Process) int { return sh.Printf(p, p.Args) },
+		"test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "env": environment, "setsid": setsid,
+	}
+	for name, p := range withOptions() {
+		out[name] = p.main
+	}
+	return out
+}
+
+// program is one whose options are read in the usual way. options lists them: those with a colon behind
+// take a value, and the equals sign gives the short name of a long one. With + they end at the first
+// word that is none. Fewer than least other words are an error, as an unknown option is, with the exit
+// code wrong.
+type program struct {
+	options string
+	least   int
+	wrong   int
+	run     func(p *kernel.Process, o options) int
+}
+
+func withOptions() map[string]program {
+	return map[string]program{
+		"cat":       {options: "", run: cat, wrong: 1},
+		"head":      {options: "n: c:", run: head, wrong: 1},
+		"tail":      {options: "n:", run: tail, wrong: 1},
+		"cut":       {options: "d: f: c:", run: cut, wrong: 1},
+		"tr":        {options: "c d", least: 1, run: tr, wrong: 1},
+		"sort":      {options: "u r n", run: sortLines, wrong: 2},
+		"wc":        {options: "l w c", run: wc, wrong: 1},
+		"grep":      {options: "E F v q x e: i c o w l f:", run: grep, wrong: 2},
+		"sed":       {options: "n e: i E", run: sed, wrong: 1},
+		"tee":       {options: "a", run: tee, wrong: 1},
+		"cmp":       {options: "s", least: 2, run: cmp, wrong: 2},
+		"base64":    {options: "d w:", run: base64Program, wrong: 1},
+		"sha256sum": {options: "", run: sha256sum, wrong: 1},
+		"mv":        {options: "f T", least: 2, run: mv, wrong: 1},
+		"rm":        {options: "f r R=r", run: rm, wrong: 1},
+		"cp":        {options: "f T a p r R=r", least: 2, run: cp, wrong: 1},
+		"ln":        {options: "s f T n", least: 2, run: ln, wrong: 1},
+		"mkdir":     {options: "p m:", least: 1, run: mkdir, wrong: 1},
+		"rmdir":     {options: "", least: 1, run: rmdir, wrong: 1},
+		"chown":     {options: "R h", least: 2, run: chown, wrong: 1},
+		"chgrp":     {options: "R h", least: 2, run: chown, wrong: 1},
+		"touch":     {options: "", least: 1, run: touch, wrong: 1},
+		"stat":      {options: "c: L", least: 1, run: stat, wrong: 1},
+		"readlink":  {options: "f n", least: 1, run: readlink, wrong: 1},
+		"ls":        {options: "A l d 1", run: ls, wrong: 2},
+		"mktemp":    {options: "d", run: mktemp, wrong: 1},
+		"sync":      {options: "", run: syncFiles, wrong: 1},
+		"date":      {options: "u", run: date, wrong: 1},
+		"timeout":   {options: "+", least: 2, run: timeout, wrong: 125},
+		"id":        {options: "u g G n", run: id, wrong: 1},
+		"uname":     {options: "n r s m", run: uname, wrong: 1},
+		"hostname":  {options: "f F:", run: hostname, wrong: 1},
+		"basename":  {options: "", least: 1, run: basename, wrong: 1},
+		"dirname":   {options: "", least: 1, run: dirname, wrong: 1},
+		"flock":     {options: "w: n u", least: 1, run: flock, wrong: 64},
+		"setpriv":   {options: "+ reuid: regid: clear-groups init-groups", least: 1, run: setpriv, wrong: 127},
 	}
 }
 
-// options are the flags of a command line.
+func (g program) main(p *kernel.Process) int {
+	o, ok := parse(p, g.options)
+	if ok && len(o.args) < g.least {
+		p.Failf("missing operand")
+		ok = false
+	}
+	if !ok {
+		return g.wrong
+	}
+	return g.run(p, o)
+}
+
+// options are the flags of a command line, with their values, and its other words.
 type options struct {
-	has  map[string]bool
-	text map[string]string
-	args []string
+	flags map[string][]string
+	args  []string
 }
 
-// parse reads flags. known lists them, words with a colon behind them take a value: "a b: all
-// lines:=n" where = gives the short name of a long one. An unknown flag is complained about.
-func parse(p *kernel.Process, known string) (options, bool) {
-	o := options{has: map[string]bool{}, text: map[string]string{}}
-	takes, short := map[string]bool{}, map[string]string{}
-	for word := range strings.FieldsSeq(known) {
-		name, alias, aliased := strings.Cut(word, "=")
+func (o options) has(name string) bool { return len(o.flags[name]) > 0 }
+
+// text is the value that counts: the last one.
+func (o options) text(name string) string {
+	if all := o.flags[name]; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return ""
+}
+
+// known are the flags of a program by name: what they are noted as, and whether a value belongs to them.
+type known map[string]struct {
+	as    string
+	value bool
+}
+
+func flagsOf(list string) known {
+	out := known{}
+	for word := range strings.FieldsSeq(list) {
+		name, as, renamed := strings.Cut(word, "=")
 		plain := strings.TrimSuffix(name, ":")
-		takes[plain] = strings.HasSuffix(name, ":")
-		short[plain] = plain
-		if aliased {
-			short[plain] = alias
+		f := out[plain]
+		f.as, f.value = plain, plain != name
+		if renamed {
+			f.as = as
 		}
+		out[plain] = f
 	}
-	rest := p.Args[1:]
-	note := func(name, value string) {
-		o.has[short[name]] = true
-		o.text[short[name]] = value
-	}
+	return out
+}
+
+// parse reads the flags of a command line. An unknown one is complained about.
+func parse(p *kernel.Process, list string) (options, bool) {
+	flags, o := flagsOf(list), options{flags: map[string][]string{}}
+	_, first := flags["+"]
+	rest := slices.Clone(p.Args[1:])
 	for len(rest) > 0 {
 		a := rest[0]
 		rest = rest[1:]
-		if a == "--" {
+		switch {
+		case a == "--":
 			o.args = append(o.args, rest...)
-			break
+			return o, true
+		case len(a) < 2 || a[0] != '-':
+			o.args = append(o.args, a)
+			if first {
+				o.args = append(o.args, rest...)
+				return o, true
+			}
+			continue
 		}
-		if name, ok := strings.CutPrefix(a, "--"); ok {
-			name, value, given := strings.Cut(name, "=")
-			takesOne, there := takes[name]
+		if _, lines := flags["n"]; lines && flags["n"].value && strings.Trim(a[1:], "0123456789") == "" { // head -5
+			a = "-n" + a[1:]
+		}
+		names, value, given := []string{a[2:]}, "", false
+		if strings.HasPrefix(a, "--") {
+			names[0], value, given = strings.Cut(a[2:], "=")
+		} else {
+			names = names[:0]
+			for at := 1; at < len(a) && !given; at++ {
+				names = append(names, a[at:at+1])
+				if flags[a[at:at+1]].value && at+1 < len(a) {
+					value, given = a[at+1:], true
+				}
+			}
+		}
+		for _, name := range names {
+			f, there := flags[name]
 			switch {
-			case !there || len(name) == 1:
+			case !there || strings.HasPrefix(a, "--") != (len(name) > 1):
 				p.Failf("unrecognized option '%s'", a)
 				return o, false
-			case takesOne && !given && len(rest) == 0:
+			case f.value && !given && len(rest) == 0:
 				p.Failf("option '%s' requires an argument", a)
 				return o, false
-			case takesOne && !given:
-				value, rest = rest[0], rest[1:]
+			case f.value && !given:
+				o.flags[f.as], rest = append(o.flags[f.as], rest[0]), rest[1:]
+			default:
+				o.flags[f.as] = append(o.flags[f.as], value)
 			}
-			note(name, value)
-			continue
-		}
-		if len(a) < 2 || a[0] != '-' {
-			o.args = append(o.args, a)
-			if takes["+"] || short["+"] != "" { // flags end at the first other word
-				o.args = append(o.args, rest...)
-				break
-			}
-			continue
-		}
-		for i := 1; i < len(a); i++ {
-			name := a[i : i+1]
-			takesOne, there := takes[name]
-			if !there {
-				if digits := strings.Trim(a[1:], "0123456789"); digits == "" && takes["n"] { // head -5
-					note("n", a[1:])
-					break
-				}
-				p.Failf("invalid option -- '%s'", name)
-				return o, false
-			}
-			if !takesOne {
-				note(name, "")
-				continue
-			}
-			value := a[i+1:]
-			if value == "" {
-				if len(rest) == 0 {
-					p.Failf("option requires an argument -- '%s'", name)
-					return o, false
-				}
-				value, rest = rest[0], rest[1:]
-			}
-			note(name, value)
-			break
 		}
 	}
 	return o, true
 }
-
-func killing(p *kernel.Process) int  { return sh.Kill(p, p.Args) }
-func printing(p *kernel.Process) int { return sh.Printf(p, p.Args) }
 
 func testing(p *kernel.Process) int {
 	args := p.Args[1:]

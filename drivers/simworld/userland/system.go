@@ -3,7 +3,6 @@ package userland
 import (
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -17,36 +16,40 @@ import (
 
 // What works on processes, users and the machine.
 
+// table is the lines of /etc/passwd or /etc/group, each with at least so many fields.
+func table(p *kernel.Process, name string, least int) [][]string {
+	var out [][]string
+	text, _ := p.K.FS.ReadFile("/etc/" + name)
+	for line := range strings.Lines(text) {
+		if f := strings.Split(strings.TrimSpace(line), ":"); len(f) >= least {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // account is a line of /etc/passwd.
 type account struct {
 	name     string
 	uid, gid int
-	home     string
 }
 
 // userOf finds a user by name or number.
 func userOf(p *kernel.Process, name string) (account, bool) {
-	text, _ := p.K.FS.ReadFile("/etc/passwd")
-	for line := range strings.Lines(text) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 7 || f[0] != name && f[2] != name {
-			continue
-		}
+	for _, f := range table(p, "passwd", 7) {
 		uid, err1 := strconv.Atoi(f[2])
 		gid, err2 := strconv.Atoi(f[3])
-		if errors.Join(err1, err2) == nil {
-			return account{f[0], uid, gid, f[5]}, true
+		if (f[0] == name || f[2] == name) && errors.Join(err1, err2) == nil {
+			return account{f[0], uid, gid}, true
 		}
 	}
-	if n, err := strconv.Atoi(name); err == nil {
-		return account{name, n, -1, "/"}, true
-	}
-	return account{}, false
+	n, err := strconv.Atoi(name)
+	return account{name, n, -1}, err == nil
 }
 
 func userName(p *kernel.Process, uid int) string {
 	u, _ := userOf(p, strconv.Itoa(uid))
-	if u.name == strconv.Itoa(uid) {
+	if u.gid < 0 {
 		return "UNKNOWN"
 	}
 	return u.name
@@ -54,9 +57,9 @@ func userName(p *kernel.Process, uid int) string {
 
 // groupOf finds the number of a group.
 func groupOf(p *kernel.Process, name string) (int, bool) {
-	for _, g := range groups(p) {
-		if g.name == name || strconv.Itoa(g.gid) == name {
-			return g.gid, true
+	for _, f := range table(p, "group", 4) {
+		if gid, err := strconv.Atoi(f[2]); err == nil && (f[0] == name || f[2] == name) {
+			return gid, true
 		}
 	}
 	n, err := strconv.Atoi(name)
@@ -64,52 +67,26 @@ func groupOf(p *kernel.Process, name string) (int, bool) {
 }
 
 func groupName(p *kernel.Process, gid int) string {
-	for _, g := range groups(p) {
-		if g.gid == gid {
-			return g.name
+	for _, f := range table(p, "group", 4) {
+		if f[2] == strconv.Itoa(gid) {
+			return f[0]
 		}
 	}
 	return "UNKNOWN"
 }
 
-type group struct {
-	name    string
-	gid     int
-	members []string
-}
-
-func groups(p *kernel.Process) []group {
-	var out []group
-	text, _ := p.K.FS.ReadFile("/etc/group")
-	for line := range strings.Lines(text) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 4 {
-			continue
-		}
-		gid, err := strconv.Atoi(f[2])
-		if err == nil {
-			out = append(out, group{f[0], gid, strings.FieldsFunc(f[3], func(r rune) bool { return r == ',' })})
-		}
-	}
-	return out
-}
-
 // memberships are the groups of a user by number, that of the account first.
 func memberships(p *kernel.Process, u account) []int {
 	out := []int{u.gid}
-	for _, g := range groups(p) {
-		if slices.Contains(g.members, u.name) && g.gid != u.gid {
-			out = append(out, g.gid)
+	for _, f := range table(p, "group", 4) {
+		if gid, err := strconv.Atoi(f[2]); err == nil && gid != u.gid && slices.Contains(strings.Split(f[3], ","), u.name) {
+			out = append(out, gid)
 		}
 	}
 	return out
 }
 
-func id(p *kernel.Process) int {
-	o, ok := parse(p, "u g G n r user=u group=g groups=G name=n")
-	if !ok {
-		return 1
-	}
+func id(p *kernel.Process, o options) int {
 	u := account{name: userName(p, p.Cred.UID), uid: p.Cred.UID, gid: p.Cred.GID}
 	list := append([]int{p.Cred.GID}, p.Cred.Groups...)
 	if len(o.args) > 0 {
@@ -121,44 +98,38 @@ func id(p *kernel.Process) int {
 	}
 	slices.Sort(list[1:])
 	list = slices.Compact(list)
-	number := func(n int, name func(*kernel.Process, int) string) string {
-		if o.has["n"] {
-			return name(p, n)
+	shown := func(name func(*kernel.Process, int) string, numbers ...int) string {
+		var words []string
+		for _, n := range numbers {
+			words = append(words, strconv.Itoa(n))
+			if o.has("n") {
+				words[len(words)-1] = name(p, n)
+			}
 		}
-		return strconv.Itoa(n)
-	}
-	var words, shown []string
-	for _, g := range list {
-		words = append(words, number(g, groupName))
-		shown = append(shown, fmt.Sprintf("%d(%s)", g, groupName(p, g)))
+		return strings.Join(words, " ")
 	}
 	switch {
-	case o.has["u"]:
-		p.Printf("%s\n", number(u.uid, userName))
-	case o.has["g"]:
-		p.Printf("%s\n", number(u.gid, groupName))
-	case o.has["G"]:
-		p.Printf("%s\n", strings.Join(words, " "))
+	case o.has("u"):
+		p.Printf("%s\n", shown(userName, u.uid))
+	case o.has("g"):
+		p.Printf("%s\n", shown(groupName, u.gid))
+	case o.has("G"):
+		p.Printf("%s\n", shown(groupName, list...))
 	default:
-		p.Printf("uid=%d(%s) gid=%d(%s) groups=%s\n", u.uid, userName(p, u.uid), u.gid, groupName(p, u.gid), strings.Join(shown, ","))
+		var groups []string
+		for _, g := range list {
+			groups = append(groups, fmt.Sprintf("%d(%s)", g, groupName(p, g)))
+		}
+		p.Printf("uid=%d(%s) gid=%d(%s) groups=%s\n", u.uid, u.name, u.gid, groupName(p, u.gid), strings.Join(groups, ","))
 	}
 	return 0
 }
 
-func whoami(p *kernel.Process) int {
-	p.Printf("%s\n", userName(p, p.Cred.UID))
-	return 0
-}
-
-func uname(p *kernel.Process) int {
-	o, ok := parse(p, "n r s m a v")
-	if !ok {
-		return 1
-	}
+func uname(p *kernel.Process, o options) int {
 	release, _ := p.K.FS.ReadFile("/proc/sys/kernel/osrelease")
 	var out []string
 	for _, part := range []struct{ flag, text string }{{"s", "Linux"}, {"n", p.K.Hostname()}, {"r", strings.TrimSpace(release)}, {"m", "x86_64"}} {
-		if o.has[part.flag] || o.has["a"] || len(o.has) == 0 && part.flag == "s" {
+		if o.has(part.flag) || len(o.flags) == 0 && part.flag == "s" {
 			out = append(out, part.text)
 		}
 	}
@@ -167,16 +138,12 @@ func uname(p *kernel.Process) int {
 }
 
 // hostname shows and sets the name. The full one is that of /etc/hosts.
-func hostname(p *kernel.Process) int {
-	o, ok := parse(p, "f s F: fqdn=f short=s file:=F I")
-	if !ok {
-		return 1
-	}
+func hostname(p *kernel.Process, o options) int {
 	name := ""
-	if o.has["F"] {
-		text, err := p.ReadFile(o.text["F"])
+	if o.has("F") {
+		text, err := p.ReadFile(o.text("F"))
 		if err != nil {
-			return p.Failf("%s: %s", o.text["F"], files.Text(err))
+			return p.Failf("%s: %s", o.text("F"), files.Text(err))
 		}
 		name = strings.TrimSpace(text)
 	} else if len(o.args) > 0 {
@@ -190,7 +157,7 @@ func hostname(p *kernel.Process) int {
 		return 0
 	}
 	own := p.K.Hostname()
-	if o.has["f"] {
+	if o.has("f") {
 		hosts, _ := p.K.FS.ReadFile("/etc/hosts")
 		for line := range strings.Lines(hosts) {
 			line, _, _ = strings.Cut(line, "#")
@@ -200,45 +167,32 @@ func hostname(p *kernel.Process) int {
 			}
 		}
 	}
-	if o.has["s"] {
-		own, _, _ = strings.Cut(own, ".")
-	}
 	p.Printf("%s\n", own)
 	return 0
 }
 
-func basename(p *kernel.Process) int {
-	if len(p.Args) < 2 {
-		return p.Failf("missing operand")
-	}
-	name := path.Base(p.Args[1])
-	if len(p.Args) > 2 && name != p.Args[2] {
-		name = strings.TrimSuffix(name, p.Args[2])
+func basename(p *kernel.Process, o options) int {
+	name := path.Base(o.args[0])
+	if len(o.args) > 1 && name != o.args[1] {
+		name = strings.TrimSuffix(name, o.args[1])
 	}
 	p.Printf("%s\n", name)
 	return 0
 }
 
-func dirname(p *kernel.Process) int {
-	for _, name := range p.Args[1:] {
-		p.Printf("%s\n", path.Dir(name))
+func dirname(p *kernel.Process, o options) int {
+	for _, name := range o.args {
+		p.Printf("%s\n", path.Dir(strings.TrimRight(name, "/")))
 	}
 	return 0
 }
 
 // syncFiles has nothing to do: what is written is there. A name that is not there is an error.
-func syncFiles(p *kernel.Process) int {
-	o, ok := parse(p, "d f data=d file-system=f")
-	if !ok {
-		return 1
-	}
-	code := 0
-	for _, name := range o.args {
-		if _, err := p.K.FS.Stat(p.Cred, p.Path(name)); err != nil {
-			code = p.Failf("error opening '%s': %s", name, files.Text(err))
-		}
-	}
-	return code
+func syncFiles(p *kernel.Process, o options) int {
+	return eachName(p, o.args, "error opening '%s': %s", func(name string) error {
+		_, err := p.K.FS.Stat(p.Cred, name)
+		return err
+	})
 }
 
 // zone is the time zone of the machine, of which the file has the name and the offset in it.
@@ -252,39 +206,34 @@ func zone(p *kernel.Process) *time.Location {
 	return time.FixedZone(name, seconds)
 }
 
-func date(p *kernel.Process) int {
-	o, ok := parse(p, "u d: I R utc=u date:=d iso-8601=I")
-	if !ok {
-		return 1
-	}
+// date shows the time of the machine, by a format of strftime(3) as far as layouts has it.
+func date(p *kernel.Process, o options) int {
 	now := p.K.Clock.Now().In(zone(p))
-	if o.has["u"] {
+	if o.has("u") {
 		now = now.UTC()
-	}
-	if o.has["d"] {
-		n, err := strconv.ParseInt(strings.TrimPrefix(o.text["d"], "@"), 10, 64)
-		if err != nil {
-			return p.Failf("invalid date '%s'", o.text["d"])
-		}
-		now = time.Unix(n, 0).In(now.Location())
 	}
 	form := "+%a %b %e %H:%M:%S %Z %Y"
 	if len(o.args) > 0 {
 		form = o.args[0]
 	}
-	r := strings.NewReplacer("%s", strconv.FormatInt(now.Unix(), 10), "%N", fmt.Sprintf("%09d", now.Nanosecond()), "%Y", now.Format("2006"), "%m", now.Format("01"),
-		"%d", now.Format("02"), "%H", now.Format("15"), "%M", now.Format("04"), "%S", now.Format("05"), "%Z", now.Format("MST"), "%z", now.Format("-0700"),
-		"%F", now.Format("2006-01-02"), "%T", now.Format("15:04:05"), "%a", now.Format("Mon"), "%b", now.Format("Jan"), "%e", now.Format("_2"), "%%", "%")
-	p.Printf("%s\n", r.Replace(strings.TrimPrefix(form, "+")))
+	layouts := map[string]string{
+		"%Y": "2006", "%m": "01", "%d": "02", "%H": "15", "%M": "04", "%S": "05", "%Z": "MST", "%z": "-0700",
+		"%F": "2006-01-02", "%T": "15:04:05", "%a": "Mon", "%b": "Jan", "%e": "_2",
+	}
+	pairs := []string{"%%", "%", "%s", strconv.FormatInt(now.Unix(), 10)}
+	for spec, layout := range layouts {
+		pairs = append(pairs, spec, now.Format(layout))
+	}
+	p.Printf("%s\n", strings.NewReplacer(pairs...).Replace(strings.TrimPrefix(form, "+")))
 	return 0
 }
 
+// duration reads a number of seconds, or of what its last letter says.
 func duration(text string) (time.Duration, error) {
 	unit := time.Second
-	for suffix, of := range map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour} {
-		if plain, ok := strings.CutSuffix(text, suffix); ok {
-			text, unit = plain, of
-			break
+	if text != "" {
+		if of, there := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}[text[len(text)-1]]; there {
+			text, unit = text[:len(text)-1], of
 		}
 	}
 	n, err := strconv.ParseFloat(text, 64)
@@ -292,26 +241,20 @@ func duration(text string) (time.Duration, error) {
 }
 
 func sleep(p *kernel.Process) int {
-	total := time.Duration(0)
 	for _, a := range p.Args[1:] {
-		if a == "infinity" {
-			a = "36500d"
-		}
 		d, err := duration(a)
-		if err != nil {
+		if err != nil && a != "infinity" {
 			return p.Failf("invalid time interval '%s'", a)
 		}
-		total += d
+		if a == "infinity" {
+			<-p.Killed()
+		}
+		p.Sleep(d)
 	}
-	p.Sleep(total)
 	return 0
 }
 
-func timeout(p *kernel.Process) int {
-	o, ok := parse(p, "+ s: k: signal:=s kill-after:=k preserve-status=P foreground=f")
-	if !ok || len(o.args) < 2 {
-		return 125
-	}
+func timeout(p *kernel.Process, o options) int {
 	d, err := duration(o.args[0])
 	if err != nil {
 		p.Failf("invalid time interval '%s'", o.args[0])
@@ -360,23 +303,19 @@ func exec(p *kernel.Process, args []string) int {
 
 func environment(p *kernel.Process) int {
 	args := p.Args[1:]
-	for len(args) > 0 {
-		switch a := args[0]; {
-		case a == "-i" || a == "-":
+	for ; len(args) > 0; args = args[1:] {
+		name, value, assigns := strings.Cut(args[0], "=")
+		switch {
+		case args[0] == "-i":
 			p.Env = nil
-		case a == "-u" && len(args) > 1:
-			args = args[1:]
-			p.Env = slices.DeleteFunc(slices.Clone(p.Env), func(pair string) bool { return strings.HasPrefix(pair, args[0]+"=") })
-		case strings.Contains(a, "="):
-			name, value, _ := strings.Cut(a, "=")
+		case assigns:
 			p.Setenv(name, value)
-		case strings.HasPrefix(a, "-"):
-			p.Failf("invalid option '%s'", a)
+		case strings.HasPrefix(args[0], "-"):
+			p.Failf("invalid option '%s'", args[0])
 			return 125
 		default:
 			return exec(p, args)
 		}
-		args = args[1:]
 	}
 	for _, pair := range p.Env {
 		p.Printf("%s\n", pair)
@@ -384,142 +323,64 @@ func environment(p *kernel.Process) int {
 	return 0
 }
 
-// wrap is a program that runs another one, in a way that makes no difference here.
-func wrap(p *kernel.Process) int {
-	args := p.Args[1:]
-	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		value := args[0] == "-n" || args[0] == "-c"
-		args = args[1:]
-		if value && len(args) > 0 {
-			args = args[1:]
-		}
+// setsid runs a program. Sessions make no difference here.
+func setsid(p *kernel.Process) int {
+	if len(p.Args) < 2 || strings.HasPrefix(p.Args[1], "-") {
+		return p.Failf("a command is missing, or this option")
 	}
-	if len(args) == 0 {
-		return p.Failf("a command is missing")
-	}
-	return exec(p, args)
+	return exec(p, p.Args[1:])
 }
 
-func xargs(p *kernel.Process) int {
-	o, ok := parse(p, "+ 0 r n: I: no-run-if-empty=r null=0")
-	if !ok {
-		return 1
+// flock is that of util-linux for a descriptor.
+func flock(p *kernel.Process, o options) int {
+	const noLimit = 100000 * time.Hour
+	wait, err := noLimit, error(nil)
+	if o.has("w") {
+		wait, err = duration(o.text("w"))
 	}
-	text, err := io.ReadAll(p.In())
-	if err != nil {
-		return 1
-	}
-	words := strings.Fields(string(text))
-	if o.has["0"] {
-		words = strings.FieldsFunc(string(text), func(r rune) bool { return r == 0 })
-	}
-	command := o.args
-	if len(command) == 0 {
-		command = []string{"echo"}
-	}
-	if len(words) == 0 && o.has["r"] {
-		return 0
-	}
-	most := len(words)
-	if o.has["n"] {
-		most, _ = strconv.Atoi(o.text["n"])
-	}
-	code := 0
-	for first := true; first || len(words) > 0; first = false {
-		n := min(max(most, 1), len(words))
-		ended, err := p.Run(slices.Concat(command, words[:n]))
-		if err != nil {
-			return cannot(p, command[0], err)
-		}
-		if ended != 0 {
-			code = 123
-		}
-		words = words[n:]
-	}
-	return code
-}
-
-// flock is that of util-linux for a descriptor, and for a file with a command.
-func flock(p *kernel.Process) int {
-	o, ok := parse(p, "+ w: n u x s c: e timeout:=w nonblock=n unlock=u exclusive=x")
-	if !ok || len(o.args) == 0 {
+	n, notNumber := strconv.Atoi(o.args[0])
+	if errors.Join(err, notNumber) != nil || len(o.args) > 1 {
+		p.Failf("this is not simulated: %s", strings.Join(o.args, " "))
 		return 64
 	}
-	wait := 100000 * time.Hour
-	if o.has["w"] {
-		d, err := duration(o.text["w"])
-		if err != nil {
-			return 64
-		}
-		wait = d
-	}
-	if o.has["n"] {
+	if o.has("n") {
 		wait = 0
 	}
-	if n, err := strconv.Atoi(o.args[0]); err == nil && len(o.args) == 1 {
-		f := p.FD(n)
-		if f == nil {
-			p.Failf("%d: Bad file descriptor", n)
-			return 65
-		}
-		if o.has["u"] {
-			p.K.Unlock(f)
-			return 0
-		}
-		if !p.Lock(f, wait) {
-			return 1
-		}
-		return 0
-	}
-	f, err := p.Open(o.args[0], 0x42, 0o666) // O_RDWR|O_CREAT
-	if err != nil {
-		p.Failf("cannot open lock file %s: %s", o.args[0], files.Text(err))
-		return 66
-	}
-	p.SetFD(200, f)
-	if !p.Lock(f, wait) {
+	f := p.FD(n)
+	switch {
+	case f == nil:
+		p.Failf("%d: Bad file descriptor", n)
+		return 65
+	case o.has("u"):
+		p.K.Unlock(f)
+	case !p.Lock(f, wait):
 		return 1
 	}
-	command := o.args[1:]
-	if o.has["c"] {
-		command = []string{"/bin/sh", "-c", o.text["c"]}
-	}
-	if len(command) == 0 {
-		return 0
-	}
-	code, err := p.Run(command)
-	if err != nil {
-		return cannot(p, command[0], err)
-	}
-	return code
+	return 0
 }
 
-func setpriv(p *kernel.Process) int {
-	o, ok := parse(p, "+ reuid: regid: clear-groups init-groups groups: no-new-privs inh-caps: bounding-set:")
-	if !ok || len(o.args) == 0 {
-		return 127
-	}
+func setpriv(p *kernel.Process, o options) int {
 	c := p.Cred
 	user, named := account{}, false
-	if o.has["reuid"] {
-		if user, named = userOf(p, o.text["reuid"]); !named {
-			p.Failf("failed to parse reuid: '%s'", o.text["reuid"])
+	if o.has("reuid") {
+		if user, named = userOf(p, o.text("reuid")); !named {
+			p.Failf("failed to parse reuid: '%s'", o.text("reuid"))
 			return 127
 		}
 		c.UID = user.uid
 	}
-	if o.has["regid"] {
-		gid, there := groupOf(p, o.text["regid"])
+	if o.has("regid") {
+		gid, there := groupOf(p, o.text("regid"))
 		if !there {
-			p.Failf("failed to parse regid: '%s'", o.text["regid"])
+			p.Failf("failed to parse regid: '%s'", o.text("regid"))
 			return 127
 		}
 		c.GID = gid
 	}
 	switch {
-	case o.has["init-groups"]:
+	case o.has("init-groups"):
 		c.Groups = memberships(p, user)[1:]
-	case o.has["clear-groups"]:
+	case o.has("clear-groups"):
 		c.Groups = nil
 	}
 	if p.Cred.UID != 0 && c.UID != p.Cred.UID {
@@ -528,17 +389,4 @@ func setpriv(p *kernel.Process) int {
 	}
 	p.Cred = c
 	return exec(p, o.args)
-}
-
-func which(p *kernel.Process) int {
-	code := 0
-	for _, name := range p.Args[1:] {
-		file, err := p.Find(name)
-		if err != nil {
-			code = 1
-			continue
-		}
-		p.Printf("%s\n", file)
-	}
-	return code
 }

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,8 +25,8 @@ type input struct {
 	io.Reader
 }
 
-// inputs opens files, and standard input for none and for "-". Whoever cannot be opened is complained
-// about, and code is then not 0. done closes them.
+// inputs opens files, and standard input for none and for "-". What cannot be opened is complained
+// about, and code is then not 0.
 func inputs(p *kernel.Process, names []string) (list []input, code int) {
 	if len(names) == 0 {
 		names = []string{"-"}
@@ -37,22 +36,15 @@ func inputs(p *kernel.Process, names []string) (list []input, code int) {
 			list = append(list, input{"-", p.In()})
 			continue
 		}
-		i, err := p.K.FS.Stat(p.Cred, p.Path(name))
-		if err == nil && i.Kind == files.Device {
-			f, err := p.K.FS.Open(p.Cred, p.Path(name), os.O_RDONLY, 0)
-			if err != nil {
-				code = p.Failf("%s: %s", name, files.Text(err))
-				continue
-			}
-			list = append(list, input{name, f})
-			continue
+		f, err := p.K.FS.Open(p.Cred, p.Path(name), os.O_RDONLY, 0)
+		if err == nil {
+			_, err = f.Read(nil) // a folder cannot be read
 		}
-		text, err := p.ReadFile(name)
 		if err != nil {
 			code = p.Failf("%s: %s", name, files.Text(err))
 			continue
 		}
-		list = append(list, input{name, strings.NewReader(text)})
+		list = append(list, input{name, f})
 	}
 	return list, code
 }
@@ -73,17 +65,26 @@ func lines(list []input, do func(line string) bool) {
 	}
 }
 
+// texts gives each input as a whole to do.
+func texts(p *kernel.Process, names []string, do func(name, text string)) int {
+	list, code := inputs(p, names)
+	for _, in := range list {
+		text, err := io.ReadAll(in)
+		if err != nil {
+			return p.Failf("%s: %s", in.name, files.Text(err))
+		}
+		do(in.name, string(text))
+	}
+	return code
+}
+
 // out is the output of a program that writes many small pieces.
 func out(p *kernel.Process) (*bufio.Writer, func()) {
 	w := bufio.NewWriter(p.Out())
 	return w, func() { _ = w.Flush() } // who cannot write any more has been killed
 }
 
-func cat(p *kernel.Process) int {
-	o, ok := parse(p, "u A")
-	if !ok {
-		return 1
-	}
+func cat(p *kernel.Process, o options) int {
 	list, code := inputs(p, o.args)
 	for _, in := range list {
 		if _, err := io.Copy(p.Out(), in); err != nil {
@@ -93,75 +94,54 @@ func cat(p *kernel.Process) int {
 	return code
 }
 
-func head(p *kernel.Process) int {
-	o, ok := parse(p, "n: c: q lines:=n bytes:=c")
-	if !ok {
-		return 1
-	}
+func head(p *kernel.Process, o options) int {
 	list, code := inputs(p, o.args)
-	if o.has["c"] {
-		n, err := strconv.ParseInt(o.text["c"], 10, 64)
-		if err != nil {
-			return p.Failf("invalid number of bytes: '%s'", o.text["c"])
+	most, err := int64(10), error(nil)
+	for _, unit := range []string{"n", "c"} {
+		if o.has(unit) {
+			most, err = strconv.ParseInt(o.text(unit), 10, 64)
 		}
-		for _, in := range list {
-			if _, err := io.Copy(p.Out(), io.LimitReader(in, n)); err != nil {
-				return 1
-			}
-		}
-		return code
 	}
-	most := 10
-	if o.has["n"] {
-		n, err := strconv.Atoi(o.text["n"])
-		if err != nil {
-			return p.Failf("invalid number of lines: '%s'", o.text["n"])
-		}
-		most = n
+	if err != nil {
+		return p.Failf("invalid number: '%s'", o.text("n")+o.text("c"))
 	}
+	w, flush := out(p)
+	defer flush()
 	for _, in := range list {
 		left := most
-		w, flush := out(p)
-		lines([]input{in}, func(line string) bool {
-			if left--; left < 0 {
-				return false
+		if o.has("c") {
+			if _, err := io.Copy(w, io.LimitReader(in, left)); err != nil {
+				return 1
 			}
-			fmt.Fprintln(w, line)
-			return left > 0
-		})
-		flush()
+			continue
+		}
+		for r := bufio.NewReader(in); left > 0; left-- {
+			line, err := r.ReadString('\n')
+			fmt.Fprint(w, line)
+			if err != nil {
+				break
+			}
+		}
 	}
 	return code
 }
 
-func tail(p *kernel.Process) int {
-	o, ok := parse(p, "n: c: q lines:=n bytes:=c")
-	if !ok {
-		return 1
+func tail(p *kernel.Process, o options) int {
+	n, fromTop := 10, strings.HasPrefix(o.text("n"), "+")
+	if o.has("n") {
+		var err error
+		if n, err = strconv.Atoi(strings.TrimPrefix(o.text("n"), "+")); err != nil {
+			return p.Failf("invalid number of lines: '%s'", o.text("n"))
+		}
 	}
-	list, code := inputs(p, o.args)
-	for _, in := range list {
-		text, err := io.ReadAll(in)
-		if err != nil {
-			return p.Failf("%s: %s", in.name, files.Text(err))
-		}
-		if o.has["c"] {
-			n, _ := strconv.Atoi(strings.TrimPrefix(o.text["c"], "+"))
-			p.Printf("%s", text[max(0, len(text)-n):])
-			continue
-		}
-		all := slices.Collect(strings.Lines(string(text)))
-		n := 10
-		if o.has["n"] {
-			n, _ = strconv.Atoi(strings.TrimPrefix(o.text["n"], "+"))
-		}
+	return texts(p, o.args, func(_, text string) {
+		all := slices.Collect(strings.Lines(text))
 		from := max(0, len(all)-n)
-		if strings.HasPrefix(o.text["n"], "+") {
+		if fromTop {
 			from = min(max(n-1, 0), len(all))
 		}
 		p.Printf("%s", strings.Join(all[from:], ""))
-	}
-	return code
+	})
 }
 
 // ranges reads lists such as 1,3-5,7-.
@@ -180,7 +160,7 @@ func ranges(text string) (func(n int) bool, error) {
 		} else if !isSpan {
 			s.to = s.from
 		}
-		if err1 != nil || err2 != nil {
+		if err1 != nil || err2 != nil || part == "" {
 			return nil, fmt.Errorf("invalid range '%s'", part)
 		}
 		all = append(all, s)
@@ -190,41 +170,24 @@ func ranges(text string) (func(n int) bool, error) {
 	}, nil
 }
 
-func cut(p *kernel.Process) int {
-	o, ok := parse(p, "d: f: c: b:=c s delimiter:=d fields:=f characters:=c output-delimiter:=o")
-	if !ok {
-		return 1
-	}
-	in, err := ranges(o.text["f"] + o.text["c"])
+func cut(p *kernel.Process, o options) int {
+	in, err := ranges(o.text("f") + o.text("c"))
 	if err != nil {
 		return p.Failf("%v", err)
 	}
 	sep := "\t"
-	if o.has["d"] {
-		sep = o.text["d"]
-	}
-	join := sep
-	if o.has["o"] {
-		join = o.text["o"]
+	switch {
+	case o.has("c"):
+		sep = ""
+	case o.has("d"):
+		sep = o.text("d")
 	}
 	list, code := inputs(p, o.args)
 	w, flush := out(p)
 	defer flush()
 	lines(list, func(line string) bool {
-		if o.has["c"] {
-			var b []byte
-			for i := range len(line) {
-				if in(i + 1) {
-					b = append(b, line[i])
-				}
-			}
-			fmt.Fprintf(w, "%s\n", b)
-			return true
-		}
-		if !strings.Contains(line, sep) {
-			if !o.has["s"] {
-				fmt.Fprintln(w, line)
-			}
+		if sep != "" && !strings.Contains(line, sep) {
+			fmt.Fprintln(w, line)
 			return true
 		}
 		var kept []string
@@ -233,7 +196,7 @@ func cut(p *kernel.Process) int {
 				kept = append(kept, field)
 			}
 		}
-		fmt.Fprintln(w, strings.Join(kept, join))
+		fmt.Fprintln(w, strings.Join(kept, sep))
 		return true
 	})
 	return code
@@ -241,7 +204,7 @@ func cut(p *kernel.Process) int {
 
 // set reads a set of tr(1), byte by byte.
 func set(text string) []byte {
-	classes := map[string]string{"print": " -~", "alpha": "A-Za-z", "digit": "0-9", "alnum": "A-Za-z0-9", "upper": "A-Z", "lower": "a-z", "space": " \t\n\v\f\r", "punct": "!-/:-@[-`{-~", "blank": " \t", "cntrl": "\x01-\x1f"}
+	classes := map[string]string{"print": " -~", "alpha": "A-Za-z", "digit": "0-9", "alnum": "A-Za-z0-9", "upper": "A-Z", "lower": "a-z", "space": " \t\n\v\f\r", "cntrl": "\x01-\x1f"}
 	for name, of := range classes {
 		text = strings.ReplaceAll(text, "[:"+name+":]", of)
 	}
@@ -258,8 +221,8 @@ func set(text string) []byte {
 				n, _ := strconv.ParseUint(text[i:end], 8, 16)
 				c = byte(n)
 				i = end - 1
-			} else if at := strings.IndexByte("nrtabfv", text[i]); at >= 0 {
-				c = "\n\r\t\a\b\f\v"[at]
+			} else if at := strings.IndexByte("nrt", text[i]); at >= 0 {
+				c = "\n\r\t"[at]
 			} else {
 				c = text[i]
 			}
@@ -276,54 +239,40 @@ func set(text string) []byte {
 	return b
 }
 
-func tr(p *kernel.Process) int {
-	o, ok := parse(p, "c d s C=c complement=c delete=d squeeze-repeats=s")
-	if !ok || len(o.args) == 0 {
-		return 1
-	}
-	from := set(o.args[0])
-	if o.has["c"] {
+func tr(p *kernel.Process, o options) int {
+	from, to := set(o.args[0]), []byte(nil)
+	if o.has("c") {
 		var rest []byte
 		for n := range 256 {
-			if !bytes.Contains(from, []byte{byte(n)}) {
+			if bytes.IndexByte(from, byte(n)) < 0 {
 				rest = append(rest, byte(n))
 			}
 		}
 		from = rest
 	}
-	var to []byte
 	if len(o.args) > 1 {
 		to = set(o.args[1])
 	}
-	var table [256]int
+	if o.has("d") == (len(to) > 0) {
+		return p.Failf("these operands are not simulated")
+	}
+	var table [256]int // what becomes of each byte; -1: nothing
 	for i := range table {
 		table[i] = i
 	}
 	for i, c := range from {
-		if o.has["d"] {
-			table[c] = -1
-		} else if len(to) > 0 {
+		table[c] = -1
+		if len(to) > 0 {
 			table[c] = int(to[min(i, len(to)-1)])
 		}
 	}
-	squeezed := from
-	if len(to) > 0 {
-		squeezed = to
-	}
 	w, flush := out(p)
 	defer flush()
-	last := -1
-	buffer := make([]byte, 32<<10)
-	in := p.In()
+	buffer, in := make([]byte, 32<<10), p.In()
 	for {
 		n, err := in.Read(buffer)
 		for _, c := range buffer[:n] {
-			t := table[c]
-			if t < 0 || o.has["s"] && t == last && bytes.IndexByte(squeezed, byte(t)) >= 0 {
-				continue
-			}
-			last = t
-			if err := w.WriteByte(byte(t)); err != nil {
+			if t := table[c]; t >= 0 && w.WriteByte(byte(t)) != nil {
 				return 1
 			}
 		}
@@ -333,44 +282,31 @@ func tr(p *kernel.Process) int {
 	}
 }
 
-func sortLines(p *kernel.Process) int {
-	o, ok := parse(p, "u r n k: t: c f b V unique=u reverse=r")
-	if !ok {
-		return 2
-	}
+func sortLines(p *kernel.Process, o options) int {
 	list, code := inputs(p, o.args)
 	var all []string
 	lines(list, func(line string) bool { all = append(all, line); return true })
-	key := func(line string) string { return line }
-	if o.has["k"] {
-		first, _, _ := strings.Cut(o.text["k"], ",")
-		n, _ := strconv.Atoi(strings.TrimRight(first, "nr"))
-		key = func(line string) string {
-			f := strings.Fields(line)
-			if o.has["t"] {
-				f = strings.Split(line, o.text["t"])
-			}
-			if n < 1 || n > len(f) {
-				return ""
-			}
-			return f[n-1]
-		}
+	number := func(line string) float64 {
+		n, _ := strconv.ParseFloat(leadingNumber.FindString(strings.TrimLeft(line, " \t")), 64)
+		return n
 	}
-	order := func(a, b string) int {
-		if o.has["n"] || strings.Contains(o.text["k"], "n") {
-			x, _ := strconv.ParseFloat(strings.TrimSpace(key(a)), 64)
-			y, _ := strconv.ParseFloat(strings.TrimSpace(key(b)), 64)
-			if x != y {
-				return map[bool]int{true: -1, false: 1}[x < y]
+	order := strings.Compare
+	if o.has("n") {
+		order = func(a, b string) int {
+			if d := number(a) - number(b); d != 0 {
+				return map[bool]int{true: -1, false: 1}[d < 0]
 			}
+			if o.has("u") {
+				return 0
+			}
+			return strings.Compare(a, b)
 		}
-		return strings.Compare(key(a), key(b))
 	}
 	slices.SortStableFunc(all, order)
-	if o.has["r"] {
+	if o.has("r") {
 		slices.Reverse(all)
 	}
-	if o.has["u"] {
+	if o.has("u") {
 		all = slices.CompactFunc(all, func(a, b string) bool { return order(a, b) == 0 })
 	}
 	w, flush := out(p)
@@ -378,61 +314,30 @@ func sortLines(p *kernel.Process) int {
 	for _, line := range all {
 		fmt.Fprintln(w, line)
 	}
-	return code
+	return 2 * code
 }
 
-func uniq(p *kernel.Process) int {
-	o, ok := parse(p, "c d u")
-	if !ok {
-		return 1
-	}
-	list, code := inputs(p, o.args)
-	var all []string
-	lines(list, func(line string) bool { all = append(all, line); return true })
-	for i := 0; i < len(all); {
-		end := i
-		for end < len(all) && all[end] == all[i] {
-			end++
-		}
-		n := end - i
-		if skipped := o.has["d"] && n == 1 || o.has["u"] && n > 1; !skipped {
-			if o.has["c"] {
-				p.Printf("%7d ", n)
-			}
-			p.Printf("%s\n", all[i])
-		}
-		i = end
-	}
-	return code
-}
+var leadingNumber = regexp.MustCompile(`^-?\d+(\.\d+)?`)
 
-func wc(p *kernel.Process) int {
-	o, ok := parse(p, "l w c m")
-	if !ok {
-		return 1
+// wc counts one of lines, words and bytes.
+func wc(p *kernel.Process, o options) int {
+	if len(o.flags) != 1 {
+		return p.Failf("one of -l, -w and -c is simulated")
 	}
-	list, code := inputs(p, o.args)
-	for _, in := range list {
-		text, err := io.ReadAll(in)
-		if err != nil {
-			return p.Failf("%s: %s", in.name, files.Text(err))
+	return texts(p, o.args, func(name, text string) {
+		n := len(text)
+		switch {
+		case o.has("l"):
+			n = strings.Count(text, "\n")
+		case o.has("w"):
+			n = len(strings.Fields(text))
 		}
-		var all []string
-		if o.has["l"] || len(o.has) == 0 {
-			all = append(all, strconv.Itoa(bytes.Count(text, []byte("\n"))))
+		if name != "-" {
+			p.Printf("%d %s\n", n, name)
+		} else {
+			p.Printf("%d\n", n)
 		}
-		if o.has["w"] || len(o.has) == 0 {
-			all = append(all, strconv.Itoa(len(bytes.Fields(text))))
-		}
-		if o.has["c"] || o.has["m"] || len(o.has) == 0 {
-			all = append(all, strconv.Itoa(len(text)))
-		}
-		if in.name != "-" {
-			all = append(all, in.name)
-		}
-		p.Printf("%s\n", strings.Join(all, " "))
-	}
-	return code
+	})
 }
 
 // basic makes a basic regular expression of POSIX an extended one.
@@ -478,167 +383,96 @@ func expression(text string, extended bool) (*regexp.Regexp, error) {
 	if !extended {
 		text = basic(text)
 	}
-	text = strings.NewReplacer(`\<`, `\b`, `\>`, `\b`).Replace(text)
-	return regexp.Compile(text)
+	return regexp.Compile(strings.NewReplacer(`\<`, `\b`, `\>`, `\b`).Replace(text))
 }
 
-func grep(p *kernel.Process) int {
-	o, ok := parse(p, "E F v q m: x e: i n c o s h H w l r f: a max-count:=m extended-regexp=E fixed-strings=F quiet=q invert-match=v line-regexp=x ignore-case=i count=c")
-	if !ok {
-		return 2
-	}
-	patterns, given := grepPatterns(p)
-	if given && o.has["f"] {
-		text, err := p.ReadFile(o.text["f"])
+func grep(p *kernel.Process, o options) int {
+	patterns := o.flags["e"]
+	if o.has("f") {
+		text, err := p.ReadFile(o.text("f"))
 		if err != nil {
-			return p.Failf("%s: %s", o.text["f"], files.Text(err)) + 1
+			p.Failf("%s: %s", o.text("f"), files.Text(err))
+			return 2
 		}
-		patterns = append(patterns, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+		patterns = append(patterns, strings.TrimSuffix(text, "\n"))
 	}
-	if !given {
+	if len(patterns) == 0 {
 		if len(o.args) == 0 {
-			return p.Failf("a pattern is missing") + 1
+			p.Failf("a pattern is missing")
+			return 2
 		}
-		patterns, o.args = strings.Split(o.args[0], "\n"), o.args[1:]
+		patterns, o.args = o.args[:1], o.args[1:]
 	}
-	var all []*regexp.Regexp
-	for _, text := range patterns {
-		if o.has["F"] {
+	var all []string
+	for text := range strings.SplitSeq(strings.Join(patterns, "\n"), "\n") {
+		switch {
+		case o.has("F"):
 			text = regexp.QuoteMeta(text)
-		} else if !o.has["E"] && !strings.HasSuffix(p.Args[0], "egrep") {
+		case !o.has("E"):
 			text = basic(text)
 		}
-		if o.has["x"] {
-			text = "^(?:" + text + ")$"
-		}
-		if o.has["w"] {
-			text = `\b(?:` + text + `)\b`
-		}
-		if o.has["i"] {
-			text = "(?i)" + text
-		}
-		re, err := expression(text, true)
-		if err != nil {
-			return p.Failf("%v", err) + 1
-		}
-		all = append(all, re)
+		all = append(all, text)
 	}
-	g := &grepper{p: p, o: o, all: all, most: 1 << 30}
-	if o.has["m"] {
-		g.most, _ = strconv.Atoi(o.text["m"])
+	whole := "(?:" + strings.Join(all, "|") + ")"
+	if o.has("x") {
+		whole = "^" + whole + "$"
 	}
-	return g.run()
+	if o.has("w") {
+		whole = `\b` + whole + `\b`
+	}
+	if o.has("i") {
+		whole = "(?i)" + whole
+	}
+	re, err := expression(whole, true)
+	if err != nil {
+		p.Failf("%v", err)
+		return 2
+	}
+	return matching(p, o, re)
 }
 
-// grepPatterns are those of -e; whether any patterns come by options.
-func grepPatterns(p *kernel.Process) (list []string, given bool) {
-	args := p.Args[1:]
-	for i := 0; i < len(args); i++ {
-		a := args[i]
-		if a == "--" {
-			break
-		}
-		if len(a) < 2 || a[0] != '-' || a[1] == '-' {
-			continue
-		}
-		at := strings.IndexAny(a, "efm")
-		if at < 0 {
-			continue
-		}
-		value := a[at+1:]
-		if value == "" && i+1 < len(args) {
-			i++
-			value = args[i]
-		}
-		switch a[at] {
-		case 'e':
-			list, given = append(list, strings.Split(value, "\n")...), true
-		case 'f':
-			given = true
-		}
-	}
-	return list, given
-}
-
-type grepper struct {
-	p    *kernel.Process
-	o    options
-	all  []*regexp.Regexp
-	most int
-}
-
-func (g *grepper) run() int {
-	names := g.o.args
-	if g.o.has["r"] {
-		var below []string
-		each(g.p, names, true, func(name string, i files.Info) error {
-			if i.Kind == files.Plain {
-				below = append(below, name)
-			}
-			return nil
-		})
-		names = below
-		if len(below) == 0 {
-			return 1
-		}
-	}
-	quiet := g.p
-	if g.o.has["s"] {
-		quiet = g.p.Fork()
-		quiet.SetFD(2, nil)
-		defer quiet.Discard()
-	}
-	list, code := inputs(quiet, names)
-	named := len(names) > 1 && !g.o.has["h"] || g.o.has["H"] || g.o.has["r"]
-	w, flush := out(g.p)
+// matching prints what grep finds, and gives its exit code.
+func matching(p *kernel.Process, o options, re *regexp.Regexp) int {
+	list, code := inputs(p, o.args)
+	w, flush := out(p)
 	defer flush()
 	found := false
 	for _, in := range list {
-		n, count := 0, 0
+		prefix, count := "", 0
+		if len(o.args) > 1 {
+			prefix = in.name + ":"
+		}
 		lines([]input{in}, func(line string) bool {
-			n++
-			match := ""
-			holds := slices.ContainsFunc(g.all, func(re *regexp.Regexp) bool {
-				at := re.FindStringIndex(line)
-				if at != nil {
-					match = line[at[0]:at[1]]
-				}
-				return at != nil
-			})
-			if holds == g.o.has["v"] {
+			if re.MatchString(line) == o.has("v") {
 				return true
 			}
 			found = true
 			count++
-			if g.o.has["q"] {
+			switch {
+			case o.has("q"):
 				return false
-			}
-			prefix := ""
-			if named {
-				prefix = in.name + ":"
-			}
-			if g.o.has["n"] {
-				prefix += strconv.Itoa(n) + ":"
-			}
-			if g.o.has["o"] {
-				line = match
-			}
-			if !g.o.has["c"] && !g.o.has["l"] {
+			case o.has("c"), o.has("l"):
+			case o.has("o"):
+				for _, part := range re.FindAllString(line, -1) {
+					if part != "" {
+						fmt.Fprintln(w, prefix+part)
+					}
+				}
+			default:
 				fmt.Fprintln(w, prefix+line)
 			}
-			return count < g.most
+			return true
 		})
 		switch {
-		case g.o.has["l"] && count > 0:
+		case o.has("q"):
+		case o.has("c"):
+			fmt.Fprintf(w, "%s%d\n", prefix, count)
+		case o.has("l") && count > 0:
 			fmt.Fprintln(w, in.name)
-		case g.o.has["c"] && !g.o.has["q"] && named:
-			fmt.Fprintf(w, "%s:%d\n", in.name, count)
-		case g.o.has["c"] && !g.o.has["q"]:
-			fmt.Fprintln(w, count)
 		}
 	}
 	switch {
-	case found && (code == 0 || g.o.has["q"]):
+	case found && (code == 0 || o.has("q")):
 		return 0
 	case code != 0:
 		return 2
@@ -646,387 +480,59 @@ func (g *grepper) run() int {
 	return 1
 }
 
-func tee(p *kernel.Process) int {
-	o, ok := parse(p, "a i append=a")
-	if !ok {
-		return 1
-	}
+func tee(p *kernel.Process, o options) int {
 	text, err := io.ReadAll(p.In())
 	if err != nil {
 		return 1
 	}
-	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-	if o.has["a"] {
-		flags = os.O_WRONLY | os.O_CREATE | os.O_APPEND
-	}
-	code := 0
-	for _, name := range o.args {
-		f, err := p.Open(name, flags, 0o666)
-		if err == nil {
-			err = f.WriteAll(string(text))
-			p.K.Close(f)
-		}
-		if err != nil {
-			code = p.Failf("%s: %s", name, files.Text(err))
-		}
+	how := os.O_TRUNC
+	if o.has("a") {
+		how = os.O_APPEND
 	}
 	p.Printf("%s", text)
-	return code
+	return eachName(p, o.args, "%s: %s", func(name string) error { return save(p, name, string(text), how, 0o666) })
 }
 
-func cmp(p *kernel.Process) int {
-	o, ok := parse(p, "s quiet=s silent=s")
-	if !ok || len(o.args) < 2 {
+func cmp(p *kernel.Process, o options) int {
+	var both []string
+	if texts(p, o.args[:2], func(_, text string) { both = append(both, text) }) != 0 {
 		return 2
 	}
-	list, code := inputs(p, o.args)
-	if code != 0 {
-		return 2
-	}
-	a, err1 := io.ReadAll(list[0])
-	b, err2 := io.ReadAll(list[1])
-	switch {
-	case errors.Join(err1, err2) != nil:
-		return 2
-	case bytes.Equal(a, b):
+	if both[0] == both[1] {
 		return 0
-	case !o.has["s"]:
+	}
+	if !o.has("s") {
 		p.Printf("%s %s differ\n", o.args[0], o.args[1])
 	}
 	return 1
 }
 
-func base64Program(p *kernel.Process) int {
-	o, ok := parse(p, "d w: i decode=d wrap:=w")
-	if !ok {
-		return 1
-	}
-	list, code := inputs(p, o.args)
-	if code != 0 {
-		return code
-	}
-	text, err := io.ReadAll(list[0])
-	if err != nil {
-		return p.Failf("%s", files.Text(err))
-	}
-	if o.has["d"] {
-		raw, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-		if _, werr := p.Out().Write(raw); werr != nil {
-			return 1
-		}
-		if err != nil {
-			return p.Failf("invalid input")
-		}
-		return 0
-	}
+func base64Program(p *kernel.Process, o options) int {
 	width := 76
-	if o.has["w"] {
-		width, _ = strconv.Atoi(o.text["w"])
+	if o.has("w") {
+		width, _ = strconv.Atoi(o.text("w"))
 	}
-	encoded := base64.StdEncoding.EncodeToString(text)
-	if width == 0 {
-		p.Printf("%s", encoded)
-		return 0
-	}
-	for len(encoded) > 0 {
-		n := min(width, len(encoded))
-		p.Printf("%s\n", encoded[:n])
-		encoded = encoded[n:]
-	}
-	return 0
-}
-
-func sha256sum(p *kernel.Process) int {
-	o, ok := parse(p, "b t c")
-	if !ok || o.has["c"] {
-		return p.Failf("this is not simulated")
-	}
-	list, code := inputs(p, o.args)
-	for _, in := range list {
-		h := sha256.New()
-		if _, err := io.Copy(h, in); err != nil {
-			return p.Failf("%s: %s", in.name, files.Text(err))
-		}
-		p.Printf("%x  %s\n", h.Sum(nil), in.name)
-	}
-	return code
-}
-
-// sed knows the commands s, d, p, q and i, a, c with a text, with addresses by line and by regular
-// expression, and -n, -e, -i, -E.
-func sed(p *kernel.Process) int {
-	o, ok := parse(p, "n e: i E r=E s quiet=n expression:=e in-place=i regexp-extended=E")
-	if !ok {
-		return 1
-	}
-	var scripts []string
-	for i, a := range p.Args { // -e may be there several times
-		if a == "-e" && i+1 < len(p.Args) {
-			scripts = append(scripts, p.Args[i+1])
-		}
-	}
-	if len(scripts) == 0 && o.has["e"] {
-		scripts = []string{o.text["e"]}
-	}
-	if len(scripts) == 0 {
-		if len(o.args) == 0 {
-			return p.Failf("a script is missing")
-		}
-		scripts, o.args = o.args[:1], o.args[1:]
-	}
-	var program []edit
-	for _, text := range scripts {
-		more, err := edits(text, o.has["E"])
-		if err != nil {
-			return p.Failf("%v", err)
-		}
-		program = append(program, more...)
-	}
-	if !o.has["i"] {
-		list, code := inputs(p, o.args)
-		var b strings.Builder
-		for _, in := range list {
-			text, err := io.ReadAll(in)
+	bad := 0
+	code := texts(p, o.args, func(_, text string) {
+		if o.has("d") {
+			raw, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
+			p.Printf("%s", raw)
 			if err != nil {
-				return p.Failf("%s", files.Text(err))
+				bad = p.Failf("invalid input")
 			}
-			b.Write(text)
+			return
 		}
-		p.Printf("%s", edited(program, b.String(), o.has["n"]))
-		return code
-	}
-	for _, name := range o.args {
-		text, err := p.ReadFile(name)
-		if err != nil {
-			return p.Failf("can't read %s: %s", name, files.Text(err))
+		encoded := base64.StdEncoding.EncodeToString([]byte(text))
+		for width > 0 && encoded != "" {
+			n := min(width, len(encoded))
+			p.Printf("%s\n", encoded[:n])
+			encoded = encoded[n:]
 		}
-		f, err := p.Open(name, os.O_WRONLY|os.O_TRUNC, 0)
-		if err == nil {
-			err = f.WriteAll(edited(program, text, o.has["n"]))
-			p.K.Close(f)
-		}
-		if err != nil {
-			return p.Failf("couldn't edit %s: %s", name, files.Text(err))
-		}
-	}
-	return 0
+		p.Printf("%s", encoded)
+	})
+	return max(bad, code)
 }
 
-// edit is one command of sed.
-type edit struct {
-	from, to *address
-	not      bool
-	inside   bool
-	do       byte
-	re       *regexp.Regexp
-	text     string
-	global   bool
-	print    bool
-}
-
-type address struct {
-	line int // -1 is the last
-	re   *regexp.Regexp
-}
-
-func (a *address) is(n int, last bool, line string) bool {
-	return a.line == n || a.line == -1 && last || a.re != nil && a.re.MatchString(line)
-}
-
-func edits(text string, extended bool) ([]edit, error) {
-	var out []edit
-	for {
-		text = strings.TrimLeft(text, " \t\n;")
-		if text == "" {
-			return out, nil
-		}
-		e, rest, err := oneEdit(text, extended)
-		if err != nil {
-			return nil, err
-		}
-		out, text = append(out, e), rest
-	}
-}
-
-func readAddress(text string, extended bool) (*address, string, error) {
-	switch {
-	case text == "":
-		return nil, text, nil
-	case text[0] == '$':
-		return &address{line: -1}, text[1:], nil
-	case text[0] == '/':
-		part, rest, ok := until(text[1:], '/')
-		if !ok {
-			return nil, "", errors.New("unterminated address regex")
-		}
-		re, err := expression(part, extended)
-		return &address{re: re}, rest, err
-	case text[0] >= '0' && text[0] <= '9':
-		digits := text[:len(text)-len(strings.TrimLeft(text, "0123456789"))]
-		n, err := strconv.Atoi(digits)
-		return &address{line: n}, text[len(digits):], err
-	}
-	return nil, text, nil
-}
-
-// until cuts a text at a separator that no backslash is before.
-func until(text string, sep byte) (part, rest string, ok bool) {
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '\\':
-			i++
-		case sep:
-			return strings.ReplaceAll(text[:i], `\`+string(sep), string(sep)), text[i+1:], true
-		}
-	}
-	return "", "", false
-}
-
-func oneEdit(text string, extended bool) (e edit, rest string, err error) {
-	if e.from, text, err = readAddress(text, extended); err != nil {
-		return e, "", err
-	}
-	if e.from != nil && strings.HasPrefix(text, ",") {
-		if e.to, text, err = readAddress(text[1:], extended); err != nil {
-			return e, "", err
-		}
-	}
-	text = strings.TrimLeft(text, " ")
-	if strings.HasPrefix(text, "!") {
-		e.not, text = true, strings.TrimLeft(text[1:], " ")
-	}
-	if text == "" {
-		return e, "", errors.New("missing command")
-	}
-	e.do, text = text[0], text[1:]
-	switch e.do {
-	case 'd', 'p', 'q':
-		return e, text, nil
-	case 'a', 'i', 'c':
-		line, rest, _ := strings.Cut(strings.TrimLeft(strings.TrimPrefix(strings.TrimLeft(text, " "), "\\"), " \n"), "\n")
-		e.text = line
-		return e, rest, nil
-	case 's':
-		if text == "" {
-			break
-		}
-		sep := text[0]
-		from, rest, ok := until(text[1:], sep)
-		if !ok {
-			break
-		}
-		to, rest, ok := until(rest, sep)
-		if !ok {
-			break
-		}
-		flags := rest[:len(rest)-len(strings.TrimLeft(rest, "gpiI"))]
-		e.global, e.print = strings.Contains(flags, "g"), strings.Contains(flags, "p")
-		if strings.ContainsAny(flags, "iI") {
-			from = "(?i)" + from
-		}
-		e.text = to
-		e.re, err = expression(from, extended)
-		return e, rest[len(flags):], err
-	}
-	return e, "", fmt.Errorf("unknown command: '%c'", e.do)
-}
-
-var reference = regexp.MustCompile(`\\.|&`)
-
-func edited(program []edit, text string, silent bool) string {
-	var b strings.Builder
-	all := slices.Collect(strings.Lines(text))
-	for n, raw := range all {
-		line, end := strings.TrimSuffix(raw, "\n"), "\n"
-		if !strings.HasSuffix(raw, "\n") {
-			end = ""
-		}
-		before, after, gone, quit := "", "", false, false
-		for i := range program {
-			e := &program[i]
-			if e.applies(n+1, n == len(all)-1, line) == e.not || gone {
-				continue
-			}
-			switch e.do {
-			case 'd':
-				gone = true
-			case 'p':
-				before += line + end
-			case 'q':
-				quit = true
-			case 'i':
-				before += e.text + "\n"
-			case 'a':
-				after += e.text + "\n"
-			case 'c':
-				gone = true
-				after += e.text + "\n"
-			case 's':
-				changed := e.substitute(line)
-				if e.print && changed != line {
-					before += changed + end
-				}
-				line = changed
-			}
-		}
-		b.WriteString(before)
-		if !gone && !silent {
-			b.WriteString(line + end)
-		}
-		if after != "" && end == "" {
-			b.WriteString("\n")
-		}
-		b.WriteString(after)
-		if quit {
-			break
-		}
-	}
-	return b.String()
-}
-
-func (e *edit) applies(n int, last bool, line string) bool {
-	switch {
-	case e.from == nil:
-		return true
-	case e.to == nil:
-		return e.from.is(n, last, line)
-	case e.inside:
-		e.inside = !e.to.is(n, last, line)
-		return true
-	case e.from.is(n, last, line):
-		e.inside = e.to.line == 0 || e.to.line > n || e.to.line == -1 && !last
-		return true
-	}
-	return false
-}
-
-func (e *edit) substitute(line string) string {
-	times := 0
-	var b strings.Builder
-	at := 0
-	for _, m := range e.re.FindAllStringSubmatchIndex(line, -1) {
-		if times++; times > 1 && !e.global {
-			break
-		}
-		b.WriteString(line[at:m[0]])
-		b.WriteString(reference.ReplaceAllStringFunc(e.text, func(ref string) string {
-			switch {
-			case ref == "&":
-				return line[m[0]:m[1]]
-			case ref[1] >= '0' && ref[1] <= '9':
-				k := int(ref[1]-'0') * 2
-				if k+1 < len(m) && m[k] >= 0 {
-					return line[m[k]:m[k+1]]
-				}
-				return ""
-			case ref[1] == 'n':
-				return "\n"
-			case ref[1] == 't':
-				return "\t"
-			}
-			return ref[1:]
-		}))
-		at = m[1]
-	}
-	return b.String() + line[at:]
+func sha256sum(p *kernel.Process, o options) int {
+	return texts(p, o.args, func(name, text string) { p.Printf("%x  %s\n", sha256.Sum256([]byte(text)), name) })
 }
