@@ -11,22 +11,22 @@ import (
 // something else than the secret; the MAC of the file shows that.
 func combine(shares [][]byte) ([]byte, error) {
 	last := len(shares[0]) - 1
-	var places []byte
+	var points []byte
 	for _, s := range shares {
 		if len(s) != last+1 {
 			return nil, errors.New("the shares of its key groups differ in length")
 		}
-		if s[last] == 0 || bytes.IndexByte(places, s[last]) >= 0 {
+		if s[last] == 0 || bytes.IndexByte(points, s[last]) >= 0 {
 			return nil, errors.New("two of its key groups have the same share")
 		}
-		places = append(places, s[last])
+		points = append(points, s[last])
 	}
 	secret := make([]byte, last)
 	for i, s := range shares {
 		weight := byte(1) // of this share, by Lagrange's formula
-		for j, other := range places {
+		for j, other := range points {
 			if j != i {
-				weight = times(weight, times(other, inverse(other^places[i])))
+				weight = times(weight, times(other, inverse(other^points[i])))
 			}
 		}
 		for at := range secret {

@@ -72,7 +72,8 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 		}
 	}
 	add(in.Needs[""])
-	for _, n := range subtree(in.Site, child) {
+	below := subtree(in.Site, child)
+	for _, n := range below {
 		add(in.Needs[n.Name])
 		needed[section+"."+nodeTokens+n.Name] = true
 		resolved, _ := spec.Resolve(in.Site, n) // what is wrong with it is reported where it is served
@@ -91,7 +92,7 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 		out[group] = map[string]*string{}
 		for name, value := range values {
 			out[group][name] = nil
-			public := group == "ssh_keys" && !strings.Contains(value, "PRIVATE KEY")
+			public := len(below) > 0 && group == "ssh_keys" && !strings.Contains(value, "PRIVATE KEY") // who logs in to its nodes
 			if value != "" && (public || needed[group] || needed[group+"."+name] || slices.Contains(own, value)) && (group != section || name != signingKey) {
 				out[group][name] = &value
 			}

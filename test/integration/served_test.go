@@ -269,7 +269,7 @@ func (p *parent) rotate(args ...string) {
 // access are the keys of readers, operators and of the repository.
 func (p *parent) access() keys.Access {
 	p.t.Helper()
-	a, err := keys.ReadAccess(filepath.Join(p.data(), daemon.Folder), nil)
+	a, err := keys.ReadAccess(keys.Files{Dir: filepath.Join(p.data(), daemon.Folder)}, nil)
 	require.NoError(p.t, err)
 	return a
 }

@@ -55,7 +55,7 @@ func withOptions() map[string]program {
 		"sha256sum": {options: "", run: sha256sum, wrong: 1},
 		"mv":        {options: "f T", least: 2, run: mv, wrong: 1},
 		"rm":        {options: "f r R=r", run: rm, wrong: 1},
-		"cp":        {options: "f T a p r R=r", least: 2, run: cp, wrong: 1},
+		"cp":        {options: "f P T a p r R=r", least: 2, run: cp, wrong: 1},
 		"ln":        {options: "s f T n", least: 2, run: ln, wrong: 1},
 		"mkdir":     {options: "p m:", least: 1, run: mkdir, wrong: 1},
 		"rmdir":     {options: "", least: 1, run: rmdir, wrong: 1},

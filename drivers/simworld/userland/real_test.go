@@ -77,7 +77,7 @@ cat <<-X
 	"sha256":   {`sha256sum list open; sha256sum <list | cut -c1-64; sha256sum none; echo $?`},
 	"mv":       {`mv list tree; ls tree; mv tree/list new; cat new; mv none x; echo $?; mv -T tree/sub moved; ls moved; mv -f new open; cat open; mv x; echo $?; mkdir e; mv -T open e; echo $?`},
 	"rm":       {`rm list; rm list; echo $?; rm -f list; echo $?; rm tree; echo $?; rm -r tree; ls; rm -rf none; rm tree/link; echo $?`, `rm tree/link; ls tree; rm -rf tree/; ls`},
-	"cp":       {`cp list tree; cat tree/list; cp list other; cmp -s list other; echo $?; cp -a tree copy; find copy | sort; readlink copy/link; stat -c %a copy/a.conf; cp tree x; echo $?; cp -r tree/sub y; ls y; cp none x; echo $?; cp x; echo $?`},
+	"cp":       {`cp list tree; cat tree/list; cp list other; cmp -s list other; echo $?; cp -a tree copy; find copy | sort; readlink copy/link; stat -c %a copy/a.conf; cp -P tree/link l; readlink l; cp tree x; echo $?; cp -r tree/sub y; ls y; cp none x; echo $?; cp x; echo $?`},
 	"ln":       {`ln -s list l; cat l; readlink l; ln -s open l; echo $?; ln -sfT open l; readlink l; ln -sfT tree l; ln -sfT list l; readlink l; ls tree; ln -sf list tree; ls tree`},
 	"mkdir":    {`mkdir d; mkdir d; echo $?; mkdir -p d/e/f d; mkdir x/y; echo $?; mkdir -m 700 m; stat -c %a m; mkdir -p list; echo $?; rmdir d; echo $?; rmdir d/e/f; ls d/e; rmdir list; echo $?`},
 	"chmod":    {`chmod 600 list; stat -c %a list; chmod u+x,g=r,o-rwx list; stat -c %a list; chmod a+X tree table; stat -c %a tree table; chmod -R go= tree; find tree -type f | sort | while read -r f; do stat -c %a $f; done; chmod 4755 list; stat -c '%a %A' list; chmod q list; echo $?; chmod 600 none; echo $?; chmod 1777 tree; ls -ld tree | cut -c1-10; chmod +x list; stat -c %a list`},

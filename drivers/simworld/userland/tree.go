@@ -70,7 +70,7 @@ func cp(p *kernel.Process, o options) int {
 
 func copyTree(p *kernel.Process, from, to string, o options) error {
 	fs, get := p.K.FS, p.K.FS.Stat
-	if o.has("a") {
+	if o.has("a") || o.has("P") {
 		get = fs.Lstat
 	}
 	i, err := get(p.Cred, from)

@@ -112,13 +112,15 @@ put() (
 )
 # keep FILE COPY SHA256: copies the file, if it has that content, to where only root writes
 keep() (
-  _dir=${1%/*}
+  _dir=${1%/*} _new=$2.homestak-new
   enter "${_dir:-/}" || exit 0
-  rm -f "$2.homestak-new"
-  if [ -f "./${1##*/}" ] && cp -P "./${1##*/}" "$2.homestak-new" && [ ! -L "$2.homestak-new" ] && [ "$(sum "$2.homestak-new")" = "$3" ]; then
-    chmod 0600 "$2.homestak-new" && sync "$2.homestak-new" && mv -fT "$2.homestak-new" "$2" || die "$1 could not be kept"
+  [ -f "./${1##*/}" ] || exit 0
+  rm -f "$_new"
+  cp -P "./${1##*/}" "$_new" || { rm -f "$_new"; die "$1 could not be kept"; }
+  if [ ! -L "$_new" ] && [ "$(sum "$_new")" = "$3" ]; then
+    chmod 0600 "$_new" && sync "$_new" && mv -fT "$_new" "$2" || { rm -f "$_new"; die "$1 could not be kept"; }
   fi
-  rm -f "$2.homestak-new"
+  rm -f "$_new"
 )
 # drop FILE...: removes files, and says so to the disk
 drop() {
