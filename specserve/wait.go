@@ -161,13 +161,22 @@ func reconcileNode(x *request) error {
 	if x.identity == x.o.Identity {
 		return x.checkAll()
 	}
-	// Of nodes further down only the child that manages them is known here: it checks all it has.
-	identity := cmp.Or(x.reports.Through(x.identity), x.identity)
-	if x.view.node(identity) == nil {
+	if !x.Wake(x.identity) {
 		_, err := x.node()
 		return err
 	}
 	x.o.Check()
-	x.waiting.wake(identity, func(w *waiter) chan struct{} { return w.reconcile })
 	return x.done(http.StatusAccepted, "checking")
+}
+
+// Wake asks a node to check itself, if it waits; false: it is not served. Of nodes further down only the
+// child that manages them is known here: it checks all it has.
+func (s *Server) Wake(node string) bool {
+	v := s.view.Load()
+	node = cmp.Or(s.reports.Through(node), node)
+	if v == nil || v.node(node) == nil {
+		return false
+	}
+	s.waiting.wake(node, func(w *waiter) chan struct{} { return w.reconcile })
+	return true
 }

@@ -28,6 +28,7 @@ type agentRecord interface {
 // has further ones, which set attributes of agent.hcl.
 type agentFlags struct {
 	service.Flags
+	elsewhere  service.Elsewhere // of the verbs that may ask another machine
 	dataDir    string
 	attributes map[string]*string // by path
 	changed    func(flag string) bool
@@ -41,6 +42,16 @@ func (f *agentFlags) find(c *cobra.Command) {
 	fs.StringVar(&f.Socket, "socket", "", "`FILE` of the agent's control socket")
 	f.changed = fs.Changed
 	complete.Must(c.MarkFlagDirname("data-dir"))
+}
+
+// anywhere adds the flags of find, and those to ask the agent of another machine.
+func (f *agentFlags) anywhere(c *cobra.Command) {
+	f.find(c)
+	fs := c.Flags()
+	fs.StringVar(&f.elsewhere.Server, "server", "", "ask the agent whose server is at `URL`, such as https://192.0.2.10:44443")
+	fs.StringArrayVar(&f.elsewhere.Pins, "pin", nil, "`PIN` of a key of that server, such as sha256:…; may be repeated")
+	fs.StringVar(&f.elsewhere.KeyFile, "key-file", "", "`FILE` with a key of that server")
+	c.MarkFlagsMutuallyExclusive("server", "socket")
 }
 
 // all adds the flags of the verb agent.
@@ -70,6 +81,10 @@ func (f *agentFlags) configuration(a *app) (*service.Config, diag.List) {
 // agentHere finds the agent that the flags are about, and its configuration;
 // control.ErrNoAgent if none runs.
 func (a *app) agentHere(ctx context.Context, f *agentFlags) (*control.Client, *service.Config, error) {
+	if f.elsewhere.Server != "" {
+		c, err := f.elsewhere.Client()
+		return c, nil, err
+	}
 	cfg, found := f.configuration(a)
 	if f.File != "" && cfg.Err != nil {
 		return nil, cfg, cfg.Err

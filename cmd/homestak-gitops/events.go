@@ -26,7 +26,7 @@ what happens until Ctrl-C, or until the agent ends. history has what was done in
 			return a.ask(c, func(ctx context.Context) error { return runEvents(ctx, a, f, after, follow) })
 		},
 	}
-	f.find(c)
+	f.anywhere(c)
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
 	c.Flags().StringVar(&after, "after", "", "begin behind the event with this `ID`")
 	c.Flags().BoolVar(&a.ui.json, "json", false, "print JSON lines, one for each event")

@@ -1,15 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -19,95 +19,65 @@ func reconcileVerb(a *app) *cobra.Command {
 	f := &agentFlags{}
 	var noWait bool
 	c := &cobra.Command{
-		Use:   "reconcile",
+		Use:   "reconcile [NODE]",
 		Short: "Make the agent check now, and wait for the result",
 		Long: `Asks the agent of this machine to look at repository and host now, instead of when its
 time has come, and waits for the end of that pass. The exit code is that of the pass, as
-apply would give it. Ctrl-C leaves the waiting; the agent goes on.`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runReconcile(ctx, a, f, !noWait) })
+apply would give it. Ctrl-C leaves the waiting; the agent goes on.
+
+With NODE a node in mode pull below is asked to check itself, or the child that manages it; tree
+shows what comes of it. An agent that is named by --server is asked with its operator
+key, and not waited for either.`,
+		Args: usage.Takes(0, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.ask(c, func(ctx context.Context) error { return runReconcile(ctx, a, f, args, !noWait) })
 		},
 	}
-	f.find(c)
+	f.anywhere(c)
 	c.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the pass")
 	a.ui.jsonFlag(c)
 	return c
 }
 
-// pollEvery is how often a client reads the status of a pass under way.
-const pollEvery = 300 * time.Millisecond
-
-func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
+func runReconcile(ctx context.Context, a *app, f *agentFlags, node []string, wait bool) error {
 	a.ui.document = control.ProblemOf
 	r, err := a.runningAgent(ctx, f)
 	if err != nil {
 		return err
 	}
-	if !wait {
+	switch {
+	case len(node) > 0:
+		if err := r.CheckNode(ctx, node[0]); err != nil {
+			return err
+		}
+		return a.ui.show(struct{}{}, fmt.Sprintf("%s is asked to check itself\n", node[0]))
+	case !wait, f.elsewhere.Server != "":
 		if err := r.CheckNow(ctx); err != nil {
 			return err
 		}
-		return a.ui.show(struct{}{}, fmt.Sprintf("the agent of host %s looks now\n", r.Card.Identity))
+		return a.ui.show(struct{}{}, fmt.Sprintf("the agent of host %s looks now\n", cmp.Or(r.Card.Identity, f.elsewhere.Server)))
 	}
-	asked := time.Now().UTC()
-	type answer struct {
-		pass agent.PassStatus
-		err  error
-	}
-	ended := make(chan answer, 1)
-	go func() {
-		var got answer
-		got.pass, got.err = r.Reconcile(ctx)
-		ended <- got
-	}()
-	w := &view.PassProgress{Term: a.ui.terminal()}
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case got := <-ended:
-			w.Erase()
-			if got.err != nil {
-				return got.err
-			}
-			if err := showSteps(ctx, a, r, asked); err != nil {
-				return err
-			}
-			after, err := r.Status(ctx)
-			if err != nil {
-				return err
-			}
-			return showPass(a, got.pass, after)
-		case <-ticker.C:
-			if s, err := r.Status(ctx); err == nil { // else the answer will say what is wrong
-				w.Show(s, time.Now())
-			}
-		}
-	}
-}
-
-// showSteps reports how each step of the newest receipt ended, if its pass ended since
-// then: the one that was under way when the agent was asked was seen beginning.
-func showSteps(ctx context.Context, a *app, r *control.Client, since time.Time) error {
-	h, err := r.History(ctx, 1, "")
+	asked, w := time.Now().UTC(), &view.PassProgress{Term: a.ui.terminal()}
+	pass, err := r.ReconcileWatched(ctx, func(s agent.Status) { w.Show(s, time.Now()) })
+	w.Erase()
 	if err != nil {
 		return err
 	}
-	if len(h.Receipts) == 0 {
-		return nil
+	steps, err := r.StepsSince(ctx, asked)
+	if err != nil {
+		return err
 	}
-	last := h.Receipts[0]
-	if last.Began.Add(time.Duration(last.Seconds * float64(time.Second))).Before(since) {
-		return nil
-	}
-	for _, st := range last.Steps {
+	for _, st := range steps {
 		a.ui.notef("%s", view.Printable(view.StepEnd(st)))
 	}
-	return nil
+	after, err := r.Status(ctx)
+	if err != nil {
+		return err
+	}
+	return showPass(a, pass, after)
 }
 
-// tellPass prints how a pass of the agent ended, and ends likewise. Where the newest
+// showPass prints how a pass of the agent ended, and ends likewise. Where the newest
 // commit was refused the pass was made with the last good one; that is reported, and counts.
 func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 	a.ui.findings(l.Findings)
@@ -117,17 +87,5 @@ func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 	if err := a.ui.show(l, view.Reconciled(l, after, time.Now())+"\n"); err != nil {
 		return err
 	}
-	switch r := after.Refused; {
-	case r != nil && r.Outcome == engine.Refused:
-		return exit.With(exit.Refused, fmt.Errorf("commit %s is refused by a guard: see the findings above", view.Short(r.Commit)))
-	case r != nil:
-		return exit.With(exit.Invalid, fmt.Errorf("commit %s is refused: see the findings above", view.Short(r.Commit)))
-	case after.Repository.Error != "":
-		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
-	}
-	r := engine.Report{Outcome: l.Outcome}
-	if l.Error != "" {
-		r.Err = errors.New(l.Error)
-	}
-	return exit.OfPass(r)
+	return exit.OfAgent(l, after)
 }

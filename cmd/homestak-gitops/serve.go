@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -78,13 +75,9 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 	defer cancel()
 	hangups, unsubscribe := hangups(a)
 	defer unsubscribe()
-	program, err := itself()
-	if err != nil {
-		return err
-	}
 	return daemon.Run(ctx, daemon.Options{
 		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.dir, Secrets: f.secrets, Keys: site.Keys{Env: a.env}, Vars: vars}, Host: f.host,
-		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: buildOf(debug.ReadBuildInfo()).Version, Program: program,
+		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: buildOf(debug.ReadBuildInfo()).Version, Program: service.ProgramFile(),
 		Log: service.NewLog(a.stderr, a.env("JOURNAL_STREAM"), f.logLevel, f.logFormat), Found: a.ui.findings,
 		Ready: func(at daemon.Announce) error {
 			url := "https://" + reachable(at.Addr)
@@ -95,19 +88,6 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 			return nil
 		},
 	}, hangups)
-}
-
-// itself is the file of this program. Linux names the one that runs also after another one was
-// installed in its place.
-func itself() (string, error) {
-	if runtime.GOOS == "linux" {
-		return "/proc/self/exe", nil
-	}
-	name, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find the program to serve it: %w", err)
-	}
-	return name, nil
 }
 
 // serverFolder is the folder of the keys of a server.

@@ -32,7 +32,7 @@ refused; and while it makes its first pass. Otherwise, and where no agent runs, 
 			return a.ask(c, func(ctx context.Context) error { return runStatus(ctx, a, f, watch) })
 		},
 	}
-	f.find(c)
+	f.anywhere(c)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second, until Ctrl-C")
 	a.ui.jsonFlag(c)
 	return c
@@ -88,7 +88,7 @@ func statusOf(ctx context.Context, a *app, f *agentFlags) (agent.Status, error) 
 	return r.Status(ctx)
 }
 
-// tellStatus prints a status, and ends well if all is.
+// showStatus prints a status, and ends well if all is.
 func showStatus(a *app, s agent.Status) error {
 	_, color := a.ui.text()
 	if err := a.ui.show(s, view.Status(s, time.Now(), view.Paint(color))); err != nil {

@@ -21,13 +21,16 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/event"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Client asks an agent that answers on a socket.
+// Client asks an agent that answers on a socket, or over HTTPS; see Remote.
 type Client struct {
-	Card   Card // what the agent said of itself
-	socket string
+	Card   Card   // what the agent said of itself
+	socket string // file, or URL of the server
+	base   string // URL that paths are added to
+	remote bool
 	http   *http.Client
 }
 
@@ -94,7 +97,7 @@ func (s Search) OfHost(ctx context.Context, h *model.Host) (*Client, error) {
 // Dial asks who answers on a socket. ErrNoAgent if nobody does, a *DeniedError if the user
 // may not open it.
 func Dial(ctx context.Context, socket string) (*Client, error) {
-	c := &Client{socket: socket}
+	c := &Client{socket: socket, base: "http://agent"}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
 	}
@@ -171,6 +174,48 @@ func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
 	return p, err
 }
 
+// watchEvery is how often a client reads the status of a pass under way.
+const watchEvery = 300 * time.Millisecond
+
+// ReconcileWatched is Reconcile, and shows the status again and again until the pass has ended.
+func (c *Client) ReconcileWatched(ctx context.Context, show func(agent.Status)) (agent.PassStatus, error) {
+	type answer struct {
+		pass agent.PassStatus
+		err  error
+	}
+	ended := make(chan answer, 1)
+	go func() {
+		pass, err := c.Reconcile(ctx)
+		ended <- answer{pass, err}
+	}()
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case got := <-ended:
+			return got.pass, got.err
+		case <-ticker.C:
+			if s, err := c.Status(ctx); err == nil { // else the answer will say what is wrong
+				show(s)
+			}
+		}
+	}
+}
+
+// StepsSince asks for the steps of the newest receipt, if its pass ended since then: the one that was
+// under way when the agent was asked was seen beginning.
+func (c *Client) StepsSince(ctx context.Context, since time.Time) ([]ledger.Step, error) {
+	h, err := c.History(ctx, 1, "")
+	if err != nil || len(h.Receipts) == 0 {
+		return nil, err
+	}
+	last := h.Receipts[0]
+	if last.Began.Add(time.Duration(last.Seconds * float64(time.Second))).Before(since) {
+		return nil, nil
+	}
+	return last.Steps, nil
+}
+
 // Events calls a function with each event that the agent keeps, behind the one with an ID if it is
 // not "", and then with each that happens, if it is to follow. It ends when the agent does, or the
 // function returns an error.
@@ -216,7 +261,7 @@ func (c *Client) send(ctx context.Context, method, path string, body any, header
 			return nil, fmt.Errorf("ask the agent: %w", err)
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, &b)
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, &b)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent: %w", err)
 	}

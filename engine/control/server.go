@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
 // Agent is what the socket needs of the agent.
@@ -42,11 +43,13 @@ type Receipts interface {
 //
 //	GET  /agent            who this is: Card
 //	GET  /status           agent.Status
+//	GET  /tree             the nodes, and what those reported of their own: report.Report
 //	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
 //	GET  /history/verify   whether the chain of receipts holds: Chain
 //	GET  /events           the stream of events, see event.Log.Serve
 //	GET  /why/ADDRESS      where an object comes from and what was done to it: Reasons
 //	POST /reconcile        check now; with ?wait the answer is the agent.PassStatus of that pass
+//	POST /reconcile/NODE   ask a node to check itself, or the child that manages it
 //	POST /suspend          a ledger.Suspension, without since
 //	POST /resume           {"manifest": "…"}, "" for everything
 //	POST /hold             pause the agent: who=, verb=; granted when the headers come, until the connection ends
@@ -59,6 +62,11 @@ type Server struct {
 	Events   *event.Log
 	Card     Card // without what Facts knows
 	Log      *slog.Logger
+
+	// Tree is the agent with its nodes, and what those reported of their own.
+	Tree func() report.Report
+	// Wake asks a node to check itself, or the child that manages it; false: there is no such node.
+	Wake func(node string) bool
 }
 
 // Card says which agent answers.
@@ -141,6 +149,8 @@ func (c *Server) routes(ending <-chan struct{}) http.Handler {
 	handle("GET /history/verify", c.verify)
 	handle("GET /why/{address}", c.why)
 	handle("POST /reconcile", c.reconcile)
+	handle("GET /tree", func(http.ResponseWriter, *http.Request) (any, error) { return c.Tree(), nil })
+	handle("POST /reconcile/{node}", c.reconcileNode)
 	handle("POST /suspend", c.suspend)
 	handle("POST /resume", c.resume)
 	handle("POST /hold", c.hold)
@@ -219,6 +229,19 @@ func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) 
 		return nil, stoppingProblem()
 	}
 	return pass, err
+}
+
+// reconcileNode asks a node below.
+func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, error) {
+	node := r.PathValue("node")
+	if !c.Wake(node) {
+		return nil, &ProblemError{
+			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", oneLine(node)),
+			Hint: "a node that is pushed to is checked by the agent itself: leave NODE out",
+		}
+	}
+	writeAnswer(w, http.StatusAccepted, struct{}{})
+	return nil, nil //nolint:nilnil // the answer is written
 }
 
 func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {

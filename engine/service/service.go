@@ -188,6 +188,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	s.Notify = n.statuses.Put
 	c := &control.Server{
+		Tree: s.Tree, Wake: s.wake,
 		Agent: shown{s.Agent, s}, Receipts: s.Ledger, Facts: s.facts, Events: s.events, Log: log,
 		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
 	}

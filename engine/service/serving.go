@@ -71,15 +71,15 @@ func (s *Service) serveNodes() {
 	}
 	a := c.Access
 	s.server = live.New(live.Options{
-		Identity: c.Identity, Listen: c.Serves(), Version: s.o.Program, Program: programFile(), Log: s.o.Log,
+		Identity: c.Identity, Listen: c.Serves(), Version: s.o.Program, Program: ProgramFile(), Log: s.o.Log,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
 		Check:  s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve,
 	})
 }
 
-// programFile is the file of this program. Linux names the one that runs also after another one was
+// ProgramFile is the file of this program. Linux names the one that runs also after another one was
 // installed in its place.
-func programFile() string {
+func ProgramFile() string {
 	if runtime.GOOS == "linux" {
 		return "/proc/self/exe"
 	}
@@ -151,3 +151,6 @@ func (s *Service) treeOf(st agent.Status) report.Report {
 	}
 	return s.server.Tree(own, st.At)
 }
+
+// wake asks a node below to check itself; false: there is no such node.
+func (s *Service) wake(node string) bool { return s.server != nil && s.server.Wake(node) }

@@ -201,6 +201,7 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 		row("repository", "%s", at)
 		row("", "%s", checksLine(s, now))
 	}
+	around(row, s, now)
 	commits(row, s, now)
 	fmt.Fprint(&b, refusal(s, p))
 	if s.Running != nil {
@@ -214,6 +215,39 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	}
 	nodesText(&b, s.Nodes, now, p)
 	return b.String()
+}
+
+// around says of the server for nodes, and of the agent above.
+func around(row func(label, format string, args ...any), s agent.Status, now time.Time) {
+	failing := func(since *time.Time, what string) string {
+		if since == nil {
+			return what
+		}
+		return "for " + ago(now, *since) + ": " + what
+	}
+	if v := s.Server; v != nil {
+		switch {
+		case v.Error != "":
+			row("server", "%s  does not serve as it should %s", v.Address, failing(v.Failing, v.Error))
+		case v.Commit == "":
+			row("server", "%s  has no commit to serve yet", v.Address)
+		default:
+			row("server", "%s  serves %s at %s", v.Address, Count(v.Nodes, "node"), Short(v.Commit))
+		}
+		if len(v.Pins) > 0 {
+			row("", "pin %s", v.Pins[0])
+		}
+	}
+	if v := s.Parent; v != nil {
+		switch {
+		case v.Error != "":
+			row("parent", "%s  does not take reports %s", v.URL, failing(v.Failing, v.Error))
+		case v.Reported == nil:
+			row("parent", "%s  no report was sent yet", v.URL)
+		default:
+			row("parent", "%s  last report %s ago", v.URL, ago(now, *v.Reported))
+		}
+	}
 }
 
 // withoutKnownError is the last pass, without an error that the status says anyway.

@@ -23,3 +23,10 @@ func (s *Server) Tree(own report.Report, now time.Time) report.Report {
 	}
 	return report.Fold(own, s.reports.All(), every, now)
 }
+
+// Wake asks a node to check itself, or the child that manages it; false: there is no such node.
+func (s *Server) Wake(node string) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.server != nil && s.server.Wake(node)
+}

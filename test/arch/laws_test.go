@@ -67,6 +67,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/parent", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/wire", may: []string{"engine/guest/spec", "specserve/pin"}},
 	{pkg: "specserve/client", may: []string{"specserve/parent", "specserve/pin", "specserve/problem", "specserve/wire"}, tests: []string{"engine/guest/spec"}},
+	{pkg: "specserve/report", may: []string{"engine/diag"}},
 	{pkg: "specserve/firstboot", may: []string{"specserve/parent"}, tests: []string{"drivers/proxmox/nocloud", "specserve/pin"}}, // nocloud: that it fits on a seed
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                   // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
@@ -130,17 +131,13 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"engine/enginetest"},
 	},
 	{pkg: "engine/event", may: []string{"engine", "engine/agent", "engine/ledger"}, tests: []string{"engine/diag", "engine/plan"}}, // what happened to an agent, as a stream
-	{
-		pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/event", "engine/ledger", "engine/model"},
-		tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}, // a site that declares something
-	},
-	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model"}},                                                 // an agent that only answers
-	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
+	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/event", "engine/ledger", "engine/model", "specserve/report"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}},
+	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model", "specserve/report"}},
+	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/report"}},
 	{pkg: "examples"}, // files only
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
-	{pkg: "specserve/report", may: []string{"engine/diag"}}, // reports of children
-	{pkg: "specserve/hook"},                                 // notifications of a push, and who signed them
+	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
 	{pkg: "specserve/program"}, // what new nodes get: this program
@@ -158,11 +155,11 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"drivers/proxmox", "specserve/cert", "specserve/pin"},
 	},
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/parent", "specserve/report", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/parent", "specserve/report", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sshd", "drivers/simworld/wire"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "drivers/simworld/kernel", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
-	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
+	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/apply", "engine/diag", "engine/model", "engine/plan", "engine/view"}, tests: []string{"drivers", "drivers/proxmox/simhost", "engine/enginetest", "engine/site"}},
 	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -224,4 +225,22 @@ func Findings(err error) diag.List {
 		return nil
 	}
 	return engine.FindingOf(err)
+}
+
+// OfAgent is the ending of a verb that waited for a pass of an agent, as apply would have ended. Where the
+// newest commit was refused the pass was made with the last good one, and the refusal counts.
+func OfAgent(l agent.PassStatus, after agent.Status) error {
+	switch r := after.Refused; {
+	case r != nil && r.Outcome == engine.Refused:
+		return With(Refused, fmt.Errorf("commit %.7s is refused by a guard: see the findings above", r.Commit))
+	case r != nil:
+		return With(Invalid, fmt.Errorf("commit %.7s is refused: see the findings above", r.Commit))
+	case after.Repository.Error != "":
+		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
+	}
+	r := engine.Report{Outcome: l.Outcome}
+	if l.Error != "" {
+		r.Err = errors.New(l.Error)
+	}
+	return OfPass(r)
 }

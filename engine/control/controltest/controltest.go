@@ -17,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
 // Agent is an agent that does nothing but answer. Its fields are set before it is asked.
@@ -153,6 +154,10 @@ func Serve(t *testing.T, f *Agent, api string) (socket string, end func()) {
 	c := &control.Server{
 		Agent: f, Receipts: f, Log: slog.New(slog.DiscardHandler), Facts: facts, Events: f.Events,
 		Card: control.Card{Version: 1, Program: "v1", Identity: "father", DataDir: "/data", PID: 1},
+		Tree: func() report.Report {
+			return report.Report{Version: 1, Identity: "father", Phase: report.Run, Ready: true, Nodes: []report.Node{{Name: "app", Type: "vm", Parent: "father", Phase: report.Run, Ready: true}}}
+		},
+		Wake: func(node string) bool { return node == "app" },
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)

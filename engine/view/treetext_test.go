@@ -1,0 +1,49 @@
+package view_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+func TestTree(t *testing.T) {
+	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	r := report.Report{Identity: "father", Phase: report.Run, Commit: "3f2c1a9000000000000000000000000000000000", Cut: 2, Nodes: []report.Node{
+		{Name: "web-1", Type: "vm", Parent: "father", Phase: report.Run, Ready: true},
+		{Name: "inner", Type: "pve", Parent: "father", Phase: report.Run, Ready: true, Commit: "aaaaaaa000000000000000000000000000000000", Reported: at.Add(-12 * time.Second)},
+		{Name: "app", Type: "vm", Parent: "inner", Phase: report.Run, Drift: 2, Error: "cores\nmore"},
+		{Name: "db", Type: "ct", Parent: "inner", Phase: report.Create, Stale: true, Reported: at.Add(-time.Hour), Error: "a\x1b[31m"},
+		{Name: "old", Type: "pve", Parent: "father", Phase: report.Destroy, Error: "has not reported yet"},
+	}}
+	require.Equal(t, `father  run  not ready  at 3f2c1a90
+├── web-1  vm   run  ready
+├── inner  pve  run  ready  at aaaaaaa0  reported 12 s ago
+│   ├── app  vm   run  not ready  2 differ  cores
+│   └── db   ct   create  stale  reported 60 min ago  a?[31m
+└── old    pve  destroy  not ready  has not reported yet
+and 2 nodes that had no room in a report
+`, view.Tree(r, at, false))
+}
+
+func TestStatusOfServerAndParent(t *testing.T) {
+	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	ago := at.Add(-time.Minute)
+	s := agent.Status{
+		Identity: "inner", State: agent.Idle, At: at,
+		Server: &agent.ServerStatus{Address: "[::]:44443", Pins: []string{"sha256:aa", "sha256:bb"}, Commit: "3f2c1a9000000000000000000000000000000000", Nodes: 1},
+		Parent: &agent.ParentStatus{URL: "https://192.0.2.10:44443", Reported: &ago},
+	}
+	text := view.Status(s, at, false)
+	require.Contains(t, text, "  server      [::]:44443  serves 1 node at 3f2c1a90\n              pin sha256:aa\n")
+	require.Contains(t, text, "  parent      https://192.0.2.10:44443  last report 60 s ago\n")
+	s.Server = &agent.ServerStatus{Address: ":44443", Error: "address already in use", Failing: &ago}
+	s.Parent = &agent.ParentStatus{URL: "https://192.0.2.10:44443", Error: "connection refused", Failing: &ago}
+	text = view.Status(s, at, false)
+	require.Contains(t, text, "  server      :44443  does not serve as it should for 60 s: address already in use\n")
+	require.Contains(t, text, "  parent      https://192.0.2.10:44443  does not take reports for 60 s: connection refused\n")
+}

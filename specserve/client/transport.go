@@ -1,0 +1,91 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// longestPoll is the longest time until the header of an answer: a long poll, and a margin.
+const longestPoll = 90 * time.Second
+
+// Transport is an http.RoundTripper to one server that is known by its pins. It adds the credential to
+// each request, and sends nothing to any other server. Pins and credential may change between two
+// requests. Its methods may be called from any goroutine.
+type Transport struct {
+	known func() parent.Parent
+	dial  func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mutex sync.Mutex // for moments: requests find the connections of the pins of now
+	pins  []pin.Pin
+	base  *http.Transport
+}
+
+// NewTransport makes a transport to the server that known gives at each request. Dial opens
+// connections; nil for the network.
+func NewTransport(known func() parent.Parent, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: Usual().Connect}).DialContext
+	}
+	return &Transport{known: known, dial: dial}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	p := t.known()
+	server, err := url.Parse(p.Server)
+	if err != nil || server.Host == "" {
+		return nil, errors.New("the address of the server cannot be read")
+	}
+	if r.URL.Scheme != server.Scheme || r.URL.Host != server.Host {
+		return nil, fmt.Errorf("%s is not the server that is asked, %s", r.URL.Host, server.Host)
+	}
+	out := r.Clone(r.Context())
+	if p.Token != "" {
+		wire.SetToken(out.Header, p.Token)
+	}
+	return t.to(p.Pins).RoundTrip(out)
+}
+
+// to gives the connections to a server with one of these keys.
+func (t *Transport) to(pins []pin.Pin) *http.Transport {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if t.base != nil && slices.Equal(pins, t.pins) {
+		return t.base
+	}
+	if t.base != nil {
+		t.base.CloseIdleConnections()
+	}
+	l := Usual()
+	t.pins, t.base = pins, &http.Transport{
+		DialContext:            t.dial, // no proxy of the environment: a parent is reached directly
+		TLSClientConfig:        pin.Client(pins),
+		TLSHandshakeTimeout:    l.Connect,
+		ResponseHeaderTimeout:  longestPoll,
+		MaxResponseHeaderBytes: wire.MaxHeader,
+		IdleConnTimeout:        time.Minute,
+		MaxIdleConns:           2,
+		DisableCompression:     true,
+	}
+	return t.base
+}
+
+// CloseIdleConnections closes the connections that are not in use.
+func (t *Transport) CloseIdleConnections() {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if t.base != nil {
+		t.base.CloseIdleConnections()
+	}
+}
