@@ -21,6 +21,7 @@ type Commits struct {
 	Notes   func(commit string) diag.List // what the repository reports about a commit
 	Secrets string                        // a file, read at each load, since it may change without a commit; "" for secrets.sops.yaml of the commit
 	Keys    Keys                          // read at each load as well
+	Given   func() *model.Secrets         // those that a parent gave, in place of secrets.sops.yaml; it, and what it gives, may be nil
 
 	noted string    // the commit that notes are about
 	notes diag.List // of that commit
@@ -40,7 +41,11 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 		c.noted, c.notes = commit.ID, c.Notes(commit.ID)
 	}
 	in := Input{Commit: commit, Tree: commit.ID, Unattended: true, Found: slices.Clone(c.notes)}
-	secrets, found := commitSecrets(tree, c.Secrets, c.Keys)
+	var given *model.Secrets
+	if c.Given != nil && c.Secrets == "" {
+		given = c.Given()
+	}
+	secrets, found := commitSecrets(tree, c.Secrets, given, c.Keys)
 	in.Secrets, in.Found = secrets, append(in.Found, found...)
 	return c.Loader.Load(ctx, tree, in)
 }

@@ -174,18 +174,21 @@ func folderSecrets(root *os.Root, tree *checkout.Worktree, name string, keys Key
 	return parseSecrets(SecretsName, data, info, err, keys)
 }
 
-// commitSecrets reads the secrets for a commit: those of the named file, else of
-// secrets.sops.yaml in its tree.
-func commitSecrets(tree fs.FS, name string, keys Keys) (*model.Secrets, diag.List) {
+// commitSecrets reads the secrets for a commit: those of the named file, else those that are given, else
+// those of secrets.sops.yaml in its tree.
+func commitSecrets(tree fs.FS, name string, given *model.Secrets, keys Keys) (*model.Secrets, diag.List) {
 	var found diag.List
 	if data, err := readRegular(tree, SecretsName); !errors.Is(err, fs.ErrNotExist) {
 		found = append(found, trackedSecrets(data))
 	}
-	if name == "" {
+	if name == "" && given == nil {
 		secrets, l, _ := encryptedSecrets(tree, &keys)
 		return secrets, append(found, l...)
 	}
 	_, inClear, _ := encryptedSecrets(tree, nil)
+	if name == "" {
+		return given, append(found, inClear...)
+	}
 	secrets, l := namedSecrets(name, ". The file is named by secrets_file in agent.hcl, or by --secrets.", keys)
 	return secrets, append(append(found, inClear...), l...)
 }

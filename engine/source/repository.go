@@ -50,7 +50,7 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
 	r.disk = disk{o.Dir, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte), before}
 	r.remote = remote.New(from, remote.Options{
-		Auth: o.Auth, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.Has(id) },
+		Auth: o.Auth, Transport: o.Transport, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.Has(id) },
 	})
 	return r, r.reload()
 }

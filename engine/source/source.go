@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,10 @@ type Options struct {
 	Path   string // the folder of the site inside the repository; its root if empty
 
 	Auth remote.Auth
+
+	// Transport sends the requests over https, with whatever it takes to be let in; Auth is not used then.
+	// Nil: the network, as Auth says.
+	Transport http.RoundTripper
 
 	// Timeout bounds one check of the remote, 60 s if zero. Connecting may take a
 	// quarter of it and silence half of it; a download may take ten times as long as

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"io"
+	"net/http"
 	"slices"
 	"time"
 
@@ -26,9 +27,10 @@ type Auth struct {
 
 // Options say how a remote is asked.
 type Options struct {
-	Auth    Auth
-	Timeout time.Duration // of one check, see Options
-	MaxPack int64         // bytes of one download
+	Auth      Auth
+	Transport http.RoundTripper // of https; nil: the network, as Auth says
+	Timeout   time.Duration     // of one check, see Options
+	MaxPack   int64             // bytes of one download
 	// Has reports whether an object is here already. A folder is read without sending those.
 	Has func(id plumbing.Hash) bool
 }

@@ -28,8 +28,8 @@ type httpRemote struct {
 	o    Options
 	from Address
 
-	base *http.Transport
-	ca   string // the contents of the CA file that base trusts
+	base *http.Transport // nil as long as nothing was asked, and where Options has a transport
+	ca   string          // the contents of the CA file that base trusts
 }
 
 // httpConversation is one check, and the fetch that may follow. It is the
@@ -93,7 +93,7 @@ func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) 
 	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
 		return nil, c.x.fail(c.from.Fault(ErrNotGit, "it redirects to a place without encryption", "use the URL it really has", nil))
 	}
-	res, err := c.base.RoundTrip(req)
+	res, err := c.transport().RoundTrip(req)
 	if err != nil {
 		return nil, c.x.fail(err)
 	}
@@ -107,7 +107,7 @@ func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) 
 		limit = mostAnswer(c.o.MaxPack)
 	}
 	in := c.x.body(res.Body, limit)
-	err = c.status(res, req.Header.Get("Authorization") != "")
+	err = c.status(res, c.o.Transport != nil || req.Header.Get("Authorization") != "")
 	if err == nil && req.Method == http.MethodGet {
 		err = c.smart(res, in)
 	}
@@ -130,9 +130,20 @@ func (d *drained) Close() error {
 	return d.body.Close()
 }
 
+// transport is what sends requests, after connect.
+func (r *httpRemote) transport() http.RoundTripper {
+	if r.o.Transport != nil {
+		return r.o.Transport
+	}
+	return r.base
+}
+
 // login gives what to log in with: the token file, or else what the URL has; nil for
 // neither.
 func (r *httpRemote) login() (transport.AuthMethod, error) {
+	if r.o.Transport != nil {
+		return nil, nil // it logs in by itself
+	}
 	if r.o.Auth.TokenFile == "" {
 		if r.from.user == "" && r.from.password == "" {
 			return nil, nil // a repository for everybody
@@ -156,6 +167,9 @@ func (r *httpRemote) login() (transport.AuthMethod, error) {
 
 // connect makes the transport, with the certificates that are trusted now.
 func (r *httpRemote) connect() error {
+	if r.o.Transport != nil {
+		return nil
+	}
 	var ca []byte
 	if r.o.Auth.CAFile != "" {
 		var err error
