@@ -25,6 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/specserve/live"
+	"github.com/homestak/homestak-gitops/specserve/uplink"
 )
 
 // Options are what a service is made of.
@@ -50,8 +51,9 @@ type Service struct {
 	o      Options
 	facts  *control.Facts
 	events *event.Log
-	server *live.Server  // for nodes and children; nil: none
-	asked  chan struct{} // somebody wants a check
+	server *live.Server   // for nodes and children; nil: none
+	above  *uplink.Uplink // the agent above; nil: there is none
+	asked  chan struct{}  // somebody wants a check
 }
 
 // New makes a service. It does nothing yet.
@@ -65,9 +67,12 @@ func New(o Options) (*Service, error) {
 	if _, err := s.Ledger.State(); errors.Is(err, fs.ErrPermission) {
 		return nil, err // it is not lost: it may have a suspension
 	}
+	if err := s.openParent(); err != nil {
+		return nil, err
+	}
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
-		Dir: filepath.Join(c.DataDir, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, Log: o.Log,
+		Dir: filepath.Join(c.DataDir, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, Log: o.Log, Transport: s.transport(),
 		Auth: remote.Auth{
 			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
 			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,
@@ -79,18 +84,23 @@ func New(o Options) (*Service, error) {
 	way := &hosts{
 		commits: site.Commits{
 			Loader: site.NewLoader(o.Kinds), Files: repo.Files, Notes: repo.Notes,
-			Secrets: c.SecretsFile, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
+			Secrets: c.SecretsFile, Given: s.given, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
 		make: o.Open, log: o.Log, facts: s.facts,
 	}
 	s.serveNodes()
 	copied := &served{Repository: repo, branch: r.Branch, clear: site.Clear{Files: repo.Tree, Log: o.Log}}
+	passed := func(agent.Status) {}
+	if s.above != nil {
+		passed = passes(s.above.PassEnded)
+	}
 	options := agent.Options{
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
 		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.facts.Observed,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: o.Log,
 		Notify: func(st agent.Status) {
 			s.events.Record(st)
+			passed(st)
 			s.Notify(st)
 		},
 	}
@@ -209,6 +219,9 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	if s.server != nil {
 		group.Go(func() { s.server.Run(around) })
+	}
+	if s.above != nil {
+		group.Go(func() { s.above.Run(around) })
 	}
 	group.Go(func() { n.run(around) })
 	group.Go(func() {

@@ -118,6 +118,7 @@ func (s *Service) Parent(node, spec string) (parent.Parent, error) {
 // Status is that of the agent, with its server and its parent.
 func (s *Service) Status() agent.Status {
 	out := s.Agent.Status()
+	out.Parent = s.parentStatus()
 	if s.server != nil {
 		is := s.server.State()
 		out.Server = &agent.ServerStatus{Address: is.Address, Pins: append([]string{}, is.Pins...), Commit: is.Commit, Nodes: is.Nodes}

@@ -67,6 +67,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/parent", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/wire", may: []string{"engine/guest/spec", "specserve/pin"}},
 	{pkg: "specserve/client", may: []string{"specserve/parent", "specserve/pin", "specserve/problem", "specserve/wire"}, tests: []string{"engine/guest/spec"}},
+	{pkg: "specserve/uplink", may: []string{"engine/durable", "specserve/client", "specserve/parent", "specserve/pin", "specserve/wire"}},
 	{pkg: "specserve/report", may: []string{"engine/diag"}},
 	{pkg: "specserve/firstboot", may: []string{"specserve/parent"}, tests: []string{"drivers/proxmox/nocloud", "specserve/pin"}}, // nocloud: that it fits on a seed
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                   // conformance suites, for tests
@@ -143,9 +144,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/program"}, // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{pkg: "specserve/credentials", may: []string{"specserve/cert", "specserve/hook", "specserve/keys"}},
-	{
-		pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"},
-	},
+	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"}},
 	{
 		pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"},
 		tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"},
@@ -155,7 +154,7 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"drivers/proxmox", "specserve/cert", "specserve/pin"},
 	},
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/parent", "specserve/report", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sshd", "drivers/simworld/wire"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "drivers/simworld/kernel", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},

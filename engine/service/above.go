@@ -1,0 +1,95 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/uplink"
+)
+
+// parentFile is what a child keeps of its parent, in its data folder.
+const parentFile = "parent.json"
+
+// openParent makes the uplink to the agent above, if the configuration names one.
+func (s *Service) openParent() error {
+	c := s.o.Config
+	p := c.AgentFile.Parent
+	if p == nil || p.URL == "" {
+		return nil
+	}
+	given, err := parent.ByHand(c.Identity, strings.TrimRight(p.URL, "/"), p.TokenFile, p.Pins)
+	if err != nil {
+		return fmt.Errorf("parent of agent.hcl: %w", err)
+	}
+	s.above, err = uplink.Open(uplink.Options{
+		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: p.ReportEvery, Log: s.o.Log,
+		Report: func() ([]byte, error) { return json.Marshal(s.Tree()) }, Check: s.checkSoon,
+	})
+	return err
+}
+
+// transport is how the repository is asked: with the pins and the token of the parent, if it is the parent's;
+// nil: as its own settings say.
+func (s *Service) transport() http.RoundTripper {
+	if s.above == nil || !strings.HasPrefix(s.o.Config.Repository.URL, s.above.Parent().Server+"/") {
+		return nil
+	}
+	return s.above.Transport()
+}
+
+// given are the secrets that the parent gave; nil: none.
+func (s *Service) given() *model.Secrets {
+	if s.above == nil {
+		return nil
+	}
+	config := s.above.Config()
+	if config == nil || config.Secrets == nil {
+		return nil
+	}
+	out := &model.Secrets{Values: map[string]map[string]string{}, Source: "the parent"}
+	for section, values := range config.Secrets {
+		out.Values[section] = map[string]string{}
+		for name, value := range values {
+			out.Values[section][name] = ""
+			if value != nil {
+				out.Values[section][name] = *value
+			}
+		}
+	}
+	return out
+}
+
+// parentStatus is how the agent above answers; nil: there is none.
+func (s *Service) parentStatus() *agent.ParentStatus {
+	if s.above == nil {
+		return nil
+	}
+	is := s.above.State()
+	out := &agent.ParentStatus{URL: is.URL}
+	if !is.Reported.IsZero() {
+		at := is.Reported.UTC()
+		out.Reported = &at
+	}
+	if is.Err != nil {
+		since := is.Since.UTC()
+		out.Error, out.Failing = is.Err.Error(), &since
+	}
+	return out
+}
+
+// passes calls a function whenever a pass has ended.
+func passes(ended func()) func(agent.Status) {
+	var last *agent.PassStatus
+	return func(s agent.Status) {
+		if s.Last != nil && (last == nil || !s.Last.Ended.Equal(last.Ended)) {
+			last = s.Last
+			ended()
+		}
+	}
+}

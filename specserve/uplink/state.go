@@ -1,0 +1,91 @@
+package uplink
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// kept is what a child keeps of its parent. What it points to is not changed.
+type kept struct {
+	given  string // sums up what the administrator wrote: with that changed, what was renewed counts no more
+	parent parent.Parent
+	tag    string       // of config
+	config *wire.Config // nil: none was fetched
+}
+
+// document is the file.
+type document struct {
+	Version int          `json:"version"`
+	Given   string       `json:"given"`
+	Pins    []string     `json:"pins"`
+	Token   string       `json:"token"`
+	Tag     string       `json:"tag"`
+	Config  *wire.Config `json:"config"`
+}
+
+// version is that of the file.
+const version = 1
+
+// load reads the file; without one, or with one of another parent, what is given counts.
+func load(file string, given parent.Parent) (kept, error) {
+	k := kept{given: sumOf(given), parent: given}
+	data, err := durable.ReadPrivate(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k, nil
+	}
+	var d document
+	if err == nil && (json.Unmarshal(data, &d) != nil || d.Version != version) {
+		err = errors.New("it is not what this program writes")
+	}
+	var pins []pin.Pin
+	if err == nil {
+		pins, err = pin.ParseAll(d.Pins)
+	}
+	if err != nil {
+		return kept{}, fmt.Errorf("%s cannot be read: %w\nremove it: the agent then asks its parent with what agent.hcl says", file, err)
+	}
+	if d.Given == k.given {
+		k.parent.Pins, k.parent.Token, k.tag, k.config = pins, d.Token, d.Tag, d.Config
+	}
+	return k, nil
+}
+
+// sumOf sums up a parent as somebody wrote it.
+func sumOf(p parent.Parent) string {
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{p.Identity, p.Server, p.Token}, pin.Texts(p.Pins)...), "\n")))
+	return hex.EncodeToString(sum[:])
+}
+
+// with takes in an answer. A child that leaves keeps the secrets that it has, since it needs them to empty
+// its host.
+func (k kept) with(got client.FetchedConfig) kept {
+	config := got.Config
+	if got.Token != "" {
+		k.parent.Token = got.Token
+	}
+	if k.config != nil && config.Removed {
+		config.Defaults, config.Secrets = k.config.Defaults, k.config.Secrets
+	}
+	config.Token = "" // it is above
+	k.parent.Pins, k.tag, k.config = got.Pins, got.ETag, &config
+	return k
+}
+
+func (k kept) save(file string) error {
+	text, err := json.Marshal(document{version, k.given, pin.Texts(k.parent.Pins), k.parent.Token, k.tag, k.config})
+	if err != nil {
+		return err
+	}
+	return durable.Replace(file, append(text, '\n'))
+}

@@ -1,0 +1,236 @@
+// Package uplink is the agent of a child and its parent: the child reports, waits until there is something
+// to do, and fetches what it needs for its subtree. Whatever the parent does or does not do, the child goes
+// on with what it has.
+//
+//	uplink.go  the reports, and the long poll
+//	state.go   what the child keeps of its parent: renewed pins and token, the configuration
+package uplink
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// Options are what an uplink is made of.
+type Options struct {
+	Given parent.Parent // as the administrator wrote it
+	File  string        // what the child keeps, mode 0600: it holds a token and secrets
+	Agent string        // name and version of the program
+	Every time.Duration // longest time between two reports
+	Log   *slog.Logger
+
+	Report func() ([]byte, error) // the document of now
+	Check  func()                 // makes the agent check repository and host; it returns immediately
+
+	// Dial opens a connection; nil for the network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// State is how the parent answers.
+type State struct {
+	URL      string
+	Reported time.Time // last report that it took; zero: none
+	Err      error     // of the last report; nil: it was taken
+	Since    time.Time // when the reports began to fail
+}
+
+// Uplink is a child with its parent. Its methods may be called from any goroutine.
+type Uplink struct {
+	o         Options
+	transport *client.Transport
+	ended     chan struct{} // a pass ended
+
+	mutex sync.Mutex // for moments: two goroutines ask the parent, and others read what it said
+	kept  kept
+	state State
+}
+
+// Open reads what the child kept.
+func Open(o Options) (*Uplink, error) {
+	if err := o.Given.Check(); err != nil {
+		return nil, err
+	}
+	k, err := load(o.File, o.Given)
+	if err != nil {
+		return nil, err
+	}
+	u := &Uplink{o: o, ended: make(chan struct{}, 1), kept: k, state: State{URL: o.Given.Server}}
+	u.transport = client.NewTransport(u.Parent, o.Dial)
+	return u, nil
+}
+
+// Parent is the parent as the child knows it now.
+func (u *Uplink) Parent() parent.Parent {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	return u.kept.parent
+}
+
+// Config is the configuration that was fetched last; nil: none was.
+func (u *Uplink) Config() *wire.Config {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	return u.kept.config
+}
+
+// Transport sends requests to the parent, with the pins and the token of now.
+func (u *Uplink) Transport() *client.Transport { return u.transport }
+
+// State is how the parent answers.
+func (u *Uplink) State() State {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	return u.state
+}
+
+// PassEnded makes a report due.
+func (u *Uplink) PassEnded() {
+	select {
+	case u.ended <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+// Run works until ctx ends.
+func (u *Uplink) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() { u.report(ctx) })
+	group.Go(func() { u.wait(ctx) })
+	group.Wait()
+	u.transport.CloseIdleConnections()
+}
+
+// client asks the parent as it is known now.
+func (u *Uplink) client() *client.Client {
+	return &client.Client{Parent: u.Parent(), Agent: u.o.Agent, Dial: u.o.Dial}
+}
+
+// Pauses of the reports: between two that are due at once, since the parent limits them, and before
+// further attempts.
+const (
+	betweenReports = 5 * time.Second
+	attempts       = 3
+	firstPause     = 5 * time.Second
+	mostPause      = 2 * time.Minute
+)
+
+// report sends a report after every pass, and when none was for a while. An attempt that fails is repeated
+// a few times; then the next report says what this one would have said.
+func (u *Uplink) report(ctx context.Context) {
+	for {
+		pause := firstPause
+		for attempt := 1; ; attempt++ {
+			err := u.reportOnce(ctx)
+			if err == nil || attempt == attempts || !sleep(ctx, jitter(pause), nil) {
+				break
+			}
+			pause *= 2
+		}
+		if !sleep(ctx, betweenReports, nil) || !sleep(ctx, jitter(u.o.Every)-betweenReports, u.ended) {
+			return
+		}
+	}
+}
+
+func (u *Uplink) reportOnce(ctx context.Context) error {
+	document, err := u.o.Report()
+	if err == nil {
+		err = u.client().Report(ctx, document)
+	}
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the agent ends, and that is no failure of the parent
+	}
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	before := u.state.Err
+	u.state.Err = err
+	switch {
+	case err == nil:
+		u.state.Reported, u.state.Since = time.Now(), time.Time{}
+		if before != nil {
+			u.o.Log.Info("the parent takes reports again", "parent", u.o.Given.Server)
+		}
+	case before == nil:
+		u.state.Since = time.Now()
+		u.o.Log.Warn("the parent did not take a report; this goes on with what is here", "parent", u.o.Given.Server, "error", err)
+	}
+	return err
+}
+
+// wait fetches the configuration whenever there is another one, and makes the agent check when the parent
+// says so.
+func (u *Uplink) wait(ctx context.Context) {
+	pause := firstPause
+	for {
+		changed, err := u.fetch(ctx)
+		if changed {
+			u.o.Check()
+		}
+		var what string
+		if err == nil {
+			what, err = u.client().Wait(ctx, u.tag())
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if !sleep(ctx, jitter(pause), nil) {
+				return
+			}
+			pause = min(2*pause, mostPause)
+			continue
+		case what != "" && what != "config":
+			u.o.Check()
+		}
+		pause = firstPause
+	}
+}
+
+// fetch asks for the configuration, and keeps what is new.
+func (u *Uplink) fetch(ctx context.Context) (changed bool, err error) {
+	tag := u.tag()
+	got, err := u.client().Config(ctx, tag)
+	if err != nil || got.NotModified {
+		return false, err
+	}
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.kept = u.kept.with(got)
+	if err := u.kept.save(u.o.File); err != nil {
+		u.o.Log.Error("what the parent sent is not kept over a restart", "error", err)
+	}
+	return got.ETag != tag, nil
+}
+
+func (u *Uplink) tag() string {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	return u.kept.tag
+}
+
+// jitter makes a pause up to a fifth shorter or longer, so that children which lost their parent together do
+// not come back together.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // nobody gains by knowing it
+}
+
+// sleep waits for a time, or until something comes before; false when ctx ended.
+func sleep(ctx context.Context, d time.Duration, before <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-before:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}

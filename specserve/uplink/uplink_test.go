@@ -1,0 +1,276 @@
+package uplink_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/uplink"
+)
+
+// above is a parent in memory. Its fields are changed under the mutex: requests come side by side.
+type above struct {
+	mutex   sync.Mutex
+	t       *testing.T
+	server  *http.Server
+	pin     pin.Pin
+	conns   chan net.Conn
+	closing sync.Once
+	away    bool
+	reports []time.Duration // since the beginning
+	tokens  []string        // that reports came with
+	commit  string
+	token   string // that is renewed; "" for none
+	leaving bool
+	wake    chan string
+	began   time.Time
+}
+
+func newAbove(t *testing.T) *above {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	a := &above{t: t, pin: pin.Of(leaf), conns: make(chan net.Conn), wake: make(chan string), commit: strings.Repeat("a", 40), began: time.Now()}
+	a.server = &http.Server{Handler: a, TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, ReadHeaderTimeout: time.Hour, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
+	go func() { _ = a.server.ServeTLS(a, "", "") }()
+	return a
+}
+
+// Accept implements net.Listener.
+func (a *above) Accept() (net.Conn, error) {
+	c, ok := <-a.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+// Close implements net.Listener.
+func (a *above) Close() error {
+	a.closing.Do(func() { close(a.conns) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (a *above) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (a *above) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	a.mutex.Lock()
+	away := a.away
+	a.mutex.Unlock()
+	if away {
+		return nil, os.ErrDeadlineExceeded
+	}
+	client, server := net.Pipe()
+	select {
+	case a.conns <- server:
+		return client, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (a *above) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	what := strings.Split(r.URL.Path, "/")[1]
+	if what == "wait" {
+		select {
+		case status := <-a.wake:
+			_, _ = w.Write([]byte(`{"status":"` + status + `"}`))
+		case <-time.After(55 * time.Second):
+			w.WriteHeader(http.StatusNoContent)
+		case <-r.Context().Done():
+		}
+		return
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if what == "report" {
+		a.reports = append(a.reports, time.Since(a.began).Round(time.Second))
+		a.tokens = append(a.tokens, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if tag := `"` + a.commit + `"`; r.Header.Get("If-None-Match") == tag && a.token == "" {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Etag", `"`+a.commit+`"`)
+	document := map[string]any{"version": 1, "identity": "inner", "commit": a.commit, "leaving": a.leaving, "pins": []string{a.pin.String()}, "token": a.token}
+	if !a.leaving {
+		document["secrets"] = map[string]any{"passwords": map[string]any{"app": "canary", "other": nil}}
+	}
+	a.token = ""
+	_ = json.NewEncoder(w).Encode(document)
+}
+
+func (a *above) set(change func()) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	change()
+}
+
+func (a *above) counted() int {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return len(a.reports)
+}
+
+// child is an uplink that runs.
+type child struct {
+	*uplink.Uplink
+	above  *above
+	file   string
+	checks chan struct{}
+	stop   func()
+}
+
+func (a *above) given() parent.Parent {
+	return parent.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []pin.Pin{a.pin, {1}}, Token: "first.token"}
+}
+
+func (a *above) child(file string) *child {
+	a.t.Helper()
+	c := &child{above: a, file: file, checks: make(chan struct{}, 100)}
+	var err error
+	c.Uplink, err = uplink.Open(uplink.Options{
+		Given: a.given(), File: file, Agent: "test", Every: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Report: func() ([]byte, error) { return []byte("{}"), nil }, Check: func() { c.checks <- struct{}{} }, Dial: a.dial,
+	})
+	require.NoError(a.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Run(ctx)
+	}()
+	c.stop = func() { cancel(); <-ended }
+	return c
+}
+
+func (a *above) end() {
+	_ = a.server.Close()
+	<-time.After(time.Minute) // TLS takes seconds to say goodbye to a pipe that nobody reads
+}
+
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// A report comes after every pass, and when there was none for a minute; a parent that is away for hours is
+// asked now and then, and nothing else changes.
+func TestReports(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "parent.json")
+	synctest.Test(t, func(t *testing.T) {
+		a := newAbove(t)
+		defer a.end()
+		c := a.child(file)
+		defer c.stop()
+		pass(10 * time.Second)
+		require.Equal(t, 1, a.counted(), "one at the start")
+		c.PassEnded()
+		c.PassEnded()
+		pass(time.Second)
+		require.Equal(t, 2, a.counted(), "one after passes that ended together")
+		pass(10 * time.Minute)
+		quiet := a.counted() - 2
+		require.InDelta(t, 10, quiet, 2.5, "one a minute, a fifth more or less")
+		require.NoError(t, c.State().Err)
+
+		a.set(func() { a.away = true })
+		pass(6 * time.Hour)
+		before := a.counted()
+		s := c.State()
+		require.Error(t, s.Err)
+		require.WithinDuration(t, time.Now().Add(-6*time.Hour), s.Since, 2*time.Minute)
+		require.Equal(t, 1, len(c.checks), "nothing is checked for that; the one is for the first configuration")
+		a.set(func() { a.away = false })
+		pass(3 * time.Minute)
+		require.Greater(t, a.counted(), before)
+		require.NoError(t, c.State().Err)
+		require.True(t, c.State().Since.IsZero())
+	})
+}
+
+// A new commit and a wish of the operator wake the child at once. What is renewed is kept, mode 0600, and
+// counts after a restart, until the administrator writes something else.
+func TestWaitAndKeep(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "parent.json")
+	synctest.Test(t, func(t *testing.T) {
+		a := newAbove(t)
+		defer a.end()
+		c := a.child(file)
+		synctest.Wait()
+		require.Len(t, c.checks, 1, "the first configuration")
+		<-c.checks
+		require.Equal(t, "canary", *c.Config().Secrets["passwords"]["app"])
+		a.wake <- "reconcile"
+		synctest.Wait()
+		require.Len(t, c.checks, 1)
+		<-c.checks
+		pass(2 * time.Minute)
+		require.Empty(t, c.checks, "nothing is new")
+		a.set(func() { a.commit, a.token = strings.Repeat("b", 40), "second.token" })
+		a.wake <- "config"
+		synctest.Wait()
+		require.Len(t, c.checks, 1)
+		require.Equal(t, strings.Repeat("b", 40), c.Config().Commit)
+		require.Equal(t, "second.token", c.Parent().Token)
+		require.Equal(t, []pin.Pin{a.pin}, c.Parent().Pins)
+		require.Empty(t, c.Config().Token)
+		c.PassEnded()
+		pass(10 * time.Second)
+		require.Equal(t, "second.token", a.tokens[len(a.tokens)-1])
+
+		// A child that leaves keeps the secrets that it has.
+		a.set(func() { a.commit, a.leaving = strings.Repeat("c", 40), true })
+		a.wake <- "config"
+		synctest.Wait()
+		require.True(t, c.Config().Removed)
+		require.Equal(t, "canary", *c.Config().Secrets["passwords"]["app"])
+		c.stop()
+
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode())
+		again := a.child(file)
+		require.Equal(t, "second.token", again.Parent().Token)
+		require.True(t, again.Config().Removed)
+		again.stop()
+
+		other := a.given()
+		other.Token = "third.token"
+		replaced, err := uplink.Open(uplink.Options{Given: other, File: file, Every: time.Minute})
+		require.NoError(t, err)
+		require.Equal(t, "third.token", replaced.Parent().Token, "the administrator gave it another one")
+		require.Nil(t, replaced.Config())
+	})
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+	_, err := uplink.Open(uplink.Options{Given: parent.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []pin.Pin{{1}}}, File: file})
+	require.ErrorContains(t, err, "remove it: the agent then asks its parent")
+}

@@ -1,0 +1,222 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/control/controltest"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// tier is an agent with its simulated host, in this process.
+type tier struct {
+	*service.Service
+	t      *testing.T
+	config *service.Config
+	client *control.Client
+	socket string
+	stop   func()
+}
+
+const tierSite = `
+site "home" {}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+host "inner" {
+  api = "https://192.0.2.20:8006"
+}
+image "debian-12" {
+  url      = "https://images.example/debian-12.qcow2"
+  checksum = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
+}
+spec "plain" {}
+manifest "tree" {
+  pattern = "flat"
+  host    = host.father
+  node "inner" {
+    type   = "pve"
+    cores  = 2
+    memory = 2048
+    image  = image.debian-12
+    spec   = spec.plain
+  }
+}
+`
+
+// below declares the nodes of the inner host.
+func below(names ...string) string {
+	text := "manifest \"below\" {\n  pattern = \"flat\"\n  host = host.inner\n"
+	for _, name := range names {
+		text += fmt.Sprintf("  node %q {\n    type = \"vm\"\n    cores = 1\n    memory = 512\n    image = image.debian-12\n  }\n", name)
+	}
+	return text + "}\n"
+}
+
+// startTier starts an agent; change completes its configuration.
+func startTier(t *testing.T, identity, secrets string, change func(*service.Config)) *tier {
+	t.Helper()
+	dir := controltest.ShortDir(t)
+	env := map[string]string{"HOMESTAK_DATA_DIR": filepath.Join(dir, "data"), "HOMESTAK_IDENTITY": identity, "HOMESTAK_LISTEN": "127.0.0.1:0", "HOMESTAK_REPOSITORY_POLL": "1h"}
+	config, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
+	require.Empty(t, found)
+	if secrets != "" {
+		config.SecretsFile = filepath.Join(dir, "secrets.yaml")
+		require.NoError(t, os.WriteFile(config.SecretsFile, []byte(secrets), 0o600))
+	}
+	x := &tier{t: t, config: config, socket: filepath.Join(dir, "agent.sock")}
+	change(config)
+	x.start()
+	t.Cleanup(func() { x.stop() })
+	return x
+}
+
+func (x *tier) start() {
+	x.t.Helper()
+	release, err := x.config.Claim("agent", x.socket)
+	require.NoError(x.t, err)
+	hosts := simhost.Hosts{}
+	access := drivers.Access{Transport: hosts.Transport}
+	x.Service, err = service.New(service.Options{
+		Config: x.config, Program: "1.2.3", Kinds: access.Kinds(), Log: slog.New(slog.NewTextHandler(x.t.Output(), nil)),
+		Simulated: func(netip.Addr) error { return nil },
+		Open: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
+			return drivers.Access{Files: files, Transport: hosts.Transport}.Open(d, h)
+		},
+	})
+	require.NoError(x.t, err)
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- x.Run(context.WithoutCancel(x.t.Context()), x.socket, stop, nil) }()
+	x.stop = func() {
+		close(stop)
+		require.NoError(x.t, <-ended)
+		require.NoError(x.t, release())
+		x.stop = func() {}
+	}
+	require.Eventually(x.t, func() bool {
+		x.client, err = control.Dial(x.t.Context(), x.socket)
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// until waits until the status is as wanted.
+func (x *tier) until(what string, is func(agent.Status) bool) agent.Status {
+	x.t.Helper()
+	var s agent.Status
+	require.Eventually(x.t, func() bool {
+		s = x.Status()
+		return is(s)
+	}, time.Minute, 10*time.Millisecond, what)
+	return s
+}
+
+func (x *tier) converged(commit string) func(agent.Status) bool {
+	return func(s agent.Status) bool { return s.Converged != nil && s.Converged.ID == commit }
+}
+
+func names(r report.Report) string {
+	var out []string
+	for _, n := range r.Nodes {
+		out = append(out, n.Name+" below "+n.Parent)
+	}
+	return strings.Join(out, ", ")
+}
+
+// A push reaches a child through its parent, which sees the nodes of the child. While the parent is away the
+// child goes on with what it has; when the parent is back, everything is as before.
+func TestTreeOfAgents(t *testing.T) {
+	t.Parallel()
+	repo := sourcetest.New(t)
+	first := repo.Commit(map[string]string{"site.hcl": tierSite, "below.hcl": below("app")}, "begin")
+	father := startTier(t, "father", "api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\n", func(c *service.Config) { c.Repository.URL = repo.URL() })
+	s := father.until("the parent serves", func(s agent.Status) bool {
+		return father.converged(first)(s) && s.Server.Commit == first && len(s.Server.Pins) > 0
+	})
+	require.Empty(t, s.Server.Error)
+	known, err := father.Parent("inner", "plain")
+	require.NoError(t, err)
+
+	// The parent's port must be the same when it comes back.
+	father.config.Listen = s.Server.Address
+	inner := startTier(t, "inner", "", func(c *service.Config) {
+		token := filepath.Join(filepath.Dir(c.DataDir), "token")
+		require.NoError(t, os.WriteFile(token, []byte(known.Token), 0o600))
+		c.Parent.URL, c.Parent.TokenFile, c.Parent.Pins = known.Server, token, s.Server.Pins
+		c.Repository.URL = known.Server + "/site.git"
+	})
+	inner.until("the child has the commit", inner.converged(first))
+	all := func(want string) func(agent.Status) bool {
+		return func(agent.Status) bool { return names(father.Tree()) == want && father.Tree().Ready }
+	}
+	father.until("the parent sees the tree", all("inner below father, app below inner"))
+	require.Equal(t, "pve", father.Tree().Nodes[0].Type)
+	require.Equal(t, first, father.Tree().Nodes[0].Commit)
+	kept, err := os.ReadFile(filepath.Join(inner.config.DataDir, "parent.json"))
+	require.NoError(t, err)
+	require.Contains(t, string(kept), "canary-of-inner", "the child has the value that it needs")
+	require.NotContains(t, string(kept), "canary-of-father", "and no other")
+
+	// A push: the parent asks its repository, the child is waked by the parent and asks that one.
+	second := repo.Commit(map[string]string{"below.hcl": below("app", "db")}, "one more")
+	require.NoError(t, father.client.CheckNow(t.Context()))
+	inner.until("the push reaches the child", inner.converged(second))
+	father.until("the parent sees it", all("inner below father, app below inner, db below inner"))
+
+	// The same over HTTPS, with the read key, from any machine.
+	remote, err := service.Elsewhere{Server: known.Server, Pins: s.Server.Pins, KeyFile: filepath.Join(father.config.DataDir, "server", "read.key")}.Client()
+	require.NoError(t, err)
+	tree, err := remote.Tree(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "inner below father, app below inner, db below inner", names(tree))
+	status, err := remote.Status(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, second, status.InForce.ID)
+	text, err := json.Marshal(status)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "canary")
+
+	// A commit that is refused stays with the parent: the child keeps the last good one.
+	bad := repo.Commit(map[string]string{"bad.hcl": "nonsense {}\n"}, "bad")
+	require.NoError(t, father.client.CheckNow(t.Context()))
+	father.until("the bad commit is refused", func(s agent.Status) bool { return s.Refused != nil && s.Refused.Commit == bad })
+	require.NoError(t, inner.client.CheckNow(t.Context()))
+	pass, err := inner.client.Reconcile(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, second, pass.Commit)
+
+	// The parent goes away: the child converges to what it has, and says in its status what is wrong.
+	father.stop()
+	pass, err = inner.client.Reconcile(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, engine.Done, pass.Outcome)
+	inner.until("the child knows that its parent is away", func(s agent.Status) bool { return s.Parent.Error != "" && s.Repository.Error != "" })
+
+	// It comes back, and the tree with it: first the child is not known to be well, then it reports.
+	third := repo.Commit(map[string]string{"bad.hcl": "", "below.hcl": below("app")}, "good again")
+	father.start()
+	require.False(t, father.Tree().Ready)
+	father.until("the parent is at the new commit", father.converged(third))
+	require.NoError(t, inner.client.CheckNow(t.Context()))
+	inner.until("the child is, too", inner.converged(third))
+	father.until("and the parent sees it", all("inner below father, app below inner"))
+	inner.until("the child is well again", func(s agent.Status) bool { return s.Parent.Error == "" && s.Repository.Error == "" })
+}
