@@ -139,7 +139,8 @@ func beside(results []apply.Result) diag.List {
 	return found
 }
 
-// NotObservedError ends a pass that did all it could on a host of which not all could be seen.
+// NotObservedError ends a pass that did all it could on a host of which not all could be seen, or where
+// guests were just started and do not answer yet.
 type NotObservedError struct{ Parts []model.Unknown }
 
 // Error names the parts, but no more of them than a line bears.
@@ -158,7 +159,11 @@ func (e *NotObservedError) Error() string {
 	if more := len(e.Parts) - most; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
-	return "not all of the host could be seen, so nothing is said about the rest: " + strings.Join(parts, "; ")
+	why := "not all of the host could be seen, so nothing is said about the rest: "
+	if !slices.ContainsFunc(e.Parts, func(u model.Unknown) bool { return !u.Starting }) {
+		why = "not all guests are ready, so a later pass says more: "
+	}
+	return why + strings.Join(parts, "; ")
 }
 
 // notObserved lists what of the host could not be seen, without the steps that were left

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
@@ -150,6 +151,30 @@ func TestAGuestThatCannotBeEntered(t *testing.T) {
 		why = append(why, u.Scope+": "+u.Why)
 	}
 	require.Equal(t, []string{"inside of box.a: ssh: no route to host", "inside of box.off: box.off does not run"}, why)
+}
+
+// A guest that was just started is not ready yet, unless another one answers in its place.
+func TestAGuestThatWasJustStarted(t *testing.T) {
+	w := newWorld("a", "b")
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	w.host.Holds[enginetest.Addr("box", "a")].Guest.Starting = true
+	r := w.run(t)
+	require.Equal(t, engine.Done, r.Outcome, "it answers: %v", r.Err)
+
+	w.broken["a"] = errors.New("ssh: no route to host")
+	r = w.run(t)
+	require.Len(t, r.Have.Unknown, 1)
+	require.True(t, r.Have.Unknown[0].Starting)
+	require.EqualError(t, r.Err, "not all guests are ready, so a later pass says more: inside of box.a: not ready yet, since it was just started: ssh: no route to host (holds back guest.a)")
+
+	w.broken["a"] = &ssh.HostKeyError{}
+	r = w.run(t)
+	require.False(t, r.Have.Unknown[0].Starting)
+	require.ErrorContains(t, r.Err, "not all of the host could be seen")
+
+	w.broken["a"] = errors.New("ssh: no route to host")
+	w.host.Holds[enginetest.Addr("box", "a")].Guest.Starting = false
+	require.ErrorContains(t, w.run(t).Err, "not all of the host could be seen")
 }
 
 // A step that dies is resumed by the next pass; one whose answer is lost by this one.

@@ -2,11 +2,13 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -14,7 +16,7 @@ import (
 
 // Observe observes the host, and then the inside of each guest that is there and for which the
 // files want something. A guest that cannot be entered is unknown, and nothing but what is inside
-// of it.
+// of it; one that was just started is not ready yet.
 func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
 	d.remember(w)
 	host := *w
@@ -67,10 +69,10 @@ func (d *Driver) remember(w *model.Want) {
 
 // observeInside looks into one guest.
 func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at model.Guest) model.Observed {
+	hidden := model.Unknown{Scope: "inside of " + want.Inside.String(), Kind: converge.KindName, Only: []model.Address{want.Addr}}
 	unknown := func(why string) model.Observed {
-		return model.Observed{Unknown: []model.Unknown{{
-			Scope: "inside of " + want.Inside.String(), Why: why, Kind: converge.KindName, Only: []model.Address{want.Addr},
-		}}}
+		hidden.Why = why
+		return model.Observed{Unknown: []model.Unknown{hidden}}
 	}
 	if !at.Running {
 		return unknown(fmt.Sprintf("%s does not run", want.Inside))
@@ -82,7 +84,11 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		return unknown("the way into guests of this host is not known")
 	}
 	s, err := d.cfg.Inside.Observe(ctx, m, want.Spec.(*spec.Spec))
-	if err != nil {
+	var other *ssh.HostKeyError // a guest that answers, and is another one
+	switch hidden.Starting = err != nil && at.Starting && !errors.As(err, &other); {
+	case hidden.Starting:
+		return unknown("not ready yet, since it was just started: " + err.Error())
+	case err != nil:
 		return unknown(err.Error())
 	}
 	return s.Observed()

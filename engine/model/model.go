@@ -107,6 +107,7 @@ type Guest struct {
 	Node        string      // the PVE node it lives, or shall live, on
 	Nodes       []string    // the PVE nodes where it is in its place; wanted guests of a cluster only
 	Running     bool        // observed
+	Starting    bool        // observed: it runs since minutes at most, and need not answer yet
 	Digest      string      // observed: of the configuration that was read
 	Lock        string      // observed: PVE's lock on the configuration, "" if free
 	Locked      string      // observed: why nothing can be done to it now, and what clears that; "" if something can

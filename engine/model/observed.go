@@ -104,7 +104,8 @@ type Unknown struct {
 	Why      string    `json:"why"`
 	Withheld []Address `json:"holds,omitempty"` // what a plan withholds because of it, sorted; none in an observation
 
-	Denied bool `json:"-"` // for want of a privilege
+	Denied   bool `json:"-"` // for want of a privilege
+	Starting bool `json:"-"` // it is a guest that was just started: the next passes will see it
 
 	All   bool   `json:"-"` // nothing at all is known for sure: no step may be taken on this host
 	VMID  int    `json:"-"` // of a guest that could not be read

@@ -22,11 +22,15 @@ func FromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	return vmFromConfig(g, cfg, notes, m)
 }
 
+// startLasts is how many seconds after its start a guest need not answer yet: it boots, and cloud-init
+// works.
+const startLasts = 300
+
 // resource is a managed guest as it was observed.
 func resource(g view.Listed, cfg view.Config, m owner.Tag, spec, private any) *model.Resource {
 	return &model.Resource{
 		Addr: m.Addr(), Spec: spec, Private: private, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA},
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Starting: g.Running && g.Uptime < startLasts, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA},
 	}
 }
 
