@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,7 @@ import (
 // simFlags are the flags of sim.
 type simFlags struct {
 	simhost.Options
-	listen string
+	listen, ssh string
 }
 
 // simulator is the one line that sim --json prints.
@@ -23,6 +24,8 @@ type simulator struct {
 	Node        string `json:"node"`
 	Token       string `json:"token"`
 	Fingerprint string `json:"fingerprint"`
+	SSH         string `json:"ssh"` // by which guests are reached
+	HostKey     string `json:"host_key"`
 }
 
 func simVerb(a *app) *cobra.Command {
@@ -51,6 +54,12 @@ the content counts: a wrong checksum, a broken image or a broken archive fails
 as on a real host. From all other addresses the host gets a file of some size
 with the right checksum.
 
+Guests that are made from an image of Debian 12 or 13 run a simulated Debian.
+Specs are applied in it by SSH through the host, which lets in any key at the
+address of --ssh, as jump in the ssh block of the host says. The guests let in
+those keys that the site gives them. With via = "agent" in access of a spec, no
+SSH is needed.
+
 With --speed 10 the clock of the host runs ten times as fast as yours: tasks,
 boots, timeouts, leases and the times of the other flags take a tenth. Only
 connections keep to your clock. The host's date then runs ahead of yours, which
@@ -60,6 +69,7 @@ doctor reports.`,
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.listen, "listen", "127.0.0.1:8006", "`ADDRESS` to serve on; port 0 chooses a free one")
+	fs.StringVar(&f.ssh, "ssh", "127.0.0.1:0", "`ADDRESS` to serve SSH on, as the host through which its guests are reached; port 0 chooses a free one")
 	fs.StringVar(&f.Node, "node", "father", "`NAME` of the node that answers")
 	fs.StringSliceVar(&f.Nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas, or how many there are in all")
 	fs.StringSliceVar(&f.Offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
@@ -97,7 +107,20 @@ func runSim(ctx context.Context, a *app, f *simFlags) error {
 	if err != nil {
 		return fmt.Errorf("serve on %s: %w\nchoose another address: --listen 127.0.0.1:0", f.listen, err)
 	}
-	at := simulator{API: "https://" + reachable(ln.Addr()), Node: host.Node(), Token: host.Token(), Fingerprint: host.Fingerprint()}
+	way, err := new(net.ListenConfig).Listen(ctx, "tcp", f.ssh)
+	if err != nil {
+		_ = ln.Close()
+		return fmt.Errorf("serve SSH on %s: %w\nchoose another address: --ssh 127.0.0.1:0", f.ssh, err)
+	}
+	jump := simhost.Jump(host)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	all.Go(func() { jump.Serve(ctx, way) })
+	at := simulator{
+		API: "https://" + reachable(ln.Addr()), Node: host.Node(), Token: host.Token(), Fingerprint: host.Fingerprint(),
+		SSH: reachable(way.Addr()), HostKey: jump.HostKey(),
+	}
 	if err := announce(a, at); err != nil {
 		_ = ln.Close()
 		return err
@@ -123,6 +146,10 @@ func announce(a *app, at simulator) error {
 	if a.ui.json {
 		return a.ui.line(at)
 	}
+	ip, port, err := net.SplitHostPort(at.SSH)
+	if err != nil {
+		return err
+	}
 	a.ui.printf(`A simulated Proxmox VE host %[2]s listens at %[1]s.
 
 In the site:
@@ -130,6 +157,12 @@ In the site:
   host %[2]q {
     api         = %[1]q
     fingerprint = %[4]q
+    ssh {
+      address  = %[5]q
+      port     = %[6]s
+      host_key = %[7]q
+      jump     = true
+    }
   }
 
 In its secrets.yaml, which git must not track (or in a file for --secrets):
@@ -138,6 +171,6 @@ In its secrets.yaml, which git must not track (or in a file for --secrets):
     %[2]s: %[3]q
 
 Ctrl-C ends it.
-`, at.API, at.Node, at.Token, at.Fingerprint)
+`, at.API, at.Node, at.Token, at.Fingerprint, ip, port, at.HostKey)
 	return nil
 }

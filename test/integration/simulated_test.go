@@ -52,7 +52,11 @@ func beginSimulated(t *testing.T, specs string, lines ...string) *simulated {
 
 // dial connects to guests; see cut.
 func (s *simulated) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := simhost.Hosts{"father": s.host}.Dial(ctx, network, address)
+	dial := simhost.Hosts{"father": s.host}.Dial
+	if strings.HasPrefix(address, "127.0.0.1:") { // a host that is served
+		dial = new(net.Dialer).DialContext
+	}
+	conn, err := dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +170,26 @@ func TestST02SimulatedPush(t *testing.T) {
 	require.ElementsMatch(t, []string{"posture.ssh.port", "platform.services.fail2ban"}, paths)
 	s.apply("after the work by hand")
 	s.holds("systemctl is-active fail2ban && sshd -T | grep -qx 'port 2222'", "reverted")
+}
+
+// A simulator that is served lets SSH in as the host, and guests are reached through it.
+func TestST02SimulatedPushThroughAServedHost(t *testing.T) {
+	s := beginSimulated(t, specOf("posture"))
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	jump, served := simhost.Jump(s.host), make(chan struct{})
+	ctx, end := context.WithCancel(t.Context())
+	go func() {
+		jump.Serve(ctx, ln)
+		close(served)
+	}()
+	defer func() {
+		end()
+		<-served
+	}()
+	s.edit("host.hcl", "host \"father\" {\n", fmt.Sprintf("host \"father\" {\n  ssh {\n    address  = \"127.0.0.1\"\n    port     = %d\n    host_key = %q\n    jump     = true\n  }\n", ln.Addr().(*net.TCPAddr).Port, jump.HostKey()))
+	s.apply("through the host")
+	s.holds("id ann", "a user")
 }
 
 // What leaves the spec leaves the machine, item by item, and the rest stays.

@@ -59,6 +59,12 @@ func (s Hosts) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: syscall.EHOSTUNREACH}
 }
 
+// Jump is an SSH server that stands for a host, by which its simulated guests are reached from the network
+// of this machine.
+func Jump(h *pvesim.Host) *simworld.Jump {
+	return simworld.NewJump(h.Node(), Hosts{h.Node(): h}.Dial)
+}
+
 // Close halts all simulated guests.
 func (s Hosts) Close() {
 	for _, h := range s {

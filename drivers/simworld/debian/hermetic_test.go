@@ -45,7 +45,7 @@ func TestNoPackageCallsTheHost(t *testing.T) {
 			}
 			text, err := os.ReadFile(name)
 			require.NoError(t, err)
-			for _, call := range []string{"os/exec", "os/user", "os.Open", "os.Read", "os.Write", "os.Stat", "os.Lstat", "os.Create", "os.Mkdir", "os.Remove", "os.Getenv", "os.Environ", "os.Pipe", "os.Getpid", "syscall.Kill", "net.Listen", "net.Dial(", "mvdan.cc/sh/v3/interp"} {
+			for _, call := range []string{"os/exec", "os/user", "os.Open", "os.Read", "os.Write", "os.Stat", "os.Lstat", "os.Create", "os.Mkdir", "os.Remove", "os.Getenv", "os.Environ", "os.Pipe", "os.Getpid", "syscall.Kill", "net.Listen(", "net.ListenConfig", "net.Dial(", "mvdan.cc/sh/v3/interp"} {
 				require.NotContains(t, string(text), call, name)
 			}
 		}
