@@ -21,10 +21,10 @@ type builtin func(s *shell, args []string) int
 func builtins() map[string]builtin {
 	return map[string]builtin{
 		":": ok, "true": ok, "false": func(*shell, []string) int { return 1 },
-		".": source, "source": source, "[": test, "test": test, "break": leaveLoop, "continue": leaveLoop, "cd": cd, "command": command,
+		".": source, "[": test, "test": test, "break": leaveLoop, "continue": leaveLoop, "cd": cd, "command": command,
 		"echo": echo, "eval": eval, "exec": ok, "exit": exit, "export": declare, "readonly": declare, "local": declare, "kill": kill,
-		"printf": printf, "pwd": pwd, "read": read, "return": exit, "set": set, "shift": shift, "trap": trap, "type": kindOf, "umask": umask,
-		"unset": unset, "wait": wait, "hash": ok, "ulimit": ok,
+		"printf": printf, "pwd": pwd, "read": read, "return": exit, "set": set, "shift": shift, "trap": trap, "umask": umask,
+		"unset": unset, "wait": wait,
 	}
 }
 
@@ -136,28 +136,12 @@ func command(s *shell, args []string) int {
 	return 0
 }
 
-func kindOf(s *shell, args []string) int {
-	for _, name := range args[1:] {
-		if command(s, []string{"command", "-v", name}) != 0 {
-			s.p.Printf("%s: not found\n", name)
-			return 127
-		}
-	}
-	return 0
-}
-
 // echo is that of dash: it takes backslashes apart.
 func echo(s *shell, args []string) int {
 	args = args[1:]
 	end := "\n"
 	if len(args) > 0 && args[0] == "-n" {
 		end, args = "", args[1:]
-	}
-	if s.bash && len(args) > 0 && args[0] == "-e" {
-		args = args[1:]
-	} else if s.bash {
-		s.p.Printf("%s", strings.Join(args, " ")+end)
-		return 0
 	}
 	text, stop := unescape(strings.Join(args, " "), true)
 	if stop {

@@ -77,9 +77,6 @@ func (s caller) assign(list []*syntax.Assign) {
 		if !ok {
 			return
 		}
-		if a.Append {
-			value = s.vars[a.Name.Value].Str + value
-		}
 		if err := s.setText(a.Name.Value, value); !s.expanded(err) {
 			return
 		}
@@ -241,7 +238,7 @@ func (s caller) redirect(p *kernel.Process, list []*syntax.Redirect) bool {
 func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 	fd := 1
 	switch r.Op { //nolint:exhaustive // all others write
-	case syntax.RdrIn, syntax.RdrInOut, syntax.DplIn, syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc:
+	case syntax.RdrIn, syntax.RdrInOut, syntax.DplIn, syntax.Hdoc, syntax.DashHdoc:
 		fd = 0
 	}
 	if r.N != nil {
@@ -252,7 +249,7 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 		}
 		fd = n
 	}
-	if r.Op == syntax.Hdoc || r.Op == syntax.DashHdoc || r.Op == syntax.WordHdoc {
+	if r.Op == syntax.Hdoc || r.Op == syntax.DashHdoc {
 		return s.document(p, fd, r)
 	}
 	word, ok := s.literal(r.Word)
@@ -260,7 +257,6 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 		return false
 	}
 	flags := os.O_RDONLY
-	both := false
 	switch r.Op { //nolint:exhaustive // all others read
 	case syntax.DplIn, syntax.DplOut:
 		if word == "-" {
@@ -283,10 +279,6 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 		flags = os.O_WRONLY | os.O_CREATE | os.O_APPEND
 	case syntax.RdrInOut:
 		flags = os.O_RDWR | os.O_CREATE
-	case syntax.RdrAll:
-		flags, both = os.O_WRONLY|os.O_CREATE|os.O_TRUNC, true
-	case syntax.AppAll:
-		flags, both = os.O_WRONLY|os.O_CREATE|os.O_APPEND, true
 	}
 	o, err := p.Open(word, flags, 0o666)
 	if err != nil {
@@ -298,34 +290,22 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 		return false
 	}
 	p.SetFD(fd, o)
-	if both {
-		p.SetFD(2, o.Dup())
-	}
 	return true
 }
 
 // document gives a command a text to read.
 func (s caller) document(p *kernel.Process, fd int, r *syntax.Redirect) bool {
 	text := ""
-	switch {
-	case r.Op == syntax.WordHdoc:
-		word, ok := s.literal(r.Word)
-		if !ok {
-			return false
-		}
-		text = word + "\n"
-	case r.Hdoc != nil:
+	if r.Hdoc != nil {
 		body, err := expand.Document(s.cfg, r.Hdoc)
 		if !s.expanded(err) {
 			return false
 		}
-		text = body
-		if r.Op == syntax.DashHdoc {
-			var b strings.Builder
-			for line := range strings.Lines(body) {
-				b.WriteString(strings.TrimLeft(line, "\t"))
+		for line := range strings.Lines(body) {
+			if r.Op == syntax.DashHdoc {
+				line = strings.TrimLeft(line, "\t")
 			}
-			text = b.String()
+			text += line
 		}
 	}
 	p.SetFD(fd, kernel.Text(io.NopCloser(strings.NewReader(text))))

@@ -66,10 +66,10 @@ func (s *shell) only(st *syntax.Stmt) {
 // their last command already.
 func fatal(c syntax.Command) bool {
 	switch c := c.(type) {
-	case *syntax.CallExpr, *syntax.Subshell, *syntax.DeclClause, *syntax.TestClause, *syntax.ArithmCmd:
+	case *syntax.CallExpr, *syntax.Subshell:
 		return true
 	case *syntax.BinaryCmd:
-		return c.Op == syntax.Pipe || c.Op == syntax.PipeAll
+		return c.Op == syntax.Pipe
 	}
 	return false
 }
@@ -125,17 +125,6 @@ func (s *shell) command(c syntax.Command) {
 	case *syntax.FuncDecl:
 		s.funcs[c.Name.Value] = c.Body
 		s.status = 0
-	case *syntax.DeclClause:
-		compound{s}.declare(c)
-	case *syntax.ArithmCmd:
-		n, err := expand.Arithm(s.cfg, c.X)
-		if s.expanded(err) {
-			s.status = btoi(n == 0)
-		}
-	case *syntax.TestClause:
-		if ok, err := (compound{s}).bashTest(c.X); s.expanded(err) {
-			s.status = btoi(!ok)
-		}
 	default:
 		s.errorf("this shell does not know %T", c)
 		s.leave(2)
@@ -157,9 +146,6 @@ func (s compound) binary(c *syntax.BinaryCmd) {
 	default:
 		r, w := s.p.K.Pipe()
 		left, right := s.fork(), s.fork()
-		if c.Op == syntax.PipeAll {
-			left.p.SetFD(2, w.Dup())
-		}
 		left.p.SetFD(1, w)
 		right.p.SetFD(0, r)
 		left.only(c.X)
@@ -216,10 +202,8 @@ func (s compound) while(c *syntax.WhileClause) {
 }
 
 func (s compound) forEach(c *syntax.ForClause) {
-	iter, ok := c.Loop.(*syntax.WordIter)
+	iter, ok := c.Loop.(*syntax.WordIter) // there is no other in the language of POSIX
 	if !ok {
-		s.errorf("this shell has no loops of C")
-		s.leave(2)
 		return
 	}
 	items := s.params
@@ -273,21 +257,7 @@ func matches(pat, text string) bool {
 	return err == nil && re.MatchString(text)
 }
 
-// declare is export, readonly, local and declare.
-func (s compound) declare(c *syntax.DeclClause) {
-	s.status = 0
-	for _, a := range c.Args {
-		if a.Name == nil {
-			continue // an option
-		}
-		value, ok := s.literal(a.Value)
-		if !ok {
-			return
-		}
-		s.declareOne(c.Variant.Value, a.Name.Value, value, !a.Naked)
-	}
-}
-
+// declareOne is export, readonly and local of one variable.
 func (s compound) declareOne(how, name, value string, given bool) {
 	if how == "local" && len(s.locals) > 0 {
 		before := s.locals[len(s.locals)-1]
@@ -310,49 +280,4 @@ func (s compound) declareOne(how, name, value string, given bool) {
 		v.ReadOnly = true
 	}
 	s.vars[name] = v
-}
-
-// bashTest is [[ … ]].
-func (s compound) bashTest(x syntax.TestExpr) (bool, error) {
-	switch x := x.(type) {
-	case *syntax.ParenTest:
-		return s.bashTest(x.X)
-	case *syntax.BinaryTest:
-		if x.Op == syntax.AndTest || x.Op == syntax.OrTest {
-			left, err := s.bashTest(x.X)
-			if err != nil || left == (x.Op == syntax.OrTest) {
-				return left, err
-			}
-			return s.bashTest(x.Y)
-		}
-		left, err := expand.Literal(s.cfg, x.X.(*syntax.Word))
-		if err != nil {
-			return false, err
-		}
-		right, err := expand.Pattern(s.cfg, x.Y.(*syntax.Word))
-		switch {
-		case err != nil:
-			return false, err
-		case x.Op == syntax.TsMatchShort || x.Op == syntax.TsMatch:
-			return matches(right, left), nil
-		case x.Op == syntax.TsNoMatch:
-			return !matches(right, left), nil
-		case x.Op == syntax.TsReMatch:
-			re, err := regexp.Compile(right)
-			return err == nil && re.MatchString(left), err
-		}
-		return Test(s.p, []string{left, x.Op.String(), right})
-	case *syntax.UnaryTest:
-		if x.Op == syntax.TsNot {
-			ok, err := s.bashTest(x.X)
-			return !ok, err
-		}
-		word, err := expand.Literal(s.cfg, x.X.(*syntax.Word))
-		if err != nil {
-			return false, err
-		}
-		return Test(s.p, []string{x.Op.String(), word})
-	}
-	word, err := expand.Literal(s.cfg, x.(*syntax.Word))
-	return word != "", err
 }

@@ -1,5 +1,5 @@
-// Package sh is the shell of a simulated machine: POSIX, as Debian's dash, with the few things that
-// people also use of bash. Parsing and expansion of words are those of mvdan.cc/sh; what runs are the
+// Package sh is the shell of a simulated machine: POSIX, as Debian's dash, also under the
+// name of bash. Parsing and expansion of words are those of mvdan.cc/sh; what runs are the
 // processes of package kernel, with as many descriptors as a script asks for, which that module's own
 // interpreter does not have.
 //
@@ -28,7 +28,6 @@ import (
 // shell is one shell process. It belongs to the goroutine of that.
 type shell struct {
 	p      *kernel.Process
-	bash   bool
 	vars   map[string]expand.Variable
 	funcs  map[string]*syntax.Stmt
 	params []string
@@ -120,7 +119,6 @@ func Main(p *kernel.Process) int {
 
 func newShell(p *kernel.Process) *shell {
 	s := &shell{p: p, zero: p.Args[0], pid: p.PID, vars: map[string]expand.Variable{}, funcs: map[string]*syntax.Stmt{}, traps: map[string]string{}}
-	s.bash = path.Base(p.Args[0]) == "bash"
 	for _, pair := range p.Env {
 		name, value, _ := strings.Cut(pair, "=")
 		if syntax.ValidName(name) {
@@ -197,11 +195,7 @@ func (s *shell) main(r io.Reader) int {
 
 // script runs a text. As in dash, what comes before a mistake runs.
 func (s *shell) script(text string) {
-	lang := syntax.LangPOSIX
-	if s.bash {
-		lang = syntax.LangBash
-	}
-	parser := syntax.NewParser(syntax.Variant(lang))
+	parser := syntax.NewParser(syntax.Variant(syntax.LangPOSIX))
 	for st, err := range parser.StmtsSeq(strings.NewReader(text)) {
 		if err != nil {
 			s.errorf("%v", err)
