@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
 
 // accountsAtFirst are the users and groups of the image.
@@ -180,36 +181,14 @@ func (m accounts) getent(p *kernel.Process) int {
 	return 0
 }
 
-// args reads flags, those of takes with a value; long and short ones are the same.
-func flags(p *kernel.Process, takes string) (has map[string]bool, text map[string]string, rest []string) {
-	has, text = map[string]bool{}, map[string]string{}
-	args := p.Args[1:]
-	for i := 0; i < len(args); i++ {
-		a := args[i]
-		if a == "--" {
-			return has, text, append(rest, args[i+1:]...)
+// asRoot runs a program that only root may.
+func (accounts) asRoot(run func(*kernel.Process, userland.Options) int) func(*kernel.Process, userland.Options) int {
+	return func(p *kernel.Process, o userland.Options) int {
+		if p.Cred.UID != 0 {
+			return p.Failf("Permission denied.")
 		}
-		if !strings.HasPrefix(a, "-") || a == "-" {
-			rest = append(rest, a)
-			continue
-		}
-		name, value, given := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		if !strings.HasPrefix(a, "--") && len(name) > 1 && !slices.Contains(strings.Fields(takes), name) { // -aG
-			for _, c := range name[:len(name)-1] {
-				has[string(c)] = true
-			}
-			name = name[len(name)-1:]
-		}
-		has[name] = true
-		if slices.Contains(strings.Fields(takes), name) {
-			if !given && i+1 < len(args) {
-				i++
-				value = args[i]
-			}
-			text[name] = value
-		}
+		return run(p, o)
 	}
-	return has, text, rest
 }
 
 func first(texts ...string) string {
@@ -225,13 +204,8 @@ func validName(name string) bool {
 	return name != "" && len(name) <= 32 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == "" && (name[0] == '_' || name[0] >= 'a' && name[0] <= 'z')
 }
 
-func (m accounts) useradd(p *kernel.Process) int {
-	has, text, rest := flags(p, "gid g uid u shell s groups G home-dir d comment c")
-	if len(rest) != 1 || p.Cred.UID != 0 {
-		p.Failf("Permission denied.")
-		return 1
-	}
-	name := rest[0]
+func (m accounts) useradd(p *kernel.Process, o userland.Options) int {
+	name := o.Args[0]
 	users, all, shadow := m.table("passwd"), m.table("group"), m.table("shadow")
 	switch {
 	case !validName(name):
@@ -241,13 +215,13 @@ func (m accounts) useradd(p *kernel.Process) int {
 		p.Failf("user '%s' already exists", name)
 		return 9
 	}
-	uid := first(text["uid"], text["u"], strconv.Itoa(users.free()))
+	uid := first(o.Text("uid"), strconv.Itoa(users.free()))
 	if users.byNumber(uid) != nil {
 		p.Failf("UID %s is not unique", uid)
 		return 4
 	}
 	gid := ""
-	if g := first(text["gid"], text["g"]); g != "" {
+	if g := o.Text("gid"); g != "" {
 		line := all.find(g)
 		if line == nil {
 			line = all.byNumber(g)
@@ -268,7 +242,7 @@ func (m accounts) useradd(p *kernel.Process) int {
 		}
 		all = append(all, []string{name, "x", gid, ""})
 	}
-	for g := range strings.SplitSeq(first(text["groups"], text["G"]), ",") {
+	for g := range strings.SplitSeq(o.Text("groups"), ",") {
 		if g == "" {
 			continue
 		}
@@ -279,13 +253,13 @@ func (m accounts) useradd(p *kernel.Process) int {
 		}
 		line[3] = strings.Join(append(members(line), name), ",")
 	}
-	home := first(text["home-dir"], text["d"], "/home/"+name)
-	users = append(users, []string{name, "x", uid, gid, first(text["comment"], text["c"]), home, first(text["shell"], text["s"], "/bin/sh")})
+	home := first(o.Text("home-dir"), "/home/"+name)
+	users = append(users, []string{name, "x", uid, gid, o.Text("comment"), home, first(o.Text("shell"), "/bin/sh")})
 	shadow = append(shadow, []string{name, "!", strconv.FormatInt(p.K.Clock.Now().Unix()/86400, 10), "0", "99999", "7", "", "", ""})
 	m.write("group", all)
 	m.write("shadow", shadow)
 	m.write("passwd", users)
-	if has["create-home"] || has["m"] {
+	if o.Has("create-home") {
 		m.makeHome(home, uid, gid)
 	}
 	return 0
@@ -310,41 +284,36 @@ func (m accounts) makeHome(home, uid, gid string) {
 	}
 }
 
-func (m accounts) usermod(p *kernel.Process) int {
-	has, text, rest := flags(p, "shell s groups G expiredate e home d gid g")
-	if len(rest) != 1 || p.Cred.UID != 0 {
-		p.Failf("Permission denied.")
-		return 1
-	}
+func (m accounts) usermod(p *kernel.Process, o userland.Options) int {
 	users, all, shadow := m.table("passwd"), m.table("group"), m.table("shadow")
-	name := rest[0]
+	name := o.Args[0]
 	user, secret := users.find(name), shadow.find(name)
 	if user == nil || secret == nil {
 		p.Failf("user '%s' does not exist", name)
 		return 6
 	}
-	if s := first(text["shell"], text["s"]); s != "" {
+	if s := o.Text("shell"); s != "" {
 		user[6] = s
 	}
-	if h := first(text["home"], text["d"]); h != "" {
+	if h := o.Text("home"); h != "" {
 		user[5] = h
 	}
-	if has["expiredate"] || has["e"] {
-		secret[7] = first(text["expiredate"], text["e"])
+	if o.Has("expiredate") {
+		secret[7] = o.Text("expiredate")
 	}
-	if has["lock"] || has["L"] {
+	if o.Has("lock") {
 		if !strings.HasPrefix(secret[1], "!") {
 			secret[1] = "!" + secret[1]
 		}
 	}
-	if has["unlock"] || has["U"] {
+	if o.Has("unlock") {
 		if secret[1] == "!" || secret[1] == "!*" {
 			p.Failf("unlocking the user's password would result in a passwordless account.")
 			return 1
 		}
 		secret[1] = strings.TrimPrefix(secret[1], "!")
 	}
-	if list := first(text["groups"], text["G"]); list != "" {
+	if list := o.Text("groups"); list != "" {
 		wanted := strings.Split(list, ",")
 		for _, g := range wanted {
 			if all.find(g) == nil {
@@ -357,7 +326,7 @@ func (m accounts) usermod(p *kernel.Process) int {
 			switch want := slices.Contains(wanted, line[0]); {
 			case want && !in:
 				line[3] = strings.Join(append(members(line), name), ",")
-			case !want && in && !has["append"] && !has["a"]:
+			case !want && in && !o.Has("append"):
 				line[3] = strings.Join(slices.DeleteFunc(members(line), func(u string) bool { return u == name }), ",")
 			}
 		}
@@ -368,13 +337,8 @@ func (m accounts) usermod(p *kernel.Process) int {
 	return 0
 }
 
-func (m accounts) userdel(p *kernel.Process) int {
-	has, _, rest := flags(p, "")
-	if len(rest) != 1 || p.Cred.UID != 0 {
-		p.Failf("Permission denied.")
-		return 1
-	}
-	name := rest[0]
+func (m accounts) userdel(p *kernel.Process, o userland.Options) int {
+	name := o.Args[0]
 	user := m.table("passwd").find(name)
 	if user == nil {
 		p.Failf("user '%s' does not exist", name)
@@ -390,40 +354,30 @@ func (m accounts) userdel(p *kernel.Process) int {
 	m.write("group", all)
 	m.write("shadow", m.table("shadow").without(name))
 	m.write("passwd", m.table("passwd").without(name))
-	if has["remove"] || has["r"] {
+	if o.Has("remove") {
 		must(m.K.FS.RemoveAll(files.Cred{}, user[5]))
 	}
 	return 0
 }
 
-func (m accounts) groupadd(p *kernel.Process) int {
-	has, text, rest := flags(p, "gid g")
-	if len(rest) != 1 || p.Cred.UID != 0 {
-		p.Failf("Permission denied.")
-		return 1
-	}
+func (m accounts) groupadd(p *kernel.Process, o userland.Options) int {
 	all := m.table("group")
-	if all.find(rest[0]) != nil {
-		if has["force"] || has["f"] {
+	if all.find(o.Args[0]) != nil {
+		if o.Has("force") {
 			return 0
 		}
-		p.Failf("group '%s' already exists", rest[0])
+		p.Failf("group '%s' already exists", o.Args[0])
 		return 9
 	}
-	m.write("group", append(all, []string{rest[0], "x", first(text["gid"], text["g"], strconv.Itoa(all.free())), ""}))
+	m.write("group", append(all, []string{o.Args[0], "x", first(o.Text("gid"), strconv.Itoa(all.free())), ""}))
 	return 0
 }
 
-func (m accounts) groupdel(p *kernel.Process) int {
-	_, _, rest := flags(p, "")
-	if len(rest) != 1 || p.Cred.UID != 0 {
-		p.Failf("Permission denied.")
-		return 1
-	}
+func (m accounts) groupdel(p *kernel.Process, o userland.Options) int {
 	all := m.table("group")
-	line := all.find(rest[0])
+	line := all.find(o.Args[0])
 	if line == nil {
-		p.Failf("group '%s' does not exist", rest[0])
+		p.Failf("group '%s' does not exist", o.Args[0])
 		return 6
 	}
 	for _, u := range m.table("passwd") {
@@ -432,59 +386,24 @@ func (m accounts) groupdel(p *kernel.Process) int {
 			return 8
 		}
 	}
-	m.write("group", all.without(rest[0]))
+	m.write("group", all.without(o.Args[0]))
 	return 0
 }
 
-func (m accounts) gpasswd(p *kernel.Process) int {
-	has, text, rest := flags(p, "delete d add a")
-	if len(rest) != 1 || p.Cred.UID != 0 {
-		p.Failf("Permission denied.")
-		return 1
-	}
+func (m accounts) gpasswd(p *kernel.Process, o userland.Options) int {
 	all := m.table("group")
-	line := all.find(rest[0])
+	line := all.find(o.Args[0])
 	if line == nil {
-		p.Failf("group '%s' does not exist in /etc/group", rest[0])
+		p.Failf("group '%s' does not exist in /etc/group", o.Args[0])
 		return 3
 	}
-	name := first(text["delete"], text["d"], text["add"], text["a"])
-	in := slices.Contains(members(line), name)
-	switch {
-	case has["add"] || has["a"]:
-		if !in {
-			line[3] = strings.Join(append(members(line), name), ",")
-		}
-	case !in:
-		p.Failf("user '%s' is not a member of '%s'", name, rest[0])
+	name := o.Text("delete")
+	if !slices.Contains(members(line), name) {
+		p.Failf("user '%s' is not a member of '%s'", name, o.Args[0])
 		return 3
-	default:
-		line[3] = strings.Join(slices.DeleteFunc(members(line), func(u string) bool { return u == name }), ",")
 	}
+	line[3] = strings.Join(slices.DeleteFunc(members(line), func(u string) bool { return u == name }), ",")
 	m.write("group", all)
-	return 0
-}
-
-// passwdProgram is passwd -l, -u and -d; chpasswd reads from standard input.
-func (m accounts) passwdProgram(p *kernel.Process) int {
-	has, _, rest := flags(p, "")
-	if len(rest) != 1 || p.Cred.UID != 0 {
-		return p.Failf("this is not simulated: use chpasswd")
-	}
-	shadow := m.table("shadow")
-	line := shadow.find(rest[0])
-	if line == nil {
-		return p.Failf("user '%s' does not exist", rest[0])
-	}
-	switch {
-	case has["l"] || has["lock"]:
-		line[1] = "!" + strings.TrimPrefix(line[1], "!")
-	case has["u"] || has["unlock"]:
-		line[1] = strings.TrimPrefix(line[1], "!")
-	case has["d"] || has["delete"]:
-		line[1] = ""
-	}
-	m.write("shadow", shadow)
 	return 0
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
 
 // The repository of Debian, as far as it is simulated: popular names, each with a version that is
@@ -197,27 +198,12 @@ func complete(p Package) Package {
 	return p
 }
 
-func (m packages) aptGet(p *kernel.Process) int {
-	var words []string
-	simulate, only := false, ""
-	args := p.Args[1:]
-	for i := 0; i < len(args); i++ {
-		switch a := args[i]; {
-		case a == "-o" && i+1 < len(args):
-			i++
-			if value, ok := strings.CutPrefix(args[i], "Dir::Etc::sourcelist="); ok {
-				only = value
-			}
-		case a == "-s" || a == "--simulate" || a == "--dry-run":
-			simulate = true
-		case strings.HasPrefix(a, "-"):
-		default:
-			words = append(words, a)
+func (m packages) aptGet(p *kernel.Process, o userland.Options) int {
+	words, simulate, only := o.Args, o.Has("s"), ""
+	for _, setting := range o.All("o") { // what else is set makes no difference here
+		if value, ok := strings.CutPrefix(setting, "Dir::Etc::sourcelist="); ok {
+			only = value
 		}
-	}
-	if len(words) == 0 {
-		p.Failf("a command is missing")
-		return 100
 	}
 	if !simulate {
 		if p.Cred.UID != 0 {
@@ -243,9 +229,6 @@ func (m packages) aptGet(p *kernel.Process) int {
 		return m.aptRemove(p, words[1:], simulate)
 	case "autoremove":
 		return m.remove(p, readDatabase(m.K.FS).unneeded(), simulate)
-	case "upgrade", "dist-upgrade", "full-upgrade", "clean", "autoclean":
-		p.Printf("0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n")
-		return 0
 	}
 	fmt.Fprintf(p.Err(), "E: Invalid operation %s\n", words[0])
 	return 100
@@ -416,11 +399,8 @@ func (m packages) remove(p *kernel.Process, list []string, simulate bool) int {
 	return 0
 }
 
-func (m packages) aptCache(p *kernel.Process) int {
-	_, _, rest := flags(p, "")
-	if len(rest) < 1 {
-		return 100
-	}
+func (m packages) aptCache(p *kernel.Process, o userland.Options) int {
+	rest := o.Args
 	d := readDatabase(m.K.FS)
 	code := 0
 	for _, name := range rest[1:] {
@@ -458,11 +438,8 @@ func (m packages) aptCache(p *kernel.Process) int {
 	return code
 }
 
-func (m packages) aptSelections(p *kernel.Process) int {
-	_, _, rest := flags(p, "")
-	if len(rest) < 1 {
-		return 100
-	}
+func (m packages) aptSelections(p *kernel.Process, o userland.Options) int {
+	rest := o.Args
 	d := readDatabase(m.K.FS)
 	switch rest[0] {
 	case "showmanual", "showauto":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
 
 // Package is what a repository has of one package.
@@ -127,21 +128,10 @@ func (p *installed) abbreviated() string {
 	return map[string]string{statusInstalled: "ii ", statusHalf: "iF ", statusConfig: "rc "}[p.status]
 }
 
-func (m packages) dpkgQuery(p *kernel.Process) int {
-	has, text, rest := flags(p, "f showformat")
-	form := first(text["f"], text["showformat"], "${Package}\t${Version}\n")
+// dpkgQuery is dpkg-query -W.
+func (m packages) dpkgQuery(p *kernel.Process, o userland.Options) int {
+	form, rest := first(strings.TrimPrefix(o.Text("f"), "="), "${Package}\t${Version}\n"), o.Args
 	d := readDatabase(m.K.FS)
-	switch {
-	case has["s"] || has["status"]:
-		form = "Package: ${Package}\nStatus: ${Status}\nVersion: ${Version}\n"
-	case has["L"] || has["listfiles"]:
-		return m.listFiles(p, rest)
-	case has["S"] || has["search"]:
-		return m.owner(p, rest)
-	case !has["W"] && !has["show"] && !has["l"] && !has["list"]:
-		p.Failf("need an action option")
-		return 2
-	}
 	code := 0
 	var list []*installed
 	for _, name := range rest {
@@ -169,66 +159,22 @@ func (m packages) dpkgQuery(p *kernel.Process) int {
 
 func listOf(name string) string { return "/var/lib/dpkg/info/" + name + ".list" }
 
-func (m packages) listFiles(p *kernel.Process, names []string) int {
-	for _, name := range names {
-		text, err := m.K.FS.ReadFile(listOf(name))
-		if err != nil {
-			return p.Failf("package '%s' is not installed", name)
-		}
-		p.Printf("%s", text)
-	}
-	return 0
-}
-
-func (m packages) owner(p *kernel.Process, names []string) int {
-	list, _ := m.K.FS.ReadDir(files.Cred{}, "/var/lib/dpkg/info")
-	code := 0
-	for _, name := range names {
-		found := false
-		for _, f := range list {
-			text, _ := m.K.FS.ReadFile("/var/lib/dpkg/info/" + f.Name)
-			if strings.HasSuffix(f.Name, ".list") && slices.Contains(strings.Split(text, "\n"), name) {
-				p.Printf("%s: %s\n", strings.TrimSuffix(f.Name, ".list"), name)
-				found = true
-			}
-		}
-		if !found {
-			code = p.Failf("no path found matching pattern %s", name)
-		}
-	}
-	return code
-}
-
-func (m packages) dpkg(p *kernel.Process) int {
-	has, _, rest := flags(p, "")
+// dpkg is dpkg --audit and dpkg --configure -a.
+func (m packages) dpkg(p *kernel.Process, o userland.Options) int {
 	d := readDatabase(m.K.FS)
-	switch {
-	case has["audit"] || has["C"]:
-		for _, one := range d.list {
-			if one.status == statusHalf {
-				p.Printf("The following packages are only half configured: %s\n", one.Name)
-			}
-		}
-	case has["configure"]:
-		for i := range d.list {
-			one := &d.list[i]
-			if one.status != statusHalf {
-				continue
-			}
+	for i := range d.list {
+		one := &d.list[i]
+		switch {
+		case one.status != statusHalf:
+		case o.Has("audit"):
+			p.Printf("The following packages are only half configured: %s\n", one.Name)
+		case o.Has("configure"):
 			if code := m.script(p, one.Name, "postinst", "configure"); code != 0 {
 				return p.Failf("error processing package %s (--configure)", one.Name)
 			}
 			one.status = statusInstalled
 			d.write(m.K.FS)
 		}
-	case has["print-architecture"]:
-		p.Printf("amd64\n")
-	case has["s"] || has["status"] || has["l"] || has["list"] || has["L"] || has["S"]:
-		p.Args = append([]string{"dpkg-query"}, p.Args[1:]...)
-		return m.dpkgQuery(p)
-	default:
-		p.Failf("%s is not simulated", strings.Join(rest, " "))
-		return 2
 	}
 	return 0
 }

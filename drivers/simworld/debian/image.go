@@ -93,7 +93,7 @@ func systemPrograms() map[string]string {
 	out := map[string]string{}
 	for name := range (&Machine{}).programs() {
 		dir := "/usr/bin"
-		if slices.Contains([]string{"useradd", "usermod", "userdel", "groupadd", "groupdel", "groupmod", "sshd", "visudo", "sysctl", "cron", "agetty"}, name) {
+		if slices.Contains([]string{"useradd", "usermod", "userdel", "groupadd", "groupdel", "sshd", "visudo", "cron", "agetty"}, name) {
 			dir = "/usr/sbin"
 		}
 		out[name] = dir
@@ -209,33 +209,4 @@ func (m parametersOf) setParameter(name, value string) error {
 		return errors.Join(err, syscall.ENOENT)
 	}
 	return m.K.FS.WriteText(file, value+"\n")
-}
-
-func (m parametersOf) sysctl(p *kernel.Process) int {
-	code := 0
-	for _, a := range p.Args[1:] {
-		switch name, value, sets := strings.Cut(a, "="); {
-		case a == "--system" || a == "-p":
-			m.sysctlAtBoot()
-		case strings.HasPrefix(a, "-"):
-		case sets:
-			if err := m.setParameter(name, value); err != nil {
-				code = p.Failf("setting key \"%s\": %s", name, files.Text(err))
-				continue
-			}
-			p.Printf("%s = %s\n", name, value)
-		default:
-			text, err := m.K.FS.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
-			if err != nil {
-				code = p.Failf("cannot stat /proc/sys/%s: %s", strings.ReplaceAll(name, ".", "/"), files.Text(err))
-				continue
-			}
-			if slices.Contains(p.Args, "-n") {
-				p.Printf("%s", text)
-			} else {
-				p.Printf("%s = %s", name, text)
-			}
-		}
-	}
-	return code
 }

@@ -2,6 +2,7 @@ package debian
 
 import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
 
 // The parts of the system, each with its own programs.
@@ -14,14 +15,28 @@ type (
 	parametersOf struct{ *Machine }
 )
 
-// programs are those that belong to the system as a whole.
+// programs are those that belong to the system as a whole, with their options as userland.Program has them.
 func (m *Machine) programs() map[string]kernel.Program {
-	users, apt, init, ssh, rules, kernelOf := accounts{m}, packages{m}, systemd{m}, server{m}, sudoers{m}, parametersOf{m}
+	users, apt, init, ssh, rules := accounts{m}, packages{m}, systemd{m}, server{m}, sudoers{m}
+	const denied = 1
 	return map[string]kernel.Program{
-		"getent": users.getent, "useradd": users.useradd, "usermod": users.usermod, "userdel": users.userdel, "groupadd": users.groupadd, "groupdel": users.groupdel, "gpasswd": users.gpasswd, "passwd": users.passwdProgram,
-		"dpkg-query": apt.dpkgQuery, "dpkg": apt.dpkg, "apt-get": apt.aptGet, "apt": apt.aptGet, "apt-cache": apt.aptCache, "apt-mark": apt.aptSelections,
-		"systemctl": init.systemctl, "systemd-run": init.systemdRun, "loginctl": nothing, "journalctl": nothing, "sysctl": kernelOf.sysctl, "systemd-detect-virt": m.virtualisation,
-		"sshd": ssh.sshdProgram, "visudo": rules.visudo, "sudo": rules.sudo, "ss": ssh.sockets, "daemon": daemon, "cron": daemon, "agetty": daemon, "cloud-init": cloudInitProgram,
+		"getent":      users.getent,
+		"useradd":     userland.Program("create-home gid: groups: shell: uid: user-group", 1, denied, users.asRoot(users.useradd)),
+		"usermod":     userland.Program("append expiredate: groups: lock shell: unlock", 1, denied, users.asRoot(users.usermod)),
+		"userdel":     userland.Program("force remove", 1, denied, users.asRoot(users.userdel)),
+		"groupadd":    userland.Program("gid:", 1, denied, users.asRoot(users.groupadd)),
+		"groupdel":    userland.Program("", 1, denied, users.asRoot(users.groupdel)),
+		"gpasswd":     userland.Program("delete:", 1, denied, users.asRoot(users.gpasswd)),
+		"loginctl":    nothing,
+		"dpkg":        userland.Program("audit configure a force-confdef force-confold", 0, 2, apt.dpkg),
+		"apt-get":     userland.Program("s q y o: no-install-recommends purge", 1, 100, apt.aptGet),
+		"apt-cache":   userland.Program("no-all-versions", 1, 100, apt.aptCache),
+		"apt-mark":    userland.Program("", 1, 100, apt.aptSelections),
+		"systemctl":   userland.Program("quiet now property: value no-pager full lines: p:=property q=quiet", 1, 1, init.systemctl),
+		"systemd-run": init.systemdRun, "systemd-detect-virt": m.virtualisation, "cloud-init": cloudInitProgram,
+		"dpkg-query": userland.Program("W f: showformat:=f", 0, 2, apt.dpkgQuery),
+		"sshd":       ssh.sshdProgram, "visudo": userland.Program("c f: file:=f", 0, 1, rules.visudo), "sudo": rules.sudo, "ss": ssh.sockets,
+		"daemon": daemon, "cron": daemon, "agetty": daemon,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
 
 // rule is a line of sudoers: who may do all or nothing, and whether a password is asked for.
@@ -87,9 +88,8 @@ func parseRule(line string) (rule, bool) {
 }
 
 // visudo is visudo -c, of all files or of one.
-func (m sudoers) visudo(p *kernel.Process) int {
-	_, text, _ := flags(p, "f file")
-	name := first(text["f"], text["file"], "/etc/sudoers")
+func (m sudoers) visudo(p *kernel.Process, o userland.Options) int {
+	name := first(o.Text("f"), "/etc/sudoers")
 	if _, err := m.rules(name); err != nil {
 		fmt.Fprintf(p.Err(), "%v\n", err)
 		return 1

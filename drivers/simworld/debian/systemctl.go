@@ -10,42 +10,34 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
 
-func (m systemd) systemctl(p *kernel.Process) int {
-	has, text, rest := flags(p, "p property lines n type state t signal s")
-	if len(rest) == 0 {
-		rest = []string{"list-units"}
-	}
+func (m systemd) systemctl(p *kernel.Process, o userland.Options) int {
+	rest := o.Args
 	verb := rest[0]
-	if p.Cred.UID != 0 && !slices.Contains([]string{"show", "status", "is-active", "is-enabled", "is-failed", "list-units", "list-unit-files", "cat"}, verb) {
+	if p.Cred.UID != 0 && !slices.Contains([]string{"show", "status", "is-active", "is-enabled", "is-failed", "cat"}, verb) {
 		return p.Failf("Interactive authentication required.")
 	}
 	var names []string
 	for _, name := range rest[1:] {
 		names = append(names, m.canonical(unitName(name)))
 	}
-	c := control{m: m, p: p, quiet: has["quiet"] || has["q"], now: has["now"]}
+	c := control{m: m, p: p, quiet: o.Has("quiet"), now: o.Has("now")}
 	switch verb {
 	case "daemon-reload", "daemon-reexec", "reset-failed", "preset":
 		return 0
 	case "show":
-		properties := strings.Split(first(text["p"], text["property"]), ",")
+		properties := strings.Split(o.Text("property"), ",")
 		for i, name := range names {
 			if i > 0 {
 				p.Printf("\n")
 			}
-			c.show(name, properties, has["value"])
+			c.show(name, properties, o.Has("value"))
 		}
 		return 0
 	case "is-active", "is-enabled", "is-failed":
 		return c.is(verb, names)
-	case "is-system-running":
-		p.Printf("running\n")
-		return 0
-	case "list-units", "list-unit-files", "list-timers":
-		c.list(verb == "list-unit-files")
-		return 0
 	}
 	code := 0
 	for _, name := range names {
@@ -111,10 +103,6 @@ func (c control) do(verb, name string) int {
 			if m.runLine(line, pid) != 0 {
 				return c.fail(1, &unitError{"Job for " + name + " failed."})
 			}
-		}
-	case "kill":
-		if main := m.state(name).main; main != nil {
-			main.Signal(syscall.SIGTERM)
 		}
 	case "enable", "reenable":
 		switch {
@@ -255,25 +243,4 @@ func (c control) is(verb string, names []string) int {
 		}
 	}
 	return code
-}
-
-func (c control) list(ofFiles bool) {
-	names := map[string]bool{}
-	for _, dir := range systemdFolders() {
-		list, _ := c.m.K.FS.ReadDir(files.Cred{}, dir)
-		for _, f := range list {
-			if f.Kind != files.Folder && unitName(f.Name) == f.Name {
-				names[f.Name] = true
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		s := c.m.state(name)
-		switch {
-		case ofFiles:
-			c.p.Printf("%s %s -\n", name, c.m.fileState(name))
-		case s.active == "active" || s.active == "failed":
-			c.p.Printf("%s loaded %s running\n", name, s.active)
-		}
-	}
 }

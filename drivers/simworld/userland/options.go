@@ -35,7 +35,7 @@ type program struct {
 	options string
 	least   int
 	wrong   int
-	run     func(p *kernel.Process, o options) int
+	run     func(p *kernel.Process, o Options) int
 }
 
 func withOptions() map[string]program {
@@ -79,9 +79,16 @@ func withOptions() map[string]program {
 	}
 }
 
+// Program is one whose options are read in the usual way, as those of this package are: options lists them,
+// those with a colon behind take a value, and the equals sign gives the name by which one is known. What is
+// not listed, and fewer than least other words, is an error with the exit code wrong.
+func Program(options string, least, wrong int, run func(p *kernel.Process, o Options) int) kernel.Program {
+	return program{options: options, least: least, wrong: wrong, run: run}.main
+}
+
 func (g program) main(p *kernel.Process) int {
 	o, ok := parse(p, g.options)
-	if ok && len(o.args) < g.least {
+	if ok && len(o.Args) < g.least {
 		p.Failf("missing operand")
 		ok = false
 	}
@@ -91,16 +98,20 @@ func (g program) main(p *kernel.Process) int {
 	return g.run(p, o)
 }
 
-// options are the flags of a command line, with their values, and its other words.
-type options struct {
+// Options are the flags of a command line, with their values, and its other words.
+type Options struct {
 	flags map[string][]string
-	args  []string
+	Args  []string
 }
 
-func (o options) has(name string) bool { return len(o.flags[name]) > 0 }
+// Has reports whether a flag is there.
+func (o Options) Has(name string) bool { return len(o.flags[name]) > 0 }
 
-// text is the value that counts: the last one.
-func (o options) text(name string) string {
+// All are the values of a flag that was given several times.
+func (o Options) All(name string) []string { return o.flags[name] }
+
+// Text is the value of a flag that counts: the last one.
+func (o Options) Text(name string) string {
 	if all := o.flags[name]; len(all) > 0 {
 		return all[len(all)-1]
 	}
@@ -129,8 +140,8 @@ func flagsOf(list string) known {
 }
 
 // parse reads the flags of a command line. An unknown one is complained about.
-func parse(p *kernel.Process, list string) (options, bool) {
-	flags, o := flagsOf(list), options{flags: map[string][]string{}}
+func parse(p *kernel.Process, list string) (Options, bool) {
+	flags, o := flagsOf(list), Options{flags: map[string][]string{}}
 	_, first := flags["+"]
 	rest := slices.Clone(p.Args[1:])
 	for len(rest) > 0 {
@@ -138,12 +149,12 @@ func parse(p *kernel.Process, list string) (options, bool) {
 		rest = rest[1:]
 		switch {
 		case a == "--":
-			o.args = append(o.args, rest...)
+			o.Args = append(o.Args, rest...)
 			return o, true
 		case len(a) < 2 || a[0] != '-':
-			o.args = append(o.args, a)
+			o.Args = append(o.Args, a)
 			if first {
-				o.args = append(o.args, rest...)
+				o.Args = append(o.Args, rest...)
 				return o, true
 			}
 			continue

@@ -13,30 +13,30 @@ import (
 )
 
 // sed knows the commands s, d, p and q, with addresses by line and by regular expression.
-func sed(p *kernel.Process, o options) int {
+func sed(p *kernel.Process, o Options) int {
 	scripts := o.flags["e"]
 	if len(scripts) == 0 {
-		if len(o.args) == 0 {
+		if len(o.Args) == 0 {
 			return p.Failf("a script is missing")
 		}
-		scripts, o.args = o.args[:1], o.args[1:]
+		scripts, o.Args = o.Args[:1], o.Args[1:]
 	}
-	program, err := edits(strings.Join(scripts, "\n"), o.has("E"))
+	program, err := edits(strings.Join(scripts, "\n"), o.Has("E"))
 	if err != nil {
 		return p.Failf("-e expression #1: %v", err)
 	}
-	if !o.has("i") {
+	if !o.Has("i") {
 		var all strings.Builder // addresses count on from one file to the next
-		code := texts(p, o.args, func(_, text string) { all.WriteString(text) })
-		p.Printf("%s", edited(program, all.String(), o.has("n")))
+		code := texts(p, o.Args, func(_, text string) { all.WriteString(text) })
+		p.Printf("%s", edited(program, all.String(), o.Has("n")))
 		return 2 * code
 	}
-	return eachName(p, o.args, "can't edit %s: %s", func(name string) error {
+	return eachName(p, o.Args, "can't edit %s: %s", func(name string) error {
 		text, err := p.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		return save(p, name, edited(slices.Clone(program), text, o.has("n")), os.O_TRUNC, 0)
+		return save(p, name, edited(slices.Clone(program), text, o.Has("n")), os.O_TRUNC, 0)
 	})
 }
 

@@ -86,13 +86,13 @@ func memberships(p *kernel.Process, u account) []int {
 	return out
 }
 
-func id(p *kernel.Process, o options) int {
+func id(p *kernel.Process, o Options) int {
 	u := account{name: userName(p, p.Cred.UID), uid: p.Cred.UID, gid: p.Cred.GID}
 	list := append([]int{p.Cred.GID}, p.Cred.Groups...)
-	if len(o.args) > 0 {
-		found, there := userOf(p, o.args[0])
+	if len(o.Args) > 0 {
+		found, there := userOf(p, o.Args[0])
 		if !there || found.gid < 0 {
-			return p.Failf("'%s': no such user", o.args[0])
+			return p.Failf("'%s': no such user", o.Args[0])
 		}
 		u, list = found, memberships(p, found)
 	}
@@ -102,18 +102,18 @@ func id(p *kernel.Process, o options) int {
 		var words []string
 		for _, n := range numbers {
 			words = append(words, strconv.Itoa(n))
-			if o.has("n") {
+			if o.Has("n") {
 				words[len(words)-1] = name(p, n)
 			}
 		}
 		return strings.Join(words, " ")
 	}
 	switch {
-	case o.has("u"):
+	case o.Has("u"):
 		p.Printf("%s\n", shown(userName, u.uid))
-	case o.has("g"):
+	case o.Has("g"):
 		p.Printf("%s\n", shown(groupName, u.gid))
-	case o.has("G"):
+	case o.Has("G"):
 		p.Printf("%s\n", shown(groupName, list...))
 	default:
 		var groups []string
@@ -125,11 +125,11 @@ func id(p *kernel.Process, o options) int {
 	return 0
 }
 
-func uname(p *kernel.Process, o options) int {
+func uname(p *kernel.Process, o Options) int {
 	release, _ := p.K.FS.ReadFile("/proc/sys/kernel/osrelease")
 	var out []string
 	for _, part := range []struct{ flag, text string }{{"s", "Linux"}, {"n", p.K.Hostname()}, {"r", strings.TrimSpace(release)}, {"m", "x86_64"}} {
-		if o.has(part.flag) || len(o.flags) == 0 && part.flag == "s" {
+		if o.Has(part.flag) || len(o.flags) == 0 && part.flag == "s" {
 			out = append(out, part.text)
 		}
 	}
@@ -138,16 +138,16 @@ func uname(p *kernel.Process, o options) int {
 }
 
 // hostname shows and sets the name. The full one is that of /etc/hosts.
-func hostname(p *kernel.Process, o options) int {
+func hostname(p *kernel.Process, o Options) int {
 	name := ""
-	if o.has("F") {
-		text, err := p.ReadFile(o.text("F"))
+	if o.Has("F") {
+		text, err := p.ReadFile(o.Text("F"))
 		if err != nil {
-			return p.Failf("%s: %s", o.text("F"), files.Text(err))
+			return p.Failf("%s: %s", o.Text("F"), files.Text(err))
 		}
 		name = strings.TrimSpace(text)
-	} else if len(o.args) > 0 {
-		name = o.args[0]
+	} else if len(o.Args) > 0 {
+		name = o.Args[0]
 	}
 	if name != "" {
 		if p.Cred.UID != 0 {
@@ -157,7 +157,7 @@ func hostname(p *kernel.Process, o options) int {
 		return 0
 	}
 	own := p.K.Hostname()
-	if o.has("f") {
+	if o.Has("f") {
 		hosts, _ := p.K.FS.ReadFile("/etc/hosts")
 		for line := range strings.Lines(hosts) {
 			line, _, _ = strings.Cut(line, "#")
@@ -171,25 +171,25 @@ func hostname(p *kernel.Process, o options) int {
 	return 0
 }
 
-func basename(p *kernel.Process, o options) int {
-	name := path.Base(o.args[0])
-	if len(o.args) > 1 && name != o.args[1] {
-		name = strings.TrimSuffix(name, o.args[1])
+func basename(p *kernel.Process, o Options) int {
+	name := path.Base(o.Args[0])
+	if len(o.Args) > 1 && name != o.Args[1] {
+		name = strings.TrimSuffix(name, o.Args[1])
 	}
 	p.Printf("%s\n", name)
 	return 0
 }
 
-func dirname(p *kernel.Process, o options) int {
-	for _, name := range o.args {
+func dirname(p *kernel.Process, o Options) int {
+	for _, name := range o.Args {
 		p.Printf("%s\n", path.Dir(strings.TrimRight(name, "/")))
 	}
 	return 0
 }
 
 // syncFiles has nothing to do: what is written is there. A name that is not there is an error.
-func syncFiles(p *kernel.Process, o options) int {
-	return eachName(p, o.args, "error opening '%s': %s", func(name string) error {
+func syncFiles(p *kernel.Process, o Options) int {
+	return eachName(p, o.Args, "error opening '%s': %s", func(name string) error {
 		_, err := p.K.FS.Stat(p.Cred, name)
 		return err
 	})
@@ -207,14 +207,14 @@ func zone(p *kernel.Process) *time.Location {
 }
 
 // date shows the time of the machine, by a format of strftime(3) as far as layouts has it.
-func date(p *kernel.Process, o options) int {
+func date(p *kernel.Process, o Options) int {
 	now := p.K.Clock.Now().In(zone(p))
-	if o.has("u") {
+	if o.Has("u") {
 		now = now.UTC()
 	}
 	form := "+%a %b %e %H:%M:%S %Z %Y"
-	if len(o.args) > 0 {
-		form = o.args[0]
+	if len(o.Args) > 0 {
+		form = o.Args[0]
 	}
 	layouts := map[string]string{
 		"%Y": "2006", "%m": "01", "%d": "02", "%H": "15", "%M": "04", "%S": "05", "%Z": "MST", "%z": "-0700",
@@ -254,16 +254,16 @@ func sleep(p *kernel.Process) int {
 	return 0
 }
 
-func timeout(p *kernel.Process, o options) int {
-	d, err := duration(o.args[0])
+func timeout(p *kernel.Process, o Options) int {
+	d, err := duration(o.Args[0])
 	if err != nil {
-		p.Failf("invalid time interval '%s'", o.args[0])
+		p.Failf("invalid time interval '%s'", o.Args[0])
 		return 125
 	}
 	child := p.Fork()
-	if err := child.Launch(o.args[1:]); err != nil {
+	if err := child.Launch(o.Args[1:]); err != nil {
 		child.Discard()
-		return cannot(p, o.args[1], err)
+		return cannot(p, o.Args[1], err)
 	}
 	limit := p.K.Clock.Timer(d)
 	defer limit.Stop()
@@ -332,18 +332,18 @@ func setsid(p *kernel.Process) int {
 }
 
 // flock is that of util-linux for a descriptor.
-func flock(p *kernel.Process, o options) int {
+func flock(p *kernel.Process, o Options) int {
 	const noLimit = 100000 * time.Hour
 	wait, err := noLimit, error(nil)
-	if o.has("w") {
-		wait, err = duration(o.text("w"))
+	if o.Has("w") {
+		wait, err = duration(o.Text("w"))
 	}
-	n, notNumber := strconv.Atoi(o.args[0])
-	if errors.Join(err, notNumber) != nil || len(o.args) > 1 {
-		p.Failf("this is not simulated: %s", strings.Join(o.args, " "))
+	n, notNumber := strconv.Atoi(o.Args[0])
+	if errors.Join(err, notNumber) != nil || len(o.Args) > 1 {
+		p.Failf("this is not simulated: %s", strings.Join(o.Args, " "))
 		return 64
 	}
-	if o.has("n") {
+	if o.Has("n") {
 		wait = 0
 	}
 	f := p.FD(n)
@@ -351,7 +351,7 @@ func flock(p *kernel.Process, o options) int {
 	case f == nil:
 		p.Failf("%d: Bad file descriptor", n)
 		return 65
-	case o.has("u"):
+	case o.Has("u"):
 		p.K.Unlock(f)
 	case !p.Lock(f, wait):
 		return 1
@@ -359,28 +359,28 @@ func flock(p *kernel.Process, o options) int {
 	return 0
 }
 
-func setpriv(p *kernel.Process, o options) int {
+func setpriv(p *kernel.Process, o Options) int {
 	c := p.Cred
 	user, named := account{}, false
-	if o.has("reuid") {
-		if user, named = userOf(p, o.text("reuid")); !named {
-			p.Failf("failed to parse reuid: '%s'", o.text("reuid"))
+	if o.Has("reuid") {
+		if user, named = userOf(p, o.Text("reuid")); !named {
+			p.Failf("failed to parse reuid: '%s'", o.Text("reuid"))
 			return 127
 		}
 		c.UID = user.uid
 	}
-	if o.has("regid") {
-		gid, there := groupOf(p, o.text("regid"))
+	if o.Has("regid") {
+		gid, there := groupOf(p, o.Text("regid"))
 		if !there {
-			p.Failf("failed to parse regid: '%s'", o.text("regid"))
+			p.Failf("failed to parse regid: '%s'", o.Text("regid"))
 			return 127
 		}
 		c.GID = gid
 	}
 	switch {
-	case o.has("init-groups"):
+	case o.Has("init-groups"):
 		c.Groups = memberships(p, user)[1:]
-	case o.has("clear-groups"):
+	case o.Has("clear-groups"):
 		c.Groups = nil
 	}
 	if p.Cred.UID != 0 && c.UID != p.Cred.UID {
@@ -388,5 +388,5 @@ func setpriv(p *kernel.Process, o options) int {
 		return 127
 	}
 	p.Cred = c
-	return exec(p, o.args)
+	return exec(p, o.Args)
 }

@@ -84,8 +84,8 @@ func out(p *kernel.Process) (*bufio.Writer, func()) {
 	return w, func() { _ = w.Flush() } // who cannot write any more has been killed
 }
 
-func cat(p *kernel.Process, o options) int {
-	list, code := inputs(p, o.args)
+func cat(p *kernel.Process, o Options) int {
+	list, code := inputs(p, o.Args)
 	for _, in := range list {
 		if _, err := io.Copy(p.Out(), in); err != nil {
 			return p.Failf("%s: %s", in.name, files.Text(err))
@@ -94,22 +94,22 @@ func cat(p *kernel.Process, o options) int {
 	return code
 }
 
-func head(p *kernel.Process, o options) int {
-	list, code := inputs(p, o.args)
+func head(p *kernel.Process, o Options) int {
+	list, code := inputs(p, o.Args)
 	most, err := int64(10), error(nil)
 	for _, unit := range []string{"n", "c"} {
-		if o.has(unit) {
-			most, err = strconv.ParseInt(o.text(unit), 10, 64)
+		if o.Has(unit) {
+			most, err = strconv.ParseInt(o.Text(unit), 10, 64)
 		}
 	}
 	if err != nil {
-		return p.Failf("invalid number: '%s'", o.text("n")+o.text("c"))
+		return p.Failf("invalid number: '%s'", o.Text("n")+o.Text("c"))
 	}
 	w, flush := out(p)
 	defer flush()
 	for _, in := range list {
 		left := most
-		if o.has("c") {
+		if o.Has("c") {
 			if _, err := io.Copy(w, io.LimitReader(in, left)); err != nil {
 				return 1
 			}
@@ -126,15 +126,15 @@ func head(p *kernel.Process, o options) int {
 	return code
 }
 
-func tail(p *kernel.Process, o options) int {
-	n, fromTop := 10, strings.HasPrefix(o.text("n"), "+")
-	if o.has("n") {
+func tail(p *kernel.Process, o Options) int {
+	n, fromTop := 10, strings.HasPrefix(o.Text("n"), "+")
+	if o.Has("n") {
 		var err error
-		if n, err = strconv.Atoi(strings.TrimPrefix(o.text("n"), "+")); err != nil {
-			return p.Failf("invalid number of lines: '%s'", o.text("n"))
+		if n, err = strconv.Atoi(strings.TrimPrefix(o.Text("n"), "+")); err != nil {
+			return p.Failf("invalid number of lines: '%s'", o.Text("n"))
 		}
 	}
-	return texts(p, o.args, func(_, text string) {
+	return texts(p, o.Args, func(_, text string) {
 		all := slices.Collect(strings.Lines(text))
 		from := max(0, len(all)-n)
 		if fromTop {
@@ -170,19 +170,19 @@ func ranges(text string) (func(n int) bool, error) {
 	}, nil
 }
 
-func cut(p *kernel.Process, o options) int {
-	in, err := ranges(o.text("f") + o.text("c"))
+func cut(p *kernel.Process, o Options) int {
+	in, err := ranges(o.Text("f") + o.Text("c"))
 	if err != nil {
 		return p.Failf("%v", err)
 	}
 	sep := "\t"
 	switch {
-	case o.has("c"):
+	case o.Has("c"):
 		sep = ""
-	case o.has("d"):
-		sep = o.text("d")
+	case o.Has("d"):
+		sep = o.Text("d")
 	}
-	list, code := inputs(p, o.args)
+	list, code := inputs(p, o.Args)
 	w, flush := out(p)
 	defer flush()
 	lines(list, func(line string) bool {
@@ -239,9 +239,9 @@ func set(text string) []byte {
 	return b
 }
 
-func tr(p *kernel.Process, o options) int {
-	from, to := set(o.args[0]), []byte(nil)
-	if o.has("c") {
+func tr(p *kernel.Process, o Options) int {
+	from, to := set(o.Args[0]), []byte(nil)
+	if o.Has("c") {
 		var rest []byte
 		for n := range 256 {
 			if bytes.IndexByte(from, byte(n)) < 0 {
@@ -250,10 +250,10 @@ func tr(p *kernel.Process, o options) int {
 		}
 		from = rest
 	}
-	if len(o.args) > 1 {
-		to = set(o.args[1])
+	if len(o.Args) > 1 {
+		to = set(o.Args[1])
 	}
-	if o.has("d") == (len(to) > 0) {
+	if o.Has("d") == (len(to) > 0) {
 		return p.Failf("these operands are not simulated")
 	}
 	var table [256]int // what becomes of each byte; -1: nothing
@@ -282,8 +282,8 @@ func tr(p *kernel.Process, o options) int {
 	}
 }
 
-func sortLines(p *kernel.Process, o options) int {
-	list, code := inputs(p, o.args)
+func sortLines(p *kernel.Process, o Options) int {
+	list, code := inputs(p, o.Args)
 	var all []string
 	lines(list, func(line string) bool { all = append(all, line); return true })
 	number := func(line string) float64 {
@@ -291,22 +291,22 @@ func sortLines(p *kernel.Process, o options) int {
 		return n
 	}
 	order := strings.Compare
-	if o.has("n") {
+	if o.Has("n") {
 		order = func(a, b string) int {
 			if d := number(a) - number(b); d != 0 {
 				return map[bool]int{true: -1, false: 1}[d < 0]
 			}
-			if o.has("u") {
+			if o.Has("u") {
 				return 0
 			}
 			return strings.Compare(a, b)
 		}
 	}
 	slices.SortStableFunc(all, order)
-	if o.has("r") {
+	if o.Has("r") {
 		slices.Reverse(all)
 	}
-	if o.has("u") {
+	if o.Has("u") {
 		all = slices.CompactFunc(all, func(a, b string) bool { return order(a, b) == 0 })
 	}
 	w, flush := out(p)
@@ -320,16 +320,16 @@ func sortLines(p *kernel.Process, o options) int {
 var leadingNumber = regexp.MustCompile(`^-?\d+(\.\d+)?`)
 
 // wc counts one of lines, words and bytes.
-func wc(p *kernel.Process, o options) int {
+func wc(p *kernel.Process, o Options) int {
 	if len(o.flags) != 1 {
 		return p.Failf("one of -l, -w and -c is simulated")
 	}
-	return texts(p, o.args, func(name, text string) {
+	return texts(p, o.Args, func(name, text string) {
 		n := len(text)
 		switch {
-		case o.has("l"):
+		case o.Has("l"):
 			n = strings.Count(text, "\n")
-		case o.has("w"):
+		case o.Has("w"):
 			n = len(strings.Fields(text))
 		}
 		if name != "-" {
@@ -386,41 +386,41 @@ func expression(text string, extended bool) (*regexp.Regexp, error) {
 	return regexp.Compile(strings.NewReplacer(`\<`, `\b`, `\>`, `\b`).Replace(text))
 }
 
-func grep(p *kernel.Process, o options) int {
+func grep(p *kernel.Process, o Options) int {
 	patterns := o.flags["e"]
-	if o.has("f") {
-		text, err := p.ReadFile(o.text("f"))
+	if o.Has("f") {
+		text, err := p.ReadFile(o.Text("f"))
 		if err != nil {
-			p.Failf("%s: %s", o.text("f"), files.Text(err))
+			p.Failf("%s: %s", o.Text("f"), files.Text(err))
 			return 2
 		}
 		patterns = append(patterns, strings.TrimSuffix(text, "\n"))
 	}
 	if len(patterns) == 0 {
-		if len(o.args) == 0 {
+		if len(o.Args) == 0 {
 			p.Failf("a pattern is missing")
 			return 2
 		}
-		patterns, o.args = o.args[:1], o.args[1:]
+		patterns, o.Args = o.Args[:1], o.Args[1:]
 	}
 	var all []string
 	for text := range strings.SplitSeq(strings.Join(patterns, "\n"), "\n") {
 		switch {
-		case o.has("F"):
+		case o.Has("F"):
 			text = regexp.QuoteMeta(text)
-		case !o.has("E"):
+		case !o.Has("E"):
 			text = basic(text)
 		}
 		all = append(all, text)
 	}
 	whole := "(?:" + strings.Join(all, "|") + ")"
-	if o.has("x") {
+	if o.Has("x") {
 		whole = "^" + whole + "$"
 	}
-	if o.has("w") {
+	if o.Has("w") {
 		whole = `\b` + whole + `\b`
 	}
-	if o.has("i") {
+	if o.Has("i") {
 		whole = "(?i)" + whole
 	}
 	re, err := expression(whole, true)
@@ -432,27 +432,27 @@ func grep(p *kernel.Process, o options) int {
 }
 
 // matching prints what grep finds, and gives its exit code.
-func matching(p *kernel.Process, o options, re *regexp.Regexp) int {
-	list, code := inputs(p, o.args)
+func matching(p *kernel.Process, o Options, re *regexp.Regexp) int {
+	list, code := inputs(p, o.Args)
 	w, flush := out(p)
 	defer flush()
 	found := false
 	for _, in := range list {
 		prefix, count := "", 0
-		if len(o.args) > 1 {
+		if len(o.Args) > 1 {
 			prefix = in.name + ":"
 		}
 		lines([]input{in}, func(line string) bool {
-			if re.MatchString(line) == o.has("v") {
+			if re.MatchString(line) == o.Has("v") {
 				return true
 			}
 			found = true
 			count++
 			switch {
-			case o.has("q"):
+			case o.Has("q"):
 				return false
-			case o.has("c"), o.has("l"):
-			case o.has("o"):
+			case o.Has("c"), o.Has("l"):
+			case o.Has("o"):
 				for _, part := range re.FindAllString(line, -1) {
 					if part != "" {
 						fmt.Fprintln(w, prefix+part)
@@ -464,15 +464,15 @@ func matching(p *kernel.Process, o options, re *regexp.Regexp) int {
 			return true
 		})
 		switch {
-		case o.has("q"):
-		case o.has("c"):
+		case o.Has("q"):
+		case o.Has("c"):
 			fmt.Fprintf(w, "%s%d\n", prefix, count)
-		case o.has("l") && count > 0:
+		case o.Has("l") && count > 0:
 			fmt.Fprintln(w, in.name)
 		}
 	}
 	switch {
-	case found && (code == 0 || o.has("q")):
+	case found && (code == 0 || o.Has("q")):
 		return 0
 	case code != 0:
 		return 2
@@ -480,41 +480,41 @@ func matching(p *kernel.Process, o options, re *regexp.Regexp) int {
 	return 1
 }
 
-func tee(p *kernel.Process, o options) int {
+func tee(p *kernel.Process, o Options) int {
 	text, err := io.ReadAll(p.In())
 	if err != nil {
 		return 1
 	}
 	how := os.O_TRUNC
-	if o.has("a") {
+	if o.Has("a") {
 		how = os.O_APPEND
 	}
 	p.Printf("%s", text)
-	return eachName(p, o.args, "%s: %s", func(name string) error { return save(p, name, string(text), how, 0o666) })
+	return eachName(p, o.Args, "%s: %s", func(name string) error { return save(p, name, string(text), how, 0o666) })
 }
 
-func cmp(p *kernel.Process, o options) int {
+func cmp(p *kernel.Process, o Options) int {
 	var both []string
-	if texts(p, o.args[:2], func(_, text string) { both = append(both, text) }) != 0 {
+	if texts(p, o.Args[:2], func(_, text string) { both = append(both, text) }) != 0 {
 		return 2
 	}
 	if both[0] == both[1] {
 		return 0
 	}
-	if !o.has("s") {
-		p.Printf("%s %s differ\n", o.args[0], o.args[1])
+	if !o.Has("s") {
+		p.Printf("%s %s differ\n", o.Args[0], o.Args[1])
 	}
 	return 1
 }
 
-func base64Program(p *kernel.Process, o options) int {
+func base64Program(p *kernel.Process, o Options) int {
 	width := 76
-	if o.has("w") {
-		width, _ = strconv.Atoi(o.text("w"))
+	if o.Has("w") {
+		width, _ = strconv.Atoi(o.Text("w"))
 	}
 	bad := 0
-	code := texts(p, o.args, func(_, text string) {
-		if o.has("d") {
+	code := texts(p, o.Args, func(_, text string) {
+		if o.Has("d") {
 			raw, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
 			p.Printf("%s", raw)
 			if err != nil {
@@ -533,6 +533,6 @@ func base64Program(p *kernel.Process, o options) int {
 	return max(bad, code)
 }
 
-func sha256sum(p *kernel.Process, o options) int {
-	return texts(p, o.args, func(name, text string) { p.Printf("%x  %s\n", sha256.Sum256([]byte(text)), name) })
+func sha256sum(p *kernel.Process, o Options) int {
+	return texts(p, o.Args, func(name, text string) { p.Printf("%x  %s\n", sha256.Sum256([]byte(text)), name) })
 }

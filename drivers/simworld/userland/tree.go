@@ -37,22 +37,22 @@ func into(p *kernel.Process, from, to string, plain bool) string {
 	return p.Path(to)
 }
 
-func mv(p *kernel.Process, o options) int {
-	to, sources := o.args[len(o.args)-1], o.args[:len(o.args)-1]
+func mv(p *kernel.Process, o Options) int {
+	to, sources := o.Args[len(o.Args)-1], o.Args[:len(o.Args)-1]
 	return eachName(p, sources, "cannot move '%s': %s", func(from string) error {
-		return p.K.FS.Rename(p.Cred, from, into(p, from, to, o.has("T")))
+		return p.K.FS.Rename(p.Cred, from, into(p, from, to, o.Has("T")))
 	})
 }
 
-func rm(p *kernel.Process, o options) int {
-	return eachName(p, o.args, "cannot remove '%s': %s", func(name string) error {
+func rm(p *kernel.Process, o Options) int {
+	return eachName(p, o.Args, "cannot remove '%s': %s", func(name string) error {
 		i, err := p.K.FS.Lstat(p.Cred, name)
 		switch {
-		case o.has("f") && (errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)):
+		case o.Has("f") && (errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)):
 			return nil
 		case err != nil:
 			return err
-		case o.has("r"):
+		case o.Has("r"):
 			return p.K.FS.RemoveAll(p.Cred, strings.TrimRight(name, "/"))
 		case i.Kind == files.Folder:
 			return syscall.EISDIR
@@ -61,16 +61,16 @@ func rm(p *kernel.Process, o options) int {
 	})
 }
 
-func cp(p *kernel.Process, o options) int {
-	to, sources := o.args[len(o.args)-1], o.args[:len(o.args)-1]
+func cp(p *kernel.Process, o Options) int {
+	to, sources := o.Args[len(o.Args)-1], o.Args[:len(o.Args)-1]
 	return eachName(p, sources, "cannot copy '%s': %s", func(from string) error {
-		return copyTree(p, from, into(p, from, to, o.has("T")), o)
+		return copyTree(p, from, into(p, from, to, o.Has("T")), o)
 	})
 }
 
-func copyTree(p *kernel.Process, from, to string, o options) error {
+func copyTree(p *kernel.Process, from, to string, o Options) error {
 	fs, get := p.K.FS, p.K.FS.Stat
-	if o.has("a") || o.has("P") {
+	if o.Has("a") || o.Has("P") {
 		get = fs.Lstat
 	}
 	i, err := get(p.Cred, from)
@@ -79,7 +79,7 @@ func copyTree(p *kernel.Process, from, to string, o options) error {
 		return err
 	case i.Kind == files.Link:
 		return fs.Symlink(p.Cred, i.Target, to)
-	case i.Kind == files.Folder && !o.has("a") && !o.has("r"):
+	case i.Kind == files.Folder && !o.Has("a") && !o.Has("r"):
 		return syscall.EISDIR
 	case i.Kind == files.Folder:
 		if err := fs.Mkdir(p.Cred, to, i.Perm); err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -101,7 +101,7 @@ func copyTree(p *kernel.Process, from, to string, o options) error {
 			return err
 		}
 	}
-	if !o.has("a") && !o.has("p") {
+	if !o.Has("a") && !o.Has("p") {
 		return nil
 	}
 	_ = fs.Chown(p.Cred, to, i.UID, i.GID, true) // as cp does, who may not leaves it
@@ -118,15 +118,15 @@ func save(p *kernel.Process, name, text string, how int, perm uint32) error {
 	return f.WriteAll(text)
 }
 
-func ln(p *kernel.Process, o options) int {
-	target, name := o.args[0], o.args[1]
-	at := into(p, target, name, o.has("T") || o.has("n"))
-	if i, err := p.K.FS.Lstat(p.Cred, at); o.has("f") && err == nil && i.Kind != files.Folder {
+func ln(p *kernel.Process, o Options) int {
+	target, name := o.Args[0], o.Args[1]
+	at := into(p, target, name, o.Has("T") || o.Has("n"))
+	if i, err := p.K.FS.Lstat(p.Cred, at); o.Has("f") && err == nil && i.Kind != files.Folder {
 		if err := p.K.FS.Remove(p.Cred, at); err != nil {
 			return p.Failf("cannot remove '%s': %s", name, files.Text(err))
 		}
 	}
-	if !o.has("s") {
+	if !o.Has("s") {
 		return p.Failf("only symbolic links are simulated")
 	}
 	if err := p.K.FS.Symlink(p.Cred, target, at); err != nil {
@@ -135,9 +135,9 @@ func ln(p *kernel.Process, o options) int {
 	return 0
 }
 
-func mkdir(p *kernel.Process, o options) int {
-	return eachName(p, o.args, "cannot create directory '%s': %s", func(name string) error {
-		return makeFolder(p, name, o.has("p"), o.text("m"))
+func mkdir(p *kernel.Process, o Options) int {
+	return eachName(p, o.Args, "cannot create directory '%s': %s", func(name string) error {
+		return makeFolder(p, name, o.Has("p"), o.Text("m"))
 	})
 }
 
@@ -163,8 +163,8 @@ func makeFolder(p *kernel.Process, name string, parents bool, mode string) error
 	return p.K.FS.Mkdir(p.Cred, name, perm)
 }
 
-func rmdir(p *kernel.Process, o options) int {
-	return eachName(p, o.args, "failed to remove '%s': %s", func(name string) error {
+func rmdir(p *kernel.Process, o Options) int {
+	return eachName(p, o.Args, "failed to remove '%s': %s", func(name string) error {
 		if i, err := p.K.FS.Lstat(p.Cred, name); err == nil && i.Kind != files.Folder {
 			return syscall.ENOTDIR
 		}
@@ -263,16 +263,16 @@ func chmod(p *kernel.Process) int {
 }
 
 // chown is chown and chgrp.
-func chown(p *kernel.Process, o options) int {
-	owner, group, both := strings.Cut(o.args[0], ":")
+func chown(p *kernel.Process, o Options) int {
+	owner, group, both := strings.Cut(o.Args[0], ":")
 	if path.Base(p.Args[0]) == "chgrp" {
-		owner, group = "", o.args[0]
+		owner, group = "", o.Args[0]
 	}
 	uid, gid := -1, -1
 	if owner != "" {
 		u, there := userOf(p, owner)
 		if !there {
-			return p.Failf("invalid user: '%s'", o.args[0])
+			return p.Failf("invalid user: '%s'", o.Args[0])
 		}
 		uid = u.uid
 		if both && group == "" {
@@ -282,17 +282,17 @@ func chown(p *kernel.Process, o options) int {
 	if group != "" {
 		g, there := groupOf(p, group)
 		if !there {
-			return p.Failf("invalid group: '%s'", o.args[0])
+			return p.Failf("invalid group: '%s'", o.Args[0])
 		}
 		gid = g
 	}
-	return change(p, o.args[1:], o.has("R"), func(name string, _ files.Info) error {
-		return p.K.FS.Chown(p.Cred, name, uid, gid, !o.has("h") && !o.has("R"))
+	return change(p, o.Args[1:], o.Has("R"), func(name string, _ files.Info) error {
+		return p.K.FS.Chown(p.Cred, name, uid, gid, !o.Has("h") && !o.Has("R"))
 	})
 }
 
-func touch(p *kernel.Process, o options) int {
-	return eachName(p, o.args, "cannot touch '%s': %s", func(name string) error {
+func touch(p *kernel.Process, o Options) int {
+	return eachName(p, o.Args, "cannot touch '%s': %s", func(name string) error {
 		f, err := p.Open(name, os.O_WRONLY|os.O_CREATE, 0o666)
 		if err != nil && !errors.Is(err, syscall.EISDIR) {
 			return err
@@ -302,22 +302,22 @@ func touch(p *kernel.Process, o options) int {
 	})
 }
 
-func stat(p *kernel.Process, o options) int {
+func stat(p *kernel.Process, o Options) int {
 	get := p.K.FS.Lstat
-	if o.has("L") {
+	if o.Has("L") {
 		get = p.K.FS.Stat
 	}
-	if !o.has("c") {
+	if !o.Has("c") {
 		return p.Failf("only -c is simulated")
 	}
 	code := 0
-	for _, name := range o.args {
+	for _, name := range o.Args {
 		i, err := get(p.Cred, p.Path(name))
 		if err != nil {
 			code = p.Failf("cannot statx '%s': %s", name, files.Text(err))
 			continue
 		}
-		text, unknown := described(p, o.text("c"), name, i)
+		text, unknown := described(p, o.Text("c"), name, i)
 		if unknown != "" {
 			return p.Failf("%s is not simulated", unknown)
 		}
@@ -370,38 +370,38 @@ func kindName(i files.Info) string {
 	return map[files.Kind]string{files.Plain: "regular file", files.Folder: "directory", files.Link: "symbolic link", files.Device: "character special file"}[i.Kind]
 }
 
-func readlink(p *kernel.Process, o options) int {
-	for _, name := range o.args {
+func readlink(p *kernel.Process, o Options) int {
+	for _, name := range o.Args {
 		i, err := p.K.FS.Lstat(p.Cred, p.Path(name))
 		text := i.Target
-		if o.has("f") {
+		if o.Has("f") {
 			text, err = p.K.FS.Real(p.Cred, p.Path(name))
 		}
 		if err != nil || text == "" {
 			return 1
 		}
 		p.Printf("%s", text)
-		if !o.has("n") {
+		if !o.Has("n") {
 			p.Printf("\n")
 		}
 	}
 	return 0
 }
 
-func ls(p *kernel.Process, o options) int {
-	names := o.args
+func ls(p *kernel.Process, o Options) int {
+	names := o.Args
 	if len(names) == 0 {
 		names = []string{"."}
 	}
 	code := 0
 	for n, name := range names {
 		i, err := p.K.FS.Stat(p.Cred, p.Path(name))
-		if err != nil || o.has("d") {
+		if err != nil || o.Has("d") {
 			i, err = p.K.FS.Lstat(p.Cred, p.Path(name))
 		}
 		i.Name = name
 		list := []files.Info{i}
-		folder := i.Kind == files.Folder && !o.has("d")
+		folder := i.Kind == files.Folder && !o.Has("d")
 		if err == nil && folder {
 			list, err = p.K.FS.ReadDir(p.Cred, p.Path(name))
 		}
@@ -417,11 +417,11 @@ func ls(p *kernel.Process, o options) int {
 			p.Printf("%s:\n", name)
 		}
 		for _, child := range list {
-			if folder && strings.HasPrefix(child.Name, ".") && !o.has("A") {
+			if folder && strings.HasPrefix(child.Name, ".") && !o.Has("A") {
 				continue
 			}
 			text := child.Name
-			if o.has("l") {
+			if o.Has("l") {
 				text = fmt.Sprintf("%s %d %s %s %d %s %s", child.Mode(), child.Links, userName(p, child.UID), groupName(p, child.GID), child.Size, child.ModTime.Format("Jan _2 15:04"), child.Name)
 				if child.Kind == files.Link {
 					text += " -> " + child.Target
@@ -433,16 +433,16 @@ func ls(p *kernel.Process, o options) int {
 	return code
 }
 
-func mktemp(p *kernel.Process, o options) int {
+func mktemp(p *kernel.Process, o Options) int {
 	form := "/tmp/tmp.XXXXXXXXXX"
-	if len(o.args) > 0 {
-		form = o.args[0]
+	if len(o.Args) > 0 {
+		form = o.Args[0]
 	}
 	stem := strings.TrimRight(form, "X")
 	for {
 		name := fmt.Sprintf("%s%0*x", stem, len(form)-len(stem), p.K.NextPID())
 		err := error(nil)
-		if o.has("d") {
+		if o.Has("d") {
 			err = p.K.FS.Mkdir(p.Cred, p.Path(name), 0o700)
 		} else {
 			err = save(p, name, "", os.O_EXCL, 0o600)
