@@ -90,10 +90,48 @@ spec "door" {
 manifest "web" {
   pattern = "flat"
   host    = host.father
-` + "%s}\n"
+  node "alpha" {
+    spec = spec.alpha
+    %[1]s
+  }
+  node "beta" {
+    spec = spec.beta
+    %[1]s
+  }
+  node "door" {
+    spec = spec.door
+    %[1]s
+  }
+}
+manifest "hosts" {
+  pattern = "tiered"
+  host    = host.father
+  node "inner" {
+    type   = "pve"
+    spec   = spec.door
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+  node "leaf" {
+    parent = node.inner
+    spec   = spec.beta
+    %[1]s
+  }
+}
+`
 
-// parentNodes are the nodes of parentSite; inner is a host of its own.
-var parentNodes = map[string]string{"alpha": "vm", "beta": "vm", "door": "vm", "inner": "pve"}
+// pulled is what nodes of parentSite have that pull.
+const pulled = `type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+    execution {
+      mode = "pull"
+    }`
+
+// parentNodes are the nodes of parentSite; inner is a host of its own, which has leaf.
+var parentNodes = []string{"alpha", "beta", "door", "inner", "leaf"}
 
 // parentSecrets has a canary in every section, and at every name.
 const parentSecrets = `api_tokens:
@@ -114,6 +152,7 @@ auth:
     beta: canary-token-of-node-beta
     door: canary-token-of-node-door
     inner: canary-token-of-node-inner
+    leaf: canary-token-of-node-leaf
 `
 
 const (
@@ -146,15 +185,7 @@ func beginParent(t *testing.T) *parent {
 	secret, recipient, err := sopstest.NewKey()
 	require.NoError(t, err)
 	p.sops, p.env = recipient, []string{"SOPS_AGE_KEY=" + secret, "HOME=" + p.root}
-	var nodes strings.Builder
-	for name, kind := range parentNodes {
-		spec, execution := name, "    execution {\n      mode = \"pull\"\n    }\n"
-		if kind == "pve" {
-			spec, execution = "door", ""
-		}
-		fmt.Fprintf(&nodes, "  node %q {\n    type = %q\n    cores = 1\n    memory = 512\n    image = image.debian\n    spec = spec.%s\n%s  }\n", name, kind, spec, execution)
-	}
-	p.write("site.hcl", fmt.Sprintf(parentSite, nodes.String()))
+	p.write("site.hcl", fmt.Sprintf(parentSite, pulled))
 	p.encrypt(parentSecrets)
 	p.git("init", "-q")
 	p.commit("one")
