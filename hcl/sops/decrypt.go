@@ -97,7 +97,7 @@ func (f *File) dataKey(keys *Keys) ([]byte, error) {
 	var shares [][]byte
 	failed := errNoIdentity
 	for _, g := range f.groups {
-		share, err := g.decrypt(ids, keySize+1) // and its place
+		share, err := g.decrypt(ids, keySize+1) // and its point
 		switch {
 		case err == nil:
 			shares = append(shares, share)

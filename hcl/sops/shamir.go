@@ -7,7 +7,7 @@ import (
 
 // combine puts together what was shared out by Shamir's scheme as SOPS does it: the bytes of the
 // secret are the values at 0 of polynomials over GF(2⁸). A share has one value of each, and at its
-// end the place where it is the value. Shares that are too few, or of different secrets, give
+// end the point at which it is the value. Shares that are too few, or of different secrets, give
 // something else than the secret; the MAC of the file shows that.
 func combine(shares [][]byte) ([]byte, error) {
 	last := len(shares[0]) - 1
