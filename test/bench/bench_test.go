@@ -14,7 +14,8 @@
 // Runs of ours and of the floor take turns, so that a bad moment hits both, and
 // what is printed is the median.
 //
-// HOMESTAK_BENCH_ONLY=P9,P13 measures these goals alone, and those measured with them.
+// HOMESTAK_BENCH_ONLY=P9,P13 measures these goals alone, and those measured with them. Of
+// P15, company and children are parts that take minutes.
 package bench_test
 
 import (
@@ -32,7 +33,7 @@ import (
 
 // The roles that this binary plays beside that of the test.
 const (
-	roleVar  = "HOMESTAK_BENCH_ROLE"  // host, floor, parse or nothing
+	roleVar  = "HOMESTAK_BENCH_ROLE"  // host, floor, parse, bare or nothing
 	setupVar = "HOMESTAK_BENCH_SETUP" // JSON, what the role needs to know
 )
 
@@ -54,6 +55,8 @@ func TestMain(m *testing.M) {
 		if err = json.Unmarshal([]byte(os.Getenv(setupVar)), &dir); err == nil {
 			err = parse(dir)
 		}
+	case "bare":
+		err = bare(os.Getenv(setupVar))
 	case "nothing":
 	default:
 		m.Run()
@@ -82,6 +85,9 @@ func BenchmarkGoals(b *testing.B) {
 		{"P11,P12", m.idle},
 		{"P13", m.validate},
 		{"P14", m.judge},
+		{"P15", m.serving},
+		{"P15,company", m.company},
+		{"P15,children", m.reporting},
 		{"P17,P18", m.config},
 	} {
 		if wanted(part.goals) {

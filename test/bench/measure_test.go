@@ -172,7 +172,7 @@ func median[T int | int64 | float64 | time.Duration](values []T) T {
 }
 
 // each takes one figure of every run.
-func each[T any](runs []run, figure func(run) T) []T {
+func each[R, T any](runs []R, figure func(R) T) []T {
 	out := make([]T, len(runs))
 	for i, r := range runs {
 		out[i] = figure(r)
