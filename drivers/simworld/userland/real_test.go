@@ -57,6 +57,7 @@ cat <<-X
 		`umask 027; >f; mkdir d; stat -c %a f d; umask`, `shift; echo no`, `set -- a b c; shift 2; echo $1 $#; set --; echo $#`, `if; then`, `echo "unclosed`, `return 3; echo no`, `: ${none?}`, `f() { echo x; }; unset -f f; f; echo $?`,
 	},
 	"test": {
+		`[ -O . ]; echo $?; [ -O none ]; echo $?`,
 		`for t in '-f table' '-d tree' '-e none' '-L tree/link' '-h table' '-s open' '-n x' '-z x' '-r table' '-x table' 'a = a' 'a != a' '1 -lt 2' '10 -eq 010' '3 -ge 4' '! -e none' 'a = a -a b = c' 'a = b -o c = c' '( a = a )' '-n' '' '!' 'x' '-d' '-c /dev/null'; do [ $t ]; echo "$t $?"; done`,
 		`[ a -eq 1 ]; echo $?; [ a b ]; echo $?; [ = = = ]; echo $?; [ a = a; echo $?; test; echo $?; test x = y; echo $?`,
 	},
