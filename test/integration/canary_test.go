@@ -17,6 +17,7 @@ import (
 // No secret is in what a server answers, logs or shows of its repository, but for those in the spec of
 // a node that needs them, for that node.
 func TestST17NoSecretLeaves(t *testing.T) {
+	t.Parallel()
 	p := beginParent(t)
 	canaries := regexp.MustCompile(`canary-[a-z-]+|(ca4a71)+`).FindAllString(parentSecrets, -1)
 	require.Len(t, canaries, 14)

@@ -21,6 +21,7 @@ var copies = []string{"one.txt", "dir/two.txt", "dir/sub/three.txt"}
 // while and after commits come: each sees one commit as a whole, and none sees an older one after a
 // newer one.
 func TestST09CloneWhileCommitsCome(t *testing.T) {
+	t.Parallel()
 	p := beginParent(t)
 	key, operator := string(p.access().Repository), string(p.access().Operator)
 	url := "https://" + p.addr + "/site.git"

@@ -18,6 +18,7 @@ import (
 // Clients that are broken or hostile are refused cheaply: by status and code, without what they are
 // after, in bounded memory and with few lines of log. All the time others are served.
 func TestST17BadClients(t *testing.T) {
+	t.Parallel()
 	p := beginParent(t)
 	good, bad := p.child("127.0.0.2"), p.child("127.0.0.66")
 	require.Equal(t, "200", good.get("/spec/alpha", alphaToken).code())

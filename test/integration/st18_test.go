@@ -28,6 +28,7 @@ import (
 // A new signing key, certificate, token and secret are served by the process that runs, and nobody is
 // cut off: what is old is good in the overlap, and only then.
 func TestST18Rotation(t *testing.T) {
+	t.Parallel()
 	p := beginParent(t)
 	operator := p.child("127.0.0.2")
 	others := operator.keepAsking("/health", "")
