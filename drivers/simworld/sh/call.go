@@ -295,7 +295,7 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 
 // document gives a command a text to read.
 func (s caller) document(p *kernel.Process, fd int, r *syntax.Redirect) bool {
-	text := ""
+	var text strings.Builder
 	if r.Hdoc != nil {
 		body, err := expand.Document(s.cfg, r.Hdoc)
 		if !s.expanded(err) {
@@ -305,9 +305,9 @@ func (s caller) document(p *kernel.Process, fd int, r *syntax.Redirect) bool {
 			if r.Op == syntax.DashHdoc {
 				line = strings.TrimLeft(line, "\t")
 			}
-			text += line
+			text.WriteString(line)
 		}
 	}
-	p.SetFD(fd, kernel.Text(io.NopCloser(strings.NewReader(text))))
+	p.SetFD(fd, kernel.Text(io.NopCloser(strings.NewReader(text.String()))))
 	return true
 }
