@@ -80,7 +80,7 @@ func TestLinks(t *testing.T) {
 		_, err := fs.Stat(files.Cred{}, name)
 		require.ErrorIs(t, err, want, name)
 	}
-	real, err := fs.Real(files.Cred{}, "/l1")
+	name, err := fs.Real(files.Cred{}, "/l1")
 	require.NoError(t, err)
-	require.Equal(t, "/a/b/f", real)
+	require.Equal(t, "/a/b/f", name)
 }

@@ -2,7 +2,6 @@ package kernel_test
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"strings"
 	"syscall"
@@ -106,6 +105,6 @@ func TestPrograms(t *testing.T) {
 	}
 	for name, want := range map[string]error{"none": syscall.ENOENT, "/none": syscall.ENOENT, "/plain": syscall.EACCES, "/bin": syscall.EACCES, "/text": syscall.ENOEXEC, "/gone": syscall.ENOEXEC, "/loop": syscall.ELOOP} {
 		_, err := k.Start(kernel.Start{Args: []string{name}})
-		require.True(t, errors.Is(err, want), "%s: %v", name, err)
+		require.ErrorIs(t, err, want, name)
 	}
 }

@@ -57,10 +57,10 @@ cat <<-X
 		`umask 027; >f; mkdir d; stat -c %a f d; umask`, `shift; echo no`, `set -- a b c; shift 2; echo $1 $#; set --; echo $#`, `if; then`, `echo "unclosed`, `return 3; echo no`, `: ${none?}`, `f() { echo x; }; unset -f f; f; echo $?`,
 	},
 	"test": {
-		`[ -O . ]; echo $?; [ -O none ]; echo $?`,
-		`for t in '-f table' '-d tree' '-e none' '-L tree/link' '-h table' '-s open' '-n x' '-z x' '-r table' '-x table' 'a = a' 'a != a' '1 -lt 2' '10 -eq 010' '3 -ge 4' '! -e none' 'a = a -a b = c' 'a = b -o c = c' '( a = a )' '-n' '' '!' 'x' '-d' '-c /dev/null'; do [ $t ]; echo "$t $?"; done`,
+		`for t in '-f table' '-d tree' '-e none' '-L tree/link' '-h table' '-s open' '-n x' '-z x' '-r table' '-x table' 'a = a' 'a != a' '1 -lt 2' '10 -eq 010' '3 -ge 4' '! -e none' 'a = a -a b = c' 'a = b -o c = c' '( a = a )' '-n' '' '!' 'x' '-d' '-c /dev/null' '-O list' '-O none'; do [ $t ]; echo "$t $?"; done`,
 		`[ a -eq 1 ]; echo $?; [ a b ]; echo $?; [ = = = ]; echo $?; [ a = a; echo $?; test; echo $?; test x = y; echo $?`,
 	},
+	"physical": {`cd -P tree/link && pwd -P | grep -c 'tree/sub$'; cd -- .. && ls; cp -P link copied && readlink copied; cd -P none; echo $?`},
 	"printf":   {`printf '%s|%5s|%-5s|%d|%03d|%x|%o|%%|%c\n' a b c 12 7 255 8 xyz; printf '%s\n' a b; printf '%b\n' 'a\tb\0101'; printf 'a\n\101\\n'; printf '%d\n' x; echo $?; printf '%.2s|\n' abc; printf x%sx`, `printf '%s %s\n' a b c; printf -- '-%s\n' x; printf '%i %u\n' 0x10 5`},
 	"kill":     {`kill -0 $$; echo $?; kill -l >/dev/null 2>&1; kill 999999; echo $?; kill x; echo $?; kill -s TERM 999999; echo $?`},
 	"cat":      {`cat open list; cat none; echo $?; cat tree; echo $?; echo x | cat - open; cat -Q; echo $?`, `cat tree/link; echo $?`},
