@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ import (
 func withChild() (*model.Site, catalog.Needs) {
 	s := site()
 	m := *s.Manifests["web"]
-	m.Nodes = append(m.Nodes[:len(m.Nodes):len(m.Nodes)], &model.Node{Name: "inner", Type: "pve", Spec: "own"}, &model.Node{Name: "app", Type: "vm", Parent: "inner"})
+	m.Nodes = append(slices.Clip(m.Nodes), &model.Node{Name: "inner", Type: "pve", Spec: "own"}, &model.Node{Name: "app", Type: "vm", Parent: "inner"})
 	s.Manifests["web"] = &m
 	s.Secrets.Values["passwords"] = map[string]string{"app": "canary-of-app", "own": "canary-of-own"}
 	return s, catalog.Needs{"app": {"passwords.app"}, "own": {"passwords.own"}}

@@ -19,7 +19,7 @@ const parentFile = "parent.json"
 // openParent makes the uplink to the agent above, if the configuration names one.
 func (s *Service) openParent() error {
 	c := s.o.Config
-	p := c.AgentFile.Parent
+	p := c.Parent
 	if p == nil || p.URL == "" {
 		return nil
 	}

@@ -146,7 +146,7 @@ func (u *Uplink) reportOnce(ctx context.Context) error {
 		err = u.client().Report(ctx, document)
 	}
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the agent ends, and that is no failure of the parent
+		return nil // the agent ends, and that is not a failure of the parent
 	}
 	u.mutex.Lock()
 	defer u.mutex.Unlock()

@@ -76,7 +76,7 @@ func (a *above) Close() error {
 }
 
 // Addr implements net.Listener.
-func (a *above) Addr() net.Addr { return &net.TCPAddr{} }
+func (*above) Addr() net.Addr { return &net.TCPAddr{} }
 
 func (a *above) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	a.mutex.Lock()
@@ -208,7 +208,7 @@ func TestReports(t *testing.T) {
 		s := c.State()
 		require.Error(t, s.Err)
 		require.WithinDuration(t, time.Now().Add(-6*time.Hour), s.Since, 2*time.Minute)
-		require.Equal(t, 1, len(c.checks), "nothing is checked for that; the one is for the first configuration")
+		require.Len(t, c.checks, 1, "nothing is checked for that; the one is for the first configuration")
 		a.set(func() { a.away = false })
 		pass(3 * time.Minute)
 		require.Greater(t, a.counted(), before)
