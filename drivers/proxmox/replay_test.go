@@ -40,7 +40,9 @@ type storyRun struct {
 
 	passes []pass // that took place or were replayed
 
-	mu      sync.Mutex // guards writes: requests come from many goroutines
+	mu      sync.Mutex // guards what follows: requests come from many goroutines
+	asked   []string   // every request that may go wrong, of the run without a fault
+	ordered []string   // of these, those that write
 	writes  []write    // of the pass that runs
 	records bool       // whether they are recorded
 	began   time.Time
@@ -75,13 +77,53 @@ func (r *storyRun) world(t *testing.T, c pvesim.Config) *world {
 
 // fault is asked of each request by the host.
 func (r *storyRun) fault(req *http.Request) (status int, effect bool) {
-	if r.quiet.Load() || r.replay.Load() || !r.seen.is(req, r.at, r.effect) {
+	if r.quiet.Load() || r.replay.Load() {
+		return 0, false
+	}
+	if r.healthy == nil {
+		r.keep(req)
+	}
+	if !r.seen.is(req, r.at, r.effect) {
 		return 0, false
 	}
 	if r.crash {
 		(*r.die.Load())()
 	}
 	return r.status, r.effect
+}
+
+// keep remembers that a request was there to go wrong.
+func (r *storyRun) keep(req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	line := req.Method + " " + req.URL.Path
+	r.asked = append(r.asked, line)
+	if req.Method != http.MethodGet {
+		r.ordered = append(r.ordered, line)
+	}
+}
+
+// places are the requests that go wrong one after the other, counted from 1: every step'th
+// from the first on. In a row of the same request, as the polls of a task are, the driver
+// cannot tell one in the middle from the one before it, so of a row these are the first,
+// the second and the last, unless HOMESTAK_FAULTS=all wants each.
+func (r *storyRun) places(effect bool, first, step int) []int64 {
+	asked := r.asked
+	if effect {
+		asked = r.ordered
+	}
+	same := func(i, j int) bool { return i >= 0 && j < len(asked) && asked[i] == asked[j] }
+	var at []int64
+	n := 0
+	for i := range asked {
+		if !everyFault() && same(i-2, i) && same(i-1, i) && same(i, i+1) {
+			continue
+		}
+		if n++; n >= first && (n-first)%step == 0 {
+			at = append(at, int64(i+1))
+		}
+	}
+	return at
 }
 
 // record keeps a request that writes.
