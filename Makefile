@@ -33,18 +33,23 @@ race: export GOGC ?= 400
 
 # With -trimpath a clone elsewhere finds in the build cache what was compiled in this one.
 # Half of the packages with long tests mostly wait, for tasks and for programs: twice as
-# many run at once as there are processors.
+# many run at once as there are processors, and of each several tests. The packages that
+# take longest begin first, so that at the end none of them is at work alone.
+LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitops ./test/sim/replay ./engine/source ./specserve/repository
 test: ## all tests
-	$(GO) test -trimpath -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -timeout 30m ./...
+	$(GO) test -trimpath -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -parallel 8 -timeout 30m $(LONGEST) ./...
 
-# Under the race detector all is five to ten times as slow, so it watches what runs side
-# by side. These packages have no goroutines of their own, and of the acceptance stories
-# only some have two at work on one thing. The tests of ONEBYONE make one request after
-# the other. make test has all of them.
-ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients)
-ONEBYONE := TestAnyHistory|TestNegotiation|TestReplay|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
+# Under the race detector all is five to ten times as slow, and only what runs side by side
+# can race. So it watches the packages whose code or tests start goroutines, enter machines,
+# serve requests, or guard what they share. ALONE are the acceptance tests, which run built
+# programs or take very long; of the stories those are watched in which two work on one
+# thing. The tests of ONEBYONE make one request after the other, and its scripts only read
+# a site. make test has all of them.
+SIDEBYSIDE := go func|drivertest|\.Go\(|errgroup|"sync(/atomic)?"|synctest|httptest|net\.Listen|http\.Server
+ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
+ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^($(ONEBYONE))$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '$(ONEBYONE)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
 lint: ## go vet and some thirty linters, and code that nothing reaches
@@ -95,9 +100,10 @@ integration: ## the acceptance stories, one line each
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
 	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest ./test/nspawn
 
-# All of it takes more than ten minutes; ONLY is a pattern for a part of it.
+# All of it takes more than ten minutes; ONLY is a pattern for a part of it. The guests wait
+# for systemd more than they work: four are up at once.
 machines: ## specs on a real Debian with systemd, sshd and apt (as guest)
-	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 60m $(if $(V),-v) $(if $(ONLY),-run '$(ONLY)') ./test/machines
+	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 60m -parallel 4 $(if $(V),-v) $(if $(ONLY),-run '$(ONLY)') ./test/machines
 	HOMESTAK_GUEST=require $(GO) test -count=1 -run 'TestST02Push' $(if $(V),-v) ./test/integration
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
