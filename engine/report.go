@@ -67,6 +67,12 @@ type Report struct {
 	ruled diag.List // what the rules said: it withholds no single step
 }
 
+// NotObserved reports whether the host could not be observed at all, so that the error says all that
+// there is in the plan.
+func (r Report) NotObserved() bool {
+	return r.Err != nil && r.Plan != nil && len(r.Plan.Unknown) == 1 && r.Plan.Unknown[0].All && r.Plan.Unknown[0].Why == r.Err.Error()
+}
+
 // Failure is the report of a verb that could not even begin its pass.
 func Failure(verb, commit string, found diag.List) Report {
 	return Report{Verb: verb, Commit: commit, Findings: found, Outcome: Failed}

@@ -3,15 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -54,7 +51,7 @@ func runDoctor(ctx context.Context, a *app, f *siteFlags) error {
 	if err := s.CheckLoaded(); err != nil {
 		return err
 	}
-	site, hosts, err := s.patients()
+	site, hosts, err := s.Examined(f.manifest, f.host)
 	if err != nil {
 		return err
 	}
@@ -95,25 +92,4 @@ func runDoctor(ctx context.Context, a *app, f *siteFlags) error {
 		code = exit.Denied
 	}
 	return exit.With(code, errors.New("not all is well: fix what is marked FAIL, and check again"))
-}
-
-// patients are the hosts to look at, and the site as they are to hold it.
-func (s *session) patients() (*model.Site, []*model.Host, error) {
-	site := s.Desired.Site
-	m, err := s.Manifest(s.flags.manifest)
-	if err != nil {
-		return nil, nil, err
-	}
-	if m == nil && s.flags.host == "" && len(site.Hosts) > 0 {
-		var all []*model.Host
-		for _, name := range slices.Sorted(maps.Keys(site.Hosts)) {
-			all = append(all, site.Hosts[name])
-		}
-		return site, all, nil
-	}
-	h, err := s.Host(s.flags.host, m)
-	if err == nil && m != nil {
-		site, err = site.Bind(m.Name, h.Name)
-	}
-	return site, []*model.Host{h}, err
 }

@@ -110,16 +110,10 @@ func showPlan(a *app, s *session, r engine.Report, sc plan.Scope, o *planFlags) 
 		return a.ui.emit(doc)
 	case o.format == "markdown":
 		p.Markdown(a.ui.stdout)
-	case r.Plan != nil && !isDark(r):
+	case r.Plan != nil && !r.NotObserved():
 		a.ui.plan(p)
 	}
 	return nil
-}
-
-// isDark reports whether the host could not be looked at, so that the error says all that
-// there is in its plan.
-func isDark(r engine.Report) bool {
-	return r.Err != nil && len(r.Plan.Unknown) == 1 && r.Plan.Unknown[0].All && r.Plan.Unknown[0].Why == r.Err.Error()
 }
 
 // unplanned is the plan document where no plan could be made: empty, with the

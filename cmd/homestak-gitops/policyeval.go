@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -57,7 +54,7 @@ func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) err
 	defer s.Close()
 	var input any
 	if f.file != "" {
-		input, err = readInput(a, f.file)
+		input, err = policy.ReadInput(f.file, a.stdin)
 	} else {
 		input, err = s.input(ctx, f)
 	}
@@ -75,27 +72,4 @@ func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) err
 	default:
 		return a.ui.emit(value)
 	}
-}
-
-// readInput reads the document of --input.
-func readInput(a *app, name string) (any, error) {
-	in := a.stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("open the input: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		in = f
-	}
-	var doc any
-	d := json.NewDecoder(in)
-	d.UseNumber()
-	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("read the input from %s: %w", name, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read the input from %s: something follows the document", name)
-	}
-	return doc, nil
 }

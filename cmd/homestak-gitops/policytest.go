@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 
 	"github.com/spf13/cobra"
@@ -16,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/policy"
 )
 
@@ -62,7 +60,7 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 	if err != nil {
 		return fmt.Errorf("--run: %w", err)
 	}
-	tree, done, err := openPolicies(dir)
+	tree, done, err := site.OpenPolicies(dir)
 	if err != nil {
 		return err
 	}
@@ -103,23 +101,4 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 		return &exit.Error{Code: exit.Failed}
 	}
 	return nil
-}
-
-// openPolicies opens the folder of a site, of which policies are read: DIR itself, or
-// where that is the folder policy of a site, the one around it.
-func openPolicies(dir string) (tree fs.FS, done func(), err error) {
-	abs, err := filepath.Abs(dir)
-	if err == nil && filepath.Base(abs) == "policy" {
-		if _, serr := os.Stat(filepath.Join(abs, "policy")); serr != nil {
-			abs = filepath.Dir(abs)
-		}
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("open site folder: %w", err)
-	}
-	root, err := os.OpenRoot(abs)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open site folder: %w", err)
-	}
-	return root.FS(), func() { _ = root.Close() }, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers"
@@ -14,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // session is a verb at work on the site in a folder.
@@ -153,36 +153,12 @@ func (s *session) pass(h *model.Host, owner string) *engine.Pass {
 	p := s.Pass(h, func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		driver, err := s.access(owner).Open(d, h)
 		if err == nil && s.app.ui.verbose {
-			driver = loggingDriver{driver, s.app.ui, h}
+			driver = view.Logged(driver, h, s.app.ui.notef)
 		}
 		return driver, err
 	})
 	p.Stop, p.Health.Simulated = s.app.stopping.once, s.net.reaches
 	return p
-}
-
-// loggingDriver is a driver that reports what it observes, for -v.
-type loggingDriver struct {
-	engine.Driver
-	ui   *ui
-	host *model.Host
-}
-
-// Observe reports how long it took, and what was seen.
-func (d loggingDriver) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
-	d.ui.notef("looking at host %s (%s)", d.host.Name, d.host.API)
-	began := time.Now()
-	have, err := d.Driver.Observe(ctx, w)
-	d.ui.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
-		d.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
-	return have, err
-}
-
-// Release is that of the driver.
-func (d loggingDriver) Release() {
-	if r, ok := d.Driver.(engine.Releaser); ok {
-		r.Release()
-	}
 }
 
 // lock takes the write lock of a host for a verb; see service.Verb. The lock is kept and

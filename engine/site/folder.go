@@ -168,6 +168,28 @@ func (f *Folder) Host(name string, m *model.Manifest) (*model.Host, error) {
 	return site.Hosts[name], nil
 }
 
+// Examined are the hosts that a check is about, and the site as they are to have it: all hosts,
+// or where one of them is named, the host of that name or of that manifest, which may be a recipe.
+func (f *Folder) Examined(manifest, host string) (*model.Site, []*model.Host, error) {
+	site := f.Desired.Site
+	m, err := f.Manifest(manifest)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m == nil && host == "" && len(site.Hosts) > 0 {
+		var all []*model.Host
+		for _, name := range slices.Sorted(maps.Keys(site.Hosts)) {
+			all = append(all, site.Hosts[name])
+		}
+		return site, all, nil
+	}
+	h, err := f.Host(host, m)
+	if err == nil && m != nil {
+		site, err = site.Bind(m.Name, h.Name)
+	}
+	return site, []*model.Host{h}, err
+}
+
 // Bind makes the site one in which only this manifest is deployed, on this host.
 func (f *Folder) Bind(m *model.Manifest, h *model.Host) error {
 	bound, err := f.Desired.Site.Bind(m.Name, h.Name)

@@ -1,0 +1,37 @@
+package view
+
+import (
+	"context"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Logged is a driver that reports what it observes of a host, line by line.
+func Logged(d engine.Driver, h *model.Host, notef func(format string, args ...any)) engine.Driver {
+	return logged{d, h, notef}
+}
+
+type logged struct {
+	engine.Driver
+	host  *model.Host
+	notef func(format string, args ...any)
+}
+
+// Observe reports how long it took, and what was seen.
+func (d logged) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
+	d.notef("looking at host %s (%s)", d.host.Name, d.host.API)
+	began := time.Now()
+	have, err := d.Driver.Observe(ctx, w)
+	d.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
+		d.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
+	return have, err
+}
+
+// Release is that of the driver.
+func (d logged) Release() {
+	if r, ok := d.Driver.(engine.Releaser); ok {
+		r.Release()
+	}
+}
