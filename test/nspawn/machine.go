@@ -23,7 +23,7 @@ import (
 
 // Patience is how long anything may take here before it counts as never: much more
 // than it does on a busy machine.
-const Patience = 40 * time.Second
+const Patience = 3 * time.Minute
 
 // Machine is a Debian with systemd as its first process, in namespaces of its own: its
 // network is loopback only, and what it writes is gone with it.

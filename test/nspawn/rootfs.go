@@ -122,7 +122,7 @@ func debootstrap(cache, dir, suite, mirror, packages string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
 	args := []string{"--variant=minbase", "--include=" + packages}
 	from := strings.Fields(mirror)
