@@ -218,7 +218,7 @@ func showLastGood(ctx context.Context, l *loop) {
 	l.during(ctx, func(ctx context.Context) {
 		defer func() { _ = recover() }()
 		d := l.o.Load(ctx, c)
-		if d.Commit = c.ID; d.Site != nil && d.Site.Hosts[l.o.Identity] != nil {
+		if d.Commit = c.ID; d.Site != nil && d.Site.HostFor(l.o.Identity) != nil {
 			l.o.inForce(ctx, d)
 		}
 	})

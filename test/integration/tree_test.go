@@ -42,32 +42,18 @@ site "home" {}
 host "father" {
   api = "https://192.0.2.10:8006"
 }
-host "inner" {
-  api = "https://192.0.2.20:8006"
-}
 image "debian-12" {
   url      = "https://images.example/debian-12.qcow2"
   checksum = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
 }
 spec "plain" {}
-manifest "tree" {
-  pattern = "flat"
-  host    = host.father
-  node "inner" {
-    type   = "pve"
-    cores  = 2
-    memory = 2048
-    image  = image.debian-12
-    spec   = spec.plain
-  }
-}
 `
 
-// below declares the nodes of the inner host.
+// below declares the inner machine, and its nodes.
 func below(names ...string) string {
-	text := "manifest \"below\" {\n  pattern = \"flat\"\n  host = host.inner\n"
+	text := "manifest \"tree\" {\n  pattern = \"tiered\"\n  host = host.father\n  node \"inner\" {\n    type = \"pve\"\n    cores = 2\n    memory = 2048\n    image = image.debian-12\n    spec = spec.plain\n  }\n"
 	for _, name := range names {
-		text += fmt.Sprintf("  node %q {\n    type = \"vm\"\n    cores = 1\n    memory = 512\n    image = image.debian-12\n  }\n", name)
+		text += fmt.Sprintf("  node %q {\n    type = \"vm\"\n    parent = node.inner\n    cores = 1\n    memory = 512\n    image = image.debian-12\n  }\n", name)
 	}
 	return text + "}\n"
 }
@@ -172,8 +158,8 @@ func TestTreeOfAgents(t *testing.T) {
 	require.Equal(t, first, father.Tree().Nodes[0].Commit)
 	kept, err := os.ReadFile(filepath.Join(inner.config.DataDir, "parent.json"))
 	require.NoError(t, err)
-	require.Contains(t, string(kept), "canary-of-inner", "the child has the value that it needs")
-	require.NotContains(t, string(kept), "canary-of-father", "and no other")
+	require.Contains(t, string(kept), `"father":null`, "the child knows the names of all secrets")
+	require.NotContains(t, string(kept), "canary", "and no value that it does not need")
 
 	// A push: the parent asks its repository, the child is waked by the parent and asks that one.
 	second := repo.Commit(map[string]string{"below.hcl": below("app", "db")}, "one more")
