@@ -76,10 +76,18 @@ type Question struct {
 	Plan   *plan.Plan
 	Commit model.Commit // zero for a folder that is not a checkout; ID alone where no more is known
 
-	Destroy      bool // the removal was asked for by name
-	AllowDeletes int  // so many removals are granted, by flag or by trailers
-	Unattended   bool // nobody watches: an agent's pass
-	Untraced     bool // no trailer grants any: no commit is known that the host converged to
+	Destroy      bool    // the removal was asked for by name
+	AllowDeletes int     // so many removals are granted, by flag or by trailers
+	Before       *Before // what the removals are counted from; nil: from what is on the host
+	Unattended   bool    // nobody watches: an agent's pass
+	Untraced     bool    // no trailer grants any: no commit is known that the host converged to
+}
+
+// Before is the commit that an agent converged to before: with it all agents of a site count the same removals,
+// wherever in the tree the guests are.
+type Before struct {
+	Site    *model.Site
+	Granted int // removals that were granted since, those included that are done
 }
 
 // PolicyCheck checks a plan against the rules. An error among the findings forbids all of
@@ -111,6 +119,9 @@ type Pass struct {
 	Unattended   bool
 	Untraced     bool
 
+	// Before gives what the removals of a plan are counted from, if it has any; see Question. May be nil, and give nil.
+	Before func(context.Context) *Before
+
 	// Verdict is asked about a plan that no rule denies: true lets it be carried out.
 	// Nil means that a plan is all that was asked for.
 	Verdict func(context.Context, *plan.Plan) (bool, error)
@@ -123,6 +134,9 @@ type Pass struct {
 	Health  health.Prober
 	Failing []model.Address
 	Locate  bool
+
+	Children     map[string]model.Child // what is known of the guests that hold nodes; see plan.Input
+	AllowOrphans []string               // that go with what is in them; see plan.Input
 
 	Avoid      []int    // VMIDs that are drawn last; see plan.Input
 	SweepHints []string // of the observation of the last pass; see model.Want
@@ -315,6 +329,7 @@ func (p *Pass) plan(d Desired, w *model.Want, have model.Observed, found diag.Li
 	made = plan.Make(plan.Input{
 		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
 		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy, Avoid: p.Avoid,
+		Children: p.Children, AllowOrphans: p.AllowOrphans,
 	})
 	if p.RefreshOnly {
 		aside = setAside(made)
@@ -349,7 +364,16 @@ func (p *Pass) check(ctx context.Context, c course) diag.List {
 	if c.desired.PolicyCheck == nil {
 		return nil
 	}
-	return c.desired.PolicyCheck(ctx, p.question(c.desired, c.want, c.have, c.plan))
+	q := p.question(c.desired, c.want, c.have, c.plan)
+	if p.Before != nil && !p.Destroy && slices.ContainsFunc(c.plan.Steps, removesGuest) {
+		q.Before = p.Before(ctx)
+	}
+	return c.desired.PolicyCheck(ctx, q)
+}
+
+// removesGuest reports whether nothing is left of a guest after a step.
+func removesGuest(s plan.Step) bool {
+	return (s.Action == plan.Delete || s.Action == plan.Replace) && s.VMID != 0
 }
 
 func (p *Pass) question(d Desired, w *model.Want, have model.Observed, made *plan.Plan) Question {

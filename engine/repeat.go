@@ -124,6 +124,7 @@ func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*pla
 	made := plan.Make(plan.Input{
 		Site: r.desired.Site.Name, Commit: r.desired.Commit, Host: r.pass.Host, Kinds: r.desired.Site.Kinds, Want: r.wanted(s), Have: have,
 		Manifest: r.pass.Manifest, Targets: r.pass.Targets, Destroy: r.pass.Destroy, Avoid: r.pass.Avoid,
+		Children: r.pass.Children, AllowOrphans: r.pass.AllowOrphans,
 	})
 	i := slices.IndexFunc(made.Steps, func(t plan.Step) bool { return t.Address == s.Address })
 	if i < 0 {

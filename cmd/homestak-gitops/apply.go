@@ -31,7 +31,7 @@ is waited for. Twice: leave now.`,
 		Args: usage.Takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.within(c, func(ctx context.Context) error {
-				return runApply(ctx, a, f, plan.Scope{Manifest: f.manifest, Targets: targets, AllowDeletes: f.allowDeletes}, args)
+				return runApply(ctx, a, f, plan.Scope{Manifest: f.manifest, Targets: targets, AllowDeletes: f.allowDeletes, AllowOrphans: f.allowOrphans}, args)
 			})
 		},
 	}
@@ -46,8 +46,8 @@ func runApply(ctx context.Context, a *app, f *siteFlags, sc plan.Scope, args []s
 	a.documentFailure("apply")
 	var kept *plan.Plan
 	if len(args) > 0 {
-		if f.manifest != "" || len(sc.Targets) > 0 || sc.AllowDeletes > 0 {
-			return errors.New("a plan file says by itself what it is about, and what was granted to it: leave out -M, --target and --allow-deletes")
+		if f.manifest != "" || len(sc.Targets) > 0 || sc.AllowDeletes > 0 || len(sc.AllowOrphans) > 0 {
+			return errors.New("a plan file says by itself what it is about, and what was granted to it: leave out -M, --target, --allow-deletes and --allow-orphans")
 		}
 		doc, err := plan.ReadFile(args[0])
 		if err != nil {

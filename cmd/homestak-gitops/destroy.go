@@ -27,6 +27,7 @@ until "resume -M MANIFEST".`,
 		},
 	}
 	f.change(a, c)
+	f.letGo(c)
 	c.Flags().BoolVar(&suspend, "suspend", false, "let the agent of the host leave the manifest alone from now on")
 	return c
 }
@@ -45,7 +46,7 @@ func runDestroy(ctx context.Context, a *app, f *siteFlags, suspend bool) error {
 		}
 	}
 	p := s.pass(h, owner)
-	p.Verb, p.Manifest, p.Destroy = "destroy", m.Name, true
+	p.Verb, p.Manifest, p.Destroy, p.AllowOrphans = "destroy", m.Name, true, f.allowOrphans
 	if f.sim || m.Host == "" {
 		return carryOut(ctx, a, s, h, p, nil, nil)
 	}

@@ -28,7 +28,8 @@ type siteFlags struct {
 	sim bool // on verbs that reach a host
 	yes bool // on verbs that change one
 
-	allowDeletes int // on verbs that plan
+	allowDeletes int      // on verbs that plan
+	allowOrphans []string // on these, and destroy
 }
 
 // read adds the flags of every verb that reads a site.
@@ -67,6 +68,12 @@ func (f *siteFlags) change(a *app, c *cobra.Command) {
 // removes was asked for by name: it needs no such grant.
 func (f *siteFlags) grant(c *cobra.Command) {
 	c.Flags().IntVar(&f.allowDeletes, "allow-deletes", 0, "let `N` guests be removed at once, where the cap on deletions is lower")
+	f.letGo(c)
+}
+
+// letGo adds the flag of verbs whose plans may remove a guest that holds nodes.
+func (f *siteFlags) letGo(c *cobra.Command) {
+	c.Flags().StringSliceVar(&f.allowOrphans, "allow-orphans", nil, "remove the pve node `NAME` with all nodes that may be in it; repeatable")
 }
 
 // check finds values that cannot be right before any work is done.

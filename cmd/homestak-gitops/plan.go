@@ -71,7 +71,7 @@ func runPlan(ctx context.Context, a *app, f *siteFlags, o *planFlags) error {
 		return err
 	}
 	defer s.Close()
-	sc := plan.Scope{Manifest: f.manifest, Targets: o.targets, RefreshOnly: o.refreshOnly, AllowDeletes: f.allowDeletes}
+	sc := plan.Scope{Manifest: f.manifest, Targets: o.targets, RefreshOnly: o.refreshOnly, AllowDeletes: f.allowDeletes, AllowOrphans: f.allowOrphans}
 	p, err := limited(s.pass(h, ""), sc)
 	if err != nil {
 		return err
@@ -135,6 +135,6 @@ func limited(p *engine.Pass, sc plan.Scope) (*engine.Pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Manifest, p.Targets, p.RefreshOnly, p.AllowDeletes = sc.Manifest, targets, sc.RefreshOnly, sc.AllowDeletes
+	p.Manifest, p.Targets, p.RefreshOnly, p.AllowDeletes, p.AllowOrphans = sc.Manifest, targets, sc.RefreshOnly, sc.AllowDeletes, sc.AllowOrphans
 	return p, nil
 }

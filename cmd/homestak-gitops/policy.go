@@ -99,7 +99,7 @@ func (s *session) input(ctx context.Context, f *inputFlags) (map[string]any, err
 	if err := site.CheckDeployed(m, "plan", h); err != nil {
 		return nil, err
 	}
-	p, err := limited(s.pass(h, ""), plan.Scope{Manifest: f.manifest, AllowDeletes: f.allowDeletes})
+	p, err := limited(s.pass(h, ""), plan.Scope{Manifest: f.manifest, AllowDeletes: f.allowDeletes, AllowOrphans: f.allowOrphans})
 	if err != nil {
 		return nil, err
 	}

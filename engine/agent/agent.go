@@ -20,6 +20,7 @@
 //	memory.go     what survives a restart
 //	status.go, view.go, summary.go, progress.go   what it publishes
 //	receipt.go    what the ledger keeps of a pass
+//	children.go   the children of the host that left the site
 //	panics.go     what happens after a panic
 package agent
 
@@ -57,7 +58,7 @@ type Source interface {
 }
 
 // Options is what an agent is made of. All but Poll, Drift, Width, Exclusive,
-// Observed, Log, Notify and the texts must be set.
+// Children, Observed, Log, Notify and the texts must be set.
 type Options struct {
 	Identity string
 	Program  string // version, for its status
@@ -83,6 +84,9 @@ type Options struct {
 	// commit comes into force, and again in each pass, as secrets and rules may change. It is called by one
 	// goroutine at a time, never while Source is in use, and must not ask the agent. May be nil.
 	InForce func(ctx context.Context, d engine.Desired)
+	// Children gives what is known of the children, by the last report of each; the caller may change the map. The
+	// agent itself finds out which of them are Gone. May be nil.
+	Children func() map[string]model.Child
 	// Observed is called with what an observation of the host saw; see engine.Pass.
 	Observed func(model.Observed)
 

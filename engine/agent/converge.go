@@ -171,7 +171,9 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	}
 	var warned diag.List
 	l.grants, warned = l.upstream.grant(ctx, &l.memory.State, c)
-	p.AllowDeletes, p.Untraced = l.grants.removals, l.grants.untraced
+	p.AllowDeletes, p.AllowOrphans, p.Untraced = l.grants.removals, l.grants.orphans, l.grants.untraced
+	p.Children = l.children(ctx, c)
+	p.Before = l.before(ctx, c)
 	var d engine.Desired
 	var unknown error
 	good := l.memory.Good.ID

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -75,12 +76,18 @@ func (m *memory) expire(now time.Time) bool {
 	return len(gone) > 0
 }
 
-// refs lists the commits that matter: head, the good one, the converged one.
+// refs lists the commits that matter: head, the good one, the converged one, and those that took a child out of
+// the site that is there yet.
 func (m *memory) refs() []string {
 	var out []string
 	for _, ref := range []ledger.CommitRef{m.Head, m.Good, m.Converged} {
 		if ref.ID != "" && !slices.Contains(out, ref.ID) {
 			out = append(out, ref.ID)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Values(m.Leaving)) {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
 		}
 	}
 	return out

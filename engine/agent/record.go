@@ -69,10 +69,11 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	m.noteFailing(&r)
 	m.noteUnusable(&r)
 	m.noteSweepHints(&r)
+	m.noteLeaving(&r, c.ID)
 	if r.Accepted && m.Good.ID != c.ID {
 		m.Good = refNow(c.ID)
 	}
-	if r.Outcome == engine.Done {
+	if r.Outcome == engine.Done && len(r.Plan.Postponed()) == 0 {
 		m.converged(c.ID, l.grants, suspendedManifests(aside))
 	}
 	m.persist()

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -145,11 +146,17 @@ func personOf(c model.Commit) string {
 	return c.Author.Email
 }
 
-const deletesTrailer = "Allow-Deletes"
+// The trailers of commits that allow what nothing else does.
+const (
+	deletesTrailer = "Allow-Deletes" // a number of guests to remove
+	orphansTrailer = "Allow-Orphans" // names of children that go with what is in them
+)
 
 // allowance is what trailers allow a pass.
 type allowance struct {
 	removals int
+	granted  int // the same, those included that are done
+	orphans  []string
 	untraced bool     // no trailer counts, for it is not known since when
 	by       []string // commits whose trailers are used up once the pass has used them, or converged
 }
@@ -163,7 +170,7 @@ func (u *upstream) grant(ctx context.Context, s *ledger.State, c model.Commit) (
 	if from == c.ID {
 		return allowance{}, nil
 	}
-	_, asked := trailer(c)
+	asked := len(trailersOf(c)) > 0
 	own := allowance{}
 	if asked {
 		own.by = []string{c.ID}
@@ -171,7 +178,7 @@ func (u *upstream) grant(ctx context.Context, s *ledger.State, c model.Commit) (
 	if from == "" {
 		own.untraced = true
 		if asked {
-			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count: apply --allow-deletes N grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more")}
+			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count: apply --allow-deletes N (or --allow-orphans NAME) grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more")}
 		}
 		return own, nil
 	}
@@ -198,18 +205,22 @@ func sumOf(commits []model.Commit, s *ledger.State) (allowance, diag.List) {
 	var found diag.List
 	for _, c := range commits {
 		n, asked := trailer(c)
-		switch {
-		case !asked:
-		case n == 0:
-			text, _ := trailerText(c)
+		orphans := namesOf(c)
+		if asked && n == 0 {
+			text, _ := trailerText(c, deletesTrailer)
 			found = append(found, ignored(c, fmt.Sprintf("%q is not a positive number", text)))
+		}
+		switch {
+		case n == 0 && len(orphans) == 0:
 		case slices.Contains(s.UsedTrailers, c.ID):
 			found = append(found, ignored(c, "it counted before, and a commit counts once: say it again in a new one"))
 		default:
 			sum.removals += n
+			sum.orphans = union(sum.orphans, orphans)
 			sum.by = append(sum.by, c.ID)
 		}
 	}
+	sum.granted = sum.removals
 	sum.removals = max(sum.removals-s.Consumed, 0)
 	return sum, found
 }
@@ -233,7 +244,7 @@ const mostDeletes = 1_000_000
 
 // trailer reads the grant of a commit: 0 if it is not a positive number; false without one.
 func trailer(c model.Commit) (int, bool) {
-	text, ok := trailerText(c)
+	text, ok := trailerText(c, deletesTrailer)
 	n, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil || n < 0 || n > mostDeletes {
 		n = 0
@@ -241,9 +252,23 @@ func trailer(c model.Commit) (int, bool) {
 	return n, ok
 }
 
-func trailerText(c model.Commit) (string, bool) {
+// namesOf reads the children that the trailer of a commit names.
+func namesOf(c model.Commit) []string {
+	text, _ := trailerText(c, orphansTrailer)
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+}
+
+// trailersOf names the trailers of a commit that allow something.
+func trailersOf(c model.Commit) []string {
+	return slices.DeleteFunc([]string{deletesTrailer, orphansTrailer}, func(name string) bool {
+		_, there := trailerText(c, name)
+		return !there
+	})
+}
+
+func trailerText(c model.Commit, name string) (string, bool) {
 	for key, value := range c.Trailers {
-		if strings.EqualFold(key, deletesTrailer) {
+		if strings.EqualFold(key, name) {
 			return value, true
 		}
 	}
@@ -251,7 +276,7 @@ func trailerText(c model.Commit) (string, bool) {
 }
 
 func ignored(c model.Commit, why string) diag.Finding {
-	return diag.Warnf(diag.Range{}, fmt.Sprintf("trailer %s of commit %s is ignored", deletesTrailer, c.Short()), "%s", why)
+	return diag.Warnf(diag.Range{}, fmt.Sprintf("trailer %s of commit %s is ignored", strings.Join(trailersOf(c), " and "), c.Short()), "%s", why)
 }
 
 func short(id string) string { return model.Commit{ID: id}.Short() }

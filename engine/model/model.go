@@ -114,6 +114,7 @@ type Guest struct {
 	Hibernated  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
 	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did
 	HA          string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
+	Orphan      string      // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
 	RemovalNote string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
 }
 

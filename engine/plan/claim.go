@@ -106,6 +106,10 @@ func (g *guard) stillHad(t taking) {
 		g.withholdUnknown(s, fmt.Sprintf("%s has the %s", g.standing(t.from), t.what()), g.withheld[t.from].unknowns)
 		return
 	}
+	if g.withheld[t.from].postponed && t.meet {
+		g.postpone(s, fmt.Sprintf("%s: the %s is still that of %s", s.Action.not(), t.what(), g.standing(t.from)), g.withheld[t.from].forGood)
+		return
+	}
 	f := diag.Finding{
 		Severity: diag.Warning, Source: diag.FromGuard, At: s.Want.RangeOf(t.claim.Path),
 		Summary: fmt.Sprintf("%s: the %s is that of %s as well, which stays", t.by, t.what(), g.standing(t.from)),

@@ -15,7 +15,8 @@ type Scope struct {
 	Targets     []string `json:"targets,omitempty"`
 	RefreshOnly bool     `json:"refresh_only,omitempty"`
 
-	AllowDeletes int `json:"allow_deletes,omitempty"` // what was granted when it was made
+	AllowDeletes int      `json:"allow_deletes,omitempty"` // what was granted when it was made
+	AllowOrphans []string `json:"allow_orphans,omitempty"`
 }
 
 // Document is the plan document: a plan and its scope.

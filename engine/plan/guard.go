@@ -15,6 +15,8 @@ type withholding struct {
 	action     Action
 	not        string // what it is not, in words of its kind; "" for those of the action
 	stuck      bool   // because nothing can be done to the guest for now
+	postponed  bool   // because it is not known that nothing is left in a child; a later pass does it
+	forGood    bool   // no later pass does it, unless somebody allows it
 	incomplete bool   // because something could not be seen; else because somebody must fix something
 	unknowns   []int  // what could not be seen, as indexes into Input.Have.Unknown
 }
@@ -57,6 +59,7 @@ func (g *guard) check() {
 	g.each(g.guardSite)
 	g.each(g.guardKind)
 	g.each(g.guardLocked)
+	g.each(g.guardChild)
 	g.each(func(s *Step) {
 		if s.Want != nil {
 			g.guardVMID(s)
@@ -288,6 +291,8 @@ func (g *guard) guardNeeded(s *Step) {
 		switch h, withheld := g.withheld[y]; {
 		case h.incomplete:
 			g.withholdUnknown(s, fmt.Sprintf("%s still needs it", y), h.unknowns)
+		case h.postponed:
+			g.postpone(s, fmt.Sprintf("%s: %s still needs it", s.Action.not(), y), h.forGood)
 		case s.Action == Replace:
 			g.refuse(s, diag.FromGuard, fmt.Sprintf("%s lives on it", y), "remove what needs it first, or declare the new one under another name")
 		case g.in.Destroy && !withheld:
@@ -335,7 +340,11 @@ func (g *guard) follow() {
 			}
 		}
 		if s := g.steps[g.reusedBy[addr]]; s != nil {
-			g.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is still that of %s", s.VMID, addr), "")
+			if why := fmt.Sprintf("VMID %d is still that of %s", s.VMID, addr); h.postponed {
+				g.postpone(s, s.Action.not()+": "+why, h.forGood)
+			} else {
+				g.refuse(s, diag.FromGuard, why, "")
+			}
 		}
 		for _, t := range g.gives[addr] {
 			g.stillHad(t)
@@ -345,11 +354,14 @@ func (g *guard) follow() {
 
 // because withholds a step for the reason another one was withheld.
 func (g *guard) because(s *Step, h withholding, why string) {
-	if h.incomplete {
+	switch {
+	case h.incomplete:
 		g.withholdUnknown(s, why, h.unknowns)
-		return
+	case h.postponed:
+		g.postpone(s, s.Action.not()+": "+why, h.forGood)
+	default:
+		g.warn(s, why, "")
 	}
-	g.warn(s, why, "")
 }
 
 // refuse takes a step out with an error: somebody has to fix something.

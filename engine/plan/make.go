@@ -29,6 +29,11 @@ func Make(in Input) *Plan {
 			o.order()
 		}
 	}
+	if in.Want != nil {
+		for _, w := range d.plan.Deferred[len(in.Want.Deferred):] { // by the guard
+			p.id.text(w.Address)
+		}
+	}
 	return d.document(p.id.sum(in))
 }
 

@@ -164,6 +164,10 @@ type Input struct {
 	// Avoid are VMIDs under which a guest could not be made, though none has them: a hint of earlier passes. They
 	// are drawn where no other is free; who declares one gets it.
 	Avoid []int
+	// Children is what is known of guests that hold nodes of the site, by the names of their nodes. AllowOrphans
+	// names those that somebody lets go with what is in them.
+	Children     map[string]model.Child
+	AllowOrphans []string
 	// Destroy plans the removal of every guest of Manifest instead, wanted or not, suspended or not.
 	Destroy bool
 }

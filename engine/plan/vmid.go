@@ -149,6 +149,8 @@ func (g *guard) guardVMID(s *Step) {
 	switch {
 	case ours && g.frees(owner, guest.VMID):
 		g.reuse[s.Address], g.reusedBy[owner] = owner, s.Address
+	case ours && g.withheld[owner].postponed:
+		g.postpone(s, fmt.Sprintf("%s: VMID %d is still that of %s", s.Action.not(), guest.VMID, owner), g.withheld[owner].forGood)
 	case ours:
 		g.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is that of %s, which stays", guest.VMID, owner), "declare another vmid, or none")
 	case used:

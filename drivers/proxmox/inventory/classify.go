@@ -76,6 +76,7 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 		r := guest.FromConfig(g, cfg, notes, m)
 		r.Guest.RemovalNote = removal.Note(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
+		r.Guest.Orphan = m.OrphanPolicy()
 		c.verified[m.Addr()] = append(c.verified[m.Addr()], r)
 		return
 	}

@@ -238,6 +238,18 @@ func (t Tag) RemovalPolicy() string {
 	return t.Destroy.Policy
 }
 
+// OrphanPolicy says what happens to nodes of the site that live on the guest when it goes; "" for a guest that holds
+// none: one that is not of type pve, or that the command line left behind and no agent has entered.
+func (t Tag) OrphanPolicy() string {
+	switch {
+	case t.Type != model.PVEType || strings.HasPrefix(t.Owner, "cli:"):
+		return ""
+	case t.Destroy == nil || t.Destroy.Orphan == "":
+		return model.OrphanRefuse
+	}
+	return t.Destroy.Orphan
+}
+
 // The decommission policies.
 const (
 	RemoveAtOnce   = "allow_immediate_destroy"

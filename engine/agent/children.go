@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"maps"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A child that left the site keeps its guest until nothing is left in it. What its agent reports
+// as empty stays so if the report is about a commit that has the child no more: about the very commit of the
+// pass, or one between that and the first that was seen to lack the child. The latter is remembered. Losing it
+// costs no more than to wait for a report about the commit of the pass.
+
+// children is what is known of the children, for a pass with a commit.
+func (l *loop) children(ctx context.Context, c model.Commit) map[string]model.Child {
+	if l.o.Children == nil {
+		return nil
+	}
+	all := l.o.Children()
+	for name, first := range l.memory.Leaving {
+		child := all[name]
+		if child.Empty && child.Commit != c.ID && l.upstream.descends(ctx, first, child.Commit) && l.upstream.descends(ctx, child.Commit, c.ID) {
+			child.Gone = true
+			all[name] = child
+		}
+	}
+	return all
+}
+
+// descends reports whether a commit is another one, or is known to come after it.
+func (u *upstream) descends(ctx context.Context, from, to string) bool {
+	if from == to {
+		return true
+	}
+	err := u.ask(ctx, func(context.Context) error {
+		_, err := u.source.Since(ctx, from, to)
+		return err
+	})
+	return err == nil
+}
+
+// before gives the site of the commit that the host converged to, for the count of what all hosts of the site lose.
+func (l *loop) before(ctx context.Context, c model.Commit) func(context.Context) *engine.Before {
+	was := c
+	if id := l.memory.Converged.ID; id == "" {
+		return nil
+	} else if id != c.ID {
+		var err error
+		if was, err = l.upstream.commit(ctx, id); err != nil {
+			return nil
+		}
+	}
+	granted := l.grants.granted
+	return func(ctx context.Context) *engine.Before {
+		d := l.o.Load(ctx, was)
+		if d.Site == nil || d.Findings.HasErrors() {
+			return nil // the secrets may be others now: what is on the host counts
+		}
+		return &engine.Before{Site: d.Site, Granted: granted}
+	}
+}
+
+// noteLeaving remembers which children on the host a commit lacks, and since which one.
+func (m *memory) noteLeaving(r *engine.Report, id string) {
+	if r.Want == nil || r.Plan == nil || r.Denied || r.Have.NothingSeen() {
+		return
+	}
+	next := map[string]string{}
+	for _, name := range r.Want.Leaving(r.Have.State) {
+		next[name] = cmp.Or(m.Leaving[name], id)
+	}
+	if len(r.Have.Unknown) > 0 { // it may be what could not be seen
+		for name, first := range m.Leaving {
+			if r.Want.State[model.Address{Kind: model.PVEType, Name: name}] == nil {
+				next[name] = cmp.Or(next[name], first)
+			}
+		}
+	}
+	if !maps.Equal(m.Leaving, next) {
+		m.Leaving = next
+		m.persist()
+	}
+}

@@ -1,0 +1,105 @@
+package agent_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// parent is a world in which box inner is a child with a box below it.
+func parent(w *world, reports map[string]model.Child) {
+	w.options = func(o *agent.Options) {
+		o.Children = func() map[string]model.Child {
+			w.repo.mu.Lock()
+			defer w.repo.mu.Unlock()
+			out := map[string]model.Child{}
+			for name, c := range reports {
+				out[name] = c
+			}
+			return out
+		}
+	}
+	w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 1, "inner": 1}))
+	w.start()
+	w.byHand(func(h model.State) { h[enginetest.Addr("box", "inner")].Guest.Orphan = model.OrphanRefuse })
+}
+
+// A child that left the site goes when it has reported that it is empty at a commit that has it no more; until then
+// the commit is in force, and nothing is wrong.
+func TestAChildGoesAfterItsReport(t *testing.T) {
+	live(t, func(w *world) {
+		reports := map[string]model.Child{}
+		report := func(commit string, empty bool) {
+			w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: commit, Empty: empty} })
+		}
+		parent(w, reports)
+		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
+		s := w.look()
+		require.Equal(t, "a=1 b=1 inner=1", w.holds())
+		require.Equal(t, engine.Done, s.Last.Outcome)
+		require.Empty(t, s.Last.Findings)
+		require.Equal(t, "c2", w.state().Good.ID)
+		require.Equal(t, "c1", w.state().Converged.ID, "it is not all done")
+		require.Equal(t, map[string]string{"inner": "c2"}, w.state().Leaving)
+
+		report("c1", true)
+		w.look()
+		require.Equal(t, "a=1 b=1 inner=1", w.holds(), "c1 has it")
+		report("c2", true)
+		w.end()
+		w.repo.push("c3", boxes(map[string]int{"a": 2, "b": 1}))
+		w.start()
+		require.Equal(t, "a=2 b=1", w.holds(), "c2 has it no more, and is before c3")
+		require.Contains(t, w.receipts()[0].Steps[0].Reason+w.receipts()[0].Steps[1].Reason, "nothing is left in it, as it reported at c2")
+		require.Equal(t, "c3", w.state().Converged.ID)
+		w.look()
+		require.Empty(t, w.state().Leaving)
+	})
+}
+
+// A commit that has the child again ends what was known.
+func TestAChildThatReturnsIsNotGone(t *testing.T) {
+	live(t, func(w *world) {
+		reports := map[string]model.Child{}
+		parent(w, reports)
+		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
+		w.look()
+		w.repo.push("c3", boxes(map[string]int{"a": 1, "b": 1, "inner": 1}))
+		w.look()
+		require.Empty(t, w.state().Leaving)
+		w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: "c2", Empty: true} })
+		w.repo.push("c4", boxes(map[string]int{"a": 1, "b": 1}))
+		w.look()
+		require.Equal(t, "a=1 b=1 inner=1", w.holds(), "c3 may have filled it")
+		w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: "c4", Empty: true} })
+		w.look()
+		require.Equal(t, "a=1 b=1", w.holds())
+	})
+}
+
+// A trailer lets a child go with what is in it. It counts once, and only where it is known since when.
+func TestATrailerLetsAChildGo(t *testing.T) {
+	live(t, func(w *world) {
+		parent(w, map[string]model.Child{})
+		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}), "Allow-Orphans: other")
+		w.look()
+		require.Equal(t, "a=1 b=1 inner=1", w.holds())
+		w.repo.push("c3", boxes(map[string]int{"a": 1, "b": 1}), "Allow-Orphans: x, inner")
+		w.look()
+		require.Equal(t, "a=1 b=1", w.holds())
+		require.Contains(t, w.receipts()[0].Steps[0].Reason, "Allow-Orphans")
+		require.Equal(t, "Ada", w.receipts()[0].Author)
+		require.Equal(t, []string{"c3", "c2"}, w.state().UsedTrailers)
+	})
+	live(t, func(w *world) {
+		w.repo.push("c1", boxes(map[string]int{"a": 1}), "Allow-Orphans: inner")
+		w.start()
+		require.Equal(t, "trailer Allow-Orphans of commit c1 is ignored", w.agent.Status().Last.Findings[0].Summary)
+	})
+}

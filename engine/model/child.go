@@ -1,0 +1,46 @@
+package model
+
+import "time"
+
+// What happens to the nodes that live on a guest when the guest leaves the site; see Node.Orphan.
+const (
+	OrphanRefuse  = "refuse"  // the guest stays until its agent has reported that nothing is left in it
+	OrphanDestroy = "destroy" // they go with the guest
+	OrphanAbandon = "abandon" // the guest stays with all that is in it, and nobody manages it any more
+)
+
+// Child is what a parent knows of a child, by the reports of its agent. The zero value is one that never reported.
+type Child struct {
+	At     time.Time // when the last report came, by the clock of the parent
+	Commit string    // that it is about
+	Empty  bool      // the child manages nothing any more
+	Nodes  []string  // that are in it, at any depth
+	// Gone: Commit is at or after the one that took the child out of the site, and no commit that its parent saw
+	// since had it again. What is empty then stays so.
+	Gone bool
+}
+
+// Leaving lists the children on a host that are not in the site any more, sorted: their guests are observed, and
+// go as soon as nothing is left in them. Those that are abandoned, or of a suspended manifest, stay as they are.
+func (w *Want) Leaving(have State) []string {
+	var out []string
+	for _, addr := range have.Addresses() {
+		g := have[addr].Guest
+		if g == nil || g.Orphan == "" || g.Orphan == OrphanAbandon || w.Host == nil || w.State[addr] != nil || w.Suspended[have[addr].Manifest] {
+			continue
+		}
+		out = append(out, addr.Name)
+	}
+	return out
+}
+
+// Leave gives a copy of the site for a child that left it: the child is known, and nothing is to be on it.
+func (s *Site) Leave(child *Host) *Site {
+	c := *s
+	c.Hosts = map[string]*Host{child.Name: child}
+	for name, h := range s.Hosts {
+		c.Hosts[name] = h
+	}
+	c.Resolved = nil
+	return &c
+}
