@@ -24,14 +24,34 @@ type Request struct {
 	Commit       model.Commit // its ID is "" for a folder that is not a checkout
 	Signer       *string      // whose verified signature the commit carries; nil: none
 	Now          time.Time
-	Unattended   bool // nobody watches: an agent's pass
-	Destroy      bool // the removal was asked for by name, by destroy or at the end of test
-	AllowDeletes int  // so many removals are granted by flag or trailer
-	Untraced     bool // no trailer of a commit grants any: since when they would count is not known
-	OwnedCount   int  // managed guests on the host; known only where there is a plan
+	Unattended   bool    // nobody watches: an agent's pass
+	Destroy      bool    // the removal was asked for by name, by destroy or at the end of test
+	AllowDeletes int     // so many removals are granted by flag or trailer
+	Untraced     bool    // no trailer of a commit grants any: since when they would count is not known
+	OwnedCount   int     // managed guests on the host; known only where there is a plan
+	Before       *Before // what the removals are counted from; nil: from what is on the host
 
 	// Want is what one host shall hold, if that was resolved already: its nodes are then not resolved again.
 	Want *model.Want
+}
+
+// Before is what the site lost since the commit that was converged to before.
+type Before struct {
+	Nodes   int             // deployed in that commit
+	Lost    []model.Address // of these
+	Granted int             // removals that were granted since
+}
+
+// document describes it; null if it is not known.
+func (b *Before) document() any {
+	if b == nil {
+		return nil
+	}
+	lost := make([]any, len(b.Lost))
+	for i, a := range b.Lost {
+		lost[i] = a.String()
+	}
+	return map[string]any{"nodes": b.Nodes, "lost": lost, "granted": b.Granted}
 }
 
 // Input is the document that rules check: site, plan (nil before there is one) and
@@ -80,6 +100,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 		"unattended":    r.Unattended,
 		"destroy":       r.Destroy,
 		"allow_deletes": r.AllowDeletes, "trailers_grant": !r.Untraced,
+		"before": r.Before.document(),
 	}, nil
 }
 

@@ -79,8 +79,9 @@ func shapesOf(kinds model.Kinds) shapes {
 	}
 	pass := object(map[string]*shape{
 		"version": plain, "plan": planShape(), "now": plain, "unattended": plain, "destroy": plain, "allow_deletes": plain, "trailers_grant": plain,
-		"site":  site,
-		"owned": object(map[string]*shape{"count": plain}),
+		"site":   site,
+		"before": object(map[string]*shape{"nodes": plain, "lost": listOf(plain), "granted": plain}),
+		"owned":  object(map[string]*shape{"count": plain}),
 		"commit": object(map[string]*shape{
 			"id": plain, "parents": listOf(plain), "signer": plain, "trailers": listOf(plain), "age_seconds": plain,
 			"author": object(map[string]*shape{"name": plain, "email": plain}),

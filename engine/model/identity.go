@@ -96,6 +96,38 @@ func (m *Manifest) Below(child *Node) []*Node {
 	return all[1:]
 }
 
+// Deployed gives the nodes of all deployed manifests, each with the identity whose agent converges it.
+func (s *Site) Deployed() map[Address]string {
+	all := map[Address]string{}
+	for _, m := range s.Manifests {
+		for _, n := range m.Nodes {
+			if on := m.On(n); on != "" {
+				all[n.Resource.Addr] = on
+			}
+		}
+	}
+	return all
+}
+
+// Lost lists the deployed nodes of an earlier state of the site that this one has no more, or elsewhere: their
+// guests and data go. Manifests that are suspended lose nothing.
+func (s *Site) Lost(before *Site) []Address {
+	now := s.Deployed()
+	var out []Address
+	for _, m := range before.Manifests {
+		if slices.Contains(s.Suspended, m.Name) {
+			continue
+		}
+		for _, n := range m.Nodes {
+			if on := m.On(n); on != "" && now[n.Resource.Addr] != on {
+				out = append(out, n.Resource.Addr)
+			}
+		}
+	}
+	slices.SortFunc(out, Address.Compare)
+	return out
+}
+
 // host is the machine of a child, as its children find it.
 func (n *Node) host() *Host {
 	h := &Host{Name: n.Name, API: LocalAPI, Node: n.Name, Local: true, TokenMissing: true, At: n.At}

@@ -161,6 +161,9 @@ func planRequest(q engine.Question, now time.Time) policy.Request {
 			r.OwnedCount++
 		}
 	}
+	if b := q.Before; b != nil {
+		r.Before = &policy.Before{Nodes: len(b.Site.Deployed()), Lost: q.Site.Lost(b.Site), Granted: b.Granted}
+	}
 	return r
 }
 

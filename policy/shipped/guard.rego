@@ -3,7 +3,9 @@
 # and the way on is named.
 #
 # Counted are guests that a plan deletes or replaces: of both nothing is left. Images,
-# pools and the like can be made again and are not counted.
+# pools and the like can be made again and are not counted. Where the commit is known that
+# the agent converged to before, the nodes that the whole site lost since then count as
+# well: all agents of a tree come to the same end, and none of them removes a part.
 package homestak.guard
 
 # METADATA
@@ -27,16 +29,18 @@ deny contains {
 # title: One pass removes a few guests at most
 # description: |
 #   At most max_deletes of the site block, 3 unless set; never more than half of the
-#   guests that we own on the host, but one is always allowed by that half. An explicit
-#   destroy says what it means and is not capped.
+#   guests that we own on the host, or of the nodes that the site had before if these are
+#   more. One is always allowed by that half. An explicit destroy says what it means and is
+#   not capped.
 # scope: rule
 deny contains {
 	"rule": "deletion-cap",
-	"message": sprintf("the plan removes %d of %d owned guests, at most %d in one pass", [count(removals), owned, cap]),
+	"message": message,
 	"fix": way_on,
 } if {
 	unasked
-	count(removals) > cap
+	count(removals) > 0
+	count(counted) > cap
 }
 
 # METADATA
@@ -69,9 +73,31 @@ unasked if {
 	not granted
 }
 
-granted if count(removals) <= input.allow_deletes
+granted if {
+	count(removals) <= input.allow_deletes
+	count(lost) <= max([input.allow_deletes, object.get(before, "granted", 0)])
+}
 
-cap := min([limit, max([1, floor(owned / 2)])])
+before := input.before if {
+	is_object(input.before)
+} else := {}
+
+# Nodes that the whole site lost: their guests go here, or on another host of the tree.
+lost := {address | some address in object.get(before, "lost", [])}
+
+counted := {step.address | some step in removals} | lost
+
+total := max([owned, object.get(before, "nodes", 0)])
+
+message := sprintf("the plan removes %d of %d owned guests, at most %d in one pass", [count(removals), owned, cap]) if {
+	count(counted) == count(removals)
+	total == owned
+} else := sprintf(
+	"the site loses %d of %d guests, %d of them by this plan, at most %d at once",
+	[count(counted), total, count(removals), cap],
+)
+
+cap := min([limit, max([1, floor(total / 2)])])
 
 limit := input.site.max_deletes if {
 	is_number(input.site.max_deletes)
@@ -84,10 +110,10 @@ owned := input.owned.count if {
 
 way_on := sprintf(
 	"If that is meant: apply --allow-deletes %d. A trailer of a commit counts for nothing here yet: no commit is known that this host converged to.",
-	[count(removals)],
+	[count(counted)],
 ) if {
 	input.trailers_grant == false
 } else := sprintf(
 	"If that is meant: a commit with the trailer \"Allow-Deletes: %d\", or apply --allow-deletes %d.",
-	[count(removals), count(removals)],
+	[count(counted), count(counted)],
 )

@@ -62,6 +62,35 @@ test_caps[note] if {
 	rules(denied) == case.want
 }
 
+# The site had so many nodes before, and lost these.
+since(d, nodes, lost) := json.patch(d, [{"op": "add", "path": "/before", "value": {"nodes": nodes, "lost": lost, "granted": 0}}])
+
+web(n) := [sprintf("vm.web-%d", [i]) | some i in numbers.range(1, 100); i <= n]
+
+test_the_whole_site_counts[note] if {
+	some note, case in {
+		"all of a child, few of the site": {"doc": since(doc(deletions(2), 2), 12, web(3)), "want": set()},
+		"few of a child, many of the site": {"doc": since(doc(deletions(1), 20), 40, web(6)), "want": {"deletion-cap"}},
+		"more than half of the site": {"doc": since(doc(deletions(1), 1), 5, web(3)), "want": {"deletion-cap"}},
+		"replaced beside what the site lost": {"doc": since(doc([step(9, "replace", false)], 20), 40, web(3)), "want": {"deletion-cap"}},
+		"nothing goes here": {"doc": since(doc([], 20), 40, web(30)), "want": set()},
+		"granted": {"doc": granted(since(doc(deletions(1), 20), 40, web(6)), 6), "want": set()},
+		"granted for this host alone": {"doc": granted(since(doc(deletions(1), 20), 40, web(6)), 1), "want": {"deletion-cap"}},
+		"granted, and some are done": {
+			"doc": json.patch(granted(since(doc(deletions(1), 20), 40, web(6)), 2), [{"op": "replace", "path": "/before/granted", "value": 6}]),
+			"want": set(),
+		},
+	}
+	denied := guard.deny with input as case.doc
+	rules(denied) == case.want
+}
+
+test_what_the_site_loses_is_said if {
+	some d in shipped(guard.deny) with input as since(doc(deletions(1), 20), 40, web(6))
+	d.message == "the site loses 6 of 40 guests, 1 of them by this plan, at most 3 at once"
+	contains(d.fix, "Allow-Deletes: 6")
+}
+
 test_replaced_guests_count if {
 	steps := [step(1, "replace", false), step(2, "replace", false), step(3, "delete", false), step(4, "replace", false)]
 	denied := guard.deny with input as doc(steps, 12)
