@@ -20,7 +20,7 @@ func (l *loop) children(ctx context.Context, c model.Commit) map[string]model.Ch
 		return nil
 	}
 	all := l.o.Children()
-	for name, first := range l.memory.Leaving {
+	for name, first := range l.memory.Withdrawn {
 		child := all[name]
 		if child.Empty && child.Commit != c.ID && l.upstream.descends(ctx, first, child.Commit) && l.upstream.descends(ctx, child.Commit, c.ID) {
 			child.Gone = true
@@ -63,24 +63,24 @@ func (l *loop) before(ctx context.Context, c model.Commit) func(context.Context)
 	}
 }
 
-// noteLeaving remembers which children on the host a commit lacks, and since which one.
-func (m *memory) noteLeaving(r *engine.Report, id string) {
+// noteWithdrawn remembers which children on the host a commit lacks, and since which one.
+func (m *memory) noteWithdrawn(r *engine.Report, id string) {
 	if r.Want == nil || r.Plan == nil || r.Denied || r.Have.NothingSeen() {
 		return
 	}
 	next := map[string]string{}
-	for _, name := range r.Want.Leaving(r.Have.State) {
-		next[name] = cmp.Or(m.Leaving[name], id)
+	for _, name := range r.Want.Withdrawn(r.Have.State) {
+		next[name] = cmp.Or(m.Withdrawn[name], id)
 	}
 	if len(r.Have.Unknown) > 0 { // it may be what could not be seen
-		for name, first := range m.Leaving {
+		for name, first := range m.Withdrawn {
 			if r.Want.State[model.Address{Kind: model.PVEType, Name: name}] == nil {
 				next[name] = cmp.Or(next[name], first)
 			}
 		}
 	}
-	if !maps.Equal(m.Leaving, next) {
-		m.Leaving = next
+	if !maps.Equal(m.Withdrawn, next) {
+		m.Withdrawn = next
 		m.persist()
 	}
 }

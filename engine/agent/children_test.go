@@ -46,7 +46,7 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		require.Empty(t, s.Last.Findings)
 		require.Equal(t, "c2", w.state().Good.ID)
 		require.Equal(t, "c1", w.state().Converged.ID, "it is not all done")
-		require.Equal(t, map[string]string{"inner": "c2"}, w.state().Leaving)
+		require.Equal(t, map[string]string{"inner": "c2"}, w.state().Withdrawn)
 
 		report("c1", true)
 		w.look()
@@ -59,7 +59,7 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		require.Contains(t, w.receipts()[0].Steps[0].Reason+w.receipts()[0].Steps[1].Reason, "nothing is left in it, as it reported at c2")
 		require.Equal(t, "c3", w.state().Converged.ID)
 		w.look()
-		require.Empty(t, w.state().Leaving)
+		require.Empty(t, w.state().Withdrawn)
 	})
 }
 
@@ -72,7 +72,7 @@ func TestAChildThatReturnsIsNotGone(t *testing.T) {
 		w.look()
 		w.repo.push("c3", boxes(map[string]int{"a": 1, "b": 1, "inner": 1}))
 		w.look()
-		require.Empty(t, w.state().Leaving)
+		require.Empty(t, w.state().Withdrawn)
 		w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: "c2", Empty: true} })
 		w.repo.push("c4", boxes(map[string]int{"a": 1, "b": 1}))
 		w.look()

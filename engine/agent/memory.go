@@ -85,7 +85,7 @@ func (m *memory) refs() []string {
 			out = append(out, ref.ID)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Values(m.Leaving)) {
+	for _, id := range slices.Sorted(maps.Values(m.Withdrawn)) {
 		if !slices.Contains(out, id) {
 			out = append(out, id)
 		}

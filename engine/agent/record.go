@@ -69,7 +69,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	m.noteFailing(&r)
 	m.noteUnusable(&r)
 	m.noteSweepHints(&r)
-	m.noteLeaving(&r, c.ID)
+	m.noteWithdrawn(&r, c.ID)
 	if r.Accepted && m.Good.ID != c.ID {
 		m.Good = refNow(c.ID)
 	}

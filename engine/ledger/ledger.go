@@ -90,8 +90,8 @@ type State struct {
 	Suspended     []Suspension `json:"suspended"`
 	Failing       []string     `json:"unwell,omitempty"`    // addresses whose checks failed when they were tried last; a hint, to try them again
 	UnusableVMIDs []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
-	// Leaving are the children on the host that left the site: the first commit that each was seen to lack.
-	Leaving    map[string]string `json:"leaving,omitempty"`
+	// Withdrawn are the children on the host that left the site: the first commit that each was seen to lack.
+	Withdrawn  map[string]string `json:"withdrawn,omitempty"`
 	SweepHints []string          `json:"recall,omitempty"` // where to look for things to remove, from the last observation of the host; a hint
 }
 

@@ -20,9 +20,9 @@ type Child struct {
 	Gone bool
 }
 
-// Leaving lists the children on a host that are not in the site any more, sorted: their guests are observed, and
+// Withdrawn lists the children on a host that the site has no more, sorted: their guests are observed, and
 // go as soon as nothing is left in them. Those that are abandoned, or of a suspended manifest, stay as they are.
-func (w *Want) Leaving(have State) []string {
+func (w *Want) Withdrawn(have State) []string {
 	var out []string
 	for _, addr := range have.Addresses() {
 		g := have[addr].Guest

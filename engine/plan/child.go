@@ -18,18 +18,18 @@ func (g *guard) guardChild(s *Step) {
 	}
 	name, orphan := s.Address.Name, s.Have.Guest.Orphan
 	child := g.in.Children[name]
-	leaving := s.Action == Delete && !g.in.Destroy
+	withdrawn := s.Action == Delete && !g.in.Destroy
 	switch {
 	case slices.Contains(g.in.AllowOrphans, name):
 		s.Reason += "; nodes in it go with it, as --allow-orphans or the trailer Allow-Orphans says"
-	case child.Empty && (child.Commit != "" && child.Commit == g.in.Commit || leaving && child.Gone):
+	case child.Empty && (child.Commit != "" && child.Commit == g.in.Commit || withdrawn && child.Gone):
 		s.Reason += "; nothing is left in it, as it reported at " + model.Commit{ID: child.Commit}.Short()
-	case leaving && orphan == model.OrphanDestroy:
+	case withdrawn && orphan == model.OrphanDestroy:
 		s.Reason += `; nodes in it go with it (orphan = "destroy")`
-	case leaving && orphan == model.OrphanAbandon:
+	case withdrawn && orphan == model.OrphanAbandon:
 		g.postpone(s, `left the site, and stays with all that is in it (orphan = "abandon"): to remove it, `+allowOrphans(name), true)
 	default:
-		g.postpone(s, fmt.Sprintf("%s until nothing is left in it: %s; %s", s.Action.not(), known(child), nextStep(s, child)), !leaving)
+		g.postpone(s, fmt.Sprintf("%s until nothing is left in it: %s; %s", s.Action.not(), known(child), nextStep(s, child)), !withdrawn)
 	}
 }
 
