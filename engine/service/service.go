@@ -105,7 +105,7 @@ func New(o Options) (*Service, error) {
 		},
 	}
 	if s.server != nil {
-		options.InForce = s.inForce(way, copied)
+		options.InForce, options.Children = s.inForce(way, copied), s.children
 	}
 	if options.Health.Simulated = o.Simulated; o.Simulated == nil {
 		options.Exclusive = s.exclusive

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
@@ -104,6 +105,19 @@ func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine
 			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit) },
 		})
 	}
+}
+
+// children is what the children reported; see agent.Options.
+func (s *Service) children() map[string]model.Child {
+	out := map[string]model.Child{}
+	for _, r := range s.server.Reports() {
+		c := model.Child{At: r.ReceivedAt, Commit: r.Commit, Empty: r.Empty}
+		for _, n := range r.Nodes {
+			c.Nodes = append(c.Nodes, n.Name)
+		}
+		out[r.Identity] = c
+	}
+	return out
 }
 
 // Parent is what a new node gets to know of the server of this agent: where it is reached, its pins and a

@@ -7,6 +7,9 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
+// Reports are the last ones of nodes and children.
+func (s *Server) Reports() []report.Received { return s.reports.All() }
+
 // Tree puts what nodes and children reported below what the agent knows itself.
 func (s *Server) Tree(own report.Report, now time.Time) report.Report {
 	s.mutex.Lock()
