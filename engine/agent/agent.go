@@ -20,6 +20,7 @@
 //	memory.go     what survives a restart
 //	status.go, view.go, summary.go, progress.go   what it publishes
 //	receipt.go    what the ledger keeps of a pass
+//	membership.go whether a commit has the agent, and what a child does that left the site
 //	children.go   the children of the host that left the site
 //	panics.go     what happens after a panic
 package agent
@@ -58,7 +59,7 @@ type Source interface {
 }
 
 // Options is what an agent is made of. All but Poll, Drift, Width, Exclusive,
-// Children, Observed, Log, Notify and the texts must be set.
+// Parent, Children, Observed, Log, Notify and the texts must be set.
 type Options struct {
 	Identity string
 	Program  string // version, for its status
@@ -84,6 +85,8 @@ type Options struct {
 	// commit comes into force, and again in each pass, as secrets and rules may change. It is called by one
 	// goroutine at a time, never while Source is in use, and must not ask the agent. May be nil.
 	InForce func(ctx context.Context, d engine.Desired)
+	// Parent gives what the parent said last, nil as long as it said nothing. Nil for the agent of a host.
+	Parent func() *Bundle
 	// Children gives what is known of the children, by the last report of each; the caller may change the map. The
 	// agent itself finds out which of them are Gone. May be nil.
 	Children func() map[string]model.Child

@@ -176,12 +176,24 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	p.Before = l.before(ctx, c)
 	var d engine.Desired
 	var unknown error
+	var course Course
+	member := l.membership(ctx, c)
+	var was model.Commit
+	errBefore := errNothingKnown
+	if member.Child && member.Before != "" {
+		was, errBefore = l.upstream.commit(ctx, member.Before)
+	}
 	good := l.memory.Good.ID
 	p.Load = func(ctx context.Context) engine.Desired {
 		d = l.o.Load(ctx, c)
 		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
 		if d.Site != nil && !d.Findings.HasErrors() {
-			unknown = l.prepareSite(&d, c, aside)
+			course, unknown = l.prepareSite(&d, &member, func() *model.Site {
+				if errBefore != nil {
+					return nil
+				}
+				return l.o.Load(ctx, was).Site
+			}, aside)
 		}
 		if c.ID == good {
 			l.o.inForce(ctx, d)
@@ -190,7 +202,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	}
 	p.Open = func(h *model.Host) (engine.Driver, error) { return l.o.Open(d, h) }
 	r := l.run(ctx, p, c)
-	if unknown != nil && r.Denied {
+	if l.course = course; unknown != nil && r.Denied && course == Hold {
 		r.Err = unknown
 	}
 	if r.Accepted && c.ID != good {
@@ -237,31 +249,25 @@ func (l *loop) startPass(c model.Commit) {
 }
 
 // prepareSite makes of what a commit says what this pass is about: without what is
-// suspended. It refuses a site that does not know the identity. It runs within the pass,
-// and reads of the loop only what nobody writes to.
-func (l *loop) prepareSite(d *engine.Desired, c model.Commit, aside []ledger.Suspension) error {
-	if d.Site.HostFor(l.o.Identity) == nil {
-		err := unknownIdentityError(l.o.Identity, d.Site, c)
+// suspended, and for a child that left the site nothing at all. It refuses a site that does not know the
+// identity. It runs within the pass, and reads of the loop only what nobody writes to.
+func (l *loop) prepareSite(d *engine.Desired, m *Membership, before func() *model.Site, aside []ledger.Suspension) (Course, error) {
+	site, course, err := m.decide(d.Site, before)
+	if err != nil {
 		found := engine.FindingOf(err)
 		found[0].Source = diag.FromSite
-		d.Findings = append(d.Findings, found...)
-		return err
+		d.Findings = append(slices.Clone(d.Findings), found...)
+		return course, err
+	}
+	if course == Empty {
+		d.Findings = append(slices.Clone(d.Findings), diag.Warnf(diag.Range{}, m.Identity+" left the site: all that it manages is removed", "its parent says so for this commit, which it lacks, and the last one that converged had it"))
 	}
 	l.agent.send(siteLoaded(slices.Collect(maps.Keys(d.Site.Manifests))))
+	d.Site = site
 	if manifests := suspendedManifests(aside); len(manifests) > 0 {
 		d.Site = d.Site.Suspend(manifests...)
 	}
-	return nil
-}
-
-// unknownIdentityError says that a site does not have the identity, and which it may mean.
-func unknownIdentityError(identity string, s *model.Site, c model.Commit) error {
-	hint := diag.DidYouMean(identity, s.Identities())
-	if hint == "" {
-		hint = "it declares no host"
-	}
-	return fmt.Errorf("%w: %s is not a host of site %s at commit %s: %s\nnothing is converged, since another agent may own the guests now; declare the host again, or fix the identity",
-		ErrUnknownIdentity, identity, s.Name, c.Short(), hint)
+	return course, nil
 }
 
 // suspendedManifests lists the manifests that are suspended one by one.

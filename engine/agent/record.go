@@ -20,13 +20,23 @@ func (l *loop) recordUnknownIdentity(c model.Commit, r engine.Report) {
 	l.recordEnd(c, r, false)
 }
 
+// noteMembership remembers whether a commit has the agent. Where it left the site no other commit comes back into
+// force by itself: an older one would make again what was removed.
+func (l *loop) noteMembership(c model.Commit) {
+	if l.course == Empty {
+		l.memory.setIdentityUnknown(c.ID)
+		return
+	}
+	l.memory.setIdentityUnknown("")
+}
+
 // recordRefused records that head must not converge.
 func (l *loop) recordRefused(c model.Commit, r engine.Report) {
 	good := l.memory.Good.ID
 	l.unknownIdentity = ""
 	l.status.refuse(c.ID, r)
 	if r.Want != nil { // the site loaded, and has the identity
-		l.memory.setIdentityUnknown("")
+		l.noteMembership(c)
 	}
 	l.journal.refused(c, r, good)
 	l.recordEnd(c, r, false)
@@ -44,7 +54,7 @@ func (s *Status) refuse(id string, r engine.Report) {
 // recordAccepted records that head is not refused, or not any more.
 func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 	if r.Want != nil {
-		l.memory.setIdentityUnknown("")
+		l.noteMembership(c)
 		l.unknownIdentity = ""
 	}
 	if !r.Accepted {
@@ -73,7 +83,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	if r.Accepted && m.Good.ID != c.ID {
 		m.Good = refNow(c.ID)
 	}
-	if r.Outcome == engine.Done && len(r.Plan.Postponed()) == 0 {
+	if r.Outcome == engine.Done && len(r.Plan.Postponed()) == 0 && l.course != Empty {
 		m.converged(c.ID, l.grants, suspendedManifests(aside))
 	}
 	m.persist()

@@ -31,6 +31,7 @@ type repo struct {
 	sites   map[string]engine.Desired
 	down    error
 	heads   int
+	head    string // what the branch points to, "" for its end
 	kept    []string
 	before  func(ctx context.Context, call string) // of every call, may panic or block
 }
@@ -94,6 +95,9 @@ func (r *repo) Head(ctx context.Context) (model.Commit, error) {
 	}
 	for _, c := range r.branch {
 		r.fetched[c.ID] = c
+	}
+	if c, ok := r.fetched[r.head]; ok {
+		return c, nil
 	}
 	return r.branch[len(r.branch)-1], nil
 }

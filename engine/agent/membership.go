@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A child that is not in a commit any more either left the site, or the commit is wrong: a typo, an old branch,
+// another repository. Only the first may cost it its nodes. So three have to agree: its own past, the history of the
+// repository, and its parent.
+
+// Bundle is what the parent of a child said of it last.
+type Bundle struct {
+	Removed bool   // the child left the site: it is to empty itself ("leaving" in the protocol)
+	Commit  string // that the parent works from
+}
+
+// Course is what an agent does with a commit.
+type Course int
+
+// The courses.
+const (
+	Converge Course = iota // the commit has the agent: make it so
+	Empty                  // the child left the site: remove all that it manages
+	Hold                   // the agent is not in it, and it is not sure that this is meant: converge nothing
+	Stay                   // the commit is older than the one in force: keep that
+)
+
+// Order is how a commit stands to another one.
+type Order int
+
+// The orders.
+const (
+	Same Order = iota
+	After
+	Earlier
+	Unrelated // neither comes from the other, or it is not known
+)
+
+// Membership is all that decides about a commit.
+type Membership struct {
+	Identity string
+	Commit   string
+	In       bool    // the commit has the identity
+	Child    bool    // the agent has a parent; the identity of a host never leaves by itself
+	Before   string  // the last commit that the agent converged to; "": it knows of none
+	WasIn    bool    // that had the identity
+	Order    Order   // of Commit to Before; Same without one
+	Bundle   *Bundle // nil: the parent did not say anything yet
+}
+
+// Course decides. The text says why a commit is not converged to, and what to do; it is empty for Converge and Empty.
+func (m Membership) Course() (c Course, why string) {
+	short := model.Commit{ID: m.Commit}.Short()
+	before := model.Commit{ID: m.Before}.Short()
+	lacks := fmt.Sprintf("commit %s does not have %s", short, m.Identity)
+	switch {
+	case m.In && m.Child && m.Order == Earlier:
+		return Stay, fmt.Sprintf("commit %s is older than %s, to which %s converged, so that one stays in force\nif the parent came back from an old backup, let it fetch its repository; if the older state is meant, push it as a new commit", short, before, m.Identity)
+	case m.In && m.Bundle != nil && m.Bundle.Removed && m.Bundle.Commit == m.Commit:
+		return Hold, fmt.Sprintf("commit %s has %s, and its parent says of the same commit that it left the site\nrun reconcile on the parent, and see there with status which commit is in force", short, m.Identity)
+	case m.In:
+		return Converge, ""
+	case !m.Child:
+		return Hold, lacks + "\ndeclare it again, or fix the identity in agent.hcl"
+	case m.Before == "":
+		return Hold, lacks + ", and no commit is known to which it converged, so nothing shows that it ever had this name\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans " + m.Identity
+	case !m.WasIn:
+		return Hold, fmt.Sprintf("%s, nor did %s, to which it converged\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans %s", lacks, before, m.Identity)
+	case m.Order != After:
+		return Hold, fmt.Sprintf("%s, and it does not come after %s, to which it converged\nthe parent has an older or another history: compare its repository; nothing is removed before a commit after %s lacks it", lacks, before, before)
+	case m.Bundle == nil:
+		return Hold, lacks + ", and its parent did not say yet that it left the site\nsee with status whether the parent answers"
+	case !m.Bundle.Removed:
+		return Hold, lacks + ", but its parent does not say that it left the site\nthe parent may work from another commit, keep the node (orphan = \"abandon\"), or know it by another name: see there with tree and status"
+	case m.Bundle.Commit != m.Commit:
+		return Hold, fmt.Sprintf("%s, and its parent says that it left the site, but works from %s\nwait until both have the same commit", lacks, model.Commit{ID: m.Bundle.Commit}.Short())
+	default:
+		return Empty, ""
+	}
+}
+
+// orderOf says how a commit stands to one before.
+func (u *upstream) orderOf(ctx context.Context, commit, before string) Order {
+	switch {
+	case commit == before, before == "":
+		return Same
+	case u.descends(ctx, before, commit):
+		return After
+	case u.descends(ctx, commit, before):
+		return Earlier
+	default:
+		return Unrelated
+	}
+}
+
+// membership is what is known before the site of a commit is read; the rest is asked for by decide.
+func (l *loop) membership(ctx context.Context, c model.Commit) Membership {
+	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: l.memory.Converged.ID}
+	if m.Child {
+		m.Order, m.Bundle = l.upstream.orderOf(ctx, c.ID, m.Before), l.o.Parent()
+	}
+	return m
+}
+
+// errNotNow is why a commit that has the agent does not come into force.
+var errNotNow = errors.New("commit does not come into force")
+
+// decide makes of the site of a commit the one to converge to. It loads the site of the commit before only where the
+// new one lacks the identity.
+func (m *Membership) decide(s *model.Site, before func() *model.Site) (*model.Site, Course, error) {
+	var own *model.Host
+	if m.In = s.HostFor(m.Identity) != nil; !m.In && m.Child && m.Before != "" {
+		if was := before(); was != nil {
+			own = was.HostFor(m.Identity)
+		}
+		m.WasIn = own != nil
+	}
+	course, why := m.Course()
+	switch course {
+	case Converge:
+		return s, course, nil
+	case Empty:
+		return s.Leave(own), course, nil
+	case Hold:
+		hint := diag.DidYouMean(m.Identity, s.Identities())
+		if hint == "" {
+			hint = "it declares no host"
+		}
+		if m.Child || m.In {
+			return nil, course, fmt.Errorf("%w: %s", ErrUnknownIdentity, why)
+		}
+		return nil, course, fmt.Errorf("%w: %s is not a host of site %s at commit %s: %s\nnothing is converged, since another agent may own the guests now; declare the host again, or fix the identity",
+			ErrUnknownIdentity, m.Identity, s.Name, model.Commit{ID: m.Commit}.Short(), hint)
+	default:
+		return nil, course, fmt.Errorf("%w: %s", errNotNow, why)
+	}
+}

@@ -1,0 +1,140 @@
+package agent_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// All cases: one of the parts of what is known after the other is not as it must be.
+func TestWhetherAnAgentLeavesTheSite(t *testing.T) {
+	removed := func(change func(*agent.Membership)) agent.Membership {
+		m := agent.Membership{Identity: "inner", Commit: "b", Child: true, Before: "a", WasIn: true, Order: agent.After, Bundle: &agent.Bundle{Removed: true, Commit: "b"}}
+		change(&m)
+		return m
+	}
+	for name, c := range map[string]struct {
+		m      agent.Membership
+		course agent.Course
+		says   string
+	}{
+		"it left the site":            {removed(func(*agent.Membership) {}), agent.Empty, ""},
+		"it did already":              {removed(func(m *agent.Membership) { m.Commit, m.Bundle.Commit = "c", "c" }), agent.Empty, ""},
+		"a host":                      {removed(func(m *agent.Membership) { m.Child = false }), agent.Hold, "declare it again"},
+		"the data folder was lost":    {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order = "", false, agent.Same }), agent.Hold, "no commit is known to which it converged"},
+		"it never had this name":      {removed(func(m *agent.Membership) { m.WasIn = false }), agent.Hold, "nor did a"},
+		"a branch that was rewritten": {removed(func(m *agent.Membership) { m.Order = agent.Unrelated }), agent.Hold, "does not come after a"},
+		"a parent from an old backup": {removed(func(m *agent.Membership) { m.Order = agent.Earlier }), agent.Hold, "does not come after a"},
+		"the parent did not answer":   {removed(func(m *agent.Membership) { m.Bundle = nil }), agent.Hold, "its parent did not say yet"},
+		"a typo in agent.hcl":         {removed(func(m *agent.Membership) { m.Bundle.Removed = false }), agent.Hold, "its parent does not say that it left"},
+		"the parent is behind":        {removed(func(m *agent.Membership) { m.Bundle.Commit = "a" }), agent.Hold, "but works from a"},
+		"it is in the commit":         {removed(func(m *agent.Membership) { m.In, m.Bundle.Removed = true, false }), agent.Converge, ""},
+		"it comes back":               {removed(func(m *agent.Membership) { m.In, m.Bundle.Commit = true, "a" }), agent.Converge, ""},
+		"the first commit": {removed(func(m *agent.Membership) {
+			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true}
+		}), agent.Converge, ""},
+		"the same commit":                   {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Same, nil }), agent.Converge, ""},
+		"a rewritten branch that has it":    {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Unrelated, nil }), agent.Converge, ""},
+		"history goes backward":             {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Earlier, nil }), agent.Stay, "is older than a"},
+		"history of a host goes backward":   {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle, m.Child = true, agent.Earlier, nil, false }), agent.Converge, ""},
+		"the parent contradicts the commit": {removed(func(m *agent.Membership) { m.In = true }), agent.Hold, "says of the same commit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			course, why := c.m.Course()
+			require.Equal(t, c.course, course)
+			if c.says == "" {
+				require.Empty(t, why)
+				return
+			}
+			summary, next, _ := strings.Cut(why, "\n")
+			require.Contains(t, why, c.says)
+			require.NotEmpty(t, summary)
+			require.NotEmpty(t, next, "it names the next step")
+		})
+	}
+}
+
+// childSite is a site in which inner is a child with boxes, or, without sizes, one that inner left.
+func childSite(sizes map[string]int) engine.Desired {
+	d := boxes(sizes)
+	m := d.Site.Manifests["web"]
+	for _, n := range m.Nodes {
+		n.Parent = "inner"
+	}
+	if sizes != nil {
+		inner := &model.Node{Name: "inner", Type: "pve", Manifest: m, Resource: &model.Resource{Addr: enginetest.Addr("pve", "inner"), Spec: &enginetest.Box{}, Guest: &model.Guest{}}}
+		m.Nodes = append(m.Nodes, inner)
+	}
+	return d
+}
+
+// A child empties itself when its parent says so, and not before; a bad commit after that brings nothing back.
+func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
+	live(t, func(w *world) {
+		bundle := &agent.Bundle{Commit: "c1"}
+		w.options = func(o *agent.Options) {
+			o.Identity = "inner"
+			o.Parent = func() *agent.Bundle {
+				w.repo.mu.Lock()
+				defer w.repo.mu.Unlock()
+				b := *bundle
+				return &b
+			}
+		}
+		w.repo.push("c1", childSite(map[string]int{"a": 1, "b": 1}))
+		w.start()
+		require.Equal(t, "a=1 b=1", w.holds())
+
+		w.repo.push("c2", childSite(nil))
+		s := w.look()
+		require.Equal(t, "a=1 b=1", w.holds(), "it may be a mistake")
+		require.Contains(t, s.Last.Error, "its parent does not say that it left the site")
+
+		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2"} })
+		s = w.look()
+		require.Empty(t, w.holds())
+		require.Equal(t, engine.Done, s.Last.Outcome)
+		require.Equal(t, "inner left the site: all that it manages is removed", s.Last.Findings[0].Summary)
+		require.Equal(t, "c1", w.state().Converged.ID, "that is where it was in the site last")
+
+		w.repo.push("c3", engine.Desired{Findings: diag.List{{Severity: diag.Error, Summary: "typo"}}})
+		w.look()
+		require.Empty(t, w.holds(), "no older commit comes back into force")
+		w.end()
+		w.start()
+		w.look()
+		require.Empty(t, w.holds())
+
+		w.repo.push("c4", childSite(map[string]int{"a": 2}))
+		w.set(func() { *bundle = agent.Bundle{Commit: "c4"} })
+		w.look()
+		require.Equal(t, "a=2", w.holds(), "it is in the site again")
+	})
+}
+
+// A child does not go back to an older commit: its parent may come from a backup.
+func TestAChildDoesNotGoBack(t *testing.T) {
+	live(t, func(w *world) {
+		w.options = func(o *agent.Options) {
+			o.Identity, o.Parent = "inner", func() *agent.Bundle { return nil }
+		}
+		w.repo.push("c1", childSite(map[string]int{"a": 1}))
+		w.start()
+		w.repo.push("c2", childSite(map[string]int{"a": 2, "b": 1}))
+		w.look()
+		require.Equal(t, "a=2 b=1", w.holds())
+		w.set(func() { w.repo.head = "c1" })
+		s := w.look()
+		require.Equal(t, "a=2 b=1", w.holds())
+		require.Contains(t, s.Refused.Findings[0].Summary, "is older than c2")
+		w.set(func() { w.repo.head = "" })
+		require.Nil(t, w.look().Refused)
+	})
+}
