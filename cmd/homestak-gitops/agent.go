@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -118,6 +119,9 @@ func newService(cfg *service.Config, net network, log *slog.Logger, env func(str
 	guests := net.guests(config.Config{HostKeys: &config.KnownHosts{Path: filepath.Join(cfg.DataDir, knownHosts)}}.WithKeysOf(env))
 	return service.New(service.Options{
 		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(guests), Log: log, Simulated: net.reaches,
+		Watch: func(changed func([]int)) service.Watcher {
+			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
+		},
 		Open: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
 			return drivers.Access{Files: files, Transport: net.transport, Guests: guests}.Open(d, h)
 		},

@@ -90,6 +90,7 @@ doctor reports.`,
 	fs.BoolVar(&f.NoKVM, "no-kvm", false, "be a machine without virtualisation, on which a VM starts only with kvm=0")
 	fs.Int64Var(&f.Seed, "seed", 0, "`NUMBER` that fixes everything invented")
 	fs.StringArrayVar(&f.Downloads, "download", nil, "`DOWNLOAD` that sets what some addresses hold; may be repeated")
+	fs.StringVar(&f.Files, "pmxcfs", "", "`FOLDER` for the files by which a node shows that guests changed (etc/pve/.version and others)")
 	fs.StringArrayVar(&f.Faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
 	a.ui.jsonFlag(c)
 	return c

@@ -20,6 +20,7 @@
 //	memory.go     what survives a restart
 //	status.go, view.go, summary.go, progress.go   what it publishes
 //	receipt.go    what the ledger keeps of a pass
+//	changed.go    when it checks a host on which something changed
 //	membership.go whether a commit has the agent, and what a child does that left the site
 //	children.go   the children of the host that left the site
 //	panics.go     what happens after a panic

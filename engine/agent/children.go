@@ -14,8 +14,8 @@ import (
 // pass, or one between that and the first that was seen to lack the child. The latter is remembered. Losing it
 // costs no more than to wait for a report about the commit of the pass.
 
-// children is what is known of the children, for a pass with a commit.
-func (l *loop) children(ctx context.Context, c model.Commit) map[string]model.Child {
+// childrenFor is what is known of the children, for a pass with a commit.
+func childrenFor(ctx context.Context, l *loop, c model.Commit) map[string]model.Child {
 	if l.o.Children == nil {
 		return nil
 	}
@@ -42,8 +42,8 @@ func (u *upstream) descends(ctx context.Context, from, to string) bool {
 	return err == nil
 }
 
-// before gives the site of the commit that the host converged to, for the count of what all hosts of the site lose.
-func (l *loop) before(ctx context.Context, c model.Commit) func(context.Context) *engine.Before {
+// siteBefore gives the site of the commit that the host converged to, for the count of what all hosts of the site lose.
+func siteBefore(ctx context.Context, l *loop, c model.Commit) func(context.Context) *engine.Before {
 	was := c
 	if id := l.memory.Converged.ID; id == "" {
 		return nil

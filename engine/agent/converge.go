@@ -172,12 +172,12 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	var warned diag.List
 	l.grants, warned = l.upstream.grant(ctx, &l.memory.State, c)
 	p.AllowDeletes, p.AllowOrphans, p.Untraced = l.grants.removals, l.grants.orphans, l.grants.untraced
-	p.Children = l.children(ctx, c)
-	p.Before = l.before(ctx, c)
+	p.Children = childrenFor(ctx, l, c)
+	p.Before = siteBefore(ctx, l, c)
 	var d engine.Desired
 	var unknown error
 	var course Course
-	member := l.membership(ctx, c)
+	member := membership(ctx, l, c)
 	var was model.Commit
 	errBefore := errNothingKnown
 	if member.Child && member.Before != "" {

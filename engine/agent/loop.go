@@ -55,6 +55,8 @@ type loop struct {
 	nextFetch  time.Time // when the repository is asked next, by the clock that nobody can set
 	nextCheck  time.Time // when the host is checked next, by the same
 	journal    journal
+
+	own ownChanges
 }
 
 // begin makes the loop ready for Run or Once; end ends it again.
@@ -234,6 +236,8 @@ func (l *loop) schedule() {
 	}
 	l.nextCheck = time.Now().Add(pause)
 	l.status.NextFull = shown(l.nextCheck)
+	l.own.passed(last.Summary)
+	l.own.check(l)
 }
 
 // fetch asks the repository for its head, and reports whether that is one to check.

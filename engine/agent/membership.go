@@ -99,7 +99,7 @@ func (u *upstream) orderOf(ctx context.Context, commit, before string) Order {
 }
 
 // membership is what is known before the site of a commit is read; the rest is asked for by decide.
-func (l *loop) membership(ctx context.Context, c model.Commit) Membership {
+func membership(ctx context.Context, l *loop, c model.Commit) Membership {
 	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: l.memory.Converged.ID}
 	if m.Child {
 		m.Order, m.Bundle = l.upstream.orderOf(ctx, c.ID, m.Before), l.o.Parent()

@@ -22,12 +22,12 @@ func (l *loop) recordUnknownIdentity(c model.Commit, r engine.Report) {
 
 // noteMembership remembers whether a commit has the agent. Where it left the site no other commit comes back into
 // force by itself: an older one would make again what was removed.
-func (l *loop) noteMembership(c model.Commit) {
-	if l.course == Empty {
-		l.memory.setIdentityUnknown(c.ID)
+func (m *memory) noteMembership(c model.Commit, course Course) {
+	if course == Empty {
+		m.setIdentityUnknown(c.ID)
 		return
 	}
-	l.memory.setIdentityUnknown("")
+	m.setIdentityUnknown("")
 }
 
 // recordRefused records that head must not converge.
@@ -36,7 +36,7 @@ func (l *loop) recordRefused(c model.Commit, r engine.Report) {
 	l.unknownIdentity = ""
 	l.status.refuse(c.ID, r)
 	if r.Want != nil { // the site loaded, and has the identity
-		l.noteMembership(c)
+		l.memory.noteMembership(c, l.course)
 	}
 	l.journal.refused(c, r, good)
 	l.recordEnd(c, r, false)
@@ -54,7 +54,7 @@ func (s *Status) refuse(id string, r engine.Report) {
 // recordAccepted records that head is not refused, or not any more.
 func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 	if r.Want != nil {
-		l.noteMembership(c)
+		l.memory.noteMembership(c, l.course)
 		l.unknownIdentity = ""
 	}
 	if !r.Accepted {

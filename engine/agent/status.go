@@ -50,6 +50,12 @@ type Status struct {
 
 	Server *ServerStatus `json:"server"` // for nodes and children; null: there is none
 	Parent *ParentStatus `json:"parent"` // the agent above; null: there is none
+	Watch  *WatchStatus  `json:"watch"`  // of changes between two full checks; null: there is none
+}
+
+// WatchStatus is how changes of guests are noticed at once.
+type WatchStatus struct {
+	Error string `json:"error"` // why they are not, so that only full checks find them; "" if they are
 }
 
 // ServerStatus is how the server for nodes and children is.

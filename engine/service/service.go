@@ -40,6 +40,15 @@ type Options struct {
 	// Simulated takes the place of a network to the guests; see health.Prober. With it the
 	// host is not locked, since no other process can reach it. Nil: everything is real.
 	Simulated func(netip.Addr) error
+	// Watch makes a watcher that calls changed when guests that matter are not as they were. Nil: there is none.
+	Watch func(changed func(guests []int)) Watcher
+}
+
+// Watcher notices changes of guests between two checks. Its methods may be called from any goroutine.
+type Watcher interface {
+	Run(ctx context.Context)
+	Observed(vmids []int) // which guests matter
+	Err() error           // why it cannot notice any; nil if it can
 }
 
 // Service is an agent with all that it needs on a machine.
@@ -54,6 +63,7 @@ type Service struct {
 	server *live.Server   // for nodes and children; nil: none
 	above  *uplink.Uplink // the agent above; nil: there is none
 	asked  chan struct{}  // somebody wants a check
+	watch  Watcher        // nil: none
 }
 
 // New makes a service. It does nothing yet.
@@ -89,6 +99,9 @@ func New(o Options) (*Service, error) {
 		make: o.Open, log: o.Log, facts: s.facts,
 	}
 	s.serveNodes()
+	if o.Watch != nil {
+		s.watch = o.Watch(s.changed)
+	}
 	copied := &served{Repository: repo, branch: r.Branch, clear: site.Clear{Files: repo.Tree, Log: o.Log}}
 	passed := func(agent.Status) {}
 	if s.above != nil {
@@ -96,7 +109,7 @@ func New(o Options) (*Service, error) {
 	}
 	options := agent.Options{
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
-		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.facts.Observed,
+		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.observed,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: o.Log,
 		Notify: func(st agent.Status) {
 			s.events.Record(st)
@@ -222,6 +235,9 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	}
 	if s.above != nil {
 		group.Go(func() { s.above.Run(around) })
+	}
+	if s.watch != nil {
+		group.Go(func() { s.watch.Run(around) })
 	}
 	group.Go(func() { n.run(around) })
 	group.Go(func() {

@@ -133,6 +133,12 @@ func (s *Service) Parent(node, spec string) (parent.Parent, error) {
 func (s *Service) Status() agent.Status {
 	out := s.Agent.Status()
 	out.Parent = s.parentStatus()
+	if s.watch != nil {
+		out.Watch = &agent.WatchStatus{}
+		if err := s.watch.Err(); err != nil {
+			out.Watch.Error = err.Error()
+		}
+	}
 	if s.server != nil {
 		is := s.server.State()
 		out.Server = &agent.ServerStatus{Address: is.Address, Pins: append([]string{}, is.Pins...), Commit: is.Commit, Nodes: is.Nodes}

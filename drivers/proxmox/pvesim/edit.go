@@ -27,6 +27,7 @@ func (h *Host) withWorld(do func(*core.World)) {
 	defer h.mu.Unlock()
 	h.w.Advance(h.clock.now())
 	do(h.w)
+	h.publish()
 }
 
 // guest finds a guest that must be there: a test that edits nothing is wrong.

@@ -95,6 +95,7 @@ func (h *Host) answer(ctx context.Context, req *core.Request) *answer {
 		}
 		c := &core.Call{W: h.w, Req: req}
 		data, err := handle(h.table, h.w, c)
+		h.publish()
 		h.mu.Unlock()
 
 		if locked, ok := errors.AsType[*perl.LockedError](err); ok && h.clock.wait(ctx, locked.Until) == nil {

@@ -128,8 +128,9 @@ type Host struct {
 	// mu guards w: requests come in on many goroutines, and each must see the
 	// world between two others. It is held while a handler runs (microseconds)
 	// and never while anything waits.
-	mu sync.Mutex
-	w  *core.World
+	mu    sync.Mutex
+	w     *core.World
+	files clusterFiles // under mu
 }
 
 // New makes a host. It panics when the configuration makes no sense: a broken
@@ -149,7 +150,16 @@ func New(c core.Config) *Host {
 	h.w.Begin()
 	h.w.Certificate, h.w.Authority = h.cert.Parsed, h.cert.Authority
 	h.w.Fingerprint = strings.TrimPrefix(h.cert.Fingerprint, "sha256:")
+	h.files.began = now.Unix()
+	h.publish()
 	return h
+}
+
+// publish writes what a node shows of its guests. The caller has the mutex, or the host alone.
+func (h *Host) publish() {
+	if h.cfg.Files != "" {
+		h.files.publish(h.w, h.cfg.Files)
+	}
 }
 
 // Fingerprint is that of the certificate: "sha256:" and the SHA-256 of its DER

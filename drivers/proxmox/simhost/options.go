@@ -34,6 +34,7 @@ type Options struct {
 	Memory    int64 // GiB
 	RootDisk  int64 // GiB
 	NoKVM     bool
+	Files     string   // see [pvesim.Config]
 	Faults    []string // see [pvesim.ParseFault]
 	Downloads []string // see [pvesim.ParseDownload]
 }
@@ -61,7 +62,7 @@ const keptTasks = 10_000
 func (o Options) config() (pvesim.Config, error) {
 	c := pvesim.Config{
 		Node: o.Node, Nodes: o.furtherNodes(), Offline: o.Offline, NoQuorum: o.NoQuorum, Version: o.Version, Seed: o.Seed,
-		TaskTime: o.TaskTime, Speed: o.Speed, Latency: o.Latency, Workers: o.Workers, Guests: o.Guests, Token: o.Token,
+		TaskTime: o.TaskTime, Speed: o.Speed, Latency: o.Latency, Workers: o.Workers, Guests: o.Guests, Files: o.Files, Token: o.Token,
 		Bridges: o.Bridges, Password: o.Password, KeepTasks: keptTasks, CPUs: o.CPUs, Memory: o.Memory << 30, RootDisk: o.RootDisk << 30, NoKVM: o.NoKVM,
 	}
 	seen := map[string]bool{}

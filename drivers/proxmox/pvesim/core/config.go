@@ -106,6 +106,10 @@ type Config struct {
 	// System is what runs in every VM; default a Debian.
 	System System
 
+	// Files is a folder for what a node shows of its guests without its API, as below its root: etc/pve/.version,
+	// etc/pve/.vmlist and the control groups of guests that run. "": nothing is written.
+	Files string
+
 	// Fault may turn a request into a failure. It is asked once per request,
 	// before anything else. Status 0 means no fault; a status of 100 and more is
 	// answered, with PVE's empty body where it is a pseudo status of pveproxy

@@ -1,0 +1,122 @@
+package pmxcfs_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+func write(t *testing.T, root, name, text string) {
+	t.Helper()
+	file := filepath.Join(root, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+}
+
+// The files as a node writes them (pve-cluster, src/pmxcfs/status.c).
+const (
+	version = "{\n\"starttime\": 1700000000,\n\"clinfo\": 1,\n\"vmlist\": 7,\n\"corosync.conf\": 1,\n\"storage.cfg\": 2,\n\"kvstore\": {\n\"father\": {\n\"tasklist\": 12,\n\"nodes/father/version-info\": 3}\n}\n}\n"
+	list    = "{\n\"version\": 7,\n\"ids\": {\n\"100\": { \"node\": \"father\", \"type\": \"qemu\", \"version\": 3 },\n\"101\": { \"node\": \"mother\", \"type\": \"lxc\", \"version\": 5 }}\n\n}\n"
+)
+
+func TestReadsWhatANodeWrites(t *testing.T) {
+	root := t.TempDir()
+	r := &pmxcfs.Reader{Root: root}
+	_, err := r.Read()
+	require.ErrorIs(t, err, os.ErrNotExist)
+	write(t, root, "etc/pve/.version", version)
+	_, err = r.Read()
+	require.ErrorIs(t, err, os.ErrNotExist, "a version without a list")
+	write(t, root, "etc/pve/.vmlist", list)
+	before, err := r.Read()
+	require.NoError(t, err)
+	require.Equal(t, map[int]pmxcfs.Guest{100: {Node: "father", Version: 3}, 101: {Node: "mother", Version: 5}}, before.Guests)
+	require.Empty(t, before.Running)
+
+	since := func() []int {
+		t.Helper()
+		now, err := r.Read()
+		require.NoError(t, err)
+		changed, all := now.Since(before)
+		require.False(t, all)
+		before = now
+		return changed
+	}
+	write(t, root, "etc/pve/.version", strings.Replace(version, "tasklist\": 12", "tasklist\": 13", 1))
+	require.Empty(t, since(), "figures change all the time")
+	write(t, root, "etc/pve/.vmlist", strings.Replace(list, `"version": 3`, `"version": 8`, 1))
+	require.Empty(t, since(), "the list is read when its version says so")
+	write(t, root, "etc/pve/.version", strings.Replace(version, "vmlist\": 7", "vmlist\": 8", 1))
+	require.Equal(t, []int{100}, since())
+	write(t, root, "etc/pve/.vmlist", "{\n\"version\": 9\n\n}\n")
+	write(t, root, "etc/pve/.version", strings.Replace(version, "vmlist\": 7", "vmlist\": 9", 1))
+	require.Equal(t, []int{100, 101}, since(), "they are gone")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup/qemu.slice/100.scope"), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup/lxc/101/ns"), 0o700))
+	write(t, root, "sys/fs/cgroup/qemu.slice/cgroup.procs", "")
+	require.Equal(t, []int{100, 101}, since(), "they run")
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/lxc/101")))
+	require.Equal(t, []int{101}, since())
+
+	write(t, root, "etc/pve/.version", strings.Replace(version, "1700000000", "1700000001", 1))
+	now, err := r.Read()
+	require.NoError(t, err)
+	_, all := now.Since(before)
+	require.True(t, all, "versions are counted anew")
+	for _, bad := range []string{"", "{", "[]", "{}", `{"starttime": -1, "vmlist": 3}`} {
+		write(t, root, "etc/pve/.version", bad)
+		_, err = r.Read()
+		require.Error(t, err, bad)
+	}
+}
+
+// A watcher notices within a second what is done to guests that matter on a simulated host, and nothing else.
+func TestNoticesChanges(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		host := pvesim.New(pvesim.Config{Files: root})
+		for _, id := range []int{100, 101} {
+			host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: id, Kind: "qemu", Config: map[string]string{"name": "g"}}) })
+		}
+		noticed := make(chan []int, 10)
+		w := &pmxcfs.Watcher{Root: root, Changed: func(guests []int) { noticed <- slices.Clone(guests) }}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w.Observed([]int{100})
+		go w.Run(ctx)
+		after := func() []int {
+			t.Helper()
+			<-time.After(pmxcfs.Every)
+			synctest.Wait()
+			select {
+			case guests := <-noticed:
+				return guests
+			default:
+				return nil
+			}
+		}
+		require.Nil(t, after())
+		require.NoError(t, w.Err())
+		host.Edit(func(e *pvesim.Edit) { e.Set(101, "cores", "3") })
+		require.Nil(t, after(), "it does not matter")
+		host.Edit(func(e *pvesim.Edit) { e.Set(100, "cores", "3") })
+		require.Equal(t, []int{100}, after())
+		host.Edit(func(e *pvesim.Edit) { e.Start(100) })
+		require.Equal(t, []int{100}, after())
+		require.Nil(t, after())
+
+		require.NoError(t, os.Remove(filepath.Join(root, "etc/pve/.version")))
+		require.Nil(t, after())
+		require.Error(t, w.Err())
+	})
+}

@@ -1,0 +1,34 @@
+package service
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// observed keeps what an observation of the host saw, for those who ask and for the watcher.
+func (s *Service) observed(have model.Observed) {
+	s.facts.Observed(have)
+	if s.watch == nil || have.NothingSeen() {
+		return
+	}
+	var vmids []int
+	for _, r := range have.State {
+		if r.Guest != nil {
+			vmids = append(vmids, r.Guest.VMID)
+		}
+	}
+	s.watch.Observed(vmids)
+}
+
+// changed has the host checked, since guests are not as they were. What the agent itself changes is noticed, too: the
+// agent copes with that.
+func (s *Service) changed(guests []int) {
+	who := make([]string, len(guests))
+	for i, id := range guests {
+		who[i] = strconv.Itoa(id)
+	}
+	s.o.Log.Info("guests changed, so the host is checked", "guests", strings.Join(who, " "))
+	s.Agent.HostChanged()
+}
