@@ -276,7 +276,11 @@ func checksLine(s agent.Status, now time.Time) string {
 		parts = append(parts, "next look "+until(now, *s.NextCheck))
 	}
 	if s.NextFull != nil {
-		parts = append(parts, "next full check "+until(now, *s.NextFull))
+		full := "next full check " + until(now, *s.NextFull)
+		if s.Watch != nil && s.Watch.Error == "" {
+			full += ", changes of guests at once"
+		}
+		parts = append(parts, full)
 	}
 	if len(parts) == 0 {
 		return "not looked at yet"

@@ -1,0 +1,41 @@
+package integration_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/agent"
+)
+
+// ST-10 on a node of Proxmox VE: the agent notices what somebody changes there long before the next full check, and asks
+// its API for nothing until then.
+func TestAgentOnANodeNoticesChanges(t *testing.T) {
+	root := t.TempDir()
+	t.Setenv("HOMESTAK_PVE_ROOT", root)
+	f := follow(t, pvesim.Config{Files: root}, byFile())
+	text, err := os.ReadFile(f.config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(f.config, []byte(strings.Replace(string(text), `drift_every = "1s"`, `drift_every = "24h"`, 1)), 0o600))
+	f.deploy("web", vm("web-1")+vm("web-2"))
+	commit := f.push("two guests")
+	f.begins()
+	f.converged(commit)
+	require.Empty(t, f.until("it watches", func(s agent.Status) bool { return s.Watch != nil }).Watch.Error)
+
+	first := f.vmidOf("web-1")
+	f.byHand(func(e *pvesim.Edit) { e.Set(first, "memory", "512") })
+	f.until("the change is put back", func(agent.Status) bool { return f.guest("web-1").Config["memory"] == "2048" })
+	f.byHand(func(e *pvesim.Edit) { e.Stop(first) })
+	f.until("it runs again", func(agent.Status) bool { return f.guest("web-1").Running })
+	f.byHand(func(e *pvesim.Edit) { e.Delete(first) })
+	f.until("it is there again", func(agent.Status) bool { return len(f.names()) == 2 })
+
+	f.looksAgain()
+	quiet := f.host.Snapshot().Requests
+	f.asksGitAgain()
+	require.Equal(t, quiet, f.host.Snapshot().Requests, "nothing changes, and the API is asked for nothing")
+}
