@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ type Membership struct {
 	Commit   string
 	In       bool    // the commit has the identity
 	Child    bool    // the agent has a parent; the identity of a host never leaves by itself
-	Before   string  // the last commit that the agent converged to; "": it knows of none
+	Before   string  // the last commit that the agent converged to before it was removed from the site; "": it knows of none
 	WasIn    bool    // that had the identity
 	Order    Order   // of Commit to Before; Same without one
 	Bundle   *Bundle // nil: the parent did not say anything yet
@@ -100,7 +101,7 @@ func (u *upstream) orderOf(ctx context.Context, commit, before string) Order {
 
 // membership is what is known before the site of a commit is read; the rest is asked for by decide.
 func membership(ctx context.Context, l *loop, c model.Commit) Membership {
-	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: l.memory.Converged.ID}
+	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: cmp.Or(l.memory.Member, l.memory.Converged.ID)}
 	if m.Child {
 		m.Order, m.Bundle = l.upstream.orderOf(ctx, c.ID, m.Before), l.o.Parent()
 	}

@@ -102,7 +102,8 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 		require.Empty(t, w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
 		require.Equal(t, "inner left the site: all that it manages is removed", s.Last.Findings[0].Summary)
-		require.Equal(t, "c1", w.state().Converged.ID, "that is where it was in the site last")
+		require.Equal(t, "c2", w.state().Converged.ID, "it is empty, as c2 has it")
+		require.Equal(t, "c1", w.state().Member, "that is where it was in the site last")
 
 		w.repo.push("c3", engine.Desired{Findings: diag.List{{Severity: diag.Error, Summary: "typo"}}})
 		w.look()

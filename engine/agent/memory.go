@@ -85,8 +85,8 @@ func (m *memory) refs() []string {
 			out = append(out, ref.ID)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Values(m.Withdrawn)) {
-		if !slices.Contains(out, id) {
+	for _, id := range append(slices.Sorted(maps.Values(m.Withdrawn)), m.Member) {
+		if id != "" && !slices.Contains(out, id) {
 			out = append(out, id)
 		}
 	}

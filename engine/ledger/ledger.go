@@ -82,11 +82,12 @@ type State struct {
 	Head          CommitRef    `json:"head"`
 	Good          CommitRef    `json:"good"`
 	Converged     CommitRef    `json:"converged"`
-	Aside         []string     `json:"aside"`   // manifests that were suspended when Converged was set
-	Unknown       CommitRef    `json:"unknown"` // the commit that took the identity out of the site; none while it is in it
-	Consumed      int          `json:"spent"`   // removals that trailers since Converged granted and passes used up
-	Counted       []string     `json:"counted"` // commits whose trailers those were
-	UsedTrailers  []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
+	Member        string       `json:"member,omitempty"` // the last commit with the agent in it that the host converged to; "": as Converged
+	Aside         []string     `json:"aside"`            // manifests that were suspended when Converged was set
+	Unknown       CommitRef    `json:"unknown"`          // the commit that took the identity out of the site; none while it is in it
+	Consumed      int          `json:"spent"`            // removals that trailers since Converged granted and passes used up
+	Counted       []string     `json:"counted"`          // commits whose trailers those were
+	UsedTrailers  []string     `json:"void"`             // commits whose trailers count no more, wherever the branch goes
 	Suspended     []Suspension `json:"suspended"`
 	Failing       []string     `json:"unwell,omitempty"`    // addresses whose checks failed when they were tried last; a hint, to try them again
 	UnusableVMIDs []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others

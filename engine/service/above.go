@@ -65,6 +65,15 @@ func (s *Service) given() *model.Secrets {
 	return out
 }
 
+// bundle is what the parent said of this agent last; see agent.Options.
+func (s *Service) bundle() *agent.Bundle {
+	c := s.above.Config()
+	if c == nil {
+		return nil
+	}
+	return &agent.Bundle{Removed: c.Removed, Commit: c.Commit}
+}
+
 // parentStatus is how the agent above answers; nil: there is none.
 func (s *Service) parentStatus() *agent.ParentStatus {
 	if s.above == nil {

@@ -47,8 +47,8 @@ type Options struct {
 // Watcher notices changes of guests between two checks. Its methods may be called from any goroutine.
 type Watcher interface {
 	Run(ctx context.Context)
-	Observed(vmids []int) // which guests matter
-	Err() error           // why it cannot notice any; nil if it can
+	Ignore(vmids []int) // guests that do not matter
+	Err() error         // why it cannot notice any; nil if it can
 }
 
 // Service is an agent with all that it needs on a machine.
@@ -119,6 +119,9 @@ func New(o Options) (*Service, error) {
 	}
 	if s.server != nil {
 		options.InForce, options.Children = s.inForce(way, copied), s.children
+	}
+	if s.above != nil {
+		options.Parent = s.bundle
 	}
 	if options.Health.Simulated = o.Simulated; o.Simulated == nil {
 		options.Exclusive = s.exclusive

@@ -13,13 +13,19 @@ func (s *Service) observed(have model.Observed) {
 	if s.watch == nil || have.NothingSeen() {
 		return
 	}
-	var vmids []int
+	managed := map[int]bool{}
 	for _, r := range have.State {
 		if r.Guest != nil {
-			vmids = append(vmids, r.Guest.VMID)
+			managed[r.Guest.VMID] = true
 		}
 	}
-	s.watch.Observed(vmids)
+	var ignored []int
+	for id := range have.Taken {
+		if !managed[id] {
+			ignored = append(ignored, id)
+		}
+	}
+	s.watch.Ignore(ignored)
 }
 
 // changed has the host checked, since guests are not as they were. What the agent itself changes is noticed, too: the

@@ -41,6 +41,7 @@ const width = 8
 
 // story is one site, one host, and whoever works with them. It belongs to one test.
 type story struct {
+	root string // of the PVE node that agents run on; "": the machine itself
 	t    *testing.T
 	host *pvesim.Host
 	api  string // where the host answers

@@ -15,8 +15,8 @@ import (
 // its API for nothing until then.
 func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	root := t.TempDir()
-	t.Setenv("HOMESTAK_PVE_ROOT", root)
 	f := follow(t, pvesim.Config{Files: root}, byFile())
+	f.root = root
 	text, err := os.ReadFile(f.config)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(f.config, []byte(strings.Replace(string(text), `drift_every = "1s"`, `drift_every = "24h"`, 1)), 0o600))

@@ -86,13 +86,15 @@ func TestNoticesChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := pvesim.New(pvesim.Config{Files: root})
 		for _, id := range []int{100, 101} {
-			host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: id, Kind: "qemu", Config: map[string]string{"name": "g"}}) })
+			host.Edit(func(e *pvesim.Edit) {
+				e.Add(pvesim.Guest{VMID: id, Kind: "qemu", Config: map[string]string{"name": "g"}})
+			})
 		}
 		noticed := make(chan []int, 10)
 		w := &pmxcfs.Watcher{Root: root, Changed: func(guests []int) { noticed <- slices.Clone(guests) }}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		w.Observed([]int{100})
+		w.Ignore([]int{101})
 		go w.Run(ctx)
 		after := func() []int {
 			t.Helper()

@@ -15,20 +15,20 @@ type Watcher struct {
 	Root    string             // of the node; "" for /
 	Changed func(guests []int) // which, sorted; none: it cannot be said
 
-	mu      sync.Mutex // for moments: passes say what matters, others ask how it is
-	matters map[int]bool
+	mu      sync.Mutex // for moments: passes say what does not matter, others ask how it is
+	ignored map[int]bool
 	err     error
 }
 
-// Observed says which guests matter: those that the site has, and no others.
-func (w *Watcher) Observed(vmids []int) {
-	matters := make(map[int]bool, len(vmids))
+// Ignore names the guests that do not matter: those of somebody else. One that is new matters until then.
+func (w *Watcher) Ignore(vmids []int) {
+	ignored := make(map[int]bool, len(vmids))
 	for _, id := range vmids {
-		matters[id] = true
+		ignored[id] = true
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.matters = matters
+	w.ignored = ignored
 }
 
 // Err is why the files cannot be read; nil if they can.
@@ -73,5 +73,5 @@ func (w *Watcher) note(err error) {
 func (w *Watcher) those(guests []int) []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.DeleteFunc(guests, func(id int) bool { return !w.matters[id] })
+	return slices.DeleteFunc(guests, func(id int) bool { return w.ignored[id] })
 }
