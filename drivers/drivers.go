@@ -10,6 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/parent"
 )
 
 // Kinds are those that a site may declare.
@@ -21,9 +23,37 @@ type Access struct {
 	Files     fs.FS     // of the site, for images that are uploaded
 	Transport Transport // nil: TLS to the API of the host
 
+	// Parent serves nodes in mode pull their specs. Nil: nobody does, and none is created.
+	Parent Parent
+
 	// Guests says how guests are entered to apply their specs. Those of a host that has a Transport
 	// are not, unless Dial of it reaches them.
 	Guests config.Config
+}
+
+// Parent is the server that nodes in mode pull get their specs from, as far as their host is
+// concerned. Its methods are called from several goroutines.
+type Parent interface {
+	// Child is what a node that is about to be created gets to know of its parent, with a fresh token.
+	// What the node has reported before came from another machine, and is forgotten.
+	Child(node, spec string) (parent.Parent, error)
+	// HasReported reports whether the node has reported since then.
+	HasReported(node string) bool
+	// Reported says what the node reported last: that it is ready, or an error why it is not. Whoever
+	// makes passes gives it to health.Prober, so that they wait for new nodes.
+	Reported(node string) (saw string, err error)
+}
+
+// firstBoots makes of a parent what its host needs.
+type firstBoots struct{ Parent }
+
+// FirstBoot is as kind.Parent wants it.
+func (f firstBoots) FirstBoot(node, spec, userData string) (string, error) {
+	p, err := f.Child(node, spec)
+	if err != nil {
+		return "", err
+	}
+	return firstboot.UserData(p, userData)
 }
 
 // Transport gives the way to the API of a host of a site, and the token for it. It is for
@@ -62,6 +92,9 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 	cfg := proxmox.Config{Host: h, Site: site.Name, Owner: a.Owner, Files: a.Files}
 	if cfg.Owner == "" {
 		cfg.Owner = h.Name
+	}
+	if a.Parent != nil {
+		cfg.Parent = firstBoots{a.Parent}
 	}
 	if a.Transport != nil {
 		cfg.Transport, cfg.Token = a.Transport(site, h)

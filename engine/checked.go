@@ -134,13 +134,21 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 
 // checks are those of a guest that shall run; none for everything else.
 func (c *checker) checks(addr model.Address) []model.Check {
-	return checksOf(c.site, c.want, addr)
+	return checksOf(c.site, c.want, addr, c.prober)
 }
 
-func checksOf(s *model.Site, w *model.Want, addr model.Address) []model.Check {
+// reportTime is how long a new node in mode pull may take until it reports: it boots, gets the
+// program, and installs the packages of its spec.
+const reportTime = 15 * time.Minute
+
+// checksOf are the checks of a guest: first that a node in mode pull reports, if anybody would hear it.
+func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober) []model.Check {
 	n, r := w.Nodes[addr], w.State[addr]
 	if n == nil || r == nil || r.Guest == nil || textOf(r.Spec, "power") == "stopped" {
 		return nil
+	}
+	if n.Mode == model.ModePull && n.Spec != "" && by.Reported != nil {
+		return append([]model.Check{{Name: "report", Report: true, At: n.At, Timeout: reportTime}}, s.Checks(n)...)
 	}
 	return s.Checks(n)
 }
@@ -393,7 +401,7 @@ func sortedReports(m map[model.Address]health.Report) []model.Address {
 func (p *Pass) unchecked(c course) []model.Address {
 	var out []model.Address
 	for _, addr := range p.Failing {
-		if c.want != nil && c.want.State[addr] != nil && len(checksOf(c.desired.Site, c.want, addr)) == 0 {
+		if c.want != nil && c.want.State[addr] != nil && len(checksOf(c.desired.Site, c.want, addr, p.Health)) == 0 {
 			out = append(out, addr)
 		}
 	}
@@ -401,13 +409,13 @@ func (p *Pass) unchecked(c course) []model.Address {
 }
 
 // checkTime is how long the checks of a step may take, beside the step.
-func checkTime(s *model.Site, w *model.Want, st plan.Step) time.Duration {
+func checkTime(s *model.Site, w *model.Want, st plan.Step, by health.Prober) time.Duration {
 	if st.Want == nil || w == nil || st.Action == plan.Delete {
 		return 0
 	}
-	sum := health.Limit(checksOf(s, w, guestOf(st)))
+	sum := health.Limit(checksOf(s, w, guestOf(st), by))
 	for _, addr := range st.Want.Needs {
-		sum += health.Limit(checksOf(s, w, addr))
+		sum += health.Limit(checksOf(s, w, addr, by))
 	}
 	return sum
 }

@@ -211,3 +211,36 @@ func TestStoppingEndsTheWaitForACheck(t *testing.T) {
 		require.NotContains(t, strings.Join(i.Applied, ","), "delete")
 	})
 }
+
+// A new node in mode pull is done when it has reported that it is ready, where anybody takes reports.
+func TestANodeInModePullIsDoneWhenItReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := enginetest.InsideSite(map[string]int{"a": 1})
+		s.Manifests["web"].Nodes[0].Mode = model.ModePull
+		host := enginetest.NewInn()
+		asked := 0
+		p := host.Pass(s)
+		p.Health.Reported = func(node string) (string, error) {
+			require.Equal(t, "a", node)
+			if asked++; asked < 3 {
+				return "", errors.New("it has not reported yet")
+			}
+			return "it is ready", nil
+		}
+		r := p.Run(t.Context())
+		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+		require.Equal(t, 3, asked)
+		require.Equal(t, []health.Result{{Name: "report", OK: true, Detail: "it is ready", Tries: 3, Seconds: 10}}, r.Checks[enginetest.Addr("box", "a")].Results)
+
+		p = enginetest.NewInn().Pass(s)
+		p.Health.Reported = func(string) (string, error) { return "", errors.New("not ready: no such package") }
+		r = p.Run(t.Context())
+		require.Equal(t, engine.Partly, r.Outcome)
+		require.ErrorContains(t, r.Err, "check report")
+		require.ErrorContains(t, r.Err, "no such package")
+
+		r = enginetest.NewInn().Pass(s).Run(t.Context())
+		require.Equal(t, engine.Done, r.Outcome)
+		require.Empty(t, r.Checks, "nobody takes reports")
+	})
+}

@@ -125,14 +125,34 @@ func status(x *request) error {
 	}
 	out := Status{Commit: x.view.Catalog.Commit, At: x.now.UTC(), Nodes: []NodeStatus{}}
 	for _, r := range x.reports.All() {
-		every := PeriodOf(x.view.Catalog.Node(r.Identity))
-		stale := isStale(r, x.now, every)
-		out.Nodes = append(out.Nodes, NodeStatus{
-			Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(every.Seconds()),
-			Stale: stale, Error: r.Problem(), Commit: r.Commit, Agent: r.Agent, Nodes: r.Nodes, Cut: r.Cut,
-		})
+		out.Nodes = append(out.Nodes, statusOf(x.view, r, x.now))
 	}
 	return x.document(out)
+}
+
+// statusOf describes the last report of a node.
+func statusOf(v *View, r report.Received, now time.Time) NodeStatus {
+	every := PeriodOf(v.Catalog.Node(r.Identity))
+	stale := isStale(r, now, every)
+	return NodeStatus{
+		Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(every.Seconds()),
+		Stale: stale, Error: r.Problem(), Commit: r.Commit, Agent: r.Agent, Nodes: r.Nodes, Cut: r.Cut,
+	}
+}
+
+// Reported is the last report of a node; false if there is none.
+func (s *Server) Reported(node string) (NodeStatus, bool) {
+	r, has := s.reports.Get(node)
+	v := s.view.Load()
+	if !has || v == nil {
+		return NodeStatus{}, false
+	}
+	return statusOf(v, r, s.o.Now()), true
+}
+
+// Forget drops the report of a node that is created anew.
+func (s *Server) Forget(node string) {
+	s.reports.Keep(func(identity string) bool { return identity != node })
 }
 
 // PeriodOf is how often a node reports: after each run. 0: only when it boots.

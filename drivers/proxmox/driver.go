@@ -44,6 +44,7 @@ type Config struct {
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
 	Concurrency int               // DefaultConcurrency if 0
+	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: nobody does
 }
 
 // Driver drives one host or cluster. Safe for concurrent use; it keeps nothing
@@ -59,7 +60,7 @@ func Open(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name}
-	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files}}, nil
+	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Parent: cfg.Parent}}, nil
 }
 
 // Client is the client of the host's API, for packages that only read.
@@ -94,6 +95,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	if err := preflight.Problems(ctx, kindsByName(), guestFacts, obs, &all); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
+	all.Preflight = append(all.Preflight, parentless(d.host, want)...)
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })
 	return all, nil
 }

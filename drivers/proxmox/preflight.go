@@ -1,9 +1,14 @@
 package proxmox
 
 import (
+	"fmt"
+
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/preflight"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -29,6 +34,31 @@ func guestFacts(r, have *model.Resource) (preflight.Facts, bool) {
 		}
 	}
 	return f, true
+}
+
+// parentless lists the guests in mode pull that cannot get to know their parent, should they be
+// created: they would boot, and nobody would configure them.
+func parentless(h *kind.Host, want *model.Want) []model.PreflightProblem {
+	var out []model.PreflightProblem
+	for _, addr := range want.State.Addresses() {
+		t := guest.TargetOf(want.State[addr])
+		if t == nil || t.Resolved() == nil || t.Resolved().Pulls == "" {
+			continue
+		}
+		o := model.PreflightProblem{Address: addr, Path: "mode", Severity: diag.Error}
+		switch {
+		case t.Common().LXC:
+			o.Summary = "containers cannot be created in mode pull"
+			o.Detail = `a new node gets the address of its parent and a token by cloud-init, which containers do not have: take mode = "push" for it`
+		case h.Parent == nil:
+			o.Summary = provision.NoParent
+			o.Detail = fmt.Sprintf(`the agent of host %s creates it, if its agent.hcl has listen; or take mode = "push" (for one run --mode push), so that its spec is applied from outside`, h.Model.Name)
+		default:
+			continue
+		}
+		out = append(out, o)
+	}
+	return out
 }
 
 func observedFacts(have guest.State) preflight.Facts {

@@ -49,6 +49,10 @@ type Prober struct {
 	// the simulator, and their output is not looked at.
 	Simulated func(ip netip.Addr) error
 
+	// Reported says what a node in mode pull reported last: that it is ready, or an error why it is
+	// not. Nil: nobody takes reports, and those of nodes are not waited for.
+	Reported func(node string) (saw string, err error)
+
 	Connect time.Duration // how long a connection may take; 5 s unless set
 	Idle    time.Duration // how long no byte may come; 10 s unless set
 	Total   time.Duration // how long one try may take; 30 s unless set

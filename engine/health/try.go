@@ -27,6 +27,8 @@ type attempt struct {
 // was seen instead.
 func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 	switch c.Way() {
+	case model.WayReport:
+		return a.Reported(a.Address.Name)
 	case model.WayHTTP:
 		e, err := model.HTTPEndpoint(c.HTTP)
 		return a.tryAt(ctx, e, err, func(addr string) (string, error) { return a.tryHTTP(ctx, c, e, addr) })

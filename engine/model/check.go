@@ -27,6 +27,7 @@ type Check struct {
 	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries; 5s unless set."`
 	Expect   string        `hcl:"expect,optional" doc:"http: the status, if it is a number of three digits, else text in the body; tcp: text that the server begins with by itself; command: text in its output. Not for ssh and agent."`
 
+	Report    bool       // the node itself has to report that it is ready; no block says so
 	At        diag.Range // of the block
 	Sensitive bool       // made from a secret: what it sees is not shown
 }
@@ -38,11 +39,14 @@ const (
 	WaySSH     = "ssh"
 	WayAgent   = "agent"
 	WayCommand = "command"
+	WayReport  = "report"
 )
 
 // Way says what is tried.
 func (c *Check) Way() string {
 	switch {
+	case c.Report:
+		return WayReport
 	case c.HTTP != "":
 		return WayHTTP
 	case c.TCP != "":

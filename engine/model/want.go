@@ -147,7 +147,11 @@ const notApplied = "checked, not applied inside the guests yet"
 // the reason.
 func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why string) {
 	why = notApplied
-	if n.Mode != ModePush {
+	switch n.Mode {
+	case ModePush:
+	case ModePull:
+		return nil, "" // the node applies it itself
+	default:
 		return nil, why
 	}
 	for _, k := range s.Kinds {

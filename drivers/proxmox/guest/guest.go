@@ -137,6 +137,7 @@ type Resolution struct {
 	DriveStorage string    // the storage of the cloud-init drive
 	SeedStorage  string    // the storage of the seed image
 	SeedVolume   string    // the seed image; set only while the guest is created
+	Pulls        string    // the spec that the guest fetches and applies by itself; "" for a guest that does not
 	RootKeys     []string  // SSH keys of root in a container; PVE writes them at creation only
 }
 

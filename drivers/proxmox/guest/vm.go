@@ -139,5 +139,8 @@ func (v VMTarget) brief() string {
 	case from == "":
 		from = "clone of " + v.Template
 	}
+	if v.Pulls != "" {
+		from += ", pulls spec " + v.Pulls
+	}
 	return size + ", " + from
 }

@@ -18,7 +18,7 @@ func (v VMTarget) basicNeeds(n *rights.Needs) {
 	n.Guest("VM.Config.Network", "nic", "network cards")
 	n.Guest("VM.Config.Cloudinit", "", "user, keys and addresses by cloud-init")
 	n.Guest("VM.Config.CDROM", "", "the drive of cloud-init")
-	if v.UserData == "" {
+	if !v.Seeded() {
 		n.Disk(v.DriveStorage, "images", 0, "", "the drive of cloud-init")
 	} else {
 		isoNeeds(n, v)
@@ -35,21 +35,25 @@ func (v VMTarget) optionNeeds(n *rights.Needs) {
 	}
 }
 
-// isoNeeds adds the privileges for the image of user_data.
+// isoNeeds adds the privileges for the image of user_data, or of mode pull.
 func isoNeeds(n *rights.Needs, v VMTarget) {
-	n.Uses = append(n.Uses, rights.Use{Storage: v.SeedStorage, Content: "iso", GiB: 0, By: n.From, Attr: "user_data"})
+	attr, image := "user_data", "the image of user_data"
+	if v.UserData == "" {
+		attr, image = "", "the image for mode pull"
+	}
+	n.Uses = append(n.Uses, rights.Use{Storage: v.SeedStorage, Content: "iso", GiB: 0, By: n.From, Attr: attr})
 	path := "/storage/" + v.SeedStorage
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleSeeds, For: "uploading the image of user_data"}, "user_data")
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleSeeds, For: "uploading " + image}, attr)
 	n.Add(rights.Need{
-		Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleSeeds, For: "seeing the image of user_data, and putting it into a drive",
+		Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleSeeds, For: "seeing " + image + ", and putting it into a drive",
 		Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
-	}, "user_data")
+	}, attr)
 	n.Add(rights.Need{
 		Grant: rights.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: rights.RoleSeeds, Soft: true,
-		For: "deleting the image of user_data; without, an empty one takes its place",
-	}, "user_data")
+		For: "deleting " + image + "; without, an empty one takes its place",
+	}, attr)
 	if v.Agent {
-		agentNeeds(n, "user_data", "seeing that the first boot is over; without, the image of user_data stays for ten minutes", true)
+		agentNeeds(n, attr, "seeing that the first boot is over; without, "+image+" stays for ten minutes", true)
 	}
 }
 

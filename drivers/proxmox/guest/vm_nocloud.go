@@ -14,9 +14,12 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// PVE's cloud-init drive cannot carry user_data, so a VM with user_data gets a seed: an ISO image
-// that this program makes. The image may contain secrets, so it is removed as soon as the VM has
-// read it. docs/decisions/0015-nocloud.md has the reasons.
+// PVE's cloud-init drive cannot carry user-data, so a VM with user_data, or one in mode pull, gets a
+// seed: an ISO image that this program makes. The image may contain secrets, so it is removed as soon
+// as the VM has read it. docs/decisions/0015-nocloud.md has the reasons.
+
+// Seeded reports whether the VM is created with a seed in place of PVE's own cloud-init drive.
+func (v VMTarget) Seeded() bool { return v.UserData != "" || v.Resolution != nil && v.Pulls != "" }
 
 // seedNetwork is the network configuration that only the seed contains, for its hash in the
 // ownership tag.
@@ -90,19 +93,19 @@ func alignSeed(v VMTarget, have VMState) {
 	}
 }
 
-// SeedRecord is what the ownership tag of a new VM records about its seed; nil if it has no
-// user_data.
+// SeedRecord is what the ownership tag of a new VM records about its seed; nil if it gets none. It
+// has nothing of the token of a VM in mode pull.
 func SeedRecord(r *model.Resource) *owner.NocloudISO {
-	v, ok := r.Spec.(*VM)
-	if !ok || v.UserData == "" {
+	v, ok := TargetOf(r).(VMTarget)
+	if !ok || !v.Seeded() {
 		return nil
 	}
-	out := &owner.NocloudISO{}
-	if !isSensitive(r, "user_data") {
+	out := &owner.NocloudISO{Pull: v.Pulls != ""}
+	if v.UserData != "" && !isSensitive(r, "user_data") {
 		out.Data = seed.Sum(v.UserData)
 	}
 	if !isSensitive(r, "nic") {
-		out.Net = seed.Sum(fmt.Sprintf("%q", seedNetwork(v)))
+		out.Net = seed.Sum(fmt.Sprintf("%q", seedNetwork(v.VM)))
 	}
 	return out
 }
@@ -115,7 +118,7 @@ func isSensitive(r *model.Resource, path string) bool {
 // FirstBootChanges lists what the VM read at its first boot and the files have changed since.
 // cloud-init does not read it again, so it is reported and nothing else is done.
 func (v VMState) FirstBootChanges(addr model.Address, want *model.Resource) []model.Pending {
-	w, ok := want.Spec.(*VM)
+	w, ok := TargetOf(want).(VMTarget)
 	if !ok || v.Tag.UUID == "" {
 		return nil
 	}
@@ -130,15 +133,26 @@ func (v VMState) FirstBootChanges(addr model.Address, want *model.Resource) []mo
 			out = append(out, model.Pending{Address: addr, Path: path, Before: inWords(before, "as at the first boot"), After: inWords(after, "as declared now"), Why: why})
 		}
 	}
+	data := "" // as declared now
+	if w.UserData != "" {
+		data = cmp.Or(now.Data, model.Sensitive)
+	}
 	switch {
-	case is.Volume == "" && now == nil:
 	case is.Volume == "":
-		add("user_data", "", cmp.Or(now.Data, model.Sensitive), true)
-	case now == nil:
-		add("user_data", cmp.Or(is.Data, model.Sensitive), "", true)
+		add("user_data", "", data, data != "")
+	case w.UserData == "":
+		// Without a sum it was secret, or there was none beside what mode pull needs.
+		add("user_data", cmp.Or(is.Data, model.Sensitive), "", is.Data != "" || !is.Pull)
+	case is.Data == "" && is.Pull: // the same; nothing is known
 	default:
-		add("user_data", is.Data, cmp.Or(now.Data, model.Sensitive), is.Data != "" && is.Data != now.Data)
-		add("network_config", is.Net, cmp.Or(now.Net, model.Sensitive), is.Net != "" && is.Net != seed.Sum(fmt.Sprintf("%q", seedNetwork(w))))
+		add("user_data", is.Data, data, is.Data != "" && is.Data != now.Data)
+	}
+	if is.Volume != "" && now != nil {
+		add("network_config", is.Net, cmp.Or(now.Net, model.Sensitive), is.Net != "" && is.Net != seed.Sum(fmt.Sprintf("%q", seedNetwork(w.VM))))
+	}
+	if w.Pulls != "" && !is.Pull {
+		out = append(out, model.Pending{Address: addr, Path: "mode", Before: model.ModePush, After: model.ModePull,
+			Why: "it knows no parent to pull from, and gets that at its first boot only; recreate it, or see docs/inside.md for how to do it by hand"})
 	}
 	return out
 }

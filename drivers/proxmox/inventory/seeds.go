@@ -17,14 +17,14 @@ import (
 
 // findSeeds finds out what VMs read from their seeds, and the seed images that no VM needs: those
 // of a VM that was never created, and those that a crash left. It costs a request for each storage
-// in question, and none if no VM has user_data. Sweep hints of earlier passes name the storages
+// in question, and none if no VM is seeded. Sweep hints of earlier passes name the storages
 // where images may be left after the last such VM left the files.
 func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	storages := map[view.NodeStorage]bool{}
 	inDrive, coming := map[string]bool{}, map[string]bool{}
 	for addr, r := range obs.Want.State {
 		v, ok := guest.TargetOf(r).(guest.VMTarget)
-		if !ok || v.UserData == "" {
+		if !ok || !v.Seeded() {
 			continue
 		}
 		storages[view.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.SeedStorage}] = true

@@ -215,6 +215,7 @@ type NocloudISO struct {
 	Volume string `json:"volume,omitempty"`
 	Data   string `json:"data,omitempty"` // of user_data
 	Net    string `json:"net,omitempty"`  // of addresses and name servers
+	Pull   bool   `json:"pull,omitempty"` // it got to know its parent by it
 }
 
 // HasNocloudISO reports whether a machine got its first words from an image of its own, so

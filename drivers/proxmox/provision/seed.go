@@ -40,16 +40,16 @@ func (p patch) setCloudInitDrive(v guest.VMTarget, cfg view.Config) {
 }
 
 const (
-	// agentPatience is how long a creation waits for the guest agent, to remove the seed at once.
+	// agentPatience is how long a creation waits for the first boot, to remove the seed at once.
 	agentPatience = 2 * time.Minute
-	// agentPoll is the pause between two requests to the agent.
+	// agentPoll is the pause between two looks at it.
 	agentPoll = 5 * time.Second
 )
 
 // prepareSeed makes and uploads the seed of a VM that is about to be created. It returns the VM as
 // it is then to be ordered, with the image in its drive, cards of known MAC addresses, and nothing
-// for PVE's own cloud-init drive, and the ownership tag with the record of the seed. Without
-// user_data it returns want and m, and sends nothing.
+// for PVE's own cloud-init drive, and the ownership tag with the record of the seed. A VM that gets
+// no seed is returned as it is, and nothing is sent.
 //
 // An image that an earlier attempt left is overwritten, and its identity is used again. So there is
 // never a second image, and if that attempt's order was carried out after all, the VM and its seed
@@ -58,6 +58,10 @@ func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Ta
 	want := d.want
 	if m.Seed == nil {
 		return want, m, nil
+	}
+	userData, err := d.userData()
+	if err != nil {
+		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
 	left, err := seed.On(ctx, d.Host, at.Node, want.SeedStorage)
 	if err != nil {
@@ -72,7 +76,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Ta
 	v := guest.VMTarget{VM: &spec, Resolution: &r}
 	v.NICs = slices.Clone(want.NICs)
 	s := nocloud.Seed{
-		Instance: "homestak-" + seed.Sum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: v.UserData,
+		Instance: "homestak-" + seed.Sum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: userData,
 		User: v.User, Keys: v.Keys, DNS: v.DNS,
 	}
 	for i := range v.NICs {
@@ -110,6 +114,22 @@ func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Ta
 	return v, m, nil
 }
 
+// userData is what cloud-init gets: that of the site, and for a VM in mode pull what leads it to its
+// parent. Each attempt gets a token of its own.
+func (d vmCreator) userData() (string, error) {
+	switch {
+	case d.want.Pulls == "":
+		return d.want.UserData, nil
+	case d.Parent == nil:
+		return "", errors.New(NoParent)
+	default:
+		return d.Parent.FirstBoot(d.want.OwnerTag.Node, d.want.Pulls, d.want.UserData)
+	}
+}
+
+// NoParent is what is wrong with the creation of a VM in mode pull where nobody serves its spec.
+const NoParent = "it is in mode pull, and nobody here serves it its spec"
+
 // isCreated reports whether an earlier order of the VM was carried out completely. If that cannot
 // be seen, the VM is ordered again, and PVE's answer decides.
 func (d vmCreator) isCreated(ctx context.Context, at view.GuestRef, addr model.Address) bool {
@@ -122,10 +142,10 @@ func (d vmCreator) isCreated(ctx context.Context, at view.GuestRef, addr model.A
 }
 
 // removeSeed removes the seed once the guest agent answers, which starts long after cloud-init has
-// read the seed. A VM without agent, or one that takes longer, is complete as well; a later pass
-// removes its seed.
+// read the seed, or once a VM in mode pull has reported. A VM that does neither, or that takes longer,
+// is complete as well; a later pass removes its seed.
 func (d vmCreator) removeSeed(ctx context.Context, at view.GuestRef, m owner.Tag) {
-	if m.Seed == nil || m.Seed.Volume == "" || !d.want.Agent || !d.awaitAgent(ctx, at) {
+	if m.Seed == nil || m.Seed.Volume == "" || !d.want.Agent && d.want.Pulls == "" || !d.awaitBoot(ctx, at) {
 		return
 	}
 	cfg, err := view.ReadConfig(ctx, d.API, at)
@@ -138,15 +158,24 @@ func (d vmCreator) removeSeed(ctx context.Context, at view.GuestRef, m owner.Tag
 	_ = seed.Remove(ctx, d.Host, at.Node, m.Seed.Volume) // on an error the next pass removes it
 }
 
-// awaitAgent waits for the guest agent of a VM that was just started, and reports whether it
-// answered.
-func (d vmCreator) awaitAgent(ctx context.Context, at view.GuestRef) bool {
+// awaitBoot waits until a VM that was just started has read its seed, and reports whether that could
+// be seen.
+func (d vmCreator) awaitBoot(ctx context.Context, at view.GuestRef) bool {
+	pulls := d.want.Pulls != "" && d.Parent != nil
+	agent := d.want.Agent
 	for range agentPatience / agentPoll {
-		_, err := d.API.Post(ctx, at.Path("agent", "ping"), nil)
-		if err == nil {
+		if pulls && d.Parent.HasReported(d.want.OwnerTag.Node) {
 			return true
 		}
-		if c := api.ClassOf(err); c == api.Denied || c == api.NoLogin || c == api.NotFound {
+		if agent {
+			_, err := d.API.Post(ctx, at.Path("agent", "ping"), nil)
+			if err == nil {
+				return true
+			}
+			c := api.ClassOf(err)
+			agent = c != api.Denied && c != api.NoLogin && c != api.NotFound
+		}
+		if !agent && !pulls {
 			return false
 		}
 		if api.Sleep(ctx, agentPoll) != nil {

@@ -35,6 +35,11 @@ type World struct {
 	Driver *proxmox.Driver
 	// Sees is called with every request of the driver, where it is set.
 	Sees func(*http.Request)
+	// Parent serves nodes in mode pull, from the next Reopen on; see proxmox.Config.
+	Parent interface {
+		FirstBoot(node, spec, userData string) (string, error)
+		HasReported(node string) bool
+	}
 }
 
 // kept are the good answers of all simulated hosts here: a sweep tells one story a thousand
@@ -79,7 +84,7 @@ func (w *World) Reopen() {
 		}
 		return w.Host.RoundTrip(r)
 	})
-	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: check})
+	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: check, Parent: w.Parent})
 	require.NoError(w.T, err)
 	w.Driver = d
 }

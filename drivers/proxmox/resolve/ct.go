@@ -28,6 +28,7 @@ func (r *ctResolver) complete() {
 	r.Description = strings.TrimRight(r.Description, " \t\r\n") // as PVE does
 	r.sizeAndSwap()
 	r.origin()
+	r.Pulls = r.pulls()
 	r.disks()
 	r.nics()
 	r.system()

@@ -65,6 +65,15 @@ func (r *resolver) spec() *model.Spec {
 	return r.in.Site.Specs[r.in.Node.Spec]
 }
 
+// pulls is the spec that the guest fetches and applies by itself; "" if it does not, or if there is
+// nothing to fetch.
+func (r *resolver) pulls() string {
+	if r.in.Node == nil || r.in.Node.Mode != model.ModePull {
+		return ""
+	}
+	return r.in.Node.Spec
+}
+
 // size completes the size by the preset, and checks it. Memory is in MiB, the root disk in GiB.
 func (r *resolver) size(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
 	if p := r.in.Site.Presets[preset]; p != nil {

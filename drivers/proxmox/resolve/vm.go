@@ -200,12 +200,13 @@ func (r *vmResolver) terms() {
 	r.Terms = r.tagTerms(r.VMTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.longestSeed()})
 }
 
-// userData checks user_data and sets the storage of its image.
+// userData checks user_data and sets what the seed image depends on beside it.
 func (r *vmResolver) userData() {
 	r.SeedStorage = "local"
 	if h := r.in.Host; h != nil && h.Storage != nil {
 		r.SeedStorage = cmp.Or(h.Storage.ISO, r.SeedStorage)
 	}
+	r.Pulls = r.pulls()
 	if r.UserData == "" {
 		return
 	}
@@ -215,11 +216,11 @@ func (r *vmResolver) userData() {
 }
 
 // longestSeed is a seed record of the greatest length, to check that the ownership tag fits; nil
-// without user_data.
+// without a seed.
 func (r *vmResolver) longestSeed() *owner.NocloudISO {
-	if r.UserData == "" {
+	if !r.Seeded() {
 		return nil
 	}
 	name := seed.Name{Site: r.in.Site.Name, Node: r.in.Name, Owner: strings.Repeat("0", 12), UUID: strings.Repeat("0", 36)}
-	return &owner.NocloudISO{Volume: name.Volume(r.SeedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12)}
+	return &owner.NocloudISO{Volume: name.Volume(r.SeedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12), Pull: r.Pulls != ""}
 }
