@@ -45,7 +45,7 @@ func parentless(h *kind.Host, want *model.Want) []model.PreflightProblem {
 		if t == nil || t.Resolved() == nil || t.Resolved().Pulls == "" {
 			continue
 		}
-		o := model.PreflightProblem{Address: addr, Path: "mode", Severity: diag.Error}
+		o := model.PreflightProblem{Address: addr, Path: "mode", Severity: diag.Warning, Withhold: true}
 		switch {
 		case t.Common().LXC:
 			o.Summary = "containers cannot be created in mode pull"

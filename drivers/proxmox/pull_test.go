@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -102,6 +103,22 @@ func TestTheSeedGoesWhenTheNodeHasReported(t *testing.T) {
 	})
 }
 
+// Nor does a pass that was interrupted leave the seed for long.
+func TestALaterPassRemovesTheSeedOfANodeThatHasReported(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		_, parent := w.pulling("web-1", func(v *guest.VM) { v.Agent = false })
+		w.Apply()
+		require.Len(t, seeds(w), 1)
+		w.Converged()
+		parent.reported = true
+		p := w.Apply()
+		require.Len(t, p.Steps, 1)
+		require.Equal(t, []string{"seed"}, proxmoxtest.Paths(p.Steps[0]))
+		require.Empty(t, seeds(w))
+		w.Converged()
+	})
+}
+
 // Where nobody serves its spec it is not created, and the plan says what to do. One that is there is
 // changed as any other.
 func TestANodeInModePullNeedsAParent(t *testing.T) {
@@ -128,7 +145,7 @@ func TestANodeInModePullNeedsAParent(t *testing.T) {
 		w.Template(9000, "golden")
 		p = w.Apply()
 		require.Empty(t, p.Steps)
-		require.True(t, p.Findings.HasErrors())
+		require.Contains(t, p.Findings[len(p.Findings)-1].Summary, "vm.web-1 is not replaced")
 		require.Len(t, w.Host.Snapshot().Guests, 2)
 
 		n.Spec = "" // there is nothing to pull

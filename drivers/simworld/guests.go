@@ -36,18 +36,24 @@ type Guests struct {
 	Clock kernel.Clock
 	// Packages are what the repository of every guest has beside those of Debian.
 	Packages []debian.Package
+	// Installed are on every guest beside what Debian has, by the files that they are run by.
+	Installed map[string]debian.Program
 
 	// mu is for a moment only, but for a guest that boots or halts: requests to the host, connections
 	// and commands come side by side.
 	mu    sync.Mutex
 	disks map[string]*debian.Disk
 	on    map[string]*running // by key
+
+	booting sync.WaitGroup // guests that boot by themselves
 }
 
-// running is a guest that was switched on. It boots when somebody first wants something of it.
+// running is a guest that was switched on. It boots when somebody first wants something of it, and by
+// itself if there is a disc in it: what is on that may make it do something.
 type running struct {
 	asked   pvesim.Machine
 	machine *debian.Machine // nil before
+	off     chan struct{}   // closed when it is switched off
 }
 
 // Boot is as pvesim.Systems wants it.
@@ -60,14 +66,39 @@ func (g *Guests) Boot(m pvesim.Machine) {
 	if suite(m.Image) == "" && g.disks[m.Key] == nil {
 		return
 	}
-	g.on[m.Key] = &running{asked: m}
+	r := &running{asked: m, off: make(chan struct{})}
+	g.on[m.Key] = r
+	if len(m.Discs) > 0 {
+		g.booting.Go(func() { g.bootBySelf(r) })
+	}
+}
+
+// bootBySelf boots a guest when its time has come.
+func (g *Guests) bootBySelf(r *running) {
+	t := g.Clock.Timer(r.asked.Up.Sub(g.Clock.Now()))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.off:
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.on[r.asked.Key] == r && r.machine == nil {
+		r.machine = g.boot(r.asked)
+	}
 }
 
 // Halt is as pvesim.Systems wants it.
 func (g *Guests) Halt(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if r := g.on[key]; r != nil && r.machine != nil {
+	r := g.on[key]
+	if r == nil {
+		return
+	}
+	close(r.off)
+	if r.machine != nil {
 		r.machine.Halt()
 	}
 	delete(g.on, key)
@@ -109,6 +140,7 @@ func (g *Guests) Close() {
 	for _, key := range keys {
 		g.Halt(key)
 	}
+	g.booting.Wait()
 }
 
 var debianSuite = regexp.MustCompile(`(?i)debian-?(12|13)|bookworm|trixie`)
@@ -149,12 +181,16 @@ func (g *Guests) Machine(key string) *debian.Machine {
 func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 	d := g.disks[m.Key]
 	if d == nil {
-		d = debian.NewDisk(debian.Options{Suite: suite(m.Image), Clock: g.Clock, Packages: g.Packages, Container: m.Kind == "lxc"})
+		d = debian.NewDisk(debian.Options{Suite: suite(m.Image), Clock: g.Clock, Packages: g.Packages, Programs: g.Installed, Container: m.Kind == "lxc"})
 		g.disks[m.Key] = d
 	}
-	sum := sha256.Sum256([]byte(m.Cloud))
+	instance := "" // without a drive of PVE's, a disc may say it
+	if m.Cloud != "" {
+		sum := sha256.Sum256([]byte(m.Cloud))
+		instance = hex.EncodeToString(sum[:10])
+	}
 	return d.Begin(debian.Birth{
-		Instance: hex.EncodeToString(sum[:10]), Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
+		Instance: instance, Discs: m.Discs, Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
 	})
 }
 

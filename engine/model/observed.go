@@ -52,8 +52,10 @@ type PreflightProblem struct {
 	Path  string
 	Power bool // and those that start it
 	Any   bool // and all others
-	// Severity is that of the finding. An error withholds the step, for it is certain that it would fail.
+	// Severity is that of the finding. An error withholds the step, for it is certain that it would fail, and forbids
+	// the plan. With Withhold the step is withheld, and everything else is done.
 	Severity        diag.Severity
+	Withhold        bool
 	Summary, Detail string
 	// At is the line that asks for it, that of Path if zero. What is said of one line is reported once for all resources
 	// that it goes for.

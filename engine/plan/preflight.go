@@ -20,14 +20,14 @@ func (g *guard) checkPreflight() {
 	}
 	var found []*diag.Finding
 	shared, who := map[line]*diag.Finding{}, map[*diag.Finding][]model.Address{}
-	failing := map[model.Address]bool{}
+	failing, withheld := map[model.Address]bool{}, map[*diag.Finding]bool{}
 	wrong := map[model.Address][]string{} // attributes that ask for what is amiss
 	for _, o := range g.in.Have.Preflight {
 		s := g.steps[o.Address]
 		if s == nil || s.Want == nil || !concerns(o, s) {
 			continue
 		}
-		if o.Severity == diag.Error {
+		if o.Withhold || o.Severity == diag.Error {
 			failing[s.Address] = true
 			wrong[s.Address] = append(wrong[s.Address], o.Path)
 		}
@@ -42,6 +42,7 @@ func (g *guard) checkPreflight() {
 				f.At = s.Want.RangeOf(o.Path)
 			}
 			found, shared[key] = append(found, f), f
+			withheld[f] = o.Withhold || o.Severity == diag.Error
 		}
 		if !slices.Contains(who[f], s.Address) {
 			who[f] = append(who[f], s.Address)
@@ -49,7 +50,7 @@ func (g *guard) checkPreflight() {
 	}
 	for _, f := range found {
 		not := ""
-		if f.Severity == diag.Error {
+		if withheld[f] {
 			not = g.steps[who[f][0]].Action.not()
 		}
 		f.Summary = those(who[f], not) + ": " + f.Summary

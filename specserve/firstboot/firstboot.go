@@ -32,10 +32,13 @@ var unit string
 
 // Where the first boot has its script and unit. Both are gone when it is done.
 const (
-	scriptFile = "/var/lib/homestak-gitops/firstboot.py"
-	unitName   = "homestak-gitops-firstboot.service"
-	unitFile   = "/etc/systemd/system/" + unitName
+	ScriptFile = "/var/lib/homestak-gitops/firstboot.py"
+	Unit       = "homestak-gitops-firstboot.service"
+	UnitFile   = "/etc/systemd/system/" + Unit
 )
+
+// IsScript reports whether a text is the script, for machines that do by other means what it does.
+func IsScript(text string) bool { return text == script }
 
 // cloudConfig is what cloud-init reads: https://cloudinit.readthedocs.io/en/latest/reference/modules.html.
 type cloudConfig struct {
@@ -66,10 +69,10 @@ func UserData(p parent.Parent, site string) (string, error) {
 	ours, err := document(cloudConfig{
 		WriteFiles: []file{
 			{parent.File, "root:root", "0600", string(p.Document())},
-			{scriptFile, "root:root", "0700", script},
-			{unitFile, "root:root", "0644", unit},
+			{ScriptFile, "root:root", "0700", script},
+			{UnitFile, "root:root", "0644", unit},
 		},
-		RunCmd: [][]string{{"systemctl", "enable", "--now", "--no-block", unitName}},
+		RunCmd: [][]string{{"systemctl", "enable", "--now", "--no-block", Unit}},
 	})
 	if err != nil || site == "" {
 		return ours, err

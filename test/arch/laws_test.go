@@ -167,9 +167,10 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/complete", may: []string{"engine/model"}},
 	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
+	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/wire", "engine/guest", "engine/guest/pull", "engine/model", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/children", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}}, // nodes in mode pull of simulated hosts
 	{pkg: "cmd/homestak-gitops/node", may: []string{"drivers/local", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "specserve/client", "specserve/parent", "specserve/problem"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "drivers/proxmox/simhost", "drivers/simworld", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token",
+		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "drivers/proxmox/simhost", "drivers/simworld", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "specserve/pin"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
@@ -192,7 +193,7 @@ var libraries = []library{
 	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
-	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl", "hcl/sops", "hcl/sops/sopstest", "specserve/catalog"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; tests read what cloud-init is told"},
+	{path: "go.yaml.in/yaml/v3", owners: []string{"drivers/simworld/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "specserve/catalog"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; the simulated cloud-init reads it, and tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
@@ -239,7 +240,7 @@ var laws = []law{
 const pvesim = "drivers/proxmox/pvesim"
 
 var trying = []string{
-	pvesim, "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo",
+	pvesim, "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/simnode",
 	"cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
 }
 

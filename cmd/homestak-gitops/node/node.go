@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"runtime/debug"
 	"time"
@@ -34,6 +35,17 @@ type Run struct {
 	Folder string
 	Note   func(format string, args ...any) // a line for people about what is under way
 	Seen   func(*converge.State)            // gets what the machine had before
+
+	Machine converge.Machine                                                     // nil: this one
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error) // nil: the network
+}
+
+// machine is the one to work on.
+func (r Run) machine() converge.Machine {
+	if r.Machine == nil {
+		return local.New()
+	}
+	return r.Machine
 }
 
 // open gives the parent. What it renews is kept where a file names it.
@@ -50,7 +62,7 @@ func (r Run) open(s Source) (pull.Server, error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		version = info.Main.Version
 	}
-	return pull.Server{File: s.File, Client: &client.Client{Parent: p, Agent: "homestak-gitops/" + version, Failed: func(err error, pause time.Duration) {
+	return pull.Server{File: s.File, Client: &client.Client{Parent: p, Dial: r.Dial, Agent: "homestak-gitops/" + version, Failed: func(err error, pause time.Duration) {
 		r.Note("%s\ntrying again in %s", err, pause.Round(time.Second))
 	}}}, err
 }
@@ -95,7 +107,7 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 		want, err = f.Wanted(file, false)
 	}
 	if err == nil {
-		err = isRoot()
+		err = r.isRoot()
 	}
 	if err != nil {
 		return want, 0, err
@@ -106,7 +118,7 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 	}
 	defer unlock()
 	left := func(differ int) { r.Note(`%d settings differ and are left as they are (drift = "report")`, differ) }
-	n := pull.Node{Folder: f, Machine: local.New(), Seen: r.Seen, Left: left, Options: converge.Options{
+	n := pull.Node{Folder: f, Machine: r.machine(), Seen: r.Seen, Left: left, Options: converge.Options{
 		Started: func(s aspect.Step) { r.Note("%s", s.Text) },
 		Waiting: func(s aspect.Step, why string) { r.Note("%s: waiting, since %s", s.Text, why) },
 	}}
@@ -148,16 +160,16 @@ func (r Run) report(ctx context.Context, f pull.Folder, to Source) {
 func (r Run) Observe(ctx context.Context, file string) (*converge.State, error) {
 	want, err := pull.Folder{Path: r.Folder}.Wanted(file, false)
 	if err == nil {
-		err = isRoot()
+		err = r.isRoot()
 	}
 	if err != nil {
 		return nil, err
 	}
-	return converge.Observe(ctx, local.New(), want)
+	return converge.Observe(ctx, r.machine(), want)
 }
 
-func isRoot() error {
-	if os.Geteuid() != 0 {
+func (r Run) isRoot() error {
+	if r.Machine == nil && os.Geteuid() != 0 {
 		return errors.New("config apply reads and changes the whole system: run it as root")
 	}
 	return nil

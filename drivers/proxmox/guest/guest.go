@@ -151,6 +151,9 @@ type Observation struct {
 	Config view.Config // the configuration
 	uptime int         // seconds since PVE started the guest
 
+	// Reported is that a guest in mode pull has reported to its parent, so its first boot is over.
+	Reported bool
+
 	// Snapshots names a snapshot for each volume that snapshots contain. It is set only where
 	// a volume is to be moved or removed.
 	Snapshots map[string]string

@@ -73,7 +73,7 @@ const bootUptime = 600
 // alignSeed keeps a seed in its drive until the first boot is over. PVE does not show what is in
 // the seed, so that is not a difference either.
 func alignSeed(v VMTarget, have VMState) {
-	if have.uptime < bootUptime {
+	if have.uptime < bootUptime && !have.Reported {
 		have.Seed = ""
 	}
 	if !have.Tag.HasNocloudISO() {

@@ -13,7 +13,9 @@ import (
 
 // WithConfig implements State.
 func (v VMState) WithConfig(cfg view.Config) State {
-	return StateOf(vmFromConfig(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
+	out := StateOf(vmFromConfig(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
+	out.Observed().Reported = v.Reported
+	return out
 }
 
 // Pending implements State.

@@ -1,6 +1,9 @@
 package debian
 
 import (
+	"fmt"
+	"path"
+	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
@@ -9,13 +12,16 @@ import (
 
 // Birth is what cloud-init gets at the first boot, or what Proxmox VE writes into a new container.
 type Birth struct {
-	Instance   string // another one than at the last boot: all of it is done again
+	Instance   string // another one than at the last boot: all of it is done again; "": nobody says anything
 	Hostname   string
 	User       string   // made with sudo without a password; "" or root: keys are those of root
 	Keys       []string // lines of authorized_keys
 	Domain     string
 	DNS        []string
 	RootLogins bool // a container, where root is who logs in
+
+	// Discs are in the CD drives. One that is a seed of NoCloud has the last word.
+	Discs [][]byte
 }
 
 // instanceFile keeps who the machine was at its last boot.
@@ -28,6 +34,14 @@ const keylessFile = "/var/lib/cloud/data/no-keys"
 // network is set up again.
 func (d *Disk) Begin(b Birth) *Machine {
 	known, _ := d.fs.ReadFile(instanceFile)
+	s, err := readSeed(b.Discs)
+	if s != nil {
+		b = s.birth(b)
+	}
+	if b.Instance == "" && strings.TrimSpace(known) != "" {
+		return d.Boot()
+	}
+	b.Instance = first(b.Instance, "iid-datasource-none")
 	var resolv strings.Builder
 	for _, ip := range b.DNS {
 		resolv.WriteString("nameserver " + ip + "\n")
@@ -36,7 +50,7 @@ func (d *Disk) Begin(b Birth) *Machine {
 		resolv.WriteString("search " + b.Domain + "\n")
 	}
 	must(d.fs.WriteFile("/etc/resolv.conf", resolv.String(), 0o644, 0, 0))
-	if strings.TrimSpace(known) == b.Instance && b.Instance != "" {
+	if strings.TrimSpace(known) == b.Instance {
 		return d.Boot()
 	}
 	m := &Machine{disk: d, K: kernel.New(d.fs, d.clock, nil)}
@@ -56,7 +70,70 @@ func (d *Disk) Begin(b Birth) *Machine {
 		must(d.fs.WriteFile("/etc/hosts", "127.0.1.1 "+full+"\n127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n", 0o644, 0, 0))
 	}
 	m.firstUser(b)
-	return d.Boot()
+	if err != nil {
+		m.logCloudInit("the seed cannot be read: " + err.Error())
+	}
+	if s == nil {
+		return d.Boot()
+	}
+	for _, what := range s.unknown {
+		m.logCloudInit("not simulated: " + what)
+	}
+	for _, f := range s.user.WriteFiles {
+		m.writeFile(f)
+	}
+	up := d.Boot()
+	up.busy.Go(func() { up.finalStage(s) })
+	return up
+}
+
+// cloudInitLog is where cloud-init writes what went wrong.
+const cloudInitLog = "/var/log/cloud-init.log"
+
+func (m *Machine) logCloudInit(line string) {
+	old, _ := m.K.FS.ReadFile(cloudInitLog)
+	must(m.K.FS.WriteFile(cloudInitLog, old+line+"\n", 0o640, 0, 0))
+}
+
+// writeFile is the module write_files of cloud-init.
+func (m *Machine) writeFile(f writeFile) {
+	perm := uint64(0o644)
+	if f.Permissions != "" {
+		var err error
+		if perm, err = strconv.ParseUint(f.Permissions, 8, 12); err != nil {
+			m.logCloudInit("write_files: " + f.Path + ": permissions are not a mode: " + f.Permissions)
+			return
+		}
+	}
+	owner, _, _ := strings.Cut(first(f.Owner, "root"), ":")
+	u, there := m.User(owner)
+	if !there || !strings.HasPrefix(f.Path, "/") {
+		m.logCloudInit("write_files: " + f.Path + ": there is no user " + owner + ", or the path is relative")
+		return
+	}
+	must(m.K.FS.MkdirAll(path.Dir(f.Path), 0o755))
+	must(m.K.FS.WriteFile(f.Path, f.Content, uint32(perm), u.Cred.UID, u.Cred.GID)) //nolint:gosec // twelve bits
+}
+
+// finalStage runs what the seed says on the machine that is up, as one script, as cloud-init does.
+func (m *Machine) finalStage(s *seed) {
+	const dir = "/var/lib/cloud/instance/scripts"
+	must(m.K.FS.MkdirAll(dir, 0o755))
+	var output strings.Builder
+	for i, text := range append([]string{"#!/bin/sh\n" + s.script()}, s.scripts...) {
+		name := fmt.Sprintf("%s/part-%03d", dir, i)
+		must(m.K.FS.WriteFile(name, text, 0o700, 0, 0))
+		start := m.Root(name)
+		start.In, start.Out, start.Err = strings.NewReader(""), &output, &output
+		p, err := m.K.Start(start)
+		if err != nil {
+			return // the machine halts
+		}
+		if code := p.Wait(); code != 0 {
+			fmt.Fprintf(&output, "%s failed with exit code %d\n", name, code)
+		}
+	}
+	must(m.K.FS.WriteFile("/var/log/cloud-init-output.log", output.String(), 0o640, 0, 0))
 }
 
 // firstUser makes who logs in at first.

@@ -3,6 +3,7 @@ package debian
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -29,6 +30,10 @@ func (d *Disk) install(o Options) {
 	}
 	for name, dir := range systemPrograms() {
 		d.put(dir+"/"+name, kernel.Executable(name), 0o755)
+	}
+	for name := range o.Programs {
+		must(fs.MkdirAll(path.Dir(name), 0o755))
+		d.put(name, kernel.Executable(name), 0o755)
 	}
 	must(fs.Chmod(files.Cred{}, "/usr/bin/sudo", 0o4755))
 	d.put("/usr/sbin/nologin", kernel.Executable("nologin"), 0o755)

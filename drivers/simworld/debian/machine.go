@@ -23,13 +23,20 @@ type Disk struct {
 	fs    *files.FS
 	clock kernel.Clock
 	more  []Package // that its repository has beside those of Debian
+
+	programs map[string]Program // by file
 }
+
+// Program is a program of a machine that somebody else brings. It gives the exit code.
+type Program func(m *Machine, p *kernel.Process) int
 
 // Options say what a new disk holds.
 type Options struct {
 	Suite    string // 12 or 13; "" is 13
 	Clock    kernel.Clock
 	Packages []Package // that the repository of the machine has beside those of Debian
+	// Programs are there beside those of Debian, by the files that they are run by.
+	Programs map[string]Program
 	// Container is a machine that has no kernel of its own.
 	Container bool
 }
@@ -37,14 +44,14 @@ type Options struct {
 // NewDisk is an image of Debian as the project publishes it for clouds, with sshd.
 func NewDisk(o Options) *Disk {
 	o.Suite = cmp.Or(o.Suite, "13")
-	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages}
+	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages, programs: o.Programs}
 	d.install(o)
 	return d
 }
 
 // Clone is another disk with the same on it.
 func (d *Disk) Clone() *Disk {
-	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more}
+	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more, programs: d.programs}
 }
 
 // Files are what is on the disk.
@@ -71,6 +78,9 @@ func (d *Disk) Boot() *Machine {
 	m.down, m.end = context.WithCancel(context.Background())
 	programs := userland.Programs()
 	maps.Copy(programs, m.programs())
+	for name, run := range d.programs {
+		programs[name] = func(p *kernel.Process) int { return run(m, p) }
+	}
 	m.K = kernel.New(d.fs, d.clock, programs)
 	name, _ := d.fs.ReadFile("/etc/hostname")
 	if name = strings.TrimSpace(name); name != "" {

@@ -296,6 +296,8 @@ func (m systemd) runLine(line string, main int) int {
 func (m systemd) watch(name string, p *kernel.Process) {
 	m.busy.Go(func() {
 		code, signal := p.Ended()
+		again := false
+		_, settings, _ := m.unitFile(name)
 		m.setState(name, func(u *unit) {
 			if u.main != p {
 				return
@@ -303,8 +305,19 @@ func (m systemd) watch(name string, p *kernel.Process) {
 			u.main, u.active, u.result = nil, "inactive", "success"
 			if code != 0 && signal != syscall.SIGTERM {
 				u.active, u.result = "failed", "exit-code"
+				again = slices.Contains(settings["Restart"], "on-failure")
 			}
 		})
+		if !again {
+			return
+		}
+		t := m.K.Clock.Timer(span(append(settings["RestartSec"], "100ms")[0]))
+		defer t.Stop()
+		select {
+		case <-t.C:
+			_ = m.startUnit(name) // its state shows what went wrong
+		case <-m.Down():
+		}
 	})
 }
 
@@ -342,8 +355,10 @@ func (m systemd) runTimer(name string, settings map[string][]string) {
 			after = span(settings[key][0])
 		}
 	}
-	if list := settings["OnUnitActiveSec"]; len(list) > 0 {
-		every = span(list[0])
+	for _, key := range []string{"OnUnitActiveSec", "OnUnitInactiveSec"} {
+		if len(settings[key]) > 0 {
+			every = span(settings[key][0])
+		}
 	}
 	if after < 0 {
 		if every < 0 {
@@ -372,8 +387,11 @@ func (m systemd) runTimer(name string, settings map[string][]string) {
 			_ = m.startUnit(service) // its state shows what went wrong
 		}
 		m.setState(name, func(u *unit) {
-			if u.cancel == cancel {
-				u.cancel, u.active = nil, "inactive"
+			if u.cancel != cancel {
+				return
+			}
+			if u.cancel = nil; u.transient != nil { // RemainAfterElapse= is off for these alone
+				u.active = "inactive"
 			}
 		})
 	})

@@ -33,6 +33,11 @@ const (
 	fetchedFile  = "fetched.json"
 )
 
+// Files are their names.
+func Files() []string {
+	return []string{specFile, previousFile, completeFile, failedFile, fetchedFile}
+}
+
 // Folder holds the spec of a node and how it was applied. Every file is replaced as a whole, and only
 // root reads it: a spec may hold secrets. Two processes must not write to one folder at once.
 type Folder struct{ Path string }

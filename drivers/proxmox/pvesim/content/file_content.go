@@ -12,11 +12,12 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
-// FileContent is what is known of a file that was uploaded or downloaded. The file itself
-// is not kept.
+// FileContent is what is known of a file that was uploaded or downloaded. Of a large one the file
+// itself is not kept.
 type FileContent struct {
 	Size int64
 	head []byte // Its beginning: enough to know a disk image by.
+	all  []byte // All of it, where it is small.
 	Sums map[string]string
 	tar  tarListing
 	Root *RootSystem // If it is the archive of a root file system.
@@ -25,7 +26,7 @@ type FileContent struct {
 // ReadContent reads a file to its end.
 func ReadContent(from io.Reader) (*FileContent, error) {
 	f, all, head := &FileContent{Sums: map[string]string{}}, hashes(), &bytes.Buffer{}
-	writers := []io.Writer{&limitedWriter{w: head, left: 512}, &f.tar}
+	writers := []io.Writer{&limitedWriter{w: head, left: mostKept}, &f.tar}
 	for _, h := range all {
 		writers = append(writers, h)
 	}
@@ -35,12 +36,21 @@ func ReadContent(from io.Reader) (*FileContent, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Size, f.head = n, head.Bytes()
+	f.Size, f.head = n, head.Bytes()[:min(512, head.Len())]
+	if n <= mostKept {
+		f.all = head.Bytes()
+	}
 	for name, h := range all {
 		f.Sums[name] = hex.EncodeToString(h.Sum(nil))
 	}
 	return f, nil
 }
+
+// mostKept is the largest file that is kept: some more than an image for a first boot has.
+const mostKept = 1 << 20
+
+// All is the whole file; nil if it is too large to be kept.
+func (f *FileContent) All() []byte { return f.all }
 
 // limitedWriter keeps the first bytes and swallows the others.
 type limitedWriter struct {

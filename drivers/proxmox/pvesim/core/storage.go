@@ -49,6 +49,7 @@ type Volume struct {
 	Backup    *Backup             // What an archive holds of a guest.
 	Root      *content.RootSystem // What a template of containers has, where its content is known.
 	Broken    bool                // A template that tar cannot unpack.
+	Disc      []byte              // What is on a small ISO image that was uploaded; nobody changes it.
 }
 
 // NewStore is a storage with nothing on it.

@@ -46,7 +46,8 @@ type Machine struct {
 	Keys           []string // lines of authorized_keys
 	DNS            []string
 	Domain         string
-	Cloud          string // another one than before: cloud-init begins again
+	Cloud          string   // another one than before: cloud-init begins again; "" without a drive of PVE's for it
+	Discs          [][]byte // in its CD drives, as far as they were uploaded; nobody changes them
 }
 
 // Birth is what a container was made with that its configuration does not keep.
@@ -77,6 +78,8 @@ func MachineOf(w *World, g *Guest) Machine {
 		d := property.ParseDrive(key, g.Conf[key])
 		if v := w.Volume(g.Node, d.File); v != nil && v.Image != "" && m.Image == "" {
 			m.Image = v.Image
+		} else if v != nil && d.Cdrom() && v.Disc != nil {
+			m.Discs = append(m.Discs, v.Disc)
 		}
 		if d.Cloudinit() {
 			for _, one := range []string{"name", "ciuser", "sshkeys", "cicustom", "nameserver", "searchdomain", "ipconfig0"} {

@@ -86,11 +86,15 @@ func apiUpload(w *core.World, c *core.Call, s *core.Store) (any, error) {
 		return s.Room(node, up.Size)
 	}, End: func(t *core.Task) error {
 		t.Logf("command: cp -- %s %s", temporary, s.FilePath(content+"/"+name))
-		s.Put(node, &core.Volume{
+		v := &core.Volume{
 			Name: content + "/" + name, Content: content, Format: core.FileFormat(content, name), Size: size, Length: up.Size,
 			Used: (up.Size + 4095) / 4096 * 4096, Ctime: w.Now.Unix(), System: content == "import", Sums: up.Sums,
 			Root: up.Root, Broken: content == "vztmpl" && !up.Unpacks(name),
-		})
+		}
+		if content == "iso" {
+			v.Disc = up.All()
+		}
+		s.Put(node, v)
 		t.Logf("finished file import successfully")
 		return nil
 	}}), nil

@@ -1,0 +1,274 @@
+package simnode
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
+	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
+	"github.com/homestak/homestak-gitops/drivers/simworld/files"
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/program"
+	"github.com/homestak/homestak-gitops/specserve/wire"
+)
+
+// A simulated machine cannot run this program, nor Python. In place of the program a node downloads a
+// script, whose interpreter is a Go function that runs the same packages.
+const (
+	python      = "/usr/bin/python3"
+	interpreter = "/usr/lib/simulated/homestak-gitops"
+	download    = "#!" + interpreter + "\n"
+	installed   = "/usr/local/bin/homestak-gitops"
+)
+
+// Dial opens a connection from a node.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Programs are those of nodes, for simworld.Guests. Dial leads to their parents.
+func Programs(dial Dial) map[string]debian.Program {
+	n := &programs{dial: dial, busy: map[*debian.Machine]*sync.Mutex{}}
+	return map[string]debian.Program{python: n.python, interpreter: n.command}
+}
+
+type programs struct {
+	dial Dial
+
+	mu   sync.Mutex                      // for busy
+	busy map[*debian.Machine]*sync.Mutex // one run on a machine at a time
+}
+
+// turn waits for the turn of a run on a machine.
+func (n *programs) turn(m *debian.Machine) (done func()) {
+	n.mu.Lock()
+	turn := n.busy[m]
+	if turn == nil {
+		turn = &sync.Mutex{}
+		n.busy[m] = turn
+	}
+	n.mu.Unlock()
+	turn.Lock()
+	return turn.Unlock
+}
+
+// contextOf ends when a process has to.
+func contextOf(p *kernel.Process) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		select {
+		case <-p.Killed():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// command is the program: config fetch, and config apply with and without --fetch.
+func (n *programs) command(m *debian.Machine, p *kernel.Process) int {
+	ctx, cancel := contextOf(p)
+	defer cancel()
+	defer n.turn(m)()
+	if p.Cred.UID != 0 {
+		return p.Failf("root only")
+	}
+	dir, err := os.MkdirTemp("", "homestak-gitops-node-")
+	if err != nil {
+		return p.Failf("%v", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := lend(m.K.FS, dir); err != nil {
+		return p.Failf("%v", err)
+	}
+	run := node.Run{
+		Folder: dir, Machine: inside{m}, Dial: n.dial,
+		Note: func(format string, args ...any) { fmt.Fprintf(p.Err(), format+"\n", args...) },
+	}
+	from := node.Source{File: filepath.Join(dir, filepath.Base(parent.File))}
+	switch verb := strings.Join(p.Args[min(2, len(p.Args)):], " "); verb {
+	case "config fetch":
+		_, err = run.Fetch(ctx, from)
+	case "config apply":
+		_, _, err = run.Apply(ctx, nil, "")
+	case "config apply --fetch":
+		_, _, err = run.Apply(ctx, &from, "")
+	default:
+		err = fmt.Errorf("%q is not simulated", verb)
+	}
+	if err = errors.Join(err, takeBack(m.K.FS, dir)); err != nil {
+		return p.Failf("%v", err)
+	}
+	return 0
+}
+
+// state are the files of a node that the program itself reads and writes, by where they are on a node.
+func state() []string {
+	out := []string{parent.File}
+	for _, name := range pull.Files() {
+		out = append(out, pull.DefaultFolder+"/"+name)
+	}
+	return out
+}
+
+// lend copies the state of a node into a folder of this machine.
+func lend(fs *files.FS, dir string) error {
+	for _, name := range state() {
+		info, err := fs.Stat(files.Cred{}, name)
+		if errors.Is(err, syscall.ENOENT) {
+			continue
+		}
+		text := ""
+		if err == nil {
+			text, err = fs.ReadFile(name)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), []byte(text), os.FileMode(info.Perm&0o777))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeBack makes the state of a node what is in a folder.
+func takeBack(fs *files.FS, dir string) error {
+	if err := fs.MkdirAll(pull.DefaultFolder, 0o755); err != nil {
+		return err
+	}
+	for _, name := range state() {
+		text, err := os.ReadFile(filepath.Join(dir, filepath.Base(name)))
+		switch {
+		case err == nil:
+			err = fs.WriteFile(name, string(text), 0o600, 0, 0)
+		case errors.Is(err, os.ErrNotExist):
+			if err = fs.Remove(files.Cred{}, name); errors.Is(err, syscall.ENOENT) {
+				err = nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inside is a machine as a program of its own sees it.
+type inside struct{ m *debian.Machine }
+
+// Run is as converge.Machine wants it.
+func (i inside) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	var out, errs guest.Capture
+	s := i.m.Root(c.Args...)
+	s.In, s.Out, s.Err = bytes.NewReader(c.Stdin), &out, &errs
+	p, err := i.m.K.Start(s)
+	if err != nil {
+		return guest.Output{}, fmt.Errorf("%s did not start: %w", c.Args[0], err)
+	}
+	stop := context.AfterFunc(ctx, func() { p.Signal(syscall.SIGKILL) })
+	defer stop()
+	code, signal := p.Ended()
+	if ctx.Err() != nil {
+		return guest.Output{}, fmt.Errorf("%w: %w", guest.ErrOutcomeLost, context.Cause(ctx))
+	}
+	return guest.Captured(code, int(signal), &out, &errs), nil
+}
+
+// python does what the script of the first boot does, and nothing else.
+func (n *programs) python(m *debian.Machine, p *kernel.Process) int {
+	ctx, cancel := contextOf(p)
+	defer cancel()
+	if text, err := p.ReadFile(p.Args[len(p.Args)-1]); err != nil || len(p.Args) != 2 || !firstboot.IsScript(text) {
+		return p.Failf("no other script than that of a first boot is simulated")
+	}
+	if err := n.firstBoot(ctx, m); err != nil {
+		return p.Failf("%v", err)
+	}
+	return 0
+}
+
+// firstBoot is main of firstboot.py.
+func (n *programs) firstBoot(ctx context.Context, m *debian.Machine) error {
+	text, err := m.K.FS.ReadFile(parent.File)
+	if err != nil {
+		return err
+	}
+	of, err := parent.Read([]byte(text))
+	if err != nil {
+		return err
+	}
+	var answer struct{ Agent map[string]string }
+	body, err := n.get(ctx, of, wire.SpecPath(of.Identity))
+	if err == nil {
+		err = json.Unmarshal(body, &answer)
+	}
+	if err != nil {
+		return err
+	}
+	if err := n.install(ctx, m, of, answer.Agent[program.System()]); err != nil {
+		return err
+	}
+	done, err := inside{m}.Run(ctx, guest.Command{Args: []string{installed, "config", "apply", "--fetch"}})
+	if err != nil || done.Code != 0 || done.Signal != 0 {
+		return errors.Join(err, fmt.Errorf("the spec is not applied yet: %s ended with %d: %s", installed, done.Code, done.Err))
+	}
+	_, err = inside{m}.Run(ctx, guest.Command{Args: []string{"sh", "-c", fmt.Sprintf("systemctl disable %s && rm %s %s && systemctl daemon-reload", firstboot.Unit, firstboot.UnitFile, firstboot.ScriptFile)}})
+	return err
+}
+
+// install gets the program, if there is another one.
+func (n *programs) install(ctx context.Context, m *debian.Machine, of parent.Parent, want string) error {
+	sum := func(text string) string {
+		s := sha256.Sum256([]byte(text))
+		return hex.EncodeToString(s[:])
+	}
+	if there, err := m.K.FS.ReadFile(installed); err == nil && sum(there) == want {
+		return nil
+	}
+	system := strings.SplitN(program.System(), "-", 2)
+	got, err := n.get(ctx, of, wire.AgentPath(system[0], system[1]))
+	switch {
+	case err != nil:
+		return err
+	case sum(string(got)) != want:
+		return errors.New("the program that the server sent has another checksum than the spec names")
+	}
+	return m.K.FS.WriteFile(installed, string(got), 0o755, 0, 0)
+}
+
+// get asks the parent.
+func (n *programs) get(ctx context.Context, of parent.Parent, path string) ([]byte, error) {
+	t := &http.Transport{DialContext: n.dial, TLSClientConfig: pin.Client(of.Pins), DisableKeepAlives: true}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(of.Server, "/")+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	wire.SetToken(r.Header, of.Token)
+	answer, err := t.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, wire.MaxSpec))
+	if err = errors.Join(err, answer.Body.Close()); err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: the server answered %d", path, answer.StatusCode)
+	}
+	return slices.Clip(body), err
+}
