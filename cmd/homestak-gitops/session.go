@@ -151,13 +151,20 @@ const knownHosts = "known_hosts"
 // pass begins a pass of this session; the verb adds what it is about.
 func (s *session) pass(h *model.Host, owner string) *engine.Pass {
 	p := s.Pass(h, func(d engine.Desired, h *model.Host) (engine.Driver, error) {
-		driver, err := s.access(owner).Open(d, h)
+		access := s.access(owner)
+		if err := s.net.serve(&access, d, s.Policies()); err != nil {
+			return nil, err
+		}
+		driver, err := access.Open(d, h)
 		if err == nil && s.app.ui.verbose {
 			driver = view.Logged(driver, h, s.app.ui.notef)
 		}
 		return driver, err
 	})
 	p.Stop, p.Health.Simulated = s.app.stopping.once, s.net.reaches
+	if s.net.parent != nil {
+		p.Health.Reported = s.net.parent.reported
+	}
 	return p
 }
 

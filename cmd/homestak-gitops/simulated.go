@@ -2,14 +2,21 @@ package main
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
+	"syscall"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
 )
 
 // network is where the hosts of a run are; the zero value is the real one.
@@ -18,6 +25,7 @@ type network struct {
 	reaches   func(netip.Addr) error                                               // see health.Prober.Simulated
 	dial      func(ctx context.Context, network, address string) (net.Conn, error) // to guests
 	key       string                                                               // that logs in to them
+	parent    *lazyParent                                                          // of nodes in mode pull; nil: this run serves none
 	close     func()                                                               // ends what runs in guests
 }
 
@@ -35,6 +43,18 @@ func (n network) guests(c config.Config) config.Config {
 	return config.Config{Dial: n.dial, Runs: simworld.Runs, PrivateKeys: []string{n.key}, HostKeys: &config.KnownHosts{}}
 }
 
+// serve adds to an access the parent of nodes in mode pull, if there is one and the site has any.
+func (n network) serve(a *drivers.Access, d engine.Desired, policies *policy.Set) error {
+	if n.parent == nil {
+		return nil
+	}
+	p, err := n.parent.serve(d, policies, a.Guests)
+	if p != nil {
+		a.Parent = p
+	}
+	return err
+}
+
 // end ends a network that belongs to a run.
 func (n network) end() {
 	if n.close != nil {
@@ -49,5 +69,73 @@ func simulatedNetwork() (network, error) { return networkOf(simhost.Hosts{}) }
 // networkOf is the network of simulators.
 func networkOf(hosts simhost.Hosts) (network, error) {
 	_, key, err := simworld.Key()
-	return network{hosts.Transport, hosts.Reaches, hosts.Dial, key, hosts.Close}, err
+	parent := &lazyParent{}
+	return network{
+		transport: hosts.TransportWith(simnode.Programs(parent.dial)), reaches: hosts.Reaches, dial: hosts.Dial, key: key, parent: parent,
+		close: func() {
+			hosts.Close()
+			parent.close()
+		},
+	}, err
+}
+
+// lazyParent is the parent of simulated nodes, once there are any.
+type lazyParent struct {
+	mu     sync.Mutex // simulated nodes dial while a pass begins
+	parent *simnode.Parent
+}
+
+// serve makes a site the one that nodes get their specs from. Without nodes that do it gives nil.
+func (l *lazyParent) serve(d engine.Desired, policies *policy.Set, guests config.Config) (*simnode.Parent, error) {
+	pulls, silent := false, map[string]bool{}
+	for _, m := range d.Site.Manifests {
+		for _, n := range m.Nodes {
+			spec := d.Site.Specs[n.Spec]
+			if n.Mode != model.ModePull || spec == nil {
+				continue
+			}
+			pulls = true
+			silent[n.Name] = guests.Unsimulated(d.Site, n.Resource, spec) != ""
+		}
+	}
+	if !pulls {
+		return nil, nil //nolint:nilnil // nobody asks for it
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.parent == nil {
+		var err error
+		if l.parent, err = simnode.New(slog.New(slog.DiscardHandler)); err != nil {
+			return nil, err
+		}
+	}
+	return l.parent, l.parent.Publish(d.Site, d.Commit, policies, silent)
+}
+
+func (l *lazyParent) get() *simnode.Parent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parent
+}
+
+// dial connects a node to it.
+func (l *lazyParent) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if p := l.get(); p != nil {
+		return p.Dial(ctx, network, address)
+	}
+	return nil, syscall.ECONNREFUSED
+}
+
+// reported is as health.Prober wants it.
+func (l *lazyParent) reported(node string) (saw string, err error) {
+	if p := l.get(); p != nil {
+		return p.Reported(node)
+	}
+	return "", errors.New("nobody serves it its spec")
+}
+
+func (l *lazyParent) close() {
+	if p := l.get(); p != nil {
+		_ = p.Close() // its keys are gone with the run
+	}
 }

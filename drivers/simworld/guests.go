@@ -30,6 +30,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
 )
 
+// Programs are programs that somebody else brings, by the files that they are run by.
+type Programs = map[string]debian.Program
+
 // Guests are the systems of the guests of one host. The zero value has none yet. Safe for concurrent use.
 type Guests struct {
 	// Clock is that of the host, if it is not that of this machine.
@@ -37,7 +40,7 @@ type Guests struct {
 	// Packages are what the repository of every guest has beside those of Debian.
 	Packages []debian.Package
 	// Installed are on every guest beside what Debian has, by the files that they are run by.
-	Installed map[string]debian.Program
+	Installed Programs
 
 	// mu is for a moment only, but for a guest that boots or halts: requests to the host, connections
 	// and commands come side by side.

@@ -85,7 +85,7 @@ func (s *pulling) pass(verb string, edits ...func(*engine.Pass)) engine.Report {
 		pass.Load = func(context.Context) engine.Desired {
 			d := s.desired()
 			if s.parent != nil {
-				require.NoError(s.t, s.parent.Publish(d.Site, "", s.rules))
+				require.NoError(s.t, s.parent.Publish(d.Site, "", s.rules, nil))
 				pass.Health.Reported = s.parent.Reported
 			}
 			return d

@@ -37,6 +37,7 @@ type Parent struct {
 	ring    keys.Ring
 	folder  string
 	program *program.Program
+	silent  atomic.Pointer[map[string]bool]
 	calls   chan net.Conn
 	callers atomic.Uint32
 	end     context.CancelFunc
@@ -76,14 +77,34 @@ func New(log *slog.Logger) (p *Parent, err error) {
 	return p, nil
 }
 
-// Publish makes a site the one that nodes get their specs from.
-func (p *Parent) Publish(site *model.Site, commit string, policies *policy.Set) error {
+// Publish makes a site the one that nodes get their specs from. The silent ones are those inside of
+// which nothing is simulated: they are taken to report that they are ready.
+func (p *Parent) Publish(site *model.Site, commit string, policies *policy.Set, silent map[string]bool) error {
 	made, found := catalog.Make(catalog.Input{Site: site, Commit: commit, Policies: policies})
 	if made == nil {
 		return fmt.Errorf("the specs of the site cannot be served: %s", found.Sorted()[0])
 	}
+	p.silent.Store(&silent)
 	p.Server.Publish(specserve.View{Catalog: made, Keys: p.ring.Tokens(), Pins: p.Pins()})
 	return nil
+}
+
+func (p *Parent) isSilent(node string) bool {
+	silent := p.silent.Load()
+	return silent != nil && (*silent)[node]
+}
+
+// HasReported is as drivers.Parent wants it.
+func (p *Parent) HasReported(node string) bool {
+	return p.isSilent(node) || p.Parent.HasReported(node)
+}
+
+// Reported is as drivers.Parent wants it.
+func (p *Parent) Reported(node string) (saw string, err error) {
+	if p.isSilent(node) {
+		return "taken to report, since it is simulated", nil
+	}
+	return p.Parent.Reported(node)
 }
 
 // Dial connects a simulated node to it. It is the only server of the network.

@@ -24,12 +24,19 @@ type Hosts map[string]*pvesim.Host
 // Transport is the way to the simulator of a host, and its token: see drivers.Transport.
 // It makes a simulator where the host has none.
 func (s Hosts) Transport(site *model.Site, h *model.Host) (way http.RoundTripper, token string) {
-	if s[h.Name] == nil {
-		c := ConfigOf(site, h)
-		c.Systems = &simworld.Guests{}
-		s[h.Name] = pvesim.New(c)
+	return s.TransportWith(nil)(site, h)
+}
+
+// TransportWith is Transport for hosts whose guests have further programs; see simworld.Guests.
+func (s Hosts) TransportWith(installed simworld.Programs) func(*model.Site, *model.Host) (http.RoundTripper, string) {
+	return func(site *model.Site, h *model.Host) (http.RoundTripper, string) {
+		if s[h.Name] == nil {
+			c := ConfigOf(site, h)
+			c.Systems = &simworld.Guests{Installed: installed}
+			s[h.Name] = pvesim.New(c)
+		}
+		return s[h.Name], s[h.Name].Token()
 	}
-	return s[h.Name], s[h.Name].Token()
 }
 
 // Reaches returns nil if a simulated guest with this address is up. It takes the place of
