@@ -109,7 +109,13 @@ func (l *lazyParent) serve(d engine.Desired, policies *policy.Set, guests config
 			return nil, err
 		}
 	}
-	return l.parent, l.parent.Publish(d.Site, d.Commit, policies, silent)
+	if err := l.parent.Publish(d.Site, d.Commit, policies, silent); err != nil {
+		for name := range silent {
+			silent[name] = true // as a push is not applied where secrets are not known
+		}
+		return l.parent, l.parent.Publish(&model.Site{}, d.Commit, policies, silent)
+	}
+	return l.parent, nil
 }
 
 func (l *lazyParent) get() *simnode.Parent {

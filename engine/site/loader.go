@@ -198,6 +198,7 @@ func withMode(site *model.Site, mode string) *model.Site {
 		return site
 	}
 	c := *site
+	c.Resolved = nil // by the modes of the files
 	c.Manifests = maps.Clone(site.Manifests)
 	for name, m := range c.Manifests {
 		mm := *m

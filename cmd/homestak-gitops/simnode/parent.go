@@ -78,13 +78,14 @@ func New(log *slog.Logger) (p *Parent, err error) {
 }
 
 // Publish makes a site the one that nodes get their specs from. The silent ones are those inside of
-// which nothing is simulated: they are taken to report that they are ready.
+// which nothing is simulated: they are taken to report that they are ready. An error means that the
+// site cannot be served, such as one with secrets whose values are not known here.
 func (p *Parent) Publish(site *model.Site, commit string, policies *policy.Set, silent map[string]bool) error {
+	p.silent.Store(&silent)
 	made, found := catalog.Make(catalog.Input{Site: site, Commit: commit, Policies: policies})
 	if made == nil {
 		return fmt.Errorf("the specs of the site cannot be served: %s", found.Sorted()[0])
 	}
-	p.silent.Store(&silent)
 	p.Server.Publish(specserve.View{Catalog: made, Keys: p.ring.Tokens(), Pins: p.Pins()})
 	return nil
 }
