@@ -148,7 +148,10 @@ func guestsOf(env func(string) string) config.Config {
 // knownHosts is the file of the data folder with the host keys of guests.
 const knownHosts = "known_hosts"
 
-// pass begins a pass of this session; the verb adds what it is about.
+// pass begins a pass of this session; the verb adds what it is about. The parent of simulated nodes
+// lasts as long as the session.
+//
+//nolint:contextcheck,nolintlint // it is meant; the linter looks for this line at its callers
 func (s *session) pass(h *model.Host, owner string) *engine.Pass {
 	p := s.Pass(h, func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		access := s.access(owner)

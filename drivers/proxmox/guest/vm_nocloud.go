@@ -151,8 +151,8 @@ func (v VMState) FirstBootChanges(addr model.Address, want *model.Resource) []mo
 		add("network_config", is.Net, cmp.Or(now.Net, model.Sensitive), is.Net != "" && is.Net != seed.Sum(fmt.Sprintf("%q", seedNetwork(w.VM))))
 	}
 	if w.Pulls != "" && !is.Pull {
-		out = append(out, model.Pending{Address: addr, Path: "mode", Before: model.ModePush, After: model.ModePull,
-			Why: "it knows no parent to pull from, and gets that at its first boot only; recreate it, or see docs/inside.md for how to do it by hand"})
+		const why = "it knows no parent to pull from, and gets that at its first boot only; recreate it, or see docs/inside.md for how to do it by hand"
+		out = append(out, model.Pending{Address: addr, Path: "mode", Before: model.ModePush, After: model.ModePull, Why: why})
 	}
 	return out
 }

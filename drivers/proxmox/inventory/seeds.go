@@ -41,7 +41,7 @@ func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 		if s := v.Tag.Seed; s != nil && s.Volume != "" {
 			storages[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true
 			inDrive[v.Seed] = true
-			v.Observation.Reported = s.Pull && d.Parent != nil && d.Parent.HasReported(v.Tag.Node)
+			v.Reported = s.Pull && d.Parent != nil && d.Parent.HasReported(v.Tag.Node)
 		} else if v.Tag.UUID == "" {
 			coming[addr.Name] = true // a clone that is still provisional
 		}

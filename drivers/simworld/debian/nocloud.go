@@ -10,6 +10,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/mail"
+	"slices"
 	"strings"
 	"unicode/utf16"
 
@@ -172,7 +173,7 @@ func (s *seed) message(text string) error {
 func (s *seed) birth(b Birth) Birth {
 	b.Instance, b.Hostname = s.Instance, first(s.Hostname, b.Hostname)
 	_, b.Domain, _ = strings.Cut(s.vendor.FQDN, ".")
-	b.User, b.Keys = first(s.vendor.User.Name, "debian"), append(s.vendor.Keys, s.user.Keys...)
+	b.User, b.Keys = first(s.vendor.User.Name, "debian"), slices.Concat(s.vendor.Keys, s.user.Keys)
 	for _, card := range s.network.Ethernets {
 		if len(card.Nameservers.Addresses) > 0 {
 			b.DNS = card.Nameservers.Addresses
