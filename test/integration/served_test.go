@@ -160,8 +160,8 @@ const (
 	siteToken  = "canary-token-of-the-whole-site"
 )
 
-// parent is the verb serve, running as a process, and the folder of the site that it serves.
-type parent struct {
+// serving is the verb serve, running as a process, and the folder of the site that it serves.
+type serving struct {
 	t    *testing.T
 	root string // of all its files
 	dir  string // of the site
@@ -174,12 +174,12 @@ type parent struct {
 }
 
 // beginParent makes the site with its secrets encrypted in git, and starts the server.
-func beginParent(t *testing.T) *parent {
+func beginParent(t *testing.T) *serving {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git")
 	}
-	p := &parent{t: t, root: t.TempDir()}
+	p := &serving{t: t, root: t.TempDir()}
 	p.dir = filepath.Join(p.root, "site")
 	require.NoError(t, os.Mkdir(p.dir, 0o700))
 	secret, recipient, err := sopstest.NewKey()
@@ -193,21 +193,21 @@ func beginParent(t *testing.T) *parent {
 	return p
 }
 
-func (p *parent) write(name, text string) {
+func (p *serving) write(name, text string) {
 	p.t.Helper()
 	name = filepath.Join(p.dir, name)
 	require.NoError(p.t, os.MkdirAll(filepath.Dir(name), 0o700))
 	require.NoError(p.t, os.WriteFile(name, []byte(text), 0o600))
 }
 
-func (p *parent) read(name string) string {
+func (p *serving) read(name string) string {
 	p.t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.dir, name))
 	require.NoError(p.t, err)
 	return string(text)
 }
 
-func (p *parent) encrypt(secrets string) {
+func (p *serving) encrypt(secrets string) {
 	p.t.Helper()
 	data, err := sopstest.Encrypt(secrets, sopstest.Options{Recipients: []string{p.sops}})
 	require.NoError(p.t, err)
@@ -215,16 +215,16 @@ func (p *parent) encrypt(secrets string) {
 }
 
 // git runs git in the folder of the site, and must succeed.
-func (p *parent) git(args ...string) string { return p.gitIn(p.dir, args...) }
+func (p *serving) git(args ...string) string { return p.gitIn(p.dir, args...) }
 
-func (p *parent) gitIn(dir string, args ...string) string {
+func (p *serving) gitIn(dir string, args ...string) string {
 	p.t.Helper()
 	out, err := p.tryGit(append([]string{"-C", dir}, args...)...)
 	require.NoError(p.t, err, "git %v: %s", args, out)
 	return out
 }
 
-func (p *parent) tryGit(args ...string) (string, error) {
+func (p *serving) tryGit(args ...string) (string, error) {
 	cmd := exec.CommandContext(p.t.Context(), "git", append([]string{"-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main", "-c", "http.sslVerify=false"}, args...)...)
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+p.root, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
 	out, err := cmd.CombinedOutput()
@@ -232,16 +232,16 @@ func (p *parent) tryGit(args ...string) (string, error) {
 }
 
 // commit makes a commit of all files, and gives its name.
-func (p *parent) commit(subject string) string {
+func (p *serving) commit(subject string) string {
 	p.t.Helper()
 	p.git("add", "-A")
 	p.git("commit", "-q", "-m", subject)
 	return p.git("rev-parse", "HEAD")
 }
 
-func (p *parent) data() string { return filepath.Join(p.root, "data") }
+func (p *serving) data() string { return filepath.Join(p.root, "data") }
 
-func (p *parent) start(args ...string) {
+func (p *serving) start(args ...string) {
 	p.t.Helper()
 	p.cmd = exec.Command(program(p.t), append([]string{"serve", "--site", p.dir, "--data-dir", p.data(), "--listen", "127.0.0.1:0", "--json"}, args...)...)
 	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), p.env...), &p.log
@@ -260,7 +260,7 @@ func (p *parent) start(args ...string) {
 }
 
 // stop ends the server as systemd does, and gives its log. It may be called again.
-func (p *parent) stop() string {
+func (p *serving) stop() string {
 	p.t.Helper()
 	if p.cmd.ProcessState == nil {
 		require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
@@ -270,7 +270,7 @@ func (p *parent) stop() string {
 }
 
 // mint makes a provisioning token as an operator does.
-func (p *parent) mint(node string) string {
+func (p *serving) mint(node string) string {
 	p.t.Helper()
 	cmd := exec.CommandContext(p.t.Context(), program(p.t), "token", "mint", node, "--site", p.dir, "--data-dir", p.data())
 	cmd.Env = append(os.Environ(), p.env...)
@@ -282,7 +282,7 @@ func (p *parent) mint(node string) string {
 }
 
 // expired is a token of a node that was good until a second ago.
-func (p *parent) expired(node string) string {
+func (p *serving) expired(node string) string {
 	p.t.Helper()
 	ring, err := keys.Read(filepath.Join(p.data(), daemon.Folder))
 	require.NoError(p.t, err)
@@ -291,14 +291,14 @@ func (p *parent) expired(node string) string {
 	return text
 }
 
-func (p *parent) rotate(args ...string) {
+func (p *serving) rotate(args ...string) {
 	p.t.Helper()
 	out, err := exec.CommandContext(p.t.Context(), program(p.t), append([]string{"token", "rotate", "--data-dir", p.data()}, args...)...).CombinedOutput()
 	require.NoError(p.t, err, "%s", out)
 }
 
 // access are the keys of readers, operators and of the repository.
-func (p *parent) access() keys.Access {
+func (p *serving) access() keys.Access {
 	p.t.Helper()
 	a, err := keys.ReadAccess(keys.Files{Dir: filepath.Join(p.data(), daemon.Folder)}, nil)
 	require.NoError(p.t, err)
@@ -306,7 +306,7 @@ func (p *parent) access() keys.Access {
 }
 
 // peak is the most memory that the server had, in bytes.
-func (p *parent) peak() int64 {
+func (p *serving) peak() int64 {
 	p.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	require.NoError(p.t, err)
@@ -319,12 +319,12 @@ func (p *parent) peak() int64 {
 
 // child is somebody on another address who asks a parent. All addresses of 127.0.0.0/8 are of this machine.
 type child struct {
-	p    *parent
+	p    *serving
 	from string
 	http *http.Client
 }
 
-func (p *parent) child(from string) *child {
+func (p *serving) child(from string) *child {
 	p.t.Helper()
 	pins, err := pin.ParseAll(p.pins)
 	require.NoError(p.t, err)

@@ -121,7 +121,7 @@ func TestST18Rotation(t *testing.T) {
 }
 
 // certificate is the one that the server shows.
-func (p *parent) certificate() *x509.Certificate {
+func (p *serving) certificate() *x509.Certificate {
 	p.t.Helper()
 	c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(p.t.Context(), "tcp", p.addr) //nolint:gosec // it is read, not trusted
 	require.NoError(p.t, err)
@@ -132,7 +132,7 @@ func (p *parent) certificate() *x509.Certificate {
 }
 
 // expireTomorrow replaces the certificate of the server by one of the same key that is about to expire.
-func (p *parent) expireTomorrow() {
+func (p *serving) expireTomorrow() {
 	p.t.Helper()
 	name := filepath.Join(p.data(), daemon.Folder, cert.FileName)
 	text, err := os.ReadFile(name)
