@@ -34,9 +34,9 @@ type Access struct {
 // Parent is the server that nodes in mode pull get their specs from, as far as their host is
 // concerned. Its methods are called from several goroutines.
 type Parent interface {
-	// Child is what a node that is about to be created gets to know of its parent, with a fresh token.
-	// What the node has reported before came from another machine, and is forgotten.
-	Child(node, spec string) (parent.Parent, error)
+	// Parent is what a node that is about to be created gets to know, with a fresh token. What the
+	// node has reported before came from another machine, and is forgotten.
+	Parent(node, spec string) (parent.Parent, error)
 	// HasReported reports whether the node has reported since then.
 	HasReported(node string) bool
 	// Reported says what the node reported last: that it is ready, or an error why it is not. Whoever
@@ -49,7 +49,7 @@ type firstBoots struct{ Parent }
 
 // FirstBoot is as kind.Parent wants it.
 func (f firstBoots) FirstBoot(node, spec, userData string) (string, error) {
-	p, err := f.Child(node, spec)
+	p, err := f.Parent.Parent(node, spec)
 	if err != nil {
 		return "", err
 	}

@@ -1,7 +1,9 @@
 package specserve
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -140,17 +142,31 @@ func statusOf(v *View, r report.Received, now time.Time) NodeStatus {
 	}
 }
 
-// Reported is the last report of a node; false if there is none.
-func (s *Server) Reported(node string) (NodeStatus, bool) {
+// Reported says what a node reported last: that it is ready, or an error why it is not.
+func (s *Server) Reported(node string) (saw string, err error) {
 	r, has := s.reports.Get(node)
 	v := s.view.Load()
 	if !has || v == nil {
-		return NodeStatus{}, false
+		return "", errors.New("it has not reported yet")
 	}
-	return statusOf(v, r, s.o.Now()), true
+	is := statusOf(v, r, s.o.Now())
+	at := is.Received.Format(time.TimeOnly + " UTC")
+	switch {
+	case is.Stale:
+		return "", fmt.Errorf("its last report is of %s", is.Received.Format(time.RFC3339))
+	case !is.Ready:
+		return "", fmt.Errorf("at %s it reported: %s", at, cmp.Or(is.Error, "not ready, in phase "+string(is.Phase)))
+	}
+	return "at " + at + " it reported that it is ready", nil
 }
 
-// Forget drops the report of a node that is created anew.
+// HasReported reports whether there is a report of a node.
+func (s *Server) HasReported(node string) bool {
+	_, has := s.reports.Get(node)
+	return has
+}
+
+// Forget drops the report of a node that is about to be created: it came from another machine.
 func (s *Server) Forget(node string) {
 	s.reports.Keep(func(identity string) bool { return identity != node })
 }

@@ -117,15 +117,22 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 // newService makes an agent whose hosts are on a network.
 func newService(cfg *service.Config, net network, log *slog.Logger, env func(string) string) (*service.Service, error) {
 	guests := net.guests(config.Config{HostKeys: &config.KnownHosts{Path: filepath.Join(cfg.DataDir, knownHosts)}}.WithKeysOf(env))
-	return service.New(service.Options{
+	var s *service.Service
+	var err error
+	s, err = service.New(service.Options{
 		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(guests), Log: log, Simulated: net.reaches,
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},
 		Open: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
-			return drivers.Access{Files: files, Transport: net.transport, Guests: guests}.Open(d, h)
+			access := drivers.Access{Files: files, Transport: net.transport, Guests: guests}
+			if server := s.Server(); server != nil {
+				access.Parent = server
+			}
+			return access.Open(d, h)
 		},
 	})
+	return s, err
 }
 
 // warnOfOthers warns of other agents on this machine for a host of that name.

@@ -200,12 +200,20 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 		}
 		return d
 	}
+	shown := c.ID == good
+	if verdict := p.Verdict; verdict != nil && !shown {
+		p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
+			shown = true
+			l.o.inForce(ctx, d) // nodes that the pass makes fetch from this commit, and it waits for them
+			return verdict(ctx, made)
+		}
+	}
 	p.Open = func(h *model.Host) (engine.Driver, error) { return l.o.Open(d, h) }
 	r := l.run(ctx, p, c)
 	if l.course = course; unknown != nil && r.Denied && course == Hold {
 		r.Err = unknown
 	}
-	if r.Accepted && c.ID != good {
+	if r.Accepted && !shown {
 		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d) })
 	}
 	if p.Verdict == nil && r.Plan != nil {

@@ -119,6 +119,7 @@ func New(o Options) (*Service, error) {
 	}
 	if s.server != nil {
 		options.InForce, options.Children = s.inForce(way, copied), s.children
+		options.Health.Reported = s.server.Reported
 	}
 	if s.above != nil {
 		options.Parent = s.bundle

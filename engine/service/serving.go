@@ -120,6 +120,9 @@ func (s *Service) children() map[string]model.Child {
 	return out
 }
 
+// Server is the server for nodes; nil if the configuration wants none.
+func (s *Service) Server() *live.Server { return s.server }
+
 // Parent is what a new node gets to know of the server of this agent: where it is reached, its pins and a
 // token that was just minted. The error is live.ErrNotServing as long as there is nobody to fetch from.
 func (s *Service) Parent(node, spec string) (parent.Parent, error) {

@@ -19,7 +19,8 @@ import (
 var ErrNotServing = errors.New("the server for nodes does not run")
 
 // Parent is what a new node or child gets to know of this server: where it is reached, its pins, and a
-// token that was just minted. The error is ErrNotServing as long as it does not serve.
+// token that was just minted. What it has reported before is forgotten. The error is ErrNotServing as long as
+// the server does not serve.
 func (s *Server) Parent(node, spec string) (parent.Parent, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -38,8 +39,26 @@ func (s *Server) Parent(node, spec string) (parent.Parent, error) {
 	if err != nil {
 		return parent.Parent{}, err
 	}
+	s.server.Forget(node)
 	p := parent.Parent{Identity: node, Server: address, Pins: pins, Token: minted.Token}
 	return p, p.Check()
+}
+
+// HasReported reports whether a node has reported since it was created, as far as this server knows.
+func (s *Server) HasReported(node string) bool {
+	_, has := s.reports.Get(node)
+	return has
+}
+
+// Reported says what a node reported last: that it is ready, or an error why it is not.
+func (s *Server) Reported(node string) (saw string, err error) {
+	s.mutex.Lock()
+	server := s.server
+	s.mutex.Unlock()
+	if server == nil {
+		return "", ErrNotServing
+	}
+	return server.Reported(node)
 }
 
 // url is where guests reach the server: as the address that it listens on says, or the site for its hosts,

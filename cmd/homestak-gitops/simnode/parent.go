@@ -22,8 +22,9 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/cert"
-	"github.com/homestak/homestak-gitops/specserve/children"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
@@ -33,7 +34,8 @@ const address = "192.0.2.254:44443"
 // Parent serves the nodes of simulated hosts. It is what drivers.Access wants as Parent. Its methods may
 // be called from any goroutine, but New and Close.
 type Parent struct {
-	children.Parent
+	server  *specserve.Server
+	pins    func() []string
 	ring    keys.Ring
 	folder  string
 	program *program.Program
@@ -70,7 +72,7 @@ func New(log *slog.Logger) (p *Parent, err error) {
 		return nil, err
 	}
 	server := specserve.New(specserve.Options{Version: "simulated", Program: p.program, Spool: p.folder, TLS: certificate.TLS(), Log: log})
-	p.Parent = children.Parent{Server: server, URL: "https://" + address, Pins: certificate.Pins, Dir: p.folder}
+	p.server, p.pins = server, certificate.Pins
 	ctx, end := context.WithCancel(context.Background())
 	p.end = end
 	go func() { p.served <- server.Serve(ctx, &listener{calls: p.calls, closed: make(chan struct{})}) }()
@@ -86,7 +88,7 @@ func (p *Parent) Publish(site *model.Site, commit string, policies *policy.Set, 
 	if made == nil {
 		return fmt.Errorf("the specs of the site cannot be served: %s", found.Sorted()[0])
 	}
-	p.Server.Publish(specserve.View{Catalog: made, Keys: p.ring.Tokens(), Pins: p.Pins()})
+	p.server.Publish(specserve.View{Catalog: made, Keys: p.ring.Tokens(), Pins: p.pins()})
 	return nil
 }
 
@@ -95,9 +97,23 @@ func (p *Parent) isSilent(node string) bool {
 	return silent != nil && (*silent)[node]
 }
 
+// Parent is as drivers.Parent wants it.
+func (p *Parent) Parent(node, spec string) (parent.Parent, error) {
+	minted, err := keys.Mint(p.folder, node, spec, keys.Lifetime, time.Now())
+	if err != nil {
+		return parent.Parent{}, err
+	}
+	pins, err := pin.ParseAll(p.pins())
+	if err != nil {
+		return parent.Parent{}, err
+	}
+	p.server.Forget(node)
+	return parent.Parent{Identity: node, Server: "https://" + address, Pins: pins, Token: minted.Token}, nil
+}
+
 // HasReported is as drivers.Parent wants it.
 func (p *Parent) HasReported(node string) bool {
-	return p.isSilent(node) || p.Parent.HasReported(node)
+	return p.isSilent(node) || p.server.HasReported(node)
 }
 
 // Reported is as drivers.Parent wants it.
@@ -105,7 +121,7 @@ func (p *Parent) Reported(node string) (saw string, err error) {
 	if p.isSilent(node) {
 		return "taken to report, since it is simulated", nil
 	}
-	return p.Parent.Reported(node)
+	return p.server.Reported(node)
 }
 
 // Dial connects a simulated node to it. It is the only server of the network.
