@@ -192,15 +192,15 @@ func TestST01SimulatedPullWithUserData(t *testing.T) {
 	s.holds(simulatedFields[0].effect, "the spec")
 }
 
-// A guest that is created again gets another token.
+// A guest that is created again gets to know its parent, too.
 func TestST01SimulatedPullIsRecreated(t *testing.T) {
 	s := beginPulling(t, specOf())
 	require.Equal(t, engine.Done, s.pass("apply").Outcome)
-	before := s.read(nodefile.File)
+	s.holds("touch /srv/mine", "by hand")
 	s.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
 	r := s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
-	require.NotEqual(t, before, s.read(nodefile.File))
+	s.holds("[ ! -e /srv/mine ] && [ -s /var/lib/homestak-gitops/config-complete.json ]", "another machine")
 }
 
 // A spec that cannot be applied is in the report of the node, and the pass says so.
