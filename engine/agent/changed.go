@@ -45,7 +45,7 @@ func (o *ownChanges) check(l *loop) {
 		return
 	}
 	o.noticed = false
-	if next := time.Now().Add(backoff(ownTime, max(o.inRow-1, 0), l.o.Drift)); next.Before(l.nextCheck) {
+	if next := time.Now().Add(backoff(ownTime, max(o.inRow-3, 0), l.o.Drift)); next.Before(l.nextCheck) {
 		l.nextCheck, l.status.NextFull = next, shown(next)
 	}
 }

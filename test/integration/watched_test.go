@@ -27,8 +27,8 @@ func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	require.Empty(t, f.until("it watches", func(s agent.Status) bool { return s.Watch != nil }).Watch.Error)
 
 	first := f.vmidOf("web-1")
-	f.byHand(func(e *pvesim.Edit) { e.Set(first, "memory", "512") })
-	f.until("the change is put back", func(agent.Status) bool { return f.guest("web-1").Config["memory"] == "2048" })
+	f.byHand(func(e *pvesim.Edit) { e.Set(first, "tags", "homestak;mine") })
+	f.until("the change is put back", func(agent.Status) bool { return f.guest("web-1").Config["tags"] == "homestak" })
 	f.byHand(func(e *pvesim.Edit) { e.Stop(first) })
 	f.until("it runs again", func(agent.Status) bool { return f.guest("web-1").Running })
 	f.byHand(func(e *pvesim.Edit) { e.Delete(first) })
@@ -38,4 +38,5 @@ func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	quiet := f.host.Snapshot().Requests
 	f.asksGitAgain()
 	require.Equal(t, quiet, f.host.Snapshot().Requests, "nothing changes, and the API is asked for nothing")
+	f.ends()
 }
