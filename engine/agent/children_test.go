@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -18,11 +19,7 @@ func parent(w *world, reports map[string]model.Child) {
 		o.Children = func() map[string]model.Child {
 			w.repo.mu.Lock()
 			defer w.repo.mu.Unlock()
-			out := map[string]model.Child{}
-			for name, c := range reports {
-				out[name] = c
-			}
-			return out
+			return maps.Clone(reports)
 		}
 	}
 	w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 1, "inner": 1}))

@@ -44,8 +44,9 @@ type Guest struct {
 // Reader reads the files below the root of a node. The zero value is for this machine. It keeps what it
 // read last, and is for one goroutine.
 type Reader struct {
-	Root string // "" for /
-	last State
+	Root  string // "" for /
+	last  State
+	names []string // of control groups
 }
 
 // Read reads the files. The list of guests is read only where its version is another one, and is shared by
@@ -55,7 +56,8 @@ func (r *Reader) Read() (State, error) {
 		Began uint64 `json:"starttime"`
 		List  uint64 `json:"vmlist"`
 	}
-	if err := r.document(versionFile, &versions); err != nil {
+	err := r.document(versionFile, &versions)
+	if err != nil {
 		return State{}, err
 	}
 	now := State{Guests: r.last.Guests}
@@ -74,20 +76,41 @@ func (r *Reader) Read() (State, error) {
 			now.Guests = map[int]Guest{}
 		}
 	}
-	now.Running = map[int]bool{}
-	for folder, suffix := range map[string]string{vmGroups: ".scope", ctGroups: ""} {
-		entries, err := os.ReadDir(r.path(folder))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it is not there as long as none runs
-			return State{}, err
-		}
-		for _, e := range entries {
-			if id, err := strconv.Atoi(strings.TrimSuffix(e.Name(), suffix)); err == nil && e.IsDir() {
-				now.Running[id] = true
-			}
-		}
+	if now.Running, err = r.running(); err != nil {
+		return State{}, err
 	}
 	r.last = now
 	return now, nil
+}
+
+// running lists the guests that have a control group. As long as the folders have the same names the answer
+// is the same map.
+func (r *Reader) running() (map[int]bool, error) {
+	var names []string
+	for _, folder := range []string{vmGroups, ctGroups} {
+		f, err := os.Open(r.path(folder))
+		if errors.Is(err, fs.ErrNotExist) { // as long as none runs
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		some, err := f.Readdirnames(-1)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		names = append(names, some...)
+	}
+	if r.last.Running != nil && slices.Equal(names, r.names) {
+		return r.last.Running, nil
+	}
+	r.names = names
+	out := map[int]bool{}
+	for _, name := range names {
+		if id, err := strconv.Atoi(strings.TrimSuffix(name, ".scope")); err == nil {
+			out[id] = true
+		}
+	}
+	return out, nil
 }
 
 func (r *Reader) path(name string) string { return filepath.Join("/", r.Root, name) }
