@@ -8,6 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 func TestPVENodeIsBornAsAVMThatCanHaveGuests(t *testing.T) {
@@ -15,19 +16,26 @@ func TestPVENodeIsBornAsAVMThatCanHaveGuests(t *testing.T) {
 		n := w.Node("inner", nil)
 		n.Type, n.Resource.Addr = "pve", model.Address{Kind: "pve", Name: "inner"}
 		child := w.Node("app", nil)
-		child.Parent = "inner"
+		child.Parent, n.Children = "inner", []string{"app"}
 		p := w.Apply()
 		require.Len(t, p.Steps, 2)
 		require.Equal(t, "host", w.Guest(10000).Config["cpu"])
 		require.Len(t, w.Host.Snapshot().Guests, 1, "children are not made here")
-		require.Equal(t, "vm.app", p.Deferred[0].Address)
+		require.Equal(t, "pve.inner", p.Deferred[0].Address)
+		require.Contains(t, p.Deferred[0].Why, "app")
 		w.Converged()
 
 		_, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 		require.Equal(t, "pve", m.Type)
 		w.Drop("inner")
 		w.Drop("app")
-		w.Apply()
+		require.NotEmpty(t, w.Apply().Postponed(), "nobody said that nothing is left in it")
+		require.Len(t, w.Host.Snapshot().Guests, 1)
+
+		want, _ := w.Site.Want("father")
+		have, err := w.Driver.Observe(t.Context(), want)
+		require.NoError(t, err)
+		require.Empty(t, w.Run(plan.Make(plan.Input{Site: "home", Host: "father", Kinds: w.Site.Kinds, Want: want, Have: have, AllowOrphans: []string{"inner"}})))
 		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }

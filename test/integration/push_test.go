@@ -158,7 +158,7 @@ func TestTheAgentHoldsBackAccidents(t *testing.T) {
 			}
 
 			require.NoError(t, os.RemoveAll(filepath.Join(f.dir, "manifests")))
-			denied(f.push("An empty site"), "Allow-Deletes: 10")
+			denied(f.push("An empty site"), "Allow-Deletes: 11") // the site loses eleven, of which one is protected
 
 			f.deploy("safe", vm("safe", "protection = true"))
 			f.deploy("web", vm("web", "count = 1"))
