@@ -20,6 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/metric"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/repository"
@@ -46,6 +47,8 @@ type Options struct {
 	Status   func() any    // the answer of /status, as JSON; nil: what nodes reported
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
+	// Metrics adds figures of the agent to the answer of /metrics. Nil: there are none.
+	Metrics func(*metric.Text)
 }
 
 // View is what requests see. It is not changed after it was published.
@@ -104,6 +107,9 @@ func New(o Options) *Server {
 	}
 	if o.Check == nil {
 		o.Check = func() {}
+	}
+	if o.Metrics == nil {
+		o.Metrics = func(*metric.Text) {}
 	}
 	if o.Reports == nil {
 		o.Reports = report.NewStore()

@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/credentials"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/metric"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
@@ -40,6 +41,8 @@ type Options struct {
 	Status func() any // the answer of /status
 	// Events writes the stream of events; see specserve.Options.
 	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
+	// Metrics adds figures of the agent to those of the server; nil: there are none.
+	Metrics func(*metric.Text)
 }
 
 // retryAfter is how long it takes until what failed is tried again.
@@ -148,7 +151,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	server := specserve.New(specserve.Options{
 		Version: s.o.Version, Program: p, Spool: spool, TLS: c.Certificate().TLS(), Limits: s.o.Limits, Log: s.o.Log, Check: s.o.Check,
-		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Events: s.o.Events,
+		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Events: s.o.Events, Metrics: s.o.Metrics,
 	})
 	s.failed(&s.state.Listening, "", nil)
 	s.begin(server, c, ln.Addr().String())

@@ -142,20 +142,21 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
+	{pkg: "specserve/metric"}, // the text that Prometheus reads
 	{pkg: "specserve/program"}, // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{pkg: "specserve/credentials", may: []string{"specserve/cert", "specserve/hook", "specserve/keys"}},
 	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"}},
 	{
-		pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"},
+		pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"},
 		tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"},
 	},
 	{
 		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"},
 		tests: []string{"drivers/proxmox", "specserve/cert", "specserve/pin"},
 	},
-	{pkg: "specserve/live", may: []string{"engine/diag", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
+	{pkg: "specserve/live", may: []string{"engine/diag", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/parent"}},
 	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sshd", "drivers/simworld/wire"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "drivers/simworld/kernel", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
