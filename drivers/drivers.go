@@ -26,6 +26,10 @@ type Access struct {
 	// Parent serves nodes in mode pull their specs. Nil: nobody does, and none is created.
 	Parent Parent
 
+	// Sent is called from any goroutine after each request to the API of a host, with the status of the answer,
+	// 0 for none. Nil: nobody counts.
+	Sent func(method string, status int)
+
 	// Guests says how guests are entered to apply their specs. Those of a host that has a Transport
 	// are not, unless Dial of it reaches them.
 	Guests config.Config
@@ -89,7 +93,7 @@ func host(a Access) engine.Provider {
 
 // Proxmox is the configuration of the driver for Proxmox VE.
 func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
-	cfg := proxmox.Config{Host: h, Site: site.Name, Owner: a.Owner, Files: a.Files}
+	cfg := proxmox.Config{Host: h, Site: site.Name, Owner: a.Owner, Files: a.Files, Sent: a.Sent}
 	if cfg.Owner == "" {
 		cfg.Owner = h.Name
 	}

@@ -124,8 +124,8 @@ func newService(cfg *service.Config, net network, log *slog.Logger, env func(str
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},
-		Open: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
-			access := drivers.Access{Files: files, Transport: net.transport, Guests: guests}
+		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
+			access := drivers.Access{Files: files, Transport: net.transport, Guests: guests, Sent: sent}
 			if server := s.Server(); server != nil {
 				access.Parent = server
 			}

@@ -45,6 +45,8 @@ type Config struct {
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
 	Concurrency int               // DefaultConcurrency if 0
 	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: nobody does
+
+	Sent func(method string, status int) // called after each request; see api.Config
 }
 
 // Driver drives one host or cluster. Safe for concurrent use; it keeps nothing
@@ -55,7 +57,7 @@ type Driver struct {
 
 // Open makes a driver. It sends no request; its errors are those of the configuration.
 func Open(cfg Config) (*Driver, error) {
-	c, err := api.Open(api.Config{Host: cfg.Host, Token: cfg.Token, Transport: cfg.Transport, Concurrency: cfg.Concurrency})
+	c, err := api.Open(api.Config{Host: cfg.Host, Token: cfg.Token, Transport: cfg.Transport, Concurrency: cfg.Concurrency, Sent: cfg.Sent})
 	if err != nil {
 		return nil, err
 	}

@@ -93,12 +93,12 @@ func (s *Service) parentStatus() *agent.ParentStatus {
 }
 
 // passes calls a function whenever a pass has ended.
-func passes(ended func()) func(agent.Status) {
+func passes(ended func(*agent.PassStatus)) func(agent.Status) {
 	var last *agent.PassStatus
 	return func(s agent.Status) {
 		if s.Last != nil && (last == nil || !s.Last.Ended.Equal(last.Ended)) {
 			last = s.Last
-			ended()
+			ended(last)
 		}
 	}
 }

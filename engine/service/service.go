@@ -35,8 +35,9 @@ type Options struct {
 	Kinds   model.Kinds
 	Log     *slog.Logger
 
-	// Open opens a host of a site, with the files of the site.
-	Open func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error)
+	// Open opens a host of a site, with the files of the site. The driver calls sent after each request to the
+	// API of the host, from any goroutine, with the status of the answer, 0 for none.
+	Open func(files fs.FS, d engine.Desired, h *model.Host, sent func(method string, status int)) (engine.Driver, error)
 	// Simulated takes the place of a network to the guests; see health.Prober. With it the
 	// host is not locked, since no other process can reach it. Nil: everything is real.
 	Simulated func(netip.Addr) error
@@ -63,13 +64,14 @@ type Service struct {
 	server *live.Server   // for nodes and children; nil: none
 	above  *uplink.Uplink // the agent above; nil: there is none
 	asked  chan struct{}  // somebody wants a check
-	watch  Watcher        // nil: none
+	counts *counts
+	watch  Watcher // nil: none
 }
 
 // New makes a service. It does nothing yet.
 func New(o Options) (*Service, error) {
 	c := o.Config
-	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: event.NewLog(time.Now()), asked: make(chan struct{}, 1), Notify: func(agent.Status) {}}
+	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: event.NewLog(time.Now()), asked: make(chan struct{}, 1), counts: newCounts(), Notify: func(agent.Status) {}}
 	var err error
 	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
@@ -96,17 +98,22 @@ func New(o Options) (*Service, error) {
 			Loader: site.NewLoader(o.Kinds), Files: repo.Files, Notes: repo.Notes,
 			Secrets: c.SecretsFile, Given: s.given, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
-		make: o.Open, log: o.Log, facts: s.facts,
+		make: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
+			return o.Open(files, d, h, s.counts.sent)
+		},
+		log: o.Log, facts: s.facts,
 	}
 	s.serveNodes()
 	if o.Watch != nil {
 		s.watch = o.Watch(s.changed)
 	}
 	copied := &served{Repository: repo, branch: r.Branch, clear: site.Clear{Files: repo.Tree, Log: o.Log}}
-	passed := func(agent.Status) {}
-	if s.above != nil {
-		passed = passes(s.above.PassEnded)
-	}
+	passed := passes(func(p *agent.PassStatus) {
+		s.counts.passed(p)
+		if s.above != nil {
+			s.above.PassEnded()
+		}
+	})
 	options := agent.Options{
 		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
 		Source: copied, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.observed,

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,6 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
@@ -85,8 +88,8 @@ func (x *tier) start() {
 	x.Service, err = service.New(service.Options{
 		Config: x.config, Program: "1.2.3", Kinds: access.Kinds(), Log: slog.New(slog.NewTextHandler(x.t.Output(), nil)),
 		Simulated: func(netip.Addr) error { return nil },
-		Open: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
-			return drivers.Access{Files: files, Transport: hosts.Transport}.Open(d, h)
+		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
+			return drivers.Access{Files: files, Transport: hosts.Transport, Sent: sent}.Open(d, h)
 		},
 	})
 	require.NoError(x.t, err)
@@ -117,6 +120,25 @@ func (x *tier) until(what string, is func(agent.Status) bool) agent.Status {
 
 func (x *tier) converged(commit string) func(agent.Status) bool {
 	return func(s agent.Status) bool { return s.Converged != nil && s.Converged.ID == commit }
+}
+
+// metrics is the answer of its server to a scrape.
+func (x *tier) metrics(server string, pins []string) string {
+	x.t.Helper()
+	key, err := os.ReadFile(filepath.Join(x.config.DataDir, "server", "read.key"))
+	require.NoError(x.t, err)
+	parsed, err := pin.ParseAll(pins)
+	require.NoError(x.t, err)
+	q, err := http.NewRequestWithContext(x.t.Context(), http.MethodGet, server+"/metrics", http.NoBody)
+	require.NoError(x.t, err)
+	q.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(key)))
+	got, err := (&http.Transport{TLSClientConfig: pin.Client(parsed), DisableKeepAlives: true}).RoundTrip(q)
+	require.NoError(x.t, err)
+	defer func() { _ = got.Body.Close() }()
+	text, err := io.ReadAll(got.Body)
+	require.NoError(x.t, err)
+	require.Equal(x.t, http.StatusOK, got.StatusCode, string(text))
+	return string(text)
 }
 
 func names(r report.Report) string {
@@ -179,6 +201,21 @@ func TestTreeOfAgents(t *testing.T) {
 	text, err := json.Marshal(status)
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "canary")
+
+	// And in numbers: a scrape has the figures of the agent, what it asked its host, and its child.
+	scraped := father.metrics(known.Server, s.Server.Pins)
+	for _, line := range []string{
+		`homestak_agent_info{identity="father",version="1.2.3"} 1`,
+		`homestak_agent_commit_info{as="in_force",commit="` + second + `"} 1`,
+		`homestak_agent_healthy 1`, `homestak_agent_nodes 1`, `homestak_agent_nodes_not_ready 0`, `homestak_agent_drift_attributes 0`,
+		`homestak_agent_failing{what="server"} 0`, `homestak_agent_last_pass_errors 0`,
+		`homestak_agent_passes_total{outcome="done"} [1-9]\d*`, `homestak_agent_pass_seconds_count [1-9]\d*`, `homestak_agent_last_pass_seconds [0-9.e-]+`,
+		`homestak_agent_pve_requests_total{method="GET",class="2xx"} [1-9]\d*`, `homestak_agent_pve_requests_total{method="POST",class="2xx"} [1-9]\d*`,
+		`homestak_node_report_age_seconds{node="inner"} [0-9.e-]+`, `homestak_serve_request_seconds_count{endpoint="/report/{identity}"} [1-9]\d*`,
+	} {
+		require.Regexp(t, "(?m)^"+strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)+"$", scraped)
+	}
+	require.NotContains(t, scraped, "canary")
 
 	// A commit that is refused stays with the parent: the child keeps the last good one.
 	bad := repo.Commit(map[string]string{"bad.hcl": "nonsense {}\n"}, "bad")

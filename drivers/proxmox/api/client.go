@@ -54,6 +54,10 @@ type Config struct {
 	Token       string            // user@realm!name=secret; Host.APIToken if empty
 	Transport   http.RoundTripper // nil: TLS to Host.API
 	Concurrency int               // requests in flight at once; DefaultConcurrency if 0
+
+	// Sent is called from any goroutine after each request that was sent, also one that is repeated, with
+	// the status of the answer, 0 for none. Nil: nobody counts.
+	Sent func(method string, status int)
 }
 
 // Open makes a client. It sends no request; errors are those of the configuration.
@@ -78,7 +82,10 @@ func Open(cfg Config) (*Client, error) {
 			return nil, fmt.Errorf("host %s: %w", h.Name, err)
 		}
 	}
-	tr := &transport{inner: inner, all: make(chan struct{}, width), perNode: map[string]chan struct{}{}}
+	if cfg.Sent == nil {
+		cfg.Sent = func(string, int) {}
+	}
+	tr := &transport{inner: inner, sent: cfg.Sent, all: make(chan struct{}, width), perNode: map[string]chan struct{}{}}
 	for _, n := range h.AllNodes() {
 		tr.perNode[n] = make(chan struct{}, max(perNode, width/max(len(h.Nodes), 1)))
 	}

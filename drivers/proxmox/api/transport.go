@@ -39,6 +39,7 @@ const (
 // reads are repeated, and no node gets more requests at once than it can serve.
 type transport struct {
 	inner http.RoundTripper
+	sent  func(method string, status int)
 	all   chan struct{} // a slot for each request in flight
 	// perNode has one such channel a PVE node, made before the first request and never changed.
 	perNode map[string]chan struct{}
@@ -72,8 +73,10 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 	path := strings.TrimPrefix(r.URL.Path, prefix)
 	res, err := t.inner.RoundTrip(r.WithContext(ctx))
 	if err != nil {
+		t.sent(r.Method, 0)
 		return nil, &NetError{r.Method, path, Explain(err)}
 	}
+	t.sent(r.Method, res.StatusCode)
 	defer res.Body.Close()
 	body, err := readAnswer(res)
 	if err != nil {

@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -82,6 +83,33 @@ func TestOnlyReadsAreSentTwice(t *testing.T) {
 		require.EqualValues(t, 1, n.Load())
 		require.Error(t, d.Get(t.Context(), "/version", nil))
 		require.EqualValues(t, 1+3, n.Load())
+	})
+}
+
+// Whoever counts requests hears of each one that was sent, also of those that are repeated.
+func TestSentRequestsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		statuses := []int{0, 595, 200, 500, 0}
+		d, err := api.Open(api.Config{
+			Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!t=s3cret",
+			Sent: func(method string, status int) { told = append(told, fmt.Sprint(method, " ", status)) },
+			Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+				status := statuses[0]
+				statuses = statuses[1:]
+				if status == 0 {
+					return nil, errors.New("connection reset by peer")
+				}
+				return answer(status, "x", `{"data":null}`), nil
+			}),
+		})
+		require.NoError(t, err)
+		require.NoError(t, d.Get(t.Context(), "/x", nil))
+		_, err = d.Post(t.Context(), "/x", nil)
+		require.Error(t, err)
+		_, err = d.Post(t.Context(), "/x", nil)
+		require.Error(t, err)
+		require.Equal(t, []string{"GET 0", "GET 595", "GET 200", "POST 500", "POST 0"}, told)
 	})
 }
 
