@@ -72,7 +72,7 @@ func Make(in Input) (*Catalog, diag.List) {
 			continue
 		}
 		for _, n := range m.Nodes {
-			if in.Agent != "" && n.Parent != in.Agent && (!n.Root() || m.Host != in.Agent) {
+			if in.Agent != "" && m.On(n) != in.Agent {
 				continue
 			}
 			node, l := makeNode(in.Site, n)
@@ -105,7 +105,7 @@ func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
 	if most := wire.MaxSpec - room; len(document) > most {
 		found = append(found, diag.Errorf(n.At, fmt.Sprintf("the spec of node %s is too large to be fetched", n.Name), "It has %d KiB, %d KiB are the most: let the node download large files by itself.", len(document)>>10, most>>10))
 	}
-	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Child: n.Type == "pve", Run: resolved.Run, document: document}, found
+	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Child: n.Type == model.PVEType, Run: resolved.Run, document: document}, found
 }
 
 // Node finds a node; nil if the commit does not have it.

@@ -101,20 +101,21 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 	return out
 }
 
-// subtree lists the nodes below a child, however deep.
+// subtree lists the nodes below a child, however deep: what its agent converges, and what the agents of
+// children among that do.
 func subtree(s *model.Site, child string) []*model.Node {
 	var out []*model.Node
-	above := map[string]bool{child: true}
-	for grown := true; grown; {
-		grown = false
+	agents, seen := []string{child}, map[string]bool{child: true}
+	for i := 0; i < len(agents); i++ {
 		for _, m := range s.Manifests {
-			if m.Host == "" {
-				continue
-			}
 			for _, n := range m.Nodes {
-				if !above[n.Name] && (above[n.Parent] || n.Root() && above[m.Host]) {
-					above[n.Name], grown = true, true
-					out = append(out, n)
+				if m.On(n) != agents[i] || seen[n.Name] {
+					continue
+				}
+				seen[n.Name] = true
+				out = append(out, n)
+				if n.Type == model.PVEType {
+					agents = append(agents, n.Name)
 				}
 			}
 		}

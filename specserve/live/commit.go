@@ -57,7 +57,7 @@ func (s *Server) InForce(c Commit) {
 
 func (s *Server) catalog(c Commit) (*catalog.Catalog, error) {
 	in := catalog.Input{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Policies: c.Policies}
-	if slices.ContainsFunc(slices.Collect(maps.Values(c.Site.Manifests)), hasChild) {
+	if slices.ContainsFunc(slices.Collect(maps.Values(c.Site.Manifests)), s.hasChild) {
 		var err error
 		if in.Needs, err = c.Needs(); err != nil {
 			return nil, err
@@ -73,6 +73,7 @@ func (s *Server) catalog(c Commit) (*catalog.Catalog, error) {
 	return made, nil
 }
 
-func hasChild(m *model.Manifest) bool {
-	return m.Host != "" && slices.ContainsFunc(m.Nodes, func(n *model.Node) bool { return n.Type == "pve" })
+// hasChild reports whether a manifest has a child of this agent.
+func (s *Server) hasChild(m *model.Manifest) bool {
+	return slices.ContainsFunc(m.Nodes, func(n *model.Node) bool { return n.Type == model.PVEType && m.On(n) == s.o.Identity })
 }
