@@ -118,7 +118,7 @@ func (x *tier) until(what string, is func(agent.Status) bool) agent.Status {
 	return s
 }
 
-func (x *tier) converged(commit string) func(agent.Status) bool {
+func (*tier) converged(commit string) func(agent.Status) bool {
 	return func(s agent.Status) bool { return s.Converged != nil && s.Converged.ID == commit }
 }
 
