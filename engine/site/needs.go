@@ -2,6 +2,7 @@ package site
 
 import (
 	"errors"
+	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
@@ -20,16 +21,27 @@ func (c *Commits) Needs(commit string, secrets *model.Secrets) (map[string][]str
 	if err != nil {
 		return nil, err
 	}
+	return needs(tree, hcl.Options{Kinds: c.Loader.kinds, Secrets: secrets})
+}
+
+// Needs says which secrets each node of the folder needs; see Commits.Needs.
+func (f *Folder) Needs() (map[string][]string, error) {
+	return needs(f.Files(), hcl.Options{Kinds: f.loader.kinds, Secrets: f.input.Secrets, Vars: f.input.Vars})
+}
+
+// needs loads a site for Needs; of the secrets only the names count.
+func needs(tree fs.FS, o hcl.Options) (map[string][]string, error) {
 	unknown := &model.Secrets{Values: map[string]map[string]string{}}
-	if secrets != nil {
-		for section, values := range secrets.Values {
+	if o.Secrets != nil {
+		for section, values := range o.Secrets.Values {
 			unknown.Values[section] = map[string]string{}
 			for name := range values {
 				unknown.Values[section][name] = ""
 			}
 		}
 	}
-	s, _ := hcl.Load(tree, hcl.Options{Kinds: c.Loader.kinds, Secrets: unknown})
+	o.Secrets = unknown
+	s, _ := hcl.Load(tree, o)
 	if s == nil {
 		return nil, errors.New("which secrets the nodes need cannot be found out: the site does not load without their values")
 	}

@@ -57,6 +57,10 @@ func TestNeeds(t *testing.T) {
 	require.Equal(t, map[string][]string{"db": {"passwords.db-1"}}, needs)
 	require.Equal(t, "canary", secrets.Values["passwords"]["other"], "it is not changed")
 
+	inFolder, err := open(t, FolderOptions{Dir: write(t, "a.hcl", needy, SecretsName, "passwords:\n  db-1: canary\n  other: canary\n")}).Needs()
+	require.NoError(t, err)
+	require.Equal(t, needs, inFolder)
+
 	for reference, want := range map[string]string{
 		"secret.passwords.x": "passwords.x", `secret.passwords["a b"]`: "passwords.a b", "secret.passwords": "passwords", "secret.auth.node_tokens.own": "auth.node_tokens.own",
 	} {

@@ -28,6 +28,28 @@ type Input struct {
 	Policies *policy.Set
 }
 
+// on reports whether the catalog is about the nodes of a manifest.
+func (in *Input) on(m *model.Manifest) bool {
+	return m.Host != "" && (in.Host == "" || m.Host == in.Host)
+}
+
+// has reports whether a node of such a manifest is in the catalog.
+func (in *Input) has(m *model.Manifest, n *model.Node) bool {
+	return in.Agent == "" || m.On(n) == in.Agent
+}
+
+// HasChild reports whether the catalog has a child, so that it should be made with Needs.
+func (in *Input) HasChild() bool {
+	for _, m := range in.Site.Manifests {
+		for _, n := range m.Nodes {
+			if in.on(m) && n.Type == model.PVEType && in.has(m, n) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Catalog is a commit as a server has it.
 type Catalog struct {
 	Commit string
@@ -62,7 +84,7 @@ func Make(in Input) (*Catalog, diag.List) {
 	var found diag.List
 	for _, name := range slices.Sorted(maps.Keys(in.Site.Manifests)) {
 		m := in.Site.Manifests[name]
-		if m.Host == "" || in.Host != "" && m.Host != in.Host {
+		if !in.on(m) {
 			continue
 		}
 		if m.Suspend || slices.Contains(in.Site.Suspended, name) {
@@ -72,7 +94,7 @@ func Make(in Input) (*Catalog, diag.List) {
 			continue
 		}
 		for _, n := range m.Nodes {
-			if in.Agent != "" && m.On(n) != in.Agent {
+			if !in.has(m, n) {
 				continue
 			}
 			node, l := makeNode(in.Site, n)

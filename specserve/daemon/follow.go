@@ -132,13 +132,21 @@ func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, di
 		return nil, nil, err
 	}
 	defer folder.Close()
+	in := catalog.Input{Site: folder.Desired.Site, Commit: folder.Desired.Commit, Host: f.o.Host, Policies: folder.Policies()}
+	var unknown error // what the nodes need
+	if in.Site != nil && in.HasChild() {
+		in.Needs, unknown = folder.Needs()
+	}
 	if again, err := stateOf(f.o.Site.Dir, f.o.Site.Secrets); err != nil || !bytes.Equal(state, again) {
 		return nil, nil, errors.Join(errUnsteady, err)
 	}
 	if err := folder.Check(); err != nil {
 		return nil, folder.Desired.Findings, err
 	}
-	made, found := catalog.Make(catalog.Input{Site: folder.Desired.Site, Commit: folder.Desired.Commit, Host: f.o.Host, Policies: folder.Policies()})
+	if unknown != nil {
+		return nil, folder.Desired.Findings, unknown
+	}
+	made, found := catalog.Make(in)
 	found = slices.Concat(folder.Desired.Findings, found)
 	if made == nil {
 		return nil, found, folder.CheckFindings(found)

@@ -2,8 +2,6 @@ package live
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -57,7 +55,7 @@ func (s *Server) InForce(c Commit) {
 
 func (s *Server) catalog(c Commit) (*catalog.Catalog, error) {
 	in := catalog.Input{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Policies: c.Policies}
-	if slices.ContainsFunc(slices.Collect(maps.Values(c.Site.Manifests)), s.hasChild) {
+	if in.HasChild() {
 		var err error
 		if in.Needs, err = c.Needs(); err != nil {
 			return nil, err
@@ -71,9 +69,4 @@ func (s *Server) catalog(c Commit) (*catalog.Catalog, error) {
 		s.o.Log.Warn("finding", "text", f.String())
 	}
 	return made, nil
-}
-
-// hasChild reports whether a manifest has a child of this agent.
-func (s *Server) hasChild(m *model.Manifest) bool {
-	return slices.ContainsFunc(m.Nodes, func(n *model.Node) bool { return n.Type == model.PVEType && m.On(n) == s.o.Identity })
 }
