@@ -1,6 +1,9 @@
 package model
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // What happens to the nodes that live on a guest when the guest leaves the site; see Node.Orphan.
 const (
@@ -38,9 +41,7 @@ func (w *Want) Withdrawn(have State) []string {
 func (s *Site) Leave(child *Host) *Site {
 	c := *s
 	c.Hosts = map[string]*Host{child.Name: child}
-	for name, h := range s.Hosts {
-		c.Hosts[name] = h
-	}
+	maps.Copy(c.Hosts, s.Hosts)
 	c.Resolved = nil
 	return &c
 }

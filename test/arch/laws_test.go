@@ -142,7 +142,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
-	{pkg: "specserve/metric"}, // the text that Prometheus reads
+	{pkg: "specserve/metric"},  // the text that Prometheus reads
 	{pkg: "specserve/program"}, // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{pkg: "specserve/credentials", may: []string{"specserve/cert", "specserve/hook", "specserve/keys"}},

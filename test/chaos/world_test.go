@@ -256,7 +256,7 @@ func (w *world) start() {
 			return proxmox.Open(proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Transport: way, Concurrency: atOnce})
 		},
 		Children: func() map[string]model.Child { return w.children() },
-		Log: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:      slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithCancel(w.ctx)

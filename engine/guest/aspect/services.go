@@ -20,12 +20,14 @@ var services = Of[map[string]unit]{
 		if len(names) == 0 {
 			return ":"
 		}
-		lines := []string{`[ -d /run/systemd/system ] && command -v systemctl >/dev/null || { say "systemd does not run here, and services are units of it: drop services and fail2ban from the spec, or use an image with systemd"; exit 3; }`,
+		lines := []string{
+			`[ -d /run/systemd/system ] && command -v systemctl >/dev/null || { say "systemd does not run here, and services are units of it: drop services and fail2ban from the spec, or use an image with systemd"; exit 3; }`,
 			"_unit() {",
 			`  _said=$(systemctl show -p LoadState,UnitFileState,ActiveState,Type,Result,TriggeredBy -- "$2")`,
 			`  printf '%s\n' "$_said" | row unit "$1"`,
 			`  for _u in $(printf '%s\n' "$_said" | sed -n 's/^TriggeredBy=//p'); do systemctl show -p UnitFileState,ActiveState -- "$_u" | row trigger "$1" "$_u"; done`,
-			"}"}
+			"}",
+		}
 		for _, n := range names {
 			lines = append(lines, "_unit "+shell.Words([]string{n, unitFile(n)}))
 		}
