@@ -221,6 +221,7 @@ func TestEveryRequestOfObjectsMayFail(t *testing.T) {
 				require.Contains(w.T, w.Host.Snapshot().Pools[0].Comment, "what earns")
 				require.ElementsMatch(w.T, []string{"local:import/homestak.home.debian-12.abababababab.qcow2", "local:vztmpl/homestak.home.debian-ct.cdcdcdcdcdcd.tar.zst"}, volumeIDs(w, "local"))
 				w.Drop("inner")
+				w.Orphans = []string{"inner"}
 				w.Drop("cache")
 				maps.DeleteFunc(w.Site.Objects, func(a model.Address, _ *model.Resource) bool { return a.Name != "golden" })
 				w.Site.Hosts["father"].Pool = ""

@@ -33,6 +33,8 @@ type World struct {
 	Site   *model.Site
 	Host   *pvesim.Host
 	Driver *proxmox.Driver
+	// Orphans are nodes that go with what is in them; see plan.Input.
+	Orphans []string
 	// Sees is called with every request of the driver, where it is set.
 	Sees func(*http.Request)
 	// Parent serves nodes in mode pull, from the next Reopen on; see proxmox.Config.
@@ -145,7 +147,7 @@ func (w *World) Plan() *plan.Plan {
 
 // PlanFor plans what brings a host from what was observed to what is wanted.
 func (w *World) PlanFor(want *model.Want, have model.Observed) *plan.Plan {
-	return plan.Make(plan.Input{Site: "home", Host: "father", Kinds: w.Site.Kinds, Want: want, Have: have})
+	return plan.Make(plan.Input{Site: "home", Host: "father", Kinds: w.Site.Kinds, Want: want, Have: have, AllowOrphans: w.Orphans})
 }
 
 // Apply plans and converges; every step must succeed.
