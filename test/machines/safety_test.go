@@ -203,6 +203,7 @@ func TestST11AddressAndBridgeGoTogether(t *testing.T) {
 		{"another address together with the bridge", []*spec.Spec{of("10.9.0.6/24", true), of("10.9.0.7/24", false)}},
 	} {
 		for _, s := range append(c.steps, spec.Empty("edge")) {
+			t.Log(c.name)
 			w.apply(s)
 			dev, want := "eth0", "10.9.0.5/24"
 			if s.Config.PVE.Bridge != "" {
@@ -216,5 +217,35 @@ func TestST11AddressAndBridgeGoTogether(t *testing.T) {
 		}
 		require.Equal(t, before, w.Run0(files), c.name)
 		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"), c.name)
+	}
+}
+
+// A package that takes the place of another one, as it declares, may do so, and the other one comes back. What it
+// would remove beside that is an error.
+func TestST11WhatAPackageReplacedComesBack(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	w := begin(t)
+	w.Run0("apt-get update && apt-get -y install hs-mailer hs-lib && apt-mark auto hs-lib")
+	install := func(names string) *spec.Spec { return parse(t, `"platform": {"packages": [`+names+`]}`) }
+	w.refused(install(`"hs-enemy"`), "installing hs-enemy would remove what is on this machine: hs-mailer")
+	w.refused(install(`"hs-postman", "hs-mailer"`), "would remove what is on this machine: hs-mailer")
+	state := func() string {
+		return w.Run0("dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' 'hs-*' | grep ^ii; apt-mark showauto | grep hs- || :")
+	}
+	before := state()
+	for _, automatic := range []bool{false, true} {
+		if automatic {
+			w.Run0("apt-mark auto hs-mailer")
+			before = state()
+		}
+		s := install(`"hs-postman"`)
+		w.apply(s)
+		require.Equal(t, "postman", w.Run0("hs-postman"))
+		require.NotContains(t, state(), "hs-mailer")
+		w.unchanged(s)
+		w.apply(install(""))
+		require.Equal(t, before, state())
+		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"))
 	}
 }

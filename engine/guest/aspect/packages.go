@@ -1,6 +1,7 @@
 package aspect
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -66,12 +67,17 @@ var packages = Of[packagesFound]{
 				missing = append(missing, name)
 			}
 		}
-		var ours []string // everything that came by us and is not wanted for itself
+		var ours []string                        // everything that came by us and is not wanted for itself
+		replaced := map[string][]*record.Entry{} // by the name of what took its place
 		for _, name := range q.Record.Items("packages") {
+			e := q.Record.Get("packages", name)
+			if e.Identity == byReplacement {
+				replaced[e.Put["by"]] = append(replaced[e.Put["by"]], e)
+			}
 			if slices.Contains(q.Want.Platform.Packages, name) {
 				continue
 			}
-			if q.Record.Get("packages", name).Found == nil {
+			if e.Found == nil {
 				ours = append(ours, name)
 			}
 			if asked(q, name) {
@@ -80,10 +86,10 @@ var packages = Of[packagesFound]{
 		}
 		var steps []Step
 		if len(missing) > 0 {
-			steps = append(steps, install(missing, f))
+			steps = append(steps, install(q, missing, f))
 		}
 		if len(dropped) > 0 {
-			steps = append(steps, uninstall(dropped, ours))
+			steps = append(steps, uninstall(dropped, ours, replaced))
 		}
 		return steps
 	},
@@ -104,10 +110,13 @@ func (f packagesFound) kept(name string) bool {
 // byDependency is the identity of a package that came with another one.
 const byDependency = "dependency"
 
+// byReplacement is the identity of a package that was there, and that one of ours took the place of.
+const byReplacement = "replaced"
+
 // asked reports whether a package was installed because a spec named it.
 func asked(q *Query, name string) bool {
 	e := q.Record.Get("packages", name)
-	return e != nil && e.Identity != byDependency
+	return e != nil && e.Identity != byDependency && e.Identity != byReplacement
 }
 
 // AptGet is the function apt_get, apt as every script runs it: it asks nothing, keeps configuration files that
@@ -155,7 +164,7 @@ exit 76
 
 // install makes the step that installs packages. Which dependencies come with them is
 // known by simulating it, so that all are recorded before one of them is unpacked.
-func install(names []string, f packagesFound) Step {
+func install(q *Query, names []string, f packagesFound) Step {
 	words := shell.Words(names)
 	s := Step{Stage: StagePackages, Text: "install " + list(names), Wait: aptWait}
 	for _, n := range names {
@@ -165,12 +174,7 @@ func install(names []string, f packagesFound) Step {
 		}
 		s.Keep = append(s.Keep, e)
 	}
-	// The lists of apt are good for an hour, if they know all the packages.
-	s.Ask = aptGet + script(
-		`if [ "$(apt-cache policy `+words+` 2>/dev/null | grep -c '^  Candidate: [^(]')" -lt `+itoa(len(names))+` ] || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
-		// Without that mode apt reports success although a list could not be fetched.
-		`  apt_get update -o APT::Update::Error-Mode=any || say "the lists of apt could not be brought up to date"`,
-		`fi`,
+	s.Ask = aptGet + aptLists(words, len(names)) + aptReplaces + script(
 		// Of a name that it does not know apt-cache says nothing here.
 		`_known=" $(apt-cache show --no-all-versions -- `+words+` 2>/dev/null | sed -n 's/^Package: //p' | tr '\n' ' ')"`,
 		`_bad=; for _p in `+words+`; do case $_known in *" ${_p%%:*} "*) ;; *) _bad="$_bad $_p" ;; esac; done`,
@@ -178,15 +182,28 @@ func install(names []string, f packagesFound) Step {
 		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
 		`fi`,
 		`_said=$(apt-get -s -q -y install `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install `+strings.Join(names, ", ")+`"; }`,
-		// ifupdown2 takes the place of ifupdown, and reads the same files.
-		`_gone=$(printf '%s\n' "$_said" | sed -nE -e '/^Remv ifupdown( |$)/d' -e 's/^Remv ([^ ]+).*/ \1/p' | tr -d '\n')`,
+		`_gone=`,
+		`for _r in $(printf '%s\n' "$_said" | sed -nE 's/^Remv ([^ ]+).*/\1/p'); do`,
+		`  _by=$(replaces "$_r" `+words+`)`,
+		`  case " `+strings.Join(q.Want.Platform.Packages, " ")+` " in *" $_r "*) _by= ;; esac`,
+		`  if [ -z "$_by" ]; then _gone="$_gone $_r"; continue; fi`,
+		`  printf '%s %s %s\n' "$_r" "$_by" "$(apt-mark showmanual -- "$_r" 2>/dev/null | grep -c .)"`,
+		`done`,
 		`[ -z "$_gone" ] || die "installing `+strings.Join(names, ", ")+` would remove what is on this machine:$_gone (remove it by hand first, or take the package out of the spec)"`,
 		// Behind the name of one that is only upgraded stands its version in brackets.
 		`printf '%s\n' "$_said" | sed -nE -e '/^Inst [^ ]+ \[/d' -e 's/^Inst ([^ ]+).*/\1/p'`)
 	s.Learn = func(answer string, s *Step) {
-		for n := range strings.FieldsSeq(answer) {
-			if !slices.Contains(names, n) {
-				s.Keep = append(s.Keep, record.Entry{Aspect: "packages", Item: n, Identity: byDependency})
+		for line := range strings.Lines(answer) {
+			words := strings.Fields(line)
+			switch {
+			case len(words) == 1 && !slices.Contains(names, words[0]):
+				s.Keep = append(s.Keep, record.Entry{Aspect: "packages", Item: words[0], Identity: byDependency})
+			case len(words) == 3 && q.Record.Get("packages", words[0]) == nil: // of ours that goes the spec knows
+				state := "automatic"
+				if words[2] == "1" {
+					state = "manual"
+				}
+				s.Keep = append(s.Keep, record.Entry{Aspect: "packages", Item: words[0], Identity: byReplacement, Found: map[string]string{"state": state}, Put: map[string]string{"by": words[1]}})
 			}
 		}
 	}
@@ -202,35 +219,79 @@ func install(names []string, f packagesFound) Step {
 	return s
 }
 
+// aptLists brings the lists of apt up to date. They are good for an hour, if they know all the packages.
+func aptLists(words string, n int) string {
+	return script(
+		`if [ "$(apt-cache policy `+words+` 2>/dev/null | grep -c '^  Candidate: [^(]')" -lt `+itoa(n)+` ] || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
+		// Without that mode apt reports success although a list could not be fetched.
+		`  apt_get update -o APT::Update::Error-Mode=any || say "the lists of apt could not be brought up to date"`,
+		`fi`)
+}
+
+// aptReplaces is the function replaces PACKAGE NEW...: which of the new packages takes the place of one that is installed, as
+// packages that do so declare it (Debian Policy, 7.6.2): it conflicts with it and replaces it, by its name or by one that it provides.
+const aptReplaces = `replaces() {
+  _names=" $1 $(dpkg-query -W -f='${Provides}' -- "$1" 2>/dev/null | sed -e 's/([^)]*)//g' -e 's/,/ /g') "
+  shift
+  for _n; do
+    _both=
+    for _field in Conflicts Replaces; do
+      for _m in $(apt-cache show --no-all-versions -- "$_n" 2>/dev/null | sed -n "s/^$_field://p" | sed -e 's/([^)]*)//g' -e 's/,/ /g'); do
+        case $_names in *" $_m "*) _both="$_both $_field"; break ;; esac
+      done
+    done
+    if [ "$_both" = " Conflicts Replaces" ]; then printf %s "$_n"; return 0; fi
+  done
+}
+`
+
 // uninstall makes the step that removes what nothing needs any more. What stays, since
-// something else needs it, is an automatic package from then on, as apt has it. ifupdown2
-// took the place of ifupdown, which does not come back by itself: without both the machine
-// has no address.
-func uninstall(dropped, ours []string) Step {
+// something else needs it, is an automatic package from then on, as apt has it. What a package
+// took the place of comes back in the same run of apt, which is why nothing is missing in between.
+func uninstall(dropped, ours []string, replaced map[string][]*record.Entry) Step {
 	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait}
 	for _, n := range dropped {
 		s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
 	}
-	dropped = slices.DeleteFunc(slices.Clone(dropped), func(n string) bool { return n == "ifupdown2" })
-	if len(dropped) == 0 {
-		s.Text, s.Script = "leave ifupdown2, by which the machine has its address", ":\n"
-		return s
+	returned, names, automatic := "", []string{}, ""
+	for _, n := range slices.Sorted(maps.Keys(replaced)) {
+		if !slices.Contains(dropped, n) || !slices.Contains(ours, n) {
+			continue
+		}
+		for _, e := range replaced[n] {
+			names = append(names, e.Item)
+			if e.Found["state"] == "automatic" {
+				automatic += script(`  case "$_back " in *" ` + e.Item + ` "*) apt-mark auto ` + shell.Quote(e.Item) + ` >/dev/null || : ;; esac`)
+			}
+			returned += `if [ "$_p" = ` + shell.Quote(n) + ` ]; then _back="$_back ` + e.Item + `"; fi; `
+		}
 	}
-	s.Script = aptGet + script(
+	lists := ""
+	if len(names) > 0 {
+		s.Text = "remove " + list(dropped) + " unless something else needs it, and put back " + list(names)
+		lists = aptLists(shell.Words(names), len(names))
+	}
+	s.Script = aptGet + lists + script(
 		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
 		`for _p in `+shell.Words(dropped)+`; do`,
 		`  if dpkg-query -W -f='${db:Status-Abbrev}' -- "$_p" 2>/dev/null | grep -q '^.[^nc]'; then apt-mark auto "$_p" >/dev/null || die "apt-mark cannot write its list"; fi`,
 		`done`,
 		`_unneeded=$(apt-get -s -q autoremove 2>/dev/null | sed -nE 's/^Remv ([^ ]+).*/\1/p')`,
 		`set --`,
+		`_back=`,
 		`for _p in `+shell.Words(ours)+`; do`,
-		`  if printf '%s\n' "$_unneeded" | grep -qxF -e "${_p%%:*}" -e "$_p"; then set -- "$@" "$_p"; fi`,
+		`  _was=$_back`,
+		`  `+returned+`:`,
+		`  if [ "$_was" != "$_back" ] || printf '%s\n' "$_unneeded" | grep -qxF -e "${_p%%:*}" -e "$_p"; then set -- "$@" "$_p"; fi`,
 		`done`,
 		`if [ $# -gt 0 ]; then`,
-		`  _also=$(apt-get -s -q -y remove "$@" 2>/dev/null | sed -nE 's/^Remv ([^ ]+).*/\1/p' | while read -r _r; do case " $* " in *" $_r "*) ;; *) printf ' %s' "$_r" ;; esac; done)`,
+		`  _do="remove $*"`,
+		`  if [ -n "$_back" ]; then _do="install$_back"; for _p; do _do="$_do $_p-"; done; fi`,
+		`  _also=$(apt-get -s -q -y $_do 2>/dev/null | sed -nE 's/^Remv ([^ ]+).*/\1/p' | while read -r _r; do case " $* " in *" $_r "*) ;; *) printf ' %s' "$_r" ;; esac; done)`,
 		`  [ -z "$_also" ] || die "removing $* would also remove what was there before:$_also"`,
-		`  apt_get remove "$@" || die "removing $* failed"`,
-		`  printf '%s\n' "$@"`,
+		`  apt_get $_do || die "removing $* failed${_back:+, and putting back$_back, which it took the place of}"`,
+		strings.TrimSuffix(automatic, "\n"),
+		`  printf '%s\n' "$@" $_back`,
 		`fi`)
 	s.Done = func(out string, s *Step) {
 		for n := range strings.FieldsSeq(out) {

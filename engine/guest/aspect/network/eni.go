@@ -131,6 +131,18 @@ func (s eniStanza) config() (netConfig, []string) {
 	return c, dns
 }
 
+// auto reports whether ifupdown brings the interface up by itself, and not for hotplug only.
+func (f netFound) auto() bool {
+	for _, name := range f.eni {
+		for line := range strings.Lines(f.files[name]) {
+			if fields := strings.Fields(line); len(fields) > 1 && (fields[0] == "auto" || fields[0] == "allow-auto") && slices.Contains(fields[1:], f.dev) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // checkBridge says why a bridge would lose ports if its address changed. version is that of ifupdown2; "" for
 // ifupdown.
 func (f netFound) checkBridge(version string) error {
@@ -301,7 +313,11 @@ func bridgeEntry(q *aspect.Query, file netFile) []record.Entry {
 // a DHCP client, must not hold the lock. ifupdown2 changes what differs and leaves bridges together.
 func (f netFound) eniCommands(file netFile) (down, up, check string) {
 	if f.manager == ifupdown2 {
-		return "", "ifreload -a >&2 9>&- || die " + shell.Quote("ifreload fails") + "\n", ""
+		up = "ifreload -a >&2 9>&- || die " + shell.Quote("ifreload fails") + "\n"
+		if !f.auto() { // ifreload leaves it alone
+			up += "ifup " + f.name() + " >&2 9>&- || die " + shell.Quote("ifup "+f.dev+" fails") + "\n"
+		}
+		return "", up, ""
 	}
 	var all strings.Builder
 	for _, name := range f.eni {
