@@ -58,12 +58,21 @@ type Kernel struct {
 	locks  map[uint64]*Open // by inode: who holds flock(2)
 	freed  chan struct{}    // closed when a lock is given up
 	halted bool
+	seen   func(args, env []string)
 	all    sync.WaitGroup
 }
 
 // New makes a machine that has no process yet.
 func New(fs *files.FS, clock Clock, programs map[string]Program) *Kernel {
 	return &Kernel{FS: fs, Clock: clock, Programs: programs, procs: map[int]*Process{}, last: 300, locks: map[uint64]*Open{}, freed: make(chan struct{}), name: "localhost"}
+}
+
+// Watch calls a function with the arguments and the environment of each program that starts from now on, as
+// whoever lists the processes of the machine sees them. It may be called from several goroutines.
+func (k *Kernel) Watch(seen func(args, env []string)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.seen = seen
 }
 
 // Hostname is the name of the machine.

@@ -167,6 +167,12 @@ func (p *Process) load(name string, args []string) (Program, error) {
 		args = append(before, args[1:]...)
 	}
 	p.Args = args
+	p.K.mu.Lock()
+	seen := p.K.seen
+	p.K.mu.Unlock()
+	if seen != nil {
+		seen(args, p.Env)
+	}
 	return run, nil
 }
 
