@@ -203,8 +203,8 @@ func TestST11AddressAndBridgeGoTogether(t *testing.T) {
 		{"another address together with the bridge", []*spec.Spec{of("10.9.0.6/24", true), of("10.9.0.7/24", false)}},
 	} {
 		for _, s := range append(c.steps, spec.Empty("edge")) {
-			t.Log(c.name)
-			w.apply(s)
+			_, err := converge.Apply(context.Background(), way(w), s, converge.Options{Started: func(st aspect.Step) { t.Log(c.name + ": " + st.Text) }})
+			require.NoError(t, err, w.Run0("ip addr; "+files))
 			dev, want := "eth0", "10.9.0.5/24"
 			if s.Config.PVE.Bridge != "" {
 				dev = "vmbr0"

@@ -101,7 +101,7 @@ var address = aspect.Of[netFound]{
 			s.Text = "set " + f.dev + " back to the state found: " + goal.String()
 		}
 		for _, item := range q.Record.Items("network") {
-			if want == nil || item != f.dev { // another one is an interface that is gone
+			if want == nil || item != f.item(e) { // another one is an interface that is gone
 				s.Drop = append(s.Drop, record.Key{Aspect: "network", Item: item})
 			}
 		}
@@ -358,9 +358,17 @@ func (f netFound) recorded(q *aspect.Query) *record.Entry {
 	return nil
 }
 
+// item names the entry of the interface. Of a bridge it stays that of the card that had the address before.
+func (f netFound) item(e *record.Entry) string {
+	if e != nil && slices.Contains(f.ports, e.Item) {
+		return e.Item
+	}
+	return f.dev
+}
+
 // entry is what has to be known to set the interface back.
 func (f netFound) entry(e *record.Entry, goal netGoal) record.Entry {
-	out := record.Entry{Aspect: "network", Item: f.dev, Identity: "interface", Put: map[string]string{"manager": f.manager}}
+	out := record.Entry{Aspect: "network", Item: f.item(e), Identity: "interface", Put: map[string]string{"manager": f.manager}}
 	if goal.own {
 		out.Put["dns"] = strings.Join(goal.dns, " ")
 	}

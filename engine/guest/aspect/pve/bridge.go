@@ -82,12 +82,11 @@ var bridge = aspect.Of[bridgeState]{
 			entry.Found = e.Found
 		}
 		s.Keep = []record.Entry{entry}
-		s.Restore = f.restore(name)
+		s.Ask, s.Restore = f.unchanged(), f.restore(name)
 		s.Script = shell.Lines(
 			"command -v ifreload >/dev/null || die 'a bridge needs ifupdown2, which replaces ifupdown: name it in packages'",
 			"[ -d "+record.Folder+"/found ] || mkdir -m 0700 "+record.Folder+"/found",
-			"if [ ! -f "+bridgeFound+" ]; then put "+bridgeFound+" 0600 root root <"+interfacesFile+"; fi",
-			shell.Unchanged(interfacesFile, record.Sum(f.text), f.there))
+			"if [ ! -f "+bridgeFound+" ]; then put "+bridgeFound+" 0600 root root <"+interfacesFile+"; fi")
 		// What is left running, such as a DHCP client, must not hold the lock.
 		s.Change = shell.Lines(
 			shell.Put(interfacesFile, text, "0644", "root", "root"),
@@ -117,6 +116,11 @@ type bridgeState struct {
 	there bool
 }
 
+// unchanged fails if the file is not as it was read. It comes before restore is armed, which writes what was read.
+func (f bridgeState) unchanged() string {
+	return shell.Unchanged(interfacesFile, record.Sum(f.text), f.there) + "\n"
+}
+
 // restore puts the network back as it was. The bridge is taken down first by the program that
 // made it: as its port, the card has no IPv6.
 func (f bridgeState) restore(name string) string {
@@ -138,6 +142,7 @@ func (f bridgeState) withdraw(name string, e *record.Entry) aspect.Step {
 	case record.Sum(f.text) != e.Put["sha256"]:
 		s.Restore, s.Script = "", "die "+shell.Quote(interfacesFile+" was edited after bridge "+name+" was made in it: take the bridge out by hand, and the entry "+bridgeItem+" out of "+record.File)+"\n"
 	default:
+		s.Ask = f.unchanged()
 		s.Script = "[ -f " + bridgeFound + " ] || die 'what " + interfacesFile + " was before is not in " + bridgeFound + " any more'\n"
 		s.Change = shell.Lines(
 			"_ports=$(ls /sys/class/net/"+name+"/brif 2>/dev/null || :)",
