@@ -127,7 +127,8 @@ func (s *Step) checkLogins() {
 const logins = `logins() {
   command -v sshd >/dev/null || return 0
   _set=" $(sshd -T 2>/dev/null | grep -E '^(permitrootlogin|passwordauthentication) ' | tr ' \n' '= ')"
-  awk -F: '$7 !~ /(nologin|false|sync)$/ {print $1 " " $3 " " $6}' /etc/passwd | while read -r _u _id _home; do
+  while IFS=: read -r _u _ _id _ _ _home _shell; do
+    case $_shell in *nologin|*false|*sync) continue ;; esac
     _key= _word=
     if [ -f "$_home/.ssh/authorized_keys" ] && grep -qE '^[^#]*(ssh-|ecdsa-|sk-)' "$_home/.ssh/authorized_keys"; then _key=yes; fi
     case "$_set" in *" passwordauthentication=yes "*) if grep -q "^$_u:\\$" /etc/shadow; then _word=yes; fi ;; esac
@@ -139,14 +140,14 @@ const logins = `logins() {
       esac
     fi
     if [ -n "$_key$_word" ]; then echo "$_u"; fi
-  done
+  done </etc/passwd
 }
 `
 
 // sshdAnswers connects to the SSH server, which has to answer with a host key of this machine at each of its ports. IPv6 may be
 // switched off, so it counts only where the server listens on nothing else.
 const sshdAnswers = `if command -v sshd >/dev/null && { systemctl is-active --quiet ssh.service || systemctl is-active --quiet ssh.socket; } && command -v ssh-keyscan >/dev/null; then
-  _mine=$(sshd -T | sed -n 's/^hostkey //p' | while read -r _f; do awk '{print $2}' "$_f.pub"; done)
+  _mine=$(sshd -T | sed -n 's/^hostkey //p' | while read -r _f; do cut -d' ' -f2 "$_f.pub"; done)
   [ -n "$_mine" ] || die 'the SSH server has no host key'
   for _port in $(sshd -T | sed -n 's/^port //p' | sort -u); do
     _n=0
@@ -154,7 +155,7 @@ const sshdAnswers = `if command -v sshd >/dev/null && { systemctl is-active --qu
     case $_at in *0.0.0.0*) _at=$(printf '%s\n' "$_at" | sed -e '/^::$/d' -e 's/^0.0.0.0$/127.0.0.1/') ;; ::) _at=::1 ;; esac
     until for _ip in $_at; do
       ssh-keyscan -T 3 -p "$_port" "$_ip" 2>/dev/null
-    done | awk '{print $3}' | grep -qxF -e "$_mine"; do
+    done | cut -d' ' -f3 | grep -qxF -e "$_mine"; do
       _n=$((_n + 1)); [ $_n -lt 30 ] || die "the SSH server does not answer on port $_port with a host key of this machine"
       sleep 0.5
     done
