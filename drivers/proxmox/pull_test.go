@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 type nursery struct {
 	tokens   int
 	broken   error
-	reported bool
+	reported atomic.Bool
 }
 
 func (p *nursery) FirstBoot(node, spec, userData string) (string, error) {
@@ -32,7 +33,7 @@ func (p *nursery) FirstBoot(node, spec, userData string) (string, error) {
 	return fmt.Sprintf("#cloud-config\n# %s pulls %s with %s-%d\n%s", node, spec, hush, p.tokens, userData), nil
 }
 
-func (p *nursery) HasReported(string) bool { return p.reported }
+func (p *nursery) HasReported(string) bool { return p.reported.Load() }
 
 // pulling declares a node in mode pull, and a parent that serves it.
 func (w *world) pulling(name string, edit func(*guest.VM)) (*model.Node, *nursery) {
@@ -96,7 +97,7 @@ func TestANodeInModePullHasUserDataToo(t *testing.T) {
 func TestTheSeedGoesWhenTheNodeHasReported(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		_, parent := w.pulling("web-1", func(v *guest.VM) { v.Agent = false })
-		time.AfterFunc(40*time.Second, func() { parent.reported = true })
+		time.AfterFunc(40*time.Second, func() { parent.reported.Store(true) })
 		w.Apply()
 		require.Empty(t, seeds(w))
 		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["ide2"])
@@ -110,7 +111,7 @@ func TestALaterPassRemovesTheSeedOfANodeThatHasReported(t *testing.T) {
 		w.Apply()
 		require.Len(t, seeds(w), 1)
 		w.Converged()
-		parent.reported = true
+		parent.reported.Store(true)
 		p := w.Apply()
 		require.Len(t, p.Steps, 1)
 		require.Equal(t, []string{"seed"}, proxmoxtest.Paths(p.Steps[0]))

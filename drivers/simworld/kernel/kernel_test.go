@@ -57,14 +57,17 @@ func TestSignals(t *testing.T) {
 func TestPipes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("0123456789", 20000) // more than a pipe holds
+		over := make(chan struct{})
 		k := begin(t, map[string]kernel.Program{
 			"write": func(p *kernel.Process) int { _, _ = io.WriteString(p.Out(), long); return 0 },
 			"none":  func(*kernel.Process) int { return 0 },
+			"stay":  func(*kernel.Process) int { <-over; return 0 }, // a process forks while it runs
 		})
 		defer k.Halt()
+		defer close(over)
 		var out bytes.Buffer
 		for _, reader := range []string{"read", "none"} {
-			parent, err := k.Start(kernel.Start{Args: []string{"none"}, Out: &out})
+			parent, err := k.Start(kernel.Start{Args: []string{"stay"}, Out: &out})
 			require.NoError(t, err)
 			r, w := k.Pipe()
 			left, right := parent.Fork(), parent.Fork()
