@@ -5,6 +5,7 @@
 //	live.go    the server: files, listener, what is published
 //	commit.go  the commit in force
 //	tree.go    what children reported, below what the agent knows itself
+//	reports.go what they reported before the agent started
 //	address.go where nodes reach it, and with what
 package live
 
@@ -53,6 +54,7 @@ type Server struct {
 	o       Options
 	reports *report.Store
 	retry   time.Duration // until what failed is tried again
+	kept    []byte        // the file of reports as it is on the disk; of the goroutine of Run
 
 	mutex       sync.Mutex          // for moments: the agent publishes, the server checks its files, and both are asked how they are
 	server      *specserve.Server   // nil: none listens
@@ -95,6 +97,7 @@ func (s *Server) State() State {
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) {
+	s.restoreReports()
 	for {
 		err := s.serve(ctx)
 		if ctx.Err() != nil {
@@ -161,12 +164,16 @@ func (s *Server) serve(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(serving, ln) }()
 	s.o.Log.Info("serving nodes", "address", ln.Addr().String(), "pin", c.Certificate().Pins()[0])
-	ticker := time.NewTicker(daemon.Poll)
+	ticker, keeping := time.NewTicker(daemon.Poll), time.NewTicker(keepEvery)
 	defer ticker.Stop()
+	defer keeping.Stop()
+	defer s.keepReports()
 	for {
 		select {
 		case <-ticker.C:
 			s.check()
+		case <-keeping.C:
+			s.keepReports()
 		case err := <-served:
 			return err
 		}

@@ -1,6 +1,7 @@
 package live_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,9 +48,14 @@ type running struct {
 
 func start(t *testing.T, listen string) *running {
 	t.Helper()
+	return startIn(t, filepath.Join(t.TempDir(), "server"), listen)
+}
+
+// startIn starts one with the folder of an earlier one.
+func startIn(t *testing.T, dir, listen string) *running {
+	t.Helper()
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
-	dir := filepath.Join(t.TempDir(), "server")
 	r := &running{t: t, dir: dir, set: set, Server: live.New(live.Options{
 		Identity: "father", Listen: listen, Version: "1.2.3", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Access: keys.Files{Dir: dir},
 		Check: func() {}, Status: func() any { return "status" },
@@ -82,19 +89,24 @@ func (r *running) until(is func(live.State) bool) live.State {
 
 func (r *running) get(path, token string) (int, string) {
 	r.t.Helper()
+	return r.ask(http.MethodGet, path, token, http.NoBody)
+}
+
+func (r *running) ask(method, path, token string, body io.Reader) (int, string) {
+	r.t.Helper()
 	s := r.State()
 	pins, err := pin.ParseAll(s.Pins)
 	require.NoError(r.t, err)
 	transport := &http.Transport{TLSClientConfig: pin.Client(pins), DisableKeepAlives: true}
-	q, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "https://"+s.Address+path, http.NoBody)
+	q, err := http.NewRequestWithContext(r.t.Context(), method, "https://"+s.Address+path, body)
 	require.NoError(r.t, err)
 	q.Header.Set("Authorization", "Bearer "+token)
 	got, err := transport.RoundTrip(q)
 	require.NoError(r.t, err)
 	defer func() { _ = got.Body.Close() }()
-	body, err := io.ReadAll(got.Body)
+	text, err := io.ReadAll(got.Body)
 	require.NoError(r.t, err)
-	return got.StatusCode, string(body)
+	return got.StatusCode, string(text)
 }
 
 func listening(s live.State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Address, ":0") }
@@ -236,4 +248,36 @@ func TestTree(t *testing.T) {
 	require.Equal(t, "has not reported yet", tree.Nodes[0].Error)
 	require.False(t, tree.Ready)
 	require.True(t, tree.Nodes[1].Ready, "a node that is pushed to reports nothing")
+}
+
+// What nodes reported is known after a start, but not that a child is empty: its guest is destroyed on that word.
+func TestReportsAreKept(t *testing.T) {
+	r := start(t, "127.0.0.1:0")
+	child := &model.Node{Name: "inner", Type: "pve", Spec: "base"}
+	empty := func(r *running) bool {
+		return slices.ContainsFunc(r.Reports(), func(r report.Received) bool { return r.Identity == "inner" && r.Empty })
+	}
+	r.inForce(strings.Repeat("a", 40), site(vm("web-1"), child))
+	r.until(listening)
+	for _, node := range []string{"web-1", "inner"} {
+		p, err := r.Parent(node, "base")
+		require.NoError(t, err)
+		body, err := json.Marshal(report.Report{
+			Version: report.Version, Identity: node, Agent: "1", Commit: strings.Repeat("a", 40), At: time.Now(), Phase: report.Run, Ready: true, Empty: node == "inner",
+		})
+		require.NoError(t, err)
+		status, text := r.ask(http.MethodPost, "/report/"+node, p.Token, bytes.NewReader(body))
+		require.Equal(t, 202, status, text)
+	}
+	require.True(t, empty(r))
+	r.stop()
+
+	again := startIn(t, r.dir, "127.0.0.1:0")
+	again.inForce(strings.Repeat("a", 40), site(vm("web-1"), child))
+	again.until(listening)
+	saw, err := again.Reported("web-1")
+	require.NoError(t, err)
+	require.Contains(t, saw, "it reported that it is ready")
+	require.True(t, again.HasReported("inner"))
+	require.False(t, empty(again))
 }

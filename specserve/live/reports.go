@@ -1,0 +1,60 @@
+package live
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// A node in mode pull reports once an hour, or only when it boots. So that an agent that starts again
+// does not wait for all of them, the last reports are kept in a file.
+
+// reportsFile is in the folder of the keys.
+const reportsFile = "reports.json"
+
+// keepEvery is how often the file is written. What was reported since is lost with a crash, and reported again.
+const keepEvery = time.Minute
+
+// restoreReports reads the file, for a server that starts. A file that cannot be read is no reason not to serve.
+func (s *Server) restoreReports() {
+	data, err := durable.ReadPrivate(filepath.Join(s.o.Access.Dir, reportsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var kept []report.Received
+	if err == nil {
+		err = json.Unmarshal(data, &kept)
+	}
+	if err != nil {
+		s.o.Log.Warn("the reports from before the start are not known", "error", err)
+		return
+	}
+	for _, r := range kept {
+		// A guest is destroyed on this word, so it has to be heard, not remembered.
+		r.Empty = false
+		s.reports.Put(r.Report, r.ReceivedAt)
+	}
+	s.kept = data
+}
+
+// keepReports writes the file, if it would be another one.
+func (s *Server) keepReports() {
+	data, err := json.Marshal(s.reports.All())
+	if err == nil && bytes.Equal(data, s.kept) {
+		return
+	}
+	if err == nil {
+		err = durable.Replace(filepath.Join(s.o.Access.Dir, reportsFile), data)
+	}
+	if err != nil {
+		s.o.Log.Warn("the reports of nodes cannot be kept for the next start", "error", err)
+		return
+	}
+	s.kept = data
+}
