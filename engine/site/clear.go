@@ -17,11 +17,15 @@ func InClear(tree fs.FS) (found string, err error) {
 			return err
 		}
 		data, err := readRegular(tree, name)
-		if err == nil && !hcl.IsEncrypted(data) {
+		if err != nil {
+			return err
+		}
+		// A value beside what sops encrypted is an error of that file, and in the clear.
+		if _, wrong := hcl.ParseSecrets(name, data, nil); !hcl.IsEncrypted(data) || wrong.HasErrors() {
 			found = name
 			return fs.SkipAll
 		}
-		return err
+		return nil
 	})
 	return found, err
 }

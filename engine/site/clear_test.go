@@ -1,6 +1,7 @@
 package site_test
 
 import (
+	"bytes"
 	"io/fs"
 	"testing"
 	"testing/fstest"
@@ -8,15 +9,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 )
 
 func TestInClear(t *testing.T) {
-	const plain, encrypted = "passwords:\n  root: x\n", "passwords:\n  root: ENC[AES256_GCM,data:eA==,iv:eA==,tag:eA==,type:str]\nsops:\n  mac: ENC[AES256_GCM,data:eA==,iv:eA==,tag:eA==,type:str]\n  version: 3.9.0\n"
+	const plain = "passwords:\n  root: x\n"
+	_, recipient, err := sopstest.NewKey()
+	require.NoError(t, err)
+	encrypted, err := sopstest.Encrypt(plain, sopstest.Options{Recipients: []string{recipient}})
+	require.NoError(t, err)
 	for want, tree := range map[string]fstest.MapFS{
-		"":                       {"site.hcl": {}, "secrets.sops.yaml": {Data: []byte(encrypted)}, "secrets.yaml/x": {}, "a/secrets.yaml": {Mode: fs.ModeSymlink, Data: []byte("x")}},
+		"":                       {"site.hcl": {}, "secrets.sops.yaml": {Data: encrypted}, "secrets.yaml/x": {}, "a/secrets.yaml": {Mode: fs.ModeSymlink, Data: []byte("x")}},
 		"secrets.yaml":           {"secrets.yaml": {Data: []byte(plain)}},
 		"work/secrets.yaml":      {"home/site.hcl": {}, "work/secrets.yaml": {Data: []byte(plain)}},
 		"work/secrets.sops.yaml": {"work/secrets.sops.yaml": {Data: []byte(plain)}},
+		"mix/secrets.sops.yaml":  {"mix/secrets.sops.yaml": {Data: []byte(plain + "sops: {}\n")}},
+		"add/secrets.sops.yaml":  {"add/secrets.sops.yaml": {Data: bytes.Replace(encrypted, []byte("passwords:\n"), []byte("passwords:\n    admin: hunter2\n"), 1)}},
 	} {
 		found, err := site.InClear(tree)
 		require.NoError(t, err)
