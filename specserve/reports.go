@@ -35,7 +35,14 @@ func (x *request) own() (*catalog.Node, error) {
 	case c.Identity != x.identity:
 		return nil, &problem.Error{Code: problem.NotYours}
 	}
-	return x.node()
+	n, err := x.node()
+	if err != nil {
+		return nil, err
+	}
+	if err := x.authorize(x.identity); err != nil {
+		return nil, err
+	}
+	return n, nil
 }
 
 // node is the node that a request is about.
@@ -51,7 +58,8 @@ func (x *request) node() (*catalog.Node, error) {
 
 // takeReport keeps the report of a node.
 func takeReport(x *request) error {
-	if _, err := x.own(); err != nil {
+	n, err := x.own()
+	if err != nil {
 		return err
 	}
 	if wait, ok := x.reporting.Take(limit.Key{About: x.identity}, x.now); !ok {
@@ -68,6 +76,10 @@ func takeReport(x *request) error {
 	}
 	if err != nil {
 		return unreadable(err)
+	}
+	if !n.Child && (len(r.Nodes) > 0 || r.Cut > 0 || r.Empty) {
+		x.reason = "the report has nodes"
+		return &problem.Error{Code: problem.Schema, Message: "only a node of type pve has nodes of its own to report"}
 	}
 	if !x.reports.Put(r, x.now) {
 		return x.done(http.StatusAccepted, "there is a newer report")

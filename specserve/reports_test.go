@@ -94,17 +94,21 @@ func TestReportContent(t *testing.T) {
 		code   string
 		status int
 	}{
-		"empty":               {strings.NewReader(""), "E400", 422},
-		"not JSON":            {strings.NewReader(`{"version":`), "E400", 422},
-		"two documents":       {strings.NewReader(good + good), "E400", 422},
-		"not UTF-8":           {strings.NewReader("{\"version\":1,\"agent\":\"\xff\"}"), "E400", 422},
-		"of another node":     {strings.NewReader(s.document("net", nil)), "E400", 422},
-		"a newer version":     {strings.NewReader(s.document("own", func(r *report.Report) { r.Version = 2 })), "E400", 422},
-		"an unknown phase":    {strings.NewReader(s.document("own", func(r *report.Report) { r.Phase = "canary" })), "E400", 422},
-		"from the future":     {strings.NewReader(s.document("own", func(r *report.Report) { r.At = r.At.Add(time.Hour) })), "E400", 422},
-		"too many findings":   {strings.NewReader(s.document("own", tooMany)), "E101", 413},
-		"too long":            {strings.NewReader(strings.Repeat(" ", report.MaxBytes+1)), "E101", 413},
-		"too long, unknown":   {io.MultiReader(strings.NewReader(strings.Repeat(" ", report.MaxBytes)), strings.NewReader("  ")), "E101", 413},
+		"empty":             {strings.NewReader(""), "E400", 422},
+		"not JSON":          {strings.NewReader(`{"version":`), "E400", 422},
+		"two documents":     {strings.NewReader(good + good), "E400", 422},
+		"not UTF-8":         {strings.NewReader("{\"version\":1,\"agent\":\"\xff\"}"), "E400", 422},
+		"of another node":   {strings.NewReader(s.document("net", nil)), "E400", 422},
+		"a newer version":   {strings.NewReader(s.document("own", func(r *report.Report) { r.Version = 2 })), "E400", 422},
+		"an unknown phase":  {strings.NewReader(s.document("own", func(r *report.Report) { r.Phase = "canary" })), "E400", 422},
+		"from the future":   {strings.NewReader(s.document("own", func(r *report.Report) { r.At = r.At.Add(time.Hour) })), "E400", 422},
+		"too many findings": {strings.NewReader(s.document("own", tooMany)), "E101", 413},
+		"too long":          {strings.NewReader(strings.Repeat(" ", report.MaxBytes+1)), "E101", 413},
+		"too long, unknown": {io.MultiReader(strings.NewReader(strings.Repeat(" ", report.MaxBytes)), strings.NewReader("  ")), "E101", 413},
+		"nodes of a leaf": {strings.NewReader(s.document("own", func(r *report.Report) {
+			r.Nodes = []report.Node{{Name: "net", Type: "vm", Parent: "own", Phase: report.Run}}
+		})), "E400", 422},
+		"an empty leaf":       {strings.NewReader(s.document("own", func(r *report.Report) { r.Empty = true })), "E400", 422},
 		"good after all that": {strings.NewReader(good), "", 202},
 	} {
 		t.Run(name, func(t *testing.T) {

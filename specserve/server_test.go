@@ -372,6 +372,12 @@ deny contains {"message": "canary of a rule", "code": 403} if input.identity == 
 	require.Equal(t, "E302", got.code())
 	require.NotContains(t, got.body, "canary", "why is for the log")
 	require.Contains(t, s.log.String(), "of a rule")
+	for _, credential := range []string{s.mint(s.keys[0], "own"), ownToken} {
+		for _, path := range []string{"/spec/own", "/config/own", "/wait/own", "/agent/linux-amd64", "/site.git/info/refs?service=git-upload-pack"} {
+			require.Equal(t, 403, s.ask("GET", path, bearer(credential)...).status, path)
+		}
+		require.Equal(t, 403, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(credential)...).status)
+	}
 	s.log.text.Reset()
 }
 

@@ -1,7 +1,6 @@
 package specserve
 
 import (
-	"cmp"
 	"net/http"
 	"sync"
 	"time"
@@ -173,9 +172,13 @@ func reconcileNode(x *request) error {
 // child that manages them is known here: it checks all it has.
 func (s *Server) Wake(node string) bool {
 	v := s.view.Load()
-	node = cmp.Or(s.reports.Through(node), node)
-	if v == nil || v.node(node) == nil {
+	if v == nil {
 		return false
+	}
+	if v.node(node) == nil { // no report can take a node that is served here
+		if node = s.reports.Through(node); v.node(node) == nil {
+			return false
+		}
 	}
 	s.waiting.wake(node, func(w *waiter) chan struct{} { return w.reconcile })
 	return true
