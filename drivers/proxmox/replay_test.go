@@ -105,7 +105,7 @@ func (r *storyRun) keep(req *http.Request) {
 
 // places are the requests that go wrong one after the other, counted from 1: every step'th
 // from the first on. In a row of the same request, as the polls of a task are, the driver
-// cannot tell one in the middle from the one before it, so of a row these are the first,
+// cannot distinguish one in the middle from the one before it, so of a row these are the first,
 // the second and the last, unless HOMESTAK_FAULTS=all wants each.
 func (r *storyRun) places(effect bool, first, step int) []int64 {
 	asked := r.asked

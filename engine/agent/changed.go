@@ -32,7 +32,7 @@ func (hostChanged) serve(l *loop) {
 	}
 }
 
-// ownChanges tells changes of others from those of the agent.
+// ownChanges distinguishes changes of others from those of the agent.
 type ownChanges struct {
 	at      time.Time // when the last pass that changed something ended
 	inRow   int       // such passes in a row

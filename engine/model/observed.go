@@ -106,7 +106,7 @@ type Unknown struct {
 	Why      string    `json:"why"`
 	Withheld []Address `json:"holds,omitempty"` // what a plan withholds because of it, sorted; none in an observation
 
-	Denied   bool `json:"-"` // for want of a privilege
+	Denied   bool `json:"-"` // a privilege is missing
 	Starting bool `json:"-"` // it is a guest that was just started: the next passes will see it
 
 	All   bool   `json:"-"` // nothing at all is known for sure: no step may be taken on this host

@@ -89,11 +89,11 @@ func TestOnlyReadsAreSentTwice(t *testing.T) {
 // Whoever counts requests hears of each one that was sent, also of those that are repeated.
 func TestSentRequestsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []string
+		var sent []string
 		statuses := []int{0, 595, 200, 500, 0}
 		d, err := api.Open(api.Config{
 			Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!t=s3cret",
-			Sent: func(method string, status int) { told = append(told, fmt.Sprint(method, " ", status)) },
+			Sent: func(method string, status int) { sent = append(sent, fmt.Sprint(method, " ", status)) },
 			Transport: roundTrip(func(*http.Request) (*http.Response, error) {
 				status := statuses[0]
 				statuses = statuses[1:]
@@ -109,7 +109,7 @@ func TestSentRequestsAreTold(t *testing.T) {
 		require.Error(t, err)
 		_, err = d.Post(t.Context(), "/x", nil)
 		require.Error(t, err)
-		require.Equal(t, []string{"GET 0", "GET 595", "GET 200", "POST 500", "POST 0"}, told)
+		require.Equal(t, []string{"GET 0", "GET 595", "GET 200", "POST 500", "POST 0"}, sent)
 	})
 }
 

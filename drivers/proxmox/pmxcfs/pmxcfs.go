@@ -126,7 +126,7 @@ func (r *Reader) document(name string, into any) error {
 }
 
 // Since lists the guests that are not as they were: their configuration was written, they were created, removed, moved,
-// started or stopped. All reports that it cannot be said, since the versions are counted anew.
+// started or stopped. All reports that it cannot be said, since the versions start again.
 func (s State) Since(before State) (guests []int, all bool) {
 	if s.Began != before.Began {
 		return nil, true

@@ -72,7 +72,7 @@ func TestReadsWhatANodeWrites(t *testing.T) {
 	now, err := r.Read()
 	require.NoError(t, err)
 	_, all := now.Since(before)
-	require.True(t, all, "versions are counted anew")
+	require.True(t, all, "versions start again")
 	for _, bad := range []string{"", "{", "[]", "{}", `{"starttime": -1, "vmlist": 3}`} {
 		write(t, root, "etc/pve/.version", bad)
 		_, err = r.Read()

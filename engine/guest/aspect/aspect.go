@@ -90,7 +90,7 @@ type Step struct {
 	// Restore undoes the script where it would lock us out: the machine runs it by itself
 	// unless the new state is confirmed from outside in time. Empty: nothing can lock us out.
 	Restore string
-	// Part tells this step from others of the aspect that are restored by themselves: letters and digits.
+	// Part distinguishes steps of one aspect that are restored separately: letters and digits.
 	Part string
 
 	// Change is the rest of the step where it may cut the connection that it is started
