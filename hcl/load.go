@@ -42,6 +42,7 @@ type Options struct {
 	Kinds   model.Kinds
 	Secrets *model.Secrets    // nil: no value is known, and every name is taken to exist
 	Vars    map[string]string // values for variable blocks, by name
+	Local   *model.LocalHost  // becomes that of the site; may be nil
 }
 
 // Load reads the site in a tree. The findings are sorted. The site is nil where
@@ -185,6 +186,9 @@ func optionsSum(o Options) parse.Sum {
 				fmt.Fprintf(h, "%q %q %q\n", section, k, o.Secrets.Values[section][k])
 			}
 		}
+	}
+	if l := o.Local; l != nil {
+		fmt.Fprintf(h, "local %q %q %q %q %q %q\n", l.Identity, l.APIToken, l.Fingerprint, l.CAPEM, l.Key, l.PublicKey)
 	}
 	return parse.Sum(h.Sum(nil))
 }

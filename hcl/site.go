@@ -18,7 +18,7 @@ func (l *load) decodeSite() {
 	site := &model.Site{
 		Hosts: map[string]*model.Host{}, Presets: map[string]*model.Preset{},
 		Postures: map[string]*model.Posture{}, Specs: map[string]*model.Spec{}, Manifests: map[string]*model.Manifest{},
-		Objects: model.State{}, Secrets: l.opts.Secrets, Kinds: l.opts.Kinds,
+		Objects: model.State{}, Secrets: l.opts.Secrets, Kinds: l.opts.Kinds, Local: l.opts.Local,
 	}
 	l.site = site
 	for _, b := range l.Blocks["site"] {
@@ -141,6 +141,7 @@ func (l *load) decodeHost(b *parse.Block, site *model.Site) {
 	if h.CA != "" {
 		l.readCA(b, h)
 	}
+	site.Local.Complete(h)
 }
 
 // readCA takes the certificates of the file that the attribute ca names.

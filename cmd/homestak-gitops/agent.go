@@ -17,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
+	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -120,7 +121,7 @@ func newService(cfg *service.Config, net network, log *slog.Logger, env func(str
 	var s *service.Service
 	var err error
 	s, err = service.New(service.Options{
-		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(guests), Log: log, Simulated: net.reaches,
+		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(guests), Log: log, Simulated: net.reaches, NewKey: ssh.NewKey,
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},

@@ -76,6 +76,11 @@ parent {
   # token_file is not set
   report_every = "1m" # default
 }
+api {
+  # token_file is not set
+  # ca_file is not set
+  # fingerprint is not set
+}
 secrets_file = "%[1]s/credentials/secrets.yaml" # CREDENTIALS_DIRECTORY
 age_key_file = "%[1]s/credentials/age-keys.txt" # CREDENTIALS_DIRECTORY
 access {

@@ -8,6 +8,8 @@ package ssh
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -111,6 +113,25 @@ func (m *Machine) wrong(format string, args ...any) error {
 func IsKey(text string) bool {
 	_, err := ssh.ParsePrivateKey([]byte(text))
 	return err == nil
+}
+
+// NewKey makes a key pair: the private key as ssh-keygen writes it, without a passphrase, and the public half as a line of
+// authorized_keys.
+func NewKey(comment string) (private, public string, err error) {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return "", "", err
+	}
+	block, err := ssh.MarshalPrivateKey(key, comment)
+	if err != nil {
+		return "", "", err
+	}
+	half, err := ssh.NewPublicKey(key.Public())
+	if err != nil {
+		return "", "", err
+	}
+	line := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(half)))
+	return string(pem.EncodeToMemory(block)), line + " " + comment, nil
 }
 
 // algorithms are those by which a server can show one of some keys. Servers have several keys, and

@@ -17,13 +17,15 @@ const LocalAPI = "https://127.0.0.1:8006"
 
 // HostFor gives the host that an identity converges, nil for an identity that the site does not have. That of a
 // child is made from its node: the machine itself, as its hypervisor block describes it. What only that machine
-// knows, its API token and its certificate, is not in it.
+// knows, such as its API token, is in it only there; see Site.Local.
 func (s *Site) HostFor(identity string) *Host {
 	if h := s.Hosts[identity]; h != nil {
 		return h
 	}
 	if n := s.Child(identity); n != nil {
-		return n.host()
+		h := n.host()
+		s.Local.Complete(h)
+		return h
 	}
 	return nil
 }

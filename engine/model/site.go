@@ -32,6 +32,7 @@ type Site struct {
 	Objects    State // blocks that are kinds of their own, not yet bound to a host
 	Secrets    *Secrets
 	Kinds      Kinds
+	Local      *LocalHost         // what the machine of an agent knows of its own host; nil elsewhere
 	Suspended  []string           // manifests that are left as they are on every host, beside those that say so themselves
 	Resolved   map[string]*Want   // what the hosts and children shall hold, where that was worked out while loading; only read
 	Located    map[Address]string // where each deployed node is, likewise; see Want.Elsewhere
@@ -71,6 +72,35 @@ type Host struct {
 	TokenMissing bool   // the token is declared but its value is not known here
 	Local        bool   // a child: it is the machine on which its agent runs, which alone knows its token and certificate
 	CAPEM        []byte // contents of the file CA
+	PublicKey    string // a line of authorized_keys for its new guests, beside those of the site; "" for none
+}
+
+// LocalHost is what the machine of an agent knows of the host that the agent converges, beside what the site says: how
+// its API is opened, and the key by which its guests are entered. What the site says counts first.
+type LocalHost struct {
+	Identity    string
+	APIToken    string
+	Fingerprint string
+	CAPEM       []byte
+	Key         string // private, as ssh-keygen writes it
+	PublicKey   string // the public half, as a line of authorized_keys
+}
+
+// Complete adds to a host what it lacks, if it is the one.
+func (l *LocalHost) Complete(h *Host) {
+	if l == nil || l.Identity != h.Name {
+		return
+	}
+	if h.APIToken == "" {
+		h.APIToken = l.APIToken
+	}
+	h.TokenMissing = h.APIToken == ""
+	if h.Fingerprint == "" && h.CAPEM == nil && !h.InsecureTLS {
+		h.Fingerprint, h.CAPEM = l.Fingerprint, l.CAPEM
+	}
+	if h.Local && l.Key != "" {
+		h.SSH, h.PublicKey = &HostSSH{Key: l.Key}, l.PublicKey
+	}
 }
 
 // Storage names a host's storages by what they hold.

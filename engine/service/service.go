@@ -38,6 +38,9 @@ type Options struct {
 	// Open opens a host of a site, with the files of the site. The driver calls sent after each request to the
 	// API of the host, from any goroutine, with the status of the answer, 0 for none.
 	Open func(files fs.FS, d engine.Desired, h *model.Host, sent func(method string, status int)) (engine.Driver, error)
+	// NewKey makes a key pair for SSH: the private key as ssh-keygen writes it, and a line of authorized_keys. Nil:
+	// the agent of a child has none of its own.
+	NewKey func(comment string) (private, public string, err error)
 	// Simulated takes the place of a network to the guests; see health.Prober. With it the
 	// host is not locked, since no other process can reach it. Nil: everything is real.
 	Simulated func(netip.Addr) error
@@ -65,7 +68,10 @@ type Service struct {
 	above  *uplink.Uplink // the agent above; nil: there is none
 	asked  chan struct{}  // somebody wants a check
 	counts *counts
-	watch  Watcher // nil: none
+
+	private, public string // the key for the guests of a child; "": none
+
+	watch Watcher // nil: none
 }
 
 // New makes a service. It does nothing yet.
@@ -82,6 +88,9 @@ func New(o Options) (*Service, error) {
 	if err := s.openParent(); err != nil {
 		return nil, err
 	}
+	if err := s.openKey(); err != nil {
+		return nil, err
+	}
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
 		Dir: filepath.Join(c.DataDir, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, Log: o.Log, Transport: s.transport(),
@@ -96,7 +105,7 @@ func New(o Options) (*Service, error) {
 	way := &hosts{
 		commits: site.Commits{
 			Loader: site.NewLoader(o.Kinds), Files: repo.Files, Notes: repo.Notes,
-			Secrets: c.SecretsFile, Given: s.given, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
+			Secrets: c.SecretsFile, Given: s.given, Local: s.local, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
 		make: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
 			return o.Open(files, d, h, s.counts.sent)

@@ -18,10 +18,11 @@ import (
 type Commits struct {
 	Loader  *Loader
 	Files   func(commit string) (fs.FS, error)
-	Notes   func(commit string) diag.List // what the repository reports about a commit
-	Secrets string                        // a file, read at each load, since it may change without a commit; "" for secrets.sops.yaml of the commit
-	Keys    Keys                          // read at each load as well
-	Given   func() *model.Secrets         // those that a parent gave, in place of secrets.sops.yaml; it, and what it gives, may be nil
+	Notes   func(commit string) diag.List        // what the repository reports about a commit
+	Secrets string                               // a file, read at each load, since it may change without a commit; "" for secrets.sops.yaml of the commit
+	Keys    Keys                                 // read at each load as well
+	Local   func() (*model.LocalHost, diag.List) // what this machine knows of its host, read at each load; may be nil
+	Given   func() *model.Secrets                // those that a parent gave, in place of secrets.sops.yaml; it, and what it gives, may be nil
 
 	noted string    // the commit that notes are about
 	notes diag.List // of that commit
@@ -47,5 +48,9 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 	}
 	secrets, found := commitSecrets(tree, c.Secrets, given, c.Keys)
 	in.Secrets, in.Found = secrets, append(in.Found, found...)
+	if c.Local != nil {
+		in.Local, found = c.Local()
+		in.Found = append(in.Found, found...)
+	}
 	return c.Loader.Load(ctx, tree, in)
 }

@@ -43,6 +43,7 @@ func (l *Loader) Policies() *policy.Set { return l.set }
 type loaded struct {
 	tree          string // its name; "" if it has none
 	secrets       *model.Secrets
+	local         *model.LocalHost
 	site          *model.Site
 	found, denied diag.List // by the language, and by compiling the policies
 }
@@ -60,6 +61,7 @@ type Input struct {
 	Commit     model.Commit // zero for a folder that is not a checkout; ID alone where no more is known
 	Tree       string       // names the contents of the tree: equal names, equal trees; "" where nothing is known
 	Secrets    *model.Secrets
+	Local      *model.LocalHost // of the machine of an agent; nil elsewhere
 	Vars       map[string]string
 	Mode       string           // of one run: push or pull; "" for what the files say
 	Unattended bool             // nobody watches: an agent's pass
@@ -79,7 +81,7 @@ func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired 
 
 // load loads a tree and compiles its policies, unless that was done already.
 func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) loaded {
-	if in.Tree != "" && in.Tree == l.was.tree && len(in.Vars) == 0 && reflect.DeepEqual(in.Secrets, l.was.secrets) {
+	if in.Tree != "" && in.Tree == l.was.tree && len(in.Vars) == 0 && reflect.DeepEqual(in.Secrets, l.was.secrets) && reflect.DeepEqual(in.Local, l.was.local) {
 		if l.again {
 			l.files.Forget()
 		}
@@ -87,13 +89,13 @@ func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) loaded {
 		return l.was
 	}
 	l.again = false
-	got := loaded{secrets: in.Secrets}
+	got := loaded{secrets: in.Secrets, local: in.Local}
 	compiled := make(chan struct{})
 	go func() {
 		defer close(compiled)
 		l.set, got.denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: l.kinds, Last: l.set})
 	}()
-	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars})
+	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars, Local: in.Local})
 	<-compiled
 	if in.Tree == "" {
 		l.files.Forget() // a folder is loaded once, and the run with it may take minutes

@@ -155,6 +155,7 @@ var valueRules = map[string]valueRule{
 	"agent.parent.url":          {check: webURL},
 	"agent.parent.pins":         {check: fingerprint},
 	"agent.parent.report_every": {least: time.Second, def: time.Minute},
+	"agent.api.fingerprint":     {check: fingerprint},
 	"agent.log.level":           {oneOf: []string{"debug", "info", "warn", "error"}, def: "info"},
 	"agent.log.format":          {oneOf: []string{"text", "json"}, def: "text"},
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// sshKeys are the keys that the spec names for a user, else all public keys of the site. Those
-// whose value is not known here are missing.
+// sshKeys are the keys that the spec names for a user, else all public keys of the site, and that of the
+// agent of a child, which enters its guests by it. Those whose value is not known here are missing.
 func (r *resolver) sshKeys(user string) []string {
 	all := map[string]string{}
 	if r.in.Site.Secrets != nil {
@@ -48,6 +48,9 @@ func (r *resolver) sshKeys(user string) []string {
 				out = append(out, r.publicKeys(name, v)...)
 			}
 		}
+	}
+	if h := r.in.Host; h != nil && h.PublicKey != "" {
+		out = append(out, h.PublicKey)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

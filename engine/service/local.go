@@ -1,0 +1,79 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// keyFile is the private key by which the agent of a child enters its guests, in the data folder. It never leaves the
+// machine; beside it is its public half, which the guests get.
+const keyFile = "ssh_key"
+
+// openKey reads the key of the agent of a child, or makes it at its first start.
+func (s *Service) openKey() error {
+	c := s.o.Config
+	if c.Parent == nil || c.Parent.URL == "" || s.o.NewKey == nil {
+		return nil
+	}
+	name := filepath.Join(c.DataDir, keyFile)
+	private, err := durable.ReadPrivate(name)
+	var public []byte
+	if err == nil {
+		public, err = os.ReadFile(name + ".pub")
+	}
+	switch {
+	case err == nil:
+		s.private, s.public = string(private), strings.TrimSpace(string(public))
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("read the key for guests: %w", err)
+	}
+	s.private, s.public, err = s.o.NewKey("homestak-gitops agent of " + c.Identity)
+	if err == nil {
+		err = durable.Replace(name+".pub", []byte(s.public+"\n"))
+	}
+	if err == nil {
+		err = durable.Replace(name, []byte(s.private))
+	}
+	if err != nil {
+		return fmt.Errorf("make the key for guests: %w", err)
+	}
+	s.o.Log.Info("made the key by which guests are entered", "public", s.public)
+	return nil
+}
+
+// local is what agent.hcl and the data folder say of the host; see site.Commits. The files are read each time.
+func (s *Service) local() (*model.LocalHost, diag.List) {
+	c := s.o.Config
+	l := &model.LocalHost{Identity: c.Identity, Fingerprint: c.API.Fingerprint, Key: s.private, PublicKey: s.public}
+	var found diag.List
+	read := func(path, name string, secret bool) []byte {
+		if name == "" {
+			return nil
+		}
+		var data []byte
+		var err error
+		if secret {
+			data, err = durable.ReadPrivate(name)
+		} else {
+			data, err = os.ReadFile(name)
+		}
+		if err != nil {
+			f := diag.Errorf(c.At(path), path+" cannot be read", "%v", err)
+			f.Address = path
+			found = append(found, f)
+		}
+		return data
+	}
+	l.APIToken = strings.TrimSpace(string(read("api.token_file", c.API.TokenFile, true)))
+	l.CAPEM = read("api.ca_file", c.API.CAFile, false)
+	return l, found
+}
