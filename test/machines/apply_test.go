@@ -368,7 +368,8 @@ func TestST02ST11EveryFieldTakesEffectAndIsWithdrawn(t *testing.T) {
 // machine changes, and nothing is logged.
 func (w *world) unchanged(s *spec.Spec) {
 	w.t.Helper()
-	cursor := w.Run0("journalctl --quiet --no-pager --lines=0 --show-cursor | sed 's/^-- cursor: //'")
+	// What others logged before, such as the sudo of a test, arrives first.
+	cursor := w.Run0("journalctl --sync && journalctl --quiet --no-pager --lines=0 --show-cursor | sed 's/^-- cursor: //'")
 	w.Run0("touch /var/since")
 	w.runs = 0
 	state, err := converge.Apply(context.Background(), way{w}, s, converge.Options{})
