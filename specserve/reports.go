@@ -81,8 +81,12 @@ func takeReport(x *request) error {
 		x.reason = "the report has nodes"
 		return &problem.Error{Code: problem.Schema, Message: "only a node of type pve has nodes of its own to report"}
 	}
+	before, _ := x.reports.Get(x.identity)
 	if !x.reports.Put(r, x.now) {
 		return x.done(http.StatusAccepted, "there is a newer report")
+	}
+	if n.Child && r.Empty && (!before.Empty || before.Commit != r.Commit) || r.Ready && before.ReceivedAt.IsZero() {
+		x.o.Check() // something waits for that
 	}
 	return x.done(http.StatusAccepted, "kept")
 }

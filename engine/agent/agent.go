@@ -60,7 +60,7 @@ type Source interface {
 }
 
 // Options is what an agent is made of. All but Poll, Drift, Width, Exclusive,
-// Parent, Children, Observed, Log, Notify and the texts must be set.
+// Parent, Children, InForce, Forget, Observed, Log, Notify and the texts must be set.
 type Options struct {
 	Identity string
 	Program  string // version, for its status
@@ -82,10 +82,13 @@ type Options struct {
 	// or ctx ends; ctx is for the waiting only. It calls blocked, at most once and on the
 	// goroutine that called it, with who holds the lock. May be nil.
 	Exclusive func(ctx context.Context, h *model.Host, blocked func(holder string)) (release func(), err error)
-	// InForce is called with the site of the commit that is converged to: at the start of Run, when another
-	// commit comes into force, and again in each pass, as secrets and rules may change. It is called by one
-	// goroutine at a time, never while Source is in use, and must not ask the agent. May be nil.
-	InForce func(ctx context.Context, d engine.Desired)
+	// InForce is called with the site of the commit that is converged to, and with the children on the host that it lacks:
+	// at the start of Run, when another commit comes into force, and again in each pass, as secrets, rules and guests may
+	// change. It is called by one goroutine at a time, never while Source is in use, and must not ask the agent. May be nil.
+	InForce func(ctx context.Context, d engine.Desired, removed []string)
+	// Forget is called when a child was created, replaced or removed: what it reported came from another machine.
+	// May be nil.
+	Forget func(child string)
 	// Parent gives what the parent said last, nil as long as it said nothing. Nil for the agent of a host.
 	Parent func() *Bundle
 	// Children gives what is known of the children, by the last report of each; the caller may change the map. The

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"slices"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // A child that left the site keeps its guest until nothing is left in it. What its agent reports
@@ -69,18 +72,40 @@ func (m *memory) noteWithdrawn(r *engine.Report, id string) {
 		return
 	}
 	next := map[string]string{}
-	for _, name := range r.Want.Withdrawn(r.Have.State) {
+	for _, name := range stillThere(r, removedChildren(r.Want, r.Have, slices.Collect(maps.Keys(m.Withdrawn)))) {
 		next[name] = cmp.Or(m.Withdrawn[name], id)
-	}
-	if len(r.Have.Unknown) > 0 { // it may be what could not be seen
-		for name, first := range m.Withdrawn {
-			if r.Want.State[model.Address{Kind: model.PVEType, Name: name}] == nil {
-				next[name] = cmp.Or(next[name], first)
-			}
-		}
 	}
 	if !maps.Equal(m.Withdrawn, next) {
 		m.Withdrawn = next
 		m.persist()
 	}
+}
+
+// removedChildren lists the children on the host that the wanted state lacks. What could not be seen may be one of those before.
+func removedChildren(want *model.Want, have model.Observed, before []string) []string {
+	now := want.Withdrawn(have.State)
+	if len(have.Unknown) == 0 {
+		return now
+	}
+	for _, name := range before {
+		if !want.Has(name) {
+			now = union(now, []string{name})
+		}
+	}
+	slices.Sort(now)
+	return now
+}
+
+// stillThere leaves out the children that a pass destroyed.
+func stillThere(r *engine.Report, children []string) []string {
+	return slices.DeleteFunc(slices.Clone(children), func(name string) bool {
+		return slices.ContainsFunc(r.Results, func(res apply.Result) bool {
+			return res.Status == apply.Done && res.Step.Action == plan.Delete && res.Step.Address.Name == name && isChild(&res.Step)
+		})
+	})
+}
+
+// isChild reports whether a step is about a guest that holds nodes.
+func isChild(s *plan.Step) bool {
+	return s.Address.Kind == model.PVEType || s.Have != nil && s.Have.Guest != nil && s.Have.Guest.Orphan != ""
 }

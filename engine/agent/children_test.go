@@ -1,7 +1,10 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // parent is a world in which box inner is a child with a box below it.
@@ -35,9 +39,27 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		report := func(commit string, empty bool) {
 			w.set(func() { reports["inner"] = model.Child{At: time.Now(), Commit: commit, Empty: empty} })
 		}
+		var shown, forgotten []string
 		parent(w, reports)
+		before := w.options
+		w.end()
+		w.options = func(o *agent.Options) {
+			before(o)
+			o.InForce = func(_ context.Context, d engine.Desired, leaving []string) {
+				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(leaving, " ")) })
+			}
+			o.Forget = func(child string) { w.set(func() { forgotten = append(forgotten, child) }) }
+		}
+		last := func() string {
+			w.repo.mu.Lock()
+			defer w.repo.mu.Unlock()
+			return shown[len(shown)-1]
+		}
+		w.start()
+		require.Equal(t, "c1 without ", last())
 		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
 		s := w.look()
+		require.Equal(t, "c2 without inner", last(), "it is told so as soon as the commit is in force")
 		require.Equal(t, "a=1 b=1 inner=1", w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
 		require.Empty(t, s.Last.Findings)
@@ -51,10 +73,33 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		report("c2", true)
 		w.end()
 		w.repo.push("c3", boxes(map[string]int{"a": 2, "b": 1}))
+		w.set(func() { shown = nil })
+		require.Empty(t, forgotten)
 		w.start()
+		w.set(func() {
+			require.Equal(t, "c2 without inner", shown[0], "that is remembered over a restart")
+			require.Equal(t, []string{"inner"}, forgotten, "what the next one of the name reports is its own")
+		})
 		require.Equal(t, "a=2 b=1", w.holds(), "c2 has it no more, and is before c3")
 		require.Contains(t, w.receipts()[0].Steps[0].Reason+w.receipts()[0].Steps[1].Reason, "nothing is left in it, as it reported at c2")
 		require.Equal(t, "c3", w.state().Converged.ID)
+		w.look()
+		require.Empty(t, w.state().Withdrawn)
+		require.Equal(t, "c3 without ", last())
+	})
+}
+
+// What could not be seen is not gone: such a child is still one that leaves.
+func TestAChildThatCannotBeSeenIsStillLeaving(t *testing.T) {
+	live(t, func(w *world) {
+		parent(w, map[string]model.Child{})
+		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
+		w.look()
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "inner")) })
+		w.host.Unknown = []model.Unknown{{Scope: "node far", Why: "it is off"}}
+		w.look()
+		require.Equal(t, map[string]string{"inner": "c2"}, w.state().Withdrawn)
+		w.host.Unknown = nil
 		w.look()
 		require.Empty(t, w.state().Withdrawn)
 	})
@@ -93,6 +138,26 @@ func TestATrailerLetsAChildGo(t *testing.T) {
 		require.Contains(t, w.receipts()[0].Steps[0].Reason, "Allow-Orphans")
 		require.Equal(t, "Ada", w.receipts()[0].Author)
 		require.Equal(t, []string{"c3", "c2"}, w.state().UsedTrailers)
+	})
+	// It counts once also while the commit is not converged: the child came back, and left again.
+	live(t, func(w *world) {
+		parent(w, map[string]model.Child{})
+		w.host.During = func(_ context.Context, s plan.Step) error {
+			if s.Address.Name == "a" {
+				return errors.New("a is stuck")
+			}
+			return nil
+		}
+		w.repo.push("c2", boxes(map[string]int{"a": 2, "b": 1}), "Allow-Orphans: inner")
+		w.look()
+		require.Equal(t, "a=1 b=1", w.holds())
+		require.Equal(t, "c1", w.state().Converged.ID)
+		w.repo.push("c3", boxes(map[string]int{"a": 2, "b": 1, "inner": 1}))
+		w.look()
+		w.byHand(func(h model.State) { h[enginetest.Addr("box", "inner")].Guest.Orphan = model.OrphanRefuse })
+		w.repo.push("c4", boxes(map[string]int{"a": 2, "b": 1}))
+		w.look()
+		require.Equal(t, "a=1 b=1 inner=1", w.holds())
 	})
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}), "Allow-Orphans: inner")

@@ -154,7 +154,6 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	p := &engine.Pass{
 		Verb: verb, Host: l.o.Identity, Commit: &c, Unattended: true, Width: l.o.Width,
 		Health: l.o.Health, Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, SweepHints: l.memory.SweepHints,
-		Observed: l.o.Observed,
 	}
 	p.Health.Notify = func(w health.Progress) { l.agent.send(checkProgress(w)) }
 	p.Notify = func(e apply.Event) { l.agent.send((*stepEvent)(&e)) }
@@ -183,7 +182,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if member.Child && member.Before != "" {
 		was, errBefore = l.upstream.commit(ctx, member.Before)
 	}
-	good := l.memory.Good.ID
+	good, removed := l.memory.Good.ID, slices.Sorted(maps.Keys(l.memory.Withdrawn))
 	p.Load = func(ctx context.Context) engine.Desired {
 		d = l.o.Load(ctx, c)
 		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
@@ -196,15 +195,24 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 			}, aside)
 		}
 		if c.ID == good {
-			l.o.inForce(ctx, d)
+			l.o.inForce(ctx, d, removed)
 		}
 		return d
 	}
-	shown := c.ID == good
-	if verdict := p.Verdict; verdict != nil && !shown {
+	p.Observed = func(have model.Observed) {
+		if len(removed) > 0 || have.HasChild() {
+			want, _ := d.Site.Want(l.o.Identity)
+			removed = removedChildren(want, have, removed)
+		}
+		if l.o.Observed != nil {
+			l.o.Observed(have)
+		}
+	}
+	shown := false
+	if verdict := p.Verdict; verdict != nil {
 		p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
 			shown = true
-			l.o.inForce(ctx, d) // nodes that the pass makes fetch from this commit, and it waits for them
+			l.o.inForce(ctx, d, removed) // nodes that the pass makes fetch from this commit, and it waits for them
 			return verdict(ctx, made)
 		}
 	}
@@ -213,8 +221,11 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if l.course = course; unknown != nil && r.Denied && course == Hold {
 		r.Err = unknown
 	}
+	if now := stillThere(&r, removed); len(now) < len(removed) {
+		removed, shown = now, false
+	}
 	if r.Accepted && !shown {
-		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d) })
+		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, removed) })
 	}
 	if p.Verdict == nil && r.Plan != nil {
 		l.withheld = len(r.Plan.Steps)
@@ -224,9 +235,9 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 }
 
 // inForce reports the site of the commit that is in force, if it is one to converge to.
-func (o *Options) inForce(ctx context.Context, d engine.Desired) {
+func (o *Options) inForce(ctx context.Context, d engine.Desired, removed []string) {
 	if o.InForce != nil && d.Site != nil && !d.Findings.HasErrors() {
-		o.InForce(ctx, d)
+		o.InForce(ctx, d, removed)
 	}
 }
 
@@ -241,7 +252,7 @@ func showLastGood(ctx context.Context, l *loop) {
 		defer func() { _ = recover() }()
 		d := l.o.Load(ctx, c)
 		if d.Commit = c.ID; d.Site != nil && d.Site.HostFor(l.o.Identity) != nil {
-			l.o.inForce(ctx, d)
+			l.o.inForce(ctx, d, slices.Sorted(maps.Keys(l.memory.Withdrawn)))
 		}
 	})
 }
@@ -327,12 +338,15 @@ type stepEvent apply.Event
 func (e *stepEvent) serve(l *loop) {
 	event, now := (*apply.Event)(e), time.Now()
 	removed := l.progress.event(event, now)
+	if l.o.Forget != nil && e.What == apply.Finished && e.Step.Action != plan.Update && isChild(&e.Step) {
+		l.o.Forget(e.Step.Address.Name)
+	}
 	l.due = l.progress.due(now)
 	if e.What == apply.Note {
 		l.o.Log.Info("step", "address", e.Step.Address.String(), "note", e.Text)
 	}
 	if removed {
-		l.memory.consumeGrant(&l.grants)
+		l.memory.consumeGrant(&l.grants, e.Step.Address.Name)
 	}
 	l.notify()
 }

@@ -19,7 +19,7 @@ func TestInForce(t *testing.T) {
 	live(t, func(w *world) {
 		var seen []string
 		w.options = func(o *agent.Options) {
-			o.InForce = func(_ context.Context, d engine.Desired) {
+			o.InForce = func(_ context.Context, d engine.Desired, _ []string) {
 				require.False(t, d.Findings.HasErrors())
 				require.NotNil(t, d.Site)
 				seen = append(seen, d.Commit)

@@ -16,8 +16,9 @@ import (
 
 // Bundle is what the parent of a child said of it last.
 type Bundle struct {
-	Removed bool   // the child left the site: it is to empty itself ("leaving" in the protocol)
+	Removed bool   // the child left the site, or this parent: it is to empty itself ("leaving" in the protocol)
 	Commit  string // that the parent works from
+	Parent  string // identity of the parent; "" from one that does not say it
 }
 
 // Course is what an agent does with a commit.
@@ -46,11 +47,13 @@ const (
 type Membership struct {
 	Identity string
 	Commit   string
-	In       bool    // the commit has the identity
+	In       bool    // the commit has the identity, and a child on its parent
+	Moved    string  // the commit has the child on another one: that; "" if not
 	Child    bool    // the agent has a parent; the identity of a host never leaves by itself
-	Before   string  // the last commit that the agent converged to before it was removed from the site; "": it knows of none
-	WasIn    bool    // that had the identity
+	Before   string  // the last commit with the identity that was in force here; "": none is known
+	WasIn    bool    // that had the identity, on this parent
 	Order    Order   // of Commit to Before; Same without one
+	Newer    string  // a commit that was in force here and comes after Commit; "": none is known
 	Bundle   *Bundle // nil: the parent did not say anything yet
 }
 
@@ -59,9 +62,12 @@ func (m Membership) Course() (c Course, why string) {
 	short := model.Commit{ID: m.Commit}.Short()
 	before := model.Commit{ID: m.Before}.Short()
 	lacks := fmt.Sprintf("commit %s does not have %s", short, m.Identity)
+	if m.Moved != "" {
+		lacks = fmt.Sprintf("commit %s has %s on %s, and this is the agent of the one on %s", short, m.Identity, m.Moved, m.Bundle.Parent)
+	}
 	switch {
-	case m.In && m.Child && m.Order == Earlier:
-		return Stay, fmt.Sprintf("commit %s is older than %s, to which %s converged, so that one stays in force\nif the parent came back from an old backup, let it fetch its repository; if the older state is meant, push it as a new commit", short, before, m.Identity)
+	case m.Child && m.Newer != "":
+		return Stay, fmt.Sprintf("commit %s is older than %s, which was in force on %s, so that one stays\nif the parent came back from an old backup, let it fetch its repository; if the older state is meant, push it as a new commit", short, model.Commit{ID: m.Newer}.Short(), m.Identity)
 	case m.In && m.Bundle != nil && m.Bundle.Removed && m.Bundle.Commit == m.Commit:
 		return Hold, fmt.Sprintf("commit %s has %s, and its parent says of the same commit that it left the site\nrun reconcile on the parent, and see there with status which commit is in force", short, m.Identity)
 	case m.In:
@@ -69,11 +75,11 @@ func (m Membership) Course() (c Course, why string) {
 	case !m.Child:
 		return Hold, lacks + "\ndeclare it again, or fix the identity in agent.hcl"
 	case m.Before == "":
-		return Hold, lacks + ", and no commit is known to which it converged, so nothing shows that it ever had this name\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans " + m.Identity
+		return Hold, lacks + ", and no commit is known that was in force here, so nothing shows that it ever had this name\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans " + m.Identity
 	case !m.WasIn:
-		return Hold, fmt.Sprintf("%s, nor did %s, to which it converged\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans %s", lacks, before, m.Identity)
+		return Hold, fmt.Sprintf("%s, nor did %s, which was in force here\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans %s", lacks, before, m.Identity)
 	case m.Order != After:
-		return Hold, fmt.Sprintf("%s, and it does not come after %s, to which it converged\nthe parent has an older or another history: compare its repository; nothing is removed before a commit after %s lacks it", lacks, before, before)
+		return Hold, fmt.Sprintf("%s, and it does not come after %s, which was in force here\nthe parent has another history: compare its repository; nothing is removed before a commit after %s lacks it", lacks, before, before)
 	case m.Bundle == nil:
 		return Hold, lacks + ", and its parent did not say yet that it left the site\nsee with status whether the parent answers"
 	case !m.Bundle.Removed:
@@ -101,11 +107,27 @@ func (u *upstream) orderOf(ctx context.Context, commit, before string) Order {
 
 // membership is what is known before the site of a commit is read; the rest is asked for by decide.
 func membership(ctx context.Context, l *loop, c model.Commit) Membership {
-	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: cmp.Or(l.memory.Member, l.memory.Converged.ID)}
-	if m.Child {
-		m.Order, m.Bundle = l.upstream.orderOf(ctx, c.ID, m.Before), l.o.Parent()
+	known := &l.memory.State
+	m := Membership{Identity: l.o.Identity, Commit: c.ID, Child: l.o.Parent != nil, Before: cmp.Or(known.Member, known.Converged.ID, known.Good.ID)}
+	if !m.Child {
+		return m
+	}
+	m.Order, m.Bundle = l.upstream.orderOf(ctx, c.ID, m.Before), l.o.Parent()
+	for _, id := range []string{known.Good.ID, known.Converged.ID, known.Member} {
+		if id != "" && id != c.ID && l.upstream.descends(ctx, c.ID, id) {
+			m.Newer = id
+			break
+		}
 	}
 	return m
+}
+
+// on is where a site has the identity: "" for a host, and for what it does not have at all.
+func on(s *model.Site, identity string) string {
+	if n := s.Child(identity); n != nil && s.Hosts[identity] == nil {
+		return n.Manifest.On(n)
+	}
+	return ""
 }
 
 // errNotNow is why a commit that has the agent does not come into force.
@@ -114,9 +136,19 @@ var errNotNow = errors.New("commit does not come into force")
 // decide makes of the site of a commit the one to converge to. It loads the site of the commit before only where the
 // new one lacks the identity.
 func (m *Membership) decide(s *model.Site, before func() *model.Site) (*model.Site, Course, error) {
+	parent := ""
+	if m.Child && m.Bundle != nil {
+		parent = m.Bundle.Parent
+	}
 	var own *model.Host
-	if m.In = s.HostFor(m.Identity) != nil; !m.In && m.Child && m.Before != "" {
-		if was := before(); was != nil {
+	m.In = s.HostFor(m.Identity) != nil
+	if m.In && parent != "" {
+		if at := on(s, m.Identity); at != "" && at != parent {
+			m.In, m.Moved = false, at
+		}
+	}
+	if !m.In && m.Child && m.Before != "" {
+		if was := before(); was != nil && (parent == "" || on(was, m.Identity) == parent) {
 			own = was.HostFor(m.Identity)
 		}
 		m.WasIn = own != nil

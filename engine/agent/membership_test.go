@@ -1,6 +1,8 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // All cases: one of the parts of what is known after the other is not as it must be.
@@ -28,10 +31,10 @@ func TestWhetherAnAgentLeavesTheSite(t *testing.T) {
 		"it left the site":            {removed(func(*agent.Membership) {}), agent.Empty, ""},
 		"it did already":              {removed(func(m *agent.Membership) { m.Commit, m.Bundle.Commit = "c", "c" }), agent.Empty, ""},
 		"a host":                      {removed(func(m *agent.Membership) { m.Child = false }), agent.Hold, "declare it again"},
-		"the data folder was lost":    {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order = "", false, agent.Same }), agent.Hold, "no commit is known to which it converged"},
+		"the data folder was lost":    {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order = "", false, agent.Same }), agent.Hold, "no commit is known that was in force here"},
 		"it never had this name":      {removed(func(m *agent.Membership) { m.WasIn = false }), agent.Hold, "nor did a"},
 		"a branch that was rewritten": {removed(func(m *agent.Membership) { m.Order = agent.Unrelated }), agent.Hold, "does not come after a"},
-		"a parent from an old backup": {removed(func(m *agent.Membership) { m.Order = agent.Earlier }), agent.Hold, "does not come after a"},
+		"a parent from an old backup": {removed(func(m *agent.Membership) { m.Order, m.Newer = agent.Earlier, "a" }), agent.Stay, "is older than a"},
 		"the parent did not answer":   {removed(func(m *agent.Membership) { m.Bundle = nil }), agent.Hold, "its parent did not say yet"},
 		"a typo in agent.hcl":         {removed(func(m *agent.Membership) { m.Bundle.Removed = false }), agent.Hold, "its parent does not say that it left"},
 		"the parent is behind":        {removed(func(m *agent.Membership) { m.Bundle.Commit = "a" }), agent.Hold, "but works from a"},
@@ -40,11 +43,14 @@ func TestWhetherAnAgentLeavesTheSite(t *testing.T) {
 		"the first commit": {removed(func(m *agent.Membership) {
 			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true}
 		}), agent.Converge, ""},
-		"the same commit":                   {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Same, nil }), agent.Converge, ""},
-		"a rewritten branch that has it":    {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Unrelated, nil }), agent.Converge, ""},
-		"history goes backward":             {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Earlier, nil }), agent.Stay, "is older than a"},
-		"history of a host goes backward":   {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle, m.Child = true, agent.Earlier, nil, false }), agent.Converge, ""},
-		"the parent contradicts the commit": {removed(func(m *agent.Membership) { m.In = true }), agent.Hold, "says of the same commit"},
+		"the same commit":                                {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Same, nil }), agent.Converge, ""},
+		"a rewritten branch that has it":                 {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Unrelated, nil }), agent.Converge, ""},
+		"history goes backward":                          {removed(func(m *agent.Membership) { m.In, m.Order, m.Newer, m.Bundle = true, agent.Earlier, "a", nil }), agent.Stay, "is older than a"},
+		"history of a host goes backward":                {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle, m.Child = true, agent.Earlier, nil, false }), agent.Converge, ""},
+		"it is empty, and its parent came from a backup": {removed(func(m *agent.Membership) { m.In, m.Order, m.Newer, m.Commit = true, agent.Same, "c", "a" }), agent.Stay, "is older than c"},
+		"it moved": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Parent = "mother", "father" }), agent.Empty, ""},
+		"it moved, and its parent does not know that": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Parent, m.Bundle.Removed = "mother", "father", false }), agent.Hold, "has inner on mother, and this is the agent of the one on father"},
+		"the parent contradicts the commit":           {removed(func(m *agent.Membership) { m.In = true }), agent.Hold, "says of the same commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			course, why := c.m.Course()
@@ -117,6 +123,66 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 		w.set(func() { *bundle = agent.Bundle{Commit: "c4"} })
 		w.look()
 		require.Equal(t, "a=2", w.holds(), "it is in the site again")
+	})
+}
+
+// A child that moved to another parent is made again there, so what is left of it here empties itself; its nodes are still
+// in the site. What it was told before a restart does not count.
+func TestAChildThatMovedEmptiesItself(t *testing.T) {
+	live(t, func(w *world) {
+		bundle := &agent.Bundle{Commit: "c1", Parent: "father"}
+		w.options = func(o *agent.Options) {
+			o.Identity = "inner"
+			o.Parent = func() *agent.Bundle {
+				w.repo.mu.Lock()
+				defer w.repo.mu.Unlock()
+				b := *bundle
+				return &b
+			}
+		}
+		w.repo.push("c1", childSite(map[string]int{"a": 1}))
+		w.start()
+		require.Equal(t, "a=1", w.holds())
+		moved := childSite(map[string]int{"a": 1})
+		moved.Site.Manifests["web"].Host = "mother"
+		moved.Site.Hosts["mother"] = &model.Host{Name: "mother"}
+		w.repo.push("c2", moved)
+		s := w.look()
+		require.Equal(t, "a=1", w.holds())
+		require.Contains(t, s.Last.Error, "commit c2 has inner on mother, and this is the agent of the one on father, but its parent does not say that it left the site")
+		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2", Parent: "father"} })
+		s = w.look()
+		require.Empty(t, w.holds())
+		require.Equal(t, engine.Done, s.Last.Outcome)
+	})
+}
+
+// A child whose commit never converged as a whole leaves by what was in force.
+func TestAChildThatNeverConvergedLeaves(t *testing.T) {
+	live(t, func(w *world) {
+		bundle := &agent.Bundle{Commit: "c1"}
+		w.options = func(o *agent.Options) {
+			o.Identity, o.Parent = "inner", func() *agent.Bundle {
+				w.repo.mu.Lock()
+				defer w.repo.mu.Unlock()
+				b := *bundle
+				return &b
+			}
+		}
+		w.host.During = func(_ context.Context, s plan.Step) error {
+			if s.Address.Name == "b" && s.Action == plan.Create {
+				return errors.New("b is stuck")
+			}
+			return nil
+		}
+		w.repo.push("c1", childSite(map[string]int{"a": 1, "b": 1}))
+		w.start()
+		require.Equal(t, "a=1", w.holds())
+		require.Empty(t, w.state().Converged.ID)
+		w.repo.push("c2", childSite(nil))
+		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2"} })
+		w.look()
+		require.Empty(t, w.holds())
 	})
 }
 

@@ -118,12 +118,18 @@ func (m *memory) drifted(id string, p *plan.Plan) bool {
 
 // consumeGrant records that a step of the pass deleted a guest, at once: a pass that is
 // killed must not give the whole grant again.
-func (m *memory) consumeGrant(g *allowance) {
-	if g.removals == 0 {
+func (m *memory) consumeGrant(g *allowance, name string) {
+	orphaned := slices.Contains(g.orphans, name) && !slices.Contains(m.Orphaned, name)
+	if g.removals == 0 && !orphaned {
 		return
 	}
-	g.removals--
-	m.Consumed++
+	if orphaned {
+		m.Orphaned = append(slices.Clone(m.Orphaned), name)
+	}
+	if g.removals > 0 {
+		g.removals--
+		m.Consumed++
+	}
 	m.Counted = union(m.Counted, g.by)
 	m.persist()
 }
@@ -137,7 +143,7 @@ func (m *memory) converged(id string, g allowance, aside []string) {
 	} else {
 		used := union(union(m.UsedTrailers, m.Counted), g.by)
 		m.UsedTrailers = used[max(len(used)-mostUsedTrailers, 0):]
-		m.Converged, m.Consumed, m.Counted = refNow(id), 0, nil
+		m.Converged, m.Consumed, m.Counted, m.Orphaned = refNow(id), 0, nil, nil
 	}
 	if !slices.Equal(m.Aside, aside) {
 		m.Aside = aside

@@ -84,10 +84,11 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	if r.Accepted && m.Good.ID != c.ID {
 		m.Good = refNow(c.ID)
 	}
+	if r.Accepted && l.course == Converge {
+		m.Member = c.ID
+	}
 	if r.Outcome == engine.Done && len(r.Plan.Postponed()) == 0 {
-		if m.Member = cmp.Or(m.Member, m.Converged.ID); l.course != Empty {
-			m.Member = c.ID
-		}
+		m.Member = cmp.Or(m.Member, m.Converged.ID)
 		m.converged(c.ID, l.grants, suspendedManifests(aside))
 	}
 	m.persist()

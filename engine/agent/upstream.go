@@ -216,7 +216,7 @@ func sumOf(commits []model.Commit, s *ledger.State) (allowance, diag.List) {
 			found = append(found, ignored(c, "it counted before, and a commit counts once: say it again in a new one"))
 		default:
 			sum.removals += n
-			sum.orphans = union(sum.orphans, orphans)
+			sum.orphans = union(sum.orphans, slices.DeleteFunc(orphans, func(name string) bool { return slices.Contains(s.Orphaned, name) }))
 			sum.by = append(sum.by, c.ID)
 		}
 	}

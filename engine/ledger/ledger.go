@@ -82,7 +82,7 @@ type State struct {
 	Head          CommitRef    `json:"head"`
 	Good          CommitRef    `json:"good"`
 	Converged     CommitRef    `json:"converged"`
-	Member        string       `json:"member,omitempty"` // the last commit with the agent in it that the host converged to; "": as Converged
+	Member        string       `json:"member,omitempty"` // the last commit with the agent in it that was in force; "": as Converged
 	Aside         []string     `json:"aside"`            // manifests that were suspended when Converged was set
 	Unknown       CommitRef    `json:"unknown"`          // the commit that took the identity out of the site; none while it is in it
 	Consumed      int          `json:"spent"`            // removals that trailers since Converged granted and passes used up
@@ -92,8 +92,10 @@ type State struct {
 	Failing       []string     `json:"unwell,omitempty"`    // addresses whose checks failed when they were tried last; a hint, to try them again
 	UnusableVMIDs []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
 	// Withdrawn are the children on the host that left the site: the first commit that each was seen to lack.
-	Withdrawn  map[string]string `json:"withdrawn,omitempty"`
-	SweepHints []string          `json:"recall,omitempty"` // where to look for things to remove, from the last observation of the host; a hint
+	Withdrawn map[string]string `json:"withdrawn,omitempty"`
+	// Orphaned are the children that went with what was in them since Converged, as a trailer allowed: it counts once for each.
+	Orphaned   []string `json:"orphaned,omitempty"`
+	SweepHints []string `json:"recall,omitempty"` // where to look for things to remove, from the last observation of the host; a hint
 }
 
 // CommitRef is a commit and since when it has its role.

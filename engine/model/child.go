@@ -2,6 +2,7 @@ package model
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -37,11 +38,26 @@ func (w *Want) Withdrawn(have State) []string {
 	return out
 }
 
+// HasChild reports whether a guest was seen that nodes may live on.
+func (o *Observed) HasChild() bool {
+	for _, r := range o.State {
+		if r.Guest != nil && r.Guest.Orphan != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Has reports whether the host shall hold a child.
+func (w *Want) Has(child string) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(w.Nodes)), func(n *Node) bool { return n.Name == child && n.Type == PVEType })
+}
+
 // Leave gives a copy of the site for a child that left it: the child is known, and nothing is to be on it.
 func (s *Site) Leave(child *Host) *Site {
 	c := *s
 	c.Hosts = map[string]*Host{child.Name: child}
 	maps.Copy(c.Hosts, s.Hosts)
-	c.Resolved = nil
+	c.Resolved, c.Left = nil, child.Name
 	return &c
 }

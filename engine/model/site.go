@@ -33,6 +33,7 @@ type Site struct {
 	Secrets    *Secrets
 	Kinds      Kinds
 	Local      *LocalHost         // what the machine of an agent knows of its own host; nil elsewhere
+	Left       string             // the child that left the site, or its parent: nothing is to be on it; "" usually
 	Suspended  []string           // manifests that are left as they are on every host, beside those that say so themselves
 	Resolved   map[string]*Want   // what the hosts and children shall hold, where that was worked out while loading; only read
 	Located    map[Address]string // where each deployed node is, likewise; see Want.Elsewhere

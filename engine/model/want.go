@@ -68,7 +68,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 			continue
 		}
 		for _, n := range m.Nodes {
-			if m.On(n) != identity {
+			if m.On(n) != identity || s.Left == identity {
 				continue
 			}
 			r, l := s.Resolve(n.Resource, h, n)

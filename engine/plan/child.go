@@ -36,7 +36,7 @@ func (g *guard) guardChild(s *Step) {
 // known says what is known of a child, and since when.
 func known(c model.Child) string {
 	if c.At.IsZero() {
-		return "its agent has never reported"
+		return "no report of its agent is known"
 	}
 	what := "empty"
 	if !c.Empty {

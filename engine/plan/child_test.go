@@ -33,7 +33,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 		goes         bool
 		says, reason string
 	}{
-		"it never reported":                          {says: `not deleted until nothing is left in it: its agent has never reported; if nothing is in it, or nothing that counts, push a commit with the trailer "Allow-Orphans: inner", or run it with --allow-orphans inner`},
+		"it never reported":                          {says: `not deleted until nothing is left in it: no report of its agent is known; if nothing is in it, or nothing that counts, push a commit with the trailer "Allow-Orphans: inner", or run it with --allow-orphans inner`},
 		"nodes are in it":                            {child: model.Child{At: at, Commit: before, Nodes: []string{"app", "db"}}, says: "last reported 2026-01-02 03:04:05 UTC, at a0000000: of 2 nodes (app, db); if inner does not report any more, start it and check its agent"},
 		"nodes are in it at this commit":             {child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "of 1 node (app)"},
 		"many are":                                   {child: model.Child{At: at, Commit: commit, Nodes: []string{"a", "b", "c", "d", "e", "f"}}, says: "of 6 nodes (a, b, c, d, e, …)"},
@@ -47,7 +47,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 		"it is abandoned":                            {orphan: "abandon", child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: `left the site, and stays with all that is in it (orphan = "abandon")`},
 		"it is abandoned, and nothing is in it":      {orphan: "abandon", child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
 		"somebody lets it go":                        {allow: []string{"other", "inner"}, goes: true, reason: "left the site; nodes in it go with it, as --allow-orphans or the trailer Allow-Orphans says"},
-		"somebody lets another one go":               {allow: []string{"other"}, says: "its agent has never reported"},
+		"somebody lets another one go":               {allow: []string{"other"}, says: "no report of its agent is known"},
 		"replaced with nodes in it":                  {replace: true, child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until nothing is left in it: last reported 2026-01-02 03:04:05 UTC, at b0000000: of 1 node (app); take the nodes below inner out of the site first"},
 		"replaced with nodes that go with a leaving": {replace: true, orphan: "destroy", child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until"},
 		"replaced, and nothing is in it":             {replace: true, child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "image differs from the site and cannot be changed in place; nothing is left in it, as it reported at b0000000"},

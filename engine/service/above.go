@@ -71,7 +71,7 @@ func (s *Service) bundle() *agent.Bundle {
 	if c == nil {
 		return nil
 	}
-	return &agent.Bundle{Removed: c.Removed, Commit: c.Commit}
+	return &agent.Bundle{Removed: c.Removed, Commit: c.Commit, Parent: c.Parent}
 }
 
 // parentStatus is how the agent above answers; nil: there is none.

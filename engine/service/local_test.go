@@ -59,13 +59,13 @@ func TestLocalHost(t *testing.T) {
 	require.True(t, load(nil).HostFor("inner").TokenMissing, "nobody else knows it")
 	father := load(l).HostFor("father")
 	require.True(t, father.TokenMissing)
-	require.Nil(t, father.SSH)
+	require.Empty(t, father.SSH.Key)
 
 	// The agent of a host may have its token in a file, too; its key is the site's.
 	l.Identity = "father"
 	father = load(l).HostFor("father")
 	require.Equal(t, "homestak@pve!agent=canary", father.APIToken)
-	require.Nil(t, father.SSH)
+	require.Empty(t, father.SSH.Key)
 
 	// Others could read the token, or it is not there: an error that names the file, and no token.
 	require.NoError(t, os.Chmod(filepath.Join(dir, "api.token"), 0o644))

@@ -72,7 +72,7 @@ func (s *Service) serveNodes() {
 	}
 	a := c.Access
 	s.server = live.New(live.Options{
-		Identity: c.Identity, Listen: c.Serves(), Version: s.o.Program, Program: ProgramFile(), Log: s.o.Log,
+		Identity: c.Identity, Above: c.Parent.URL, Listen: c.Serves(), Version: s.o.Program, Program: ProgramFile(), Log: s.o.Log,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
 		Check:  s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics,
 	})
@@ -97,10 +97,10 @@ func (s *Service) checkSoon() {
 }
 
 // inForce publishes the commit that is converged to; see agent.Options.
-func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired) {
-	return func(_ context.Context, d engine.Desired) {
+func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, []string) {
+	return func(_ context.Context, d engine.Desired, removed []string) {
 		s.server.InForce(live.Commit{
-			ID: d.Commit, Site: d.Site, Policies: way.commits.Loader.Policies(),
+			ID: d.Commit, Site: d.Site, Removed: removed, Policies: way.commits.Loader.Policies(),
 			Needs:    func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
 			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit) },
 		})

@@ -54,6 +54,7 @@ func (in *Input) HasChild() bool {
 type Catalog struct {
 	Commit string
 
+	agent       string // identity of the agent whose nodes these are; "" for those of all
 	nodes       map[string]*Node
 	names       []string          // of the nodes, sorted
 	suspended   map[string]string // nodes that are not served, with their manifests
@@ -80,7 +81,7 @@ func Removed(name string) *Node { return &Node{Name: name, Child: true, Removed:
 // Make makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
 // errors there is none: a commit is served as a whole or not at all.
 func Make(in Input) (*Catalog, diag.List) {
-	c := &Catalog{Commit: in.Commit, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies}
+	c := &Catalog{Commit: in.Commit, agent: in.Agent, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies}
 	var found diag.List
 	for _, name := range slices.Sorted(maps.Keys(in.Site.Manifests)) {
 		m := in.Site.Manifests[name]

@@ -1,14 +1,17 @@
 package live
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/parent"
@@ -44,6 +47,11 @@ func (s *Server) Parent(node, spec string) (parent.Parent, error) {
 	return p, p.Check()
 }
 
+// Forget drops what a child reported: it came from another machine.
+func (s *Server) Forget(child string) {
+	s.reports.Keep(func(identity string) bool { return identity != child })
+}
+
 // HasReported reports whether a node has reported since it was created, as far as this server knows.
 func (s *Server) HasReported(node string) bool {
 	_, has := s.reports.Get(node)
@@ -70,10 +78,15 @@ func (s *Server) url() (string, error) {
 	}
 	site := s.commit.Site
 	ip := net.ParseIP(host)
-	h := site.Hosts[s.o.Identity]
+	h := site.HostFor(s.o.Identity)
 	switch {
 	case host != "" && (ip == nil || !ip.IsUnspecified()):
 		return "https://" + net.JoinHostPort(host, port), nil
+	case h != nil && h.Local: // a child, whose API is at the address that only it has
+		if at, ok := s.here(h); ok {
+			return "https://" + net.JoinHostPort(at.String(), port), nil
+		}
+		return "", fmt.Errorf("it is not known where nodes reach the server of this agent\nset an address of this machine in listen of agent.hcl: bridge %s has none", cmp.Or(h.Bridge, "vmbr0"))
 	case site.ServerURL != "" && h != nil:
 		return strings.TrimRight(site.ServerURL, "/"), nil
 	case h != nil:
@@ -82,6 +95,30 @@ func (s *Server) url() (string, error) {
 		}
 	}
 	return "", errors.New("it is not known where nodes reach the server of this agent\nset server_url in the site, or an address of this machine in listen of agent.hcl")
+}
+
+// here is the address of a child: that of the bridge on which its guests are, or else that by which it reaches
+// its parent.
+func (s *Server) here(h *model.Host) (netip.Addr, bool) {
+	if bridge, err := net.InterfaceByName(cmp.Or(h.Bridge, "vmbr0")); err == nil {
+		all, _ := bridge.Addrs() // none: the parent knows another
+		for _, a := range all {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
+				return p.Addr(), true
+			}
+		}
+	}
+	u, err := url.Parse(s.o.Above)
+	if err != nil || u.Host == "" {
+		return netip.Addr{}, false
+	}
+	c, err := net.Dial("udp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) //nolint:noctx // nothing is sent
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	defer func() { _ = c.Close() }()
+	at, err := netip.ParseAddrPort(c.LocalAddr().String())
+	return at.Addr().Unmap(), err == nil && !at.Addr().IsLoopback()
 }
 
 // isHere reports whether a name or an address is one of this machine.

@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -14,6 +15,7 @@ import (
 type Commit struct {
 	ID       string
 	Site     *model.Site // that passes converge to; it must have no errors
+	Removed  []string    // children that left the site, and are still on the host
 	Policies *policy.Set
 
 	// Needs are the secrets that each node needs. It is called only for a site with children.
@@ -30,12 +32,15 @@ func (s *Server) InForce(c Commit) {
 	s.mutex.Lock()
 	before, view, wrong := s.commit, s.view, s.state.Serving
 	s.mutex.Unlock()
-	if wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies {
+	if wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies && slices.Equal(c.Removed, before.Removed) {
 		return
 	}
 	made, err := s.catalog(c)
 	if err == nil {
-		view.Catalog = made
+		view.Catalog, view.Removed = made, map[string]bool{}
+		for _, name := range c.Removed {
+			view.Removed[name] = true
+		}
 		view.Repository, view.NoRepository, err = c.Snapshot()
 		if err != nil {
 			view.Repository, view.NoRepository, err = nil, "it cannot be read; the log of the server says why", fmt.Errorf("the repository of the site is not served: %w", err)

@@ -31,6 +31,7 @@ import (
 // Options are what a server is made of.
 type Options struct {
 	Identity string // of the agent
+	Above    string // URL of the parent's server; "" for the agent of a host
 	Listen   string // address; a socket of the service manager comes first
 	Access   keys.Files
 	Version  string // of the program

@@ -58,6 +58,10 @@ func load(file string, given parent.Parent) (kept, error) {
 	if d.Given == k.given {
 		k.parent.Pins, k.parent.Token, k.tag, k.config = pins, d.Token, d.Tag, d.Config
 	}
+	if k.config != nil && k.config.Removed {
+		// A child empties its host on this word, so it has to be heard, not remembered: the file may be of a backup.
+		k.config.Removed, k.tag = false, ""
+	}
 	return k, nil
 }
 

@@ -260,8 +260,13 @@ func TestWaitAndKeep(t *testing.T) {
 		require.Equal(t, os.FileMode(0o600), info.Mode())
 		again := a.child(file)
 		require.Equal(t, "second.token", again.Parent().Token)
+		synctest.Wait()
 		require.True(t, again.Config().Removed)
 		again.stop()
+		alone, err := uplink.Open(uplink.Options{Given: a.given(), File: file, Every: time.Minute})
+		require.NoError(t, err)
+		require.False(t, alone.Config().Removed, "that has to be heard, and not remembered")
+		require.Equal(t, "canary", *alone.Config().Secrets["passwords"]["app"])
 
 		other := a.given()
 		other.Token = "third.token"

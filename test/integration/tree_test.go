@@ -243,3 +243,41 @@ func TestTreeOfAgents(t *testing.T) {
 	father.until("and the parent sees it", all("inner below father, app below inner"))
 	inner.until("the child is well again", func(s agent.Status) bool { return s.Parent.Error == "" && s.Repository.Error == "" })
 }
+
+// ST-11, ST-3: what leaves the site goes child first. The child empties itself, since its parent says that it left; the
+// parent removes it when it has reported that, although nobody but the child can see into it.
+func TestST11AChildLeavesTheSite(t *testing.T) {
+	t.Parallel()
+	repo := sourcetest.New(t)
+	beside := "manifest \"beside\" {\n  pattern = \"flat\"\n  host = host.father\n  node \"beside\" {\n    type = \"vm\"\n    cores = 1\n    memory = 512\n    image = image.debian-12\n  }\n}\n"
+	first := repo.Commit(map[string]string{"site.hcl": tierSite, "below.hcl": below("app", "db"), "beside.hcl": beside}, "begin")
+	father := startTier(t, "father", "api_tokens:\n  father: \"a@pve!b=1\"\n  inner: \"a@pve!b=1\"\n", func(c *service.Config) { c.Repository.URL = repo.URL() })
+	s := father.until("the parent serves", func(s agent.Status) bool {
+		return father.converged(first)(s) && s.Server.Commit == first && len(s.Server.Pins) > 0
+	})
+	known, err := father.Parent("inner", "plain")
+	require.NoError(t, err)
+	inner := startTier(t, "inner", "", func(c *service.Config) {
+		token := filepath.Join(filepath.Dir(c.DataDir), "token")
+		require.NoError(t, os.WriteFile(token, []byte(known.Token), 0o600))
+		c.Parent.URL, c.Parent.TokenFile, c.Parent.Pins = known.Server, token, s.Server.Pins
+		c.Repository.URL = known.Server + "/site.git"
+	})
+	inner.until("the child has the commit", inner.converged(first))
+	require.Len(t, inner.Status().Nodes, 2)
+
+	// Without the child's agent nothing goes.
+	inner.stop()
+	second := repo.Commit(map[string]string{"below.hcl": ""}, "the tree goes\n\nAllow-Deletes: 3")
+	require.NoError(t, father.client.CheckNow(t.Context()))
+	father.until("the commit is in force", func(s agent.Status) bool { return s.InForce != nil && s.InForce.ID == second && s.Last.Commit == second })
+	require.Equal(t, first, father.Status().Converged.ID)
+	require.Len(t, father.Status().Nodes, 2)
+
+	inner.start()
+	inner.until("the child is empty", func(s agent.Status) bool { return s.Converged != nil && s.Converged.ID == second && len(s.Nodes) == 0 })
+	father.until("and then it goes", father.converged(second))
+	require.Equal(t, "beside below father", names(father.Tree()))
+	require.NoError(t, inner.client.CheckNow(t.Context()))
+	inner.until("and its agent is not known any more", func(s agent.Status) bool { return s.Repository.Error != "" })
+}
