@@ -98,17 +98,30 @@ func (m *Manifest) Below(child *Node) []*Node {
 	return all[1:]
 }
 
-// Deployed gives the nodes of all deployed manifests, each with the identity whose agent converges it.
+// Deployed gives the nodes of all deployed manifests, each with the way to it: the host, and the nodes between.
 func (s *Site) Deployed() map[Address]string {
 	all := map[Address]string{}
 	for _, m := range s.Manifests {
 		for _, n := range m.Nodes {
-			if on := m.On(n); on != "" {
-				all[n.Resource.Addr] = on
+			if m.Host != "" {
+				all[n.Resource.Addr] = m.way(n)
 			}
 		}
 	}
 	return all
+}
+
+// way lists what a node lives on, the host first.
+func (m *Manifest) way(n *Node) string {
+	way := ""
+	for range m.Nodes { // a site that is not valid may have circles
+		if n == nil || n.Root() {
+			break
+		}
+		way = "/" + n.Parent + way
+		n = m.Node(n.Parent)
+	}
+	return m.Host + way
 }
 
 // Lost lists the deployed nodes of an earlier state of the site that this one has no more, or elsewhere: their
@@ -117,11 +130,11 @@ func (s *Site) Lost(before *Site) []Address {
 	now := s.Deployed()
 	var out []Address
 	for _, m := range before.Manifests {
-		if slices.Contains(s.Suspended, m.Name) {
+		if m.Host == "" || slices.Contains(s.Suspended, m.Name) {
 			continue
 		}
 		for _, n := range m.Nodes {
-			if on := m.On(n); on != "" && now[n.Resource.Addr] != on {
+			if now[n.Resource.Addr] != m.way(n) {
 				out = append(out, n.Resource.Addr)
 			}
 		}

@@ -124,3 +124,36 @@ func TestTheHostOfAChild(t *testing.T) {
 	s.Manifests["web"].Host = ""
 	require.Nil(t, s.HostFor("inner"), "a recipe is nowhere")
 }
+
+// What moves with its parent is made again there, without its data: it is lost as what left the site is.
+func TestLost(t *testing.T) {
+	site := func(host string, suspended ...string) *model.Site {
+		m := &model.Manifest{Name: "tree", Host: host}
+		add := func(name, kind, parent string) {
+			m.Nodes = append(m.Nodes, &model.Node{Name: name, Type: kind, Parent: parent, Manifest: m, Resource: &model.Resource{Addr: model.Address{Kind: kind, Name: name}}})
+		}
+		add("inner", "pve", "")
+		add("leaf", "pve", "inner")
+		add("app", "vm", "leaf")
+		add("beside", "vm", "")
+		return &model.Site{Manifests: map[string]*model.Manifest{"tree": m}, Suspended: suspended}
+	}
+	lost := func(now, before *model.Site) (out []string) {
+		for _, a := range now.Lost(before) {
+			out = append(out, a.String())
+		}
+		return out
+	}
+	require.Equal(t, map[model.Address]string{{Kind: "pve", Name: "inner"}: "father", {Kind: "pve", Name: "leaf"}: "father/inner", {Kind: "vm", Name: "app"}: "father/inner/leaf", {Kind: "vm", Name: "beside"}: "father"}, site("father").Deployed())
+	require.Empty(t, lost(site("father"), site("father")))
+	require.Equal(t, []string{"pve.inner", "pve.leaf", "vm.app", "vm.beside"}, lost(site("mother"), site("father")))
+	require.Empty(t, lost(site("mother", "tree"), site("father")), "what is suspended loses nothing")
+	require.Empty(t, lost(site("father"), site("")), "a recipe had nothing")
+	flat := site("father")
+	for _, n := range flat.Manifests["tree"].Nodes {
+		if n.Name == "leaf" {
+			n.Parent = ""
+		}
+	}
+	require.Equal(t, []string{"pve.leaf", "vm.app"}, lost(flat, site("father")))
+}
