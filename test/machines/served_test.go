@@ -127,5 +127,20 @@ func TestST01ServedProgramReachesTheNewNode(t *testing.T) {
 	w.Run0("cmp /opt/parent/homestak-gitops /usr/local/bin/homestak-gitops")
 	require.Equal(t, "1", w.Run0("journalctl -o cat -u parent | grep -c 'endpoint=/agent/.* status=200'"), "once")
 	require.True(t, w.has("hs-tool"))
+	w.Until("it has reported", func() bool {
+		return w.has("journalctl -o cat -u parent | grep -q 'endpoint=/report/{identity} status=202'")
+	})
+	key := w.Run0("cat /srv/parent/server/read.key")
+	var status struct {
+		Nodes []struct {
+			Identity, Agent, Error string
+			Ready                  bool
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(w.Run0("python3 -c 'import ssl,urllib.request as u; c=ssl._create_unverified_context(); print(u.urlopen(u.Request(\"https://"+serverAddress+"/status\",headers={\"Authorization\":\"Bearer "+key+"\"}),context=c).read().decode())'")), &status))
+	require.Len(t, status.Nodes, 1)
+	require.Equal(t, "edge", status.Nodes[0].Identity)
+	require.Empty(t, status.Nodes[0].Error)
+	require.True(t, status.Nodes[0].Ready)
 	w.keepsToItself(minted.Token)
 }
