@@ -132,7 +132,18 @@ func lineOf(lines []fstabLine, column int, value string) (fstabLine, bool) {
 // works on the file as it is then: other lines are other people's.
 func setFstab(column int, value, line string) string {
 	return fmt.Sprintf(`if [ -e /etc/fstab ] || [ -n %[1]s ]; then
-  _new=$(if [ -e /etc/fstab ]; then cat /etc/fstab; fi | LINE=%[1]s VALUE=%[2]s awk '$0 !~ /^[ 	]*#/ && $%[3]d == ENVIRON["VALUE"] { if (ENVIRON["LINE"] != "" && !n++) print ENVIRON["LINE"]; next } { print } END { if (ENVIRON["LINE"] != "" && !n) print ENVIRON["LINE"] }' && echo .) || die "/etc/fstab cannot be read"
+  _new=$(if [ -e /etc/fstab ]; then cat /etc/fstab; fi | {
+    set -f
+    _line=%[1]s
+    while IFS= read -r _l || [ -n "$_l" ]; do
+      set -- $_l
+      case ${1:-#} in
+      '#'*) printf '%%s\n' "$_l" ;;
+      *) if [ "${%[3]d:-}" != %[2]s ]; then printf '%%s\n' "$_l"; elif [ -n "$_line" ]; then printf '%%s\n' "$_line"; _line=; fi ;;
+      esac
+    done
+    if [ -n "$_line" ]; then printf '%%s\n' "$_line"; fi
+  } && echo .) || die "/etc/fstab cannot be read"
   printf '%%s' "${_new%%.}" | put /etc/fstab 0644 root root
   if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 fi

@@ -27,7 +27,7 @@ var mounts = aspect.Of[mountsFound]{
 			probeDisks,
 			"if [ -f /etc/fstab ]; then row fstab </etc/fstab; fi",
 			"for _p in "+shell.Words(paths)+"; do",
-			`  _line=$(grep -F " $_p " /proc/self/mountinfo | awk -v p="$_p" '$5 == p' | tail -n 1)`,
+			`  _line=$(while read -r _a _b _c _d _e _f; do if [ "$_e" = "$_p" ]; then printf '%s\n' "$_a $_b $_c $_d $_e $_f"; fi; done </proc/self/mountinfo | tail -n 1)`,
 			`  if [ -n "$_line" ]; then`,
 			`    printf '%s' "$_line" | row mounted "$_p"`,
 			`    case $_line in *" - xfs "*) xfs_info "$_p" 2>/dev/null | awk '$1 == "data" {print $3 $4}' | tr -dc '0-9=a-z' | row xfs "$_p" ;; esac`,
@@ -93,7 +93,11 @@ func parseMounts(rows [][]string) mountsFound {
 			// 36 35 98:0 /root /point rw,noatime master:1 - ext4 /dev/sdb rw (proc(5))
 			head, tail, _ := strings.Cut(r[2], " - ")
 			if a, b := strings.Fields(head), strings.Fields(tail); len(a) >= 6 && len(b) >= 2 {
-				f.mounted[r[1]] = []string{a[2], a[5], b[0], b[1]}
+				options := a[5]
+				if len(b) > 2 && slices.Contains(strings.Split(b[2], ","), "sync") { // which is one of the file system
+					options += ",sync"
+				}
+				f.mounted[r[1]] = []string{a[2], options, b[0], b[1]}
 			}
 		}
 	}
@@ -308,7 +312,7 @@ if ! _said=$(umount -- "$_p" 2>&1); then
       case $(readlink "$_l" 2>/dev/null) in "$_p"|"$_p"/*) printf '%s (%s)\n' "$(cat "$_q/comm")" "${_q##*/}"; break ;; esac
     done
   done | head -n 5
-  awk -v p="$_p/" 'index($5, p) == 1 {print "the mount " $5}' /proc/self/mountinfo | head -n 5)
+  cut -d' ' -f5 /proc/self/mountinfo | while read -r _at; do case $_at in "$_p"/*) echo "the mount $_at" ;; esac; done | head -n 5)
   die "$_p is in use by $(printf '%s' "${_by:-the kernel}" | tr '\n' ',' | sed 's/,/, /g'): stop that, or restart the machine ($_said)"
 fi`
 }
