@@ -2,7 +2,7 @@
 // symbolic links and a few devices, with modes, owners and times, and the rights that follow from
 // them. Nothing of it is on the disk of the machine that the program runs on.
 //
-// Read FS first, then path.go (how a name is resolved) and handle.go (an open file).
+// Read FS first, then path.go (how a name is resolved), handle.go (an open file) and volume.go (other disks).
 package files
 
 import (
@@ -32,6 +32,7 @@ const (
 	Folder
 	Link
 	Device
+	Block
 )
 
 // FS is one file system. Safe for concurrent use.
@@ -42,6 +43,8 @@ type FS struct {
 	root *node
 	now  func() time.Time
 	last uint64 // inode
+
+	Volumes *Volumes // other disks
 }
 
 // node is an inode.
@@ -53,11 +56,13 @@ type node struct {
 	mtime, ctime time.Time
 	nlink        int
 	data         []byte
-	shared       bool // data belongs to a clone as well
+	hole         int64 // zeros after data
+	shared       bool  // data belongs to a clone as well
 	target       string
 	children     map[string]*node
 	special      Special
 	parent       *node // of a folder
+	covers       *node // of a volume that is mounted: the folder that it is mounted on
 }
 
 // Special is a file that does something when it is read or written, such as those in /proc.
@@ -87,6 +92,7 @@ func New(now func() time.Time) *FS {
 	f := &FS{now: now}
 	f.root = f.node(Folder, 0o755, Cred{})
 	f.root.parent = f.root
+	f.Volumes = &Volumes{f, map[string]*Volume{}}
 	return f
 }
 
@@ -115,6 +121,9 @@ func (f *FS) Clone(now func() time.Time) *FS {
 		c := *n
 		seen[n] = &c
 		c.parent = parent
+		if n.covers != nil {
+			c.covers = copied(n.covers, parent)
+		}
 		if n.kind == Folder {
 			c.children = make(map[string]*node, len(n.children))
 			for name, child := range n.children {
@@ -125,12 +134,22 @@ func (f *FS) Clone(now func() time.Time) *FS {
 	}
 	out.root = copied(f.root, nil)
 	out.root.parent = out.root
+	out.Volumes = &Volumes{out, make(map[string]*Volume, len(f.Volumes.all))}
+	for name, v := range f.Volumes.all {
+		c := *v
+		if v.root != nil {
+			c.root = copied(v.root, nil)
+		}
+		out.Volumes.all[name] = &c
+	}
 	return out
 }
 
+func (n *node) size() int64 { return int64(len(n.data)) + n.hole }
+
 func (n *node) info(name string) Info {
 	i := Info{
-		Name: name, Ino: n.ino, Kind: n.kind, Perm: n.perm, UID: n.uid, GID: n.gid, Size: int64(len(n.data)),
+		Name: name, Ino: n.ino, Kind: n.kind, Perm: n.perm, UID: n.uid, GID: n.gid, Size: n.size(),
 		ModTime: n.mtime, Changed: n.ctime, Links: n.nlink, Target: n.target,
 	}
 	if n.kind == Link {
@@ -145,7 +164,7 @@ func (n *node) info(name string) Info {
 // Mode is the mode as ls(1) shows it.
 func (i Info) Mode() string {
 	const letters = "rwxrwxrwx"
-	b := []byte{map[Kind]byte{Plain: '-', Folder: 'd', Link: 'l', Device: 'c'}[i.Kind]}
+	b := []byte{map[Kind]byte{Plain: '-', Folder: 'd', Link: 'l', Device: 'c', Block: 'b'}[i.Kind]}
 	for bit := range 9 {
 		if i.Perm&(1<<(8-bit)) != 0 {
 			b = append(b, letters[bit])
@@ -189,6 +208,9 @@ func (f *FS) remove(c Cred, dir *node, name string) error {
 	}
 	if dir.perm&0o1000 != 0 && c.UID != 0 && c.UID != n.uid && c.UID != dir.uid {
 		return syscall.EPERM
+	}
+	if n.covers != nil {
+		return syscall.EBUSY
 	}
 	delete(dir.children, name)
 	n.nlink--

@@ -43,7 +43,7 @@ func (f *FS) Open(c Cred, name string, flags int, perm uint32) (*Handle, error) 
 		return nil, syscall.EACCES
 	}
 	if flags&os.O_TRUNC != 0 && write && n.special == nil {
-		n.data, n.shared = nil, false
+		n.data, n.shared, n.hole = nil, false, 0
 		f.touch(n)
 	}
 	return &Handle{f: f, n: n, flags: flags, writable: write}, nil
@@ -61,6 +61,8 @@ func (h *Handle) Read(p []byte) (int, error) {
 		rest = h.n.special.ReadAt(len(p), h.offset)
 	} else if h.offset < int64(len(h.n.data)) {
 		rest = h.n.data[h.offset:]
+	} else if left := h.n.size() - h.offset; left > 0 {
+		rest = make([]byte, min(left, int64(len(p))))
 	}
 	if len(rest) == 0 && len(p) > 0 {
 		return 0, io.EOF
@@ -84,17 +86,29 @@ func (h *Handle) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	h.n.own()
+	end := h.n.size()
 	if h.flags&os.O_APPEND != 0 {
-		h.offset = int64(len(h.n.data))
+		h.offset = end
 	}
 	if gap := int(h.offset) - len(h.n.data); gap > 0 {
 		h.n.data = append(h.n.data, make([]byte, gap)...)
 	}
 	at := copy(h.n.data[h.offset:], p)
 	h.n.data = append(h.n.data, p[at:]...)
+	h.n.hole = max(0, end-int64(len(h.n.data)))
 	h.offset += int64(len(p))
 	h.f.touch(h.n)
 	return len(p), nil
+}
+
+// Truncate sets the size of the file: what it did not have before are zeros.
+func (h *Handle) Truncate(size int64) {
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	h.n.own()
+	h.n.data = h.n.data[:min(int64(len(h.n.data)), size)]
+	h.n.hole = size - int64(len(h.n.data))
+	h.f.touch(h.n)
 }
 
 // Stat is what the open file is now.

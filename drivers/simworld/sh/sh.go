@@ -171,7 +171,7 @@ func (i info) Size() int64 { return i.Info.Size }
 
 // Mode has the kind of the file, and its rights.
 func (i info) Mode() fs.FileMode {
-	return fs.FileMode(i.Perm&0o777) | map[files.Kind]fs.FileMode{files.Folder: fs.ModeDir, files.Link: fs.ModeSymlink, files.Device: fs.ModeDevice | fs.ModeCharDevice}[i.Kind]
+	return fs.FileMode(i.Perm&0o777) | map[files.Kind]fs.FileMode{files.Folder: fs.ModeDir, files.Link: fs.ModeSymlink, files.Device: fs.ModeDevice | fs.ModeCharDevice, files.Block: fs.ModeDevice}[i.Kind]
 }
 
 // ModTime is when it was changed.

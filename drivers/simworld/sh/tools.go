@@ -89,7 +89,7 @@ func (t *tester) one() (bool, error) {
 		}
 		t.args = t.args[1:]
 		return holds, err
-	case len(t.args) >= 2 && len(t.args[0]) == 2 && t.args[0][0] == '-' && strings.IndexByte("cdefhnrstwxzLO", t.args[0][1]) >= 0:
+	case len(t.args) >= 2 && len(t.args[0]) == 2 && t.args[0][0] == '-' && strings.IndexByte("bcdefhnrstwxzLO", t.args[0][1]) >= 0:
 		a := t.take(2)
 		return t.unary(a[0], a[1])
 	}
@@ -158,6 +158,8 @@ func (t *tester) unary(op, a string) (bool, error) {
 		return i.Kind == files.Folder, nil
 	case "-c":
 		return i.Kind == files.Device, nil
+	case "-b":
+		return i.Kind == files.Block, nil
 	case "-s":
 		return i.Size > 0, nil
 	case "-O":

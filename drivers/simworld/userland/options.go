@@ -42,7 +42,7 @@ func withOptions() map[string]program {
 	return map[string]program{
 		"cat":       {options: "", run: cat, wrong: 1},
 		"head":      {options: "n: c:", run: head, wrong: 1},
-		"tail":      {options: "n:", run: tail, wrong: 1},
+		"tail":      {options: "n: c:", run: tail, wrong: 1},
 		"cut":       {options: "d: f: c:", run: cut, wrong: 1},
 		"tr":        {options: "c d", least: 1, run: tr, wrong: 1},
 		"sort":      {options: "u r n", run: sortLines, wrong: 2},

@@ -12,7 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 )
 
-// sed knows the commands s, d, p and q, with addresses by line and by regular expression.
+// sed knows the commands s, d, p, q, n and b (without a label), alone and in braces, with addresses by line and by
+// regular expression.
 func sed(p *kernel.Process, o Options) int {
 	scripts := o.flags["e"]
 	if len(scripts) == 0 {
@@ -46,6 +47,7 @@ type edit struct {
 	not      bool
 	inside   bool // the range
 	do       byte
+	end      int // of {: the command that its } is
 	re       *regexp.Regexp
 	text     string
 	global   bool
@@ -63,14 +65,25 @@ func (a *address) is(n int, last bool, line string) bool {
 
 func edits(text string, extended bool) ([]edit, error) {
 	var out []edit
+	var open []int // braces
 	for {
 		text = strings.TrimLeft(text, " \t\n;")
+		if text == "" && len(open) > 0 {
+			return nil, errors.New("unmatched `{'")
+		}
 		if text == "" {
 			return out, nil
 		}
 		e, rest, err := oneEdit(text, extended)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
+		case e.do == '{':
+			open = append(open, len(out))
+		case e.do == '}' && len(open) == 0:
+			return nil, errors.New("unexpected `}'")
+		case e.do == '}':
+			out[open[len(open)-1]].end, open = len(out), open[:len(open)-1]
 		}
 		out, text = append(out, e), rest
 	}
@@ -80,8 +93,9 @@ func readAddress(text string, extended bool) (*address, string, error) {
 	switch {
 	case strings.HasPrefix(text, "$"):
 		return &address{line: -1}, text[1:], nil
-	case strings.HasPrefix(text, "/"):
-		part, rest, ok := until(text[1:], '/')
+	case strings.HasPrefix(text, "/"), strings.HasPrefix(text, `\`) && len(text) > 1:
+		text = strings.TrimPrefix(text, `\`)
+		part, rest, ok := until(text[1:], text[0])
 		if !ok {
 			return nil, "", errors.New("unterminated address regex")
 		}
@@ -127,7 +141,7 @@ func oneEdit(text string, extended bool) (e edit, rest string, err error) {
 	}
 	e.do, rest = text[0], text[1:]
 	switch {
-	case strings.IndexByte("dpq", e.do) >= 0:
+	case strings.IndexByte("dpqnb{}", e.do) >= 0:
 		return e, rest, nil
 	case e.do != 's' || rest == "":
 		return e, "", fmt.Errorf("unknown command: '%c'", e.do)
@@ -143,28 +157,44 @@ func oneEdit(text string, extended bool) (e edit, rest string, err error) {
 	flags := rest[:len(rest)-len(strings.TrimLeft(rest, "gp"))]
 	e.global, e.print = strings.Contains(flags, "g"), strings.Contains(flags, "p")
 	rest = rest[len(flags):]
-	if rest != "" && strings.IndexByte(" \t\n;", rest[0]) < 0 {
+	if rest != "" && strings.IndexByte(" \t\n;}", rest[0]) < 0 {
 		return e, "", errors.New("unknown option to 's'")
 	}
 	e.re, err = expression(from, extended)
 	return e, rest, err
 }
 
+// cutLine is a line, and the end that it has.
+func cutLine(raw string) (line, end string) {
+	line = strings.TrimSuffix(raw, "\n")
+	return line, raw[len(line):]
+}
+
 func edited(program []edit, text string, silent bool) string {
 	var b strings.Builder
 	all := slices.Collect(strings.Lines(text))
-	for n, raw := range all {
-		line, end := strings.TrimSuffix(raw, "\n"), ""
-		if line != raw {
-			end = "\n"
-		}
+	for n := 0; n < len(all); n++ {
+		line, end := cutLine(all[n])
 		gone, quit := false, false
 		for i := 0; i < len(program) && !gone && !quit; i++ {
 			e := &program[i]
 			if e.applies(n+1, n == len(all)-1, line) == e.not {
+				i = max(i, e.end)
 				continue
 			}
 			switch e.do {
+			case 'b':
+				i = len(program)
+			case 'n':
+				if n == len(all)-1 {
+					quit = true
+					continue
+				}
+				if !silent {
+					b.WriteString(line + end)
+				}
+				n++
+				line, end = cutLine(all[n])
 			case 'd':
 				gone = true
 			case 'p':

@@ -127,20 +127,29 @@ func head(p *kernel.Process, o Options) int {
 }
 
 func tail(p *kernel.Process, o Options) int {
-	n, fromTop := 10, strings.HasPrefix(o.Text("n"), "+")
-	if o.Has("n") {
-		var err error
-		if n, err = strconv.Atoi(strings.TrimPrefix(o.Text("n"), "+")); err != nil {
-			return p.Failf("invalid number of lines: '%s'", o.Text("n"))
+	count := "10"
+	for _, unit := range []string{"n", "c"} {
+		if o.Has(unit) {
+			count = o.Text(unit)
 		}
 	}
-	return texts(p, o.Args, func(_, text string) {
-		all := slices.Collect(strings.Lines(text))
-		from := max(0, len(all)-n)
-		if fromTop {
-			from = min(max(n-1, 0), len(all))
+	n, err := strconv.Atoi(strings.TrimPrefix(count, "+"))
+	if err != nil {
+		return p.Failf("invalid number of lines: '%s'", count)
+	}
+	from := func(all int) int {
+		if strings.HasPrefix(count, "+") {
+			return min(max(n-1, 0), all)
 		}
-		p.Printf("%s", strings.Join(all[from:], ""))
+		return max(0, all-n)
+	}
+	return texts(p, o.Args, func(_, text string) {
+		if o.Has("c") {
+			p.Printf("%s", text[from(len(text)):])
+			return
+		}
+		all := slices.Collect(strings.Lines(text))
+		p.Printf("%s", strings.Join(all[from(len(all)):], ""))
 	})
 }
 

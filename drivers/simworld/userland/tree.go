@@ -367,7 +367,7 @@ func kindName(i files.Info) string {
 	if i.Kind == files.Plain && i.Size == 0 {
 		return "regular empty file"
 	}
-	return map[files.Kind]string{files.Plain: "regular file", files.Folder: "directory", files.Link: "symbolic link", files.Device: "character special file"}[i.Kind]
+	return map[files.Kind]string{files.Plain: "regular file", files.Folder: "directory", files.Link: "symbolic link", files.Device: "character special file", files.Block: "block special file"}[i.Kind]
 }
 
 func readlink(p *kernel.Process, o Options) int {
