@@ -95,7 +95,7 @@ func (l *lazyParent) serve(d engine.Desired, policies *policy.Set, guests config
 				continue
 			}
 			pulls = true
-			silent[n.Name] = guests.Unsimulated(d.Site, n.Resource, spec) != ""
+			silent[n.Name] = guests.Unsimulated(d.Site, n.Resource) != ""
 		}
 	}
 	if !pulls {

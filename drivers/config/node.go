@@ -48,8 +48,8 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 		switch {
 		case !c.hasKey(in.Host):
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since there is no SSH key to log in with: set key in ssh of host %s, or via in access of the spec", in.Host.Name)}, nil
-		case c.Unsimulated(in.Site, of, declared) != "":
-			return &model.Resource{Deferred: "not applied, since " + c.Unsimulated(in.Site, of, declared)}, nil
+		case c.Unsimulated(in.Site, of) != "":
+			return &model.Resource{Deferred: "not applied, since " + c.Unsimulated(in.Site, of)}, nil
 		case !hasAddress(of):
 			return &model.Resource{Deferred: "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic"}, nil
 		case len(missing) > 0:
@@ -82,15 +82,9 @@ func (c Config) hasKey(h *model.Host) bool {
 }
 
 // Unsimulated says why a spec cannot be applied inside of a guest that is simulated; "" if it can.
-func (c Config) Unsimulated(site *model.Site, of *model.Resource, declared *model.Spec) string {
-	inner := declared.Config
-	switch {
-	case c.Runs == nil:
-		return ""
-	case !c.Runs(origin(site, of)):
+func (c Config) Unsimulated(site *model.Site, of *model.Resource) string {
+	if c.Runs != nil && !c.Runs(origin(site, of)) {
 		return "no system is simulated in a guest that is made from another image than one of Debian 12 or 13"
-	case declared.Network != nil || inner != nil && (inner.PVE != nil || len(inner.Mounts) > 0 || inner.Swap != 0):
-		return "network, mounts, swap and pve of a spec are not simulated"
 	}
 	return ""
 }

@@ -192,9 +192,60 @@ func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 		sum := sha256.Sum256([]byte(m.Cloud))
 		instance = hex.EncodeToString(sum[:10])
 	}
+	var disks []files.Volume
+	for _, one := range m.Disks {
+		disks = append(disks, files.Volume{Serial: one.Serial, Bytes: one.Bytes})
+	}
 	return d.Begin(debian.Birth{
 		Instance: instance, Discs: m.Discs, Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
+		Network: network(m), Disks: disks,
 	})
+}
+
+// network is what the card of a guest gets, and the network that it is in: the subnet of its address, and that of a lease,
+// each with a router.
+func network(m pvesim.Machine) debian.Network {
+	n := debian.Network{Address: m.Address, Gateway: m.Gateway}
+	router := func(of netip.Prefix) netip.Prefix {
+		return netip.PrefixFrom(of.Masked().Addr().Next(), of.Bits())
+	}
+	if static, err := netip.ParsePrefix(m.Address); err == nil {
+		n.Routers = append(n.Routers, router(static))
+		if gateway, err := netip.ParseAddr(m.Gateway); err == nil {
+			n.Routers[0] = netip.PrefixFrom(gateway, static.Bits())
+		}
+	}
+	if m.Address != "" {
+		n.Lease, n.Routers = m.Lease, append(n.Routers, router(m.Lease))
+	}
+	return n
+}
+
+// At finds the guest that has an address now, whatever its host says; "" if there is none.
+func (g *Guests) At(ip netip.Addr) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key, r := range g.on {
+		if r.machine != nil && r.machine.Network.Answers(ip) {
+			return key
+		}
+	}
+	return ""
+}
+
+// left reports whether a guest has given up the address that its host knows.
+func (g *Guests) left(key string, m *debian.Machine, ip netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.on[key]
+	if r == nil {
+		return true
+	}
+	first, err := netip.ParsePrefix(r.asked.Address)
+	if err != nil {
+		first = r.asked.Lease
+	}
+	return r.asked.Address != "" && first.Addr() == ip && !m.Network.Answers(ip)
 }
 
 // Dial connects to a port of a guest that is up. near is where connections through it lead.
@@ -203,7 +254,7 @@ func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near f
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: why}
 	}
 	m := g.Machine(key)
-	if m == nil {
+	if m == nil || g.left(key, m, to.Addr()) {
 		return nil, refused(syscall.EHOSTUNREACH)
 	}
 	if s := m.SSHD(); s == nil || !slices.Contains(s.Ports, int(to.Port())) {

@@ -248,20 +248,7 @@ var elsewhere = map[string]string{
 
 // Every field of the resolved spec has a row in which it differs, so that a new one is not forgotten.
 func TestST11EveryFieldHasARow(t *testing.T) {
-	shown := map[string]bool{}
-	for _, f := range fields {
-		with, without := leaves(t, f.with), leaves(t, f.without)
-		for name, values := range with {
-			shown[name] = shown[name] || !slices.Equal(values, without[name])
-		}
-		for name := range without {
-			shown[name] = shown[name] || with[name] == nil
-		}
-	}
-	all := fieldsOf(reflect.TypeFor[spec.Spec](), "")
-	for _, top := range []string{"version", "node", "spec", "sensitive"} { // of the document
-		all = slices.DeleteFunc(all, func(name string) bool { return name == top })
-	}
+	shown, all := shownBy(t, fields), allFields()
 	require.Empty(t, slices.DeleteFunc(slices.Clone(all), func(name string) bool { return shown[name] || noEffect[name] != "" || elsewhere[name] != "" }),
 		"no row of fields has another value of these with than without")
 	files, err := filepath.Glob("*_test.go")
@@ -282,6 +269,29 @@ func TestST11EveryFieldHasARow(t *testing.T) {
 	for name := range noEffect {
 		require.Contains(t, all, name)
 	}
+}
+
+// shownBy are the fields that differ within a row.
+func shownBy(t *testing.T, rows []field) map[string]bool {
+	t.Helper()
+	shown := map[string]bool{}
+	for _, f := range rows {
+		with, without := leaves(t, f.with), leaves(t, f.without)
+		for name, values := range with {
+			shown[name] = shown[name] || !slices.Equal(values, without[name])
+		}
+		for name := range without {
+			shown[name] = shown[name] || with[name] == nil
+		}
+	}
+	return shown
+}
+
+// allFields are those of a spec, without those of its document.
+func allFields() []string {
+	return slices.DeleteFunc(fieldsOf(reflect.TypeFor[spec.Spec](), ""), func(name string) bool {
+		return slices.Contains([]string{"version", "node", "spec", "sensitive"}, name)
+	})
 }
 
 // fieldsOf lists the fields of a type that its JSON has, down to those without fields.

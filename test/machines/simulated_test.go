@@ -3,7 +3,9 @@ package machines_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	sim "github.com/homestak/homestak-gitops/drivers/simworld/debian"
+	"github.com/homestak/homestak-gitops/drivers/simworld/device"
+	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
@@ -51,7 +55,12 @@ func beginSimulated(t *testing.T) *simulated {
 	}
 	more = append(more, sim.Package{Name: "hs-extra", Source: "file:/srv/apt/extra", Files: map[string]string{"/usr/bin/hs-extra": "#!/bin/sh\necho extra\n"}})
 	more = append(more, sim.Package{Name: "hs-part", Source: "file:/srv/apt/parts", Component: "main", Files: map[string]string{"/usr/bin/hs-part": "#!/bin/sh\necho part\n"}})
-	m := &simulated{Machine: sim.NewDisk(sim.Options{Packages: more}).Begin(sim.Birth{Instance: "1", Hostname: "vm"}), t: t}
+	m := &simulated{Machine: sim.NewDisk(sim.Options{Packages: more}).Begin(sim.Birth{
+		Instance: "1", Hostname: "vm", Disks: []files.Volume{{Serial: "other", Bytes: 512 << 20}, {Serial: "data", Bytes: 512 << 20}}, DNS: []string{"10.9.0.53"},
+		Network: sim.Network{Address: "10.9.0.5/24", Gateway: "10.9.0.1", LAN: device.LAN{
+			Routers: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.8.0.1/24")}, Lease: netip.MustParsePrefix("10.9.0.100/24"),
+		}},
+	}), t: t}
 	t.Cleanup(m.Halt)
 	m.sh("apt-get update && apt-get -y install fail2ban ")
 	return m
@@ -99,9 +108,106 @@ func (m *simulated) unchanged(s *spec.Spec) {
 	require.Empty(m.t, m.sh("find / -xdev -newer /run/since -not -path '/run*' -not -path '/tmp*'"))
 }
 
+// Who configures the card of a simulated machine: systemd-networkd does from the start.
+const (
+	byIfupdown = `systemctl disable --now systemd-networkd && rm /etc/systemd/network/* && ip -4 addr flush dev eth0 && `
+	// The bridge needs ifupdown2.
+	bridged = byIfupdown + `apt-get update && apt-get -y install ifupdown2 && printf 'auto lo\niface lo inet loopback\n\nallow-hotplug eth0\niface eth0 inet static\n\taddress 10.9.0.5/24\n\tgateway 10.9.0.1\n' >/etc/network/interfaces && ifup eth0 && cp /etc/network/interfaces /srv/before`
+)
+
+// has is a line of shell that succeeds while an interface has an address, a gateway and name servers.
+func has(dev, address, gateway string, dns ...string) string {
+	return fmt.Sprintf(`ip -4 -o addr show dev %[1]s scope global | grep -q ' %[2]s ' && ip route show default | grep -q '^default via %[3]s dev %[1]s' && [ "$(sed -n 's/^nameserver //p' /etc/resolv.conf | tr '\n' ' ')" = '%[4]s ' ]`,
+		dev, address, gateway, strings.Join(dns, " "))
+}
+
+// addressed is a row that changes the address of a machine, whatever configures it.
+func addressed(name, before, files, found string) field {
+	const sums = "find %s /etc/resolv.conf -type f | sort | while read -r f; do sha256sum $f; done"
+	return field{
+		name: name, before: before + " && " + fmt.Sprintf(sums, files) + " >/srv/sums",
+		with:    `"network": {"ip": "10.8.0.7/24", "gateway": "10.8.0.1", "dns": ["10.9.0.2", "10.9.0.3"]}`,
+		without: `"config": {}`,
+		effect:  has("eth0", "10.8.0.7/24", "10.8.0.1", "10.9.0.2", "10.9.0.3"),
+		absent:  has("eth0", found, "10.9.0.1", "10.9.0.53") + " && [ \"$(" + fmt.Sprintf(sums, files) + ")\" = \"$(cat /srv/sums)\" ]",
+	}
+}
+
+// onlySimulated are the fields that tests of their own show on real machines; see elsewhere.
+var onlySimulated = []field{
+	{ // a name that has an address of the network keeps it
+		name: "routable", with: `"identity": {"hostname": "edge", "domain": "home.example", "routable": true}`, without: `"identity": {"hostname": "edge", "domain": "home.example"}`,
+		effect: `grep -qx '10.9.0.5 edge.home.example edge' /etc/hosts && ! grep -q '^127.0.1.1.* edge' /etc/hosts`, absent: `grep -qx '10.9.0.5 edge.home.example edge' /etc/hosts && [ "$(hostname -f)" = edge.home.example ]`,
+	},
+	{
+		name: "file of bytes", with: `"config": {"files": [{"path": "/srv/logo", "content_base64": "AP8K", "mode": "0644", "owner": "root", "group": "root"}]}`, without: `"config": {}`,
+		effect: `[ "$(base64 /srv/logo)" = AP8K ]`, absent: `[ ! -e /srv/logo ]`,
+	},
+	{
+		name: "mount", with: `"config": {"mounts": [{"path": "/srv/a/data", "disk": "data", "fstype": "ext4", "options": ["noatime", "nodev"]}]}`, without: `"config": {}`,
+		before: "printf '# static\\nproc /proc proc defaults 0 0\\n' >/etc/fstab",
+		effect: `grep -q ' /srv/a/data rw,nodev,noatime .* - ext4 /dev/sdc ' /proc/self/mountinfo && grep -q '^LABEL=data /srv/a/data ext4 nofail,' /etc/fstab && [ "$(blkid -p -s LABEL -o value /dev/sdc)" = data ] && ! blkid -p /dev/sdb && { [ ! -e /srv/seen ] || [ -e /srv/a/data/kept ]; } && touch /srv/seen /srv/a/data/kept`,
+		absent: `! grep -q /srv /proc/self/mountinfo && [ ! -e /srv/a ] && [ "$(cat /etc/fstab)" = "$(printf '# static\nproc /proc proc defaults 0 0')" ]`,
+	},
+	{
+		name: "options of a mount", with: `"config": {"mounts": [{"path": "/srv/data", "disk": "data", "fstype": "ext4", "options": ["nosuid", "sync"]}]}`, without: `"config": {"mounts": [{"path": "/srv/data", "disk": "data", "fstype": "ext4", "options": ["ro"]}]}`,
+		before: "mkfs.ext4 -q -L data /dev/sdc && mkdir /srv/data && mount /dev/sdc /srv/data && touch /srv/data/kept",
+		effect: `grep -q ' /srv/data rw,nosuid,relatime .* rw,sync$' /proc/self/mountinfo && [ -e /srv/data/kept ]`, absent: `grep -q ' /srv/data ro,relatime ' /proc/self/mountinfo && [ -e /srv/data/kept ]`,
+	},
+	{
+		name: "swap", with: `"config": {"swap": 64}`, without: `"config": {}`,
+		effect: `grep -q '^/swapfile .*[^0-9]65532[^0-9]' /proc/swaps && [ "$(stat -c '%a %s' /swapfile)" = '600 67108864' ] && grep -qx '/swapfile none swap sw 0 0' /etc/fstab`, absent: `! grep -q swapfile /proc/swaps && [ ! -e /swapfile ] && ! grep -q swap /etc/fstab`,
+	},
+	{
+		name: "swap that was there", with: `"config": {"swap": 64}`, without: `"config": {}`,
+		before: "touch /swapfile && chmod 600 /swapfile && fallocate -l 16M /swapfile && mkswap /swapfile && swapon /swapfile && echo '/swapfile swap swap defaults 0 0' >/etc/fstab",
+		effect: `grep -q '^/swapfile .*[^0-9]65532[^0-9]' /proc/swaps`, absent: `grep -q '^/swapfile .*[^0-9]16380[^0-9]' /proc/swaps && [ "$(cat /etc/fstab)" = '/swapfile swap swap defaults 0 0' ]`,
+	},
+	{
+		name: "repository of Proxmox VE", with: `"config": {"pve": {"no_subscription": true}}`, without: `"config": {}`,
+		before: "echo 'deb https://enterprise.proxmox.com/debian/pve trixie pve-enterprise' >/etc/apt/sources.list.d/pve-enterprise.list && cp /etc/apt/sources.list.d/pve-enterprise.list /srv",
+		effect: `apt-get update && grep -qx 'Components: pve-no-subscription' /etc/apt/sources.list.d/homestak-pve.sources && [ -s /etc/apt/keyrings/homestak-pve.gpg ]`, absent: `! apt-get update && cmp /srv/pve-enterprise.list /etc/apt/sources.list.d/pve-enterprise.list && ! ls /etc/apt/sources.list.d /etc/apt/keyrings | grep homestak`,
+	},
+	{
+		name: "reminder of Proxmox VE", with: `"config": {"pve": {"remove_subscription_nag": true}}, "platform": {"packages": ["proxmox-widget-toolkit"]}`, without: `"platform": {"packages": ["proxmox-widget-toolkit"]}`,
+		effect: `[ "$(grep -c "status.toLowerCase() === 'silenced" ` + webLibrary + `)$(grep -c "status.toLowerCase() !== 'active'" ` + webLibrary + `)" = 11 ]`, absent: `! grep -q silenced ` + webLibrary + ` && [ "$(grep -c "status.toLowerCase() !== 'active'" ` + webLibrary + `)" = 2 ] && [ ! -e /etc/dpkg/dpkg.cfg.d/homestak-gitops-pve ]`,
+	},
+	{
+		name: "reminder that comes with a package", with: `"config": {"pve": {"remove_subscription_nag": true}}`, without: `"config": {}`,
+		effect: `{ [ -e ` + webLibrary + ` ] || apt-get update && apt-get -y install proxmox-widget-toolkit; } && grep -q silenced ` + webLibrary, absent: `! grep -q silenced ` + webLibrary,
+	},
+	{
+		name: "bridge of Proxmox VE", with: `"config": {"pve": {"bridge": "vmbr0"}}`, without: `"config": {}`, before: bridged,
+		effect: has("vmbr0", "10.9.0.5/24", "10.9.0.1", "10.9.0.53") + ` && [ "$(ls /sys/class/net/vmbr0/brif)" = eth0 ] && [ -z "$(ip -4 -o addr show dev eth0 scope global)" ]`,
+		absent: has("eth0", "10.9.0.5/24", "10.9.0.1", "10.9.0.53") + ` && [ ! -e /sys/class/net/vmbr0 ] && cmp /srv/before /etc/network/interfaces`,
+	},
+	{
+		name: "address of a bridge", with: `"config": {"pve": {"bridge": "vmbr0"}}, "network": {"ip": "10.9.0.6/24", "gateway": "10.9.0.1"}`, without: `"config": {"pve": {"bridge": "vmbr0"}}`, before: bridged,
+		effect: has("vmbr0", "10.9.0.6/24", "10.9.0.1", "10.9.0.53"), absent: has("vmbr0", "10.9.0.5/24", "10.9.0.1", "10.9.0.53"),
+	},
+	addressed("address by systemd-networkd", "true", "/etc/systemd/network /etc/cloud", "10.9.0.5/24"),
+	addressed("address by systemd-networkd with DHCP", `printf '[Match]\nName=e*\n[Network]\nDHCP=yes\n' >/etc/systemd/network/10-cloud-init-eth0.network && networkctl reload && networkctl reconfigure eth0`, "/etc/systemd/network /etc/cloud", "10.9.0.100/24"),
+	addressed("address by ifupdown", byIfupdown+`printf 'auto lo\niface lo inet loopback\n\nauto eth0\niface eth0 inet static\n\taddress 10.9.0.5\n\tnetmask 255.255.255.0\n\tgateway 10.9.0.1\n' >/etc/network/interfaces && ifup eth0`, "/etc/network", "10.9.0.5/24"),
+	addressed("address by ifupdown with DHCP", byIfupdown+`printf 'source /etc/network/interfaces.d/*\n' >/etc/network/interfaces && printf '# mine\nallow-hotplug eth0\niface eth0 inet dhcp\n\tup echo up >>/run/ups\n' >/etc/network/interfaces.d/eth0 && ifup eth0`, "/etc/network", "10.9.0.100/24"),
+	{
+		name: "address of a lease", with: `"network": {"ip": "dhcp", "dns": ["10.9.0.2"]}`, without: `"config": {}`,
+		effect: has("eth0", "10.9.0.100/24", "10.9.0.1", "10.9.0.2"), absent: has("eth0", "10.9.0.5/24", "10.9.0.1", "10.9.0.53"),
+	},
+	{
+		name: "timer of mode pull", with: `"run": {"trigger": "schedule", "interval_seconds": 600}`, without: `"config": {}`,
+		effect: `systemctl is-active homestak-gitops-pull.timer && grep -qx OnUnitInactiveSec=600s /etc/systemd/system/homestak-gitops-pull.timer`, absent: `! systemctl is-active homestak-gitops-pull.timer && ! ls /etc/systemd/system | grep homestak`,
+	},
+}
+
+// Every field of a spec takes effect on a simulated machine, and is withdrawn: by a row of real machines, or by one of its own.
+func TestSimulatedMachineHasARowForEveryField(t *testing.T) {
+	shown := shownBy(t, slices.Concat(fields, onlySimulated))
+	require.Empty(t, slices.DeleteFunc(allFields(), func(name string) bool { return shown[name] || noEffect[name] != "" }))
+}
+
 // What holds of every field on a real machine holds on a simulated one.
 func TestSimulatedMachineTakesEveryField(t *testing.T) {
-	for _, f := range fields {
+	for _, f := range slices.Concat(fields, onlySimulated) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			m := beginSimulated(t)

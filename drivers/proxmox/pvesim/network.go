@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
@@ -44,7 +43,7 @@ func has(w *core.World, g *core.Guest, ip string) bool {
 		}
 		static, _, _ := strings.Cut(p["ip"], "/")
 		static6, _, _ := strings.Cut(p["ip6"], "/")
-		if ip == static || ip == static6 || p["ip"] == "dhcp" && bridges.Leased(w, g, n).Addr().String() == ip {
+		if ip == static || ip == static6 || p["ip"] == "dhcp" && core.Leased(w, g, n).Addr().String() == ip {
 			return true
 		}
 		for _, a := range guestagent.Addresses(w, g, n, strings.ToLower(p["macaddr"])) {

@@ -43,7 +43,7 @@ func (s Hosts) TransportWith(installed simworld.Programs) func(*model.Site, *mod
 // the network, which has none of them: see health.Prober.
 func (s Hosts) Reaches(ip netip.Addr) error {
 	for _, h := range s {
-		if h.Reaches(ip) {
+		if systems, simulated := h.Systems().(*simworld.Guests); h.Reaches(ip) || simulated && systems.At(ip) != "" {
 			return nil
 		}
 	}
@@ -59,7 +59,14 @@ func (s Hosts) Dial(ctx context.Context, network, address string) (net.Conn, err
 	}
 	for _, h := range s {
 		systems, simulated := h.Systems().(*simworld.Guests)
-		if key, up := h.GuestAt(to.Addr()); up && simulated {
+		if !simulated {
+			continue
+		}
+		key, up := h.GuestAt(to.Addr())
+		if inside := systems.At(to.Addr()); inside != "" {
+			key, up = inside, true
+		}
+		if up {
 			return systems.Dial(ctx, key, to, s.Dial)
 		}
 	}

@@ -24,7 +24,7 @@ const popular = `
 	bmon borgbackup bpytop bridge-utils btop btrfs-progs build-essential bzip2 ca-certificates-java caddy certbot chrony cifs-utils clamav cloud-guest-utils cmake cockpit collectd-core conntrack
 	containerd coturn cryptsetup cups curl debootstrap dialog direnv dnsmasq dnsutils docker.io dosfstools dovecot-core dstat duf ed ethtool etckeeper exim4 exfatprogs fail2ban fd-find ffmpeg file
 	fish freeradius fzf g++ gcc gdb gdisk genisoimage gettext git git-lfs glances gnupg gnupg2 golang-go gparted gpg grafana haproxy hdparm htop httpie hwinfo iftop imagemagick incus inetutils-telnet
-	intel-microcode iotop iperf iperf3 ipset iptables iputils-ping isc-dhcp-client isc-dhcp-server jq keepalived kmod kpartx lftp less lldpd lm-sensors locales logrotate lshw lsof ltrace lvm2 lynx lz4 lzop
+	intel-microcode iotop iperf iperf3 ipset iptables iputils-ping isc-dhcp-client isc-dhcp-server ifupdown2 jq keepalived kmod kpartx lftp less lldpd lm-sensors locales logrotate lshw lsof ltrace lvm2 lynx lz4 lzop
 	mailutils make man-db mariadb-client mariadb-server mc mdadm memcached memtester meson minicom monit mosh mosquitto moreutils mtr mtr-tiny multipath-tools mutt nano ncdu ncurses-term neovim net-tools netcat-openbsd netcat-traditional nfs-common
 	nfs-kernel-server nftables nginx nginx-light nload nmap nodejs npm ntpdate ntpsec numactl nvme-cli open-iscsi open-vm-tools openjdk-17-jre openssl openvpn openvswitch-switch p7zip p7zip-full parted patch pciutils perl php php-fpm pigz
 	pipx pkg-config podman polkitd postfix postgresql postgresql-client powertop prometheus prometheus-node-exporter proxmox-ve psmisc pv pwgen python3-apt python3-dev python3-pip python3-requests python3-systemd python3-venv python3-yaml
@@ -83,6 +83,9 @@ func debianPackage(name string) (Package, bool) {
 	if name == "fail2ban" {
 		p.Files["/etc/fail2ban/jail.conf"], p.Files["/etc/fail2ban/jail.d/defaults-debian.conf"] = "[DEFAULT]\n", "[sshd]\nenabled = true\n"
 		p.Conffiles = []string{"/etc/fail2ban/jail.conf", "/etc/fail2ban/jail.d/defaults-debian.conf"}
+	}
+	if name == "ifupdown2" {
+		p.Files = map[string]string{"/usr/sbin/ifreload": kernel.Executable("ifreload"), "/usr/share/ifupdown2/policy.d/vlan.json": "{}\n"}
 	}
 	for _, unit := range units {
 		p.Files["/usr/lib/systemd/system/"+unit+".service"] = "[Unit]\nDescription=" + name + "\n[Service]\nExecStart=" + binary + "\n[Install]\nWantedBy=multi-user.target\n"
@@ -246,10 +249,25 @@ func (m packages) aptUpdate(p *kernel.Process, only string) int {
 			fmt.Fprintf(p.Err(), "E: The method driver for %s could not be found.\n", s.url)
 			return 100
 		}
+		if strings.Contains(s.url, "enterprise.proxmox.com") {
+			fmt.Fprintf(p.Err(), "Err:%d %s InRelease\n  401  Unauthorized\nE: The repository '%[2]s' is not signed.\n", n+1, s.url)
+			return 100
+		}
 		p.Printf("Get:%d %s InRelease\n", n+1, s.url)
 		must(m.K.FS.WriteFile(s.listFile(), "Origin: simulated\n", 0o644, 0, 0))
 	}
 	p.Printf("Reading package lists...\n")
+	return 0
+}
+
+// helper is apt-helper download-file for the keys of Proxmox, which are simulated, and so are their checksums.
+func (m packages) helper(p *kernel.Process) int {
+	i := slices.Index(p.Args, "download-file")
+	if i < 0 || i+2 >= len(p.Args) || !strings.HasPrefix(p.Args[i+1], "https://enterprise.proxmox.com/debian/proxmox-") {
+		fmt.Fprintf(p.Err(), "E: Failed to fetch %s\n", strings.Join(p.Args[1:], " "))
+		return 100
+	}
+	must(m.K.FS.WriteFile(p.Path(p.Args[i+2]), "simulated\n", 0o644, 0, 0))
 	return 0
 }
 
@@ -319,7 +337,7 @@ func (m packages) aptInstall(p *kernel.Process, names []string, simulate bool) i
 		}
 	}
 	d.write(m.K.FS)
-	return 0
+	return m.afterDpkg(p)
 }
 
 // dependents are installed packages that need one of these, and those that need them in turn.
@@ -396,7 +414,7 @@ func (m packages) remove(p *kernel.Process, list []string, simulate bool) int {
 			return 100
 		}
 	}
-	return 0
+	return m.afterDpkg(p)
 }
 
 func (m packages) aptCache(p *kernel.Process, o userland.Options) int {

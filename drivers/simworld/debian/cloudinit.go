@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 )
@@ -18,10 +19,82 @@ type Birth struct {
 	Keys       []string // lines of authorized_keys
 	Domain     string
 	DNS        []string
-	RootLogins bool // a container, where root is who logs in
+	Network    Network
+	Disks      []files.Volume // beside that of the root, in the order of their devices
+	RootLogins bool           // a container, where root is who logs in
 
 	// Discs are in the CD drives. One that is a seed of NoCloud has the last word.
 	Discs [][]byte
+}
+
+// Network is what the card of a machine gets at its first boot, and what is at its other end.
+type Network struct {
+	device.LAN
+
+	Address string // dhcp, or an address with its prefix length; "": nothing configures the card
+	Gateway string
+}
+
+// Where the card is configured: in a container by ifupdown, as Proxmox VE writes it, else by systemd-networkd, as
+// cloud-init does.
+const (
+	interfacesFile = "/etc/network/interfaces"
+	loopback       = "auto lo\niface lo inet loopback\n"
+	networkFile    = "/etc/systemd/network/10-cloud-init-" + device.Card + ".network"
+)
+
+// setUp is what happens to disks and network at each boot. Where cloud-init is forbidden to touch the network nothing does.
+func (d *Disk) setUp(b Birth) {
+	d.lan = b.Network.LAN
+	for i, v := range b.Disks {
+		name := fmt.Sprintf("sd%c", 'b'+i)
+		if old := d.fs.Volumes.All()[name]; old.Serial == v.Serial {
+			old.Bytes, v = v.Bytes, old
+		}
+		d.fs.Volumes.Set(name, v)
+	}
+	list, _ := d.fs.ReadDir(files.Cred{}, "/etc/cloud/cloud.cfg.d")
+	for _, f := range list {
+		if text, _ := d.fs.ReadFile("/etc/cloud/cloud.cfg.d/" + f.Name); strings.Contains(text, "config: disabled") && !d.container {
+			return
+		}
+	}
+	var resolv strings.Builder
+	for _, ip := range b.DNS {
+		resolv.WriteString("nameserver " + ip + "\n")
+	}
+	if b.Domain != "" {
+		resolv.WriteString("search " + b.Domain + "\n")
+	}
+	d.put("/etc/resolv.conf", resolv.String(), 0o644)
+	n := b.Network
+	switch {
+	case n.Address == "":
+	case d.container && n.Address == "dhcp":
+		d.put(interfacesFile, loopback+"\nauto eth0\niface eth0 inet dhcp\n", 0o644)
+	case d.container:
+		d.put(interfacesFile, loopback+"\nauto eth0\niface eth0 inet static\n\taddress "+n.Address+"\n"+setting("\tgateway ", n.Gateway), 0o644)
+	default:
+		text := "[Match]\nName=" + device.Card + "\n\n[Network]\n"
+		if n.Address == "dhcp" {
+			text += "DHCP=ipv4\n"
+		} else {
+			text += "Address=" + n.Address + "\n" + setting("Gateway=", n.Gateway)
+		}
+		d.put(networkFile, text, 0o644)
+		const unit = "systemd-networkd.service"
+		if _, err := d.fs.Stat(files.Cred{}, "/etc/systemd/system/multi-user.target.wants/"+unit); err != nil {
+			d.link("/etc/systemd/system/multi-user.target.wants/"+unit, "/usr/lib/systemd/system/"+unit)
+		}
+	}
+}
+
+// setting is a line of a file; none for a value that is empty.
+func setting(name, value string) string {
+	if value == "" {
+		return ""
+	}
+	return name + value + "\n"
 }
 
 // instanceFile keeps who the machine was at its last boot.
@@ -42,14 +115,7 @@ func (d *Disk) Begin(b Birth) *Machine {
 		return d.Boot()
 	}
 	b.Instance = first(b.Instance, "iid-datasource-none")
-	var resolv strings.Builder
-	for _, ip := range b.DNS {
-		resolv.WriteString("nameserver " + ip + "\n")
-	}
-	if b.Domain != "" {
-		resolv.WriteString("search " + b.Domain + "\n")
-	}
-	must(d.fs.WriteFile("/etc/resolv.conf", resolv.String(), 0o644, 0, 0))
+	d.setUp(b)
 	if strings.TrimSpace(known) == b.Instance {
 		return d.Boot()
 	}

@@ -219,6 +219,23 @@ func (m packages) unpack(p *kernel.Process, d *database, of Package, auto bool) 
 	return true
 }
 
+// afterDpkg runs what the configuration of dpkg says (dpkg(1), --post-invoke).
+func (m packages) afterDpkg(p *kernel.Process) int {
+	const dir = "/etc/dpkg/dpkg.cfg.d"
+	list, _ := m.K.FS.ReadDir(files.Cred{}, dir)
+	for _, f := range list {
+		text, _ := m.K.FS.ReadFile(dir + "/" + f.Name)
+		for line := range strings.Lines(text) {
+			if command, ok := strings.CutPrefix(strings.TrimSpace(line), "post-invoke="); ok {
+				if code, err := p.Run([]string{"sh", "-c", strings.Trim(command, `"`)}); code != 0 || err != nil {
+					return 100
+				}
+			}
+		}
+	}
+	return 0
+}
+
 // script runs a script of a package, if it has it.
 func (m packages) script(p *kernel.Process, name, which, arg string) int {
 	file := "/var/lib/dpkg/info/" + name + "." + which

@@ -17,7 +17,7 @@ import (
 func (d *Disk) install(o Options) {
 	fs := d.fs
 	suite := map[string]string{"12": "bookworm", "13": "trixie"}[o.Suite]
-	for _, dir := range []string{"/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/local/sbin", "/var/log", "/var/cache", "/var/tmp", "/var/lib/apt/lists"} {
+	for _, dir := range []string{"/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/local/lib", "/usr/local/sbin", "/var/log", "/var/cache", "/var/tmp", "/var/lib/apt/lists"} {
 		must(fs.MkdirAll(dir, 0o755))
 	}
 	for link, target := range map[string]string{"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/var/run": "/run", "/etc/localtime": "/usr/share/zoneinfo/Etc/UTC", "/etc/os-release": "../usr/lib/os-release"} {
@@ -28,6 +28,9 @@ func (d *Disk) install(o Options) {
 	for name := range userland.Programs() {
 		d.put("/usr/bin/"+name, kernel.Executable(name), 0o755)
 	}
+	d.put(interfacesFile, loopback, 0o644)
+	must(fs.MkdirAll("/etc/network/interfaces.d", 0o755))
+	must(fs.MkdirAll("/etc/cloud/cloud.cfg.d", 0o755))
 	for name, dir := range systemPrograms() {
 		d.put(dir+"/"+name, kernel.Executable(name), 0o755)
 	}
@@ -39,7 +42,7 @@ func (d *Disk) install(o Options) {
 	d.put("/usr/sbin/nologin", kernel.Executable("nologin"), 0o755)
 	must(fs.Remove(files.Cred{}, "/usr/bin/nologin"))
 	for _, name := range []string{"systemd-timesyncd", "systemd-networkd"} {
-		d.put("/usr/lib/systemd/"+name, kernel.Executable("daemon"), 0o755)
+		d.put("/usr/lib/systemd/"+name, kernel.Executable(name), 0o755)
 	}
 	d.put("/usr/lib/os-release", fmt.Sprintf("PRETTY_NAME=\"Debian GNU/Linux %[1]s (%[2]s)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"%[1]s\"\nVERSION=\"%[1]s (%[2]s)\"\nVERSION_CODENAME=%[2]s\nID=debian\n", o.Suite, suite), 0o644)
 	d.put("/etc/debian_version", o.Suite+".0\n", 0o644)
@@ -67,13 +70,10 @@ func (d *Disk) install(o Options) {
 	must(fs.MkdirAll("/etc/apt/sources.list.d", 0o755))
 	must(fs.MkdirAll("/etc/apt/keyrings", 0o755))
 	d.put("/etc/apt/sources.list.d/debian.sources", fmt.Sprintf("Types: deb\nURIs: http://deb.debian.org/debian\nSuites: %[1]s %[1]s-updates\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n", suite), 0o644)
-	if o.Container {
-		d.put("/run/systemd/container", "lxc\n", 0o644)
-	}
 	for name, text := range imageUnits() {
 		d.put("/usr/lib/systemd/system/"+name, text, 0o644)
 	}
-	for _, name := range []string{"cron.service", "ssh.service", "systemd-timesyncd.service"} {
+	for _, name := range []string{"cron.service", "networking.service", "ssh.service", "systemd-timesyncd.service"} {
 		d.link("/etc/systemd/system/multi-user.target.wants/"+name, "/usr/lib/systemd/system/"+name)
 	}
 	for _, name := range []string{"apt-daily.timer", "fstrim.timer"} {
@@ -98,11 +98,13 @@ func systemPrograms() map[string]string {
 	out := map[string]string{}
 	for name := range (&Machine{}).programs() {
 		dir := "/usr/bin"
-		if slices.Contains([]string{"useradd", "usermod", "userdel", "groupadd", "groupdel", "sshd", "visudo", "cron", "agetty"}, name) {
+		if slices.Contains([]string{"useradd", "usermod", "userdel", "groupadd", "groupdel", "sshd", "visudo", "cron", "agetty", "ifup", "ifdown", "ifreload", "blkid", "mkfs.ext4", "dumpe2fs", "resize2fs", "mkswap", "swapon", "swapoff", "wipefs"}, name) {
 			dir = "/usr/sbin"
 		}
 		out[name] = dir
 	}
+	out["apt-helper"] = "/usr/lib/apt"
+	delete(out, "ifreload") // of ifupdown2
 	return out
 }
 
@@ -127,7 +129,8 @@ func imageUnits() map[string]string {
 		"cron.service":              service("Regular background program processing daemon", "/usr/sbin/cron -f"),
 		"systemd-timesyncd.service": service("Network Time Synchronization", "/usr/lib/systemd/systemd-timesyncd"),
 		"getty@.service":            "[Unit]\nDescription=Getty on %I\n[Service]\nExecStart=/usr/sbin/agetty\n[Install]\nWantedBy=getty.target\n",
-		"systemd-networkd.service":  service("Network Configuration", "/usr/lib/systemd/systemd-networkd"),
+		"systemd-networkd.service":  strings.Replace(service("Network Configuration", "/usr/lib/systemd/systemd-networkd"), "[Service]", "[Service]\nType=notify", 1),
+		"networking.service":        strings.Replace(service("Raise network interfaces", "/usr/sbin/ifup -a"), "[Service]", "[Service]\nType=oneshot\nRemainAfterExit=yes", 1),
 		"apt-daily.timer":           "[Unit]\nDescription=Daily apt download activities\n[Timer]\nOnCalendar=*-*-* 6,18:00\n[Install]\nWantedBy=timers.target\n",
 		"apt-daily.service":         "[Unit]\nDescription=Daily apt download activities\n[Service]\nType=oneshot\nExecStart=/usr/bin/true\n",
 		"fstrim.timer":              "[Unit]\nDescription=Discard unused blocks once a week\n[Timer]\nOnCalendar=weekly\n[Install]\nWantedBy=timers.target\n",

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
@@ -24,7 +25,9 @@ type Disk struct {
 	clock kernel.Clock
 	more  []Package // that its repository has beside those of Debian
 
-	programs map[string]Program // by file
+	programs  map[string]Program // by file
+	lan       device.LAN
+	container bool
 }
 
 // Program is a program of a machine that somebody else brings. It gives the exit code.
@@ -44,14 +47,14 @@ type Options struct {
 // NewDisk is an image of Debian as the project publishes it for clouds, with sshd.
 func NewDisk(o Options) *Disk {
 	o.Suite = cmp.Or(o.Suite, "13")
-	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages, programs: o.Programs}
+	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages, programs: o.Programs, container: o.Container}
 	d.install(o)
 	return d
 }
 
 // Clone is another disk with the same on it.
 func (d *Disk) Clone() *Disk {
-	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more, programs: d.programs}
+	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more, programs: d.programs, lan: d.lan, container: d.container}
 }
 
 // Files are what is on the disk.
@@ -59,8 +62,9 @@ func (d *Disk) Files() *files.FS { return d.fs }
 
 // Machine is a Debian that runs. Safe for concurrent use.
 type Machine struct {
-	K    *kernel.Kernel
-	disk *Disk
+	K       *kernel.Kernel
+	Network device.Network
+	disk    *Disk
 
 	// mu is for a moment only: programs of the machine and logins read and change these side by side.
 	mu     sync.Mutex
@@ -87,15 +91,17 @@ func (d *Disk) Boot() *Machine {
 		m.K.SetHostname(name)
 	}
 	m.volatile()
+	must(device.Disks{FS: d.fs}.Boot())
+	must(m.Network.Boot(d.fs, d.lan, d.container))
 	parametersOf{m}.sysctlAtBoot()
 	systemd{m}.startAtBoot()
 	return m
 }
 
-// volatile makes what a machine has only while it runs: /run, /tmp, /dev and /proc.
+// volatile makes what a machine has only while it runs: /run, /tmp, /dev, /proc and /sys.
 func (m *Machine) volatile() {
 	fs := m.K.FS
-	for _, name := range []string{"/run", "/tmp", "/proc", "/dev"} {
+	for _, name := range []string{"/run", "/tmp", "/proc", "/dev", "/sys"} {
 		must(fs.RemoveAll(files.Cred{}, name))
 	}
 	must(fs.MkdirAll("/run/systemd/system", 0o755))

@@ -1,6 +1,9 @@
 package debian
 
 import (
+	"maps"
+
+	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
@@ -19,7 +22,7 @@ type (
 func (m *Machine) programs() map[string]kernel.Program {
 	users, apt, init, ssh, rules := accounts{m}, packages{m}, systemd{m}, server{m}, sudoers{m}
 	const denied = 1
-	return map[string]kernel.Program{
+	all := map[string]kernel.Program{
 		"getent":      users.getent,
 		"useradd":     userland.Program("create-home gid: groups: shell: uid: user-group", 1, denied, users.asRoot(users.useradd)),
 		"usermod":     userland.Program("append expiredate: groups: lock shell: unlock", 1, denied, users.asRoot(users.usermod)),
@@ -36,8 +39,15 @@ func (m *Machine) programs() map[string]kernel.Program {
 		"systemd-run": init.systemdRun, "systemd-detect-virt": m.virtualisation, "cloud-init": cloudInitProgram,
 		"dpkg-query": userland.Program("W f: showformat:=f", 0, 2, apt.dpkgQuery),
 		"sshd":       ssh.sshdProgram, "visudo": userland.Program("c f: file:=f", 0, 1, rules.visudo), "sudo": rules.sudo, "ss": ssh.sockets,
-		"daemon": daemon, "cron": daemon, "agetty": daemon,
+		"apt-helper": apt.helper, "daemon": daemon, "systemd-timesyncd": daemon, "cron": daemon, "agetty": daemon,
 	}
+	disks := device.Disks{}
+	if m.disk != nil {
+		disks.FS = m.disk.fs
+	}
+	maps.Copy(all, disks.Programs())
+	maps.Copy(all, m.Network.Programs())
+	return all
 }
 
 // nothing is a program that has nothing to do here.
@@ -50,9 +60,13 @@ func daemon(p *kernel.Process) int {
 }
 
 func (m *Machine) virtualisation(p *kernel.Process) int {
-	if _, err := m.K.FS.ReadFile("/etc/homestak-container"); err == nil {
+	if m.disk.container {
 		p.Printf("lxc\n")
 		return 0
+	}
+	if len(p.Args) > 1 { // --container
+		p.Printf("none\n")
+		return 1
 	}
 	p.Printf("kvm\n")
 	return 0

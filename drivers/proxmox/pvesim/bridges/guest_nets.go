@@ -172,12 +172,6 @@ func NetMTUs(w *core.World, node string, conf property.Config) string {
 	return strings.Join(parts, ",")
 }
 
-// Leased is the address that DHCP gives the n-th interface of a guest.
-func Leased(w *core.World, g *core.Guest, n int) netip.Prefix {
-	h := core.Sample{Vmid: g.Vmid}.Hash(int64(n) + w.Cfg.Seed)
-	return netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/16", h>>8&255, 2+h%250))
-}
-
 // LinkLocal is the IPv6 address that an interface gives itself (RFC 4291,
 // appendix A).
 func LinkLocal(mac string) string {

@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -48,6 +49,16 @@ type Machine struct {
 	Domain         string
 	Cloud          string   // another one than before: cloud-init begins again; "" without a drive of PVE's for it
 	Discs          [][]byte // in its CD drives, as far as they were uploaded; nobody changes them
+
+	Address, Gateway string       // of its first network card: dhcp, or an address with its prefix length; "" for none
+	Lease            netip.Prefix // what DHCP gives that card
+	Disks            []Disk       // those with a serial number
+}
+
+// Disk is one of the disks of a guest.
+type Disk struct {
+	Serial string
+	Bytes  int64
 }
 
 // Birth is what a container was made with that its configuration does not keep.
@@ -65,6 +76,14 @@ func MachineOf(w *World, g *Guest) Machine {
 		Key: g.Key(), Kind: g.Kind, Up: g.Run.Booted, Hostname: g.Conf["hostname"], DNS: strings.Fields(g.Conf["nameserver"]), Domain: g.Conf["searchdomain"],
 		Image: g.Birth.Template, Keys: strings.Split(g.Birth.Keys, "\n"), Cloud: "ct",
 	}
+	nic := property.CTProperty("net0", g.Conf["net0"])
+	if g.Kind == "qemu" {
+		nic = property.ParseProperty("ipconfig0", g.Conf["ipconfig0"])
+		if g.Conf["net0"] != "" && nic["ip"] == "" && nic["ip6"] == "" {
+			nic = map[string]string{"ip": "dhcp"} // as cloud images do by themselves
+		}
+	}
+	m.Address, m.Gateway, m.Lease = strings.TrimPrefix(nic["ip"], "manual"), nic["gw"], Leased(w, g, 0)
 	if g.Kind == "lxc" {
 		return m
 	}
@@ -81,6 +100,11 @@ func MachineOf(w *World, g *Guest) Machine {
 		} else if v != nil && d.Cdrom() && v.Disc != nil {
 			m.Discs = append(m.Discs, v.Disc)
 		}
+		if serial := d.Opts["serial"]; serial != "" && !d.Cdrom() {
+			if v := w.Volume(g.Node, d.File); v != nil {
+				m.Disks = append(m.Disks, Disk{serial, v.Size})
+			}
+		}
 		if d.Cloudinit() {
 			for _, one := range []string{"name", "ciuser", "sshkeys", "cicustom", "nameserver", "searchdomain", "ipconfig0"} {
 				known = append(known, g.Conf[one])
@@ -89,4 +113,10 @@ func MachineOf(w *World, g *Guest) Machine {
 	}
 	m.Cloud = strings.Join(known, "\n")
 	return m
+}
+
+// Leased is the address that DHCP gives the n-th interface of a guest.
+func Leased(w *World, g *Guest, n int) netip.Prefix {
+	h := Sample{Vmid: g.Vmid}.Hash(int64(n) + w.Cfg.Seed)
+	return netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/16", h>>8&255, 2+h%250))
 }

@@ -198,7 +198,7 @@ func Addresses(w *core.World, g *core.Guest, n int, mac string) []map[string]any
 		}
 	}
 	if ip["ip"] == "dhcp" || len(list) == 0 {
-		lease := bridges.Leased(w, g, n)
+		lease := core.Leased(w, g, n)
 		list = append(list, address(lease.Addr().String(), lease.Bits()))
 	}
 	return append(list, address(bridges.LinkLocal(mac), 64))

@@ -65,7 +65,7 @@ func apiLXCInterfaces(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 			}
 		}
 		if _, index := property.SplitKey(key); n["ip"] == "dhcp" {
-			addresses = append(addresses, bridges.Leased(w, g, index).String())
+			addresses = append(addresses, core.Leased(w, g, index).String())
 		}
 		mac := strings.ToLower(n["hwaddr"])
 		if linkUp(g.Conf["ostype"], n) {
