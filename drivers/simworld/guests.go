@@ -24,6 +24,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
+	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/sshd"
@@ -198,27 +199,8 @@ func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 	}
 	return d.Begin(debian.Birth{
 		Instance: instance, Discs: m.Discs, Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
-		Network: network(m), Disks: disks,
+		Network: debian.Network{Address: m.Address, Gateway: m.Gateway, LAN: device.LAN{Lease: m.Lease}}, Disks: disks,
 	})
-}
-
-// network is what the card of a guest gets, and the network that it is in: the subnet of its address, and that of a lease,
-// each with a router.
-func network(m pvesim.Machine) debian.Network {
-	n := debian.Network{Address: m.Address, Gateway: m.Gateway}
-	router := func(of netip.Prefix) netip.Prefix {
-		return netip.PrefixFrom(of.Masked().Addr().Next(), of.Bits())
-	}
-	if static, err := netip.ParsePrefix(m.Address); err == nil {
-		n.Routers = append(n.Routers, router(static))
-		if gateway, err := netip.ParseAddr(m.Gateway); err == nil {
-			n.Routers[0] = netip.PrefixFrom(gateway, static.Bits())
-		}
-	}
-	if m.Address != "" {
-		n.Lease, n.Routers = m.Lease, append(n.Routers, router(m.Lease))
-	}
-	return n
 }
 
 // At finds the guest that has an address now, whatever its host says; "" if there is none.
@@ -233,19 +215,13 @@ func (g *Guests) At(ip netip.Addr) string {
 	return ""
 }
 
-// left reports whether a guest has given up the address that its host knows.
-func (g *Guests) left(key string, m *debian.Machine, ip netip.Addr) bool {
+// elsewhere reports whether a guest does not answer at an address, whatever its host says. Only the first card of a guest is
+// simulated, and IPv4.
+func (g *Guests) elsewhere(key string, m *debian.Machine, ip netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := g.on[key]
-	if r == nil {
-		return true
-	}
-	first, err := netip.ParsePrefix(r.asked.Address)
-	if err != nil {
-		first = r.asked.Lease
-	}
-	return r.asked.Address != "" && first.Addr() == ip && !m.Network.Answers(ip)
+	return r == nil || r.asked.Cards == 1 && r.asked.Address != "" && ip.Is4() && !m.Network.Answers(ip)
 }
 
 // Dial connects to a port of a guest that is up. near is where connections through it lead.
@@ -254,7 +230,7 @@ func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near f
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: why}
 	}
 	m := g.Machine(key)
-	if m == nil || g.left(key, m, to.Addr()) {
+	if m == nil || g.elsewhere(key, m, to.Addr()) {
 		return nil, refused(syscall.EHOSTUNREACH)
 	}
 	if s := m.SSHD(); s == nil || !slices.Contains(s.Ports, int(to.Port())) {

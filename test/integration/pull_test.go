@@ -57,7 +57,7 @@ func beginPulling(t *testing.T, specs string) *pulling {
 	var found diag.List
 	s.rules, found = policy.Compile(t.Context(), policy.Options{Site: os.DirFS(s.dir)})
 	require.Empty(t, found)
-	s.deploy("web", vm("web-1", `spec = spec.base`, inPull, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`))
+	s.deploy("web", vm("web-1", `spec = spec.base`, inPull, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`, `disk "data" {`, `  size = 1`, `}`))
 	return s
 }
 
@@ -164,7 +164,7 @@ var pulledOnly = regexp.MustCompile(`homestak-gitops-pull|^(spec|spec\.prev|fetc
 // The same spec by push and by pull makes the same machine.
 func TestST01ST02SimulatedPushAndPullAreEqual(t *testing.T) {
 	s := beginPulling(t, specOf())
-	s.deploy("more", vm("web-2", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.51/24"`, `}`))
+	s.deploy("more", vm("web-2", `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.51/24"`, `}`, `disk "data" {`, `  size = 1`, `}`))
 	r := s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	of := func(name string) string {
@@ -172,7 +172,7 @@ func TestST01ST02SimulatedPushAndPullAreEqual(t *testing.T) {
 		kept := []string{}
 		for line := range strings.SplitSeq(out, "\n") {
 			if !pulledOnly.MatchString(line) {
-				kept = append(kept, strings.ReplaceAll(line, name, "web"))
+				kept = append(kept, strings.NewReplacer(name, "web", "192.0.2.51", "192.0.2.50").Replace(line))
 			}
 		}
 		return strings.Join(kept, "\n")

@@ -31,6 +31,8 @@ type simulated struct {
 	guests *simworld.Guests
 	hosts  *config.KnownHosts
 	key    string
+	// confirm is as in config.Config.
+	confirm time.Duration
 	// cut ends the connection to a guest before its write of that number over all connections; 0: never.
 	cut    atomic.Int64
 	writes atomic.Int64
@@ -46,7 +48,7 @@ func beginSimulated(t *testing.T, specs string, lines ...string) *simulated {
 	t.Cleanup(s.guests.Close)
 	s.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Systems: s.guests})
 	s.write("specs.hcl", specs)
-	s.deploy("web", vm("web-1", append(lines, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`)...))
+	s.deploy("web", vm("web-1", append(lines, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`, `disk "data" {`, `  size = 1`, `}`)...))
 	return s
 }
 
@@ -81,7 +83,7 @@ func (c *cutting) Write(p []byte) (int, error) {
 func (s *simulated) pass(verb string) engine.Report {
 	s.t.Helper()
 	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
-		config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}})
+		config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Confirm: s.confirm})
 	return s.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data, err := os.ReadFile(s.dir + "/secrets.yaml")
@@ -130,6 +132,10 @@ var simulatedFields = []field{
 	{"sysctl", "config", `sysctl = { "net.ipv4.ip_forward" = "1" }`, "[ \"$(cat /proc/sys/net/ipv4/ip_forward)\" = 1 ]", "[ \"$(cat /proc/sys/net/ipv4/ip_forward)\" = 0 ]"},
 	{"file", "config", "file \"/etc/motd\" {\n content = \"managed\\n\"\n}", "grep -qx managed /etc/motd", "grep -q WARRANTY /etc/motd"},
 	{"repository", "config", "repository \"extra\" {\n url = \"https://packages.example/debian\"\n suites = [\"stable\"]\n components = [\"main\"]\n key = \"-----BEGIN PGP PUBLIC KEY BLOCK-----\"\n}", "[ -f /etc/apt/sources.list.d/homestak-extra.sources ]", "[ ! -e /etc/apt/sources.list.d/homestak-extra.sources ] && [ ! -e /etc/apt/keyrings/homestak-extra.asc ]"},
+	{"mount", "config", "mount \"/srv/data\" {\n disk = \"data\"\n options = [\"noatime\"]\n}", "grep -q ' /srv/data rw,noatime .* ext4 /dev/sdb ' /proc/self/mountinfo && grep -q '^LABEL=data /srv/data ' /etc/fstab", "! grep -q /srv/data /proc/self/mountinfo /etc/fstab && [ \"$(blkid -p -s LABEL -o value /dev/sdb)\" = data ]"},
+	{"swap", "config", `swap = 64`, "grep -q '^/swapfile ' /proc/swaps", "! grep -q '^/swapfile ' /proc/swaps && [ ! -e /swapfile ]"},
+	{"repository of PVE", "pve", `no_subscription = true`, "grep -qx 'Components: pve-no-subscription' /etc/apt/sources.list.d/homestak-pve.sources", "[ ! -e /etc/apt/sources.list.d/homestak-pve.sources ]"},
+	{"reminder of PVE", "pve", `remove_subscription_nag = true`, "[ -x /usr/local/lib/homestak-pve-nag ]", "[ ! -e /usr/local/lib/homestak-pve-nag ] && [ ! -e /etc/dpkg/dpkg.cfg.d/homestak-gitops-pve ]"},
 	{"command", "config", "command \"made\" {\n run = \"echo made >/srv/made\"\n creates = \"/srv/made\"\n}", "[ \"$(cat /srv/made)\" = made ]", "[ \"$(cat /srv/made)\" = made ]"},
 }
 
@@ -140,6 +146,9 @@ func specOf(without ...string) string {
 		if !strings.Contains(strings.Join(without, "\n"), f.name) {
 			in[f.block] += f.text + "\n"
 		}
+	}
+	if in["pve"] != "" {
+		in["config"] += "pve {\n" + in["pve"] + "}\n"
 	}
 	services := ""
 	if in["services"] != "" {
@@ -211,8 +220,50 @@ func TestST11SimulatedWithdrawal(t *testing.T) {
 	require.Nil(t, s.guests.Machine("10000"), "it is gone with all that is inside")
 }
 
+// The address of a guest moves with the files, and the guest answers at the new one alone. One that is in no network of the guest
+// is taken back by the guest itself.
+func TestST02SimulatedAddressMoves(t *testing.T) {
+	s := beginSimulated(t, strings.Replace(specOf(), "  access {\n", "  network {\n    dns = [\"192.0.2.54\"]\n  }\n  access {\n", 1))
+	move := func(ip, gateway string) {
+		s.deploy("web", vm("web-1", `spec = spec.base`, `nic "lan" {`, `  ip = "`+ip+`/24"`, `  gateway = "`+gateway+`"`, `}`, `disk "data" {`, `  size = 1`, `}`))
+	}
+	move("192.0.2.50", "192.0.2.1")
+	at := func(ip string) {
+		t.Helper()
+		s.holds("n=0; until ip -4 -o addr show dev eth0 scope global | grep -q ' "+ip+"/24 ' && [ -z \"$(ls /var/lib/homestak-gitops/revert)\" ]; do n=$((n + 1)); [ $n -lt 200 ] || { ip -4 -o addr show; ls /var/lib/homestak-gitops/revert; exit 1; }; sleep 0.1; done", "inside")
+		for _, one := range []string{"192.0.2.50", "192.0.2.60", "198.51.100.5"} {
+			conn, err := s.dial(t.Context(), "tcp", one+":2222")
+			if one != ip {
+				require.ErrorContains(t, err, "no route to host", one)
+				continue
+			}
+			require.NoError(t, err)
+			require.NoError(t, conn.Close())
+		}
+	}
+	s.apply("at first")
+	at("192.0.2.50")
+	move("192.0.2.60", "192.0.2.1")
+	s.apply("at another address")
+	at("192.0.2.60")
+	s.holds("grep -qx 'nameserver 192.0.2.54' /etc/resolv.conf && ip route show default | grep -q 'via 192.0.2.1 '", "inside")
+
+	s.confirm = 2 * time.Second
+	move("198.51.100.5", "198.51.100.1")
+	r := s.pass("apply")
+	require.Equal(t, engine.Partly, r.Outcome, describe(r))
+	require.Contains(t, describe(r), "nobody could connect afterwards")
+	at("192.0.2.60")
+
+	move("192.0.2.50", "192.0.2.1")
+	s.write("specs.hcl", specOf())
+	s.apply("without network")
+	at("192.0.2.50")
+	s.holds("[ \"$(find /etc -name '*homestak*network*')\" = '' ]", "set back")
+}
+
 // state is what an apply could have changed, line by line.
-const state = `cat /etc/hostname /etc/hosts /etc/motd /etc/passwd; cut -d: -f1,4 /etc/group; readlink -f /etc/localtime; dpkg-query -W; apt-mark showauto; sshd -T; systemctl list-units; systemctl list-unit-files
+const state = `cat /etc/hostname /etc/hosts /etc/fstab /proc/swaps /etc/motd /etc/passwd; cut -d: -f1,4 /etc/group; readlink -f /etc/localtime; dpkg-query -W; apt-mark showauto; sshd -T; systemctl list-units; systemctl list-unit-files
 	cat /etc/sudoers.d/* /home/*/.ssh/* /etc/ssh/sshd_config.d/* /etc/sysctl.d/* /etc/apt/sources.list.d/* /proc/sys/net/ipv4/ip_forward; ls -A /var/lib/homestak-gitops /var/lib/homestak-gitops/revert`
 
 // A push may be cut off anywhere: of its connection to the guest, and of its requests to the host. Passes

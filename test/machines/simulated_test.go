@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -24,8 +26,10 @@ import (
 // simulated is a simulated Debian with the packages that real machines find here.
 type simulated struct {
 	*sim.Machine
-	t    *testing.T
-	runs int
+	disk  *sim.Disk
+	birth sim.Birth
+	t     *testing.T
+	runs  int
 }
 
 // simulatedKey stands for the key of the repository extra.
@@ -55,13 +59,14 @@ func beginSimulated(t *testing.T) *simulated {
 	}
 	more = append(more, sim.Package{Name: "hs-extra", Source: "file:/srv/apt/extra", Files: map[string]string{"/usr/bin/hs-extra": "#!/bin/sh\necho extra\n"}})
 	more = append(more, sim.Package{Name: "hs-part", Source: "file:/srv/apt/parts", Component: "main", Files: map[string]string{"/usr/bin/hs-part": "#!/bin/sh\necho part\n"}})
-	m := &simulated{Machine: sim.NewDisk(sim.Options{Packages: more}).Begin(sim.Birth{
+	m := &simulated{t: t, disk: sim.NewDisk(sim.Options{Packages: more}), birth: sim.Birth{
 		Instance: "1", Hostname: "vm", Disks: []files.Volume{{Serial: "other", Bytes: 512 << 20}, {Serial: "data", Bytes: 512 << 20}}, DNS: []string{"10.9.0.53"},
 		Network: sim.Network{Address: "10.9.0.5/24", Gateway: "10.9.0.1", LAN: device.LAN{
 			Routers: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.8.0.1/24")}, Lease: netip.MustParsePrefix("10.9.0.100/24"),
 		}},
-	}), t: t}
-	t.Cleanup(m.Halt)
+	}}
+	m.Machine = m.disk.Begin(m.birth)
+	t.Cleanup(func() { m.Halt() })
 	m.sh("apt-get update && apt-get -y install fail2ban ")
 	return m
 }
@@ -223,6 +228,54 @@ func TestSimulatedMachineTakesEveryField(t *testing.T) {
 			m.unchanged(without)
 			m.apply(with)
 			m.sh(f.effect)
+		})
+	}
+}
+
+// An address at which nobody answers is taken back by the machine itself: where its gateway is silent, and where nobody comes
+// back to confirm it, also by a restart in between.
+func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
+	for _, by := range []struct{ name, before string }{
+		{"systemd-networkd", "true"},
+		{"ifupdown", byIfupdown + `printf 'auto eth0\niface eth0 inet static\n\taddress 10.9.0.5/24\n\tgateway 10.9.0.1\n' >/etc/network/interfaces && ifup eth0`},
+	} {
+		t.Run(by.name, func(t *testing.T) {
+			t.Parallel()
+			m := beginSimulated(t)
+			m.sh(by.before + ` && find /etc/network /etc/systemd /etc/cloud -type f | sort | while read -r f; do sha256sum "$f"; done >/srv/sums`)
+			old, locked := netip.MustParseAddr("10.9.0.5"), static(t, "10.7.0.5/24", "10.7.0.1")
+			restored := func() {
+				t.Helper()
+				m.sh(`n=0; until ` + has("eth0", "10.9.0.5/24", "10.9.0.1", "10.9.0.53") + ` && [ -z "$(ls /var/lib/homestak-gitops/revert)" ]; do n=$((n + 1)); [ $n -lt 300 ] || exit 1; sleep 0.1; done
+					[ "$(find /etc/network /etc/systemd /etc/cloud -type f | sort | while read -r f; do sha256sum "$f"; done)" = "$(cat /srv/sums)" ]`)
+				require.True(t, m.Network.Answers(old))
+			}
+			apply := func(ctx context.Context, o converge.Options) error {
+				_, err := converge.Apply(ctx, m, locked, o)
+				return err
+			}
+			require.ErrorContains(t, apply(t.Context(), converge.Options{}), "it does not work, so the old state is restored: the gateway 10.7.0.1 does not answer")
+			restored()
+
+			for _, restart := range []bool{false, true} {
+				reached := false
+				ctx, gone := context.WithCancel(t.Context())
+				require.Error(t, apply(ctx, converge.Options{ConfirmWithin: 2 * time.Second, Confirm: func(_ context.Context, _ *spec.Spec, s aspect.Step) error {
+					require.Equal(t, "10.7.0.5", s.Address.String())
+					m.sh("n=0; until ip -4 -o addr show dev eth0 scope global | grep -q 10.7.0.5; do n=$((n + 1)); [ $n -lt 300 ] || exit 1; sleep 0.1; done")
+					require.False(t, m.Network.Answers(old))
+					require.False(t, m.Network.Answers(s.Address), "its subnet is not in this network")
+					reached = true
+					gone() // with this process, so nobody asks the machine to restore anything
+					return errNoWayIn
+				}}))
+				require.True(t, reached)
+				if restart {
+					m.Halt()
+					m.Machine = m.disk.Begin(m.birth)
+				}
+				restored()
+			}
 		})
 	}
 }

@@ -2,6 +2,7 @@ package debian
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"strconv"
 	"strings"
@@ -31,8 +32,27 @@ type Birth struct {
 type Network struct {
 	device.LAN
 
-	Address string // dhcp, or an address with its prefix length; "": nothing configures the card
+	Address string // dhcp, or an address with its prefix length; "": the machine has no card
 	Gateway string
+}
+
+// lan is what is at the other end of the card: unless somebody says it, the subnets of its address and of a lease, each with a router.
+func (n Network) lan() device.LAN {
+	out := n.LAN
+	if n.Address == "" || len(out.Routers) > 0 {
+		return out
+	}
+	if static, err := netip.ParsePrefix(n.Address); err == nil {
+		gateway, err := netip.ParseAddr(n.Gateway)
+		if err != nil {
+			gateway = static.Masked().Addr().Next()
+		}
+		out.Routers = append(out.Routers, netip.PrefixFrom(gateway, static.Bits()))
+	}
+	if n.Lease.IsValid() {
+		out.Routers = append(out.Routers, netip.PrefixFrom(n.Lease.Masked().Addr().Next(), n.Lease.Bits()))
+	}
+	return out
 }
 
 // Where the card is configured: in a container by ifupdown, as Proxmox VE writes it, else by systemd-networkd, as
@@ -45,7 +65,7 @@ const (
 
 // setUp is what happens to disks and network at each boot. Where cloud-init is forbidden to touch the network nothing does.
 func (d *Disk) setUp(b Birth) {
-	d.lan = b.Network.LAN
+	d.lan = b.Network.lan()
 	for i, v := range b.Disks {
 		name := fmt.Sprintf("sd%c", 'b'+i)
 		if old := d.fs.Volumes.All()[name]; old.Serial == v.Serial {

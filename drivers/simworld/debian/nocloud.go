@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/mail"
@@ -24,6 +25,10 @@ type seed struct {
 
 	network struct {
 		Ethernets map[string]struct {
+			Addresses []string `yaml:"addresses"`
+			Routes    []struct {
+				Via string `yaml:"via"`
+			} `yaml:"routes"`
 			Nameservers struct {
 				Addresses []string `yaml:"addresses"`
 				Search    []string `yaml:"search"`
@@ -174,7 +179,14 @@ func (s *seed) birth(b Birth) Birth {
 	b.Instance, b.Hostname = s.Instance, first(s.Hostname, b.Hostname)
 	_, b.Domain, _ = strings.Cut(s.vendor.FQDN, ".")
 	b.User, b.Keys = first(s.vendor.User.Name, "debian"), slices.Concat(s.vendor.Keys, s.user.Keys)
-	for _, card := range s.network.Ethernets {
+	for i, name := range slices.Sorted(maps.Keys(s.network.Ethernets)) {
+		card := s.network.Ethernets[name]
+		if i == 0 && len(card.Addresses) > 0 && !strings.Contains(card.Addresses[0], ":") { // the first card, by IPv4
+			b.Network.Address, b.Network.Gateway = card.Addresses[0], ""
+			for _, r := range card.Routes {
+				b.Network.Gateway = first(b.Network.Gateway, r.Via)
+			}
+		}
 		if len(card.Nameservers.Addresses) > 0 {
 			b.DNS = card.Nameservers.Addresses
 		}

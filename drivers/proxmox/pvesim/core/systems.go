@@ -52,7 +52,8 @@ type Machine struct {
 
 	Address, Gateway string       // of its first network card: dhcp, or an address with its prefix length; "" for none
 	Lease            netip.Prefix // what DHCP gives that card
-	Disks            []Disk       // those with a serial number
+	Cards            int
+	Disks            []Disk // those with a serial number
 }
 
 // Disk is one of the disks of a guest.
@@ -83,6 +84,7 @@ func MachineOf(w *World, g *Guest) Machine {
 			nic = map[string]string{"ip": "dhcp"} // as cloud images do by themselves
 		}
 	}
+	m.Cards = len(property.IndexedKeys(g.Conf, "net"))
 	m.Address, m.Gateway, m.Lease = strings.TrimPrefix(nic["ip"], "manual"), nic["gw"], Leased(w, g, 0)
 	if g.Kind == "lxc" {
 		return m
