@@ -156,7 +156,7 @@ var onlySimulated = []field{
 	},
 	{
 		name: "options of a mount", with: `"config": {"mounts": [{"path": "/srv/data", "disk": "data", "fstype": "ext4", "options": ["nosuid", "sync"]}]}`, without: `"config": {"mounts": [{"path": "/srv/data", "disk": "data", "fstype": "ext4", "options": ["ro"]}]}`,
-		before: "mkfs.ext4 -q -L data /dev/sdc && mkdir /srv/data && mount /dev/sdc /srv/data && touch /srv/data/kept",
+		before: "mkfs.ext4 -q -L data /dev/sdc && mkdir /srv/data && echo '/dev/sdc /srv/data ext4 ro 0 0' >/etc/fstab && mount /srv/data && touch /srv/data/kept",
 		effect: `grep -q ' /srv/data rw,nosuid,relatime .* rw,sync$' /proc/self/mountinfo && [ -e /srv/data/kept ]`, absent: `grep -q ' /srv/data ro,relatime ' /proc/self/mountinfo && [ -e /srv/data/kept ]`,
 	},
 	{
@@ -232,6 +232,24 @@ func TestSimulatedMachineTakesEveryField(t *testing.T) {
 	}
 }
 
+// A larger disk gets a larger file system, and what is on it stays.
+func TestST02SimulatedDiskGrows(t *testing.T) {
+	t.Parallel()
+	m := beginSimulated(t)
+	s := mountSpec(t, mounting("/srv/data", "data", ""))
+	m.apply(s)
+	m.sh("echo kept >/srv/data/file")
+	m.Halt()
+	m.birth.Disks[1].Bytes *= 2
+	m.Machine = m.disk.Begin(m.birth)
+	state, err := converge.Observe(t.Context(), m, s)
+	require.NoError(t, err)
+	require.Equal(t, []string{`config.mount./srv/data.size "512 of 1024 MiB" → "whole disk"`}, changes(state))
+	m.apply(s)
+	m.unchanged(s)
+	require.Equal(t, "kept\n", m.sh("cat /srv/data/file"))
+}
+
 // An address at which nobody answers is taken back by the machine itself: where its gateway is silent, and where nobody comes
 // back to confirm it, also by a restart in between.
 func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
@@ -262,6 +280,7 @@ func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 				ctx, gone := context.WithCancel(t.Context())
 				require.Error(t, apply(ctx, converge.Options{ConfirmWithin: 2 * time.Second, Confirm: func(_ context.Context, _ *spec.Spec, s aspect.Step) error {
 					require.Equal(t, "10.7.0.5", s.Address.String())
+					//nolint:contextcheck // it is about to end
 					m.sh("n=0; until ip -4 -o addr show dev eth0 scope global | grep -q 10.7.0.5; do n=$((n + 1)); [ $n -lt 300 ] || exit 1; sleep 0.1; done")
 					require.False(t, m.Network.Answers(old))
 					require.False(t, m.Network.Answers(s.Address), "its subnet is not in this network")

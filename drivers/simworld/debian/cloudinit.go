@@ -63,16 +63,23 @@ const (
 	networkFile    = "/etc/systemd/network/10-cloud-init-" + device.Card + ".network"
 )
 
-// setUp is what happens to disks and network at each boot. Where cloud-init is forbidden to touch the network nothing does.
-func (d *Disk) setUp(b Birth) {
+// attach gives a machine its hardware.
+func (d *Disk) attach(b Birth) {
 	d.lan = b.Network.lan()
 	for i, v := range b.Disks {
 		name := fmt.Sprintf("sd%c", 'b'+i)
 		if old := d.fs.Volumes.All()[name]; old.Serial == v.Serial {
-			old.Bytes, v = v.Bytes, old
+			size := v.Bytes
+			v = old // with what is on it
+			v.Bytes = size
 		}
 		d.fs.Volumes.Set(name, v)
 	}
+}
+
+// setUp configures the network: at each boot the name servers, and a card as far as its first boot, or Proxmox VE, does it. Where
+// cloud-init is forbidden to touch the network nothing happens.
+func (d *Disk) setUp(b Birth, anew bool) {
 	list, _ := d.fs.ReadDir(files.Cred{}, "/etc/cloud/cloud.cfg.d")
 	for _, f := range list {
 		if text, _ := d.fs.ReadFile("/etc/cloud/cloud.cfg.d/" + f.Name); strings.Contains(text, "config: disabled") && !d.container {
@@ -89,7 +96,7 @@ func (d *Disk) setUp(b Birth) {
 	d.put("/etc/resolv.conf", resolv.String(), 0o644)
 	n := b.Network
 	switch {
-	case n.Address == "":
+	case n.Address == "" || !d.container && !anew:
 	case d.container && n.Address == "dhcp":
 		d.put(interfacesFile, loopback+"\nauto eth0\niface eth0 inet dhcp\n", 0o644)
 	case d.container:
@@ -131,11 +138,12 @@ func (d *Disk) Begin(b Birth) *Machine {
 	if s != nil {
 		b = s.birth(b)
 	}
+	d.attach(b)
 	if b.Instance == "" && strings.TrimSpace(known) != "" {
 		return d.Boot()
 	}
 	b.Instance = first(b.Instance, "iid-datasource-none")
-	d.setUp(b)
+	d.setUp(b, strings.TrimSpace(known) != b.Instance)
 	if strings.TrimSpace(known) == b.Instance {
 		return d.Boot()
 	}

@@ -4,7 +4,6 @@
 package device
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -37,11 +36,11 @@ func (d Disks) Programs() map[string]kernel.Program {
 	const failed = 1
 	return map[string]kernel.Program{
 		"blkid":     userland.Program("p s: o:", 1, 4, d.blkid),
-		"wipefs":    userland.Program("a n q", 1, failed, d.wipefs),
+		"wipefs":    userland.Program("n", 1, failed, d.wipefs),
 		"mkfs.ext4": userland.Program("q F L:", 1, failed, d.mkfs),
 		"dumpe2fs":  userland.Program("h", 1, failed, d.dumpe2fs),
 		"resize2fs": userland.Program("", 1, failed, d.resize2fs),
-		"mount":     userland.Program("a o:", 0, failed, d.mountProgram),
+		"mount":     userland.Program("o:", 1, failed, d.mountProgram),
 		"umount":    userland.Program("", 1, failed, d.umount),
 		"mkswap":    userland.Program("", 1, failed, d.mkswap),
 		"swapon":    userland.Program("", 1, failed, d.swapon),
@@ -58,7 +57,7 @@ func (d Disks) Boot() error {
 		sys := "/sys/block/" + name
 		all[sys+"/dev"], all[sys+"/size"] = number(name)+"\n", fmt.Sprintf("%d\n", v.Bytes/512)
 		all[sys+"/device/vpd_pg80"] = "\x00\x80\x00" + string(rune(len(v.Serial))) + v.Serial // of SCSI
-		if err := d.FS.SetSpecial("/dev/"+name, 0o660, files.Block, unread{}); err != nil {
+		if err := d.FS.SetSpecial("/dev/"+name, 0o660, files.Block, nil); err != nil {
 			return err
 		}
 	}
@@ -77,15 +76,6 @@ func (d Disks) Boot() error {
 	}
 	return nil
 }
-
-// unread is a disk: only the programs here see what is on it.
-type unread struct{}
-
-// ReadAt gives nothing.
-func (unread) ReadAt(int, int64) []byte { return nil }
-
-// Write takes everything.
-func (unread) Write([]byte) error { return nil }
 
 // number is the number of the device of a disk: sdb is 8:16.
 func number(name string) string { return fmt.Sprintf("8:%d", int(name[len(name)-1]-'a')*16) }
@@ -132,14 +122,12 @@ func (d Disks) blkid(p *kernel.Process, o userland.Options) int {
 	return 0
 }
 
-// wipefs shows the signatures on a disk, or removes them.
+// wipefs shows the signatures on a disk.
 func (d Disks) wipefs(p *kernel.Process, o userland.Options) int {
 	name, v, there := d.find(o.Args[0])
 	switch {
 	case !there:
 		return p.Failf("error: %s: probing initialization failed: No such file or directory", o.Args[0])
-	case o.Has("a"):
-		d.FS.Volumes.Set(name, files.Volume{Serial: v.Serial, Bytes: v.Bytes})
 	case v.Type != "":
 		p.Printf("DEVICE OFFSET TYPE UUID LABEL\n%s 0x438 %s - %s\n", name, v.Type, v.Label)
 	}
@@ -260,32 +248,13 @@ func (d Disks) mount(source, dir, asked string) error {
 	return d.setMounted(append(lines, []string{id, "1", number(name), "/", dir, options, "shared:" + id, "-", v.Type, "/dev/" + name, super}))
 }
 
+// mountProgram mounts what /etc/fstab has, or changes the options of what is mounted.
 func (d Disks) mountProgram(p *kernel.Process, o userland.Options) int {
 	fail := func(dir string, err error) int {
 		p.Failf("%s: %v.", dir, err)
 		return 32
 	}
 	lines := d.mounted()
-	if o.Has("a") {
-		for _, f := range d.fstab() {
-			there := slices.ContainsFunc(lines, func(m []string) bool { return m[4] == f[1] })
-			if _, _, disk := d.find(f[0]); disk && !there {
-				if err := d.mount(f[0], f[1], f[3]); err != nil {
-					return fail(f[1], err)
-				}
-			}
-		}
-		return 0
-	}
-	if len(o.Args) == 2 {
-		if err := d.mount(o.Args[0], o.Args[1], cmp.Or(o.Text("o"), "defaults")); err != nil {
-			return fail(o.Args[1], err)
-		}
-		return 0
-	}
-	if len(o.Args) == 0 {
-		return p.Failf("this is not simulated: the list of what is mounted")
-	}
 	dir := o.Args[0]
 	if slices.Contains(strings.Split(o.Text("o"), ","), "remount") {
 		for _, m := range lines {
@@ -315,7 +284,7 @@ func (d Disks) mountProgram(p *kernel.Process, o userland.Options) int {
 
 func (d Disks) umount(p *kernel.Process, o userland.Options) int {
 	lines, dir := d.mounted(), o.Args[0]
-	i := slices.IndexFunc(lines, func(m []string) bool { return m[4] == dir || m[9] == dir })
+	i := slices.IndexFunc(lines, func(m []string) bool { return m[4] == dir })
 	switch {
 	case i <= 0:
 		p.Failf("%s: not mounted.", dir)

@@ -161,7 +161,7 @@ func (n *Network) ifdown(p *kernel.Process, o userland.Options) int {
 }
 
 // ifreload is that of ifupdown2: what comes up at boot is made what the files say, and what they no longer have goes.
-func (n *Network) ifreload(p *kernel.Process, o userland.Options) int {
+func (n *Network) ifreload(p *kernel.Process, _ userland.Options) int {
 	list, _, err := n.interfaces(interfacesFile)
 	if err != nil {
 		return p.Failf("%v", err)

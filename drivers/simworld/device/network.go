@@ -108,7 +108,7 @@ func (n *Network) enslave(name, bridge string) error {
 	n.mu.Unlock()
 	switch {
 	case l == nil:
-		return fmt.Errorf("Cannot find device %q", name) //nolint:staticcheck,revive // as ip says it
+		return noDevice(name)
 	case before == bridge:
 		return nil
 	case before != "":
@@ -136,7 +136,7 @@ func (n *Network) remove(name string) error {
 	n.mu.Unlock()
 	switch {
 	case l == nil:
-		return fmt.Errorf("Cannot find device %q", name) //nolint:staticcheck,revive // as ip says it
+		return noDevice(name)
 	case !l.bridge:
 		return errors.New("RTNETLINK answers: Operation not supported")
 	}
@@ -150,6 +150,8 @@ func (n *Network) remove(name string) error {
 	n.mu.Unlock()
 	return n.fs.RemoveAll(files.Cred{}, "/sys/class/net/"+name)
 }
+
+func noDevice(name string) error { return fmt.Errorf("Cannot find device %q", name) } //nolint:staticcheck // as ip says it
 
 // settings are what somebody configures an interface with.
 type settings struct {
@@ -205,7 +207,7 @@ func (n *Network) configure(name string, s settings) error {
 	}
 	switch {
 	case !n.set(name, s):
-		return fmt.Errorf("Cannot find device %q", name) //nolint:staticcheck,revive // as ip says it
+		return noDevice(name)
 	case gateway != s.gateway:
 		return errors.New("Error: Nexthop has invalid gateway.") //nolint:staticcheck,revive // as ip says it
 	}

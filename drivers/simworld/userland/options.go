@@ -49,7 +49,6 @@ func withOptions() map[string]program {
 		"wc":        {options: "l w c", run: wc, wrong: 1},
 		"grep":      {options: "E F v q x e: i c o w l f:", run: grep, wrong: 2},
 		"sed":       {options: "n e: i E", run: sed, wrong: 1},
-		"tee":       {options: "a", run: tee, wrong: 1},
 		"cmp":       {options: "s", least: 2, run: cmp, wrong: 2},
 		"base64":    {options: "d w:", run: base64Program, wrong: 1},
 		"sha256sum": {options: "", run: sha256sum, wrong: 1},
@@ -72,8 +71,6 @@ func withOptions() map[string]program {
 		"id":        {options: "u g G n", run: id, wrong: 1},
 		"uname":     {options: "n r s m", run: uname, wrong: 1},
 		"hostname":  {options: "f F:", run: hostname, wrong: 1},
-		"basename":  {options: "", least: 1, run: basename, wrong: 1},
-		"dirname":   {options: "", least: 1, run: dirname, wrong: 1},
 		"flock":     {options: "w: n u", least: 1, run: flock, wrong: 64},
 		"setpriv":   {options: "+ reuid: regid: clear-groups init-groups", least: 1, run: setpriv, wrong: 127},
 	}

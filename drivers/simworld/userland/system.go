@@ -171,22 +171,6 @@ func hostname(p *kernel.Process, o Options) int {
 	return 0
 }
 
-func basename(p *kernel.Process, o Options) int {
-	name := path.Base(o.Args[0])
-	if len(o.Args) > 1 && name != o.Args[1] {
-		name = strings.TrimSuffix(name, o.Args[1])
-	}
-	p.Printf("%s\n", name)
-	return 0
-}
-
-func dirname(p *kernel.Process, o Options) int {
-	for _, name := range o.Args {
-		p.Printf("%s\n", path.Dir(strings.TrimRight(name, "/")))
-	}
-	return 0
-}
-
 // syncFiles has nothing to do: what is written is there. A name that is not there is an error.
 func syncFiles(p *kernel.Process, o Options) int {
 	return eachName(p, o.Args, "error opening '%s': %s", func(name string) error {

@@ -489,19 +489,6 @@ func matching(p *kernel.Process, o Options, re *regexp.Regexp) int {
 	return 1
 }
 
-func tee(p *kernel.Process, o Options) int {
-	text, err := io.ReadAll(p.In())
-	if err != nil {
-		return 1
-	}
-	how := os.O_TRUNC
-	if o.Has("a") {
-		how = os.O_APPEND
-	}
-	p.Printf("%s", text)
-	return eachName(p, o.Args, "%s: %s", func(name string) error { return save(p, name, string(text), how, 0o666) })
-}
-
 func cmp(p *kernel.Process, o Options) int {
 	var both []string
 	if texts(p, o.Args[:2], func(_, text string) { both = append(both, text) }) != 0 {
