@@ -167,27 +167,6 @@ func (f *FS) Symlink(c Cred, target, name string) error {
 	return nil
 }
 
-// Link gives a file a second name.
-func (f *FS) Link(c Cred, old, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n, err := f.find(c, old, false)
-	if err != nil {
-		return err
-	}
-	if n.kind == Folder {
-		return syscall.EPERM
-	}
-	dir, last, err := f.vacant(c, name)
-	if err != nil {
-		return err
-	}
-	dir.children[last] = n
-	n.nlink++
-	f.touch(dir)
-	return nil
-}
-
 // Remove removes a file, or a folder that is empty.
 func (f *FS) Remove(c Cred, name string) error {
 	f.mu.Lock()
