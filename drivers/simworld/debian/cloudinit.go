@@ -79,7 +79,7 @@ func (d *Disk) attach(b Birth) {
 
 // setUp configures the network: at each boot the name servers, and a card as far as its first boot, or Proxmox VE, does it. Where
 // cloud-init is forbidden to touch the network nothing happens.
-func (d *Disk) setUp(b Birth, anew bool) {
+func (d *Disk) setUp(b Birth, fresh bool) {
 	list, _ := d.fs.ReadDir(files.Cred{}, "/etc/cloud/cloud.cfg.d")
 	for _, f := range list {
 		if text, _ := d.fs.ReadFile("/etc/cloud/cloud.cfg.d/" + f.Name); strings.Contains(text, "config: disabled") && !d.container {
@@ -96,7 +96,7 @@ func (d *Disk) setUp(b Birth, anew bool) {
 	d.put("/etc/resolv.conf", resolv.String(), 0o644)
 	n := b.Network
 	switch {
-	case n.Address == "" || !d.container && !anew:
+	case n.Address == "" || !d.container && !fresh:
 	case d.container && n.Address == "dhcp":
 		d.put(interfacesFile, loopback+"\nauto eth0\niface eth0 inet dhcp\n", 0o644)
 	case d.container:

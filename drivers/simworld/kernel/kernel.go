@@ -111,17 +111,6 @@ func (k *Kernel) Find(pid int) *Process {
 	return k.procs[pid]
 }
 
-// Processes lists all.
-func (k *Kernel) Processes() []*Process {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var out []*Process
-	for _, p := range k.procs {
-		out = append(out, p)
-	}
-	return out
-}
-
 // NextPID is a number that no process has.
 func (k *Kernel) NextPID() int {
 	k.mu.Lock()

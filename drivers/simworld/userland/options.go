@@ -19,7 +19,7 @@ func Programs() map[string]kernel.Program {
 	out := map[string]kernel.Program{
 		"sh": sh.Main, "dash": sh.Main, "bash": sh.Main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
 		"kill": func(p *kernel.Process) int { return sh.Kill(p, p.Args) }, "printf": func(p *kernel.Process) int { return sh.Printf(p, p.Args) },
-		"test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "env": environment, "setsid": setsid,
+		"test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "setsid": setsid,
 	}
 	for name, p := range withOptions() {
 		out[name] = p.main

@@ -285,28 +285,6 @@ func exec(p *kernel.Process, args []string) int {
 	return code
 }
 
-func environment(p *kernel.Process) int {
-	args := p.Args[1:]
-	for ; len(args) > 0; args = args[1:] {
-		name, value, assigns := strings.Cut(args[0], "=")
-		switch {
-		case args[0] == "-i":
-			p.Env = nil
-		case assigns:
-			p.Setenv(name, value)
-		case strings.HasPrefix(args[0], "-"):
-			p.Failf("invalid option '%s'", args[0])
-			return 125
-		default:
-			return exec(p, args)
-		}
-	}
-	for _, pair := range p.Env {
-		p.Printf("%s\n", pair)
-	}
-	return 0
-}
-
 // setsid runs a program. Sessions make no difference here.
 func setsid(p *kernel.Process) int {
 	if len(p.Args) < 2 || strings.HasPrefix(p.Args[1], "-") {
