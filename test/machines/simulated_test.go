@@ -72,7 +72,10 @@ func beginSimulated(t *testing.T) *simulated {
 }
 
 // Run is that of guest.Machine.
-func (m *simulated) Run(_ context.Context, c guest.Command) (guest.Output, error) {
+func (m *simulated) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	if ctx.Err() != nil { // nobody is there any more
+		return guest.Output{}, context.Cause(ctx)
+	}
 	m.runs++
 	var out, errs bytes.Buffer
 	s := m.Root(c.Args...)
