@@ -270,7 +270,9 @@ func TestST11AChildLeavesTheSite(t *testing.T) {
 	inner.stop()
 	second := repo.Commit(map[string]string{"below.hcl": ""}, "the tree goes\n\nAllow-Deletes: 3")
 	require.NoError(t, father.client.CheckNow(t.Context()))
-	father.until("the commit is in force", func(s agent.Status) bool { return s.InForce != nil && s.InForce.ID == second && s.Last.Commit == second })
+	father.until("the commit is in force", func(s agent.Status) bool {
+		return s.InForce != nil && s.InForce.ID == second && s.Last.Commit == second
+	})
 	require.Equal(t, first, father.Status().Converged.ID)
 	require.Len(t, father.Status().Nodes, 2)
 
