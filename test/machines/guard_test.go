@@ -127,6 +127,7 @@ func TestST02ARestartTakesBackWhatNobodyConfirmed(t *testing.T) {
 	w.listensSoon("2222")
 	w.Run0("systemctl stop homestak-gitops-revert-sshd.timer; systemctl daemon-reload") // as a restart does
 	require.Contains(t, w.Run0("systemctl list-dependencies --plain multi-user.target"), "homestak-gitops-revert-sshd-boot.service")
+	w.Run0("cd /var/lib/homestak-gitops/revert && mv sshd.sh sshd.sh.4711") // where the restart cut off what restored
 	w.Run0("systemctl start homestak-gitops-revert-sshd-boot.service")
 	w.listensSoon("22")
 	w.apply(s)

@@ -239,7 +239,7 @@ func (m systemd) startUnit(name string) error {
 // words takes a line of Exec… apart.
 func words(line string, main int) []string {
 	line = strings.TrimLeft(line, "-@:+!")
-	line = strings.ReplaceAll(line, "$MAINPID", strconv.Itoa(main))
+	line = strings.NewReplacer("$$", "$", "$MAINPID", strconv.Itoa(main)).Replace(line)
 	var out []string
 	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
 		if q := line[0]; q == '"' || q == '\'' {

@@ -57,7 +57,9 @@ func (r *runner) arm(s aspect.Step) string {
 		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then\n" +
 		stop + "  exec 9>/run/homestak-gitops.lock; flock -w 60 9 || :\nfi\n" +
 		s.Restore + "\n" + disarmBoot(s.Guard()) + rest + "rm -f \"$_mine\"").Stdin)
-	boot := "[Unit]\nDescription=Restore what nobody confirmed (" + s.Guard() + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh " + f + "\n[Install]\nWantedBy=multi-user.target\n"
+	// What the restart cut off has renamed the script already.
+	again := "for s in " + f + ".[0-9]*; do if [ -f $$s ]; then mv -T $$s " + f + "; fi; done; exec sh " + f
+	boot := "[Unit]\nDescription=Restore what nobody confirmed (" + s.Guard() + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh -c '" + again + "'\n[Install]\nWantedBy=multi-user.target\n"
 	return "undo() { die \"$@\"; }\n" +
 		"[ -d " + revertFolder + " ] || mkdir -m 0700 " + revertFolder + "\n" +
 		stop + "rm -f " + f + ".*\n" +
