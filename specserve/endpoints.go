@@ -17,6 +17,7 @@ type endpoint struct {
 	under  string // what its paths begin with, where it reads the rest itself; else ""
 	body   int64  // the largest body in bytes
 	early  bool   // it answers also as long as there is no commit
+	signed bool   // it checks by itself what a client may do that was refused too often
 	do     func(x *request) error
 }
 
@@ -35,11 +36,11 @@ func endpoints() []endpoint {
 		{method: http.MethodPost, path: "/report/" + identity, body: report.MaxBytes, do: takeReport},
 		{method: http.MethodGet, path: "/wait/" + identity, do: wait},
 		{method: http.MethodGet, path: "/config/" + identity, do: serveConfig},
-		{method: http.MethodGet, path: "/status", do: status},
-		{method: http.MethodGet, path: "/events", do: events},
-		{method: http.MethodGet, path: "/metrics", do: metrics},
-		{method: http.MethodPost, path: "/reconcile", do: reconcile},
-		{method: http.MethodPost, path: "/reconcile/" + identity, do: reconcileNode},
+		{method: http.MethodGet, path: "/status", early: true, do: status},
+		{method: http.MethodGet, path: "/events", early: true, do: events},
+		{method: http.MethodGet, path: "/metrics", early: true, do: metrics},
+		{method: http.MethodPost, path: "/reconcile", early: true, do: reconcile},
+		{method: http.MethodPost, path: "/reconcile/" + identity, early: true, do: reconcileNode},
 	}...)
 }
 

@@ -22,7 +22,6 @@ type Limits struct {
 	RefusalsPerNode      limit.Rate    // of a client about one node, before all of its requests about it are
 	Remembered           int           // clients and nodes whose refusals are counted
 	Reports              limit.Rate    // of a node
-	Notifications        int           // of pushes that are read at once
 	Streams              int           // of events at once
 	Wait                 time.Duration // of a node that waits for something to do
 	Waiters              int           // at once
@@ -41,8 +40,8 @@ func Usual() Limits {
 		RefusalsPerNode: limit.Rate{Every: 500 * time.Millisecond, Burst: 20},
 		Remembered:      64 << 10,
 		Reports:         limit.Rate{Every: 5 * time.Second, Burst: 12},
-		Notifications:   4, Streams: 64,
-		Wait: 55 * time.Second, Waiters: 2048, WaitersPerNode: 2,
+		Streams:         64,
+		Wait:            55 * time.Second, Waiters: 2048, WaitersPerNode: 2,
 		Shutdown: 1500 * time.Millisecond,
 	}
 }

@@ -59,7 +59,7 @@ func metrics(x *request) error {
 	var b metric.Text
 	x.counts.write(&b)
 	b.Head("homestak_serve_info", "gauge", "What is served, and by which version of the program.")
-	b.Sample("homestak_serve_info", 1, "commit", x.view.Catalog.Commit, "version", x.o.Version)
+	b.Sample("homestak_serve_info", 1, "commit", x.view.commit(), "version", x.o.Version)
 	b.Head("homestak_serve_start_time_seconds", "gauge", "When the server started.")
 	b.Sample("homestak_serve_start_time_seconds", float64(x.started.Unix()))
 	b.Head("homestak_nodes", "gauge", "Nodes that are served.")

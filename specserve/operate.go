@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"io"
 	"net/http"
 	"time"
 
@@ -79,37 +78,30 @@ func events(x *request) error {
 // maxHook is the largest notification; GitHub sends none that is larger.
 const maxHook = 25 << 20
 
-// hookPatience is how long a notification waits for its turn.
-const hookPatience = 5 * time.Second
-
 // hooks are the rows of all providers. One that is not known is an unknown endpoint.
 func hooks() []endpoint {
 	var out []endpoint
 	for _, provider := range hook.Providers() {
-		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + provider, body: maxHook, do: func(x *request) error { return takeHook(x, provider) }})
+		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + provider, body: maxHook, early: true, signed: true, do: func(x *request) error { return takeHook(x, provider) }})
 	}
 	return out
 }
 
 // takeHook takes the notification of a push. Only its signature says who sent it, and that is over
-// the whole body: only a few are read at a time, so that strangers do not take the memory.
+// the whole body. It is hashed as it comes: however slow a sender is, it takes one goroutine until the
+// deadline of its request, and no other sender waits for it.
 func takeHook(x *request, provider string) error {
-	turn := time.NewTimer(hookPatience)
-	defer turn.Stop()
-	select {
-	case x.notifying <- struct{}{}:
-		defer func() { <-x.notifying }()
-	case <-turn.C:
-		return x.later(hookPatience, "too many notifications at once")
-	case <-x.Context().Done():
-		return x.Context().Err()
+	if !hook.Signed(provider, x.Header) && x.limited > 0 {
+		return x.tooMany()
 	}
-	body, err := io.ReadAll(x.Body)
-	if err != nil {
+	verdict, err := x.hooks.Check(provider, x.view.Access.Hook(provider), x.Header, x.Body)
+	switch {
+	case errors.Is(err, hook.ErrBody):
 		return unreadable(err)
-	}
-	verdict, err := x.hooks.Check(provider, x.view.Access.Hook(provider), x.Header, body)
-	if err != nil {
+	case err != nil && x.limited > 0:
+		return x.tooMany()
+	case err != nil:
+		x.unread()
 		return unsigned(err)
 	}
 	switch verdict {

@@ -53,6 +53,9 @@ func (x *request) node() (*catalog.Node, error) {
 	if m := x.view.Catalog.Suspended(x.identity); m != "" {
 		return nil, &problem.Error{Code: problem.NotFound, Message: "manifest " + m + " is suspended", Hint: "its nodes stay as they are until suspend is removed from it"}
 	}
+	if x.view.Catalog == nil {
+		return nil, noCommit()
+	}
 	return nil, &problem.Error{Code: problem.NotFound, Message: "the site does not deploy this node"}
 }
 
@@ -141,7 +144,7 @@ func status(x *request) error {
 	if x.o.Status != nil {
 		return x.document(x.o.Status())
 	}
-	out := Status{Commit: x.view.Catalog.Commit, At: x.now.UTC(), Nodes: []NodeStatus{}}
+	out := Status{Commit: x.view.commit(), At: x.now.UTC(), Nodes: []NodeStatus{}}
 	for _, r := range x.reports.All() {
 		out.Nodes = append(out.Nodes, statusOf(x.view, r, x.now))
 	}
@@ -162,7 +165,7 @@ func statusOf(v *View, r report.Received, now time.Time) NodeStatus {
 func (s *Server) Reported(node string) (saw string, err error) {
 	r, has := s.reports.Get(node)
 	v := s.view.Load()
-	if !has || v == nil {
+	if !has {
 		return "", errors.New("it has not reported yet")
 	}
 	is := statusOf(v, r, s.o.Now())

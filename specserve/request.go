@@ -33,9 +33,10 @@ type request struct {
 	endpoint string // path of its row; "" for an unknown one
 	identity string // of the node that it is about; "" for none
 	shown    catalog.Credential
-	reason   string // why it was refused, for the log
-	status   int    // of the answer; 0 as long as there is none
-	sent     int    // bytes of its body
+	reason   string        // why it was refused, for the log
+	limited  time.Duration // how long its client has to wait, having been refused too often; 0: it has not
+	status   int           // of the answer; 0 as long as there is none
+	sent     int           // bytes of its body
 }
 
 // refusal is a problem with a status of its own.
@@ -53,7 +54,7 @@ func (r refusal) Unwrap() error { return r.problem }
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.underWay.Add(1)
 	defer s.underWay.Done()
-	x := &request{Server: s, Request: r, w: w, now: s.o.Now()}
+	x := &request{Server: s, Request: r, w: w, now: s.o.Now(), view: s.view.Load()}
 	var err error
 	defer func() { //nolint:contextcheck // it has the context of the request
 		if p := recover(); p != nil {
@@ -78,11 +79,12 @@ func (x *request) serve() error {
 	w.Set("X-Content-Type-Options", "nosniff")
 	w.Set("Cache-Control", "no-store")
 	client := limit.Client(x.RemoteAddr)
-	if wait := x.refusals.Wait(limit.Key{Client: client}, x.now); wait > 0 {
-		return x.tooMany(wait)
-	}
+	x.limited = x.refusals.Wait(limit.Key{Client: client}, x.now)
 	rows, name := match(x.table, x.URL.EscapedPath())
 	if len(rows) == 0 {
+		if x.limited > 0 {
+			return x.tooMany()
+		}
 		return &problem.Error{Code: problem.NoEndpoint}
 	}
 	x.endpoint = rows[0].path
@@ -100,17 +102,23 @@ func (x *request) serve() error {
 			return &problem.Error{Code: problem.BadRequest, Message: "the path does not have the name of a node", Hint: "a name has letters, digits and dashes, and begins with a letter"}
 		}
 		x.identity = name
-		if wait := x.perNode.Wait(limit.Key{Client: client, About: name}, x.now); wait > 0 {
-			return x.tooMany(wait)
-		}
+		x.limited = max(x.limited, x.perNode.Wait(limit.Key{Client: client, About: name}, x.now))
+	}
+	if x.limited > 0 && !rows[i].signed && !x.proven() {
+		return x.tooMany()
 	}
 	if err := x.bound(rows[i].body); err != nil {
 		return err
 	}
-	if x.view = x.Server.view.Load(); x.view == nil && !rows[i].early {
-		return refusal{&problem.Error{Code: problem.Internal, Message: "there is no commit to serve yet", Hint: "try again later; the log of the server says what is wrong"}, http.StatusServiceUnavailable}
+	if x.view.Catalog == nil && !rows[i].early {
+		return noCommit()
 	}
 	return rows[i].do(x)
+}
+
+// noCommit refuses a request that needs a commit, as long as there is none.
+func noCommit() error {
+	return refusal{&problem.Error{Code: problem.Internal, Message: "there is no commit to serve yet", Hint: "try again later; the log of the server says what is wrong"}, http.StatusServiceUnavailable}
 }
 
 // count counts a request. Those that were refused are counted for the client, too.
@@ -131,9 +139,18 @@ func (x *request) count(err error) {
 }
 
 // tooMany refuses a request of a client that was refused too often.
-func (x *request) tooMany(wait time.Duration) error {
+func (x *request) tooMany() error {
 	x.note(limit.Client(x.RemoteAddr), "refused a request: the client sent too many that were refused")
-	return x.later(wait, "")
+	x.unread()
+	return x.later(x.limited, "")
+}
+
+// unread ends the connection with the answer if there is a body that nobody reads: else the answer would wait
+// for it. A stream of HTTP/2 ends by itself.
+func (x *request) unread() {
+	if x.ContentLength != 0 && x.ProtoMajor < 2 {
+		x.w.Header().Set("Connection", "close")
+	}
 }
 
 // bound refuses a body that is too large.
@@ -176,6 +193,9 @@ func (x *request) send(status int, contentType string, body []byte) error {
 	return err
 }
 
+// unavailable is after how many seconds to try again what the server cannot answer yet.
+const unavailable = "5"
+
 // fail sends the answer to an error, if there is none yet.
 func (x *request) fail(err error) {
 	if x.status != 0 {
@@ -192,6 +212,9 @@ func (x *request) fail(err error) {
 	h := x.w.Header()
 	h.Del("Etag")
 	h.Set("Cache-Control", "no-store")
+	if status == http.StatusServiceUnavailable && h.Get("Retry-After") == "" {
+		h.Set("Retry-After", unavailable)
+	}
 	if status == http.StatusUnauthorized {
 		challenge := `Bearer realm="homestak-gitops"`
 		if p.Code != problem.NoCredential {
@@ -231,8 +254,8 @@ func (x *request) log(ctx context.Context, err error) {
 	if x.shown.Identity != "" {
 		attrs = append(attrs, "of", x.shown.Identity)
 	}
-	if x.view != nil {
-		attrs = append(attrs, "commit", x.view.Catalog.Commit)
+	if c := x.view.commit(); c != "" {
+		attrs = append(attrs, "commit", c)
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok {
 		attrs = append(attrs, "code", string(p.Code), "reason", cmp.Or(x.reason, causeOf(p)))
@@ -254,7 +277,7 @@ func causeOf(p *problem.Error) string {
 }
 
 func (x *request) knownIdentity() string {
-	if x.view != nil && (x.view.node(x.identity) != nil || x.view.Catalog.Suspended(x.identity) != "") {
+	if x.view.node(x.identity) != nil || x.view.Catalog.Suspended(x.identity) != "" {
 		return x.identity
 	}
 	return "unknown"

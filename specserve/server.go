@@ -53,8 +53,8 @@ type Options struct {
 
 // View is what requests see. It is not changed after it was published.
 type View struct {
-	Catalog *catalog.Catalog
-	Keys    token.Keys // the first one signs
+	Catalog *catalog.Catalog // nil as long as there is no commit: then only operators and hooks are answered
+	Keys    token.Keys       // the first one signs
 	Access  keys.Access
 	Pins    []string // of the server: its key and the next one
 
@@ -74,11 +74,19 @@ func (v *View) node(name string) *catalog.Node {
 	return catalog.Removed(name)
 }
 
+// commit is the one that is served; "" as long as there is none.
+func (v *View) commit() string {
+	if v.Catalog == nil {
+		return ""
+	}
+	return v.Catalog.Commit
+}
+
 // Server answers nodes. Its methods may be called from any goroutine.
 type Server struct {
 	o       Options
 	table   []endpoint
-	view    atomic.Pointer[View] // nil as long as there is no commit
+	view    atomic.Pointer[View] // never nil; empty at first
 	started time.Time
 
 	refusals, perNode *limit.Rates  // requests that were refused, by client, and by client and node
@@ -91,7 +99,6 @@ type Server struct {
 	reports   *report.Store
 	reporting *limit.Rates  // reports, by node
 	hooks     *hook.Checker // of notifications
-	notifying chan struct{} // whoever reads a notification has a slot
 	streams   chan struct{} // whoever reads events has a slot
 	waiting   *waiters
 	ending    chan struct{} // closed when it takes no more requests
@@ -115,7 +122,7 @@ func New(o Options) *Server {
 		o.Reports = report.NewStore()
 	}
 	l := o.Limits
-	return &Server{
+	s := &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
 		repository: repository.New(repository.Options{Bounds: serve.Options{Dir: o.Spool}, Log: o.Log}),
 		refusals:   limit.NewRates(l.Refusals, l.Remembered),
@@ -123,18 +130,22 @@ func New(o Options) *Server {
 		noted:      limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
 
 		counts: newCounts(), reports: o.Reports, reporting: limit.NewRates(l.Reports, l.Remembered),
-		hooks: hook.New(o.Now), notifying: make(chan struct{}, l.Notifications), streams: make(chan struct{}, l.Streams),
+		hooks: hook.New(o.Now), streams: make(chan struct{}, l.Streams),
 		waiting: newWaiters(), ending: make(chan struct{}),
 	}
+	s.view.Store(&View{})
+	return s
 }
 
 // Publish makes a view the one of all requests that begin from now on.
-// Reports of nodes that it does not serve are dropped.
+// Reports of nodes that its commit does not have are dropped.
 func (s *Server) Publish(v View) {
 	s.repository.Publish(v.Repository)
 	s.view.Store(&v)
 	s.waiting.wake("", func(w *waiter) chan struct{} { return w.published })
-	s.reports.Keep(func(identity string) bool { return v.node(identity) != nil })
+	if v.Catalog != nil {
+		s.reports.Keep(func(identity string) bool { return v.node(identity) != nil })
+	}
 }
 
 // Serve answers over TLS until ctx ends. Then it takes no more requests and answers those under way,

@@ -25,6 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/program"
+	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
@@ -76,6 +77,8 @@ type served struct {
 	access keys.Access
 	dir    string        // of its keys
 	asked  chan struct{} // calls of Check
+
+	reports *report.Store
 }
 
 // logged is the log of a server.
@@ -118,7 +121,9 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, cha
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
 	s.set = set
+	s.reports = report.NewStore()
 	o := specserve.Options{
+		Reports: s.reports,
 		Version: "1.2.3", Program: p, Spool: t.TempDir(), TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
 		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Check: func() { s.asked <- struct{}{} },
 	}
@@ -220,11 +225,51 @@ func TestHealth(t *testing.T) {
 	got := s.ask("GET", "/spec/own", bearer(ownToken)...)
 	require.Equal(t, 503, got.status)
 	require.Equal(t, "E500", got.code())
+	require.Equal(t, "5", got.header.Get("Retry-After"))
 	s.publish("3f2c1a9", site())
 	s.now.Add(61)
 	got = s.ask("GET", "/health")
 	require.Equal(t, 200, got.status)
 	require.JSONEq(t, `{"status":"ok","version":"1.2.3","commit":"3f2c1a9","uptime_seconds":61}`, got.body)
+}
+
+// Operators and notifications of pushes are answered before there is a commit to serve: that is when they are
+// needed most.
+func TestBeforeTheFirstCommit(t *testing.T) {
+	s := serve(t, unlimited())
+	secret := s.access.Hook("gitea")
+	require.Equal(t, 401, s.ask("GET", "/status", bearer(string(s.access.Read))...).status, "no key is known yet")
+	require.Equal(t, 401, s.send("POST", "/hook/gitea", strings.NewReader(push), "X-Gitea-Signature", signature(secret, push)).status)
+	s.reports.Put(report.Report{Identity: "own", At: time.Unix(s.now.Load(), 0)}, time.Unix(s.now.Load(), 0))
+	s.Publish(specserve.View{Keys: s.keys, Access: s.access, Pins: s.pins})
+	for _, c := range []struct {
+		method, path string
+		key          []byte
+		status       int
+	}{
+		{"GET", "/health", nil, 200},
+		{"GET", "/status", s.access.Read, 200},
+		{"GET", "/metrics", s.access.Read, 200},
+		{"GET", "/events", s.access.Read, 404}, // this server is not that of an agent
+		{"POST", "/reconcile", s.access.Operator, 202},
+		{"POST", "/reconcile/own", s.access.Operator, 503},
+		{"GET", "/status", s.access.Operator[:20], 401},
+		{"GET", "/specs", nil, 503},
+		{"GET", "/config/own", nil, 503},
+		{"GET", "/wait/own", nil, 503},
+		{"GET", "/site.git/info/refs", s.access.Repository, 503},
+	} {
+		got := s.ask(c.method, c.path, bearer(string(c.key))...)
+		require.Equal(t, c.status, got.status, "%s %s: %s", c.method, c.path, got.body)
+		require.Equal(t, c.status == 503, got.header.Get("Retry-After") != "", c.path)
+	}
+	<-s.asked
+	require.Equal(t, 503, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(s.mint(s.keys[0], "own"))...).status)
+	require.Equal(t, 202, s.send("POST", "/hook/gitea", strings.NewReader(push), "X-Gitea-Signature", signature(secret, push)).status)
+	<-s.asked
+	require.Len(t, s.status().Nodes, 1, "what was reported before a restart stays until it is known which nodes there are")
+	s.publish("3f2c1a9", &model.Site{})
+	require.Empty(t, s.status().Nodes)
 }
 
 func TestSpec(t *testing.T) {

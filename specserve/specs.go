@@ -30,8 +30,8 @@ type Health struct {
 
 func health(x *request) error {
 	h := Health{Status: "starting", Version: x.o.Version, Uptime: int64(x.now.Sub(x.started) / time.Second)}
-	if x.view != nil {
-		h.Status, h.Commit = "ok", x.view.Catalog.Commit
+	if x.view.Catalog != nil {
+		h.Status, h.Commit = "ok", x.view.commit()
 	}
 	return x.document(h)
 }

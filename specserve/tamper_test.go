@@ -46,10 +46,12 @@ func TestEveryByteMatters(t *testing.T) {
 			require.Equal(t, c.right, ask(c.credential), "%s %s", c.method, c.path)
 			for i := range len(c.credential) {
 				b := c.credential[i] ^ 1
-				require.Equal(t, "401 E301", ask(c.credential[:i]+string(b)+c.credential[i+1:]), "%s %s, byte %d", c.method, c.path, i)
+				changed := c.credential[:i] + string(b) + c.credential[i+1:]
+				require.Equal(t, badToken(changed), ask(changed), "%s %s, byte %d", c.method, c.path, i)
 			}
-			require.Equal(t, "401 E301", ask(c.credential[:len(c.credential)-1]), "%s %s", c.method, c.path)
-			require.Equal(t, "401 E301", ask(c.credential+"0"), "%s %s", c.method, c.path)
+			for _, changed := range []string{c.credential[:len(c.credential)-1], c.credential + "0"} {
+				require.Equal(t, badToken(changed), ask(changed), "%s %s", c.method, c.path)
+			}
 		}
 	}
 }

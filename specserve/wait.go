@@ -172,9 +172,6 @@ func reconcileNode(x *request) error {
 // child that manages them is known here: it checks all it has.
 func (s *Server) Wake(node string) bool {
 	v := s.view.Load()
-	if v == nil {
-		return false
-	}
 	if v.node(node) == nil { // no report can take a node that is served here
 		if node = s.reports.Through(node); v.node(node) == nil {
 			return false

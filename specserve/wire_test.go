@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -18,8 +19,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
 // connect opens a connection that speaks HTTP/1.1, to send bytes as they are.
@@ -187,8 +190,8 @@ func TestLargeRequests(t *testing.T) {
 	require.Less(t, time.Since(began), 10*time.Second)
 }
 
-// Who was refused too often about a node has to wait, with the right token, too: else it could go on
-// guessing. Whoever is answered well is not limited.
+// Who was refused too often about a node has to wait, with the right token of the site, too: else it could go
+// on guessing. Whoever is answered well is not limited.
 func TestTooMany(t *testing.T) {
 	l := specserve.Usual()
 	l.RefusalsPerNode.Burst, l.Refusals.Burst = 3, 8
@@ -215,6 +218,80 @@ func TestTooMany(t *testing.T) {
 	require.Equal(t, 200, s.ask("GET", "/health").status)
 	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(ownToken)...).status)
 	require.Equal(t, 1, strings.Count(s.log.String(), "level=WARN"), "one line for a client, however often it tries")
+}
+
+// Somebody who guesses keeps nobody out who has a provisioning token, though they share an address. Of ten
+// thousand guesses only a few are compared with anything, or put before the rules of the site.
+func TestNeighboursOfAGuesser(t *testing.T) {
+	l := specserve.Usual()
+	l.RefusalsPerNode.Burst, l.Refusals.Burst = 3, 8
+	s := serve(t, l)
+	leaving := site()
+	leaving.Manifests["web"].Nodes = append(leaving.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
+	s.publish("a", leaving)
+	right, other := s.mint(s.keys[0], "own"), s.mint(s.keys[0], "net")
+	expired, err := token.Mint(s.keys[0], token.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
+	require.NoError(t, err)
+	forged := s.mint(token.NewKey(), "own")
+	checked := map[int]int{}
+	for i := range 10_000 {
+		guess := []string{"wrong", forged, expired, other, siteToken[:len(siteToken)-1] + string(rune('a'+i%26))}[i%5]
+		checked[s.ask("GET", "/spec/own", bearer(guess)...).status]++
+		if i%1000 == 0 {
+			require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(right)...).status)
+		}
+	}
+	require.Less(t, checked[401]+checked[403], 20, "%v", checked)
+	require.Equal(t, 10_000, checked[401]+checked[403]+checked[429])
+	for range 20 { // all of the address is limited now, whatever it asks about
+		s.ask("GET", "/x")
+	}
+	require.Equal(t, 429, s.ask("GET", "/x").status)
+	require.Equal(t, 429, s.ask("GET", "/spec/net").status)
+	require.Equal(t, 429, s.ask("GET", "/spec/own", bearer(ownToken)...).status, "which could be a guess")
+	require.Equal(t, 429, s.ask("GET", "/status", bearer(string(s.access.Read))...).status)
+	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(right)...).status)
+	require.Equal(t, 200, s.ask("GET", "/specs", bearer(right)...).status)
+	require.Equal(t, 202, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(right)...).status)
+	child := "Basic " + base64.StdEncoding.EncodeToString([]byte("git:"+s.mint(s.keys[0], "inner")))
+	require.Equal(t, 404, s.ask("GET", "/site.git/raw/HEAD/x", "Authorization", child).status)
+	// A notification that is signed counts, too; one that may be a guess does not.
+	secret := s.access.Hook("gitlab")
+	notify := func(headers ...string) int {
+		return s.send("POST", "/hook/"+headers[0], strings.NewReader(push), headers[1:]...).status
+	}
+	require.Equal(t, 202, notify("gitea", "X-Gitea-Signature", signature(secret, push)))
+	require.Equal(t, 429, notify("gitea", "X-Gitea-Signature", signature(secret, push+" ")))
+	require.Equal(t, 429, notify("gitea"))
+	require.Equal(t, 429, notify("gitlab", "X-Gitlab-Token", string(secret)))
+}
+
+// Senders of notifications that are slow, or show nothing, take no place from those that are signed.
+func TestSlowNotifications(t *testing.T) {
+	s := start(t)
+	const length = 1 << 20
+	begin := func(header string) (status string) {
+		t.Helper()
+		c := s.connect()
+		_, err := fmt.Fprintf(c, "POST /hook/gitea HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n%s\r\n", length, header)
+		require.NoError(t, err)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		require.NoError(t, err)
+		_, _ = io.WriteString(c, "{") // and no more: the connection stays open until the test ends
+		return strings.TrimSpace(line)
+	}
+	for range 50 {
+		require.Equal(t, "HTTP/1.1 401 Unauthorized", begin(""), "nothing of its body is read")
+		require.Equal(t, "HTTP/1.1 401 Unauthorized", begin("X-Gitea-Signature: 00\r\n"), "this cannot be a signature")
+		require.Equal(t, "HTTP/1.1 100 Continue", begin("X-Gitea-Signature: "+strings.Repeat("00", 32)+"\r\n"))
+	}
+	secret := s.access.Hook("gitea")
+	require.Equal(t, 202, s.send("POST", "/hook/gitea", strings.NewReader(push), "X-Gitea-Signature", signature(secret, push)).status)
+	<-s.asked
+	long := push + strings.Repeat(" ", 25<<20-len(push))
+	require.Equal(t, 202, s.send("POST", "/hook/gitea", strings.NewReader(long), "X-Gitea-Signature", signature(secret, long)).status)
+	got := s.send("POST", "/hook/gitea", io.MultiReader(strings.NewReader(long), strings.NewReader(" ")), "X-Gitea-Signature", signature(secret, long+" "))
+	require.Equal(t, 413, got.status)
 }
 
 // Clients that say nothing, or far too slowly, are cut off at the deadline, and meanwhile everybody

@@ -39,7 +39,12 @@ type problemDocument struct {
 	Error *ProblemError `json:"error"`
 }
 
-func (p *ProblemError) write(w http.ResponseWriter) { writeAnswer(w, p.Status, problemDocument{p}) }
+func (p *ProblemError) write(w http.ResponseWriter) {
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "5") // an agent that is upgraded is back by then
+	}
+	writeAnswer(w, p.Status, problemDocument{p})
+}
 
 func badRequest(message, hint string) *ProblemError {
 	return &ProblemError{Status: http.StatusBadRequest, Code: "bad_request", Message: message, Hint: hint}

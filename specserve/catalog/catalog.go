@@ -50,7 +50,7 @@ func (in *Input) HasChild() bool {
 	return false
 }
 
-// Catalog is a commit as a server has it.
+// Catalog is a commit as a server has it. A nil one has no nodes.
 type Catalog struct {
 	Commit string
 
@@ -132,13 +132,28 @@ func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
 }
 
 // Node finds a node; nil if the commit does not have it.
-func (c *Catalog) Node(name string) *Node { return c.nodes[name] }
+func (c *Catalog) Node(name string) *Node {
+	if c == nil {
+		return nil
+	}
+	return c.nodes[name]
+}
 
 // Names are the names of all nodes, sorted. The caller must not change them.
-func (c *Catalog) Names() []string { return c.names }
+func (c *Catalog) Names() []string {
+	if c == nil {
+		return nil
+	}
+	return c.names
+}
 
 // Suspended is the suspended manifest that a node belongs to; "" if it belongs to none.
-func (c *Catalog) Suspended(name string) string { return c.suspended[name] }
+func (c *Catalog) Suspended(name string) string {
+	if c == nil {
+		return ""
+	}
+	return c.suspended[name]
+}
 
 // Own is what an answer has beside the spec: the members of wire.Spec of the same names.
 type Own struct {

@@ -117,27 +117,33 @@ type Credential struct {
 	Err    error        // why it is not valid: a *problem.Error
 }
 
-// Check checks a credential that is shown in a request about a node ("": about none in particular).
-// Of provisioning tokens it accepts those of these keys and, if the site has a key of the
-// predecessor, those of that one.
+// Check checks a credential that is shown in a request about a node ("": about none in particular):
+// one of the site's, or a provisioning token.
 func (c *Catalog) Check(text, node string, keys token.Keys, now time.Time) Credential {
 	if o, ok := c.credentials.find(text, node); ok {
 		return Credential{Credential: policy.Credential{Kind: o.kind, Valid: true, Identity: o.node}}
 	}
 	out := Credential{Credential: policy.Credential{Kind: policy.Provisioning}}
+	if out.Claims, out.Err = c.Verify(text, keys, now); out.Err != nil {
+		return out
+	}
+	out.Valid, out.Identity = true, out.Claims.Node
+	return out
+}
+
+// Verify checks a provisioning token, for the node that it names: whether that is the one of the request is
+// for the rules to say. It accepts those of these keys and, if the site has a key of the predecessor, those
+// of that one. A text without the form of such a token may have been meant for one of the site's own, which have
+// no form: it is not valid, rather than malformed.
+func (c *Catalog) Verify(text string, keys token.Keys, now time.Time) (token.Claims, error) {
 	claims, err := token.Inspect(text)
 	if err != nil {
-		// It is no provisioning token, and so it may have been meant for one of the site's.
-		out.Err = &problem.Error{Code: problem.Refused, Cause: err}
-		return out
+		if !strings.Contains(text, ".") {
+			return token.Claims{}, &problem.Error{Code: problem.Refused, Cause: err}
+		}
+		return token.Claims{}, err
 	}
-	all := slices.Concat(keys, c.credentials.predecessor)
-	// For its own node first: whether it is that of the request is for the rules to say.
-	if out.Claims, out.Err = all.Verify(text, claims.Node, now); out.Err != nil {
-		return out
-	}
-	out.Valid, out.Identity = true, claims.Node
-	return out
+	return slices.Concat(keys, c.credentials.predecessor).Verify(text, claims.Node, now)
 }
 
 // Authorize decides by the rules of the site whether a request is allowed. Of in, the posture and

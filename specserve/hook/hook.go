@@ -5,6 +5,9 @@
 // or signs by Standard Webhooks, and the generic form signs the time and the body. Where the
 // time is signed, a delivery is accepted for Window around it. A repeated delivery is
 // recognised for as long; it is no error, since a provider repeats what it got no answer for.
+//
+// A body is hashed while it comes, and is never kept: a sender that is slow or not signed
+// takes no memory, and so nobody else has to wait for it.
 package hook
 
 import (
@@ -16,6 +19,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -39,6 +43,7 @@ var (
 	ErrMissing  = errors.New("the delivery is not signed")
 	ErrInvalid  = errors.New("the signature is not valid")
 	ErrTime     = errors.New("the delivery was signed at another time")
+	ErrBody     = errors.New("the body of the delivery cannot be read") // and why
 )
 
 // Verdict is what a valid delivery asks for.
@@ -54,7 +59,10 @@ const (
 // scheme is how one provider signs.
 type scheme struct {
 	// check verifies a delivery, and gives what it is recognised by.
+	// It reads the body only of a delivery that has a signature, or a token that is right.
 	check func(d delivery) (id string, err error)
+	// signed are the headers with the HMAC of a delivery.
+	signed []string
 	// event is the header that says what happened, and pushes are its values for a push.
 	event  []string
 	pushes []string
@@ -62,8 +70,9 @@ type scheme struct {
 
 // delivery is one request.
 type delivery struct {
+	signed []string // headers, as in scheme
 	header http.Header
-	body   []byte
+	body   io.Reader
 	secret []byte
 	now    time.Time
 }
@@ -71,12 +80,18 @@ type delivery struct {
 func schemes() map[string]scheme {
 	push := []string{"push"}
 	return map[string]scheme{
-		"github":  {check: signedBody("X-Hub-Signature-256"), event: []string{"X-Github-Event"}, pushes: push},
-		"gitea":   {check: signedBody("X-Gitea-Signature"), event: []string{"X-Gitea-Event"}, pushes: push},
-		"forgejo": {check: signedBody("X-Forgejo-Signature", "X-Gitea-Signature"), event: []string{"X-Forgejo-Event", "X-Gitea-Event"}, pushes: push},
-		"gitlab":  {check: gitlab, event: []string{"X-Gitlab-Event"}, pushes: []string{"Push Hook", "Tag Push Hook", "System Hook"}},
-		"generic": {check: signedTime("X-Homestak-Timestamp", "X-Homestak-Signature")},
+		"github":  {check: signedBody, signed: []string{"X-Hub-Signature-256"}, event: []string{"X-Github-Event"}, pushes: push},
+		"gitea":   {check: signedBody, signed: []string{"X-Gitea-Signature"}, event: []string{"X-Gitea-Event"}, pushes: push},
+		"forgejo": {check: signedBody, signed: []string{"X-Forgejo-Signature", "X-Gitea-Signature"}, event: []string{"X-Forgejo-Event", "X-Gitea-Event"}, pushes: push},
+		"gitlab":  {check: gitlab, signed: []string{"Webhook-Signature"}, event: []string{"X-Gitlab-Event"}, pushes: []string{"Push Hook", "Tag Push Hook", "System Hook"}},
+		"generic": {check: signedTime, signed: []string{"X-Homestak-Signature"}},
 	}
+}
+
+// Signed reports whether a delivery has an HMAC, right or wrong: what has one can be checked without
+// helping anybody to guess a secret.
+func Signed(provider string, header http.Header) bool {
+	return slices.ContainsFunc(schemes()[provider].signed, func(name string) bool { return header.Get(name) != "" })
 }
 
 // Providers lists the providers, sorted.
@@ -103,8 +118,9 @@ func New(now func() time.Time) *Checker {
 }
 
 // Check verifies a delivery by the secret of the provider, byte for byte as it came. The secret
-// is compared in constant time. An empty secret accepts nothing.
-func (c *Checker) Check(provider string, secret []byte, header http.Header, body []byte) (Verdict, error) {
+// is compared in constant time. An empty secret accepts nothing. The body is read to its end if the
+// delivery has what it needs to be valid, else not at all.
+func (c *Checker) Check(provider string, secret []byte, header http.Header, body io.Reader) (Verdict, error) {
 	s, known := schemes()[provider]
 	if !known {
 		return Other, fmt.Errorf("%w %q: %s are known", ErrProvider, provider, strings.Join(Providers(), ", "))
@@ -113,7 +129,7 @@ func (c *Checker) Check(provider string, secret []byte, header http.Header, body
 		return Other, fmt.Errorf("%w: there is no secret for %s", ErrInvalid, provider)
 	}
 	now := c.now()
-	id, err := s.check(delivery{header, body, secret, now})
+	id, err := s.check(delivery{s.signed, header, body, secret, now})
 	if err != nil {
 		return Other, err
 	}
@@ -151,21 +167,35 @@ func (c *Checker) repeated(id [sha256.Size]byte, now time.Time) bool {
 
 // signedBody is the scheme of a header with the HMAC-SHA256 of the body in hexadecimal, with or
 // without sha256= before it. The first of the headers that is there counts.
-func signedBody(names ...string) func(delivery) (string, error) {
-	return func(d delivery) (string, error) {
-		for _, name := range names {
-			text := d.header.Get(name)
-			if text == "" {
-				continue
-			}
-			given, err := hex.DecodeString(strings.TrimPrefix(text, "sha256="))
-			if err != nil || !hmac.Equal(given, sign(d.secret, d.body)) {
-				return "", fmt.Errorf("%w: %s is not that of the body with our secret", ErrInvalid, name)
-			}
-			return string(given) + deliveryID(d.header), nil
+func signedBody(d delivery) (string, error) {
+	for _, name := range d.signed {
+		text := d.header.Get(name)
+		if text == "" {
+			continue
 		}
-		return "", fmt.Errorf("%w: it has no %s", ErrMissing, strings.Join(names, " and no "))
+		given, err := d.verify(text, "")
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		return given + deliveryID(d.header), nil
 	}
+	return "", fmt.Errorf("%w: it has no %s", ErrMissing, strings.Join(d.signed, " and no "))
+}
+
+// verify compares a signature in hexadecimal with that of a text and the body.
+func (d delivery) verify(text, before string) (given string, err error) {
+	signature, err := hex.DecodeString(strings.TrimPrefix(text, "sha256="))
+	if err != nil || len(signature) != sha256.Size {
+		return "", fmt.Errorf("%w: it is no HMAC-SHA256 in hexadecimal", ErrInvalid)
+	}
+	want, err := d.sign(d.secret, before)
+	if err != nil {
+		return "", err
+	}
+	if !hmac.Equal(signature, want) {
+		return "", fmt.Errorf("%w: it is not made with our secret", ErrInvalid)
+	}
+	return string(signature), nil
 }
 
 // deliveryID distinguishes two pushes that have the same body. It is not signed: whoever has a
@@ -181,18 +211,17 @@ func deliveryID(h http.Header) string {
 
 // signedTime is the scheme of the generic hook: the HMAC-SHA256 of the time in Unix seconds, a
 // dot and the body.
-func signedTime(stamp, signature string) func(delivery) (string, error) {
-	return func(d delivery) (string, error) {
-		at, text := d.header.Get(stamp), d.header.Get(signature)
-		if at == "" || text == "" {
-			return "", fmt.Errorf("%w: it needs %s and %s", ErrMissing, stamp, signature)
-		}
-		given, err := hex.DecodeString(strings.TrimPrefix(text, "sha256="))
-		if err != nil || !hmac.Equal(given, sign(d.secret, []byte(at+"."), d.body)) {
-			return "", fmt.Errorf("%w: %s is not that of time and body with our secret", ErrInvalid, signature)
-		}
-		return string(given), inTime(at, d.now)
+func signedTime(d delivery) (string, error) {
+	const stamp = "X-Homestak-Timestamp"
+	at, text := d.header.Get(stamp), d.header.Get(d.signed[0])
+	if at == "" || text == "" {
+		return "", fmt.Errorf("%w: it needs %s and %s", ErrMissing, stamp, d.signed[0])
 	}
+	given, err := d.verify(text, at+".")
+	if err != nil {
+		return "", err
+	}
+	return given, inTime(at, d.now)
 }
 
 // gitlab has two schemes. The newer one signs as Standard Webhooks does
@@ -210,7 +239,10 @@ func gitlab(d delivery) (string, error) {
 				return "", fmt.Errorf("%w: our secret is not whsec_ and base64", ErrInvalid)
 			}
 		}
-		want := sign(key, []byte(id+"."+at+"."), d.body)
+		want, err := d.sign(key, id+"."+at+".")
+		if err != nil {
+			return "", err
+		}
 		for text := range strings.FieldsSeq(signatures) { // several while a key is replaced
 			given, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(text, "v1,"))
 			if strings.HasPrefix(text, "v1,") && err == nil && hmac.Equal(given, want) {
@@ -223,8 +255,11 @@ func gitlab(d delivery) (string, error) {
 	case subtle.ConstantTimeCompare([]byte(token), d.secret) != 1:
 		return "", fmt.Errorf("%w: X-Gitlab-Token is not our secret", ErrInvalid)
 	default:
-		sum := sha256.Sum256(d.body)
-		return string(sum[:]) + deliveryID(d.header), nil
+		sum := sha256.New()
+		if _, err := io.Copy(sum, d.body); err != nil {
+			return "", fmt.Errorf("%w: %w", ErrBody, err)
+		}
+		return string(sum.Sum(nil)) + deliveryID(d.header), nil
 	}
 }
 
@@ -241,11 +276,12 @@ func inTime(text string, now time.Time) error {
 	return nil
 }
 
-// sign is the HMAC-SHA256 of all parts.
-func sign(secret []byte, parts ...[]byte) []byte {
-	mac := hmac.New(sha256.New, secret)
-	for _, p := range parts {
-		mac.Write(p)
+// sign is the HMAC-SHA256 of a text and the body.
+func (d delivery) sign(key []byte, before string) ([]byte, error) {
+	mac := hmac.New(sha256.New, key)
+	_, _ = io.WriteString(mac, before) // a hash takes everything
+	if _, err := io.Copy(mac, d.body); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBody, err)
 	}
-	return mac.Sum(nil)
+	return mac.Sum(nil), nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func at(now time.Time) *hook.Checker { return hook.New(func() time.Time { return
 // (docs.github.com, "Validating webhook deliveries").
 func TestTheExampleOfGitHub(t *testing.T) {
 	h := header("X-Hub-Signature-256", "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17")
-	v, err := at(noon).Check("github", []byte("It's a Secret to Everybody"), h, []byte("Hello, World!"))
+	v, err := at(noon).Check("github", []byte("It's a Secret to Everybody"), h, strings.NewReader("Hello, World!"))
 	require.NoError(t, err)
 	require.Equal(t, hook.Pushed, v)
 }
@@ -68,34 +69,34 @@ func TestEachProvider(t *testing.T) {
 	for name, h := range deliveries(noon) {
 		t.Run(name, func(t *testing.T) {
 			c := at(noon)
-			v, err := c.Check(name, secret, h, []byte(body))
+			v, err := c.Check(name, secret, h, strings.NewReader(body))
 			require.NoError(t, err)
 			require.Equal(t, hook.Pushed, v)
-			v, err = c.Check(name, secret, h, []byte(body))
+			v, err = c.Check(name, secret, h, strings.NewReader(body))
 			require.NoError(t, err)
 			require.Equal(t, hook.Repeated, v)
 
-			_, err = at(noon).Check(name, []byte("wrong"), h, []byte(body))
+			_, err = at(noon).Check(name, []byte("wrong"), h, strings.NewReader(body))
 			require.ErrorIs(t, err, hook.ErrInvalid)
 			require.NotContains(t, err.Error(), string(secret))
-			_, err = at(noon).Check(name, nil, h, []byte(body))
+			_, err = at(noon).Check(name, nil, h, strings.NewReader(body))
 			require.ErrorIs(t, err, hook.ErrInvalid)
-			_, err = at(noon).Check(name, secret, http.Header{}, []byte(body))
+			_, err = at(noon).Check(name, secret, http.Header{}, strings.NewReader(body))
 			require.ErrorIs(t, err, hook.ErrMissing)
 			if name != "gitlab" { // whose token says nothing of the body
-				_, err = at(noon).Check(name, secret, h, []byte(body+" "))
+				_, err = at(noon).Check(name, secret, h, strings.NewReader(body+" "))
 				require.ErrorIs(t, err, hook.ErrInvalid)
 			}
 			for other := range deliveries(noon) {
 				if other == name || name == "gitea" || other == "gitea" { // forgejo signs for gitea's sake, too
 					continue
 				}
-				_, err = at(noon).Check(other, secret, h, []byte(body))
+				_, err = at(noon).Check(other, secret, h, strings.NewReader(body))
 				require.ErrorIs(t, err, hook.ErrMissing, other)
 			}
 		})
 	}
-	_, err := at(noon).Check("gerrit", secret, http.Header{}, nil)
+	_, err := at(noon).Check("gerrit", secret, http.Header{}, http.NoBody)
 	require.ErrorIs(t, err, hook.ErrProvider)
 	require.ErrorContains(t, err, "forgejo, generic, gitea, github, gitlab")
 }
@@ -110,7 +111,7 @@ func TestTamperedSignatures(t *testing.T) {
 			changed[i] ^= 1
 			h := good.Clone()
 			h.Set(field, string(changed))
-			_, err := at(noon).Check(name, secret, h, []byte(body))
+			_, err := at(noon).Check(name, secret, h, strings.NewReader(body))
 			require.ErrorIs(t, err, hook.ErrInvalid, "%s: byte %d", name, i)
 		}
 	}
@@ -119,9 +120,9 @@ func TestTamperedSignatures(t *testing.T) {
 // A header that Forgejo signed itself is not replaced by the one for Gitea's sake.
 func TestTheOwnHeaderCounts(t *testing.T) {
 	good := hex.EncodeToString(mac(secret, body))
-	_, err := at(noon).Check("forgejo", secret, header("X-Forgejo-Signature", "00", "X-Gitea-Signature", good), []byte(body))
+	_, err := at(noon).Check("forgejo", secret, header("X-Forgejo-Signature", "00", "X-Gitea-Signature", good), strings.NewReader(body))
 	require.ErrorIs(t, err, hook.ErrInvalid)
-	v, err := at(noon).Check("forgejo", secret, header("X-Gitea-Signature", good), []byte(body))
+	v, err := at(noon).Check("forgejo", secret, header("X-Gitea-Signature", good), strings.NewReader(body))
 	require.NoError(t, err)
 	require.Equal(t, hook.Pushed, v)
 }
@@ -134,7 +135,7 @@ func TestOtherEvents(t *testing.T) {
 	} {
 		h := deliveries(noon)[name]
 		h.Set(event[0], event[1])
-		v, err := at(noon).Check(name, secret, h, []byte(body))
+		v, err := at(noon).Check(name, secret, h, strings.NewReader(body))
 		require.NoError(t, err)
 		require.Equal(t, hook.Other, v, name)
 	}
@@ -148,21 +149,21 @@ func TestSignedByGitLab(t *testing.T) {
 	whsec := []byte("whsec_" + base64.StdEncoding.EncodeToString(key))
 	h := header("X-Gitlab-Event", "Push Hook", "Webhook-Id", "msg_1", "Webhook-Timestamp", stamp, "Webhook-Signature", "v1a,AAAA v1,AAAA "+good)
 	c := at(noon)
-	v, err := c.Check("gitlab", whsec, h, []byte(body))
+	v, err := c.Check("gitlab", whsec, h, strings.NewReader(body))
 	require.NoError(t, err)
 	require.Equal(t, hook.Pushed, v)
-	v, err = c.Check("gitlab", whsec, h, []byte(body))
+	v, err = c.Check("gitlab", whsec, h, strings.NewReader(body))
 	require.NoError(t, err)
 	require.Equal(t, hook.Repeated, v)
 
 	h.Set("Webhook-Signature", "v1,AAAA")
 	h.Set("X-Gitlab-Token", string(whsec)) // does not rescue a wrong signature
-	_, err = at(noon).Check("gitlab", whsec, h, []byte(body))
+	_, err = at(noon).Check("gitlab", whsec, h, strings.NewReader(body))
 	require.ErrorIs(t, err, hook.ErrInvalid)
 	h.Set("Webhook-Signature", good)
-	_, err = at(noon.Add(hook.Window+time.Second)).Check("gitlab", whsec, h, []byte(body))
+	_, err = at(noon.Add(hook.Window+time.Second)).Check("gitlab", whsec, h, strings.NewReader(body))
 	require.ErrorIs(t, err, hook.ErrTime)
-	_, err = at(noon).Check("gitlab", []byte("whsec_%%%"), h, []byte(body))
+	_, err = at(noon).Check("gitlab", []byte("whsec_%%%"), h, strings.NewReader(body))
 	require.ErrorIs(t, err, hook.ErrInvalid)
 }
 
@@ -171,23 +172,23 @@ func TestTheWindow(t *testing.T) {
 	now := noon
 	c := hook.New(func() time.Time { return now })
 	ahead := deliveries(noon.Add(hook.Window))["generic"]
-	v, err := c.Check("generic", secret, ahead, []byte(body))
+	v, err := c.Check("generic", secret, ahead, strings.NewReader(body))
 	require.NoError(t, err)
 	require.Equal(t, hook.Pushed, v)
 	now = noon.Add(2 * hook.Window) // the last moment at which it is valid
-	v, err = c.Check("generic", secret, ahead, []byte(body))
+	v, err = c.Check("generic", secret, ahead, strings.NewReader(body))
 	require.NoError(t, err)
 	require.Equal(t, hook.Repeated, v)
 	now = now.Add(time.Second)
-	_, err = c.Check("generic", secret, ahead, []byte(body))
+	_, err = c.Check("generic", secret, ahead, strings.NewReader(body))
 	require.ErrorIs(t, err, hook.ErrTime)
 	require.ErrorContains(t, err, "2026-01-02T12:05:00Z")
 
 	now = noon
-	_, err = c.Check("generic", secret, deliveries(noon.Add(hook.Window + time.Second))["generic"], []byte(body))
+	_, err = c.Check("generic", secret, deliveries(noon.Add(hook.Window + time.Second))["generic"], strings.NewReader(body))
 	require.ErrorIs(t, err, hook.ErrTime)
 	soon := "soon"
-	_, err = c.Check("generic", secret, header("X-Homestak-Timestamp", soon, "X-Homestak-Signature", hex.EncodeToString(mac(secret, soon+"."+body))), []byte(body))
+	_, err = c.Check("generic", secret, header("X-Homestak-Timestamp", soon, "X-Homestak-Signature", hex.EncodeToString(mac(secret, soon+"."+body))), strings.NewReader(body))
 	require.ErrorIs(t, err, hook.ErrTime)
 }
 
@@ -200,7 +201,7 @@ func TestManyDeliveries(t *testing.T) {
 			for i := range 1000 {
 				h := deliveries(noon)["github"]
 				h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
-				if v, err := c.Check("github", secret, h, []byte(body)); err != nil || v != hook.Pushed {
+				if v, err := c.Check("github", secret, h, strings.NewReader(body)); err != nil || v != hook.Pushed {
 					t.Errorf("delivery %d of %d: %v, %v", i, worker, v, err)
 				}
 			}
@@ -212,7 +213,7 @@ func TestManyDeliveries(t *testing.T) {
 		for i := range 1000 {
 			h := deliveries(noon)["github"]
 			h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
-			if v, _ := c.Check("github", secret, h, []byte(body)); v == hook.Repeated {
+			if v, _ := c.Check("github", secret, h, strings.NewReader(body)); v == hook.Repeated {
 				repeated++
 			}
 		}
@@ -227,7 +228,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, provider, signature, stamp, body string) {
 		h := header("X-Hub-Signature-256", signature, "X-Gitea-Signature", signature, "X-Gitlab-Token", signature,
 			"Webhook-Signature", signature, "Webhook-Timestamp", stamp, "X-Homestak-Timestamp", stamp, "X-Homestak-Signature", signature)
-		if _, err := at(noon).Check(provider, secret, h, []byte(body)); err == nil {
+		if _, err := at(noon).Check(provider, secret, h, strings.NewReader(body)); err == nil {
 			t.Fatalf("accepted %q of %q", signature, provider)
 		}
 	})

@@ -201,7 +201,7 @@ func (s *Server) check() {
 
 // publish makes what is in force what requests see. The caller has the mutex.
 func (s *Server) publish() {
-	if s.server == nil || s.view.Catalog == nil {
+	if s.server == nil {
 		return
 	}
 	s.view.Keys, s.view.Access, s.view.Pins = s.credentials.Ring().Tokens(), s.credentials.Access(), s.credentials.Certificate().Pins()

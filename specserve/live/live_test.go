@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -110,6 +111,27 @@ func (r *running) ask(method, path, token string, body io.Reader) (int, string) 
 }
 
 func listening(s live.State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Address, ":0") }
+
+// The keys of operators count from the start, though no commit is in force, and are followed.
+func TestOperatorsNeedNoCommit(t *testing.T) {
+	r := start(t, "127.0.0.1:0")
+	r.until(listening)
+	access, err := keys.ReadAccess(keys.Files{Dir: r.dir}, nil)
+	require.NoError(t, err)
+	status, body := r.get("/status", string(access.Read))
+	require.Equal(t, 200, status, body)
+	require.Equal(t, "\"status\"\n", body)
+	status, _ = r.ask(http.MethodPost, "/reconcile", string(access.Operator), http.NoBody)
+	require.Equal(t, 202, status)
+	status, _ = r.get("/specs", "")
+	require.Equal(t, 503, status)
+	const other = "another-key-of-an-operator"
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir, keys.OperatorFile), []byte(other+"\n"), 0o600))
+	require.Eventually(t, func() bool {
+		status, _ := r.ask(http.MethodPost, "/reconcile", other, http.NoBody)
+		return status == 202
+	}, 30*time.Second, 100*time.Millisecond)
+}
 
 // The commit in force is served, and the next one; one that cannot be served as a whole changes nothing.
 func TestCommits(t *testing.T) {
