@@ -75,7 +75,7 @@ func metrics(x *request) error {
 	b.Head("homestak_node_ready", "gauge", "Whether a node that reported is ready, and its report is not stale.")
 	for _, r := range reports {
 		is := 0
-		if r.Ready && !isStale(r, x.now, PeriodOf(x.view.Catalog.Node(r.Identity))) {
+		if r.Ready && !r.Stale(x.now, PeriodOf(x.view.Catalog.Node(r.Identity))) {
 			is = 1
 			ready++
 		}

@@ -68,6 +68,13 @@ func takeReport(x *request) error {
 	if wait, ok := x.reporting.Take(limit.Key{About: x.identity}, x.now); !ok {
 		return x.later(wait, "the node reports too often")
 	}
+	if !n.Child {
+		if x.ContentLength > report.MaxLeaf {
+			x.unread()
+			return tooLarge(report.MaxLeaf)
+		}
+		x.Body = http.MaxBytesReader(x.w, x.Body, report.MaxLeaf)
+	}
 	r, err := report.Read(x.Body, x.identity, x.now)
 	if _, is := errors.AsType[*report.InvalidError](err); is {
 		x.reason = "the report is not valid" // its text may have what the node wrote
@@ -153,10 +160,10 @@ func status(x *request) error {
 
 // statusOf describes the last report of a node.
 func statusOf(v *View, r report.Received, now time.Time) NodeStatus {
-	every := PeriodOf(v.Catalog.Node(r.Identity))
-	stale := isStale(r, now, every)
+	usual := PeriodOf(v.Catalog.Node(r.Identity))
+	stale := r.Stale(now, usual)
 	return NodeStatus{
-		Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(every.Seconds()),
+		Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(r.Period(usual).Seconds()),
 		Stale: stale, Error: r.Problem(), Commit: r.Commit, Agent: r.Agent, Nodes: r.Nodes, Cut: r.Cut,
 	}
 }
@@ -190,15 +197,10 @@ func (s *Server) Forget(node string) {
 	s.reports.Keep(func(identity string) bool { return identity != node })
 }
 
-// PeriodOf is how often a node reports: after each run. 0: only when it boots.
+// PeriodOf is how often a node reports that does not say so itself: after each run. 0: only when it boots.
 func PeriodOf(n *catalog.Node) time.Duration {
 	if n == nil || n.Run == nil {
 		return Period
 	}
 	return n.Run.Every()
-}
-
-// isStale reports whether the report of a node is too old. One that reports only when it boots is not.
-func isStale(r report.Received, now time.Time, every time.Duration) bool {
-	return every > 0 && r.Stale(now, every)
 }

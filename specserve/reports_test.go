@@ -104,7 +104,9 @@ func TestReportContent(t *testing.T) {
 		"from the future":   {strings.NewReader(s.document("own", func(r *report.Report) { r.At = r.At.Add(time.Hour) })), "E400", 422},
 		"too many findings": {strings.NewReader(s.document("own", tooMany)), "E101", 413},
 		"too long":          {strings.NewReader(strings.Repeat(" ", report.MaxBytes+1)), "E101", 413},
-		"too long, unknown": {io.MultiReader(strings.NewReader(strings.Repeat(" ", report.MaxBytes)), strings.NewReader("  ")), "E101", 413},
+		"too long, a leaf":  {strings.NewReader(good + strings.Repeat(" ", report.MaxLeaf+1-len(good))), "E101", 413},
+		"too long, unknown": {io.MultiReader(strings.NewReader(good+strings.Repeat(" ", report.MaxLeaf-len(good))), strings.NewReader(" ")), "E101", 413},
+		"as long as may be": {strings.NewReader(good + strings.Repeat(" ", report.MaxLeaf-len(good))), "", 202},
 		"nodes of a leaf": {strings.NewReader(s.document("own", func(r *report.Report) {
 			r.Nodes = []report.Node{{Name: "net", Type: "vm", Parent: "own", Phase: report.Run}}
 		})), "E400", 422},
@@ -124,6 +126,29 @@ func tooMany(r *report.Report) {
 	for range report.MaxFindings + 1 {
 		r.Findings = append(r.Findings, diag.Errorf(diag.Range{}, "x", "y"))
 	}
+}
+
+// A child has nodes below it to report, and so more room.
+func TestReportOfAChild(t *testing.T) {
+	s := serve(t, unlimited())
+	with := site()
+	with.Manifests["web"].Nodes = append(with.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
+	s.publish("a", with)
+	document := s.document("inner", func(r *report.Report) { r.Every = 600 })
+	send := func(length int) int {
+		return s.send("POST", "/report/inner", strings.NewReader(document+strings.Repeat(" ", length-len(document))), bearer(s.mint(s.keys[0], "inner"))...).status
+	}
+	require.Equal(t, 202, send(report.MaxLeaf+1))
+	require.Equal(t, 202, send(report.MaxBytes))
+	require.Equal(t, 413, send(report.MaxBytes+1))
+	// It says itself how often it reports.
+	s.now.Add(1800)
+	require.Equal(t, 600, s.status().Nodes[0].Period)
+	require.False(t, s.status().Nodes[0].Stale)
+	require.Contains(t, s.metrics(), "\nhomestak_node_ready{node=\"inner\"} 1\n")
+	s.now.Add(1)
+	require.True(t, s.status().Nodes[0].Stale)
+	require.Contains(t, s.metrics(), "\nhomestak_node_ready{node=\"inner\"} 0\n")
 }
 
 // A node that reports in a loop is stopped, and no other one.

@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
 // waiting is a server whose node, own, waits.
@@ -139,6 +140,46 @@ func TestWait(t *testing.T) {
 		require.Empty(t, w.waiting.all)
 		require.Empty(t, w.waiting.by)
 	})
+}
+
+// Whom the operator means is woken, whatever children report of it.
+func TestNoReportCapturesAWake(t *testing.T) {
+	w := newWaiting(t, Limits{})
+	set, found := policy.Compile(t.Context(), policy.Options{})
+	require.Empty(t, found)
+	nodes := []*model.Node{{Name: "own", Type: "vm"}, {Name: "annex", Type: "pve"}, {Name: "inner", Type: "pve"}}
+	for _, n := range nodes {
+		n.Spec = "base"
+	}
+	c, found := catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
+		Specs:     map[string]*model.Spec{"base": {Name: "base"}},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: nodes}},
+	}})
+	require.Empty(t, found)
+	w.Publish(View{Catalog: c})
+	at := time.Now()
+	put := func(identity string, nodes ...report.Node) {
+		r := report.Report{Identity: identity, At: at, Nodes: nodes}
+		require.True(t, w.reports.Put(r, at))
+	}
+	// annex says that it has a node of this server, and that one of inner is far below itself.
+	put("annex", report.Node{Name: "own", Parent: "annex"}, report.Node{Name: "inner", Parent: "annex"}, report.Node{Name: "store", Parent: "annex"}, report.Node{Name: "app", Parent: "store"})
+	put("inner", report.Node{Name: "app", Parent: "inner"})
+	all := map[string]*waiter{}
+	for _, n := range nodes {
+		all[n.Name] = w.waiting.enter(n.Name, w.o.Limits)
+	}
+	for node, woken := range map[string]string{"own": "own", "annex": "annex", "inner": "inner", "app": "inner", "store": "annex"} {
+		require.True(t, w.Wake(node), node)
+		for name, one := range all {
+			require.Equal(t, name == woken, len(one.reconcile) == 1, "%s for %s", name, node)
+		}
+		<-all[woken].reconcile
+	}
+	require.False(t, w.Wake("nobody"))
+	// Nor does a report of a child that is not served any more.
+	put("gone", report.Node{Name: "lost", Parent: "gone"})
+	require.False(t, w.Wake("lost"))
 }
 
 func TestWaitEnds(t *testing.T) {

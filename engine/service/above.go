@@ -3,6 +3,7 @@ package service
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
 )
 
@@ -28,10 +30,18 @@ func (s *Service) openParent() error {
 		return fmt.Errorf("parent of agent.hcl: %w", err)
 	}
 	s.above, err = uplink.Open(uplink.Options{
-		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: p.ReportEvery, Log: s.o.Log,
-		Report: func() ([]byte, error) { return json.Marshal(s.Tree()) }, Check: s.checkSoon,
+		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: min(p.ReportEvery, report.MaxEvery), Log: s.o.Log,
+		Report: func() ([]byte, error) { return json.Marshal(s.toParent()) }, Check: s.checkSoon,
 	})
 	return err
+}
+
+// toParent is the tree with how often the parent gets it: the parent takes an agent for lost after three times that.
+func (s *Service) toParent() report.Report {
+	r := s.Tree()
+	every := min(s.o.Config.Parent.ReportEvery, report.MaxEvery)
+	r.Every = int(math.Ceil(every.Seconds()))
+	return r
 }
 
 // transport is how the repository is asked: with the pins and the token of the parent, if it is the parent's;

@@ -25,10 +25,14 @@ const Version = 1
 // Limits of a report. What is beyond them is cut by Fold, and refused by Read.
 const (
 	MaxBytes    = 4 << 20
+	MaxLeaf     = 64 << 10 // bytes of the report of a node that has none below it
 	MaxNodes    = 20_000
 	MaxFindings = 1_000
 	MaxText     = 2_000 // bytes of one text
 )
+
+// MaxEvery is the longest time between two reports: a child that reports less often is stale, whatever it says.
+const MaxEvery = 24 * time.Hour
 
 // MaxAhead is how far the clock of a child may be ahead of ours.
 const MaxAhead = 5 * time.Minute
@@ -41,8 +45,10 @@ type Report struct {
 	Commit   string    `json:"commit"`    // that the child works from; "" before the first
 	LastGood string    `json:"last_good"` // the last that it converged to
 	At       time.Time `json:"at"`
-	Phase    Phase     `json:"phase"`
-	Ready    bool      `json:"ready"`
+	// Every is the longest time between two of its reports, in seconds; 0: as the parent assumes.
+	Every int   `json:"every_seconds,omitempty"`
+	Phase Phase `json:"phase"`
+	Ready bool  `json:"ready"`
 	// Empty says that the child manages nothing any more, as Commit has it. A parent waits for
 	// that before it destroys the child.
 	Empty    bool      `json:"empty"`
@@ -144,6 +150,8 @@ func (r *Report) check(identity string, now time.Time) error {
 		return invalid("it has no time (at)")
 	case r.At.After(now.Add(MaxAhead)):
 		return invalid("its time is %s ahead of ours: set the clock of %s", r.At.Sub(now).Round(time.Second), identity)
+	case r.Every < 0 || r.Every > int(MaxEvery/time.Second):
+		return invalid("it comes every %d seconds, a day is the most", r.Every)
 	case r.Cut < 0:
 		return invalid("cut is %d", r.Cut)
 	case r.Empty && (len(r.Nodes) > 0 || r.Cut > 0):

@@ -65,6 +65,8 @@ func TestReportsThatAreRefused(t *testing.T) {
 		"phase \"\" of node app":                  func(r *report.Report) { r.Nodes[1].Phase = "" },
 		"a drift of -1":                           func(r *report.Report) { r.Nodes[1].Drift = -1 },
 		"cut is -1":                               func(r *report.Report) { r.Cut = -1 },
+		"it comes every -1 seconds":               func(r *report.Report) { r.Every = -1 },
+		"it comes every 86401 seconds":            func(r *report.Report) { r.Every = 86401 },
 		`severity "fatal"`:                        func(r *report.Report) { r.Findings[0].Severity = "fatal" },
 	} {
 		r := good()
@@ -146,6 +148,88 @@ func TestTheStoreKeepsTheNewest(t *testing.T) {
 	require.Equal(t, "annex", s.All()[0].Identity)
 	s.Keep(func(identity string) bool { return identity == "inner" })
 	require.Len(t, s.All(), 1)
+}
+
+// A child is stale after three of its own periods, whatever is usual.
+func TestPeriodOfTheChild(t *testing.T) {
+	for _, c := range []struct {
+		says          int
+		usual, period time.Duration
+	}{
+		{0, time.Minute, time.Minute}, {0, 0, 0}, {300, time.Minute, 5 * time.Minute}, {5, time.Minute, 5 * time.Second}, {300, 0, 5 * time.Minute},
+	} {
+		r := report.Received{Report: good(), ReceivedAt: noon}
+		r.Every = c.says
+		require.Equal(t, c.period, r.Period(c.usual))
+		require.False(t, r.Stale(noon.Add(3*c.period), c.usual))
+		require.Equal(t, c.period > 0, r.Stale(noon.Add(3*c.period+1), c.usual), "%v", c)
+	}
+	slow := good()
+	slow.Every = 300
+	folded := report.Fold(own("inner"), []report.Received{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute))
+	require.False(t, folded.Nodes[0].Stale)
+	require.True(t, folded.Ready)
+	folded = report.Fold(own("inner"), []report.Received{{Report: slow, ReceivedAt: noon}}, every, noon.Add(15*time.Minute+1))
+	require.True(t, folded.Nodes[0].Stale)
+	data, err := json.Marshal(slow)
+	require.NoError(t, err)
+	require.Contains(t, string(data), `"every_seconds":300`)
+}
+
+// claims is a report of a child with a node of its own, and one that this one has.
+func claims(identity, child, below string, ready bool) report.Received {
+	return report.Received{ReceivedAt: noon, Report: report.Report{
+		Version: report.Version, Identity: identity, At: noon, Phase: report.Run, Ready: true, Nodes: []report.Node{
+			{Name: child, Type: "pve", Parent: identity, Phase: report.Run, Ready: ready},
+			{Name: below, Type: "vm", Parent: child, Phase: report.Run, Ready: ready},
+		},
+	}}
+}
+
+// What an agent says of its own nodes counts, and no claim of another child about nodes further down.
+func TestTheNearestAgentCounts(t *testing.T) {
+	lines := func(r report.Report) (out []string) {
+		for _, n := range r.Nodes {
+			out = append(out, fmt.Sprint(n.Name, " below ", n.Parent, " ", n.Ready))
+		}
+		return out
+	}
+	// The first child says of two nodes of the second one, and of a node of the parent, that they are its own.
+	first, second := claims("annex", "store", "app", false), claims("inner", "app", "leaf", true)
+	first.Nodes = append(first.Nodes, report.Node{Name: "inner", Type: "vm", Parent: "store", Phase: report.Run}, report.Node{Name: "deep", Type: "vm", Parent: "app", Phase: report.Run})
+	folded := report.Fold(own("annex", "inner"), []report.Received{first, second}, every, noon)
+	require.Equal(t, []string{"annex below father true", "store below annex false", "inner below father true", "app below inner true", "leaf below app true"}, lines(folded))
+	require.Equal(t, 3, folded.Cut, "app, inner and what annex says to be below app")
+	require.False(t, folded.Ready)
+
+	s := report.NewStore()
+	s.Put(first.Report, noon)
+	s.Put(second.Report, noon)
+	for node, through := range map[string]string{"store": "annex", "app": "inner", "leaf": "inner", "deep": "annex", "annex": "", "nobody": ""} {
+		require.Equal(t, through, s.Through(node), node)
+	}
+}
+
+// The parent's own nodes and those of all children have room before what is further down.
+func TestRoomForTheNearest(t *testing.T) {
+	long := strings.Repeat("x", report.MaxText)
+	wide := report.Received{ReceivedAt: noon, Report: report.Report{Version: report.Version, Identity: "annex", Commit: head, At: noon, Phase: report.Run, Ready: true}}
+	wide.Nodes = []report.Node{{Name: "store", Type: "pve", Parent: "annex", Phase: report.Run}}
+	for i := range 4000 {
+		wide.Nodes = append(wide.Nodes, report.Node{Name: fmt.Sprintf("n%d", i), Type: "vm", Parent: "store", Phase: report.Run, Error: long})
+	}
+	parent := own("annex", "inner", "last")
+	folded := report.Fold(parent, []report.Received{wide, claims("inner", "app", "leaf", true), claims("last", "one", "two", true)}, every, noon)
+	require.Positive(t, folded.Cut)
+	there := map[string]bool{}
+	for _, n := range folded.Nodes {
+		there[n.Name] = true
+	}
+	for _, name := range []string{"annex", "inner", "last", "store", "app", "one"} {
+		require.True(t, there[name], name)
+	}
+	require.Greater(t, len(folded.Nodes), 1000, "the rest of the room is used")
+	require.Equal(t, 3+4001+4, len(folded.Nodes)+folded.Cut)
 }
 
 const period = time.Minute

@@ -21,9 +21,19 @@ type Received struct {
 	ReceivedAt time.Time
 }
 
-// Stale reports whether nothing came for three periods.
-func (r Received) Stale(now time.Time, every time.Duration) bool {
-	return now.Sub(r.ReceivedAt) > StaleAfter*every
+// Period is how often the child reports: as it says itself, else as is usual for it. 0: only when it boots.
+func (r Received) Period(usual time.Duration) time.Duration {
+	if r.Every > 0 {
+		return time.Duration(r.Every) * time.Second
+	}
+	return usual
+}
+
+// Stale reports whether nothing came for three periods of the child. Usual is its period unless it says
+// another one. A report of a child that reports only when it boots is never stale.
+func (r Received) Stale(now time.Time, usual time.Duration) bool {
+	every := r.Period(usual)
+	return every > 0 && now.Sub(r.ReceivedAt) > StaleAfter*every
 }
 
 // Store holds the last report of each child. It may be used from several goroutines; what it
@@ -58,16 +68,29 @@ func (s *Store) Get(identity string) (Received, bool) {
 	return r, there
 }
 
-// Through is the child whose subtree has a node, as it reported; "" if none has.
+// Through is the child whose subtree has a node, as it reported; "" if none has. Where several claim the node,
+// the one that manages it itself counts, rather than one that heard of it from further down.
 func (s *Store) Through(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	through, nearest := "", 0
 	for _, identity := range slices.Sorted(maps.Keys(s.last)) {
-		if slices.ContainsFunc(s.last[identity].Nodes, func(n Node) bool { return n.Name == name }) {
-			return identity
+		r := s.last[identity]
+		depth := r.depths()
+		if d := depth[name]; name != identity && d > 0 && (through == "" || d < nearest) {
+			through, nearest = identity, d
 		}
 	}
-	return ""
+	return through
+}
+
+// depths says how far below the reporting child each of its nodes is: 1 for its own.
+func (r Report) depths() map[string]int {
+	depth := map[string]int{r.Identity: 0}
+	for _, n := range r.Nodes { // each has its parent before it
+		depth[n.Name] = depth[n.Parent] + 1
+	}
+	return depth
 }
 
 // All lists the last reports, by identity.
@@ -88,61 +111,105 @@ func (s *Store) Keep(served func(identity string) bool) {
 // Fold puts what children reported below the report of their parent: the nodes of each behind the
 // child's own line, which the parent has from its host. Where a child does not report any more, or
 // never did, its line says so and is not ready; what is below a stale one is stale, too. Every is how
-// often a child reports, 0 for one that does so only when it boots. What has no room is counted in Cut.
-// Own is not changed.
+// often a child reports that does not say so itself, 0 for one that does so only when it boots. Own is not changed.
+//
+// A node is there once: as the agent nearest to it says. The nodes of the parent itself come first, then those
+// that its children manage, and so on, so that nobody's claim about a node further down takes its name or
+// its room. What has none is counted in Cut.
 func Fold(own Report, children []Received, every func(identity string) time.Duration, now time.Time) Report {
-	out := own
-	out.Nodes = nil
-	reports := make(map[string]Received, len(children))
+	f := folding{out: own, reports: make(map[string]Received, len(children)), taken: map[string]string{own.Identity: own.Identity}}
 	for _, c := range children {
-		reports[c.Identity] = c
+		f.reports[c.Identity] = c
 	}
-	taken := map[string]bool{own.Identity: true} // no child can claim a node of the parent
+	f.out.Nodes, f.out.Findings = nil, bounded(own.Findings)
+	f.room = MaxBytes - size(f.out) - len(`,"cut":`) - 20
+	top := make([]Node, 0, len(own.Nodes))
 	for _, n := range own.Nodes {
-		taken[n.Name] = true
-	}
-	out.Findings = bounded(own.Findings)
-	room := MaxBytes - size(out) - len(`,"cut":`) - 20
-	add := func(n Node) bool {
-		n.Error = Shorten(n.Error)
-		needs := size(n) + len(",")
-		if len(out.Nodes) >= MaxNodes || needs > room {
-			out.Cut++
-			return false
-		}
-		room -= needs
-		out.Nodes = append(out.Nodes, n)
-		return true
-	}
-	for _, n := range own.Nodes {
-		c, reported := reports[n.Name]
+		f.taken[n.Name] = "" // also where it has no room: it is the parent's
+		c, reported := f.reports[n.Name]
 		if n.Type == "pve" && n.Phase != Destroy || reported {
 			n = withReport(n, c, reported, every(n.Name), now)
 		}
-		out.Cut += c.Cut
-		if !add(n) {
-			out.Cut += len(c.Nodes)
-			continue
+		f.out.Cut += c.Cut
+		if n.Error = Shorten(n.Error); f.fits(n) {
+			f.taken[n.Name] = own.Identity
+			top = append(top, n)
+		} else {
+			f.out.Cut += len(c.Nodes)
 		}
-		above := map[string]bool{n.Name: true}
-		for _, below := range c.Nodes {
-			if taken[below.Name] || !above[below.Parent] { // or its parent had no room
-				out.Cut++
-				continue
-			}
-			if below.Reported.IsZero() {
-				below.Reported = c.ReceivedAt
-			}
-			if n.Stale {
-				below.Stale, below.Ready = true, false
-			}
-			if add(below) {
-				taken[below.Name], above[below.Name] = true, true
+	}
+	f.below(top)
+	for _, n := range top {
+		f.out.Nodes = append(f.out.Nodes, n)
+		for _, below := range f.reports[n.Name].Nodes {
+			if f.taken[below.Name] == n.Name {
+				f.out.Nodes = append(f.out.Nodes, f.line(n, below))
 			}
 		}
 	}
-	out.Ready = out.Ready && out.Cut == 0 && !slices.ContainsFunc(out.Nodes, func(n Node) bool { return !n.Ready })
-	return out
+	f.out.Ready = f.out.Ready && f.out.Cut == 0 && !slices.ContainsFunc(f.out.Nodes, func(n Node) bool { return !n.Ready })
+	return f.out
+}
+
+// folding is one Fold.
+type folding struct {
+	out     Report
+	reports map[string]Received // by identity
+	taken   map[string]string   // nodes, with the identity of whose report has them
+	lines   int
+	room    int // bytes
+}
+
+// fits takes the room of a line, if there is enough.
+func (f *folding) fits(n Node) bool {
+	needs := size(n) + len(",")
+	if f.lines >= MaxNodes || needs > f.room {
+		f.out.Cut++
+		return false
+	}
+	f.lines++
+	f.room -= needs
+	return true
+}
+
+// line is that of a node which a child reported.
+func (f *folding) line(child, n Node) Node {
+	n.Error = Shorten(n.Error)
+	if n.Reported.IsZero() {
+		n.Reported = child.Reported
+	}
+	if child.Stale {
+		n.Stale, n.Ready = true, false
+	}
+	return n
+}
+
+// below decides which nodes of the children have a line, those that are nearest first.
+func (f *folding) below(top []Node) {
+	type claim struct {
+		by    Node
+		node  Node
+		depth int
+	}
+	var claims []claim
+	for _, by := range top {
+		r := f.reports[by.Name]
+		depth := r.depths()
+		for _, n := range r.Nodes {
+			claims = append(claims, claim{by, n, depth[n.Name]})
+		}
+	}
+	slices.SortStableFunc(claims, func(a, b claim) int { return a.depth - b.depth })
+	for _, c := range claims {
+		_, there := f.taken[c.node.Name]
+		if there || c.depth > 1 && f.taken[c.node.Parent] != c.by.Name { // or its parent has no line
+			f.out.Cut++
+			continue
+		}
+		if f.fits(f.line(c.by, c.node)) {
+			f.taken[c.node.Name] = c.by.Name
+		}
+	}
 }
 
 // bounded gives as many findings, with texts as long, as a report may have; they take a quarter of
@@ -176,7 +243,7 @@ func withReport(n Node, c Received, reported bool, every time.Duration, now time
 	case !reported:
 		n.Ready, n.Error = false, cmp.Or(n.Error, "has not reported yet")
 		return n
-	case every > 0 && c.Stale(now, every):
+	case c.Stale(now, every):
 		n.Ready, n.Stale = false, true
 		n.Error = cmp.Or(n.Error, "last reported "+c.ReceivedAt.UTC().Format(time.RFC3339)+": its state since then is unknown")
 	case !c.Ready:
