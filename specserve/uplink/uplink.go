@@ -165,10 +165,15 @@ func (u *Uplink) reportOnce(ctx context.Context) error {
 	return err
 }
 
+// betweenPolls is the shortest time between the beginnings of two long polls. A poll usually lasts most of a minute:
+// only a parent that answers at once, again and again, is asked as often as that.
+const betweenPolls = 2 * time.Second
+
 // wait fetches the configuration whenever there is another one, and makes the agent check when the parent
 // says so.
 func (u *Uplink) wait(ctx context.Context) {
 	pause := firstPause
+	var polled time.Time // when the last poll began; zero: none did
 	for {
 		changed, err := u.fetch(ctx)
 		if changed {
@@ -176,6 +181,10 @@ func (u *Uplink) wait(ctx context.Context) {
 		}
 		var what string
 		if err == nil {
+			if early := jitter(betweenPolls) - time.Since(polled); early > 0 && !sleep(ctx, early, nil) {
+				return
+			}
+			polled = time.Now()
 			what, err = u.client().Wait(ctx, u.tag())
 		}
 		switch {

@@ -42,6 +42,8 @@ type above struct {
 	token   string // that is renewed; "" for none
 	leaving bool
 	wake    chan string
+	hasty   bool // it answers each long poll at once
+	polls   int
 	began   time.Time
 }
 
@@ -98,6 +100,14 @@ func (a *above) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 func (a *above) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	what := strings.Split(r.URL.Path, "/")[1]
 	if what == "wait" {
+		a.mutex.Lock()
+		a.polls++
+		hasty := a.hasty
+		a.mutex.Unlock()
+		if hasty {
+			_, _ = w.Write([]byte(`{"status":"reconcile"}`))
+			return
+		}
 		select {
 		case status := <-a.wake:
 			_, _ = w.Write([]byte(`{"status":"` + status + `"}`))
@@ -214,6 +224,34 @@ func TestReports(t *testing.T) {
 		require.Greater(t, a.counted(), before)
 		require.NoError(t, c.State().Err)
 		require.True(t, c.State().Since.IsZero())
+	})
+}
+
+// A parent that answers each long poll at once is not asked in a loop, and is still heard soon.
+func TestHastyParent(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "parent.json")
+	synctest.Test(t, func(t *testing.T) {
+		a := newAbove(t)
+		defer a.end()
+		a.hasty = true
+		c := a.child(file)
+		defer c.stop()
+		pass(time.Minute)
+		a.mutex.Lock()
+		polls := a.polls
+		a.mutex.Unlock()
+		require.GreaterOrEqual(t, polls, 20)
+		require.LessOrEqual(t, polls, 40, "no more than one in two seconds, give or take a fifth")
+		a.set(func() { a.hasty = false })
+		pass(5 * time.Second)
+		for len(c.checks) > 0 {
+			<-c.checks
+		}
+		pass(20 * time.Second)
+		began := time.Now()
+		a.wake <- "reconcile"
+		<-c.checks
+		require.Zero(t, time.Since(began), "after a poll that lasted, nothing waits")
 	})
 }
 
