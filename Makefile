@@ -4,7 +4,7 @@
 
 SHELL    := bash
 GO       ?= go
-FUZZTIME ?= 30s
+FUZZTIME ?= 60s
 SCHEDULES ?= 10000
 BIN      := bin/homestak-gitops
 MAIN     := ./cmd/homestak-gitops
@@ -60,7 +60,7 @@ lint: ## go vet and some thirty linters, and code that nothing reaches
 fmt: ## bring the Go files into the one layout
 	$(GOLANGCI) fmt ./...
 
-fuzz: ## every fuzz target for FUZZTIME (30s)
+fuzz: ## every fuzz target for FUZZTIME (60s)
 	@set -e; for pkg in $$($(GO) list ./...); do \
 		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 			echo "== $$target in $$pkg for $(FUZZTIME)"; \
