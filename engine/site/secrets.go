@@ -27,10 +27,13 @@ type Keys struct {
 	File string              // a further file; "" for none
 }
 
+func (k Keys) sources() sops.Sources { return sops.Sources{Env: k.Env, File: k.File} }
+
 // find reads the identities.
-func (k Keys) find() (*sops.Keys, diag.List) {
-	return sops.FindKeys(sops.Sources{Env: k.Env, File: k.File})
-}
+func (k Keys) find() (*sops.Keys, diag.List) { return sops.FindKeys(k.sources()) }
+
+// Files are the files that may have identities, whether they exist or not.
+func (k Keys) Files() []string { return k.sources().Files() }
 
 // startOf is the beginning of a file.
 func startOf(name string) diag.Range {

@@ -49,36 +49,21 @@ const maxKeys = 1 << 20
 // somebody to answer; see docs/decisions/0031-secrets-in-git.md.
 func FindKeys(s Sources) (*Keys, diag.List) {
 	r := &keyReader{Keys: &Keys{}}
-	if s.File != "" {
-		r.file("", s.File, true)
+	if s.Env != nil {
+		if text := s.Env("SOPS_AGE_KEY"); text != "" {
+			r.words("SOPS_AGE_KEY", text)
+		} else {
+			r.absent = append(r.absent, "SOPS_AGE_KEY is not set")
+		}
+		if s.Env("SOPS_AGE_KEY_FILE") == "" {
+			r.absent = append(r.absent, "SOPS_AGE_KEY_FILE is not set")
+		}
+	}
+	for _, f := range s.files() {
+		r.file(f.prefix, f.name, f.named)
 	}
 	if s.Env == nil {
 		return r.Keys, r.found
-	}
-	if text := s.Env("SOPS_AGE_KEY"); text != "" {
-		r.words("SOPS_AGE_KEY", text)
-	} else {
-		r.absent = append(r.absent, "SOPS_AGE_KEY is not set")
-	}
-	if name := s.Env("SOPS_AGE_KEY_FILE"); name != "" {
-		r.file("SOPS_AGE_KEY_FILE=", name, true)
-	} else {
-		r.absent = append(r.absent, "SOPS_AGE_KEY_FILE is not set")
-	}
-	home, config := s.Env("HOME"), s.Env("XDG_CONFIG_HOME")
-	if !filepath.IsAbs(config) && filepath.IsAbs(home) {
-		config = filepath.Join(home, ".config")
-	}
-	if filepath.IsAbs(config) {
-		r.file("", filepath.Join(config, "sops", "age", "keys.txt"), false)
-	}
-	if name := s.Env("SOPS_AGE_SSH_PRIVATE_KEY_FILE"); name != "" {
-		r.file("SOPS_AGE_SSH_PRIVATE_KEY_FILE=", name, true)
-	}
-	if filepath.IsAbs(home) {
-		for _, name := range []string{"id_ed25519", "id_rsa"} {
-			r.file("", filepath.Join(home, ".ssh", name), false)
-		}
 	}
 	for _, command := range []string{"SOPS_AGE_KEY_CMD", "SOPS_AGE_SSH_PRIVATE_KEY_CMD"} {
 		if s.Env(command) != "" {
@@ -86,6 +71,50 @@ func FindKeys(s Sources) (*Keys, diag.List) {
 		}
 	}
 	return r.Keys, r.found
+}
+
+// source is a file that may have identities.
+type source struct {
+	prefix string // before its name, in messages
+	name   string
+	named  bool // somebody named it, so it should be there
+}
+
+// files are the files that may have identities.
+func (s Sources) files() (out []source) {
+	if s.File != "" {
+		out = append(out, source{"", s.File, true})
+	}
+	if s.Env == nil {
+		return out
+	}
+	if name := s.Env("SOPS_AGE_KEY_FILE"); name != "" {
+		out = append(out, source{"SOPS_AGE_KEY_FILE=", name, true})
+	}
+	home, config := s.Env("HOME"), s.Env("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(config) && filepath.IsAbs(home) {
+		config = filepath.Join(home, ".config")
+	}
+	if filepath.IsAbs(config) {
+		out = append(out, source{"", filepath.Join(config, "sops", "age", "keys.txt"), false})
+	}
+	if name := s.Env("SOPS_AGE_SSH_PRIVATE_KEY_FILE"); name != "" {
+		out = append(out, source{"SOPS_AGE_SSH_PRIVATE_KEY_FILE=", name, true})
+	}
+	if filepath.IsAbs(home) {
+		for _, name := range []string{"id_ed25519", "id_rsa"} {
+			out = append(out, source{"", filepath.Join(home, ".ssh", name), false})
+		}
+	}
+	return out
+}
+
+// Files are the names of the files that FindKeys reads, whether they exist or not.
+func (s Sources) Files() (names []string) {
+	for _, f := range s.files() {
+		names = append(names, f.name)
+	}
+	return names
 }
 
 // keyReader is one FindKeys.

@@ -128,7 +128,7 @@ func (f *follower) begin(ctx context.Context) (err error) {
 		return err
 	}
 	for attempt := 0; ; attempt++ {
-		state, err := stateOf(o.Site.Dir, o.Site.Secrets)
+		state, err := f.state()
 		if err != nil {
 			return fmt.Errorf("%w\nname the folder of a site with --site", err)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/pin"
@@ -187,7 +188,7 @@ func (m *machine) eventuallyLogs(text string) {
 	require.Eventually(m.t, func() bool { return strings.Contains(m.logged(), text) }, 30*time.Second, 10*time.Millisecond, "%s", m.logged())
 }
 
-const first, second = "one-canary-token-of-node-own", "two-canary-token-of-node-own"
+const first, second, third = "one-canary-token-of-node-own", "two-canary-token-of-node-own", "six-canary-token-of-node-own"
 
 // Whatever changes on the disk is served without a restart; what is wrong changes nothing.
 func TestFilesAreFollowed(t *testing.T) {
@@ -233,6 +234,53 @@ func TestFilesAreFollowed(t *testing.T) {
 	m.eventually(second, 403, "E302")
 	m.stop()
 	require.Equal(t, []string{"READY=1", "STOPPING=1"}, m.notices)
+}
+
+// A file of secrets may be a link, as of a secret that is mounted: what it leads to is followed, whether the link or
+// its target changes.
+func TestLinkedSecretsAreFollowed(t *testing.T) {
+	m := newMachine(t)
+	link, dir := m.o.Site.Secrets, t.TempDir()
+	one, other := filepath.Join(dir, "one"), filepath.Join(dir, "other")
+	write := func(name, token string) {
+		require.NoError(t, os.WriteFile(name, fmt.Appendf(nil, secretsText, token), 0o600))
+	}
+	write(one, first)
+	write(other, third)
+	require.NoError(t, os.Remove(link))
+	require.NoError(t, os.Symlink(one, link))
+	m.start()
+	status, _ := m.get(first)
+	require.Equal(t, 200, status)
+	write(one, second)
+	m.eventually(second, 200, "")
+	require.NoError(t, os.Symlink(other, link+".new"))
+	require.NoError(t, os.Rename(link+".new", link))
+	m.eventually(third, 200, "")
+	require.NoError(t, os.Remove(other))
+	m.eventuallyLogs("a change is not served: what was good stays in force")
+	m.eventually(third, 200, "")
+}
+
+// An age identity that comes later decrypts what could not be decrypted before.
+func TestNewIdentityIsNoticed(t *testing.T) {
+	m := newMachine(t)
+	secret, recipient, err := sopstest.NewKey()
+	require.NoError(t, err)
+	encrypted, err := sopstest.Encrypt(fmt.Sprintf(secretsText, first), sopstest.Options{Recipients: []string{recipient}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(m.o.Site.Secrets, encrypted, 0o600))
+	home := t.TempDir()
+	m.o.Site.Keys.Env = func(name string) string { return map[string]string{"HOME": home}[name] }
+	m.o.Found = func(l diag.List) { require.False(t, l.HasErrors()) }
+	m.start()
+	status, _ := m.get(first)
+	require.Equal(t, 401, status, "nobody knows the token here")
+	dir := filepath.Join(home, ".config", "sops", "age")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "keys.txt"), []byte(secret+"\n"), 0o600))
+	m.eventually(first, 200, "")
+	require.NotContains(t, m.logged(), secret)
 }
 
 // SIGHUP means now.

@@ -103,7 +103,7 @@ func (f *follower) report(about string, err error) {
 
 // reload loads the site again if its folder changed; nil if it did not, or is not good.
 func (f *follower) reload(ctx context.Context, atOnce bool) *catalog.Catalog {
-	state, err := stateOf(f.o.Site.Dir, f.o.Site.Secrets)
+	state, err := f.state()
 	f.report("folder", err)
 	if err != nil || bytes.Equal(state, f.folder.served) || !f.folder.changed(state) && !atOnce {
 		return nil
@@ -123,6 +123,11 @@ func (f *follower) reload(ctx context.Context, atOnce bool) *catalog.Catalog {
 	return next
 }
 
+// state sums up all files that a load reads.
+func (f *follower) state() ([]byte, error) {
+	return stateOf(f.o.Site.Dir, f.o.Site.Secrets, f.o.Site.Keys.Files())
+}
+
 // load loads the site in the folder, which has a state.
 func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, diag.List, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadPatience)
@@ -137,7 +142,7 @@ func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, di
 	if in.Site != nil && in.HasChild() {
 		in.Needs, unknown = folder.Needs()
 	}
-	if again, err := stateOf(f.o.Site.Dir, f.o.Site.Secrets); err != nil || !bytes.Equal(state, again) {
+	if again, err := f.state(); err != nil || !bytes.Equal(state, again) {
 		return nil, nil, errors.Join(errUnsteady, err)
 	}
 	if err := folder.Check(); err != nil {

@@ -15,9 +15,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/checkout"
 )
 
-// stateOf sums up what the folder of a site and its secrets look like from outside: names, sizes and
-// times of all files, and the commit. Equal sums, equal contents. Hidden folders are not part of a site.
-func stateOf(dir, secrets string) ([]byte, error) {
+// stateOf sums up what the folder of a site, its secrets and the files that may have age identities look like
+// from outside: names, sizes and times of all files, and the commit. Equal sums, equal contents. Hidden folders are
+// not part of a site. An identity counts although it does not exist: it may come.
+func stateOf(dir, secrets string, identities []string) ([]byte, error) {
 	sum := sha256.New()
 	tree, err := checkout.Open(dir)
 	if err != nil {
@@ -45,15 +46,33 @@ func stateOf(dir, secrets string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the site folder: %w", err)
 	}
+	for _, name := range identities {
+		if err := add(sum, name); err != nil {
+			fmt.Fprintf(sum, "%q: %v", name, err)
+		}
+	}
 	return sum.Sum(nil), nil
 }
 
-// add adds a file. The time when its inode changed cannot be set by a program.
+// add adds a file, and of a link also what it leads to.
 func add(sum hash.Hash, name string) error {
 	info, err := os.Lstat(name)
 	if err != nil {
 		return err
 	}
+	if err := addInfo(sum, name, info); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return err
+	}
+	target, err := os.Stat(name)
+	if err != nil {
+		fmt.Fprintf(sum, "%q leads nowhere", name) // whoever needs it says what is wrong
+		return nil
+	}
+	return addInfo(sum, name, target)
+}
+
+// addInfo adds what is known of a file. The time when its inode changed cannot be set by a program.
+func addInfo(sum hash.Hash, name string, info fs.FileInfo) error {
 	fmt.Fprintf(sum, "%q %d %v %d", name, info.Size(), info.Mode(), info.ModTime().UnixNano())
 	if inode, ok := info.Sys().(*syscall.Stat_t); ok {
 		return binary.Write(sum, binary.BigEndian, []uint64{inode.Ino, uint64(inode.Ctim.Sec), uint64(inode.Ctim.Nsec)})

@@ -154,7 +154,7 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{
 		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"},
-		tests: []string{"drivers/proxmox", "specserve/cert", "specserve/pin"},
+		tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/cert", "specserve/pin"},
 	},
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest"}},
