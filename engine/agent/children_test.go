@@ -45,8 +45,8 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		w.end()
 		w.options = func(o *agent.Options) {
 			before(o)
-			o.InForce = func(_ context.Context, d engine.Desired, leaving []string) {
-				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(leaving, " ")) })
+			o.InForce = func(_ context.Context, d engine.Desired, beside agent.Beside) {
+				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(beside.Removed, " ")) })
 			}
 			o.Forget = func(child string) { w.set(func() { forgotten = append(forgotten, child) }) }
 		}

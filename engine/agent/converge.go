@@ -182,7 +182,8 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if member.Child && member.Before != "" {
 		was, errBefore = l.upstream.commit(ctx, member.Before)
 	}
-	good, removed := l.memory.Good.ID, slices.Sorted(maps.Keys(l.memory.Withdrawn))
+	good := l.memory.Good.ID
+	beside := Beside{Removed: slices.Sorted(maps.Keys(l.memory.Withdrawn)), Converged: l.memory.Converged.ID}
 	p.Load = func(ctx context.Context) engine.Desired {
 		d = l.o.Load(ctx, c)
 		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
@@ -195,14 +196,14 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 			}, aside)
 		}
 		if c.ID == good {
-			l.o.inForce(ctx, d, removed)
+			l.o.inForce(ctx, d, beside)
 		}
 		return d
 	}
 	p.Observed = func(have model.Observed) {
-		if len(removed) > 0 || have.HasChild() {
+		if len(beside.Removed) > 0 || have.HasChild() {
 			want, _ := d.Site.Want(l.o.Identity)
-			removed = removedChildren(want, have, removed)
+			beside.Removed = removedChildren(want, have, beside.Removed)
 		}
 		if l.o.Observed != nil {
 			l.o.Observed(have)
@@ -212,7 +213,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if verdict := p.Verdict; verdict != nil {
 		p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
 			shown = true
-			l.o.inForce(ctx, d, removed) // nodes that the pass makes fetch from this commit, and it waits for them
+			l.o.inForce(ctx, d, beside) // nodes that the pass makes fetch from this commit, and it waits for them
 			return verdict(ctx, made)
 		}
 	}
@@ -221,23 +222,27 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if l.course = course; unknown != nil && r.Denied && course == Hold {
 		r.Err = unknown
 	}
-	if now := stillThere(&r, removed); len(now) < len(removed) {
-		removed, shown = now, false
+	if now := stillThere(&r, beside.Removed); len(now) < len(beside.Removed) {
+		beside.Removed, shown = now, false
 	}
 	if r.Accepted && !shown {
-		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, removed) })
+		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, beside) })
 	}
 	if p.Verdict == nil && r.Plan != nil {
 		l.withheld = len(r.Plan.Steps)
 	}
 	l.recordPass(c, r, aside)
+	if now := l.memory.Converged.ID; now != beside.Converged {
+		beside.Converged = now
+		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, beside) })
+	}
 	return r
 }
 
 // inForce reports the site of the commit that is in force, if it is one to converge to.
-func (o *Options) inForce(ctx context.Context, d engine.Desired, removed []string) {
+func (o *Options) inForce(ctx context.Context, d engine.Desired, beside Beside) {
 	if o.InForce != nil && d.Site != nil && !d.Findings.HasErrors() {
-		o.InForce(ctx, d, removed)
+		o.InForce(ctx, d, beside)
 	}
 }
 
@@ -248,11 +253,12 @@ func showLastGood(ctx context.Context, l *loop) {
 	if l.o.InForce == nil || !known {
 		return
 	}
+	beside := Beside{Removed: slices.Sorted(maps.Keys(l.memory.Withdrawn)), Converged: l.memory.Converged.ID}
 	l.during(ctx, func(ctx context.Context) {
 		defer func() { _ = recover() }()
 		d := l.o.Load(ctx, c)
 		if d.Commit = c.ID; d.Site != nil && d.Site.HostFor(l.o.Identity) != nil {
-			l.o.inForce(ctx, d, slices.Sorted(maps.Keys(l.memory.Withdrawn)))
+			l.o.inForce(ctx, d, beside)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -18,16 +19,18 @@ import (
 func TestInForce(t *testing.T) {
 	live(t, func(w *world) {
 		var seen []string
+		var converged string
 		w.options = func(o *agent.Options) {
-			o.InForce = func(_ context.Context, d engine.Desired, _ []string) {
+			o.InForce = func(_ context.Context, d engine.Desired, beside agent.Beside) {
 				require.False(t, d.Findings.HasErrors())
 				require.NotNil(t, d.Site)
-				seen = append(seen, d.Commit)
+				seen, converged = append(seen, d.Commit), beside.Converged
 			}
 		}
 		w.repo.push("a", boxes(map[string]int{"one": 1}))
 		w.start()
-		require.Equal(t, []string{"a"}, seen)
+		require.Equal(t, []string{"a"}, slices.Compact(slices.Clone(seen)))
+		require.Equal(t, "a", converged, "that is known as soon as the pass has ended")
 		w.look()
 		require.Equal(t, []string{"a"}, slices.Compact(slices.Clone(seen)), "each pass says it again, since secrets may change")
 
@@ -38,6 +41,16 @@ func TestInForce(t *testing.T) {
 		w.repo.push("c", boxes(map[string]int{"one": 2}))
 		w.look()
 		require.Equal(t, []string{"a", "c"}, slices.Compact(slices.Clone(seen)))
+
+		// What was accepted is in force, and what was converged to completely is the last good one.
+		w.set(func() { w.host.Fail = map[string]error{"box.one": errors.New("no")} })
+		w.repo.push("d", boxes(map[string]int{"one": 3}))
+		w.look()
+		require.Equal(t, []string{"a", "c", "d"}, slices.Compact(slices.Clone(seen)))
+		require.Equal(t, "c", converged)
+		w.set(func() { w.host.Fail = nil })
+		w.look()
+		require.Equal(t, "d", converged)
 
 		// The next start shows the last good one at once, while the repository does not answer.
 		w.end()
@@ -52,7 +65,8 @@ func TestInForce(t *testing.T) {
 			}
 		}
 		w.start()
-		require.Equal(t, []string{"c"}, seen)
+		require.Equal(t, []string{"d"}, seen)
+		require.Equal(t, "d", converged)
 		close(asked)
 		w.pass(time.Second)
 	})

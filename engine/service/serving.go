@@ -47,8 +47,10 @@ func (s *served) Keep(ids ...string) error {
 	return err
 }
 
-// snapshot is what is served at a commit.
-func (s *served) snapshot(commit string) (snapshot *serve.Snapshot, why string, err error) {
+// snapshot is what is served at a commit, and with what was converged to last, "" for nothing. A commit with
+// secrets in plain text is not served as the last good one either, nor one that is not here any more: then the one in
+// force is all there is.
+func (s *served) snapshot(commit, lastGood string) (snapshot *serve.Snapshot, why string, err error) {
 	found, err := s.clear.In(commit)
 	switch {
 	case err != nil:
@@ -56,7 +58,10 @@ func (s *served) snapshot(commit string) (snapshot *serve.Snapshot, why string, 
 	case found != "":
 		return nil, "git tracks secrets in plain text: " + found, nil
 	}
-	snapshot, err = s.Snapshot(serve.Content{Branch: s.branch, InForce: commit, LastGood: commit, Withheld: s.clear.Withheld})
+	if lastGood == "" || s.clear.Withheld(lastGood) {
+		lastGood = commit
+	}
+	snapshot, err = s.Snapshot(serve.Content{Branch: s.branch, InForce: commit, LastGood: lastGood, Withheld: s.clear.Withheld})
 	if err == nil && !slices.Contains(s.before, commit) {
 		s.before = append(s.before, commit)
 		s.before = s.before[max(0, len(s.before)-mostServed):]
@@ -97,12 +102,12 @@ func (s *Service) checkSoon() {
 }
 
 // inForce publishes the commit that is converged to; see agent.Options.
-func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, []string) {
-	return func(_ context.Context, d engine.Desired, removed []string) {
+func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, agent.Beside) {
+	return func(_ context.Context, d engine.Desired, beside agent.Beside) {
 		s.server.InForce(live.Commit{
-			ID: d.Commit, Site: d.Site, Removed: removed, Policies: way.commits.Loader.Policies(),
+			ID: d.Commit, LastGood: beside.Converged, Site: d.Site, Removed: beside.Removed, Policies: way.commits.Loader.Policies(),
 			Needs:    func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
-			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit) },
+			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit, beside.Converged) },
 		})
 	}
 }

@@ -14,13 +14,14 @@ import (
 // Commit is a commit that came into force.
 type Commit struct {
 	ID       string
+	LastGood string      // the last that was converged to completely; "" for none
 	Site     *model.Site // that passes converge to; it must have no errors
 	Removed  []string    // children that left the site, and are still on the host
 	Policies *policy.Set
 
 	// Needs are the secrets that each node needs. It is called only for a site with children.
 	Needs func() (map[string][]string, error)
-	// Snapshot is the repository at the commit. Without one, why says so to clients; an error is tried
+	// Snapshot is the repository at the commit, and at the last good one. Without one, why says so to clients; an error is tried
 	// again with the next call of InForce.
 	Snapshot func() (s *serve.Snapshot, why string, err error)
 }
@@ -32,10 +33,14 @@ func (s *Server) InForce(c Commit) {
 	s.mutex.Lock()
 	before, view, wrong := s.commit, s.view, s.state.Serving
 	s.mutex.Unlock()
-	if wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies && slices.Equal(c.Removed, before.Removed) {
+	same := wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies
+	if same && c.LastGood == before.LastGood && slices.Equal(c.Removed, before.Removed) {
 		return
 	}
-	made, err := s.catalog(c)
+	made, err := view.Catalog, error(nil)
+	if !same {
+		made, err = s.catalog(c)
+	}
 	if err == nil {
 		view.Catalog, view.Removed = made, map[string]bool{}
 		for _, name := range c.Removed {

@@ -184,6 +184,10 @@ func TestSameCommit(t *testing.T) {
 	require.NoError(t, r.State().Err())
 	r.InForce(c)
 	require.Equal(t, 2, asked)
+	c.LastGood = c.ID
+	r.InForce(c)
+	r.InForce(c)
+	require.Equal(t, 3, asked, "the repository is shown at another commit, too")
 	_, err := r.Parent("web-1", "")
 	require.Error(t, err)
 }
