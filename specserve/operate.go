@@ -1,8 +1,10 @@
 package specserve
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -41,11 +43,55 @@ func reconcile(x *request) error {
 	return x.checkAll()
 }
 
-// checkAll makes the server check its files, and every node that waits.
+// checkAll makes the server check its files, and every node that waits. With ?wait the answer of the server of an
+// agent says how its pass ended.
 func (x *request) checkAll() error {
-	x.o.Check()
 	x.waiting.wake("", func(w *waiter) chan struct{} { return w.reconcile })
+	if x.o.Reconcile != nil && x.URL.Query().Has("wait") {
+		return x.awaitPass()
+	}
+	x.o.Check()
 	return x.done(http.StatusAccepted, "checking")
+}
+
+// awaitPass answers when the pass has ended that somebody asked for, for as long as the client stays. The status
+// is sent at once, since a pass may take longer than anybody waits for it: an error comes in the body, too.
+func (x *request) awaitPass() error {
+	select {
+	case x.streams <- struct{}{}:
+		defer func() { <-x.streams }()
+	default:
+		return x.later(streamPause, "too many clients wait for passes, or follow the events")
+	}
+	out := recorder{x.w, x}
+	control := http.NewResponseController(out)
+	_ = control.SetReadDeadline(time.Time{}) // the end of its connection is noticed all the same
+	_ = control.SetWriteDeadline(time.Time{})
+	out.Header().Set("Content-Type", asJSON)
+	out.WriteHeader(http.StatusOK)
+	if err := control.Flush(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(x.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-x.ending:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	document, err := x.o.Reconcile(ctx)
+	text := []byte(nil)
+	if err == nil {
+		text, err = json.Marshal(document)
+	}
+	if err != nil {
+		x.reason = err.Error()
+		text = (&problem.Error{Code: problem.Internal, Message: "the pass was not completed: the agent stops", Hint: "say it again when it runs"}).Body()
+	}
+	_, err = out.Write(append(text, '\n'))
+	return err
 }
 
 // streamPause is after how long a client that finds too many streams may come back.

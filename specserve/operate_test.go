@@ -1,6 +1,7 @@
 package specserve_test
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,9 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
@@ -90,4 +93,52 @@ func TestHookSecretOfOneProvider(t *testing.T) {
 	require.Equal(t, 401, send("github", "X-Hub-Signature-256", common))
 	require.Equal(t, 202, send("gitea", "X-Gitea-Signature", common))
 	require.Equal(t, 401, send("gitea", "X-Gitea-Signature", []byte("canary-of-github-alone")))
+}
+
+// Who asks the server of an agent for a check may wait for the end of the pass: for longer than any other request
+// may take, and not beyond the end of the server.
+func TestReconcileMayWait(t *testing.T) {
+	folder := start(t)
+	require.Equal(t, 202, folder.ask("POST", "/reconcile?wait", bearer(string(folder.access.Operator))...).status, "there are no passes")
+	l := unlimited()
+	l.Read, l.Write, l.Wait, l.Streams = 100*time.Millisecond, 100*time.Millisecond, 300*time.Millisecond, 1
+	asked, pass := make(chan struct{}), make(chan error)
+	s := serveOptions(t, l, nil, func(o *specserve.Options) {
+		o.Identity = "father"
+		o.Reconcile = func(ctx context.Context) (any, error) {
+			asked <- struct{}{}
+			select {
+			case err := <-pass:
+				return map[string]int{"made": 1}, err
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	})
+	s.publish("3f2c1a9", site())
+	key := bearer(string(s.access.Operator))
+	ask := func(path string) chan answer {
+		got := make(chan answer, 1)
+		go func() { got <- s.ask("POST", path, key...) }()
+		return got
+	}
+	for _, path := range []string{"/reconcile?wait", "/reconcile/father?wait"} {
+		got := ask(path)
+		<-asked
+		require.Equal(t, 429, s.ask("POST", "/reconcile?wait", key...).status, "they are bounded")
+		require.Equal(t, 204, s.ask("GET", "/wait/own", bearer(ownToken)...).status, "which takes three times as long as other requests may")
+		require.Empty(t, got)
+		pass <- nil
+		answer := <-got
+		require.Equal(t, 200, answer.status)
+		require.JSONEq(t, `{"made":1}`, answer.body)
+	}
+	require.Equal(t, 401, s.ask("POST", "/reconcile?wait", bearer(string(s.access.Read))...).status)
+	require.Empty(t, s.asked, "the pass is the check")
+	require.Equal(t, 202, s.ask("POST", "/reconcile", key...).status)
+	<-s.asked
+	got := ask("/reconcile?wait")
+	<-asked
+	require.NoError(t, s.stop())
+	require.Equal(t, "E500", (<-got).code())
 }

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +43,9 @@ type Options struct {
 	Identity string        // of the agent; "": it is none
 	Reports  *report.Store // of its nodes; nil: a new one
 	Status   func() any    // the answer of /status, as JSON; nil: what nodes reported
+	// Reconcile makes the agent check, and says as JSON how that pass ended. It returns early when ctx ends.
+	// Nil: there are no passes.
+	Reconcile func(ctx context.Context) (any, error)
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 	// Metrics adds figures of the agent to the answer of /metrics. Nil: there are none.
@@ -163,8 +164,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10,
 		},
 	}
-	silent := &silentConns{open: map[net.Conn]bool{}}
-	h.ConnState = silent.track
+	var silent limit.Silent
+	h.ConnState = silent.Track
 	bounded := limit.NewListener(ln, l.ConnectionsPerClient, l.Connections, func(client netip.Prefix, open int) {
 		s.note(client, "it or all clients together have too many connections", "open", open)
 	})
@@ -178,7 +179,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	close(s.ending)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Shutdown)
 	defer cancel()
-	defer time.AfterFunc(l.Shutdown/4, silent.close).Stop() // Shutdown alone gives them seconds
+	defer time.AfterFunc(l.Shutdown/4, silent.Close).Stop() // Shutdown alone gives them seconds
 	if h.Shutdown(end) != nil {
 		_ = h.Close() // somebody is silent, or does not take the answer
 	}
@@ -187,32 +188,6 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
 	}
 	return nil
-}
-
-// silentConns are the connections on which no request has begun. Each is served by a goroutine of its
-// own, hence the mutex.
-type silentConns struct {
-	mutex sync.Mutex
-	open  map[net.Conn]bool
-}
-
-func (s *silentConns) track(c net.Conn, state http.ConnState) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if state == http.StateNew {
-		s.open[c] = true
-	} else {
-		delete(s.open, c)
-	}
-}
-
-func (s *silentConns) close() {
-	s.mutex.Lock()
-	conns := slices.Collect(maps.Keys(s.open))
-	s.mutex.Unlock()
-	for _, c := range conns {
-		_ = c.Close()
-	}
 }
 
 // note logs why a client is refused, once in a while for each.

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,8 +26,7 @@ time has come, and waits for the end of that pass. The exit code is that of the 
 apply would give it. Ctrl-C leaves the waiting; the agent goes on.
 
 With NODE a node in mode pull below is asked to check itself, or the child that manages it; tree
-shows what comes of it. An agent that is named by --server is asked with its operator
-key, and not waited for either.`,
+shows what comes of it. An agent that is named by --server is asked with its operator key.`,
 		Args: usage.Takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.ask(c, func(ctx context.Context) error { return runReconcile(ctx, a, f, args, !noWait) })
@@ -51,30 +50,34 @@ func runReconcile(ctx context.Context, a *app, f *agentFlags, node []string, wai
 			return err
 		}
 		return a.ui.show(struct{}{}, fmt.Sprintf("%s is asked to check itself\n", node[0]))
-	case !wait, f.elsewhere.Server != "":
+	case !wait:
 		if err := r.CheckNow(ctx); err != nil {
 			return err
 		}
-		return a.ui.show(struct{}{}, fmt.Sprintf("the agent of host %s looks now\n", cmp.Or(r.Card.Identity, f.elsewhere.Server)))
+		return showAsked(a, r, f)
 	}
-	asked, w := time.Now().UTC(), &view.PassProgress{Term: a.ui.terminal()}
-	pass, err := r.ReconcileWatched(ctx, func(s agent.Status) { w.Show(s, time.Now()) })
+	w := &view.PassProgress{Term: a.ui.terminal()}
+	e, err := r.Await(ctx, func(s agent.Status) { w.Show(s, time.Now()) })
 	w.Erase()
-	if err != nil {
+	switch {
+	case errors.Is(err, control.ErrNoPass):
+		return showAsked(a, r, f)
+	case err != nil:
 		return err
 	}
-	steps, err := r.StepsSince(ctx, asked)
-	if err != nil {
-		return err
-	}
-	for _, st := range steps {
+	for _, st := range e.Steps {
 		a.ui.notef("%s", view.Printable(view.StepEnd(st)))
 	}
-	after, err := r.Status(ctx)
-	if err != nil {
-		return err
+	return showPass(a, e.Pass, e.Status())
+}
+
+// showAsked says who checks now, without anybody waiting for it.
+func showAsked(a *app, r *control.Client, f *agentFlags) error {
+	who := "the server at " + f.elsewhere.Server
+	if r.Card.Identity != "" {
+		who = "the agent of host " + r.Card.Identity
 	}
-	return showPass(a, pass, after)
+	return a.ui.show(struct{}{}, who+" looks now\n")
 }
 
 // showPass prints how a pass of the agent ended, and ends likewise. Where the newest

@@ -206,14 +206,18 @@ func (c *Client) ReconcileWatched(ctx context.Context, show func(agent.Status)) 
 // under way when the agent was asked was seen beginning.
 func (c *Client) StepsSince(ctx context.Context, since time.Time) ([]ledger.Step, error) {
 	h, err := c.History(ctx, 1, "")
-	if err != nil || len(h.Receipts) == 0 {
-		return nil, err
+	return stepsSince(h, since), err
+}
+
+func stepsSince(h History, since time.Time) []ledger.Step {
+	if len(h.Receipts) == 0 {
+		return nil
 	}
 	last := h.Receipts[0]
 	if last.Began.Add(time.Duration(last.Seconds * float64(time.Second))).Before(since) {
-		return nil, nil
+		return nil
 	}
-	return last.Steps, nil
+	return last.Steps
 }
 
 // Events calls a function with each event that the agent keeps, behind the one with an ID if it is

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -28,6 +31,77 @@ func dialed(t *testing.T, socket string) *control.Client {
 	r, err := control.Dial(t.Context(), socket)
 	require.NoError(t, err)
 	return r
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
+
+// However long a client has been silent, or in the middle of a request, the agent does not wait for it longer than
+// a second.
+func TestSilentClientsDelayNoEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		says    string
+		waits   time.Duration // before the end
+		longest time.Duration
+	}{
+		"just connected":   {"", 0, 600 * time.Millisecond},
+		"silent":           {"", 9 * time.Second, 600 * time.Millisecond},
+		"half a request":   {"GET /sta", 0, time.Second},
+		"after an answer":  {"GET /agent HTTP/1.1\r\nHost: x\r\n\r\n", time.Second, 600 * time.Millisecond},
+		"waits for a pass": {"POST /reconcile?wait HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", time.Second, 600 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := controltest.New()
+				s := &control.Server{Agent: f, Receipts: f, Facts: control.NewFacts("father"), Events: f.Events, Log: slog.New(slog.DiscardHandler)}
+				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- s.Serve(ctx, ln) }()
+				here, there := net.Pipe()
+				ln.conns <- there
+				got := make(chan string, 1)
+				go func() {
+					text, _ := io.ReadAll(here)
+					got <- string(text)
+				}()
+				_, err := io.WriteString(here, c.says)
+				require.NoError(t, err)
+				<-time.After(c.waits)
+				synctest.Wait()
+				began := time.Now()
+				cancel()
+				require.NoError(t, <-done)
+				require.LessOrEqual(t, time.Since(began), c.longest)
+				require.NoError(t, here.Close())
+				answer := <-got
+				if strings.HasPrefix(c.says, "POST") {
+					require.Contains(t, answer, "503 Service Unavailable")
+					require.Contains(t, answer, "Retry-After: 5\r\n")
+				}
+			})
+		})
+	}
 }
 
 // A stream ends with the agent, and a client resumes it where it was.

@@ -2,12 +2,17 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
@@ -40,6 +45,77 @@ func (c *Client) Tree(ctx context.Context) (report.Report, error) {
 		return report.Report{}, errNoAgentThere
 	}
 	return *s.Tree, nil
+}
+
+// Ended is how a pass ended that somebody asked for.
+type Ended struct {
+	Pass    agent.PassStatus `json:"pass"`
+	Steps   []ledger.Step    `json:"steps"`   // that it made
+	Refused *agent.Refusal   `json:"refused"` // why the newest commit is not in force; null: it is
+	Lost    string           `json:"lost"`    // why the repository does not answer; "": it does
+}
+
+// Status is the part of a status that says how a pass ended.
+func (e *Ended) Status() agent.Status {
+	return agent.Status{Refused: e.Refused, Repository: agent.RepositoryStatus{Error: e.Lost}}
+}
+
+// Await makes an agent check now, and waits for the end of that pass.
+func Await(ctx context.Context, a Agent, r Receipts) (Ended, error) {
+	asked := time.Now().UTC()
+	pass, err := a.Reconcile(ctx)
+	if err != nil {
+		return Ended{}, err
+	}
+	after := a.Status()
+	return Ended{Pass: pass, Steps: stepsSince(historyOf(r, 1, ""), asked), Refused: after.Refused, Lost: after.Repository.Error}, nil
+}
+
+// ErrNoPass is of a server that checks, and has no passes whose end could be waited for.
+var ErrNoPass = errors.New("the server there does not belong to an agent: it checks its files now, and there is no pass to wait for")
+
+// Await makes the agent check repository and host now, and waits for the end of that pass. An agent of this
+// machine shows meanwhile how far it is. The error may be ErrNoPass.
+func (c *Client) Await(ctx context.Context, show func(agent.Status)) (Ended, error) {
+	if c.remote {
+		return c.awaitThere(ctx)
+	}
+	asked := time.Now().UTC()
+	pass, err := c.ReconcileWatched(ctx, show)
+	if err != nil {
+		return Ended{}, err
+	}
+	e := Ended{Pass: pass}
+	if e.Steps, err = c.StepsSince(ctx, asked); err != nil {
+		return Ended{}, err
+	}
+	after, err := c.Status(ctx)
+	e.Refused, e.Lost = after.Refused, after.Repository.Error
+	return e, err
+}
+
+// awaitThere asks an agent on another machine, which answers at once and says how the pass ended when it did.
+func (c *Client) awaitThere(ctx context.Context) (Ended, error) {
+	res, err := c.send(ctx, http.MethodPost, "/reconcile?wait", nil)
+	if err != nil {
+		return Ended{}, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusAccepted {
+		return Ended{}, ErrNoPass
+	}
+	var got struct {
+		Ended
+
+		Error *ProblemError `json:"error"`
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, 256<<20)).Decode(&got); err != nil {
+		return Ended{}, fmt.Errorf("wait for the pass of the agent on %s: %w\nit goes on without you: status shows how it ends", c.socket, causeOf(ctx, err))
+	}
+	if got.Error != nil {
+		return Ended{}, got.Error
+	}
+	return got.Ended, nil
 }
 
 // CheckNode asks a node to check itself, or the child that manages it.

@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
@@ -98,7 +99,7 @@ const (
 	controlRead  = 10 * time.Second // to send it
 	controlWrite = 20 * time.Second // to take the answer
 	controlConns = 64               // connections at once; the next ones wait
-	controlEnd   = 2 * time.Second  // for answers under way when the agent stops
+	controlEnd   = time.Second      // for answers under way when the agent stops
 )
 
 // Serve answers until ctx ends, and then ends what waits. It closes the listener.
@@ -108,6 +109,8 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ReadHeaderTimeout: controlRead, ReadTimeout: controlRead, WriteTimeout: controlWrite, IdleTimeout: controlRead,
 		MaxHeaderBytes: controlBody, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
+	var silent limit.Silent
+	s.ConnState = silent.Track
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(bounded(ln, controlConns)) }()
 	select {
@@ -117,6 +120,7 @@ func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlEnd)
 	defer cancel()
+	defer time.AfterFunc(controlEnd/4, silent.Close).Stop() // who said nothing so far is not waited for
 	if s.Shutdown(end) != nil {
 		_ = s.Close() // somebody does not take the answer
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
@@ -80,6 +81,7 @@ func (s *Service) serveNodes() {
 		Identity: c.Identity, Above: c.Parent.URL, Listen: c.Serves(), Version: s.o.Program, Program: ProgramFile(), Log: s.o.Log,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
 		Check:  s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics,
+		Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },
 	})
 }
 

@@ -41,6 +41,8 @@ type Options struct {
 
 	Check  func()     // makes the agent check repository and host; it returns immediately
 	Status func() any // the answer of /status
+	// Reconcile makes the agent check, and says how that pass ended; see specserve.Options.
+	Reconcile func(ctx context.Context) (any, error)
 	// Events writes the stream of events; see specserve.Options.
 	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 	// Metrics adds figures of the agent to those of the server; nil: there are none.
@@ -155,7 +157,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	server := specserve.New(specserve.Options{
 		Version: s.o.Version, Program: p, Spool: spool, TLS: c.Certificate().TLS(), Limits: s.o.Limits, Log: s.o.Log, Check: s.o.Check,
-		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Events: s.o.Events, Metrics: s.o.Metrics,
+		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Reconcile: s.o.Reconcile, Events: s.o.Events, Metrics: s.o.Metrics,
 	})
 	s.failed(&s.state.Listening, "", nil)
 	s.begin(server, c, ln.Addr().String())

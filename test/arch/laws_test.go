@@ -134,7 +134,7 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"engine/enginetest"},
 	},
 	{pkg: "engine/event", may: []string{"engine", "engine/agent", "engine/ledger"}, tests: []string{"engine/diag", "engine/plan"}}, // what happened to an agent, as a stream
-	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/event", "engine/ledger", "engine/model", "specserve/report"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}},
+	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/event", "engine/ledger", "engine/model", "specserve/limit", "specserve/report"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}},
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model", "specserve/report"}},
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/report"}},
 	{pkg: "examples"}, // files only
