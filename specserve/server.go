@@ -47,9 +47,8 @@ type Options struct {
 	// Nil: there are no passes.
 	Reconcile func(ctx context.Context) (any, error)
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
-	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
-	// Metrics adds figures of the agent to the answer of /metrics. Nil: there are none.
-	Metrics func(*metric.Text)
+	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
+	Metrics []metric.Collector // figures of the agent, for the answer of /metrics
 }
 
 // View is what requests see. It is not changed after it was published.
@@ -97,6 +96,7 @@ type Server struct {
 	underWay          sync.WaitGroup // requests
 
 	counts    *counts // of what was answered
+	figures   metric.Registry
 	reports   *report.Store
 	reporting *limit.Rates  // reports, by node
 	hooks     *hook.Checker // of notifications
@@ -116,9 +116,6 @@ func New(o Options) *Server {
 	if o.Check == nil {
 		o.Check = func() {}
 	}
-	if o.Metrics == nil {
-		o.Metrics = func(*metric.Text) {}
-	}
 	if o.Reports == nil {
 		o.Reports = report.NewStore()
 	}
@@ -135,6 +132,7 @@ func New(o Options) *Server {
 		waiting: newWaiters(), ending: make(chan struct{}),
 	}
 	s.view.Store(&View{})
+	s.figures = metric.NewRegistry(append([]metric.Collector{s.counts.requests, s.counts.refusals, s.counts.took, metric.Now(s.now)}, o.Metrics...)...)
 	return s
 }
 

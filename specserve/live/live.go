@@ -44,9 +44,8 @@ type Options struct {
 	// Reconcile makes the agent check, and says how that pass ended; see specserve.Options.
 	Reconcile func(ctx context.Context) (any, error)
 	// Events writes the stream of events; see specserve.Options.
-	Events func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
-	// Metrics adds figures of the agent to those of the server; nil: there are none.
-	Metrics func(*metric.Text)
+	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
+	Metrics []metric.Collector // figures of the agent, beside those of the server
 }
 
 // retryAfter is how long it takes until what failed is tried again.

@@ -1,86 +1,86 @@
-// Package metric writes figures in the text format of Prometheus
-// (https://prometheus.io/docs/instrumenting/exposition_formats).
+// Package metric has the figures that Prometheus reads. It is the one package that knows Prometheus' library:
+// each server has a registry of its own, since the one that the library offers is for the whole program.
 package metric
 
 import (
+	"bytes"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 )
 
-// ContentType is the type of a Text.
+// ContentType is the type of a text: https://prometheus.io/docs/instrumenting/exposition_formats.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Text is what one scrape gets. The zero value is empty.
-type Text struct{ b strings.Builder }
+// What counts, from any goroutine. Values of labels come in the order of their names.
+type (
+	Counter   = prometheus.CounterVec
+	Histogram = prometheus.HistogramVec
+	// Collector is anything that has figures.
+	Collector = prometheus.Collector
+)
 
-// String is all that was written.
-func (t *Text) String() string { return t.b.String() }
-
-// Head begins a metric; all its samples follow before the next one begins.
-// The kind is gauge, counter or histogram.
-func (t *Text) Head(name, kind, help string) {
-	fmt.Fprintf(&t.b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+// NewCounter counts what happened, by the values of labels.
+func NewCounter(name, help string, labels ...string) *Counter {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// Sample writes a value; labels are pairs of name and value.
-func (t *Text) Sample(name string, value float64, labels ...string) {
-	var pairs []string
-	for i := 0; i+1 < len(labels); i += 2 {
-		pairs = append(pairs, labels[i]+`="`+escaped(labels[i+1])+`"`)
+// NewHistogram counts how long things took, by limits in seconds, ascending, and by the values of labels.
+func NewHistogram(name, help string, limits []float64, labels ...string) *Histogram {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: limits}, labels)
+}
+
+// Now are figures that are found out when somebody asks. It calls add for each: all samples of a name have the
+// same help and the same labels, which are pairs of name and value.
+type Now func(add func(name, help string, value float64, labels ...string))
+
+// Describe implements prometheus.Collector: which figures there are is known when they are collected.
+func (Now) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (n Now) Collect(to chan<- prometheus.Metric) {
+	known := map[string]*prometheus.Desc{}
+	n(func(name, help string, value float64, labels ...string) {
+		var names, values []string
+		for i := 0; i+1 < len(labels); i += 2 {
+			names, values = append(names, labels[i]), append(values, strings.ToValidUTF8(labels[i+1], "\ufffd"))
+		}
+		desc := known[name]
+		if desc == nil {
+			desc = prometheus.NewDesc(name, help, names, nil)
+			known[name] = desc
+		}
+		m, err := prometheus.NewConstMetric(desc, prometheus.GaugeValue, value, values...)
+		if err != nil {
+			m = prometheus.NewInvalidMetric(desc, err)
+		}
+		to <- m
+	})
+}
+
+// Registry is what one server has.
+type Registry struct{ all *prometheus.Registry }
+
+// NewRegistry makes a registry. That a figure is there twice is a mistake in the program, and panics.
+func NewRegistry(of ...Collector) Registry {
+	r := Registry{prometheus.NewRegistry()}
+	r.all.MustRegister(of...)
+	return r
+}
+
+// Text is what one scrape gets, in the order of names.
+func (r Registry) Text() ([]byte, error) {
+	families, err := r.all.Gather()
+	if err != nil {
+		return nil, fmt.Errorf("gather the metrics: %w", err)
 	}
-	set := ""
-	if len(pairs) > 0 {
-		set = "{" + strings.Join(pairs, ",") + "}"
+	var b bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			return nil, fmt.Errorf("write the metrics: %w", err)
+		}
 	}
-	fmt.Fprintf(&t.b, "%s%s %s\n", name, set, number(value))
+	return b.Bytes(), nil
 }
-
-// Gauge writes a metric that has one sample.
-func (t *Text) Gauge(name, help string, value float64, labels ...string) {
-	t.Head(name, "gauge", help)
-	t.Sample(name, value, labels...)
-}
-
-// Histogram writes the samples of a histogram.
-func (t *Text) Histogram(name string, h *Histogram, labels ...string) {
-	var sum uint64
-	for i, limit := range h.limits {
-		sum += h.below[i]
-		t.Sample(name+"_bucket", float64(sum), append(slices.Clone(labels), "le", number(limit))...)
-	}
-	t.Sample(name+"_bucket", float64(h.count), append(slices.Clone(labels), "le", "+Inf")...)
-	t.Sample(name+"_sum", h.sum, labels...)
-	t.Sample(name+"_count", float64(h.count), labels...)
-}
-
-// Histogram counts how long things took. It is for one goroutine at a time.
-type Histogram struct {
-	limits []float64 // seconds, ascending
-	below  []uint64  // that took no longer than the limit, and longer than the one before
-	count  uint64
-	sum    float64 // seconds
-}
-
-// NewHistogram makes a histogram with these limits in seconds, ascending.
-func NewHistogram(limits ...float64) *Histogram {
-	return &Histogram{limits: limits, below: make([]uint64, len(limits))}
-}
-
-// Add counts one more.
-func (h *Histogram) Add(took time.Duration) {
-	h.count++
-	h.sum += took.Seconds()
-	if i, _ := slices.BinarySearch(h.limits, took.Seconds()); i < len(h.limits) {
-		h.below[i]++
-	}
-}
-
-// escaped is the value of a label as the format has it.
-func escaped(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(strings.ToValidUTF8(s, "\ufffd"))
-}
-
-func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

@@ -1,57 +1,54 @@
-package metric
+package metric_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/specserve/metric"
 )
 
-func TestSampleEscapes(t *testing.T) {
-	var b Text
-	b.Sample("x", 1.5, "a", "\"quoted\" \\ and\nnext \xff", "b", "")
-	require.Equal(t, `x{a="\"quoted\" \\ and\nnext `+"\ufffd"+`",b=""} 1.5`+"\n", b.String())
+func TestText(t *testing.T) {
+	passes := metric.NewCounter("passes_total", "Passes.", "outcome")
+	took := metric.NewHistogram("took_seconds", "How long.", []float64{0.1, 2.5})
+	r := metric.NewRegistry(took, passes, metric.Now(func(add func(string, string, float64, ...string)) {
+		add("ready", "Whether.", 0, "node", "\"quoted\" \\ and\nnext \xff")
+		add("ready", "Whether.", 1.5, "node", "a")
+	}))
+	passes.WithLabelValues("done").Inc()
+	took.WithLabelValues().Observe(2.5)
+	took.WithLabelValues().Observe(3)
+	text, err := r.Text()
+	require.NoError(t, err)
+	require.Equal(t, `# HELP passes_total Passes.
+# TYPE passes_total counter
+passes_total{outcome="done"} 1
+# HELP ready Whether.
+# TYPE ready gauge
+ready{node="\"quoted\" \\ and\nnext `+"\ufffd"+`"} 0
+ready{node="a"} 1.5
+# HELP took_seconds How long.
+# TYPE took_seconds histogram
+took_seconds_bucket{le="0.1"} 0
+took_seconds_bucket{le="2.5"} 1
+took_seconds_bucket{le="+Inf"} 2
+took_seconds_sum 5.5
+took_seconds_count 2
+`, string(text))
+
+	other, err := metric.NewRegistry().Text()
+	require.NoError(t, err)
+	require.Empty(t, other, "registries share nothing")
 }
 
-// Whatever a label has, a sample is one line, and its values can be read back.
-func FuzzSample(f *testing.F) {
-	for _, s := range []string{"", "a", "\"", "\\", "\n", "\\n", "\\\"", "\xff", "{}=,", "\r\n# HELP x"} {
-		f.Add(s, s)
+// A figure that contradicts another one is an error, and no text that Prometheus would refuse.
+func TestContradictions(t *testing.T) {
+	for name, now := range map[string]metric.Now{
+		"twice":        func(add func(string, string, float64, ...string)) { add("x", "X.", 1); add("x", "X.", 2) },
+		"other labels": func(add func(string, string, float64, ...string)) { add("x", "X.", 1, "a", "b"); add("x", "X.", 2) },
+	} {
+		_, err := metric.NewRegistry(now).Text()
+		require.Error(t, err, name)
 	}
-	f.Fuzz(func(t *testing.T, first, second string) {
-		var b Text
-		b.Sample("x", 1, "a", first, "b", second)
-		line, ended := strings.CutSuffix(b.String(), "\n")
-		require.True(t, ended)
-		require.NotContains(t, line, "\n")
-		rest, ok := strings.CutPrefix(line, `x{a="`)
-		require.True(t, ok)
-		gotFirst, rest := unescaped(t, rest)
-		rest, ok = strings.CutPrefix(rest, `,b="`)
-		require.True(t, ok)
-		gotSecond, rest := unescaped(t, rest)
-		require.Equal(t, "} 1", rest)
-		require.Equal(t, strings.ToValidUTF8(first, "\ufffd"), gotFirst)
-		require.Equal(t, strings.ToValidUTF8(second, "\ufffd"), gotSecond)
-	})
-}
-
-// unescaped reads the value of a label as Prometheus does, up to its quote.
-func unescaped(t *testing.T, s string) (value, rest string) {
-	t.Helper()
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] == '"':
-			return b.String(), s[i+1:]
-		case s[i] != '\\':
-			b.WriteByte(s[i])
-		default:
-			i++
-			require.Contains(t, `\"n`, string(s[i]))
-			b.WriteString(map[byte]string{'\\': `\`, '"': `"`, 'n': "\n"}[s[i]])
-		}
-	}
-	t.Fatal("the value has no end")
-	return "", ""
+	require.Panics(t, func() { metric.NewRegistry(metric.NewCounter("x", "X."), metric.NewCounter("x", "X.")) })
 }

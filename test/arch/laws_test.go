@@ -143,7 +143,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
-	{pkg: "specserve/metric"},  // the text that Prometheus reads
+	{pkg: "specserve/metric"},  // figures that Prometheus reads
 	{pkg: "specserve/program"}, // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{pkg: "specserve/credentials", may: []string{"specserve/cert", "specserve/hook", "specserve/keys"}},
@@ -204,6 +204,8 @@ var libraries = []library{
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
+	{path: "github.com/prometheus/client_golang", owners: []string{"specserve/metric"}, why: "one package keeps to registries of its own, and none of the program"},
+	{path: "github.com/prometheus/common", owners: []string{"specserve/metric"}, why: "and writes their text"},
 	{path: "github.com/gofrs/flock", owners: []string{"engine/control"}, why: "one place decides who is the one writer"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
