@@ -131,7 +131,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 		require.NoError(t, err)
 		if i > 0 {
 			require.Equal(t, was, c.Pins)
-			require.Less(t, c.took, 20*time.Second, "of a second on a machine that does nothing else")
+			require.Less(t, c.took, 20*time.Second, "it does not hang; make bench holds it against the second that is the goal")
 			t.Logf("serves again after %v", c.took)
 		}
 		was = c.Pins

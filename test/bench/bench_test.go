@@ -87,6 +87,7 @@ func BenchmarkGoals(b *testing.B) {
 		{"P14", m.judge},
 		{"P15", m.serving},
 		{"P15,company", m.company},
+		{"P15,restart", m.restarting},
 		{"P15,children", m.reporting},
 		{"P17,P18", m.config},
 	} {

@@ -171,6 +171,34 @@ func (m *meter) company() {
 	}
 }
 
+// restarting is how long a server that was killed does not serve, from its start to the spec of a node
+// that has its token from before. The floor is a bare server, until it answers.
+func (m *meter) restarting() {
+	s := m.specServer(100)
+	ask := s.ask(1)
+	body := m.answer(s.addr, ask)
+	setup := standing{PEM: m.selfSigned(m.ecKey()), Body: m.file("again.json", body)}
+	var took, floor []float64
+	for range 7 {
+		require.NoError(m.b, s.cmd.Process.Kill())
+		require.Error(m.b, s.cmd.Wait())
+		began := time.Now()
+		s.begin(m)
+		require.Equal(m.b, body, m.answer(s.addr, ask))
+		took = append(took, time.Since(began).Seconds())
+
+		began = time.Now()
+		bare := m.stand(setup, m.self)
+		m.answer(bare.addr, ask)
+		floor = append(floor, time.Since(began).Seconds())
+		bare.end()
+	}
+	s.end()
+	worst := slices.Max(took)
+	m.add(row{"", "killed and started again, until it serves, 100 nodes", "1 s", worst, median(floor), seconds, met(worst <= 1), "–"})
+	m.notef("P15: a server that was killed served again after %s in the middle of %d times, after %s at most.", seconds(median(took)), len(took), seconds(worst))
+}
+
 // others lets clients come, and come again when they are cut off; the function that it returns lets
 // them go. Those that trickle send ten bytes in a second.
 func (m *meter) others(s *process, n int, begin func(net.Conn) (io.Writer, error)) (leave func()) {
@@ -516,7 +544,8 @@ func (m *meter) selfSigned(key crypto.Signer) string {
 type specServer struct {
 	*process
 
-	key token.Key
+	args []string
+	key  token.Key
 }
 
 // specServer serves the specs of so many nodes.
@@ -534,14 +563,19 @@ func (m *meter) specServer(nodes int) *specServer {
 	}
 	data, err := os.MkdirTemp(m.dir, "served-")
 	require.NoError(m.b, err)
-	cmd := exec.CommandContext(m.ctx, m.bin, "serve", "--site", m.site(files), "--data-dir", data, "--listen", "127.0.0.1:0", "--json")
-	var at struct{ URL string }
-	s := &specServer{process: m.start(cmd, &at)}
-	s.addr = strings.TrimPrefix(at.URL, "https://")
+	s := &specServer{args: []string{"serve", "--site", m.site(files), "--data-dir", data, "--listen", "127.0.0.1:0", "--json"}}
+	s.begin(m)
 	ring, err := keys.Read(filepath.Join(data, daemon.Folder))
 	require.NoError(m.b, err)
 	s.key = ring[0].Key
 	return s
+}
+
+// begin starts the server, once more if it was killed.
+func (s *specServer) begin(m *meter) {
+	var at struct{ URL string }
+	s.process = m.start(exec.CommandContext(m.ctx, m.bin, s.args...), &at)
+	s.addr = strings.TrimPrefix(at.URL, "https://")
 }
 
 // node is the name of a node.
