@@ -169,6 +169,7 @@ func TestTreeOfAgents(t *testing.T) {
 		token := filepath.Join(filepath.Dir(c.DataDir), "token")
 		require.NoError(t, os.WriteFile(token, []byte(known.Token), 0o600))
 		c.Parent.URL, c.Parent.TokenFile, c.Parent.Pins = known.Server, token, s.Server.Pins
+		c.Parent.ReportEvery = 5 * time.Minute
 		c.Repository.URL = known.Server + "/site.git"
 	})
 	inner.until("the child has the commit", inner.converged(first))
@@ -202,6 +203,10 @@ func TestTreeOfAgents(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "canary")
 
+	reports := father.Server().Reports()
+	require.Len(t, reports, 1)
+	require.Equal(t, 5*time.Minute, reports[0].Period(time.Minute), "the child says how often it reports")
+
 	// And in numbers: a scrape has the figures of the agent, what it asked its host, and its child.
 	scraped := father.metrics(known.Server, s.Server.Pins)
 	for _, line := range []string{
@@ -210,7 +215,7 @@ func TestTreeOfAgents(t *testing.T) {
 		`homestak_agent_healthy 1`, `homestak_agent_nodes 1`, `homestak_agent_nodes_not_ready 0`, `homestak_agent_drift_attributes 0`,
 		`homestak_agent_failing{what="server"} 0`, `homestak_agent_last_pass_errors 0`,
 		`homestak_agent_passes_total{outcome="done"} [1-9]\d*`, `homestak_agent_pass_seconds_count [1-9]\d*`, `homestak_agent_last_pass_seconds [0-9.e-]+`,
-		`homestak_agent_pve_requests_total{method="GET",class="2xx"} [1-9]\d*`, `homestak_agent_pve_requests_total{method="POST",class="2xx"} [1-9]\d*`,
+		`homestak_agent_pve_requests_total{class="2xx",method="GET"} [1-9]\d*`, `homestak_agent_pve_requests_total{class="2xx",method="POST"} [1-9]\d*`,
 		`homestak_node_report_age_seconds{node="inner"} [0-9.e-]+`, `homestak_serve_request_seconds_count{endpoint="/report/{identity}"} [1-9]\d*`,
 	} {
 		require.Regexp(t, "(?m)^"+strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)+"$", scraped)
