@@ -55,14 +55,28 @@ func newServerStage(t *testing.T) *serverStage {
 
 func (s *serverStage) keys() string { return filepath.Join(s.data, daemon.Folder) }
 
-// open sends a request, and gives the answer as soon as it begins.
-func (s *serverStage) open(ctx context.Context, path, token string) (*http.Response, error) {
+// reply is an answer, to its end.
+type reply struct {
+	status int
+	body   string
+	err    error
+}
+
+// get sends a request, calls begun as soon as its answer begins, and reads that to its end.
+func (s *serverStage) get(ctx context.Context, path, token string, begun func()) reply {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.server.Address+path, http.NoBody)
 	if err != nil {
-		return nil, err
+		return reply{err: err}
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
-	return s.client.Do(r)
+	got, err := s.client.Do(r)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer func() { _ = got.Body.Close() }()
+	begun()
+	text, err := io.ReadAll(got.Body)
+	return reply{got.StatusCode, string(text), err}
 }
 
 // elsewhere are the flags of somebody on another machine.
@@ -116,27 +130,15 @@ func TestTheAgentEndsBesideItsClients(t *testing.T) {
 	s := newServerStage(t)
 	minted, err := keys.Mint(s.keys(), "first", "base", time.Hour, time.Now())
 	require.NoError(t, err)
-	type ended struct {
-		status int
-		body   string
-		err    error
-	}
-	waits, streams := make(chan ended, 2), make(chan ended, 2)
-	read := func(res *http.Response, err error) ended {
-		if err != nil {
-			return ended{err: err}
-		}
-		defer func() { _ = res.Body.Close() }()
-		text, err := io.ReadAll(res.Body)
-		return ended{res.StatusCode, string(text), err}
-	}
+	waits, streams, begun := make(chan reply, 2), make(chan reply, 2), make(chan struct{}, 2)
 	for range 2 {
-		go func() { waits <- read(s.open(t.Context(), "/wait/first", minted.Token)) }()
-		stream, err := s.open(t.Context(), "/events?follow=true", string(s.access.Read))
-		require.NoError(t, err)
-		require.Equal(t, http.StatusOK, stream.StatusCode)
-		go func() { streams <- read(stream, nil) }()
+		go func() { waits <- s.get(t.Context(), "/wait/first", minted.Token, func() {}) }()
+		go func() {
+			streams <- s.get(t.Context(), "/events?follow=true", string(s.access.Read), func() { begun <- struct{}{} })
+		}()
 	}
+	<-begun
+	<-begun
 	plain, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.server.Address)
 	require.NoError(t, err)
 	defer func() { _ = plain.Close() }()
@@ -146,7 +148,7 @@ func TestTheAgentEndsBesideItsClients(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = socket.Close() }()
 	require.Eventually(t, func() bool {
-		got := read(s.open(t.Context(), "/metrics", string(s.access.Read)))
+		got := s.get(t.Context(), "/metrics", string(s.access.Read), func() {})
 		return strings.Contains(got.body, "homestak_nodes_waiting 2\n")
 	}, 20*time.Second, 5*time.Millisecond)
 
@@ -155,8 +157,9 @@ func TestTheAgentEndsBesideItsClients(t *testing.T) {
 	require.Equal(t, exit.Done, s.end())
 	t.Logf("it ended after %v", time.Since(began).Round(time.Millisecond))
 	for range 2 {
-		require.Equal(t, ended{status: http.StatusNoContent}, <-waits, "nothing to do: ask again")
+		require.Equal(t, reply{status: http.StatusNoContent}, <-waits, "nothing to do: ask again")
 		stream := <-streams
+		require.Equal(t, http.StatusOK, stream.status)
 		require.NoError(t, stream.err, "the stream ended as it should")
 		require.Contains(t, stream.body, "event: node-ready\n")
 	}

@@ -63,12 +63,11 @@ func add(sum hash.Hash, name string) error {
 	if err := addInfo(sum, name, info); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		return err
 	}
-	target, err := os.Stat(name)
-	if err != nil {
-		fmt.Fprintf(sum, "%q leads nowhere", name) // whoever needs it says what is wrong
-		return nil
+	if target, err := os.Stat(name); err == nil {
+		return addInfo(sum, name, target)
 	}
-	return addInfo(sum, name, target)
+	fmt.Fprintf(sum, "%q leads nowhere", name) // whoever needs it says what is wrong
+	return nil
 }
 
 // addInfo adds what is known of a file. The time when its inode changed cannot be set by a program.

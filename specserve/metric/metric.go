@@ -14,12 +14,13 @@ import (
 // ContentType is the type of a text: https://prometheus.io/docs/instrumenting/exposition_formats.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// What counts, from any goroutine. Values of labels come in the order of their names.
 type (
-	Counter   = prometheus.CounterVec
-	Histogram = prometheus.HistogramVec
 	// Collector is anything that has figures.
 	Collector = prometheus.Collector
+	// Counter counts what happened, from any goroutine. Values of labels come in the order of their names.
+	Counter = prometheus.CounterVec
+	// Histogram counts how long things took, likewise.
+	Histogram = prometheus.HistogramVec
 )
 
 // NewCounter counts what happened, by the values of labels.

@@ -143,7 +143,7 @@ func Fold(own Report, children []Received, every func(identity string) time.Dura
 		f.out.Nodes = append(f.out.Nodes, n)
 		for _, below := range f.reports[n.Name].Nodes {
 			if f.taken[below.Name] == n.Name {
-				f.out.Nodes = append(f.out.Nodes, f.line(n, below))
+				f.out.Nodes = append(f.out.Nodes, lineOf(n, below))
 			}
 		}
 	}
@@ -172,8 +172,8 @@ func (f *folding) fits(n Node) bool {
 	return true
 }
 
-// line is that of a node which a child reported.
-func (f *folding) line(child, n Node) Node {
+// lineOf is that of a node which a child reported.
+func lineOf(child, n Node) Node {
 	n.Error = Shorten(n.Error)
 	if n.Reported.IsZero() {
 		n.Reported = child.Reported
@@ -206,7 +206,7 @@ func (f *folding) below(top []Node) {
 			f.out.Cut++
 			continue
 		}
-		if f.fits(f.line(c.by, c.node)) {
+		if f.fits(lineOf(c.by, c.node)) {
 			f.taken[c.node.Name] = c.by.Name
 		}
 	}
