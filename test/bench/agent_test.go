@@ -28,6 +28,7 @@ const never = "24h"
 type agentProcess struct {
 	m    *meter
 	cmd  *exec.Cmd
+	args []string
 	conn *http.Client
 	data string // its folder
 	log  string // file that it writes to
@@ -42,24 +43,60 @@ func (m *meter) follow(p *published, host *server, poll string) *agentProcess {
 	a := &agentProcess{m: m, data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"), over: make(chan error, 1)}
 	config, secrets, socket := filepath.Join(dir, "agent.hcl"), filepath.Join(dir, "secrets.yaml"), filepath.Join(dir, "socket")
 	require.NoError(m.b, os.WriteFile(secrets, []byte(fleet.Fleet{}.Site(host.access)["secrets.yaml"]), 0o600))
-	text := fmt.Sprintf("identity = \"father\"\ndata_dir = %q\nsecrets_file = %q\ndrift_every = %q\nrepository {\n  url  = %q\n  poll = %q\n  auth {\n    ca_file = %q\n  }\n}\n",
+	text := fmt.Sprintf("identity = \"father\"\ndata_dir = %q\nlisten = \"127.0.0.1:0\"\nsecrets_file = %q\ndrift_every = %q\nrepository {\n  url  = %q\n  poll = %q\n  auth {\n    ca_file = %q\n  }\n}\n",
 		a.data, secrets, never, p.server.URL, poll, p.server.CAFile)
 	require.NoError(m.b, os.WriteFile(config, []byte(text), 0o600))
-	log, err := os.Create(a.log)
-	require.NoError(m.b, err)
-	defer func() { _ = log.Close() }()
-
-	a.cmd = exec.CommandContext(m.ctx, m.bin, "agent", "--config", config, "--socket", socket)
-	a.cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "nothing"))
-	a.cmd.Stdout, a.cmd.Stderr = log, log
+	a.args = []string{"agent", "--config", config, "--socket", socket}
 	a.conn = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
-	require.NoError(m.b, a.cmd.Start())
-	go func() { a.over <- a.cmd.Wait() }()
+	a.begin()
 	m.b.Cleanup(a.end)
 	a.converged(p.head())
 	return a
+}
+
+// begin starts the agent, once more if it was killed.
+func (a *agentProcess) begin() {
+	log, err := os.OpenFile(a.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	require.NoError(a.m.b, err)
+	defer func() { _ = log.Close() }()
+	a.cmd = exec.CommandContext(a.m.ctx, a.m.bin, a.args...)
+	a.cmd.Env = append(os.Environ(), "PATH="+filepath.Join(filepath.Dir(a.data), "nothing"))
+	a.cmd.Stdout, a.cmd.Stderr = log, log
+	require.NoError(a.m.b, a.cmd.Start())
+	go func(cmd *exec.Cmd) { a.over <- cmd.Wait() }(a.cmd)
+}
+
+// kill ends it as a crash does.
+func (a *agentProcess) kill() {
+	require.NoError(a.m.b, a.cmd.Process.Kill())
+	require.Error(a.m.b, <-a.over)
+	a.conn.CloseIdleConnections()
+}
+
+// serves waits until it answers a request of a node.
+func (a *agentProcess) serves(ask string) {
+	limit, tick := time.NewTimer(time.Minute), time.NewTicker(2*time.Millisecond)
+	defer limit.Stop()
+	defer tick.Stop()
+	for {
+		var s agent.Status
+		if a.ask(http.MethodGet, "/status", &s) == nil && s.Server != nil && s.Server.Commit != "" {
+			if c, err := dial(a.m.ctx, s.Server.Address); err == nil {
+				err = c.ask(ask)
+				hangUp([]*conn{c})
+				if err == nil {
+					return
+				}
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			require.Fail(a.m.b, "the agent does not serve", a.said())
+		}
+	}
 }
 
 // end stops the agent as systemd does, and waits for its end. It may be called again.

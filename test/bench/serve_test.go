@@ -35,6 +35,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
+	"github.com/homestak/homestak-gitops/test/bench/fleet"
 )
 
 // clients is how many connections P15 asks over.
@@ -197,6 +198,36 @@ func (m *meter) restarting() {
 	worst := slices.Max(took)
 	m.add(row{"", "killed and started again, until it serves, 100 nodes", "1 s", worst, median(floor), seconds, met(worst <= 1), "–"})
 	m.notef("P15: a server that was killed served again after %s in the middle of %d times, after %s at most.", seconds(median(took)), len(took), seconds(worst))
+	m.agentRestarting()
+}
+
+// agentRestarting is the same for an agent: it serves the last good commit before its repository answers.
+func (m *meter) agentRestarting() {
+	if !m.hasGit("P15,restart") {
+		return
+	}
+	f := fleet.Fleet{Guests: 100, Nodes: names(1), Files: 1}
+	host := m.host(hosting{Fleet: f})
+	a := m.follow(m.publish(f, host.access), host, never)
+	ring, err := keys.Read(filepath.Join(a.data, daemon.Folder))
+	require.NoError(m.b, err)
+	text, err := token.Mint(ring[0].Key, token.Claims{Node: f.Name(1), Spec: "base", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+	require.NoError(m.b, err)
+	ask := "GET " + wire.SpecPath(f.Name(1)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + text + "\r\n\r\n"
+	a.serves(ask)
+	var took []float64
+	for range 7 {
+		a.kill()
+		began := time.Now()
+		a.begin()
+		a.serves(ask)
+		took = append(took, time.Since(began).Seconds())
+	}
+	a.end()
+	require.NoError(m.b, host.stop())
+	worst := slices.Max(took)
+	m.add(row{"", "the same of an agent with 100 nodes", "1 s", worst, 0, seconds, met(worst <= 1), "–"})
+	m.notef("P15: an agent that was killed served again after %s in the middle of %d times, after %s at most.", seconds(median(took)), len(took), seconds(worst))
 }
 
 // others lets clients come, and come again when they are cut off; the function that it returns lets
