@@ -52,8 +52,11 @@ func (s *Service) openKey() error {
 
 // local is what agent.hcl and the data folder say of the host; see site.Commits. The files are read each time.
 func (s *Service) local() (*model.LocalHost, diag.List) {
-	c := s.o.Config
-	l := &model.LocalHost{Identity: c.Identity, Fingerprint: c.API.Fingerprint, Key: s.private, PublicKey: s.public}
+	c, api := s.o.Config, s.o.Config.API
+	if api == nil { // a configuration that was not read from anywhere, as that of the demo
+		api = &model.AgentAPI{}
+	}
+	l := &model.LocalHost{Identity: c.Identity, Fingerprint: api.Fingerprint, Key: s.private, PublicKey: s.public}
 	var found diag.List
 	read := func(path, name string, secret bool) []byte {
 		if name == "" {
@@ -73,7 +76,7 @@ func (s *Service) local() (*model.LocalHost, diag.List) {
 		}
 		return data
 	}
-	l.APIToken = strings.TrimSpace(string(read("api.token_file", c.API.TokenFile, true)))
-	l.CAPEM = read("api.ca_file", c.API.CAFile, false)
+	l.APIToken = strings.TrimSpace(string(read("api.token_file", api.TokenFile, true)))
+	l.CAPEM = read("api.ca_file", api.CAFile, false)
 	return l, found
 }
