@@ -2,7 +2,8 @@
 // many connections it may have (Listener). Both go by the address of the client. Of IPv6 that is the
 // network of 64 bits, since one machine can have all addresses of it.
 //
-// Who goes beyond a limit is refused at once and cheaply, and nobody else notices.
+// Who goes beyond a limit is refused at once and cheaply, and nobody else notices. Silent knows the connections that
+// a server which ends need not wait for.
 package limit
 
 import "net/netip"
