@@ -24,7 +24,7 @@ type checker struct {
 	want    *model.Want
 	have    model.State
 	steps   map[model.Address]bool // guests that this pass itself makes or changes
-	inside  map[model.Address]bool // those of them inside of which a step works: their checks hold after that
+	last    map[model.Address]bool // the last step about each of them, on it or inside of it: its checks hold after that
 	hurry   bool                   // nobody waits for just this pass, and others wait for its end
 	failing []model.Address        // guests that had their time in an earlier pass: one try is enough
 	stop    <-chan struct{}        // closed: nothing is waited for any more
@@ -39,15 +39,11 @@ type checker struct {
 func (p *Pass) checker(of course, d Driver) *checker {
 	c := &checker{
 		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, failing: p.Failing, hurry: p.Unattended, stop: p.Stop,
-		steps: map[model.Address]bool{}, inside: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
+		steps: map[model.Address]bool{}, last: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
 	}
-	for _, st := range of.plan.Steps {
+	for _, st := range slices.Backward(of.plan.Steps) { // they are in the order in which they wait for each other
+		c.last[st.Address] = !c.steps[guestOf(st)]
 		c.steps[guestOf(st)] = true
-	}
-	for _, st := range of.plan.Steps {
-		if st.Inside != nil {
-			c.inside[guestOf(st)] = true
-		}
 	}
 	return c
 }
@@ -74,7 +70,7 @@ func (c *checker) around(do apply.Do) apply.Do {
 			return err
 		}
 		addr := guestOf(s)
-		if err := do(ctx, s); err != nil || len(c.checks(addr)) == 0 || c.inside[s.Address] {
+		if err := do(ctx, s); err != nil || len(c.checks(addr)) == 0 || !c.last[s.Address] {
 			return err
 		}
 		apply.YieldForever(ctx)
@@ -138,16 +134,17 @@ func (c *checker) checks(addr model.Address) []model.Check {
 }
 
 // reportTime is how long a new node in mode pull may take until it reports: it boots, gets the
-// program, and installs the packages of its spec.
+// program, and installs the packages of its spec. The agent of a child, which is installed by then, fetches the
+// repository.
 const reportTime = 15 * time.Minute
 
-// checksOf are the checks of a guest: first that a node in mode pull reports, if anybody would hear it.
+// checksOf are the checks of a guest: first that a node which reports does so, if anybody would hear it.
 func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober) []model.Check {
 	n, r := w.Nodes[addr], w.State[addr]
 	if n == nil || r == nil || r.Guest == nil || textOf(r.Spec, "power") == "stopped" {
 		return nil
 	}
-	if n.Mode == model.ModePull && n.Spec != "" && by.Reported != nil {
+	if by.Reported != nil && (n.Mode == model.ModePull && n.Spec != "" || r.Reports) {
 		return append([]model.Check{{Name: "report", Report: true, At: n.At, Timeout: reportTime}}, s.Checks(n)...)
 	}
 	return s.Checks(n)

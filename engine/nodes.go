@@ -46,7 +46,7 @@ type nodeFacts struct {
 	step       *plan.Step      // nil if nothing is to be done
 	result     *apply.Result   // of the step; nil if it was not tried
 	checks     health.Report
-	inside     *nodeFacts // of what is wanted inside of it; nil for nothing
+	inside     []*nodeFacts // of what is wanted inside of it, each after what it needs
 }
 
 // facts gathers what is known of nodes, in the order of the list. The pass has a plan.
@@ -59,9 +59,12 @@ func (r *Report) facts(list []model.Address) []nodeFacts {
 	}
 	for addr, res := range r.Want.State {
 		if of := at[res.Inside]; of != nil {
-			of.inside = &nodeFacts{report: r, addr: addr, want: res, have: r.Have.State[addr]}
-			at[addr] = of.inside
+			at[addr] = &nodeFacts{report: r, addr: addr, want: res, have: r.Have.State[addr]}
+			of.inside = append(of.inside, at[addr])
 		}
+	}
+	for i := range out {
+		slices.SortFunc(out[i].inside, func(a, b *nodeFacts) int { return len(a.want.Needs) - len(b.want.Needs) })
 	}
 	for i := range r.Plan.Steps {
 		if f := at[r.Plan.Steps[i].Address]; f != nil {
@@ -105,8 +108,12 @@ func (r *Report) nodes() []Node {
 		} else if f.step != nil {
 			n.Status = NodeSkipped
 		}
-		n.setInside(f.inside)
-		n.setChecks(f.checks, f.result == nil && (f.inside == nil || f.inside.result == nil))
+		tried := f.result != nil
+		for _, in := range f.inside {
+			n.setInside(in)
+			tried = tried || in.result != nil
+		}
+		n.setChecks(f.checks, !tried)
 		out = append(out, n)
 	}
 	return out
@@ -198,10 +205,9 @@ func (n *Node) setResult(res *apply.Result) {
 	}
 }
 
-// setInside records what became of what is wanted inside of a node that is itself as wanted; nil: nothing
-// is.
+// setInside records what became of something that is wanted inside of a node that is itself as wanted.
 func (n *Node) setInside(f *nodeFacts) {
-	if f == nil || n.Status != NodeCompleted {
+	if n.Status != NodeCompleted {
 		return
 	}
 	switch res := f.result; {

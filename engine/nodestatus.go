@@ -106,14 +106,16 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	case n.Error == "" && f.stillFailing():
 		n.Error = "its checks did not hold when they were tried last"
 	}
-	n.setInside(f.inside)
+	for _, in := range f.inside {
+		n.setInside(in)
+	}
 	n.Ready = s == nil && n.Error == "" && n.Drift == 0 && n.Phase == phaseRun
 	return n, true
 }
 
-// setInside adds what is not as wanted inside of a node that is there; nil: nothing is wanted there.
+// setInside adds what is not as wanted inside of a node that is there.
 func (n *NodeStatus) setInside(f *nodeFacts) {
-	if f == nil || n.Phase != phaseRun {
+	if n.Phase != phaseRun {
 		return
 	}
 	done := f.result != nil && f.result.Status == apply.Done

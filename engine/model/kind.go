@@ -33,10 +33,13 @@ type Kind struct {
 	// Everywhere: it has no host attribute; it is wanted on each host where something needs it, and kept
 	// there as long as the site declares it.
 	Everywhere bool
-	// Inside derives what is wanted inside a node of a host: Spec, Private, At, Ranges, Sensitive, Missing and Report of a
-	// resource, and what is wrong with it; nil for nothing. Of is the guest that the node becomes, complete. No block declares
+	// Inside derives what is wanted inside a node of a host: Spec, Private, Needs beside the guest, At, Ranges, Sensitive, Missing,
+	// Report and Reports of a resource, and what is wrong with it; nil for nothing. Of is the guest that the node becomes, complete. No block declares
 	// such a kind, and it goes with its guest, without a step of its own. Nil for all other kinds.
 	Inside func(of *Resource, in Scope) (*Resource, diag.List)
+	// Unspecified: what is inside does not follow from the spec of the node. Where nothing is done, the reason is a line of
+	// its own.
+	Unspecified bool
 
 	// Absent says of attributes that other kinds of this block have why this one has not, and what to do; one of an
 	// inner block goes by both names, such as nic.queues. May be nil.

@@ -91,6 +91,7 @@ type Resource struct {
 	Guest    *Guest    // set for guests only
 	Inside   Address   // the guest that it is inside of, which is among Needs; zero for what is on the host. Only on wanted resources
 	Deferred string    // why nothing is done to what is inside of a guest, and what to do about it; only between Kind.Inside and Want
+	Reports  bool      // the node reports to the agent of its host as soon as it is as wanted; only on wanted guests, and on what is wanted inside of them
 	Report   bool      // a difference of what is there already is reported, and no step made of it; only on what is wanted inside a guest
 	Unread   []string  // paths of attributes that could not be read, so that no change follows from them; only on observed resources
 
@@ -162,16 +163,6 @@ func (r *Resource) IsSensitive(path string) bool {
 
 // State is a set of resources by address.
 type State map[Address]*Resource
-
-// Inside finds what is wanted inside a guest; nil for nothing.
-func (s State) Inside(guest Address) *Resource {
-	for _, r := range s {
-		if r.Inside == guest && r.Inside != (Address{}) {
-			return r
-		}
-	}
-	return nil
-}
 
 // Addresses gives the keys in order.
 func (s State) Addresses() []Address {

@@ -147,29 +147,33 @@ const notApplied = "checked, not applied inside the guests yet"
 // the reason.
 func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why string) {
 	why = notApplied
-	switch n.Mode {
-	case ModePush:
-	case ModePull:
-		return nil, "" // the node applies it itself
-	default:
-		return nil, why
+	if n.Mode == ModePull {
+		why = "" // the node applies it itself
 	}
 	for _, k := range s.Kinds {
-		if k.Inside == nil {
+		if k.Inside == nil || n.Mode != ModePush && !k.Unspecified {
 			continue
 		}
 		r, l := k.Inside(of, Scope{Site: s, Host: w.Host, Manifest: n.Manifest, Node: n, Name: n.Name, Needs: []Address{of.Addr}})
 		found = append(found, l...)
+		addr := Address{k.Name, n.Name}
 		switch {
 		case r == nil:
+			continue
+		case r.Deferred != "" && k.Unspecified:
+			w.Deferred = append(w.Deferred, Deferred{Address: addr.String(), Why: r.Deferred})
 			continue
 		case r.Deferred != "":
 			why = r.Deferred
 			continue
 		}
-		r.Addr, r.Needs, r.Inside = Address{k.Name, n.Name}, []Address{of.Addr}, of.Addr
+		r.Addr, r.Needs, r.Inside = addr, append([]Address{of.Addr}, r.Needs...), of.Addr
 		r.Manifest, r.Node = of.Manifest, of.Node
-		w.State[r.Addr], why = r, ""
+		w.State[r.Addr] = r
+		of.Reports = of.Reports || r.Reports
+		if !k.Unspecified {
+			why = ""
+		}
 	}
 	return found, why
 }

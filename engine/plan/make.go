@@ -295,11 +295,11 @@ func differs(changes []Change) string {
 }
 
 // inside lists what is wanted inside guests, by guest.
-func (d *draft) inside() map[model.Address]model.Address {
-	out := map[model.Address]model.Address{}
-	for addr, r := range d.want {
-		if r.Inside != (model.Address{}) {
-			out[r.Inside] = addr
+func (d *draft) inside() map[model.Address][]model.Address {
+	out := map[model.Address][]model.Address{}
+	for _, addr := range d.addrs {
+		if r := d.want[addr]; r != nil && r.Inside != (model.Address{}) {
+			out[r.Inside] = append(out[r.Inside], addr)
 		}
 	}
 	return out

@@ -40,7 +40,7 @@ func (o *ordering) order() {
 type ordering struct {
 	*guard
 	circle map[model.Address]model.Address // deletions whose ownership tags need each other → the first of them
-	inside map[model.Address]model.Address // guest → what is wanted inside of it
+	inside map[model.Address][]model.Address // guest → what is wanted inside of it
 }
 
 // graph says which step waits for which; steps are numbered by address.
@@ -117,8 +117,10 @@ func (o *ordering) waitsFor(s *Step) []model.Address {
 			if b := o.steps[n]; b != nil && b.Action != Delete {
 				out = append(out, n)
 			}
-			if in, ok := o.inside[n]; ok && s.Want.Inside != n && o.steps[in] != nil {
-				out = append(out, in)
+			for _, in := range o.inside[n] {
+				if s.Want.Inside != n && o.steps[in] != nil {
+					out = append(out, in)
+				}
 			}
 		}
 		if b, ok := o.reuse[s.Address]; ok {
