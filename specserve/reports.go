@@ -168,7 +168,8 @@ func statusOf(v *View, r report.Received, now time.Time) NodeStatus {
 	}
 }
 
-// Reported says what a node reported last: that it is ready, or an error why it is not.
+// Reported says what a node reported last: that it is ready, or an error why it is not. Of a child it suffices that its
+// agent reports: how its own nodes are is its own matter.
 func (s *Server) Reported(node string) (saw string, err error) {
 	r, has := s.reports.Get(node)
 	v := s.view.Load()
@@ -180,11 +181,15 @@ func (s *Server) Reported(node string) (saw string, err error) {
 	switch {
 	case is.Stale:
 		return "", fmt.Errorf("its last report is of %s", is.Received.Format(time.RFC3339))
+	case isChild(v.Catalog.Node(node)):
+		return "at " + at + " its agent reported", nil
 	case !is.Ready:
 		return "", fmt.Errorf("at %s it reported: %s", at, cmp.Or(is.Error, "not ready, in phase "+string(is.Phase)))
 	}
 	return "at " + at + " it reported that it is ready", nil
 }
+
+func isChild(n *catalog.Node) bool { return n != nil && n.Child }
 
 // HasReported reports whether there is a report of a node.
 func (s *Server) HasReported(node string) bool {

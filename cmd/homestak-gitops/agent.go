@@ -120,6 +120,9 @@ func newService(cfg *service.Config, net network, log *slog.Logger, env func(str
 	guests := net.guests(config.Config{HostKeys: &config.KnownHosts{Path: filepath.Join(cfg.DataDir, knownHosts)}}.WithKeysOf(env))
 	var s *service.Service
 	var err error
+	if cfg.Serves() != "" {
+		guests.Children = func() config.Children { return s.Server() } // it is there before a pass is
+	}
 	s, err = service.New(service.Options{
 		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(guests), Log: log, Simulated: net.reaches, NewKey: ssh.NewKey,
 		Watch: func(changed func([]int)) service.Watcher {

@@ -7,6 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -15,7 +16,7 @@ import (
 
 // Apply carries out one step: inside a guest by its spec, any other by the driver of the host.
 func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
-	if s.Address.Kind != converge.KindName {
+	if !isInside(s.Address) {
 		if s.Action != plan.Update && s.Action != plan.Adopt && isGuest(s.Want, s.Have) {
 			if err := d.forget(s.Address); err != nil {
 				return err
@@ -29,10 +30,14 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if s.Want == nil || s.Inside == nil {
 		return fmt.Errorf("%s: where its guest is is not known: plan again", s.Address)
 	}
-	want, m := s.Want.Spec.(*spec.Spec), d.Machine(s.Address, *s.Inside, nil)
+	m := d.Machine(s.Address, *s.Inside, nil)
 	if m == nil {
 		return fmt.Errorf("%s: the way into guests of this host is not known", s.Address)
 	}
+	if s.Address.Kind == child.KindName {
+		return outcome(d.applyAgent(ctx, m, s))
+	}
+	want := s.Want.Spec.(*spec.Spec)
 	if s.Action == plan.Update { // what is done is what was shown
 		now, err := d.cfg.Inside.Observe(ctx, m, want)
 		if err != nil {

@@ -2,7 +2,7 @@
 // and adds to what that observes what is inside of its guests.
 //
 // Read in this order: Over (how it joins the other driver), node.go (what is wanted inside a
-// node, and the way there), observe.go, apply.go, line.go (a connection that is used again),
+// node, and the way there), child.go (the agent of a child), observe.go, apply.go, line.go (a connection that is used again),
 // hostkeys.go (how a guest proves who it is).
 package config
 
@@ -41,6 +41,11 @@ type Config struct {
 	Runs func(origin string) bool
 	// Dial opens connections of SSH; that of net.Dialer unless set.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// Children gives the server for the agents of children; it is called when a pass needs it. Nil: there is none, and no
+	// agent is installed.
+	Children func() Children
+	Upgrade  time.Duration // how long a new program may take until it reports: five minutes
 
 	Inside  Inside        // how a spec is compared and applied; package converge unless set
 	Connect time.Duration // how long connecting to a guest and logging in may take: 10 s
@@ -86,13 +91,13 @@ func Over(host engine.Provider, cfg Config) engine.Provider {
 		cfg.Locally = local.New()
 	}
 	return engine.Provider{
-		Name: host.Name, Kinds: append(slices.Clone(host.Kinds), cfg.Kind()),
+		Name: host.Name, Kinds: append(slices.Clone(host.Kinds), cfg.Kind(), cfg.AgentKind()),
 		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 			driver, err := host.Open(d, h)
 			if err != nil {
 				return nil, err
 			}
-			return &Driver{Driver: driver, cfg: cfg, site: siteOf(d), host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}}, nil
+			return &Driver{Driver: driver, cfg: cfg, site: siteOf(d), host: h, ways: map[model.Address]*way{}, lines: map[lineKey]*line{}, sending: make(chan struct{}, 1)}, nil
 		},
 	}
 }
@@ -119,6 +124,8 @@ type Driver struct {
 	lines map[lineKey]*line
 	jump  *ssh.Machine // the host, where connections go through it; nil before the first
 
+	sending chan struct{} // full while the program is sent to a machine
+
 	learned func() error // keeps the host key that the host showed; nil if it was known, or is kept
 }
 
@@ -132,7 +139,7 @@ func siteOf(d engine.Desired) string {
 
 // Machine is the way into a guest: for steps inside of it the one that its spec names.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine {
-	if addr.Kind != converge.KindName {
+	if !isInside(addr) {
 		return d.Driver.Machine(addr, at, near)
 	}
 	d.mu.Lock()
@@ -147,7 +154,7 @@ func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) 
 	case model.ViaExec:
 		return local.Container(d.cfg.Locally, at.VMID)
 	default:
-		return d.line(addr, w, at)
+		return d.line(w, at)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 
 // lineKey is a guest at its place: one that is recreated elsewhere has another connection.
 type lineKey struct {
-	addr model.Address // of what is inside
+	addr model.Address // of the guest
 	vmid int
 	node string
 }
@@ -34,8 +34,8 @@ type line struct {
 }
 
 // line finds the line to a guest.
-func (d *Driver) line(addr model.Address, w *way, at model.Guest) *line {
-	key := lineKey{addr, at.VMID, at.Node}
+func (d *Driver) line(w *way, at model.Guest) *line {
+	key := lineKey{w.guest, at.VMID, at.Node}
 	d.mu.Lock()
 	old := d.lines[key]
 	if old != nil && sameWay(old.way, w) {

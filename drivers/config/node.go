@@ -63,6 +63,15 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 	want, found := spec.Resolve(known, in.Node)
 	found = append(found, w.problems(declared)...)
 	found = append(found, w.lockout(declared, want)...)
+	w.listens(want)
+	return &model.Resource{
+		Spec: want, Private: w, At: declared.At, Sensitive: want.Sensitive, Missing: missing,
+		Report: declared.Config != nil && declared.Config.Drift == "report",
+	}, found
+}
+
+// listens takes from a spec where the machine answers.
+func (w *way) listens(want *spec.Spec) {
 	w.ip, _ = want.Network.Static()
 	if want.Posture.SSH != nil {
 		w.ports = ports(want.Posture.SSH.Port)
@@ -70,10 +79,6 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 	if !slices.Contains(w.ports, sshPort) {
 		w.ports = append(w.ports, sshPort) // until the spec is applied
 	}
-	return &model.Resource{
-		Spec: want, Private: w, At: declared.At, Sensitive: want.Sensitive, Missing: missing,
-		Report: declared.Config != nil && declared.Config.Drift == "report",
-	}, found
 }
 
 // hasKey reports whether there is any key to log in to guests of a host with.
@@ -136,10 +141,10 @@ func hasAgent(of *model.Resource) bool {
 	return slices.ContainsFunc(model.Attrs(of.Spec), func(a model.Attr) bool { return a.Path == "agent" && a.Value == true })
 }
 
-// hasAddress reports whether the address of a guest can be known: that of a VM is declared, or its guest
+// hasAddress reports whether the address of a guest can be known: that of a VM, which a child is, too, is declared, or its guest
 // agent reports it.
 func hasAddress(of *model.Resource) bool {
-	if of.Addr.Kind != "vm" || hasAgent(of) {
+	if of.Addr.Kind != "vm" && of.Addr.Kind != model.PVEType || hasAgent(of) {
 		return true
 	}
 	for _, a := range model.Attrs(of.Spec) {

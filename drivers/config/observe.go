@@ -2,14 +2,13 @@ package config
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/ssh"
-	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -29,7 +28,7 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 	var wanted []*model.Resource
 	for _, addr := range w.State.Addresses() {
 		r := w.State[addr]
-		if at := have.State[r.Inside]; addr.Kind == converge.KindName && at != nil && at.Guest != nil {
+		if at := have.State[r.Inside]; isInside(addr) && at != nil && at.Guest != nil {
 			wanted = append(wanted, r)
 		}
 	}
@@ -58,7 +57,7 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 func (d *Driver) remember(w *model.Want) {
 	ways := map[model.Address]*way{}
 	for addr, r := range w.State {
-		if of, ok := r.Private.(*way); ok && addr.Kind == converge.KindName {
+		if of := wayOf(r); of != nil {
 			ways[addr] = of
 		}
 	}
@@ -69,7 +68,7 @@ func (d *Driver) remember(w *model.Want) {
 
 // observeInside looks into one guest.
 func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at model.Guest) model.Observed {
-	hidden := model.Unknown{Scope: "inside of " + want.Inside.String(), Kind: converge.KindName, Only: []model.Address{want.Addr}}
+	hidden := model.Unknown{Scope: "inside of " + want.Inside.String(), Kind: want.Addr.Kind, Only: []model.Address{want.Addr}}
 	unknown := func(why string) model.Observed {
 		hidden.Why = why
 		return model.Observed{Unknown: []model.Unknown{hidden}}
@@ -83,13 +82,24 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 	if m == nil {
 		return unknown("the way into guests of this host is not known")
 	}
-	s, err := d.cfg.Inside.Observe(ctx, m, want.Spec.(*spec.Spec))
-	var other *ssh.HostKeyError // a guest that answers, and is another one
-	switch hidden.Starting = err != nil && at.Starting && !errors.As(err, &other); {
+	out, err := d.observeIt(ctx, m, want)
+	switch hidden.Starting = err != nil && at.Starting && !otherGuest(err); {
 	case hidden.Starting:
 		return unknown("not ready yet, since it was just started: " + err.Error())
 	case err != nil:
 		return unknown(err.Error())
 	}
-	return s.Observed()
+	return out
+}
+
+// observeIt reads what is wanted inside a guest.
+func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Resource) (model.Observed, error) {
+	if want.Addr.Kind == child.KindName {
+		return d.observeAgent(ctx, m, want)
+	}
+	s, err := d.cfg.Inside.Observe(ctx, m, want.Spec.(*spec.Spec))
+	if err != nil {
+		return model.Observed{}, err
+	}
+	return s.Observed(), nil
 }

@@ -39,7 +39,7 @@ func (o *ordering) order() {
 // ordering lists the steps that the guard has left.
 type ordering struct {
 	*guard
-	circle map[model.Address]model.Address // deletions whose ownership tags need each other → the first of them
+	circle map[model.Address]model.Address   // deletions whose ownership tags need each other → the first of them
 	inside map[model.Address][]model.Address // guest → what is wanted inside of it
 }
 

@@ -27,10 +27,7 @@ var ErrNotServing = errors.New("the server for nodes does not run")
 func (s *Server) Parent(node, spec string) (parent.Parent, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.server == nil || s.commit.Site == nil {
-		return parent.Parent{}, ErrNotServing
-	}
-	address, err := s.url()
+	p, err := s.known()
 	if err != nil {
 		return parent.Parent{}, err
 	}
@@ -38,16 +35,25 @@ func (s *Server) Parent(node, spec string) (parent.Parent, error) {
 	if err != nil {
 		return parent.Parent{}, err
 	}
-	pins, err := pin.ParseAll(s.state.Pins)
-	if err != nil {
-		return parent.Parent{}, err
-	}
 	s.server.Forget(node)
-	p := parent.Parent{Identity: node, Server: address, Pins: pins, Token: minted.Token}
+	p.Identity, p.Token = node, minted.Token
 	return p, p.Check()
 }
 
-// Forget drops what a child reported: it came from another machine.
+// known is what everybody gets to know of this server. The caller has the mutex.
+func (s *Server) known() (parent.Parent, error) {
+	if s.server == nil || s.commit.Site == nil {
+		return parent.Parent{}, ErrNotServing
+	}
+	address, err := s.url()
+	if err != nil {
+		return parent.Parent{}, err
+	}
+	pins, err := pin.ParseAll(s.state.Pins)
+	return parent.Parent{Server: address, Pins: pins}, err
+}
+
+// Forget drops what a child reported: it came from another machine, or from another state of this one.
 func (s *Server) Forget(child string) {
 	s.reports.Keep(func(identity string) bool { return identity != child })
 }
@@ -58,7 +64,7 @@ func (s *Server) HasReported(node string) bool {
 	return has
 }
 
-// Reported says what a node reported last: that it is ready, or an error why it is not.
+// Reported says what a node reported last: that it is ready, or an error why it is not; of a child, that its agent reports.
 func (s *Server) Reported(node string) (saw string, err error) {
 	s.mutex.Lock()
 	server := s.server

@@ -7,6 +7,7 @@
 //	tree.go    what children reported, below what the agent knows itself
 //	reports.go what they reported before the agent started
 //	address.go where nodes reach it, and with what
+//	child.go   what the agents of children are installed with
 package live
 
 import (
@@ -60,6 +61,7 @@ type Server struct {
 
 	mutex       sync.Mutex          // for moments: the agent publishes, the server checks its files, and both are asked how they are
 	server      *specserve.Server   // nil: none listens
+	program     *program.Program    // that new nodes get; nil: none listens, or they get none from here
 	credentials *credentials.Keeper // nil as long as they could not be read
 	commit      Commit              // the last that InForce was called with
 	view        specserve.View      // of that commit; Catalog nil: there is none yet
@@ -159,8 +161,8 @@ func (s *Server) serve(ctx context.Context) error {
 		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Reconcile: s.o.Reconcile, Events: s.o.Events, Metrics: s.o.Metrics,
 	})
 	s.failed(&s.state.Listening, "", nil)
-	s.begin(server, c, ln.Addr().String())
-	defer s.begin(nil, c, s.o.Listen)
+	s.begin(server, c, p, ln.Addr().String())
+	defer s.begin(nil, c, nil, s.o.Listen)
 	serving, end := context.WithCancel(ctx)
 	defer end()
 	served := make(chan error, 1)
@@ -183,10 +185,10 @@ func (s *Server) serve(ctx context.Context) error {
 }
 
 // begin makes a server the one that things are published to; nil: none.
-func (s *Server) begin(server *specserve.Server, c *credentials.Keeper, address string) {
+func (s *Server) begin(server *specserve.Server, c *credentials.Keeper, p *program.Program, address string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.server, s.credentials, s.state.Address, s.state.Pins = server, c, address, c.Certificate().Pins()
+	s.server, s.credentials, s.program, s.state.Address, s.state.Pins = server, c, p, address, c.Certificate().Pins()
 	s.publish()
 }
 

@@ -57,6 +57,12 @@ func (p *Program) Close() error { return p.file.Close() }
 // System is the operating system and architecture that the program runs on, as Go names them.
 func System() string { return runtime.GOOS + "-" + runtime.GOARCH }
 
+// Sum is the checksum, SHA-256 in hex.
+func (p *Program) Sum() string { return p.sum }
+
+// Reader reads the file from its beginning. It is good until Close.
+func (p *Program) Reader() io.Reader { return io.NewSectionReader(p.file, 0, p.size) }
+
 // Sums are the checksums by system, for wire.Spec.
 func (p *Program) Sums() map[string]string { return map[string]string{System(): p.sum} }
 

@@ -39,7 +39,7 @@ const version = 1
 
 // load reads the file; without one, or with one of another parent, what is given counts.
 func load(file string, given parent.Parent) (kept, error) {
-	k := kept{given: sumOf(given), parent: given}
+	k := kept{given: Sum(given), parent: given}
 	data, err := durable.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
@@ -65,8 +65,8 @@ func load(file string, given parent.Parent) (kept, error) {
 	return k, nil
 }
 
-// sumOf sums up a parent as somebody wrote it.
-func sumOf(p parent.Parent) string {
+// Sum sums up a parent as somebody wrote it. What a child keeps holds as long as its file has this sum as given.
+func Sum(p parent.Parent) string {
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{p.Identity, p.Server, p.Token}, pin.Texts(p.Pins)...), "\n")))
 	return hex.EncodeToString(sum[:])
 }

@@ -1,0 +1,277 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/ssh"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/child"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+)
+
+// Children is the server that the agents of children report to, and get everything from. Its methods are called from
+// several goroutines.
+type Children interface {
+	// Known is what children know of it now, without identity and token.
+	Known() (parent.Parent, error)
+	// Parent is what a child gets to know, with a fresh token. What it reported before is forgotten.
+	Parent(node, spec string) (parent.Parent, error)
+	// Accepts says why a token is not one of this child, nil if it is. The error does not show it.
+	Accepts(node, token string) error
+	// Forget drops what a child reported.
+	Forget(node string)
+	// Runs is the version of the program that a child reported last; "" if it has not reported.
+	Runs(node string) string
+	// Program is the program that children run: its SHA-256 in hex and its version, as reports have it. OpenProgram reads it.
+	Program() (sum, version string, err error)
+	OpenProgram() (io.ReadCloser, error)
+}
+
+const (
+	// noSpec is in the token of a child that has no spec: nobody fetches one with it.
+	noSpec = "agent"
+
+	defaultUpgrade = 5 * time.Minute
+	hearEvery      = 2 * time.Second
+	putBack        = 3 * time.Minute // how long an upgrade that failed may take to be taken back
+)
+
+// AgentKind is that of the agents of children.
+func (c Config) AgentKind() *model.Kind {
+	k := child.Kind()
+	k.Inside = c.agentInside
+	return k
+}
+
+// agentInside is the agent that is wanted inside of a node, as model.Kind.Inside gives it.
+func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+	if in.Node.Type != model.PVEType || in.Host == nil || text(of.Spec, "power") == "stopped" {
+		return nil, nil
+	}
+	later := func(format string, args ...any) (*model.Resource, diag.List) {
+		return &model.Resource{Deferred: "not installed, since " + fmt.Sprintf(format, args...)}, nil
+	}
+	declared := in.Site.Specs[in.Node.Spec]
+	via := model.ViaSSH
+	if declared != nil && declared.Access != nil {
+		via = cmp.Or(declared.Access.Via, via)
+	}
+	switch {
+	case c.Children == nil:
+		return later("nothing here serves children: the agent of %s does, if it has a server (listen in agent.hcl)", in.Host.Name)
+	case via != model.ViaSSH:
+		return later("spec %s says via = %q, and the program is sent by SSH: take via out of access of the spec", declared.Name, via)
+	case !c.hasKey(in.Host):
+		return later("there is no SSH key to log in with: set key in ssh of host %s", in.Host.Name)
+	case c.Runs != nil && !c.Runs(origin(in.Site, of)):
+		return later("no system is simulated in a guest that is made from another image than one of Debian 12 or 13")
+	case !hasAddress(of):
+		return later("nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic")
+	}
+	if declared == nil {
+		declared = &model.Spec{At: in.Node.At}
+	}
+	want, _ := spec.Resolve(in.Site, in.Node) // what is wrong with it is found where it is applied
+	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared), agent: hasAgent(of)}
+	w.listens(want)
+	return &model.Resource{
+		Spec: child.Wanted(in.Name), Private: &agentWay{w, in.Node.Spec}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,
+	}, nil
+}
+
+// agentWay is how the machine of a child is entered, and which spec it has.
+type agentWay struct {
+	*way
+	spec string
+}
+
+// wantedAgent is what the agent of a child has to be now.
+func (d *Driver) wantedAgent(node string) (child.Want, error) {
+	var w child.Want
+	if d.cfg.Children == nil || d.cfg.Children() == nil {
+		return w, errors.New("nothing here serves children")
+	}
+	c := d.cfg.Children()
+	known, err := c.Known()
+	if err != nil {
+		return w, err
+	}
+	sum, version, err := c.Program()
+	if err != nil {
+		return w, err
+	}
+	w = child.Want{
+		Identity: node, Server: known.Server, Pins: known.Pins, Program: child.Program{Sum: sum, System: runtime.GOOS + "-" + runtime.GOARCH, Version: version},
+		Accepts: func(token string) error { return c.Accepts(node, token) },
+	}
+	for _, r := range rights.Child() {
+		w.Roles = append(w.Roles, child.Role(r))
+	}
+	return w, nil
+}
+
+// observeAgent reads the agent on a machine.
+func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.Resource) (model.Observed, error) {
+	w, err := d.wantedAgent(want.Node)
+	if err != nil {
+		return model.Observed{}, err
+	}
+	f, err := child.Observe(ctx, m, w)
+	if err != nil {
+		return model.Observed{}, err
+	}
+	out := model.Observed{State: model.State{}}
+	if !f.None() {
+		out.State[want.Addr] = &model.Resource{Addr: want.Addr, Spec: f.Agent(), Node: want.Node}
+	}
+	return out, nil
+}
+
+// applyAgent makes the agent on a machine what it has to be. Whatever was cut off before, it goes on.
+func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) error {
+	node, report := s.Want.Node, func(text string) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, text)) }
+	w, err := d.wantedAgent(node)
+	if err != nil {
+		return err
+	}
+	f, err := child.Observe(ctx, m, w)
+	if err != nil {
+		return err
+	}
+	changes := plan.Differences(s.Want.Spec, f.Agent())
+	if len(changes) == 0 {
+		return nil
+	}
+	if s.Action == plan.Update { // what is done is what was shown
+		for _, c := range changes {
+			// The agent is started again in any case.
+			if c.Path != "service" && !slices.ContainsFunc(s.Changes, func(p plan.Change) bool { return p.Path == c.Path }) {
+				return fmt.Errorf("%s: %s has changed since it was planned: plan again", s.Address, c.Path)
+			}
+		}
+	}
+	if err := f.Check(); err != nil {
+		return err
+	}
+	c, refused := d.cfg.Children(), f.Refused()
+	replace, upgrade := f.Outdated() && refused == nil, f.Upgrades() && refused == nil
+	if refused != nil && len(changes) == 1 {
+		return refused
+	}
+	if replace {
+		report("sending the program")
+		if err := d.send(ctx, m, w.Program.Sum); err != nil {
+			return err
+		}
+	}
+	var given *parent.Parent
+	if !f.Connects() {
+		p, err := c.Parent(node, cmp.Or(s.Want.Private.(*agentWay).spec, noSpec))
+		if err != nil {
+			return err
+		}
+		given = &p
+	}
+	report("installing the agent")
+	if err := f.Change(ctx, m, given, replace); err != nil {
+		return err
+	}
+	c.Forget(node) // it does not run, so the next report is from what is there now
+	report("starting the agent")
+	err = child.Start(ctx, m)
+	if !upgrade {
+		return errors.Join(err, refused)
+	}
+	if err == nil {
+		report("waiting for a report of the new program")
+		err = d.hear(ctx, node, w.Program.Version)
+	}
+	switch {
+	case ctx.Err() != nil || errors.Is(err, guest.ErrOutcomeLost):
+		return err // the next pass goes on
+	case err == nil:
+		return child.Finish(ctx, m)
+	}
+	report("putting the program back that was there before")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBack)
+	defer cancel()
+	return errors.Join(fmt.Errorf("version %s of the program does not work on %s, so the one before is put back: %w\njournalctl -u homestak-gitops on %[2]s shows what it logged", w.Program.Version, node, err), f.Back(ctx, m))
+}
+
+// send sends the program. It is large, so one machine gets it at a time.
+func (d *Driver) send(ctx context.Context, m guest.Machine, sum string) error {
+	select {
+	case d.sending <- struct{}{}:
+		defer func() { <-d.sending }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	file, err := d.cfg.Children().OpenProgram()
+	if err != nil {
+		return err
+	}
+	program, err := io.ReadAll(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("read the program to send it: %w", err)
+	}
+	return child.Send(ctx, m, sum, program)
+}
+
+// hear waits until a child reports that it runs this version of the program.
+func (d *Driver) hear(ctx context.Context, node, version string) error {
+	within := cmp.Or(d.cfg.Upgrade, defaultUpgrade)
+	end := time.NewTimer(within)
+	defer end.Stop()
+	every := time.NewTicker(hearEvery)
+	defer every.Stop()
+	for {
+		runs := d.cfg.Children().Runs(node)
+		if runs == version {
+			return nil
+		}
+		select {
+		case <-every.C:
+		case <-end.C:
+			if runs != "" {
+				return fmt.Errorf("it reported version %s", runs)
+			}
+			return fmt.Errorf("it did not report within %s", within)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// isInside reports whether an address is of something inside a guest.
+func isInside(addr model.Address) bool { return addr.Kind == converge.KindName || addr.Kind == child.KindName }
+
+// wayOf is how what is wanted inside a guest is reached; nil if r is no such thing.
+func wayOf(r *model.Resource) *way {
+	switch w := r.Private.(type) {
+	case *way:
+		return w
+	case *agentWay:
+		return w.way
+	}
+	return nil
+}
+
+// otherGuest reports whether a guest that answers is another one.
+func otherGuest(err error) bool {
+	_, other := errors.AsType[*ssh.HostKeyError](err)
+	return other
+}

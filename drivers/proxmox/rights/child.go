@@ -1,0 +1,30 @@
+package rights
+
+// Role is a role of Proxmox VE with the path of the access list that it is granted on.
+type Role struct {
+	Name, Path string
+	Privs      []string
+	// Or are privileges of which the first set that the host knows is added: their names differ between versions.
+	Or [][]string
+}
+
+// Child are the roles of the agent of a child, on the machine that it runs on. That machine has no guests but those of
+// the agent, so they are granted for all guests, storages and bridges of it. What needs privileges on / is not among them;
+// docs/permissions.md has the commands for that, and doctor prints them.
+func Child() []Role {
+	return []Role{
+		{
+			Name: roleGuests, Path: "/vms",
+			Privs: []string{
+				"VM.Allocate", "VM.Audit", "VM.Backup", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit", "VM.Config.Disk",
+				"VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options", "VM.PowerMgmt",
+			},
+			Or: [][]string{{"VM.GuestAgent.Unrestricted"}, {"VM.Monitor"}},
+		},
+		{Name: RoleDisks, Path: "/storage", Privs: []string{"Datastore.AllocateSpace"}},
+		{Name: RoleImages, Path: "/storage", Privs: []string{"Datastore.Allocate", "Datastore.AllocateTemplate", "Datastore.Audit"}},
+		{Name: RoleNetwork, Path: "/sdn/zones/localnetwork", Privs: []string{"SDN.Use"}},
+		{Name: RoleNode, Path: "/nodes", Privs: []string{"Sys.AccessNetwork", "Sys.Audit"}},
+		{Name: RolePool, Path: "/pool", Privs: []string{"Pool.Allocate", "Pool.Audit"}},
+	}
+}

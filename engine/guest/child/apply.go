@@ -1,0 +1,182 @@
+package child
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/systemd"
+)
+
+// settings is agent.hcl.
+func settings(p parent.Parent) string {
+	quoted := make([]string, len(p.Pins))
+	for i, one := range pin.Texts(p.Pins) {
+		quoted[i] = `"` + one + `"`
+	}
+	return `# Written by the parent of this machine, which puts back what is changed here.
+identity = "` + p.Identity + `"
+
+parent {
+  url        = "` + p.Server + `"
+  pins       = [` + strings.Join(quoted, ", ") + `]
+  token_file = "parent.token"
+}
+
+api {
+  token_file = "api.token"
+  ca_file    = "/etc/pve/pve-root-ca.pem"
+}
+`
+}
+
+// lock keeps others out as long as a script runs, as package converge does.
+const lock = `exec 9>/run/homestak-gitops.lock
+flock -w 600 9 || die "another program is changing this machine, and has been for ten minutes"
+`
+
+// Send puts a program beside the one that runs. It is the standard input of the command, and is used by Change if its checksum is
+// right.
+func Send(ctx context.Context, m guest.Machine, sum string, program []byte) error {
+	script := `set -eu
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+umask 077
+mkdir -p -m 0755 /usr/local/bin
+rm -f ` + newFile + `
+cat >` + newFile + `
+if [ "$(sha256sum <` + newFile + ` | cut -c1-64)" != ` + sum + ` ]; then
+  rm -f ` + newFile + `
+  echo 'the program did not arrive as it was sent: is the disk full?' >&2
+  exit 1
+fi
+chmod 0755 ` + newFile + `
+sync ` + newFile + `
+`
+	return run(ctx, m, guest.Command{Args: []string{"sh", "-c", script}, Stdin: program})
+}
+
+// Change makes everything what it should be but the program, if that is not to be replaced, and stops the agent. Given is what it gets to
+// know of its parent; nil if it knows that. With replace the program that was sent takes the place of the old one.
+func (f *Found) Change(ctx context.Context, m guest.Machine, given *parent.Parent, replace bool) error {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("set -e\n%s%s%s", heads, lock, known)
+	line(`[ -d /run/systemd/system ] || die "systemd does not run on the machine"`)
+	if replace {
+		f.keep(&b)
+	}
+	f.rights(&b)
+	files := shipped()
+	line("folder /usr/local/lib/sysusers.d; folder /usr/local/lib/systemd/system; folder %s.d; folder %s", "/etc/systemd/system/"+systemd.Service, folder)
+	line("%s", shell.Put(files[0].Path, files[0].Content, "0644", "root", "root"))
+	line(`getent passwd %s >/dev/null || systemd-sysusers %s || die "the user of the agent could not be made"`, user, systemd.Sysusers)
+	line(`if [ -f /usr/local/lib/systemd/system/%[1]s ]; then systemctl stop %[1]s || :; fi`, systemd.Service)
+	for _, file := range files[1:] {
+		line("%s", shell.Put(file.Path, file.Content, "0644", "root", "root"))
+	}
+	if given != nil {
+		line("%s", shell.Put(tokenFile, given.Token+"\n", "0600", user, user))
+		line("%s", shell.Put(settingsFile, settings(*given), "0644", "root", "root"))
+	}
+	line("chown %[1]s:%[1]s %[2]s; chmod 0600 %[2]s", user, tokenFile)
+	f.apiToken(&b)
+	switch {
+	case replace:
+		line("mv -fT %s %s; sync /usr/local/bin", newFile, ProgramFile)
+	case f.upgrade != "" && f.Outdated(): // it was cut off while the old one came back
+		line("if [ -f %[1]s ]; then mv -fT %[1]s %[2]s; fi; drop %[3]s", oldFile, ProgramFile, upgradeFile)
+	}
+	line("systemctl daemon-reload")
+	return run(ctx, m, shell.Script(b.String()))
+}
+
+// rights makes the user of the agent in Proxmox VE, with its roles. What others added to a role stays.
+func (f *Found) rights(b *strings.Builder) {
+	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+	line(`command -v pveum >/dev/null || die "Proxmox VE is not installed on the machine (it has no pveum)"`)
+	if f.api && !f.Outdated() {
+		return // they came with this program, before the token
+	}
+	line(`role() { pveum role add "$1" --privs "$2" >/dev/null 2>&1 || pveum role modify "$1" --append 1 --privs "$2" >/dev/null || die "role $1 could not be made"; }`)
+	line(`more() { pveum role modify "$1" --append 1 --privs "$2" >/dev/null 2>&1; }`)
+	line(`pveum user list --output-format json | tr -d ' \n' | grep -q '"userid":"%[1]s"' || pveum user add %[1]s --comment 'agent of this machine' >/dev/null || die "user %[1]s could not be made"`, pveUser)
+	for _, r := range f.want.Roles {
+		line("role %s %s", shell.Quote(r.Name), shell.Quote(strings.Join(r.Privs, ",")))
+		if len(r.Or) > 0 {
+			for _, set := range r.Or {
+				fmt.Fprintf(b, "more %s %s || ", shell.Quote(r.Name), shell.Quote(strings.Join(set, ",")))
+			}
+			line(`die %s`, shell.Quote("role "+r.Name+" could not be made"))
+		}
+		line(`pveum acl modify %s --users %s --roles %s >/dev/null || die %s`, shell.Quote(r.Path), pveUser, shell.Quote(r.Name), shell.Quote("role "+r.Name+" could not be granted"))
+	}
+}
+
+// apiToken makes the token of the agent, if it has none that Proxmox VE knows. PVE shows its value once, and it goes into the file.
+func (*Found) apiToken(b *strings.Builder) {
+	fmt.Fprintf(b, `if ! known; then
+  if has_token; then pveum user token remove %[1]s %[2]s >/dev/null || die "the old token of the agent could not be removed"; fi
+  _value=$(pveum user token add %[1]s %[2]s --privsep 0 --output-format json | tr -d ' \n' | sed -n 's/.*"value":"\([^"]*\)".*/\1/p')
+  [ -n "$_value" ] || die "Proxmox VE gave the agent no token: is pvedaemon well, and pmxcfs writable?"
+  printf '%%s\n' '%[3]s='"$_value" | put %[4]s 0600 %[5]s %[5]s
+  _value=
+fi
+chown %[5]s:%[5]s %[4]s; chmod 0600 %[4]s
+`, pveUser, tokenName, APIToken, apiFile, user)
+}
+
+// keep keeps the program that is there, if it works, until the new one has reported.
+func (f *Found) keep(b *strings.Builder) {
+	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+	line(`[ "$(sum %s)" = %s ] || die "the program was not sent"`, newFile, f.want.Program.Sum)
+	if !f.Upgrades() {
+		return
+	}
+	if f.upgrade == "" { // else it is there, unless it came back
+		line("rm -f %s", oldFile)
+	}
+	line("[ -f %[1]s ] || { cp -p %[2]s %[1]s; sync %[1]s; }", oldFile, ProgramFile)
+	line("printf '%%s\\n' %s | put %s 0644 root root", f.want.Program.Sum, upgradeFile)
+}
+
+// failed says what systemd knows of the unit.
+const failed = `failed() { systemctl status --no-pager --full --lines=8 -- "$1" 2>&1 | tail -n 14 >&2 || :; die "the agent does not start"; }
+`
+
+// start makes the agent run, now and at every boot.
+const start = failed + "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n" +
+	"systemctl unmask " + systemd.Service + " >/dev/null 2>&1 || :\n" +
+	"systemctl enable " + systemd.Service + " >/dev/null 2>&1 || die '" + systemd.Service + " cannot be enabled'\n" +
+	"systemctl start " + systemd.Service + " || failed " + systemd.Service + "\n"
+
+// Start starts the agent.
+func Start(ctx context.Context, m guest.Machine) error {
+	return run(ctx, m, shell.Script("set -e\n"+lock+start))
+}
+
+// Finish ends an upgrade: the new program has reported.
+func Finish(ctx context.Context, m guest.Machine) error {
+	return run(ctx, m, shell.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+upgradeFile+"\n"))
+}
+
+// Back puts the program from before an upgrade in place of the new one, and starts the agent.
+func (f *Found) Back(ctx context.Context, m guest.Machine) error {
+	return run(ctx, m, shell.Script("set -e\n"+lock+
+		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
+		"systemctl stop "+systemd.Service+" || :\n"+
+		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+
+		"mv -fT "+oldFile+" "+ProgramFile+"; sync /usr/local/bin\n"+
+		"drop "+upgradeFile+"\n"+start))
+}
+
+func run(ctx context.Context, m guest.Machine, c guest.Command) error {
+	out, err := m.Run(ctx, c)
+	if err != nil {
+		return err
+	}
+	return ended(out)
+}

@@ -1,0 +1,300 @@
+// Package child is the agent of a child as its parent puts it on the machine: the program, its units, the file that
+// leads it to its parent, and the token for the API of its own host. It knows no connection but guest.Machine, and no
+// server: whoever is the parent says what it accepts.
+//
+// Read in this order: child.go (what is wanted, and how a difference is called), observe.go (what is there, by one
+// command), apply.go (the commands that change it).
+//
+// No key of anybody is copied to the machine. Its own token for the API is made there and stays there.
+package child
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/systemd"
+)
+
+// KindName is the first half of the address of the agent of a child: agent.inner.
+const KindName = "agent"
+
+// Address is that of the agent of a child.
+func Address(node string) model.Address { return model.Address{Kind: KindName, Name: node} }
+
+// Agent is the agent of a child in words, so that what is compared and shown is the same whatever the parent's keys,
+// address and program are at the moment.
+type Agent struct {
+	Program  string `plan:"program" doc:"The program: that of the parent."`
+	Units    string `plan:"units" doc:"Its units, as the program comes with."`
+	Identity string `plan:"identity" doc:"Whose agent it is."`
+	Parent   string `plan:"parent" doc:"Which agent it reports to, and gets the repository from."`
+	Pins     string `plan:"pins" doc:"The keys by which it knows its parent."`
+	Token    string `plan:"token" doc:"The token by which its parent knows it."`
+	Settings string `plan:"settings" doc:"The rest of agent.hcl."`
+	APIToken string `plan:"api_token" doc:"The token for the API of its own host, which is made there."`
+	Service  string `plan:"service" doc:"Its unit."`
+	Upgrade  string `plan:"upgrade" doc:"An upgrade of the program that was interrupted."`
+}
+
+// Words for what is as it should be.
+const (
+	ours      = "this agent's"
+	asShipped = "as shipped"
+	valid     = "valid"
+	there     = "there"
+	running   = "enabled, running"
+	missing   = "missing"
+	done      = "none"
+)
+
+// Wanted is the agent of a child in words.
+func Wanted(identity string) *Agent {
+	return &Agent{
+		Program: ours, Units: asShipped, Identity: identity, Parent: ours, Pins: valid, Token: valid, Settings: asShipped,
+		APIToken: there, Service: running, Upgrade: done,
+	}
+}
+
+// Kind is that of the agents of children. Its Inside is nil: whoever installs them says where.
+func Kind() *model.Kind {
+	return &model.Kind{
+		Name: KindName, Doc: "The agent of a child, which its parent installs.", Unspecified: true,
+		New:   func() any { return &Agent{} },
+		Brief: func(*model.Resource) string { return "the program, its units and its tokens" },
+	}
+}
+
+// Program is the program of the parent.
+type Program struct {
+	Sum     string // SHA-256 in hex
+	System  string // operating system and architecture, as Go names them: linux-amd64
+	Version string // as reports have it
+}
+
+// Want is what the agent of a child has to be at the moment.
+type Want struct {
+	Identity string
+	Node     string // PVE node that it is
+	Server   string // URL of its parent
+	Pins     []pin.Pin
+	Program  Program
+	Accepts  func(token string) error // why the parent does not accept a token; the error does not show it
+	Roles    []Role
+}
+
+// Role is a role of Proxmox VE that the agent gets on its own host.
+type Role struct {
+	Name, Path string
+	Privs      []string
+	Or         [][]string // the first set that the host knows is added
+}
+
+// Found is what is on a machine.
+type Found struct {
+	want Want
+	now  time.Time
+
+	machine string            // of uname(1)
+	program string            // SHA-256; "" for none
+	files   map[string]string // content by path, of what root owns and others may read
+	shut    map[string]bool   // files with a token that belong to the agent alone
+	token   string            // in parent.token
+	kept    parent.Parent     // that the agent keeps; zero for none
+	given   string            // what that was renewed from
+	api     bool              // api.token has a token that Proxmox VE knows
+	pve     bool              // it is Proxmox VE
+	unit    string            // how the unit is, in words
+	runs    bool              // it is enabled, and runs or begins to
+	upgrade string            // sum of the program that is being installed; "" for none
+	refused string            // sum of a program that did not report
+	since   time.Time         // when that was
+}
+
+// None reports whether nothing of an agent is there.
+func (f *Found) None() bool { return f.program == "" && f.files[settingsFile] == "" }
+
+var (
+	identityLine = regexp.MustCompile(`(?m)^identity = "([^"\n]*)"$`)
+	urlLine      = regexp.MustCompile(`(?m)^  url += "([^"\n]*)"$`)
+	pinsLine     = regexp.MustCompile(`(?m)^  pins += \[("sha256:[0-9a-f]{64}"(, )?)*\]$`)
+	pinText      = regexp.MustCompile(`"(sha256:[0-9a-f]{64})"`)
+)
+
+// connection is the parent as the machine knows it: what was written there, or what the agent renewed since.
+func (f *Found) connection() parent.Parent {
+	text := f.files[settingsFile]
+	p := parent.Parent{Identity: first(identityLine, text), Server: first(urlLine, text), Token: f.token}
+	for _, m := range pinText.FindAllStringSubmatch(text, -1) {
+		if one, err := pin.Parse(m[1]); err == nil && !slices.Contains(p.Pins, one) {
+			p.Pins = append(p.Pins, one)
+		}
+	}
+	if f.given != "" && f.given == uplink.Sum(p) {
+		p.Pins, p.Token = f.kept.Pins, f.kept.Token
+	}
+	return p
+}
+
+// Agent is what is there in words.
+func (f *Found) Agent() *Agent {
+	a, w, p := Wanted(f.want.Identity), f.want, f.connection()
+	switch {
+	case f.program == "":
+		a.Program = missing
+	case f.program != w.Program.Sum:
+		a.Program = fmt.Sprintf("another (%.12s)", f.program)
+	}
+	if name := f.changed(); name != "" {
+		a.Units = path.Base(name) + " differs"
+	}
+	switch text := f.files[settingsFile]; {
+	case text == "":
+		a.Identity, a.Parent, a.Pins, a.Settings = missing, missing, missing, missing
+	default:
+		a.Identity = p.Identity
+		if p.Server != w.Server {
+			a.Parent = p.Server
+		}
+		if !slices.ContainsFunc(p.Pins, func(one pin.Pin) bool { return slices.Contains(w.Pins, one) }) {
+			a.Pins = "of another server"
+		}
+		if pinsAside(text) != pinsAside(settings(p)) {
+			a.Settings = "changed"
+		}
+	}
+	switch err := w.Accepts(p.Token); {
+	case p.Token == "":
+		a.Token = missing
+	case isExpired(err):
+		a.Token = "expired"
+	case err != nil:
+		a.Token = "of another server"
+	case !f.shut[tokenFile]:
+		a.Token = "not for the agent alone"
+	}
+	switch {
+	case !f.api:
+		a.APIToken = missing
+	case !f.shut[apiFile]:
+		a.APIToken = "not for the agent alone"
+	}
+	if !f.runs {
+		a.Service = f.unit
+	}
+	if f.upgrade != "" {
+		a.Upgrade = "interrupted"
+	}
+	return a
+}
+
+// pinsAside is agent.hcl without its pins, which may be others.
+func pinsAside(text string) string { return pinsLine.ReplaceAllString(text, "") }
+
+// shipped are the files that the program comes with, that of its user first.
+func shipped() []systemd.File {
+	return append(systemd.Files(), systemd.File{Path: dropIn, Content: dropInText})
+}
+
+// changed is the first of them that is not as it should be; "" for none.
+func (f *Found) changed() string {
+	for _, file := range shipped() {
+		if f.files[file.Path] != file.Content {
+			return file.Path
+		}
+	}
+	return ""
+}
+
+// Connects reports whether the agent finds its parent, and is known there. If not, it needs another token.
+func (f *Found) Connects() bool {
+	a, want := f.Agent(), Wanted(f.want.Identity)
+	return a.Identity == want.Identity && a.Parent == want.Parent && a.Pins == want.Pins && a.Token == want.Token && a.Settings == want.Settings
+}
+
+// Outdated reports whether the program is not that of the parent.
+func (f *Found) Outdated() bool { return f.program != f.want.Program.Sum }
+
+// Upgrades reports whether the program that is there works, so that it is kept until the new one has reported.
+func (f *Found) Upgrades() bool {
+	return f.Outdated() && f.program != "" && (f.runs || f.upgrade != "") || f.upgrade == f.want.Program.Sum && !f.Outdated()
+}
+
+// refusedFor is how long a program that did not report is not tried again.
+const refusedFor = time.Hour
+
+// Refused says that the program did not report when it was installed, and the one before runs; nil if it may be tried.
+func (f *Found) Refused() error {
+	if !f.Outdated() || f.refused != f.want.Program.Sum || f.now.Sub(f.since) >= refusedFor {
+		return nil
+	}
+	return fmt.Errorf("version %s of the program did not report when it was installed at %s, and the version before runs: journalctl -u %s on the machine shows why\nit is tried again after an hour, or at once if you remove %s there",
+		f.want.Program.Version, f.since.UTC().Format("15:04 UTC"), systemd.Service, refusedFile)
+}
+
+// Check says why the agent cannot be installed on the machine; nil if it can.
+func (f *Found) Check() error {
+	if system, known := systems[f.machine]; f.want.Program.System != system {
+		if !known {
+			system = "another one"
+		}
+		return hopelessError(fmt.Sprintf("the machine is %s (%s), and the program of this agent is for %s: run an agent for that system on the parent, or make the child from an image for it", f.machine, system, f.want.Program.System))
+	}
+	if !f.pve {
+		return hopelessError("Proxmox VE is not installed on the machine (it has no pveum): make it from an image with Proxmox VE, or give the node a spec with a pve block")
+	}
+	return nil
+}
+
+// systems are the names of Go for what uname -s -m prints.
+var systems = map[string]string{ //nolint:gochecknoglobals // a table
+	"Linux x86_64": "linux-amd64", "Linux aarch64": "linux-arm64", "Linux armv7l": "linux-arm", "Linux riscv64": "linux-riscv64",
+}
+
+// hopelessError is what waiting does not fix.
+type hopelessError string
+
+func (e hopelessError) Error() string { return string(e) }
+
+// Hopeless is true; see guest.Machine.
+func (hopelessError) Hopeless() bool { return true }
+
+func isExpired(err error) bool {
+	known, is := errors.AsType[*problem.Error](err)
+	return is && known.Code == problem.Expired
+}
+
+func first(re *regexp.Regexp, text string) string {
+	if m := re.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// ended says how a command ended that failed; nil if it did not.
+func ended(out guest.Output) error {
+	const most = 1500
+	text := strings.TrimSpace(out.Err)
+	if len(text) > most {
+		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	switch {
+	case out.Signal != 0:
+		return fmt.Errorf("the script ended with signal %d: %s", out.Signal, text)
+	case out.Code == 1 && text != "":
+		return fmt.Errorf("%s", text)
+	case out.Code != 0:
+		return fmt.Errorf("the script ended with exit code %d: %s", out.Code, text)
+	}
+	return nil
+}

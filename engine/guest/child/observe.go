@@ -1,0 +1,190 @@
+package child
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/systemd"
+)
+
+// Where the agent of a child has its files.
+const (
+	ProgramFile = "/usr/local/bin/homestak-gitops"
+	newFile     = "/usr/local/bin/.homestak-gitops.new"     // the next program, as it was sent
+	oldFile     = "/usr/local/bin/.homestak-gitops.old"     // the one before, until the next one has reported
+	upgradeFile = "/usr/local/bin/.homestak-gitops.upgrade" // sum of the one that has to report; last to come, first to go
+	refusedFile = "/usr/local/bin/.homestak-gitops.refused" // sum of one that did not report
+
+	folder       = "/etc/homestak-gitops"
+	settingsFile = folder + "/agent.hcl"
+	tokenFile    = folder + "/parent.token"
+	apiFile      = folder + "/api.token"
+	keptFile     = "/var/lib/homestak-gitops/parent.json" // of specserve/uplink
+
+	user = "homestak-gitops"
+
+	dropIn     = "/etc/systemd/system/" + systemd.Service + ".d/child.conf"
+	dropInText = "# The agent of a child reads the files of the cluster, which belong to this group.\n[Service]\nSupplementaryGroups=www-data\n"
+
+	// APIToken is the token of the agent for the API of its own host, and pveUser whose it is.
+	APIToken = pveUser + "!" + tokenName
+	pveUser  = "homestak@pve"
+	// tokenName is not gitops, which docs/permissions.md has for people.
+	tokenName = "agent"
+	tokenCfg  = "/etc/pve/priv/token.cfg"
+)
+
+// heads of a script: only root can do anything here.
+const heads = `[ "$(id -u)" = 0 ] || die "commands run as user $(id -u) and not as root: let the user of the connection use sudo without a password"
+`
+
+// known is a function of scripts: whether Proxmox VE has the token that the file has. The list of tokens is a file of root; where
+// it is missing, a program has to be asked, which takes a second. No token is in an argument of a process.
+const known = `known() {
+  [ -s ` + apiFile + ` ] || return 1
+  IFS= read -r _line <` + apiFile + ` || return 1
+  [ "${_line%%=*}" = '` + APIToken + `' ] || return 1
+  if [ -f ` + tokenCfg + ` ]; then
+    while read -r _id _value; do
+      if [ "$_id" = '` + APIToken + `' ]; then [ "$_value" = "${_line#*=}" ]; return; fi
+    done <` + tokenCfg + `
+    return 1
+  fi
+  has_token
+}
+has_token() { pveum user token list ` + pveUser + ` --output-format json 2>/dev/null | tr -d ' \n' | grep -q '"tokenid":"` + tokenName + `"'; }
+`
+
+// probe prints what is there. Of the file that the agent keeps only the beginning is printed: secrets of the subtree follow.
+func probe() string {
+	var b strings.Builder
+	b.WriteString(heads + known + `printf %s "$(uname -s) $(uname -m)" | row machine
+date +%s | row now
+sum ` + ProgramFile + ` | row program
+`)
+	paths := []string{settingsFile}
+	for _, f := range shipped() {
+		paths = append(paths, f.Path)
+	}
+	b.WriteString(`for _f in ` + shell.Words(paths) + `; do
+  if [ -f "$_f" ] && [ "$(stat -c '%a %U' "$_f")" = '644 root' ]; then row file "$_f" <"$_f"; fi
+done
+for _f in ` + tokenFile + ` ` + apiFile + `; do
+  if [ -f "$_f" ] && [ "$(stat -c '%a %U' "$_f")" = '600 ` + user + `' ]; then printf yes | row shut "$_f"; fi
+done
+if [ -f ` + tokenFile + ` ]; then row token <` + tokenFile + `; fi
+if [ -f ` + keptFile + ` ]; then
+  head -n 1 ` + keptFile + ` | sed -n 's/^\({"version":1,"given":"[0-9a-f]*","pins":\[[^]]*\],"token":"[^"]*"\),.*$/\1}/p' | row kept
+fi
+if command -v pveum >/dev/null; then printf yes | row pve; if known; then printf yes | row api; fi; fi
+if [ -d /run/systemd/system ]; then
+  printf '%s %s %s' "$(systemctl is-enabled ` + systemd.Service + ` 2>/dev/null)" "$(systemctl is-active ` + systemd.Service + ` 2>/dev/null)" \
+    "$(systemctl show -p SubState --value ` + systemd.Service + ` 2>/dev/null)" | row unit
+fi
+if [ -f ` + upgradeFile + ` ]; then row upgrade <` + upgradeFile + `; fi
+if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + `)" <` + refusedFile + `; fi
+`)
+	return b.String()
+}
+
+// Observe reads what is on a machine, by one command that changes nothing.
+func Observe(ctx context.Context, m guest.Machine, w Want) (*Found, error) {
+	fragments := []shell.Fragment{{Name: "agent", Body: probe()}}
+	boundary := "homestak-" + rand.Text()
+	out, err := m.Run(ctx, shell.Probe(boundary, "", fragments))
+	if err != nil {
+		return nil, err
+	}
+	if err := ended(out); err != nil {
+		return nil, err
+	}
+	answers, err := shell.ReadProbe(boundary, out.Out, fragments)
+	if err != nil {
+		return nil, err
+	}
+	if a := answers["agent"]; a.Code != 0 {
+		return nil, fmt.Errorf("the probe ended with exit code %d: %s", a.Code, strings.TrimSpace(out.Err))
+	}
+	rows, err := shell.Rows(answers["agent"].Text)
+	if err != nil {
+		return nil, err
+	}
+	f := &Found{want: w, files: map[string]string{}, shut: map[string]bool{}, unit: missing}
+	for _, r := range rows {
+		if err := f.read(r); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// read takes one row of the answer.
+func (f *Found) read(r []string) error {
+	last := len(r) - 1
+	text := strings.TrimSpace(r[last])
+	switch {
+	case r[0] == "machine":
+		f.machine = text
+	case r[0] == "now":
+		f.now = seconds(text)
+	case r[0] == "program":
+		f.program = text
+	case r[0] == "file" && last == 2:
+		f.files[r[1]] = r[2]
+	case r[0] == "shut" && last == 2:
+		f.shut[r[1]] = true
+	case r[0] == "token":
+		f.token = text
+	case r[0] == "kept" && text != "":
+		var kept struct {
+			Given, Token string
+			Pins         []string
+		}
+		err := json.Unmarshal([]byte(text), &kept)
+		if err == nil {
+			f.kept.Pins, err = pin.ParseAll(kept.Pins)
+		}
+		if err != nil {
+			return nil //nolint:nilerr // the agent says so itself, and what was written counts
+		}
+		f.given, f.kept.Token = kept.Given, kept.Token
+	case r[0] == "pve":
+		f.pve = true
+	case r[0] == "api":
+		f.api = true
+	case r[0] == "unit":
+		f.readUnit(r[last])
+	case r[0] == "upgrade":
+		f.upgrade = text
+	case r[0] == "refused" && last == 2:
+		f.refused, f.since = text, seconds(r[1])
+	}
+	return nil
+}
+
+// readUnit reads whether the unit is enabled, and whether it runs. One that begins is not disturbed.
+func (f *Found) readUnit(text string) {
+	words := strings.Split(text, " ")
+	if len(words) != 3 || words[0] == "" || words[0] == "not-found" {
+		return
+	}
+	begins := words[1] == "activating" && words[2] != "auto-restart"
+	f.runs = words[0] == "enabled" && (words[1] == "active" || words[1] == "reloading" || begins)
+	f.unit = words[0] + ", " + words[1]
+}
+
+func seconds(text string) time.Time {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(n, 0)
+}

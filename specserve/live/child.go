@@ -1,0 +1,57 @@
+package live
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve/parent"
+)
+
+// Known is what children know of this server now, without identity and token. The error is ErrNotServing as long as the
+// server does not serve.
+func (s *Server) Known() (parent.Parent, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.known()
+}
+
+// Accepts says why a token is not one that this server accepts of a node; nil if it is.
+func (s *Server) Accepts(node, token string) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.credentials == nil {
+		return ErrNotServing
+	}
+	_, err := s.credentials.Ring().Tokens().Verify(token, node, time.Now())
+	return err
+}
+
+// Runs is the version of the program that a child reported last; "" if it has not reported.
+func (s *Server) Runs(node string) string {
+	r, _ := s.reports.Get(node)
+	return r.Agent
+}
+
+// errNoProgram is that the file of the program is not known.
+var errNoProgram = errors.New("the server has no program for children")
+
+// Program is the checksum of the program that children get, SHA-256 in hex, and its version.
+func (s *Server) Program() (sum, version string, err error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.program == nil {
+		return "", "", errNoProgram
+	}
+	return s.program.Sum(), s.o.Version, nil
+}
+
+// OpenProgram reads that program. It may be closed with the server, and then reading fails.
+func (s *Server) OpenProgram() (io.ReadCloser, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.program == nil {
+		return nil, errNoProgram
+	}
+	return io.NopCloser(s.program.Reader()), nil
+}

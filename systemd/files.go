@@ -1,0 +1,35 @@
+// Package systemd is the units of the agent, as files for a machine. install.sh puts the same ones there by hand.
+package systemd
+
+import "embed"
+
+//go:embed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops.sysusers.conf
+var files embed.FS
+
+// File is a file of a machine, which root owns and everybody may read.
+type File struct{ Path, Content string }
+
+// The unit of the agent, and what its user is made from.
+const (
+	Service  = "homestak-gitops.service"
+	Sysusers = "/usr/local/lib/sysusers.d/homestak-gitops.conf"
+)
+
+// Files are all of them.
+func Files() []File {
+	const units = "/usr/local/lib/systemd/system/"
+	return []File{
+		{Sysusers, content("homestak-gitops.sysusers.conf")},
+		{units + Service, content(Service)},
+		{units + "homestak-gitops-once.service", content("homestak-gitops-once.service")},
+		{units + "homestak-gitops.timer", content("homestak-gitops.timer")},
+	}
+}
+
+func content(name string) string {
+	text, err := files.ReadFile(name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(text)
+}

@@ -1,0 +1,406 @@
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/simworld"
+	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/token"
+)
+
+// nursery is the server of a parent as far as an installation goes: keys, a program, and what children reported. Programs of
+// machines and passes use it side by side.
+type nursery struct {
+	mu      sync.Mutex
+	keys    token.Keys
+	pin     string
+	program []byte
+	version string
+	reports map[string]string // version by child
+	minted  int
+}
+
+const childProgram = "/usr/lib/simulated/agent"
+
+func newNursery() *nursery {
+	n := &nursery{keys: token.Keys{token.NewKey()}, pin: strings.Repeat("1", 64), reports: map[string]string{}}
+	n.release("1.0")
+	return n
+}
+
+// release makes another version of the program that of the parent.
+func (n *nursery) release(version string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.version, n.program = version, []byte("#!"+childProgram+"\n"+version+"\n")
+}
+
+// lose is that the parent lost its data folder.
+func (n *nursery) lose() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keys, n.pin, n.reports = token.Keys{token.NewKey()}, strings.Repeat("2", 64), map[string]string{}
+}
+
+func (n *nursery) Known() (parent.Parent, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	pins, err := pin.ParseAll([]string{n.pin})
+	return parent.Parent{Server: "https://192.0.2.10:44443", Pins: pins}, err
+}
+
+func (n *nursery) Parent(node, spec string) (parent.Parent, error) {
+	p, err := n.Known()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.reports, node)
+	n.minted++
+	p.Identity = node
+	if err == nil {
+		p.Token, err = token.Mint(n.keys[0], token.Claims{Node: node, Spec: spec, Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+	}
+	return p, err
+}
+
+func (n *nursery) Accepts(node, text string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := n.keys.Verify(text, node, time.Now())
+	return err
+}
+
+func (n *nursery) Forget(node string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.reports, node)
+}
+
+func (n *nursery) Runs(node string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reports[node]
+}
+
+func (n *nursery) Reported(node string) (string, error) {
+	if n.Runs(node) == "" {
+		return "", errors.New("it has not reported yet")
+	}
+	return "its agent reported", nil
+}
+
+func (n *nursery) Program() (sum, version string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := sha256.Sum256(n.program)
+	return hex.EncodeToString(h[:]), n.version, nil
+}
+
+func (n *nursery) OpenProgram() (io.ReadCloser, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return io.NopCloser(bytes.NewReader(n.program)), nil
+}
+
+// programs are those of the machine of a child: the agent, which reports as soon as it runs if it finds its parent, and a stand-in for Proxmox
+// VE. A version with "broken" in it never reports.
+func (n *nursery) programs() simworld.Programs {
+	script := func(name, text string) debian.Program {
+		return func(m *debian.Machine, p *kernel.Process) int {
+			if err := m.K.FS.WriteFile(name, text, 0o644, 0, 0); err != nil {
+				return p.Failf("%v", err)
+			}
+			code, _ := p.Run(append([]string{"sh", name}, p.Args[1:]...))
+			return code
+		}
+	}
+	return simworld.Programs{
+		childProgram: func(m *debian.Machine, p *kernel.Process) int {
+			program, _ := p.ReadFile("/usr/local/bin/homestak-gitops")
+			settings, _ := p.ReadFile("/etc/homestak-gitops/agent.hcl")
+			secret, _ := p.ReadFile("/etc/homestak-gitops/parent.token")
+			p.Ready()
+			version := strings.TrimSpace(strings.TrimPrefix(program, "#!"+childProgram))
+			n.mu.Lock()
+			known := strings.Contains(settings, n.pin) && strings.Contains(settings, `identity = "inner"`)
+			n.mu.Unlock()
+			if known && n.Accepts("inner", strings.TrimSpace(secret)) == nil && !strings.Contains(version, "broken") {
+				n.mu.Lock()
+				n.reports["inner"] = version
+				n.mu.Unlock()
+			}
+			<-p.Killed()
+			return 0
+		},
+		"/usr/bin/pveum":            script("/usr/lib/pveum.sh", childtest.PVEum),
+		"/usr/bin/systemd-sysusers": script("/usr/lib/sysusers.sh", "useradd --uid 990 --shell /usr/sbin/nologin homestak-gitops\n"),
+	}
+}
+
+// tree is a story with a node of type pve, whose parent is a nursery.
+type tree struct {
+	*simulated
+	*nursery
+	upgrade time.Duration
+	alone   bool // nobody serves children
+}
+
+func beginTree(t *testing.T, lines ...string) *tree {
+	t.Helper()
+	n := newNursery()
+	s := &tree{nursery: n, simulated: &simulated{guests: &simworld.Guests{Installed: n.programs()}, hosts: &config.KnownHosts{}}}
+	_, key, err := simworld.Key()
+	require.NoError(t, err)
+	s.key = key
+	t.Cleanup(s.guests.Close)
+	s.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Systems: s.guests})
+	s.write("specs.hcl", "spec \"base\" {\n  platform {\n    packages = [\"jq\"]\n  }\n}\n")
+	node := vm("inner", append(lines, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`)...)
+	s.deploy("web", strings.Replace(node, `"vm"`, `"pve"`, 1))
+	return s
+}
+
+// run makes a pass as an agent with a server does.
+func (s *tree) run(verb string, edits ...func(*engine.Pass)) engine.Report {
+	s.t.Helper()
+	cfg := config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Upgrade: s.upgrade}
+	if !s.alone {
+		cfg.Children = func() config.Children { return s.nursery }
+	}
+	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
+	return s.story.pass(verb, func(pass *engine.Pass) {
+		pass.Load = func(context.Context) engine.Desired {
+			data, err := os.ReadFile(s.dir + "/secrets.yaml")
+			require.NoError(s.t, err)
+			secrets, found := hcl.ParseSecrets("secrets.yaml", data, nil)
+			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
+			return engine.Desired{Site: site, Findings: append(found, more...)}
+		}
+		pass.Health.Reported = s.Reported
+		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
+		for _, edit := range edits {
+			edit(pass)
+		}
+	})
+}
+
+// works makes a pass that has to succeed, after which nothing is left to do.
+func (s *tree) works(when string) engine.Report {
+	s.t.Helper()
+	r := s.run("apply")
+	require.Equal(s.t, engine.Done, r.Outcome, "%s: %s", when, describe(r))
+	again := s.run("plan")
+	require.True(s.t, again.Plan.InSync(), "%s: %s", when, describe(again))
+	require.Empty(s.t, again.Plan.Unknown, when)
+	return r
+}
+
+// changesOf are those of a step.
+func changesOf(p *plan.Plan, address string) []string {
+	var out []string
+	for _, s := range p.Steps {
+		for _, c := range s.Changes {
+			if s.Address.String() == address {
+				out = append(out, c.String())
+			}
+		}
+	}
+	return out
+}
+
+// A machine of type pve gets its agent after its spec, and is ready when that has reported. What the agent gets to know is nowhere else.
+func TestST03SimulatedAgentIsInstalled(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	require.Equal(t, []string{"create image.debian-12", "create pve.inner", "create guest.inner", "create agent.inner"}, actions(s.run("plan").Plan))
+	r := s.works("install")
+	require.Equal(t, "report", r.Nodes[0].Checks[0].Name)
+	require.Equal(t, "1.0", s.Runs("inner"))
+	require.Equal(t, 1, s.minted)
+	s.holds("jq; systemctl is-active homestak-gitops && [ \"$(stat -c '%a %U' /etc/homestak-gitops/parent.token)\" = '600 homestak-gitops' ] && grep -q canary /etc/homestak-gitops/api.token", "installed")
+	secret, _ := s.inside("cat /etc/homestak-gitops/parent.token")
+	report, err := json.Marshal(r)
+	require.NoError(t, err)
+	snapshot, err := json.Marshal(s.host.Snapshot())
+	require.NoError(t, err)
+	for what, text := range map[string]string{"report": string(report), "host": string(snapshot)} {
+		require.NotContains(t, text, strings.TrimSpace(secret)[strings.IndexByte(secret, '.'):], what)
+		require.NotContains(t, text, "canary", what)
+	}
+
+	s.holds("systemctl stop homestak-gitops; echo '# mine' >>/etc/homestak-gitops/agent.hcl", "by hand")
+	r = s.run("plan")
+	require.Equal(t, []string{"update agent.inner"}, actions(r.Plan))
+	require.Equal(t, []string{`settings changed → "as shipped"`, `service "enabled, inactive" → "enabled, running"`}, changesOf(r.Plan, "agent.inner"))
+	s.works("after a change by hand")
+
+	s.story.pass("destroy", func(p *engine.Pass) {
+		load := s.story.load
+		p.Load = load
+		p.Manifest, p.Destroy, p.AllowOrphans = "web", true, []string{"inner"}
+	})
+	require.Empty(t, s.ours(), "it goes with its guest")
+}
+
+// A node without a spec has an agent, too.
+func TestST03SimulatedAgentWithoutASpec(t *testing.T) {
+	s := beginTree(t)
+	require.Equal(t, []string{"create image.debian-12", "create pve.inner", "create agent.inner"}, actions(s.run("plan").Plan))
+	s.works("install")
+	require.Equal(t, "1.0", s.Runs("inner"))
+}
+
+// Where nobody serves children, or the machine cannot be entered by SSH, the plan says what to do.
+func TestST03SimulatedAgentThatIsNotInstalled(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.alone = true
+	why := func(r engine.Report) string {
+		for _, d := range r.Plan.Deferred {
+			if d.Address == "agent.inner" {
+				return d.Why
+			}
+		}
+		return ""
+	}
+	r := s.run("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.Equal(t, "not installed, since nothing here serves children: the agent of father does, if it has a server (listen in agent.hcl)", why(r))
+	s.alone = false
+	s.edit("specs.hcl", "platform {", "access {\n    via = \"agent\"\n  }\n  platform {")
+	require.Contains(t, why(s.run("plan")), `via = "agent", and the program is sent by SSH`)
+	s.edit("specs.hcl", `via = "agent"`, `via = "ssh"`)
+	s.works("once it can be")
+}
+
+// A machine without Proxmox VE is not made a child, and the step says what to do.
+func TestST03SimulatedMachineWithoutProxmoxVE(t *testing.T) {
+	s := beginTree(t)
+	delete(s.guests.Installed, "/usr/bin/pveum")
+	r := s.run("apply")
+	require.Equal(t, engine.Partly, r.Outcome, describe(r))
+	require.ErrorContains(t, r.Err, "make it from an image with Proxmox VE, or give the node a spec with a pve block")
+}
+
+// dying is a driver whose process dies with a context.
+type dying struct {
+	engine.Driver
+	dies context.Context //nolint:containedctx // it is the life of the process
+}
+
+func (d dying) Apply(ctx context.Context, s plan.Step) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.dies, cancel)()
+	return d.Driver.Apply(ctx, s)
+}
+
+// A parent that lost its data folder has new keys: its child gets to know them, and a token, over SSH.
+func TestST18SimulatedParentThatLostItsKeys(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.works("install")
+	s.lose()
+	r := s.run("plan")
+	require.Equal(t, []string{"update agent.inner"}, actions(r.Plan))
+	require.Equal(t, []string{`pins "of another server" → valid`, `token "of another server" → valid`}, changesOf(r.Plan, "agent.inner"))
+	s.works("after the loss")
+	require.Equal(t, "1.0", s.Runs("inner"), "it reports to the parent with the new keys")
+	require.Equal(t, 2, s.minted)
+}
+
+// A child that is rebuilt is another machine: it gets another token, and what the old one reported counts no more.
+func TestST18SimulatedChildThatIsRebuilt(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.works("install")
+	before, _ := s.inside("cat /etc/homestak-gitops/parent.token")
+	s.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+	forgotten := false
+	s.reports["inner"] = "of the machine before"
+	r := s.run("apply", func(p *engine.Pass) {
+		p.Health.Reported = func(node string) (string, error) {
+			require.NotEqual(t, "of the machine before", s.Runs(node))
+			forgotten = true
+			return s.Reported(node)
+		}
+	})
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.True(t, forgotten)
+	require.Equal(t, 2, s.minted)
+	after, _ := s.inside("cat /etc/homestak-gitops/parent.token")
+	require.NotEqual(t, before, after)
+}
+
+// The parent hands down its program. One that does not report is taken back, and is not tried again at once.
+func TestST20SimulatedUpgrade(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.works("install")
+	s.release("2.0")
+	r := s.run("plan")
+	require.Len(t, changesOf(r.Plan, "agent.inner"), 1)
+	require.Regexp(t, `^program "another \([0-9a-f]{12}\)" → "this agent's"$`, changesOf(r.Plan, "agent.inner")[0])
+	s.works("upgrade")
+	require.Equal(t, "2.0", s.Runs("inner"))
+	require.Equal(t, 1, s.minted, "its token is good")
+	s.holds("[ \"$(ls -A /usr/local/bin)\" = homestak-gitops ]", "nothing is left")
+
+	s.release("3.0-broken")
+	s.upgrade = 300 * time.Millisecond
+	r = s.run("apply")
+	require.Equal(t, engine.Failed, r.Outcome, describe(r))
+	require.ErrorContains(t, r.Err, "version 3.0-broken of the program does not work on inner, so the one before is put back: it did not report within 300ms")
+	require.ErrorContains(t, r.Err, "journalctl -u homestak-gitops on inner")
+	s.holds("grep -q 2.0 /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the one before runs")
+	require.Eventually(t, func() bool { return s.Runs("inner") == "2.0" }, time.Minute, time.Millisecond)
+
+	r = s.run("apply")
+	require.ErrorContains(t, r.Err, "it is tried again after an hour, or at once if you remove /usr/local/bin/.homestak-gitops.refused there")
+	require.Equal(t, "2.0", s.Runs("inner"), "it was not stopped")
+	s.release("3.1")
+	s.upgrade = 0
+	s.works("a version that works")
+	require.Equal(t, "3.1", s.Runs("inner"))
+
+	// The parent dies while it waits for the report: the next pass goes on.
+	s.release("4.0-broken")
+	dies, die := context.WithCancel(t.Context())
+	r = s.run("apply", func(p *engine.Pass) {
+		p.Notify = func(e apply.Event) {
+			if strings.Contains(e.Text, "waiting for a report") {
+				die()
+			}
+		}
+		open := p.Open
+		p.Open = func(h *model.Host) (engine.Driver, error) {
+			d, err := open(h)
+			return dying{d, dies}, err
+		}
+	})
+	die()
+	require.NotEqual(t, engine.Done, r.Outcome)
+	s.release("4.1")
+	s.works("the next pass")
+	require.Equal(t, "4.1", s.Runs("inner"))
+	s.holds("[ \"$(ls -A /usr/local/bin)\" = homestak-gitops ]", "nothing is left")
+}
