@@ -104,7 +104,7 @@ guest: ## the installed units on a real Debian with systemd (root, systemd-conta
 # for systemd more than they work: four are up at once.
 machines: ## specs on a real Debian with systemd, sshd and apt (as guest)
 	HOMESTAK_GUEST=require $(GO) test -count=1 -timeout 60m -parallel 4 $(if $(V),-v) $(if $(ONLY),-run '$(ONLY)') ./test/machines
-	HOMESTAK_GUEST=require $(GO) test -count=1 -run 'TestST02Push' $(if $(V),-v) ./test/integration
+	HOMESTAK_GUEST=require $(GO) test -count=1 -run 'TestST0[23]Push' $(if $(V),-v) ./test/integration
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
 	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./test/sim/replay | grep -v '^ *--- PASS\|^=== '

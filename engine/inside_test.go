@@ -238,3 +238,69 @@ func TestOnlyPushedNodesHaveAnInside(t *testing.T) {
 	require.NotContains(t, w.State, enginetest.Addr("inner", "a"))
 	require.Empty(t, w.Deferred, "the node does it itself")
 }
+
+// withSecond is a site in whose boxes something is wanted that does not follow from their spec, comes after that,
+// and lets them report.
+func withSecond(s *model.Site, deferred string) *model.Site {
+	s.Kinds = append(s.Kinds, &model.Kind{
+		Name: "outer", New: func() any { return &enginetest.Room{} }, Unspecified: true,
+		Inside: func(_ *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+			return &model.Resource{Spec: &enginetest.Room{Packages: []string{"agent"}}, Needs: []model.Address{enginetest.Addr("inner", in.Name)}, Reports: true, Deferred: deferred}, nil
+		},
+	})
+	return s
+}
+
+// Of two things inside of a guest, one comes after the other that it needs. The node is done when both are there and
+// it has reported.
+func TestTwoThingsInsideOfAGuest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := withSecond(enginetest.InsideSite(map[string]int{"a": 1, "b": 1}), "")
+		for _, n := range s.Manifests["web"].Nodes {
+			if n.Name == "b" {
+				n.Spec = "" // it has one thing inside only
+				n.Resource.Needs = append(n.Resource.Needs, enginetest.Addr("box", "a"))
+			}
+		}
+		i := enginetest.NewInn()
+		p := i.Pass(s)
+		asked := map[string]int{}
+		p.Health.Reported = func(node string) (string, error) {
+			require.Contains(t, i.Applied, "create outer."+node)
+			if asked[node]++; asked[node] < 3 {
+				return "", errors.New("it has not reported yet")
+			}
+			return "it reported", nil
+		}
+		r := p.Run(t.Context())
+		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+		require.Equal(t, []string{"create disk.base", "create box.a", "create inner.a", "create outer.a", "create box.b", "create outer.b"}, i.Applied)
+		require.Equal(t, map[string]int{"a": 3, "b": 3}, asked)
+		require.Equal(t, "a:completed b:completed", enginetest.Statuses(r))
+
+		i.Fail = map[string]error{"inner.a": errors.New("no such package")}
+		delete(i.Holds, enginetest.Addr("inner", "a"))
+		delete(i.Holds, enginetest.Addr("outer", "a"))
+		r = i.Pass(s).Run(t.Context())
+		require.Equal(t, "a:failed b:completed", enginetest.Statuses(r))
+		require.Contains(t, r.Nodes[0].Error, "no such package")
+		status := r.NodeStatus(nil, time.Unix(0, 0))
+		require.False(t, status[0].Ready)
+		require.Contains(t, status[0].Error, "no such package")
+	})
+}
+
+// What does not follow from a spec is wanted in every node, and where it is not done that is a line of its own.
+func TestWhatIsInsideWithoutASpec(t *testing.T) {
+	s := withSecond(enginetest.InsideSite(map[string]int{"a": 1}), "")
+	s.Manifests["web"].Nodes[0].Mode = model.ModePull
+	w, found := s.Want("father")
+	require.Empty(t, found)
+	require.Contains(t, w.State, enginetest.Addr("outer", "a"))
+	require.Equal(t, []model.Address{enginetest.Addr("box", "a")}, w.State[enginetest.Addr("outer", "a")].Needs, "the other one is not there")
+	require.True(t, w.State[enginetest.Addr("box", "a")].Reports)
+
+	w, _ = withSecond(enginetest.InsideSite(map[string]int{"a": 1}), "not installed, since nobody serves").Want("father")
+	require.Equal(t, []model.Deferred{{Address: "outer.a", Why: "not installed, since nobody serves"}}, w.Deferred)
+	require.Contains(t, w.State, enginetest.Addr("inner", "a"))
+}

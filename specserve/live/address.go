@@ -76,7 +76,8 @@ func (s *Server) Reported(node string) (saw string, err error) {
 }
 
 // url is where guests reach the server: as the address that it listens on says, or the site for its hosts,
-// or at the address of the host's API, if the agent runs there. The caller has the mutex.
+// or at the address of the host's API, if the agent runs there. That of a child is reached at the first address of its
+// machine. The caller has the mutex.
 func (s *Server) url() (string, error) {
 	host, port, err := net.SplitHostPort(s.state.Address)
 	if err != nil {
@@ -98,6 +99,12 @@ func (s *Server) url() (string, error) {
 	case h != nil:
 		if u, err := url.Parse(h.API); err == nil && isHere(u.Hostname()) {
 			return "https://" + net.JoinHostPort(u.Hostname(), port), nil
+		}
+	default: // the agent of a child serves those that are on its machine
+		for _, ip := range cert.HostNames().IPs {
+			if ip.To4() != nil && ip.IsGlobalUnicast() {
+				return "https://" + net.JoinHostPort(ip.String(), port), nil
+			}
 		}
 	}
 	return "", errors.New("it is not known where nodes reach the server of this agent\nset server_url in the site, or an address of this machine in listen of agent.hcl")
