@@ -80,6 +80,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	verb, socket := "agent", cfg.Socket()
 	if f.once {
 		verb, socket = "agent --once", ""
+		cfg.Listen = "" // nobody could be served
 	}
 	release, err := cfg.Claim(verb, socket)
 	if err != nil {

@@ -47,6 +47,7 @@ const (
 
 	defaultUpgrade = 5 * time.Minute
 	hearEvery      = 2 * time.Second
+	patience       = 5 * time.Second // how long a server that is starting is waited for
 	putBack        = 3 * time.Minute // how long an upgrade that failed may take to be taken back
 )
 
@@ -72,7 +73,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	}
 	switch {
 	case c.Children == nil:
-		return later("nothing here serves children: the agent of %s does, if it has a server (listen in agent.hcl)", in.Host.Name)
+		return later("nothing here serves children: the agent of %s does while it runs, if it has a server (listen in agent.hcl)", in.Host.Name)
 	case via != model.ViaSSH:
 		return later("spec %s says via = %q, and the program is sent by SSH: take via out of access of the spec", declared.Name, via)
 	case !c.hasKey(in.Host):
@@ -100,13 +101,10 @@ type agentWay struct {
 }
 
 // wantedAgent is what the agent of a child has to be now.
-func (d *Driver) wantedAgent(node string) (child.Want, error) {
+func (d *Driver) wantedAgent(ctx context.Context, node string) (child.Want, error) {
 	var w child.Want
-	if d.cfg.Children == nil || d.cfg.Children() == nil {
-		return w, errors.New("nothing here serves children")
-	}
 	c := d.cfg.Children()
-	known, err := c.Known()
+	known, err := d.serving(ctx, c)
 	if err != nil {
 		return w, err
 	}
@@ -124,9 +122,30 @@ func (d *Driver) wantedAgent(node string) (child.Want, error) {
 	return w, nil
 }
 
+// serving is what children know of their parent. The server of an agent that was just started may take a moment.
+func (*Driver) serving(ctx context.Context, c Children) (parent.Parent, error) {
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	every := time.NewTicker(patience / 50)
+	defer every.Stop()
+	for {
+		known, err := c.Known()
+		if err == nil {
+			return known, nil
+		}
+		select {
+		case <-every.C:
+		case <-end.C:
+			return known, err
+		case <-ctx.Done():
+			return known, err
+		}
+	}
+}
+
 // observeAgent reads the agent on a machine.
 func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.Resource) (model.Observed, error) {
-	w, err := d.wantedAgent(want.Node)
+	w, err := d.wantedAgent(ctx, want.Node)
 	if err != nil {
 		return model.Observed{}, err
 	}
@@ -144,7 +163,7 @@ func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.
 // applyAgent makes the agent on a machine what it has to be. Whatever was cut off before, it goes on.
 func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) error {
 	node, report := s.Want.Node, func(text string) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, text)) }
-	w, err := d.wantedAgent(node)
+	w, err := d.wantedAgent(ctx, node)
 	if err != nil {
 		return err
 	}
@@ -257,7 +276,9 @@ func (d *Driver) hear(ctx context.Context, node, version string) error {
 }
 
 // isInside reports whether an address is of something inside a guest.
-func isInside(addr model.Address) bool { return addr.Kind == converge.KindName || addr.Kind == child.KindName }
+func isInside(addr model.Address) bool {
+	return addr.Kind == converge.KindName || addr.Kind == child.KindName
+}
 
 // wayOf is how what is wanted inside a guest is reached; nil if r is no such thing.
 func wayOf(r *model.Resource) *way {

@@ -41,7 +41,7 @@ flock -w 600 9 || die "another program is changing this machine, and has been fo
 
 // Send puts a program beside the one that runs. It is the standard input of the command, and is used by Change if its checksum is
 // right.
-func Send(ctx context.Context, m guest.Machine, sum string, program []byte) error {
+func Send(ctx context.Context, m Machine, sum string, program []byte) error {
 	script := `set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 umask 077
@@ -61,7 +61,7 @@ sync ` + newFile + `
 
 // Change makes everything what it should be but the program, if that is not to be replaced, and stops the agent. Given is what it gets to
 // know of its parent; nil if it knows that. With replace the program that was sent takes the place of the old one.
-func (f *Found) Change(ctx context.Context, m guest.Machine, given *parent.Parent, replace bool) error {
+func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, replace bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("set -e\n%s%s%s", heads, lock, known)
@@ -154,17 +154,17 @@ const start = failed + "systemctl reset-failed " + systemd.Service + " 2>/dev/nu
 	"systemctl start " + systemd.Service + " || failed " + systemd.Service + "\n"
 
 // Start starts the agent.
-func Start(ctx context.Context, m guest.Machine) error {
+func Start(ctx context.Context, m Machine) error {
 	return run(ctx, m, shell.Script("set -e\n"+lock+start))
 }
 
 // Finish ends an upgrade: the new program has reported.
-func Finish(ctx context.Context, m guest.Machine) error {
+func Finish(ctx context.Context, m Machine) error {
 	return run(ctx, m, shell.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+upgradeFile+"\n"))
 }
 
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
-func (f *Found) Back(ctx context.Context, m guest.Machine) error {
+func (f *Found) Back(ctx context.Context, m Machine) error {
 	return run(ctx, m, shell.Script("set -e\n"+lock+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		"systemctl stop "+systemd.Service+" || :\n"+
@@ -173,7 +173,7 @@ func (f *Found) Back(ctx context.Context, m guest.Machine) error {
 		"drop "+upgradeFile+"\n"+start))
 }
 
-func run(ctx context.Context, m guest.Machine, c guest.Command) error {
+func run(ctx context.Context, m Machine, c guest.Command) error {
 	out, err := m.Run(ctx, c)
 	if err != nil {
 		return err

@@ -80,9 +80,6 @@ func (m *machine) Run(_ context.Context, c guest.Command) (guest.Output, error) 
 	return guest.Output{Code: code, Signal: int(signal), Out: out.String(), Err: errs.String()}, nil
 }
 
-func (m *machine) Address(context.Context) (guest.Address, error) { return guest.Address{}, nil }
-func (m *machine) Ping(context.Context) error                     { return nil }
-
 func (m *machine) sh(line string) string {
 	m.t.Helper()
 	out, code := m.Shell(line)

@@ -42,6 +42,11 @@ const (
 	tokenCfg  = "/etc/pve/priv/token.cfg"
 )
 
+// Machine is the way into a machine, as guest.Machine has it.
+type Machine interface {
+	Run(ctx context.Context, c guest.Command) (guest.Output, error)
+}
+
 // heads of a script: only root can do anything here.
 const heads = `[ "$(id -u)" = 0 ] || die "commands run as user $(id -u) and not as root: let the user of the connection use sudo without a password"
 `
@@ -96,7 +101,7 @@ if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + 
 }
 
 // Observe reads what is on a machine, by one command that changes nothing.
-func Observe(ctx context.Context, m guest.Machine, w Want) (*Found, error) {
+func Observe(ctx context.Context, m Machine, w Want) (*Found, error) {
 	fragments := []shell.Fragment{{Name: "agent", Body: probe()}}
 	boundary := "homestak-" + rand.Text()
 	out, err := m.Run(ctx, shell.Probe(boundary, "", fragments))
