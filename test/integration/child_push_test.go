@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,7 +170,7 @@ func TestST03PushInstallsTheAgentOfAChild(t *testing.T) {
 	}
 	whole, err := os.ReadFile(s.program)
 	require.NoError(t, err)
-	replace(append(whole[:len(whole):len(whole)], "\nanother build"...))
+	replace(slices.Concat(whole, []byte("\nanother build")))
 	s.works("an upgrade")
 	want := s.debian.Run("sha256sum", "/usr/local/bin/homestak-gitops")
 	replace([]byte("#!/bin/sh\nexit 1\n"))

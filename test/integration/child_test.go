@@ -139,7 +139,7 @@ func (n *nursery) programs() simworld.Programs {
 		}
 	}
 	return simworld.Programs{
-		childProgram: func(m *debian.Machine, p *kernel.Process) int {
+		childProgram: func(_ *debian.Machine, p *kernel.Process) int {
 			program, _ := p.ReadFile("/usr/local/bin/homestak-gitops")
 			settings, _ := p.ReadFile("/etc/homestak-gitops/agent.hcl")
 			secret, _ := p.ReadFile("/etc/homestak-gitops/parent.token")
@@ -258,8 +258,7 @@ func TestST03SimulatedAgentIsInstalled(t *testing.T) {
 	s.works("after a change by hand")
 
 	s.story.pass("destroy", func(p *engine.Pass) {
-		load := s.story.load
-		p.Load = load
+		p.Load = s.load
 		p.Manifest, p.Destroy, p.AllowOrphans = "web", true, []string{"inner"}
 	})
 	require.Empty(t, s.ours(), "it goes with its guest")
@@ -313,7 +312,13 @@ type dying struct {
 func (d dying) Apply(ctx context.Context, s plan.Step) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(d.dies, cancel)()
+	go func() {
+		select {
+		case <-d.dies.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	return d.Driver.Apply(ctx, s)
 }
 

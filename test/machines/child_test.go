@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ type raising struct {
 
 // runs makes another program the wanted one: the same, with something behind it.
 func (r *raising) runs(whole []byte, more string) {
-	r.program = append(whole[:len(whole):len(whole)], more...)
+	r.program = slices.Concat(whole, []byte(more))
 	sum := sha256.Sum256(r.program)
 	r.want.Program = child.Program{Sum: hex.EncodeToString(sum[:]), System: runtime.GOOS + "-" + runtime.GOARCH, Version: more}
 }

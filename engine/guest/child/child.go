@@ -29,9 +29,6 @@ import (
 // KindName is the first half of the address of the agent of a child: agent.inner.
 const KindName = "agent"
 
-// Address is that of the agent of a child.
-func Address(node string) model.Address { return model.Address{Kind: KindName, Name: node} }
-
 // Agent is the agent of a child in words, so that what is compared and shown is the same whatever the parent's keys,
 // address and program are at the moment.
 type Agent struct {
@@ -158,10 +155,9 @@ func (f *Found) Agent() *Agent {
 	if name := f.changed(); name != "" {
 		a.Units = path.Base(name) + " differs"
 	}
-	switch text := f.files[settingsFile]; {
-	case text == "":
+	if text := f.files[settingsFile]; text == "" {
 		a.Identity, a.Parent, a.Pins, a.Settings = missing, missing, missing, missing
-	default:
+	} else {
 		a.Identity = p.Identity
 		if p.Server != w.Server {
 			a.Parent = p.Server

@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/systemd"
 )
@@ -124,15 +125,13 @@ func Observe(ctx context.Context, m Machine, w Want) (*Found, error) {
 	}
 	f := &Found{want: w, files: map[string]string{}, shut: map[string]bool{}, unit: missing}
 	for _, r := range rows {
-		if err := f.read(r); err != nil {
-			return nil, err
-		}
+		f.read(r)
 	}
 	return f, nil
 }
 
 // read takes one row of the answer.
-func (f *Found) read(r []string) error {
+func (f *Found) read(r []string) {
 	last := len(r) - 1
 	text := strings.TrimSpace(r[last])
 	switch {
@@ -149,18 +148,7 @@ func (f *Found) read(r []string) error {
 	case r[0] == "token":
 		f.token = text
 	case r[0] == "kept" && text != "":
-		var kept struct {
-			Given, Token string
-			Pins         []string
-		}
-		err := json.Unmarshal([]byte(text), &kept)
-		if err == nil {
-			f.kept.Pins, err = pin.ParseAll(kept.Pins)
-		}
-		if err != nil {
-			return nil //nolint:nilerr // the agent says so itself, and what was written counts
-		}
-		f.given, f.kept.Token = kept.Given, kept.Token
+		f.readKept(text)
 	case r[0] == "pve":
 		f.pve = true
 	case r[0] == "api":
@@ -172,7 +160,21 @@ func (f *Found) read(r []string) error {
 	case r[0] == "refused" && last == 2:
 		f.refused, f.since = text, seconds(r[1])
 	}
-	return nil
+}
+
+// readKept reads what the agent keeps of its parent. Where that cannot be read the agent says so itself, and what was written
+// counts.
+func (f *Found) readKept(text string) {
+	var kept struct {
+		Given, Token string
+		Pins         []string
+	}
+	if json.Unmarshal([]byte(text), &kept) != nil {
+		return
+	}
+	if pins, err := pin.ParseAll(kept.Pins); err == nil {
+		f.given, f.kept = kept.Given, parent.Parent{Pins: pins, Token: kept.Token}
+	}
 }
 
 // readUnit reads whether the unit is enabled, and whether it runs. One that begins is not disturbed.
