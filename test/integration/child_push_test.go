@@ -2,8 +2,13 @@ package integration_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -18,10 +23,13 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
 	repository "github.com/homestak/homestak-gitops/engine/source/serve"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/keys"
@@ -69,7 +77,12 @@ func (s *raised) serve(dir string) {
 	s.stop = func() { cancel(); <-ended }
 	s.t.Cleanup(func() { s.stop() })
 	nspawn.Await(s.t, "the server listens", func() bool { return len(s.server.State().Pins) > 0 })
-	at := s.server.State().Address
+	s.forward(ctx, s.server.State().Address)
+}
+
+// forward lets the machine reach a port of the test as one of its own.
+func (s *raised) forward(ctx context.Context, at string) {
+	s.t.Helper()
 	ln := s.debian.Listen(at)
 	go func() {
 		for {
@@ -179,4 +192,82 @@ func TestST03PushInstallsTheAgentOfAChild(t *testing.T) {
 	require.Equal(t, want, s.debian.Run("sha256sum", "/usr/local/bin/homestak-gitops"))
 	require.Equal(t, "active", s.debian.Run("systemctl", "is-active", "homestak-gitops"))
 	nspawn.Await(t, "the one before reports", func() bool { return s.server.Runs("inner") == s.version })
+}
+
+// handedDown is the server of an agent whose children get another program than that of this test.
+type handedDown struct {
+	*live.Server
+	file, version string
+}
+
+func (h handedDown) Program() (sum, version string, err error) {
+	data, err := os.ReadFile(h.file)
+	b := sha256.Sum256(data)
+	return hex.EncodeToString(b[:]), h.version, err
+}
+
+func (h handedDown) OpenProgram() (io.ReadCloser, error) { return os.Open(h.file) }
+
+// A push to the repository is all that somebody does: the agent of the host makes the machine and installs its agent,
+// which gets the repository from there, and makes its own node on the Proxmox VE that it runs on.
+func TestST03PushByTheAgentOfTheHost(t *testing.T) {
+	s := beginRaised(t)
+	second := pvesim.New(pvesim.Config{Node: "inner", Token: "homestak@pve!agent=canary-1"})
+	ctx, end := context.WithCancel(t.Context())
+	t.Cleanup(end)
+	ln := s.debian.Listen("127.0.0.1:8006")
+	go func() { _ = second.Serve(ctx, ln) }()
+	conn, err := s.debian.Dial(ctx, "tcp", "127.0.0.1:8006")
+	require.NoError(t, err)
+	session := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, session.HandshakeContext(ctx))
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: session.ConnectionState().PeerCertificates[0].Raw})
+	require.NoError(t, session.Close())
+	s.debian.Run("mkdir", "-p", "/etc/pve")
+	s.debian.Write("/etc/pve/pve-root-ca.pem", 0o644, string(ca))
+	s.debian.Run("chmod", "644", "/etc/pve/pve-root-ca.pem")
+
+	node := strings.Replace(vm("inner", `agent = false`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`), `"vm"`, `"pve"`, 1)
+	s.deploy("web", node+vm("app", "parent = node.inner"))
+	s.edit("manifests/web.hcl", `"flat"`, `"tiered"`)
+	// The key that enters the machine is of this agent, and no secret of the site.
+	s.edit("host.hcl", "  ssh {\n    key = secret.ssh_keys[\"driver\"]\n  }\n", "")
+	secrets, _, _ := strings.Cut(s.text("secrets.yaml"), "  driver:")
+	repo, files := sourcetest.New(t), map[string]string{}
+	for _, name := range []string{"site.hcl", "host.hcl", "manifests/web.hcl"} {
+		files[name] = s.text(name)
+	}
+	commit := repo.Commit(files, "begin")
+
+	var father *tier
+	cfg := config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Children: func() config.Children { return handedDown{father.Server(), s.program, s.version} }}
+	father = startTierWith(t, "father", secrets, func(c *service.Config) { c.Repository.URL = repo.URL() }, func(o *service.Options) {
+		over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
+		o.Kinds, o.Program = over.Kinds, s.version
+		o.Open = func(_ fs.FS, d engine.Desired, h *model.Host, _ func(string, int)) (engine.Driver, error) {
+			return over.Open(d, h)
+		}
+	})
+	nspawn.Await(t, "the server listens", func() bool { return len(father.Server().State().Pins) > 0 })
+	s.forward(ctx, father.Server().State().Address)
+	nspawn.Await(t, "the parent has converged", func() bool { return father.converged(commit)(father.Status()) })
+	defer func() {
+		if t.Failed() {
+			said, err := json.Marshal(father.Tree())
+			t.Logf("%s %v\n%s", said, err, s.journal())
+		}
+	}()
+	require.Eventually(t, func() bool { return father.Tree().Ready }, time.Minute, 10*time.Millisecond, "the child has, too")
+	require.Equal(t, "inner below father, app below inner", names(father.Tree()))
+	require.Equal(t, commit, father.Tree().Nodes[0].Commit)
+	require.Len(t, second.Snapshot().Guests, 1)
+	require.Equal(t, "app", second.Snapshot().Guests[0].Name())
+
+	files["manifests/web.hcl"] = strings.Replace(files["manifests/web.hcl"], "node \"app\"", "node \"db\"", 1)
+	commit = repo.Commit(files, "another node")
+	require.NoError(t, father.client.CheckNow(ctx))
+	nspawn.Await(t, "the push reaches the child", func() bool {
+		return father.Tree().Ready && names(father.Tree()) == "inner below father, db below inner"
+	})
+	require.Equal(t, commit, father.Tree().Nodes[0].Commit)
 }

@@ -33,11 +33,12 @@ import (
 // tier is an agent with its simulated host, in this process.
 type tier struct {
 	*service.Service
-	t      *testing.T
-	config *service.Config
-	client *control.Client
-	socket string
-	stop   func()
+	t       *testing.T
+	config  *service.Config
+	options func(*service.Options)
+	client  *control.Client
+	socket  string
+	stop    func()
 }
 
 const tierSite = `
@@ -64,6 +65,12 @@ func below(names ...string) string {
 // startTier starts an agent; change completes its configuration.
 func startTier(t *testing.T, identity, secrets string, change func(*service.Config)) *tier {
 	t.Helper()
+	return startTierWith(t, identity, secrets, change, func(*service.Options) {})
+}
+
+// startTierWith is startTier for one that has other hosts.
+func startTierWith(t *testing.T, identity, secrets string, change func(*service.Config), options func(*service.Options)) *tier {
+	t.Helper()
 	dir := controltest.ShortDir(t)
 	env := map[string]string{"HOMESTAK_DATA_DIR": filepath.Join(dir, "data"), "HOMESTAK_IDENTITY": identity, "HOMESTAK_LISTEN": "127.0.0.1:0", "HOMESTAK_REPOSITORY_POLL": "1h"}
 	config, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
@@ -72,7 +79,7 @@ func startTier(t *testing.T, identity, secrets string, change func(*service.Conf
 		config.SecretsFile = filepath.Join(dir, "secrets.yaml")
 		require.NoError(t, os.WriteFile(config.SecretsFile, []byte(secrets), 0o600))
 	}
-	x := &tier{t: t, config: config, socket: filepath.Join(dir, "agent.sock")}
+	x := &tier{t: t, config: config, options: options, socket: filepath.Join(dir, "agent.sock")}
 	change(config)
 	x.start()
 	t.Cleanup(func() { x.stop() })
@@ -85,13 +92,15 @@ func (x *tier) start() {
 	require.NoError(x.t, err)
 	hosts := simhost.Hosts{}
 	access := drivers.Access{Transport: hosts.Transport}
-	x.Service, err = service.New(service.Options{
+	o := service.Options{
 		Config: x.config, Program: "1.2.3", Kinds: access.Kinds(), Log: slog.New(slog.NewTextHandler(x.t.Output(), nil)),
 		Simulated: func(netip.Addr) error { return nil },
 		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
 			return drivers.Access{Files: files, Transport: hosts.Transport, Sent: sent}.Open(d, h)
 		},
-	})
+	}
+	x.options(&o)
+	x.Service, err = service.New(o)
 	require.NoError(x.t, err)
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- x.Run(context.WithoutCancel(x.t.Context()), x.socket, stop, nil) }()
