@@ -64,6 +64,11 @@ parent {
   token_file = "parent"
   report_every = "2m"
 }
+api {
+  token_file  = "api-token"
+  ca_file     = "pve.pem"
+  fingerprint = "sha256:0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
+}
 access {
   read_key_file     = "read"
   operator_key_file = "operator"
@@ -91,6 +96,7 @@ func TestAgentFile(t *testing.T) {
 			Auth: &model.AgentAuth{TokenFile: "token", Username: "bot", KeyFile: "key", KnownHostsFile: "known_hosts", CAFile: "ca.pem"},
 		},
 		Parent: &model.AgentParent{URL: "https://mother:44443", Pins: []string{"sha256:" + sixtyFour}, TokenFile: "parent", ReportEvery: 2 * time.Minute},
+		API:    &model.AgentAPI{TokenFile: "api-token", CAFile: "pve.pem", Fingerprint: "sha256:" + strings.Repeat("0a", 32)},
 		Access: &model.AgentAccess{ReadKeyFile: "read", OperatorKeyFile: "operator", RepositoryKeyFile: "repository", HookKeyFile: "hook"},
 		Log:    &model.AgentLog{Level: "debug", Format: "json"},
 	}, got)
@@ -101,7 +107,7 @@ func TestAgentDefaults(t *testing.T) {
 	want := &model.AgentFile{
 		DriftEvery: 5 * time.Minute, Concurrency: 8,
 		Repository: &model.AgentRepository{Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}},
-		Parent:     &model.AgentParent{ReportEvery: time.Minute}, Access: &model.AgentAccess{}, Log: &model.AgentLog{Level: "info", Format: "text"},
+		Parent:     &model.AgentParent{ReportEvery: time.Minute}, API: &model.AgentAPI{}, Access: &model.AgentAccess{}, Log: &model.AgentLog{Level: "info", Format: "text"},
 	}
 	for _, text := range []string{"", "\xff", "# nothing\n"} {
 		got, _ := hcl.ParseAgent("agent.hcl", []byte(text))
