@@ -23,7 +23,7 @@ func configVerb(a *app) *cobra.Command {
 by hand. The spec and what came of it are in ` + pull.DefaultFolder + `.`,
 		Args: cobra.NoArgs,
 	}
-	c.AddCommand(configFetchVerb(a), configApplyVerb(a))
+	c.AddCommand(configFetchVerb(a), configApplyVerb(a), configWaitVerb(a))
 	return c
 }
 
@@ -117,4 +117,24 @@ func (a *app) showState(s *converge.State) {
 	p := pull.Plan(s, time.Now())
 	a.ui.findings(p.Findings)
 	a.ui.plan(p)
+}
+
+func configWaitVerb(a *app) *cobra.Command {
+	from := &node.Source{}
+	c := &cobra.Command{
+		Use:   "wait",
+		Short: "Fetch and apply the spec whenever the parent has news",
+		Long: `Waits at the parent of this machine until it has another spec, or somebody ran reconcile for
+this node, and then starts homestak-gitops-pull.service, again and again. It is what the unit
+homestak-gitops-wait.service runs on nodes with trigger = "git" or "webhook" in run of their spec.`,
+		Args: cobra.NoArgs,
+	}
+	r := a.nodeFlags(c, from)
+	r.Seen = nil
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx, release := a.stopping.soon(c.Context())
+		defer release()
+		return r.Wait(ctx, *from)
+	}
+	return c
 }

@@ -39,7 +39,7 @@ spec "base" {
     packages = ["hs-tool"]
   }
   run {
-    trigger  = "schedule"
+    trigger  = "git"
     interval = "1h"
   }
 }
@@ -94,11 +94,11 @@ func TestST01ServedSpecReachesTheNode(t *testing.T) {
 	w.keepsToItself(child.Token)
 
 	w.write("/srv/site/site.hcl", strings.Replace(servedSite, `["hs-tool"]`, `["hs-other"]`, 1))
-	w.Until("the next spec is applied", func() bool {
-		w.Run0(pullNow)
-		return w.has("hs-other")
+	w.Until("the node notices the next spec by itself", func() bool {
+		return w.has("hs-other && systemctl show -p ActiveState homestak-gitops-pull.service | grep -q inactive")
 	})
 	require.False(t, w.has("command -v hs-tool"), "what left the spec is withdrawn")
+	w.Run0("systemctl stop homestak-gitops-wait.service; ! systemctl is-failed --quiet homestak-gitops-wait.service")
 }
 
 // A new node gets the program from a real server: the one that the server runs. Its first boot waits

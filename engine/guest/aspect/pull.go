@@ -10,15 +10,21 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
+// PullService is the unit that fetches the spec of a node, and applies it.
+const PullService = "homestak-gitops-pull.service"
+
 // The units by which a node applies its own spec.
 const (
-	pullService = "/etc/systemd/system/homestak-gitops-pull.service"
+	pullService = "/etc/systemd/system/" + PullService
 	pullTimer   = "/etc/systemd/system/homestak-gitops-pull.timer"
 	pullUnit    = "homestak-gitops-pull.timer"
+	waitService = "/etc/systemd/system/homestak-gitops-wait.service"
+	waitUnit    = "homestak-gitops-wait.service"
 )
 
-// pull is when a node fetches its spec and applies it by itself: a service and its timer. It may be
-// that very service that runs the steps, so none of them stops it.
+// pull is when a node fetches its spec and applies it by itself: a service and its timer, and a second
+// service that starts the first when the parent has news. It may be the first that runs the steps, so none of
+// them stops it.
 var pull = Of[pullFound]{
 	Name: "pull", Doc: "Units that fetch the spec and apply it.",
 	Paths: []string{"run"},
@@ -27,17 +33,18 @@ var pull = Of[pullFound]{
 			return ":"
 		}
 		return script(
-			"for _f in "+pullService+" "+pullTimer+"; do if [ -f \"$_f\" ]; then row file \"$_f\" <\"$_f\"; fi; done",
-			"if [ -d /run/systemd/system ]; then systemctl show -p UnitFileState,ActiveState,NeedDaemonReload -- "+pullUnit+" | row unit; fi")
+			"for _f in "+pullService+" "+pullTimer+" "+waitService+"; do if [ -f \"$_f\" ]; then row file \"$_f\" <\"$_f\"; fi; done",
+			"if [ -d /run/systemd/system ]; then for _u in "+pullUnit+" "+waitUnit+"; do systemctl show -p UnitFileState,ActiveState,NeedDaemonReload -- \"$_u\" | row unit \"$_u\"; done; fi")
 	},
 	Parse: func(_ *Query, rows [][]string) (pullFound, error) {
-		f := pullFound{files: map[string]string{}}
+		f := pullFound{files: map[string]string{}, runs: map[string]bool{}}
 		for _, r := range rows {
 			switch {
 			case r[0] == "file" && len(r) == 3:
 				f.files[r[1]] = r[2]
-			case r[0] == "unit":
-				f.runs = strings.Contains(r[1], "UnitFileState=enabled\n") && strings.Contains(r[1], "ActiveState=active\n") && strings.Contains(r[1], "NeedDaemonReload=no")
+			case r[0] == "unit" && len(r) == 3:
+				enabled := strings.Contains(r[2], "UnitFileState=enabled\n") && strings.Contains(r[2], "NeedDaemonReload=no")
+				f.runs[r[1]] = enabled && (strings.Contains(r[2], "ActiveState=active\n") || strings.Contains(r[2], "ActiveState=activating\n"))
 			}
 		}
 		return f, nil
@@ -48,10 +55,12 @@ var pull = Of[pullFound]{
 		case want == nil && len(q.Record.Items("pull")) > 0:
 			have.Run = &spec.Run{Timer: "units of an earlier spec"}
 		case want == nil, len(f.files) == 0:
-		case f.files[pullService] != pullServiceText, f.files[pullTimer] != pullTimerText(want.Every()):
+		case f.files[pullService] != pullServiceText, f.files[pullTimer] != pullTimerText(want.Every()), f.files[waitService] != waitText(want):
 			have.Run = &spec.Run{Timer: "otherwise"}
-		case !f.runs:
+		case !f.runs[pullUnit]:
 			have.Run = &spec.Run{Timer: "never: the timer is stopped"}
+		case want.Notified() && !f.runs[waitUnit]:
+			have.Run = &spec.Run{Timer: "without its parent: " + waitUnit + " is stopped"}
 		default:
 			have.Run = &spec.Run{Timer: want.Timer}
 		}
@@ -62,20 +71,31 @@ var pull = Of[pullFound]{
 			return []Step{{
 				Stage: StageWithdrawFiles, Text: "remove the units that fetch the spec", Drop: []record.Key{e.Key()},
 				Script: script(
-					"if [ -d /run/systemd/system ]; then systemctl disable --now -- "+pullUnit+" >/dev/null 2>&1 || :; fi",
-					"drop "+pullTimer+" "+pullService,
+					"if [ -d /run/systemd/system ]; then systemctl disable --now -- "+pullUnit+" "+waitUnit+" >/dev/null 2>&1 || :; fi",
+					"drop "+pullTimer+" "+pullService+" "+waitService,
 					"if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi"),
 			}}
+		}
+		waiting := script(
+			"if [ -f "+waitService+" ]; then systemctl disable --now -- "+waitUnit+" >/dev/null 2>&1 || :; drop "+waitService+"; fi",
+			"systemctl daemon-reload")
+		if q.Want.Run.Notified() {
+			waiting = script(
+				"systemctl unmask -- "+waitUnit+" >/dev/null 2>&1 || :",
+				shell.Put(waitService, waitText(q.Want.Run), "0644", "root", "root"),
+				"systemctl daemon-reload",
+				"systemctl enable -- "+waitUnit+" >/dev/null 2>&1 || die '"+waitUnit+" cannot be enabled'",
+				"systemctl restart -- "+waitUnit+" || unit_failed "+waitUnit)
 		}
 		return []Step{{
 			// Early, so that a machine on which another step fails comes back by itself.
 			Stage: StageIdentity, Text: "fetch and apply the spec " + q.Want.Run.Timer, Keep: []record.Entry{e},
 			Script: failedUnit + script(
 				"[ -d /run/systemd/system ] || die 'systemd does not run here, and a node in mode pull needs its timers'",
-				"systemctl unmask -- "+pullUnit+" homestak-gitops-pull.service >/dev/null 2>&1 || :",
+				"systemctl unmask -- "+pullUnit+" "+PullService+" >/dev/null 2>&1 || :",
 				shell.Put(pullService, pullServiceText, "0644", "root", "root"),
 				shell.Put(pullTimer, pullTimerText(q.Want.Run.Every()), "0644", "root", "root"),
-				"systemctl daemon-reload",
+				waiting,
 				"systemctl enable -- "+pullUnit+" >/dev/null 2>&1 || die '"+pullUnit+" cannot be enabled'",
 				"systemctl restart -- "+pullUnit+" || unit_failed "+pullUnit),
 		}}
@@ -84,7 +104,7 @@ var pull = Of[pullFound]{
 
 type pullFound struct {
 	files map[string]string
-	runs  bool // the timer is enabled and active, as its file says
+	runs  map[string]bool // units that are enabled and active, as their files say
 }
 
 // pullServiceText is the service. It has no sandbox: it makes the whole machine what the spec says.
@@ -106,6 +126,30 @@ KillMode=mixed
 LimitCORE=0
 `
 
+// waitText is the service that waits for news; "" for none.
+func waitText(r *spec.Run) string {
+	if !r.Notified() {
+		return ""
+	}
+	return heading + `[Unit]
+Description=homestak-gitops: apply the spec of this node when its parent has news
+Documentation=https://github.com/homestak/homestak-gitops/blob/main/docs/inside.md
+Wants=network-online.target
+After=network-online.target nss-lookup.target time-sync.target
+
+[Service]
+ExecStart=homestak-gitops config wait
+# A stop gives 130.
+SuccessExitStatus=130
+Restart=always
+RestartSec=30s
+LimitCORE=0
+
+[Install]
+WantedBy=multi-user.target
+`
+}
+
 // pullTimerText is the timer. Nodes of one parent do not all come at the same second: the delay is a
 // tenth of the interval, and a minute at most.
 func pullTimerText(every time.Duration) string {
@@ -120,7 +164,7 @@ Description=homestak-gitops: apply the spec of this node at boot, and now and th
 Documentation=https://github.com/homestak/homestak-gitops/blob/main/docs/inside.md
 
 [Timer]
-Unit=homestak-gitops-pull.service
+Unit=` + PullService + `
 OnBootSec=10s
 ` + repeat + fmt.Sprintf("RandomizedDelaySec=%ds\n", int(delay.Seconds())) + `
 [Install]

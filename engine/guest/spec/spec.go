@@ -190,6 +190,9 @@ type Run struct {
 	Timer    string `json:"-" plan:"timer" doc:"When the node fetches its spec and applies it by itself."`
 }
 
+// Notified reports whether the parent notifies the node when there is something to do.
+func (r *Run) Notified() bool { return r.Trigger == "webhook" || r.Trigger == "git" }
+
 // Every is the interval; 0 for when it boots only.
 func (r *Run) Every() time.Duration {
 	if r.Trigger == "manual" {
@@ -295,6 +298,9 @@ func (s *Spec) complete() {
 			}
 			if strings.HasSuffix(text, "h0m") {
 				text = strings.TrimSuffix(text, "0m")
+			}
+			if s.Run.Notified() {
+				s.Run.Timer += ", when its parent has news"
 			}
 			s.Run.Timer += ", and every " + text
 		}

@@ -1,0 +1,38 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+	"github.com/homestak/homestak-gitops/engine/guest/pull"
+)
+
+// Wait waits for news of the parent, again and again, and starts the unit that fetches the spec and applies it. It
+// ends with ctx.
+func (r Run) Wait(ctx context.Context, from Source) error {
+	if s, err := r.open(from); err != nil {
+		return err
+	} else if s.Client.Parent.Token == "" {
+		return errors.New("the parent answers only who shows a token, and this machine has none: its timer asks for the spec now and then")
+	}
+	r.Note("waiting for news of the parent")
+	open := func() (pull.Server, error) { return r.open(from) }
+	start := func(ctx context.Context) error {
+		r.Note("the parent has news")
+		return r.startPull(ctx)
+	}
+	return pull.Folder{Path: r.Folder}.Wait(ctx, open, start, func(err error) { r.Note("%s", err) })
+}
+
+// startPull runs the unit, and waits for its end.
+func (r Run) startPull(ctx context.Context) error {
+	out, err := r.machine().Run(ctx, guest.Command{Args: []string{"systemctl", "start", aspect.PullService}})
+	if err == nil && out.Code != 0 {
+		err = fmt.Errorf("%s: %s", aspect.PullService, strings.TrimSpace(out.Err))
+	}
+	return err
+}
