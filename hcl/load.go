@@ -180,7 +180,7 @@ func optionsSum(o Options) parse.Sum {
 		fmt.Fprintf(h, "var %q %q\n", k, o.Vars[k])
 	}
 	if o.Secrets != nil {
-		fmt.Fprintf(h, "secrets %q\n", o.Secrets.Source)
+		fmt.Fprintf(h, "secrets %q %q\n", o.Secrets.Source, o.Secrets.Private)
 		for _, section := range slices.Sorted(maps.Keys(o.Secrets.Values)) {
 			for _, k := range slices.Sorted(maps.Keys(o.Secrets.Values[section])) {
 				fmt.Fprintf(h, "%q %q %q\n", section, k, o.Secrets.Values[section][k])

@@ -254,7 +254,7 @@ func missingKeys(secrets *model.Secrets, u model.User) []string {
 		return []string{"secret." + section}
 	case u.SSHKeys == nil:
 		for name, value := range secrets.Values[section] {
-			if value == "" {
+			if value == "" && !secrets.IsPrivateKey(name) {
 				out = append(out, "secret."+section+"."+name)
 			}
 		}

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -92,6 +94,14 @@ func (n *Node) Root() bool { return n.Parent == "" }
 type Secrets struct {
 	Values map[string]map[string]string
 	Source string // where they were read from, for messages
+	// Private are names among the ssh_keys whose values are private keys, and are not known here: nobody logs in to a
+	// node by them.
+	Private []string
+}
+
+// IsPrivateKey reports whether one of the ssh_keys is a private key, which is there for logging in to a host.
+func (s *Secrets) IsPrivateKey(name string) bool {
+	return s != nil && (strings.Contains(s.Values["ssh_keys"][name], "PRIVATE KEY-----") || slices.Contains(s.Private, name))
 }
 
 // SecretSections are the sections that secrets may have.

@@ -62,7 +62,7 @@ func (s *Service) given() *model.Secrets {
 	if config == nil || config.Secrets == nil {
 		return nil
 	}
-	out := &model.Secrets{Values: map[string]map[string]string{}, Source: "the parent"}
+	out := &model.Secrets{Values: map[string]map[string]string{}, Source: "the parent", Private: config.PrivateKeys}
 	for section, values := range config.Secrets {
 		out.Values[section] = map[string]string{}
 		for name, value := range values {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -37,6 +36,7 @@ type configHead struct {
 	Removed  bool                          `json:"leaving"`
 	Defaults *wire.Defaults                `json:"defaults,omitempty"`
 	Secrets  map[string]map[string]*string `json:"secrets,omitempty"`
+	Private  []string                      `json:"private_keys,omitempty"`
 }
 
 // makeConfig makes what a child needs for its subtree.
@@ -49,6 +49,14 @@ func makeConfig(in Input, child string) ([]byte, diag.List) {
 			Bridge: s.Bridge, VMUser: s.VMUser, ServerURL: s.ServerURL,
 		},
 		Secrets: secretsFor(in, child),
+	}
+	if s.Secrets != nil {
+		for name := range s.Secrets.Values["ssh_keys"] {
+			if s.Secrets.IsPrivateKey(name) {
+				head.Private = append(head.Private, name)
+			}
+		}
+		slices.Sort(head.Private)
 	}
 	document, err := json.Marshal(head)
 	if err != nil {
@@ -93,7 +101,7 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 		out[group] = map[string]*string{}
 		for name, value := range values {
 			out[group][name] = nil
-			public := len(below) > 0 && group == "ssh_keys" && !strings.Contains(value, "PRIVATE KEY") // who logs in to its nodes
+			public := len(below) > 0 && group == "ssh_keys" && !in.Site.Secrets.IsPrivateKey(name) // who logs in to its nodes
 			if value != "" && (public || needed[group] || needed[group+"."+name] || slices.Contains(own, value)) && (group != section || name != signingKey) {
 				out[group][name] = &value
 			}

@@ -59,6 +59,7 @@ func TestConfigOfAChild(t *testing.T) {
 	require.Equal(t, "3f2c1a9", inner.Commit)
 	require.False(t, inner.Removed)
 	require.Equal(t, "home.example", inner.Defaults.Domain)
+	require.Equal(t, []string{"driver"}, inner.PrivateKeys)
 	has := map[string]bool{}
 	for section, values := range s.Secrets.Values {
 		require.Len(t, inner.Secrets[section], len(values), "all names are known")

@@ -79,7 +79,7 @@ func (k kept) with(got client.FetchedConfig) kept {
 		k.parent.Token = got.Token
 	}
 	if k.config != nil && config.Removed {
-		config.Defaults, config.Secrets = k.config.Defaults, k.config.Secrets
+		config.Defaults, config.Secrets, config.PrivateKeys = k.config.Defaults, k.config.Secrets, k.config.PrivateKeys
 	}
 	config.Token = "" // it is above
 	k.parent.Pins, k.tag, k.config = got.Pins, got.ETag, &config

@@ -31,9 +31,10 @@ func (r *resolver) sshKeys(user string) []string {
 	if named == nil {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			switch {
+			case r.in.Site.Secrets.IsPrivateKey(name):
 			case all[name] == "":
 				r.missing = append(r.missing, "secret.ssh_keys."+name)
-			case !isPrivateKey(all[name]): // a private key is there for logging in to a host
+			default:
 				out = append(out, r.publicKeys(name, all[name])...)
 			}
 		}

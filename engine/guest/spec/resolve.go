@@ -181,7 +181,7 @@ func (r *resolver) keys(u model.User) []string {
 	}
 	if u.SSHKeys == nil {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
-			if !strings.Contains(all[name], "PRIVATE KEY-----") { // kept there for logging in to a host
+			if !r.site.Secrets.IsPrivateKey(name) {
 				add(name, all[name])
 			}
 		}
