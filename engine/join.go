@@ -97,6 +97,7 @@ func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		have.Unknown = append(have.Unknown, o.Unknown...)
 		have.Findings = append(have.Findings, o.Findings...)
 		have.Preflight = append(have.Preflight, o.Preflight...)
+		have.Only = have.Only || o.Only
 		for _, hint := range o.SweepHints {
 			have.SweepHints = append(have.SweepHints, p.Name+hintSeparator+hint)
 		}

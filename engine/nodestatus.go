@@ -39,6 +39,20 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 		}
 		out = append(out, n)
 	}
+	if r.Have.Only {
+		return others(before, out)
+	}
+	return out
+}
+
+// others adds to some nodes those that a pass was not about, as they were before.
+func others(before, some []NodeStatus) []NodeStatus {
+	out := slices.Clone(before)
+	for _, n := range some {
+		if i := slices.IndexFunc(out, func(old NodeStatus) bool { return old.Address == n.Address }); i >= 0 {
+			out[i] = n
+		}
+	}
 	return out
 }
 

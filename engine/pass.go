@@ -138,6 +138,10 @@ type Pass struct {
 	Children     map[string]model.Child // what is known of the guests that hold nodes; see plan.Input
 	AllowOrphans []string               // that go with what is in them; see plan.Input
 
+	// Changed makes it a pass about these guests alone, as long as the driver can observe them apart and nothing but updates
+	// of them is to be done; see model.Want. Otherwise it is one about all.
+	Changed map[model.Address]model.Guest
+
 	Avoid      []int    // VMIDs that are drawn last; see plan.Input
 	SweepHints []string // of the observation of the last pass; see model.Want
 
@@ -186,7 +190,8 @@ func (p *Pass) enter(next Phase) {
 type course struct {
 	desired  Desired
 	findings diag.List // by the loader, the planner, the rules, the steps; each once
-	want     *model.Want
+	want     *model.Want // what the plan is about
+	all      *model.Want // what the host shall hold
 	have     model.Observed
 	plan     *plan.Plan
 	aside    int       // steps that are left, since only looking was asked for
@@ -239,14 +244,17 @@ func (p *Pass) run(ctx context.Context) (c course, err error) {
 	if r, ok := driver.(Releaser); ok {
 		defer r.Release()
 	}
-	have, errObserve := p.observe(stoppable, driver, want)
-	if errObserve != nil {
-		have = model.NotObserved(p.Host, errObserve)
-	}
-	c.want, c.have = want, have
-	c.plan, c.aside = p.plan(c.desired, want, have, c.findings)
-	if c.findings = c.plan.Findings; errObserve != nil {
-		return c, failed(why(stoppable, errObserve))
+	c.all = want
+	if !p.planChanged(stoppable, driver, &c) {
+		have, errObserve := p.observe(stoppable, driver, want)
+		if errObserve != nil {
+			have = model.NotObserved(p.Host, errObserve)
+		}
+		c.want, c.have = want, have
+		c.plan, c.aside = p.plan(c.desired, want, have, c.findings)
+		if c.findings = c.plan.Findings; errObserve != nil {
+			return c, failed(why(stoppable, errObserve))
+		}
 	}
 	c.ruled = p.check(stoppable, c)
 	c.findings = distinct(c.findings, c.ruled).Sorted()
@@ -254,7 +262,7 @@ func (p *Pass) run(ctx context.Context) (c course, err error) {
 	if by := OutcomeOf(c.ruled); by != "" && stoppable.Err() == nil && !p.RefreshOnly {
 		return c, denied(by)
 	}
-	c.accepted = stoppable.Err() == nil && !have.NothingSeen()
+	c.accepted = stoppable.Err() == nil && !c.have.NothingSeen()
 	if c.thinking, err = p.grant(stoppable, c.plan); err != nil {
 		return c, err
 	}
@@ -316,7 +324,7 @@ func (p *Pass) open(ctx context.Context, w *model.Want) (Driver, error) {
 // observe reads the host, and lets others know.
 func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Observed, error) {
 	have, err := d.Observe(ctx, w)
-	if err == nil && p.Observed != nil {
+	if err == nil && p.Observed != nil && !have.Only {
 		p.Observed(have)
 	}
 	return have, err
@@ -364,7 +372,7 @@ func (p *Pass) check(ctx context.Context, c course) diag.List {
 	if c.desired.PolicyCheck == nil {
 		return nil
 	}
-	q := p.question(c.desired, c.want, c.have, c.plan)
+	q := p.question(c.desired, c.all, c.have, c.plan)
 	if p.Before != nil && !p.Destroy && slices.ContainsFunc(c.plan.Steps, removesGuest) {
 		q.Before = p.Before(ctx)
 	}

@@ -41,7 +41,7 @@ type repeater struct {
 }
 
 func (p *Pass) repeater(c course, driver Driver) *repeater {
-	return &repeater{pass: p, desired: c.desired, want: c.want, plan: c.plan, driver: driver, turn: make(chan struct{}, 1), vmids: map[model.Address]int{}}
+	return &repeater{pass: p, desired: c.desired, want: c.all, plan: c.plan, driver: driver, turn: make(chan struct{}, 1), vmids: map[model.Address]int{}}
 }
 
 // around makes a Do that goes on where the outcome of a step is not known.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inside"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/preflight"
@@ -72,6 +73,16 @@ func (d *Driver) Client() *api.Client { return d.host.API }
 // host that could not be seen are in Observed.Unknown.
 func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
 	all := model.Observed{At: time.Now().UTC(), State: model.State{}, Taken: map[int]string{}}
+	if len(want.Changed) > 0 {
+		some, enough, err := inventory.Changed(ctx, d.host, want)
+		if err != nil {
+			return all, fmt.Errorf("observing guests of host %s at %s: %w", d.host.Model.Name, d.host.Model.API, err)
+		}
+		if enough {
+			some.At = all.At
+			return some, nil
+		}
+	}
 	v, err := view.Read(ctx, d.host.API, d.host.Model)
 	if err != nil {
 		return all, fmt.Errorf("observing host %s at %s: %w", d.host.Model.Name, d.host.Model.API, err)

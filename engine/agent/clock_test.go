@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
 )
 
 // A clock that is set back, as at boot on a machine whose own one was wrong, must not
@@ -17,7 +19,7 @@ func TestNobodyWaitsByAClockThatCanBeSet(t *testing.T) {
 	for _, err := range []error{nil, errors.New("no route")} {
 		l.upstream.answered(err)
 		l.scheduleFetch()
-		l.schedule()
+		l.schedule(engine.Report{})
 		require.Contains(t, l.nextFetch.String(), " m=", "the monotonic clock")
 		require.Contains(t, l.nextCheck.String(), " m=", "the monotonic clock")
 		require.Equal(t, time.UTC, l.status.NextCheck.Location())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 const (
@@ -56,7 +57,8 @@ type loop struct {
 	nextCheck  time.Time // when the host is checked next, by the same
 	journal    journal
 
-	own ownChanges
+	own     ownChanges
+	changed map[model.Address]model.Guest // that the pass under way is about; nil: all of the host
 }
 
 // begin makes the loop ready for Run or Once; end ends it again.
@@ -169,7 +171,7 @@ func (l *loop) wait(ctx context.Context) (work, bool) {
 		next := l.requested.take()
 		next.check = l.memory.expire(now) || next.check || !now.Before(l.nextCheck)
 		next.fetch = next.fetch || !now.Before(l.nextFetch)
-		if next.fetch || next.check {
+		if next = next.and(l.own.due(now)); next.fetch || next.check || len(next.changed) > 0 {
 			return next, true
 		}
 		pause := l.wakeup().Sub(now)
@@ -189,8 +191,10 @@ func (l *loop) wait(ctx context.Context) (work, bool) {
 // wakeup is when there is something to do next without a request.
 func (l *loop) wakeup() time.Time {
 	next := l.nextFetch
-	if l.nextCheck.Before(next) {
-		next = l.nextCheck
+	for _, t := range []time.Time{l.nextCheck, l.own.next} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
 	}
 	for _, s := range l.memory.Suspended {
 		if s.Until != nil && s.Until.Before(next) {
@@ -209,9 +213,14 @@ func (l *loop) cycle(ctx context.Context, w work) engine.Report {
 	switch {
 	case interrupted:
 		r = notRun(l.o.Identity, engine.Interrupted, engine.ErrInterrupted)
-	case w.check || changed:
+	case w.check || changed || len(w.changed) > 0:
+		if !w.check && !changed {
+			l.changed = knownGuests(l, w.changed)
+		}
+		l.own.checked(l.changed)
 		r = l.converge(ctx)
-		l.schedule()
+		l.changed = nil
+		l.schedule(r)
 	}
 	interrupted = isClosed(l.stop) || ctx.Err() != nil
 	l.publish()
@@ -225,9 +234,13 @@ func (l *loop) cycle(ctx context.Context, w work) engine.Report {
 }
 
 // schedule says when the next full check is, by how the last pass ended.
-func (l *loop) schedule() {
+func (l *loop) schedule(r engine.Report) {
 	last, pause := l.status.Last, l.o.Drift
 	switch {
+	case r.Have.Only && r.Outcome == engine.Done: // a full check is due when it was due before
+		l.own.passed(r.Plan)
+		l.own.check(l)
+		return
 	case last.Outcome == engine.Failed, last.Outcome == engine.Partly, last.Unknown > 0:
 		pause = jitter(backoff(firstRetry, l.incomplete, l.o.Drift))
 		l.incomplete++
@@ -236,7 +249,7 @@ func (l *loop) schedule() {
 	}
 	l.nextCheck = time.Now().Add(pause)
 	l.status.NextFull = shown(l.nextCheck)
-	l.own.passed(last.Summary)
+	l.own.passed(r.Plan)
 	l.own.check(l)
 }
 

@@ -175,7 +175,7 @@ func (m *memory) noteFailing(r *engine.Report) {
 	before := m.failing()
 	after := slices.DeleteFunc(slices.Clone(before), func(addr model.Address) bool {
 		tried, ok := r.Checks[addr]
-		gone := r.Want.State[addr] == nil && len(r.Want.Suspended) == 0 // else nobody knows whose it is now
+		gone := r.Want.State[addr] == nil && len(r.Want.Suspended) == 0 && !r.Have.Only // else nobody knows whose it is now
 		return gone || ok && tried.Err == nil || slices.Contains(r.Unchecked, addr)
 	})
 	for addr, report := range r.Checks {

@@ -29,6 +29,7 @@ type stepProgress struct {
 	usual   time.Duration // what such a step usually takes, 0 if not known
 	over    bool          // begun, or skipped
 	done    bool
+	vmid    int  // of its guest; 0 for none
 	removes bool // deletes a guest, and has not yet
 }
 
@@ -46,7 +47,7 @@ func (p *progress) planned(steps []plan.Step, usual []time.Duration) {
 	p.steps = make([]stepProgress, len(steps))
 	for i := range steps {
 		p.index[steps[i].Address] = i
-		p.steps[i] = stepProgress{address: steps[i].Address.String(), usual: usual[i], removes: removes(&steps[i])}
+		p.steps[i] = stepProgress{address: steps[i].Address.String(), usual: usual[i], removes: removes(&steps[i]), vmid: steps[i].VMID}
 	}
 }
 

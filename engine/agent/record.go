@@ -79,8 +79,10 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	m := &l.memory
 	m.noteFailing(&r)
 	m.noteUnusable(&r)
-	m.noteSweepHints(&r)
-	m.noteWithdrawn(&r, c.ID)
+	if !r.Have.Only {
+		m.noteSweepHints(&r)
+		m.noteWithdrawn(&r, c.ID)
+	}
 	if r.Accepted && m.Good.ID != c.ID {
 		m.Good = refNow(c.ID)
 	}
@@ -92,6 +94,9 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 		m.converged(c.ID, l.grants, suspendedManifests(aside))
 	}
 	m.persist()
+	if r.Have.Only && r.Outcome == engine.Done && len(r.Plan.Steps) == 0 {
+		return // what the last pass about all of the host found still holds
+	}
 	if !r.Denied {
 		l.recordEnd(c, r, drift)
 	}
@@ -109,6 +114,14 @@ func (l *loop) recordEnd(c model.Commit, r engine.Report, drift bool) {
 	if r.Plan != nil {
 		last.Plan, last.Summary = r.Plan.ID, r.Plan.Summary
 		last.Unknown, last.Pending = len(r.Plan.Unknown), len(r.Plan.Pending)
+	}
+	if before := l.status.Last; r.Have.Only && before != nil { // it says nothing of the other guests
+		last.Pending = before.Pending
+		for _, f := range before.Findings {
+			if addr, err := model.ParseAddress(f.Address); err != nil || r.Want.State[addr] == nil {
+				last.Findings = append(last.Findings, f)
+			}
+		}
 	}
 	l.status.Last, l.trouble = last, trouble(&r)
 	if nodes := r.NodeStatus(l.status.Nodes, last.Ended); nodes != nil {

@@ -35,14 +35,15 @@ func (a *Agent) send(r request) {
 	}
 }
 
-// work is what the loop is asked to do next: to ask the repository, to check the host.
+// work is what the loop is asked to do next: to ask the repository, to check the host, or some guests of it.
 type work struct {
 	fetch, check bool
+	changed      []int // VMIDs
 	waiters      []chan<- PassStatus
 }
 
 func (w work) and(more work) work {
-	return work{w.fetch || more.fetch, w.check || more.check, append(w.waiters, more.waiters...)}
+	return work{w.fetch || more.fetch, w.check || more.check, append(w.changed, more.changed...), append(w.waiters, more.waiters...)}
 }
 
 // take takes all of it.

@@ -20,6 +20,10 @@ type Observed struct {
 	Taken      map[int]string // every VMID in use on the host or its cluster, and by what
 	Findings   diag.List
 
+	// Only is that nothing was read but the guests of Want.Changed, and all of these. The rest of the host is neither
+	// here nor in Unknown: nothing may be concluded of it.
+	Only bool
+
 	// Preflight lists what about the host would make a step fail.
 	Preflight []PreflightProblem
 

@@ -20,6 +20,9 @@ type Want struct {
 	Nodes      map[Address]*Node
 	Elsewhere  map[Address]string // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
 	SweepHints []string           // Observed.SweepHints of the last observation, as far as it is remembered
+	// Changed are guests, and where the last observation found them, that are not as they were, while all else is. A driver
+	// that can observe these alone may do so: see Observed.Only. Empty: the whole host is to be observed.
+	Changed map[Address]Guest
 }
 
 // Deferred is something the site declares that this pass does not do.

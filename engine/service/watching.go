@@ -36,5 +36,5 @@ func (s *Service) changed(guests []int) {
 		who[i] = strconv.Itoa(id)
 	}
 	s.o.Log.Info("guests changed, so the host is checked", "guests", strings.Join(who, " "))
-	s.Agent.HostChanged()
+	s.Agent.HostChanged(guests...)
 }

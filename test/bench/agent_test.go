@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -29,6 +30,7 @@ type agentProcess struct {
 	m    *meter
 	cmd  *exec.Cmd
 	args []string
+	env  []string // beside that of this process
 	conn *http.Client
 	data string // its folder
 	log  string // file that it writes to
@@ -37,7 +39,7 @@ type agentProcess struct {
 
 // follow starts an agent that follows a repository, and waits until its host is as
 // the head says. It ends with the benchmark, if not before.
-func (m *meter) follow(p *published, host *server, poll string) *agentProcess {
+func (m *meter) follow(p *published, host *server, poll string, env ...string) *agentProcess {
 	dir, err := os.MkdirTemp(m.dir, "agent-")
 	require.NoError(m.b, err)
 	a := &agentProcess{m: m, data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"), over: make(chan error, 1)}
@@ -46,7 +48,7 @@ func (m *meter) follow(p *published, host *server, poll string) *agentProcess {
 	text := fmt.Sprintf("identity = \"father\"\ndata_dir = %q\nlisten = \"127.0.0.1:0\"\nsecrets_file = %q\ndrift_every = %q\nrepository {\n  url  = %q\n  poll = %q\n  auth {\n    ca_file = %q\n  }\n}\n",
 		a.data, secrets, never, p.server.URL, poll, p.server.CAFile)
 	require.NoError(m.b, os.WriteFile(config, []byte(text), 0o600))
-	a.args = []string{"agent", "--config", config, "--socket", socket}
+	a.args, a.env = []string{"agent", "--config", config, "--socket", socket}, env
 	a.conn = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
@@ -62,7 +64,7 @@ func (a *agentProcess) begin() {
 	require.NoError(a.m.b, err)
 	defer func() { _ = log.Close() }()
 	a.cmd = exec.CommandContext(a.m.ctx, a.m.bin, a.args...)
-	a.cmd.Env = append(os.Environ(), "PATH="+filepath.Join(filepath.Dir(a.data), "nothing"))
+	a.cmd.Env = slices.Concat(os.Environ(), []string{"PATH=" + filepath.Join(filepath.Dir(a.data), "nothing")}, a.env)
 	a.cmd.Stdout, a.cmd.Stderr = log, log
 	require.NoError(a.m.b, a.cmd.Start())
 	go func(cmd *exec.Cmd) { a.over <- cmd.Wait() }(a.cmd)

@@ -84,6 +84,7 @@ func BenchmarkGoals(b *testing.B) {
 		{"P10", m.nothingNew},
 		{"P11,P12", m.idle},
 		{"P13", m.validate},
+		{"P20", m.watching},
 		{"P14", m.judge},
 		{"P15", m.serving},
 		{"P15,company", m.company},

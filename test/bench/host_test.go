@@ -36,6 +36,7 @@ type hosting struct {
 	Template bool          // it has a VM template, of VMID 9000
 	Writes   bool          // it notes when it is written to
 	Ends     bool          // it notes how soon the ends of its tasks are seen
+	Files    string        // folder for the files by which its node shows that guests changed
 	Network  string        // network namespace that it listens in; that of this process unless set
 }
 
@@ -136,7 +137,7 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 		return fmt.Errorf("read the setup of the host: %w", err)
 	}
 	var first firstWrite
-	cfg := pvesim.Config{Latency: h.Latency, TaskTime: h.TaskTime}
+	cfg := pvesim.Config{Latency: h.Latency, TaskTime: h.TaskTime, Files: h.Files}
 	if h.Clones > 0 {
 		cfg.TaskTimes = map[string]time.Duration{"qmclone": h.Clones}
 	}

@@ -35,13 +35,10 @@ func (d finder) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 		if !ok {
 			continue
 		}
-		if w := obs.Want.State[addr]; w != nil {
-			out.Pending = append(out.Pending, v.FirstBootChanges(addr, w)...)
-		}
-		if s := v.Tag.Seed; s != nil && s.Volume != "" {
-			storages[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true
+		d.noteFirstBoot(v, addr, obs.Want.State[addr], out)
+		if hasSeed(v.Tag) {
+			storages[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(v.Tag.Seed.Volume)}] = true
 			inDrive[v.Seed] = true
-			v.Reported = s.Pull && d.Parent != nil && d.Parent.HasReported(v.Tag.Node)
 		} else if v.Tag.UUID == "" {
 			coming[addr.Name] = true // a clone that is still provisional
 		}

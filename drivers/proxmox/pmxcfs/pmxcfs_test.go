@@ -68,6 +68,34 @@ func TestReadsWhatANodeWrites(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/lxc/101")))
 	require.Equal(t, []int{101}, since())
 
+	// A machine stops and a container starts, and the kernel shows of the folders what it showed before.
+	swap := func(from, to string) {
+		t.Helper()
+		folder := filepath.Join(root, "sys/fs/cgroup/qemu.slice")
+		was, err := os.Stat(folder)
+		require.NoError(t, err)
+		require.NoError(t, os.Rename(filepath.Join(folder, from), filepath.Join(folder, to)))
+		require.NoError(t, os.Chtimes(folder, was.ModTime(), was.ModTime()))
+	}
+	swap("100.scope", "101.scope")
+	var changed []int
+	for range 5 {
+		changed = append(changed, since()...)
+	}
+	require.Equal(t, []int{100, 101}, changed, "it is found by the fifth reading at the latest")
+	swap("101.scope", "100.scope")
+	for range 5 {
+		since()
+	}
+
+	// What follows something that could not be read is not taken for known.
+	write(t, root, "etc/pve/.version", strings.Replace(version, "vmlist\": 7", "vmlist\": 12", 1))
+	require.NoError(t, os.Remove(filepath.Join(root, "etc/pve/.vmlist")))
+	_, err = r.Read()
+	require.ErrorIs(t, err, os.ErrNotExist)
+	write(t, root, "etc/pve/.vmlist", list)
+	require.Equal(t, []int{100, 101}, since(), "they are there again")
+
 	write(t, root, "etc/pve/.version", strings.Replace(version, "1700000000", "1700000001", 1))
 	now, err := r.Read()
 	require.NoError(t, err)
