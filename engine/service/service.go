@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -44,8 +45,18 @@ type Options struct {
 	// Simulated takes the place of a network to the guests; see health.Prober. With it the
 	// host is not locked, since no other process can reach it. Nil: everything is real.
 	Simulated func(netip.Addr) error
+	// Network takes the place of the network between agents, and to nodes.
+	Network Network
+	// File is that of the program, which nodes get from the server. "": the one that runs.
+	File string
 	// Watch makes a watcher that calls changed when guests that matter are not as they were. Nil: there is none.
 	Watch func(changed func(guests []int)) Watcher
+}
+
+// Network is how agents reach each other. Zero: as machines do.
+type Network struct {
+	Listen func(ctx context.Context, address string) (net.Listener, error)
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Watcher notices changes of guests between two checks. Its methods may be called from any goroutine.

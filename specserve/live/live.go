@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -39,6 +40,9 @@ type Options struct {
 	Program  string // its file, for new nodes; "": they get none from here
 	Limits   specserve.Limits
 	Log      *slog.Logger
+
+	// Open listens on an address, in place of a network; nil: that of this machine.
+	Open func(ctx context.Context, address string) (net.Listener, error)
 
 	Check  func()     // makes the agent check repository and host; it returns immediately
 	Status func() any // the answer of /status
@@ -89,6 +93,9 @@ func (s State) Err() error {
 
 // New makes a server that does nothing yet.
 func New(o Options) *Server {
+	if o.Open == nil {
+		o.Open = daemon.Listen
+	}
 	return &Server{o: o, reports: report.NewStore(), retry: retryAfter, state: State{Address: o.Listen}}
 }
 
@@ -152,7 +159,7 @@ func (s *Server) serve(ctx context.Context) error {
 		}
 		defer func() { _ = p.Close() }()
 	}
-	ln, err := daemon.Listen(ctx, s.o.Listen)
+	ln, err := s.o.Open(ctx, s.o.Listen)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,29 @@
+package forest_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Three levels come up from nothing, and follow pushes.
+func TestThreeLevels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		defer w.end()
+		s := newSite()
+		for _, on := range []string{"father", "inner", "leaf"} {
+			s.add(on)
+		}
+		w.push(s, "begin")
+		w.until(time.Hour, "the tree is there", w.converged)
+		s.vms["vm-3"] = 4
+		s.add("leaf")
+		w.push(s, "more")
+		w.until(10*time.Minute, "the tree follows", w.converged)
+		require.Empty(t, w.broken)
+		t.Log(w.why())
+	})
+}

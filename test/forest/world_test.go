@@ -1,0 +1,299 @@
+package forest_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/test/forest"
+)
+
+const secrets = "api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\n  leaf: \"a@pve!b=canary-of-leaf\"\n"
+
+// site is what the files declare: VMs on father, inner and leaf, of which each is in the one before.
+type site struct {
+	vms    map[string]int    // a figure in their tags, by name
+	on     map[string]string // the machine that each is on
+	inner  bool
+	leaf   bool // only with inner
+	serial int
+}
+
+func newSite() *site {
+	return &site{vms: map[string]int{}, on: map[string]string{}, inner: true, leaf: true}
+}
+
+func (s *site) copy() *site {
+	c := *s
+	c.vms, c.on = maps.Clone(s.vms), maps.Clone(s.on)
+	return &c
+}
+
+func (s *site) add(on string) string {
+	s.serial++
+	name := fmt.Sprintf("vm-%d", s.serial)
+	s.vms[name], s.on[name] = 1, on
+	return name
+}
+
+// has reports whether a machine is declared.
+func (s *site) has(machine string) bool {
+	return machine == "father" || s.inner && (machine == "inner" || s.leaf && machine == "leaf")
+}
+
+// below names what is declared on a machine, sorted.
+func (s *site) below(machine string) []string {
+	out := []string{}
+	for name, on := range s.on {
+		if on == machine && s.has(machine) {
+			out = append(out, name)
+		}
+	}
+	if machine == "father" && s.inner {
+		out = append(out, "inner")
+	}
+	if machine == "inner" && s.inner && s.leaf {
+		out = append(out, "leaf")
+	}
+	slices.Sort(out)
+	return out
+}
+
+// files are the site in its language.
+func (s *site) files() map[string]string {
+	var b strings.Builder
+	node := func(name, kind, on, more string) {
+		fmt.Fprintf(&b, "  node %q {\n    type = %q\n    memory = 512\n    image = image.debian-12\n%s", name, kind, more)
+		if on != "father" {
+			fmt.Fprintf(&b, "    parent = node.%s\n", on)
+		}
+		b.WriteString("  }\n")
+	}
+	b.WriteString("manifest \"tree\" {\n  pattern = \"tiered\"\n  host = host.father\n")
+	if s.inner {
+		node("inner", "pve", "father", "    cores = 2\n    spec = spec.plain\n")
+	}
+	if s.inner && s.leaf {
+		node("leaf", "pve", "inner", "    cores = 2\n    spec = spec.plain\n")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.vms)) {
+		if s.has(s.on[name]) {
+			node(name, "vm", s.on[name], fmt.Sprintf("    cores = 1\n    tags = [\"rev-%d\"]\n", s.vms[name]))
+		}
+	}
+	b.WriteString("}\n")
+	return map[string]string{
+		"site.hcl": "site \"home\" {}\nhost \"father\" {\n  api = \"https://192.0.2.10:8006\"\n}\nimage \"debian-12\" {\n  url = \"https://images.example/debian-12.qcow2\"\n  checksum = \"sha256:" + strings.Repeat("aa", 32) + "\"\n}\nspec \"plain\" {}\n",
+		"tree.hcl": b.String(),
+	}
+}
+
+// world is a forest in simulated time, and what is known of it without the agents.
+type world struct {
+	*forest.Forest
+	t    *testing.T
+	repo *sourcetest.Repo
+	log  *lines
+
+	mu     sync.Mutex // agents tell of events
+	now    *site
+	head   string
+	story  []string
+	broken []string
+	begun  time.Time
+}
+
+// lines is a log that several write.
+type lines struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(b)
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.String()
+}
+
+// newWorld makes one inside of a synctest bubble. Change completes the options.
+func newWorld(t *testing.T, change func(*forest.Options)) *world {
+	t.Helper()
+	w := &world{t: t, repo: sourcetest.New(t), log: &lines{}, begun: time.Now()}
+	o := forest.Options{
+		Dir: sourcetest.TempDir(t), Repository: w.repo.URL(), Secrets: secrets, TaskTime: time.Second, Event: w.event,
+		Log: func(machine string) *slog.Logger {
+			return slog.New(slog.NewTextHandler(w.log, nil)).With("machine", machine)
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	var err error
+	w.Forest, err = forest.New(t.Context(), "father", o)
+	require.NoError(t, err)
+	return w
+}
+
+func (w *world) push(s *site, what string) string {
+	w.t.Helper()
+	return w.pushFiles(s, s.files(), what)
+}
+
+func (w *world) pushFiles(s *site, files map[string]string, what string) string {
+	w.head = w.repo.Commit(files, what)
+	w.mu.Lock()
+	w.now = s.copy()
+	w.mu.Unlock()
+	w.tell("push %.7s: %s", w.head, what)
+	return w.head
+}
+
+func (w *world) tell(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story = append(w.story, fmt.Sprintf("%9s  ", time.Since(w.begun).Round(time.Second))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) violation(format string, args ...any) {
+	w.tell("!! "+format, args...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+}
+
+// event holds what happens against the laws of order.
+func (w *world) event(e forest.Event) {
+	switch e.What {
+	case "creates":
+		m := w.Machine(e.Machine)
+		if m == nil {
+			w.violation("a guest is created on %s, which does not exist", e.Machine)
+		}
+		return
+	case "destroys", "gone":
+		if len(e.Inside) > 0 {
+			w.violation("%s: %s with %v in it", e.What, e.Guest, e.Inside)
+		}
+	}
+	w.tell("%s: %s on %s (inside: %v)", e.What, e.Guest, e.Machine, e.Inside)
+}
+
+// live lets time pass. Machines come and go, and each gets an agent half a minute after it booted.
+func (w *world) live(d time.Duration) {
+	w.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		time.Sleep(time.Second)
+		require.NoError(w.t, w.Step())
+		for _, m := range w.Machines() {
+			if m.Agent() == nil && !m.Down && time.Since(m.Booted) >= 30*time.Second {
+				if err := m.Start(); err != nil {
+					w.tell("the agent of %s does not start: %v", m.Name, err) // its parent cannot give it a token yet
+					continue
+				}
+				w.tell("the agent of %s starts", m.Name)
+			}
+		}
+	}
+}
+
+// until lets time pass until something holds.
+func (w *world) until(most time.Duration, what string, holds func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(most); time.Now().Before(end); {
+		if holds() {
+			return
+		}
+		w.live(time.Second)
+	}
+	require.True(w.t, holds(), "%s, after %s\n%s", what, most, w.why())
+}
+
+// converged reports whether every machine has what the newest commit says, and nothing else, and the agents know it.
+func (w *world) converged() bool { return w.differs() == "" }
+
+func (w *world) differs() string {
+	for _, name := range []string{"father", "inner", "leaf"} {
+		m := w.Machine(name)
+		switch wanted := w.now.has(name); {
+		case !wanted && m == nil:
+			continue
+		case !wanted:
+			return name + " is there, and is not declared"
+		case m == nil:
+			return name + " is not there"
+		}
+		if have, want := m.Managed(), w.now.below(name); !slices.Equal(have, want) {
+			return fmt.Sprintf("%s has %v, and %v is declared", name, have, want)
+		}
+		for guest, g := range m.Guests() {
+			if rev := w.now.vms[guest]; rev > 0 && !strings.Contains(g.Config["tags"], fmt.Sprintf("rev-%d", rev)) {
+				return fmt.Sprintf("%s has the tags %s, and rev-%d is declared", guest, g.Config["tags"], rev)
+			}
+			if !g.Running {
+				return guest + " does not run"
+			}
+		}
+		s := w.status(name)
+		if s == nil || s.Converged == nil || s.Converged.ID != w.head || !s.Healthy {
+			return fmt.Sprintf("the agent of %s is not at %.7s", name, w.head)
+		}
+	}
+	return ""
+}
+
+func (w *world) status(machine string) *agent.Status {
+	m := w.Machine(machine)
+	if m == nil || m.Agent() == nil {
+		return nil
+	}
+	s := m.Agent().Status()
+	return &s
+}
+
+// why is all that helps to understand what went wrong.
+func (w *world) why() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", w.differs())
+	for _, m := range w.Machines() {
+		if s := w.status(m.Name); s != nil {
+			fmt.Fprintf(&b, "%s: %s; %v; ", m.Name, s.Summary, m.Managed())
+			if s.Parent != nil {
+				fmt.Fprintf(&b, "parent: %s", s.Parent.Error)
+			}
+			fmt.Fprintln(&b)
+		}
+	}
+	w.mu.Lock()
+	story := strings.Join(w.story, "\n")
+	w.mu.Unlock()
+	log := slices.DeleteFunc(strings.Split(strings.TrimSpace(w.log.text()), "\n"), func(line string) bool { return strings.Contains(line, "msg=request ") })
+	return b.String() + "the story:\n" + story + "\nthe log ends with:\n" + strings.Join(log[max(0, len(log)-40):], "\n")
+}
+
+func (w *world) end() {
+	w.End()
+	for _, secret := range []string{"canary-of-inner", "canary-of-leaf", "canary-of-father"} {
+		require.NotContains(w.t, w.log.text(), secret)
+	}
+}
+
+var _ = os.Getenv
+var _ pvesim.Config
