@@ -189,7 +189,7 @@ func (p *Pass) enter(next Phase) {
 // reach is zero.
 type course struct {
 	desired  Desired
-	findings diag.List // by the loader, the planner, the rules, the steps; each once
+	findings diag.List   // by the loader, the planner, the rules, the steps; each once
 	want     *model.Want // what the plan is about
 	all      *model.Want // what the host shall hold
 	have     model.Observed

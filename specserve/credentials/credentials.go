@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
@@ -28,6 +29,7 @@ type Keeper struct {
 	ring        keys.Ring
 	access      keys.Access
 	problems    Problems
+	files       durable.Stamps // of the keys, before they were read last
 }
 
 // Open reads the credentials, and makes those that are missing.
@@ -58,13 +60,22 @@ func (k *Keeper) Access() keys.Access { return k.access }
 func (k *Keeper) Check() (changed bool) {
 	changed, err := k.certificate.Check()
 	k.report("certificate", err)
+	files := durable.StampsOf(k.o.Access.All(hook.Providers())...)
+	if files.Same(k.files) {
+		return changed
+	}
+	k.files = files
 	ring, err := keys.Read(k.o.Access.Dir)
 	k.report("keys", err)
 	if err == nil && !slices.EqualFunc(ring, k.ring, func(a, b keys.Entry) bool { return a.Key == b.Key }) {
 		k.ring, changed = ring, true
 		k.o.Log.Info("signing keys changed", "kid", ring[0].ID, "valid", len(ring))
 	}
-	access, err := keys.ReadAccess(k.o.Access, hook.Providers())
+	access, errAccess := keys.ReadAccess(k.o.Access, hook.Providers())
+	if err != nil || errAccess != nil {
+		k.files = durable.Stamps{} // they may become readable without being written
+	}
+	err = errAccess
 	k.report("other keys", err)
 	if err == nil && !access.Equal(k.access) {
 		k.access, changed = access, true

@@ -70,6 +70,16 @@ func (f Files) names() [4]string {
 	return [4]string{in(f.Read, ReadFile), in(f.Operator, OperatorFile), in(f.Repository, RepositoryFile), in(f.Hook, HookFile)}
 }
 
+// All are the files of all keys, signing keys included, also of those that are not there.
+func (f Files) All(providers []string) []string {
+	names := f.names()
+	out := append(names[:], filepath.Join(f.Dir, FileName))
+	for _, provider := range providers {
+		out = append(out, filepath.Join(f.Dir, HookFileOf(provider)))
+	}
+	return out
+}
+
 // EnsureAccess reads the keys, and makes those that are missing. Providers are those that may have a
 // secret of their own.
 func EnsureAccess(f Files, providers []string) (Access, error) {

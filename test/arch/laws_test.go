@@ -149,7 +149,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/metric"},  // figures that Prometheus reads
 	{pkg: "specserve/program"}, // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
-	{pkg: "specserve/credentials", may: []string{"specserve/cert", "specserve/hook", "specserve/keys"}},
+	{pkg: "specserve/credentials", may: []string{"engine/durable", "specserve/cert", "specserve/hook", "specserve/keys"}},
 	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"}},
 	{
 		pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"},

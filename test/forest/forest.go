@@ -82,7 +82,6 @@ type Machine struct {
 	config *service.Config
 	vmid   int
 	Booted time.Time
-	Down   bool // nobody is to start its agent
 	uuid   string
 
 	mu    sync.Mutex

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/test/forest"
@@ -113,6 +111,9 @@ type world struct {
 	story  []string
 	broken []string
 	begun  time.Time
+
+	down    map[string]time.Time // agents that nobody starts before
+	whyText string
 }
 
 // lines is a log that several write.
@@ -136,7 +137,7 @@ func (l *lines) text() string {
 // newWorld makes one inside of a synctest bubble. Change completes the options.
 func newWorld(t *testing.T, change func(*forest.Options)) *world {
 	t.Helper()
-	w := &world{t: t, repo: sourcetest.New(t), log: &lines{}, begun: time.Now()}
+	w := &world{t: t, repo: sourcetest.New(t), log: &lines{}, begun: time.Now(), down: map[string]time.Time{}}
 	o := forest.Options{
 		Dir: sourcetest.TempDir(t), Repository: w.repo.URL(), Secrets: secrets, TaskTime: time.Second, Event: w.event,
 		Log: func(machine string) *slog.Logger {
@@ -203,7 +204,7 @@ func (w *world) live(d time.Duration) {
 		time.Sleep(time.Second)
 		require.NoError(w.t, w.Step())
 		for _, m := range w.Machines() {
-			if m.Agent() == nil && !m.Down && time.Since(m.Booted) >= 30*time.Second {
+			if m.Agent() == nil && time.Now().After(w.down[m.Name]) && time.Since(m.Booted) >= 30*time.Second {
 				if err := m.Start(); err != nil {
 					w.tell("the agent of %s does not start: %v", m.Name, err) // its parent cannot give it a token yet
 					continue
@@ -294,6 +295,3 @@ func (w *world) end() {
 		require.NotContains(w.t, w.log.text(), secret)
 	}
 }
-
-var _ = os.Getenv
-var _ pvesim.Config
