@@ -9,17 +9,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// planChanged plans for the guests of Pass.Changed alone. It reports whether that is enough: they could be observed
-// apart, and nothing has to be done but to update them. Of all else on the host nothing is concluded.
-func (p *Pass) planChanged(ctx context.Context, d Driver, c *course) bool {
-	if len(p.Changed) == 0 {
-		return false
-	}
+// planChanged plans for the guests of Pass.Changed alone. Enough reports whether that will do: they could be observed
+// apart, and nothing has to be done but to update them. Of all else on the host nothing is concluded. Otherwise it gives
+// what is observed of the whole host.
+func (p *Pass) planChanged(ctx context.Context, d Driver, c *course) (have model.Observed, enough bool, err error) {
 	asked := *c.all
 	asked.Changed = p.Changed
-	have, err := p.observe(ctx, d, &asked)
-	if err != nil || !have.Only {
-		return false // what is wrong shows when the whole host is observed
+	if have, err = p.observe(ctx, d, &asked); err != nil || !have.Only {
+		return have, false, err
 	}
 	want := asked
 	want.State, want.Deferred = model.State{}, nil
@@ -33,8 +30,9 @@ func (p *Pass) planChanged(ctx context.Context, d Driver, c *course) bool {
 	made, aside := p.plan(c.desired, &want, have, c.findings)
 	more := func(s plan.Step) bool { return s.Action != plan.Update }
 	if len(have.State) != len(p.Changed) || len(made.Unknown) > 0 || !sound(made.Findings) || slices.ContainsFunc(made.Steps, more) {
-		return false
+		have, err = p.observe(ctx, d, c.all)
+		return have, false, err
 	}
 	c.want, c.have, c.plan, c.aside, c.findings = &want, have, made, aside, made.Findings
-	return true
+	return have, true, nil
 }

@@ -245,8 +245,7 @@ func (p *Pass) run(ctx context.Context) (c course, err error) {
 		defer r.Release()
 	}
 	c.all = want
-	if !p.planChanged(stoppable, driver, &c) {
-		have, errObserve := p.observe(stoppable, driver, want)
+	if have, enough, errObserve := p.planChanged(stoppable, driver, &c); !enough {
 		if errObserve != nil {
 			have = model.NotObserved(p.Host, errObserve)
 		}
