@@ -170,6 +170,9 @@ func (w *world) happens(r *rand.Rand, s *site) {
 
 // edit changes the files.
 func (w *world) edit(r *rand.Rand, s *site) string {
+	if r.IntN(4) == 0 {
+		return s.toggle(r)
+	}
 	on := pick(r, "father", "inner", "leaf")
 	names := []string{}
 	for _, name := range s.below(on) {
@@ -180,7 +183,7 @@ func (w *world) edit(r *rand.Rand, s *site) string {
 	switch {
 	case len(names) == 0 || len(names) < 4 && r.IntN(3) == 0:
 		return s.add(on) + " is added on " + on
-	case r.IntN(3) == 0:
+	case r.IntN(3) == 0 && (on != "father" || len(names) > 1): // a manifest without nodes is an error
 		name := pick(r, names...)
 		delete(s.vms, name)
 		delete(s.on, name)
@@ -189,6 +192,21 @@ func (w *world) edit(r *rand.Rand, s *site) string {
 		name := pick(r, names...)
 		s.vms[name]++
 		return name + " is changed on " + on
+	}
+}
+
+// toggle removes a machine from the files with all that is in it, or brings one back.
+func (s *site) toggle(r *rand.Rand) string {
+	switch {
+	case !s.inner:
+		s.inner = true
+		return "inner is declared again\n\nAllow-Deletes: 20"
+	case !s.leaf || r.IntN(2) == 0:
+		s.leaf = !s.leaf
+		return fmt.Sprintf("leaf is declared: %v\n\nAllow-Deletes: 20", s.leaf)
+	default:
+		s.inner = false
+		return "inner is removed\n\nAllow-Deletes: 20"
 	}
 }
 
@@ -245,12 +263,42 @@ func (w *world) calm(f *faults) {
 	}
 	clear(w.down)
 	w.tell("the faults are over")
-	for range 6 * 60 {
-		if w.converged() || len(w.broken) > 0 {
+	for minute := range 180 {
+		switch {
+		case len(w.broken) > 0:
+			return
+		case w.converged():
 			w.tell("all is as declared")
 			return
+		case minute%30 == 29:
+			w.operator()
 		}
 		w.live(time.Minute)
 	}
-	w.violation("the tree does not converge within six hours: %s", w.differs())
+	w.violation("the tree does not converge within three hours: %s", w.differs())
+}
+
+// operator lets those machines go that cannot prove that they are empty, and which say so: nothing is known of what was
+// in force there, or nobody ever reported from it.
+func (w *world) operator() {
+	var names []string
+	for _, name := range []string{"inner", "leaf"} {
+		s, m := w.status(name), w.Machine(name)
+		lost := s != nil && strings.Contains(s.Summary, "nothing shows that it ever had this name")
+		if above := w.Machine(map[string]string{"inner": "father", "leaf": "inner"}[name]); above != nil && !w.now.has(name) {
+			if _, there := above.Guests()[name]; there && (m == nil || lost) {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	w.mu.Lock()
+	for _, name := range names {
+		w.allowed[name] = true
+	}
+	now := w.now
+	w.mu.Unlock()
+	w.pushFiles(now, map[string]string{"note.txt": w.head}, "let them go\n\nAllow-Orphans: "+strings.Join(names, ", ")+"\nAllow-Deletes: 20")
 }

@@ -23,7 +23,17 @@ func TestThreeLevels(t *testing.T) {
 		s.add("leaf")
 		w.push(s, "more")
 		w.until(10*time.Minute, "the tree follows", w.converged)
+
+		// A machine that leaves the site goes after all that is in it, level by level.
+		s.inner = false
+		w.push(s, "inner leaves\n\nAllow-Deletes: 10")
+		w.until(time.Hour, "inner is gone", w.converged)
+		s.inner = true
+		w.push(s, "inner is back")
+		w.until(time.Hour, "the tree is there again", w.converged)
 		require.Empty(t, w.broken)
-		t.Log(w.why())
+		if testing.Verbose() {
+			t.Log(w.why())
+		}
 	})
 }

@@ -113,6 +113,7 @@ type world struct {
 	begun  time.Time
 
 	down    map[string]time.Time // agents that nobody starts before
+	allowed map[string]bool      // machines that the operator lets go with what is in them
 	whyText string
 }
 
@@ -137,7 +138,7 @@ func (l *lines) text() string {
 // newWorld makes one inside of a synctest bubble. Change completes the options.
 func newWorld(t *testing.T, change func(*forest.Options)) *world {
 	t.Helper()
-	w := &world{t: t, repo: sourcetest.New(t), log: &lines{}, begun: time.Now(), down: map[string]time.Time{}}
+	w := &world{t: t, repo: sourcetest.New(t), log: &lines{}, begun: time.Now(), down: map[string]time.Time{}, allowed: map[string]bool{}}
 	o := forest.Options{
 		Dir: sourcetest.TempDir(t), Repository: w.repo.URL(), Secrets: secrets, TaskTime: time.Second, Event: w.event,
 		Log: func(machine string) *slog.Logger {
@@ -163,7 +164,8 @@ func (w *world) pushFiles(s *site, files map[string]string, what string) string 
 	w.mu.Lock()
 	w.now = s.copy()
 	w.mu.Unlock()
-	w.tell("push %.7s: %s", w.head, what)
+	subject, _, _ := strings.Cut(what, "\n")
+	w.tell("push %.7s: %s", w.head, subject)
 	return w.head
 }
 
@@ -189,8 +191,15 @@ func (w *world) event(e forest.Event) {
 			w.violation("a guest is created on %s, which does not exist", e.Machine)
 		}
 		return
+	case "booted":
+		w.mu.Lock()
+		delete(w.allowed, e.Guest)
+		w.mu.Unlock()
 	case "destroys", "gone":
-		if len(e.Inside) > 0 {
+		w.mu.Lock()
+		allowed := w.allowed[e.Guest]
+		w.mu.Unlock()
+		if len(e.Inside) > 0 && !allowed {
 			w.violation("%s: %s with %v in it", e.What, e.Guest, e.Inside)
 		}
 	}
