@@ -120,11 +120,22 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	case n.Error == "" && f.stillFailing():
 		n.Error = "its checks did not hold when they were tried last"
 	}
+	n.Error = cmp.Or(n.Error, f.postponed(n.Phase))
 	for _, in := range f.inside {
 		n.setInside(in)
 	}
 	n.Ready = s == nil && n.Error == "" && n.Drift == 0 && n.Phase == phaseRun
 	return n, true
+}
+
+// postponed is why a child is kept that is to go or to be made again, and what to do about that; "" if none is.
+func (f *nodeFacts) postponed(phase string) string {
+	for _, d := range f.report.Plan.Deferred {
+		if d.Address == f.addr.String() && (d.Postponed || phase == phaseDestroy) {
+			return d.Why
+		}
+	}
+	return ""
 }
 
 // setInside adds what is not as wanted inside of a node that is there.

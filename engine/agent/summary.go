@@ -85,6 +85,9 @@ func (v *view) lastPass(s *Status) string {
 		if s.Refused != nil || s.Repository.Failing != nil {
 			return ""
 		}
+		if s.Converged == nil || s.Converged.ID != s.Last.Commit {
+			return "as " + short(s.Last.Commit) + " says, but for children that are kept until nothing is left in them: the status of each says what is known"
+		}
 		return "in sync at " + short(s.Last.Commit)
 	case engine.Failed, engine.Partly:
 		return v.trouble

@@ -38,8 +38,8 @@ func Report(s agent.Status) report.Report {
 		node := report.Node{
 			Name: n.Node, Type: "vm", Parent: s.Identity, Phase: report.Phase(n.Phase), Ready: n.Ready, Drift: n.Drift, Since: n.Since, Error: report.Shorten(n.Error),
 		}
-		if addr, err := model.ParseAddress(n.Address); err == nil && addr.Kind == "ct" {
-			node.Type = "ct"
+		if addr, err := model.ParseAddress(n.Address); err == nil && (addr.Kind == "ct" || addr.Kind == model.PVEType) {
+			node.Type = addr.Kind
 		}
 		r.Nodes = append(r.Nodes, node)
 	}

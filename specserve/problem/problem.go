@@ -50,7 +50,7 @@ func All() []Kind {
 		{NoCredential, http.StatusUnauthorized, "no credentials, or malformed ones", "send the token of this node: Authorization: Bearer TOKEN"},
 		{Refused, http.StatusUnauthorized, "the credentials are not valid", "mint a token with the key that the server has now"},
 		{NotYours, http.StatusForbidden, "the credentials are not for this identity", "use the token of this node"},
-		{Expired, http.StatusUnauthorized, "the credentials have expired", "mint a new token for the node"},
+		{Expired, http.StatusUnauthorized, "the credentials have expired", "mint a new token on the machine of its parent: homestak-gitops token mint NODE"},
 		{Schema, http.StatusUnprocessableEntity, "the document is not valid", "check that server and client have the same version"},
 		{TooMany, http.StatusTooManyRequests, "too many requests", "wait as long as Retry-After says"},
 		{Internal, http.StatusInternalServerError, "internal error", "the log of the program says more"},
