@@ -6,6 +6,7 @@ SHELL    := bash
 GO       ?= go
 FUZZTIME ?= 60s
 SCHEDULES ?= 10000
+TREES     ?= 1000
 BIN      := bin/homestak-gitops
 MAIN     := ./cmd/homestak-gitops
 
@@ -76,8 +77,9 @@ sops-test: ## files of secrets under ours and under the real sops, both ways
 	GOBIN=$(CURDIR)/dist/bin $(GO) install github.com/getsops/sops/v3/cmd/sops@v3.13.3
 	PATH=$(CURDIR)/dist/bin:$$PATH $(GO) test -count=1 -v -run TestRealSops ./hcl/sops
 
-chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashes, side by side
+chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashes, and TREES (1,000) of trees of agents
 	set -o pipefail; GOGC=400 HOMESTAK_CHAOS_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/chaos | grep --line-buffered -vE '^ *(===|--- PASS)'
+	set -o pipefail; GOGC=400 HOMESTAK_FOREST_SCHEDULES=$(TREES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/forest | grep --line-buffered -vE '^ *(===|--- PASS)'
 
 faults: ## every way to fail at every request of every story, where make test takes samples
 	HOMESTAK_FAULTS=all $(GO) test -count=1 -timeout 60m -run 'MayFail|EveryFault' ./drivers/proxmox

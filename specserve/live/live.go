@@ -53,6 +53,10 @@ type Options struct {
 	Metrics []metric.Collector // figures of the agent, beside those of the server
 }
 
+// checkEvery is how often the files of keys and certificate are checked for changes. An agent that has nothing to do wakes
+// up for little else.
+const checkEvery = 5 * time.Second
+
 // retryAfter is how long it takes until what failed is tried again.
 const retryAfter = 15 * time.Second
 
@@ -175,7 +179,7 @@ func (s *Server) serve(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(serving, ln) }()
 	s.o.Log.Info("serving nodes", "address", ln.Addr().String(), "pin", c.Certificate().Pins()[0])
-	ticker, keeping := time.NewTicker(daemon.Poll), time.NewTicker(keepEvery)
+	ticker, keeping := time.NewTicker(checkEvery), time.NewTicker(keepEvery)
 	defer ticker.Stop()
 	defer keeping.Stop()
 	defer s.keepReports()

@@ -85,6 +85,7 @@ func BenchmarkGoals(b *testing.B) {
 		{"P11,P12", m.idle},
 		{"P13", m.validate},
 		{"P20", m.watching},
+		{"tree", m.tree},
 		{"P14", m.judge},
 		{"P15", m.serving},
 		{"P15,company", m.company},

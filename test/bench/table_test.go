@@ -45,6 +45,7 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.2f s", v)
 }
 
+func tenths(v float64) string    { return fmt.Sprintf("%.1f", v) }
 func pieces(v float64) string    { return fmt.Sprintf("%.0f", v) }
 func perVM(v float64) string     { return fmt.Sprintf("%.1f", v) }
 func exponent(v float64) string  { return fmt.Sprintf("%.2f", v) }

@@ -67,7 +67,7 @@ type Forest struct {
 
 	mu       sync.Mutex // hosts are asked by agents while machines come and go
 	machines map[string]*Machine
-	next     byte // of addresses
+	serial   int // of machines
 }
 
 // Machine is one with a host and, as long as it is up, an agent.
@@ -99,7 +99,7 @@ func New(ctx context.Context, root string, o Options) (*Forest, error) {
 	if o.Event == nil {
 		o.Event = func(Event) {}
 	}
-	f := &Forest{o: o, Network: newNetwork(o.Seed), ctx: ctx, file: filepath.Join(o.Dir, "program"), machines: map[string]*Machine{}, next: 1}
+	f := &Forest{o: o, Network: newNetwork(o.Seed), ctx: ctx, file: filepath.Join(o.Dir, "program"), machines: map[string]*Machine{}}
 	if err := os.WriteFile(f.file, []byte("a program"), 0o600); err != nil {
 		return nil, err
 	}
@@ -111,11 +111,11 @@ func New(ctx context.Context, root string, o Options) (*Forest, error) {
 func (f *Forest) machine(name string, parent *Machine, vmid int, uuid string) (*Machine, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	serial := int(f.next)
-	f.next++
+	f.serial++
+	serial := f.serial
 	m := &Machine{
 		Name: name, Parent: parent, f: f, vmid: vmid, uuid: uuid, Booted: time.Now(),
-		Data: filepath.Join(f.o.Dir, fmt.Sprintf("%s-%d", name, serial)), At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(len(f.machines) / 250), f.next}), 44443),
+		Data: filepath.Join(f.o.Dir, fmt.Sprintf("%s-%d", name, serial)), At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(serial >> 8), byte(serial)}), 44443),
 	}
 	if err := os.MkdirAll(m.Data, 0o700); err != nil {
 		return nil, err

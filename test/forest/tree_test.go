@@ -37,3 +37,17 @@ func TestThreeLevels(t *testing.T) {
 		}
 	})
 }
+
+// What goes against the order is noticed: a machine that is destroyed with something in it.
+func TestTheLawNotices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := grown(t, nil)
+		defer w.end()
+		w.deletes("inner", "leaf")
+		w.live(2 * time.Second)
+		require.Equal(t, []string{"gone: leaf with [vm-3] in it"}, w.broken)
+		w.deletes("father", "inner")
+		w.live(2 * time.Second)
+		require.Len(t, w.broken, 2)
+	})
+}
