@@ -296,7 +296,7 @@ func (w *world) operator() {
 	}
 	w.mu.Lock()
 	for _, name := range names {
-		w.allowed[name] = true
+		w.allowed[name], w.allowed["leaf"] = true, true // with inner goes all that is in it
 	}
 	now := w.now
 	w.mu.Unlock()

@@ -109,6 +109,7 @@ type world struct {
 	now    *site
 	head   string
 	story  []string
+	last   string // line of it
 	broken []string
 	begun  time.Time
 
@@ -172,7 +173,10 @@ func (w *world) pushFiles(s *site, files map[string]string, what string) string 
 func (w *world) tell(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.story = append(w.story, fmt.Sprintf("%9s  ", time.Since(w.begun).Round(time.Second))+fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); text != w.last { // it is tried every second
+		w.last = text
+		w.story = append(w.story, fmt.Sprintf("%9s  %s", time.Since(w.begun).Round(time.Second), text))
+	}
 }
 
 func (w *world) violation(format string, args ...any) {
