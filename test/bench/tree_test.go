@@ -110,7 +110,7 @@ func (m *meter) grow(f *forest.Forest, commit string) {
 			}
 		}
 		require.True(m.b, time.Now().Before(limit), "%d of %d agents converge", n, agents)
-		m.pause(200 * time.Millisecond)
+		m.pause(time.Second)
 	}
 }
 
