@@ -42,11 +42,13 @@ func TestAPassAboutChangedGuests(t *testing.T) {
 		looks   []string
 		applied []string
 	}{
-		"as the files say":      {looks: []string{"some"}},
-		"another size":          {change: func(h *enginetest.Host) { h.Holds[box("a")].Spec.(*enginetest.Box).Size = 7 }, looks: []string{"some"}, applied: []string{"update box.a"}},
-		"another one, too":      {change: func(h *enginetest.Host) { h.Holds[box("b")].Spec.(*enginetest.Box).Size = 7 }, looks: []string{"some"}},
-		"it is gone":            {change: func(h *enginetest.Host) { delete(h.Holds, box("a")) }, looks: []string{"all"}, applied: []string{"create box.a"}},
-		"something is not seen": {change: func(h *enginetest.Host) { h.Unknown = []model.Unknown{{Scope: "box.a", Only: []model.Address{box("a")}}} }, looks: []string{"some", "all"}},
+		"as the files say": {looks: []string{"some"}},
+		"another size":     {change: func(h *enginetest.Host) { h.Holds[box("a")].Spec.(*enginetest.Box).Size = 7 }, looks: []string{"some"}, applied: []string{"update box.a"}},
+		"another one, too": {change: func(h *enginetest.Host) { h.Holds[box("b")].Spec.(*enginetest.Box).Size = 7 }, looks: []string{"some"}},
+		"it is gone":       {change: func(h *enginetest.Host) { delete(h.Holds, box("a")) }, looks: []string{"all"}, applied: []string{"create box.a"}},
+		"something is not seen": {change: func(h *enginetest.Host) {
+			h.Unknown = []model.Unknown{{Scope: "box.a", Only: []model.Address{box("a")}}}
+		}, looks: []string{"some", "all"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, h := enginetest.Site(map[string]int{"a": 1, "b": 1}), &enginetest.Host{}

@@ -28,7 +28,7 @@ func (h hostChanged) serve(l *loop) {
 	working := l.progress != nil && len(l.progress.steps) > 0
 	var others []int
 	for _, id := range h {
-		if !(working && l.progress.concerns(id)) && !l.own.recent(id) {
+		if (!working || !l.progress.concerns(id)) && !l.own.recent(id) {
 			others = append(others, id)
 		}
 	}

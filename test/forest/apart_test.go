@@ -229,10 +229,11 @@ func TestAChildThatLostItsData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := grown(t, nil)
 		defer w.end()
-		ids := []int{w.vmid("inner", "vm-2"), w.vmid("inner", "leaf"), w.vmid("leaf", "vm-3")}
+		guests := func() []int { return []int{w.vmid("inner", "vm-2"), w.vmid("inner", "leaf"), w.vmid("leaf", "vm-3")} }
+		ids := guests()
 		w.loseData(w.Machine("inner"))
 		w.until(20*time.Minute, "the tree is as before", w.converged)
-		require.Equal(t, ids, []int{w.vmid("inner", "vm-2"), w.vmid("inner", "leaf"), w.vmid("leaf", "vm-3")}, "no guest is made again")
+		require.Equal(t, ids, guests(), "no guest is made again")
 
 		w.Network.Cut("leaf", true)
 		s.leaf = false
@@ -258,12 +259,13 @@ func TestNodesMoveAndGetOtherNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := grown(t, nil)
 		defer w.end()
-		ids := []int{w.vmid("father", "inner"), w.vmid("inner", "vm-2"), w.vmid("leaf", "vm-3")}
+		guests := func() []int { return []int{w.vmid("father", "inner"), w.vmid("inner", "vm-2"), w.vmid("leaf", "vm-3")} }
+		ids := guests()
 		files := s.files()
 		files["tree.hcl"] = strings.Replace(files["tree.hcl"], `manifest "tree"`, `manifest "forest"`, 1)
 		w.pushFiles(s, files, "another manifest")
 		w.until(10*time.Minute, "it is the same tree", w.converged)
-		require.Equal(t, ids, []int{w.vmid("father", "inner"), w.vmid("inner", "vm-2"), w.vmid("leaf", "vm-3")})
+		require.Equal(t, ids, guests())
 
 		s.on["vm-3"] = "inner"
 		s.add("leaf")

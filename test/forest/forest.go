@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -46,7 +47,7 @@ type Options struct {
 	Watch bool
 	// Fault is asked about each request to the host of a machine; see pvesim.Config. May be nil.
 	Fault func(machine string, r *http.Request) (status int, apply bool)
-	// Kinds and Event: what happened that a law is about. May be nil.
+	// Event is called with what happened that a law is about. May be nil.
 	Event func(Event)
 }
 
@@ -103,22 +104,21 @@ func New(ctx context.Context, root string, o Options) (*Forest, error) {
 	if err := os.WriteFile(f.file, []byte("a program"), 0o600); err != nil {
 		return nil, err
 	}
-	_, err := f.machine(root, nil, 0, "")
-	return f, err
+	return f, f.boot(root, nil, 0, "")
 }
 
-// machine makes one with an empty host.
-func (f *Forest) machine(name string, parent *Machine, vmid int, uuid string) (*Machine, error) {
+// boot makes a machine with an empty host.
+func (f *Forest) boot(name string, parent *Machine, vmid int, uuid string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.serial++
 	serial := f.serial
 	m := &Machine{
 		Name: name, Parent: parent, f: f, vmid: vmid, uuid: uuid, Booted: time.Now(),
-		Data: filepath.Join(f.o.Dir, fmt.Sprintf("%s-%d", name, serial)), At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(serial >> 8), byte(serial)}), 44443),
+		Data: filepath.Join(f.o.Dir, fmt.Sprintf("%s-%d", name, serial)), At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(serial >> 8), byte(serial)}), 44443), //nolint:gosec // there are fewer than 65,536
 	}
 	if err := os.MkdirAll(m.Data, 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	c := pvesim.Config{Node: name, Storages: pvesim.DefaultStorages(), Bridges: []string{"vmbr0"}, TaskTime: f.o.TaskTime, Seed: int64(f.o.Seed)} //nolint:gosec // any seed will do
 	if f.o.Watch {
@@ -129,7 +129,7 @@ func (f *Forest) machine(name string, parent *Machine, vmid int, uuid string) (*
 	}
 	m.Host = pvesim.New(c)
 	f.machines[name] = m
-	return m, nil
+	return nil
 }
 
 // Machine is the machine of a name; nil if there is none.
@@ -168,9 +168,7 @@ func (m *Machine) Start() error {
 	env := map[string]string{
 		"HOMESTAK_DATA_DIR": filepath.Join(m.Data, "data"), "HOMESTAK_IDENTITY": m.Name, "HOMESTAK_LISTEN": m.At.String(),
 	}
-	for key, value := range f.o.Env {
-		env[key] = value
-	}
+	maps.Copy(env, f.o.Env)
 	c, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
 	if found.HasErrors() {
 		return errors.New(found[0].String())
@@ -258,7 +256,7 @@ func (m *Machine) Kill() {
 		return
 	}
 	kill()
-	<-ended
+	_ = <-ended // that it was killed
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.agent = nil
@@ -349,7 +347,7 @@ func (f *Forest) Step() error {
 			if !has || t.Type != "pve" || !g.Running || g.Lock != "" || f.Machine(t.Node) != nil {
 				continue
 			}
-			if _, err := f.machine(t.Node, m, g.VMID, g.Config["smbios1"]); err != nil {
+			if err := f.boot(t.Node, m, g.VMID, g.Config["smbios1"]); err != nil {
 				return err
 			}
 			f.o.Event(Event{What: "booted", Machine: m.Name, Guest: t.Node})

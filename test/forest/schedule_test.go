@@ -142,7 +142,7 @@ func (w *world) happens(r *rand.Rand, s *site) {
 	m, c := w.Machine(name), w.Machine(child)
 	switch r.IntN(12) {
 	case 0, 1, 2, 3:
-		w.push(s, w.edit(r, s))
+		w.push(s, s.edit(r))
 	case 4, 5:
 		if m != nil {
 			w.kill(m, time.Duration(1+r.IntN(600))*time.Second)
@@ -168,8 +168,8 @@ func (w *world) happens(r *rand.Rand, s *site) {
 	}
 }
 
-// edit changes the files.
-func (w *world) edit(r *rand.Rand, s *site) string {
+// edit changes the files, and says what.
+func (s *site) edit(r *rand.Rand) string {
 	if r.IntN(4) == 0 {
 		return s.toggle(r)
 	}

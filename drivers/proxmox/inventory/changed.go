@@ -30,20 +30,20 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (out model.Obs
 	}
 	slices.SortFunc(addrs, model.Address.Compare)
 	listed, configs := make([]view.Listed, len(addrs)), make([]view.Config, len(addrs))
-	clear := make([]bool, len(addrs))
+	alone := make([]bool, len(addrs))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(h.Width)
 	for i, addr := range addrs {
 		g.Go(func() error {
 			var err error
-			listed[i], configs[i], clear[i], err = d.readChanged(gctx, addr, want.Changed[addr])
+			listed[i], configs[i], alone[i], err = d.readChanged(gctx, addr, want.Changed[addr])
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return out, false, err
 	}
-	if slices.Contains(clear, false) {
+	if slices.Contains(alone, false) {
 		return out, false, nil
 	}
 	c := classifier{id: d.ID, want: want, wanted: wantedGuests(want), out: &out, verified: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: &view.View{}}
@@ -70,9 +70,9 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (out model.Obs
 	return out, len(out.Unmanaged) == 0 && len(out.Unknown) == 0, nil
 }
 
-// readChanged reads one guest. Clear is false if that does not tell all that matters of it. The error is that of a
+// readChanged reads one guest. Alone is false if that does not tell all that matters of it. The error is that of a
 // login that the host refuses.
-func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g view.Listed, cfg view.Config, clear bool, err error) {
+func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g view.Listed, cfg view.Config, alone bool, err error) {
 	ref := view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: view.GuestKind(addr) == "ct"}
 	cfg, err = view.ReadConfig(ctx, d.API, ref)
 	var now power.State
@@ -83,7 +83,7 @@ func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Gu
 	case api.EndsPass(ctx, err):
 		return g, cfg, false, err
 	case err != nil:
-		return g, cfg, false, nil
+		return g, cfg, false, nil //nolint:nilerr // the whole host is observed then, and shows what is wrong
 	}
 	tag := cfg.Now["lock"] == "" && cfg.Now["template"] != "1"
 	runs := now.QMP == "" || now.QMP == "running" || now.QMP == "stopped"
