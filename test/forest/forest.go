@@ -256,7 +256,7 @@ func (m *Machine) Kill() {
 		return
 	}
 	kill()
-	_ = <-ended // that it was killed
+	<-ended //nolint:errcheck // that it was killed
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.agent = nil

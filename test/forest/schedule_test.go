@@ -19,7 +19,7 @@ import (
 )
 
 // sample is how many schedules a run makes unless told otherwise.
-const sample = 16
+const sample = 10
 
 // TestSchedule lets a tree of three levels live through faults at random, by seed: agents are killed, links cut, answers
 // lost, requests to the hosts fail with and without having had their effect, guests and whole machines are removed by hand,
