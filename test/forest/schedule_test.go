@@ -30,6 +30,7 @@ func TestSchedule(t *testing.T) {
 	if seed := number(t, "HOMESTAK_FOREST_SEED", 0); seed != 0 {
 		first, last = seed, seed
 	}
+	first += number(t, "HOMESTAK_FOREST_SKIP", 0)
 	var mu sync.Mutex
 	done, simulated := 0, time.Duration(0)
 	t.Run("seed", func(t *testing.T) {
