@@ -83,6 +83,9 @@ func (m *memory) noteWithdrawn(r *engine.Report, id string) {
 
 // removedChildren lists the children on the host that the wanted state lacks. What could not be seen may be one of those before.
 func removedChildren(want *model.Want, have model.Observed, before []string) []string {
+	if have.Only { // a pass about some guests says nothing of the others
+		return before
+	}
 	now := want.Withdrawn(have.State)
 	if len(have.Unknown) == 0 {
 		return now

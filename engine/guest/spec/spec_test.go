@@ -190,7 +190,7 @@ func TestResolveRun(t *testing.T) {
 		{model.ModePull, &model.Run{Interval: time.Minute}, "at boot", 0},
 		{model.ModePull, &model.Run{Trigger: "schedule"}, "at boot, and every 1h", time.Hour},
 		{model.ModePull, &model.Run{Trigger: "git", Interval: 90 * time.Minute}, "at boot, when its parent has news, and every 1h30m", 90 * time.Minute},
-		{model.ModePull, &model.Run{Trigger: "webhook", Interval: 150 * time.Second}, "at boot, and every 2m30s", 150 * time.Second},
+		{model.ModePull, &model.Run{Trigger: "webhook", Interval: 150 * time.Second}, "at boot, when its parent has news, and every 2m30s", 150 * time.Second},
 	} {
 		n := node()
 		n.Mode = c.mode
