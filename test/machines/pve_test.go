@@ -1,6 +1,7 @@
 package machines_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -227,9 +229,31 @@ func TestST02TheBridgeOfAHostOfProxmoxVE(t *testing.T) {
 	w.Run0("ip link add tap100i0 type veth peer name guest && ip link set tap100i0 master vmbr0")
 	w.refused(spec.Empty("edge"), "bridge vmbr0 has the cards of guests as ports: tap100i0")
 	w.Run0("ip link delete tap100i0")
-	w.apply(spec.Empty("edge"))
+
+	// Nobody connects after it was removed: it is there again, and can still be removed.
+	none := spec.Empty("edge")
+	_, err = converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: nobody})
+	require.ErrorIs(t, err, errNoWayIn)
+	w.Until("the bridge has the addresses again", func() bool {
+		return addresses("vmbr0") == "198.51.100.7/24 2001:db8::7/64 dev vmbr0" && w.Run0("ls /var/lib/homestak-gitops/revert") == ""
+	})
+	w.unchanged(s)
+
+	// What was there before is still kept when an attempt is cut off as it is confirmed.
+	w.instead = func(c guest.Command) guest.Command {
+		if bytes.Contains(c.Stdin, []byte("pvebridge.sh.confirmed")) {
+			c.Stdin = bytes.Replace(c.Stdin, []byte("\ndrop /var/lib/homestak-gitops/found/"), []byte("\nkill -9 0\n"), 1)
+		}
+		return c
+	}
+	_, err = converge.Apply(context.Background(), way{w}, none, converge.Options{})
+	require.Error(t, err)
+	w.instead = nil
+	w.Run0("[ -f /var/lib/homestak-gitops/found/interfaces-before-bridge ] && [ ! -e /sys/class/net/vmbr0 ]")
+	w.apply(none)
+	require.Empty(t, w.Run0("ls /var/lib/homestak-gitops/found"))
 	require.Equal(t, "198.51.100.7/24 2001:db8::7/64 dev card", addresses("card"))
 	w.Run0("[ ! -e /sys/class/net/vmbr0 ]")
 	require.Equal(t, strings.TrimSpace(before), w.Run0("cat /etc/network/interfaces"))
-	w.unchanged(spec.Empty("edge"))
+	w.unchanged(none)
 }

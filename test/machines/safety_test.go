@@ -3,6 +3,7 @@ package machines_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,48 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 	w.apply(parse(t, `"config": {}`))
 	require.NotContains(t, w.Run0("cat "+pam), "of the site")
 	require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops/found /var/lib/homestak-gitops/revert | grep -v : || :"))
+}
+
+// What was found is kept until its return is confirmed, and goes then, wherever the withdrawal is cut off.
+func TestST02AWithdrawalThatNobodyConfirms(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	w := begin(t)
+	const pam = "/etc/pam.d/sshd"
+	found, none := w.Run0("cat "+pam), parse(t, `"config": {}`)
+	s := fileAt(t, pam, found+"\n# of the site\n")
+	w.apply(s)
+	for range 2 {
+		_, err := converge.Apply(context.Background(), way{w}, none, converge.Options{Confirm: nobody})
+		require.ErrorIs(t, err, errNoWayIn)
+		require.ErrorContains(t, err, "the old state is restored")
+		require.Contains(t, w.Run0("cat "+pam), "# of the site")
+	}
+	w.apply(none)
+	finished := func(when string) {
+		t.Helper()
+		require.Equal(t, found, w.Run0("cat "+pam), when)
+		require.Empty(t, w.Run0("ls -A /var/lib/homestak-gitops/found /var/lib/homestak-gitops/revert | grep -v : || :"), when)
+		require.JSONEq(t, `{"version": 1, "entries": []}`, w.Run0("cat /var/lib/homestak-gitops/owned.json"), when)
+		w.unchanged(none)
+	}
+	finished("after it was taken back twice")
+
+	const confirmation = 5 // two observations, the question and the step come before
+	kills := 0
+	for point := 1; ; point += 3 {
+		w.apply(s)
+		if !w.killed(none, confirmation, point) {
+			finished("it was not killed any more")
+			break
+		}
+		kills++
+		w.apply(none)
+		w.Run0("systemctl stop 'homestak-gitops-revert-*.timer'; rm -f /var/lib/homestak-gitops/revert/*.confirmed")
+		finished(fmt.Sprintf("killed at command %d of the confirmation", point))
+	}
+	t.Logf("killed %d times", kills)
+	require.Greater(t, kills, 8)
 }
 
 // Where nobody connects from outside, as in mode pull, the SSH server has to answer after a change of its settings.

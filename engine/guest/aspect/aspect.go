@@ -99,6 +99,10 @@ type Step struct {
 	Change string
 	// Address is where the machine answers after Change; not valid if that is not known.
 	Address netip.Addr
+	// Finish is a script that removes what the machine kept to undo the step, such as a copy of a file. It runs when the
+	// step holds: behind Script, or when the new state is confirmed. It comes before the record says so, so one that
+	// was cut off is repeated with the step.
+	Finish string
 	// Check is a script that fails if what it changed does not work. It counts where nobody
 	// connects from outside.
 	Check string

@@ -227,10 +227,10 @@ func withdrawFile(e *record.Entry, f file) Step {
 		s.Script = script(
 			"if [ -f "+aside(e.Item)+" ]; then",
 			"  put "+name+" "+shell.Words([]string{e.Found["mode"], e.Found["owner"], e.Found["group"]})+" <"+aside(e.Item),
-			"  rm -f "+aside(e.Item),
-			"elif [ \"$(sum "+name+")\" != "+shell.Quote(e.Found["sha256"])+" ]; then", // an earlier run was cut off behind it
+			"elif [ \"$(sum "+name+")\" != "+shell.Quote(e.Found["sha256"])+" ]; then", // an earlier run was cut off while it finished
 			"  die "+shell.Quote("what was at "+e.Item+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+record.File),
 			"fi")
+		s.Finish = script("drop " + aside(e.Item))
 	}
 	for u := range strings.FieldsSeq(e.Put["units"]) { // one that went with its package needs nothing
 		s.Script += "if [ \"$(systemctl show -p LoadState --value -- " + shell.Quote(unitFile(u)) + ")\" = loaded ]; then " + restartUnit(u) + "; fi\n"

@@ -205,7 +205,7 @@ func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 	after := r.now.Without(s.Drop).With(s.After)
 	body := "set -e\n" + lock + staleCheck(r.sum) +
 		"mv -T " + f + " " + f + ".confirmed 2>/dev/null || die 'it was confirmed too late: the machine has restored the old state'\n" +
-		"systemctl stop " + revertUnit(s.Guard()) + ".timer >/dev/null 2>&1 || :\n" + disarmBoot(s.Guard()) + "rm -f " + f + ".*\n" + writeRecord(after, r.sum)
+		"systemctl stop " + revertUnit(s.Guard()) + ".timer >/dev/null 2>&1 || :\n" + disarmBoot(s.Guard()) + "rm -f " + f + ".*\n" + s.Finish + writeRecord(after, r.sum)
 	if _, err := r.run(ctx, body); err != nil {
 		return fmt.Errorf("confirming it: %w", err)
 	}

@@ -155,7 +155,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 	if s.Restore != "" {
 		after = before // the rest is recorded once it is confirmed
 	} else {
-		body += writeRecord(after, record.Sum(before.Text()))
+		body += s.Finish + writeRecord(after, record.Sum(before.Text()))
 	}
 	out, err := r.run(ctx, body)
 	if s.Change != "" && errors.Is(err, guest.ErrOutcomeLost) && ctx.Err() == nil {

@@ -116,7 +116,7 @@ func run(t *testing.T, a aspect.Aspect, in *txtar.Archive) []txtar.File {
 		for _, k := range s.Drop {
 			fmt.Fprintf(&steps, "drop %s %s\n", k.Aspect, k.Item)
 		}
-		for _, part := range []struct{ name, text string }{{"ask", s.Ask}, {"script", s.Script}, {"change", s.Change}, {"check", s.Check}, {"restore", s.Restore}} {
+		for _, part := range []struct{ name, text string }{{"ask", s.Ask}, {"script", s.Script}, {"change", s.Change}, {"check", s.Check}, {"restore", s.Restore}, {"finish", s.Finish}} {
 			if part.text != "" {
 				fmt.Fprintf(&steps, "-- %s\n%s", part.name, readable(part.text))
 			}

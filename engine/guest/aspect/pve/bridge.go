@@ -51,6 +51,8 @@ var bridge = aspect.Of[bridgeState]{
 		name := bridgeName(q)
 		switch kept := f.declares(name); {
 		case name == "":
+		case q.Want.Config.PVE.Bridge == "" && f.gone(name): // what was there before is still kept
+			have.Config.PVE.Bridge = name + " (gone, still recorded)"
 		case f.up && kept:
 			have.Config.PVE.Bridge = name
 		case f.up:
@@ -83,10 +85,14 @@ var bridge = aspect.Of[bridgeState]{
 		}
 		s.Keep = []record.Entry{entry}
 		s.Ask, s.Restore = f.unchanged(), f.restore(name)
+		keep := "put " + bridgeFound + " 0600 root root <" + interfacesFile
+		if f.declares(name) { // what was there before is kept already
+			keep = "if [ ! -f " + bridgeFound + " ]; then " + keep + "; fi"
+		}
 		s.Script = shell.Lines(
 			"command -v ifreload >/dev/null || die 'a bridge needs ifupdown2, which replaces ifupdown: name it in packages'",
 			"[ -d "+record.Folder+"/found ] || mkdir -m 0700 "+record.Folder+"/found",
-			"if [ ! -f "+bridgeFound+" ]; then put "+bridgeFound+" 0600 root root <"+interfacesFile+"; fi")
+			keep)
 		// What is left running, such as a DHCP client, must not hold the lock.
 		s.Change = shell.Lines(
 			shell.Put(interfacesFile, text, "0644", "root", "root"),
@@ -135,8 +141,13 @@ func (f bridgeState) restore(name string) string {
 
 // withdraw gives the card its addresses back.
 func (f bridgeState) withdraw(name string, e *record.Entry) aspect.Step {
-	s := aspect.Step{Stage: aspect.StageSSHD, Text: "remove bridge " + name + ", its card gets the addresses back", Drop: []record.Key{e.Key()}, Restore: f.restore(name)}
+	s := aspect.Step{
+		Stage: aspect.StageSSHD, Text: "remove bridge " + name + ", its card gets the addresses back", Drop: []record.Key{e.Key()},
+		Restore: f.restore(name), Finish: "drop " + bridgeFound + "\n",
+	}
 	switch others := slices.DeleteFunc(slices.Clone(f.ports), func(p string) bool { return strings.Contains(f.text, "bridge-ports "+p+"\n") }); {
+	case f.gone(name): // by hand, or by an attempt that was cut off before it was confirmed, or while it finished
+		s.Text, s.Ask, s.Script = "forget bridge "+name+", which is gone", f.unchanged(), ":\n"
 	case len(others) > 0:
 		s.Restore, s.Script = "", "die "+shell.Quote("bridge "+name+" has the cards of guests as ports: "+strings.Join(others, ", ")+". Stop them first, or keep bridge in the spec")+"\n"
 	case record.Sum(f.text) != e.Put["sha256"]:
@@ -148,12 +159,14 @@ func (f bridgeState) withdraw(name string, e *record.Entry) aspect.Step {
 			"_ports=$(ls /sys/class/net/"+name+"/brif 2>/dev/null || :)",
 			"ifdown "+name+" 2>/dev/null || :", "ip link delete "+name+" 2>/dev/null || :",
 			"put "+interfacesFile+" 0644 root root <"+bridgeFound,
-			`{ ifreload -a && for _p in $_ports; do ifup "$_p" || exit 1; done; } >&2 9>&- || die 'the network does not take its old settings'`,
-			"rm -f "+bridgeFound)
+			`{ ifreload -a && for _p in $_ports; do ifup "$_p" || exit 1; done; } >&2 9>&- || die 'the network does not take its old settings'`)
 		s.Check = "[ ! -e /sys/class/net/" + name + " ] || die 'bridge " + name + " is still there'\n"
 	}
 	return s
 }
+
+// gone reports whether the bridge neither is there nor comes with the next restart.
+func (f bridgeState) gone(name string) bool { return !f.up && !f.declares(name) }
 
 // declares reports whether the file sets up the bridge.
 func (f bridgeState) declares(name string) bool {
