@@ -167,6 +167,20 @@ func TestST02AnSSHServerThatDoesNotAnswer(t *testing.T) {
 	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops/revert | grep -v : || :"))
 	w.apply(s)
 	w.listensSoon("2222")
+
+	// A port that is taken altogether ends the server.
+	w.Run0("systemd-run --quiet --unit=taken python3 -m http.server --bind :: 2200")
+	w.Until("the port is taken", func() bool { return w.listens("2200") })
+	w.refused(parse(t, strings.Replace(lockout, "2222", "2200", 1)), "it does not work, so the old state is restored: the SSH server does not answer on port 2200 with a host key of this machine")
+	w.Run0("systemctl stop taken")
+	w.listensSoon("2222")
+
+	// A host key without its public half is one. A server that did not run before does not have to answer.
+	w.Run0("rm /etc/ssh/ssh_host_*_key.pub")
+	w.apply(parse(t, strings.Replace(lockout, "2222", "22", 1)))
+	w.listensSoon("22")
+	w.Run0("systemctl stop ssh.service")
+	w.apply(s)
 }
 
 // There, a machine that somebody could log in to stays one.
@@ -180,6 +194,24 @@ func TestST02NobodyCouldLogInAnyMore(t *testing.T) {
 	w.listensSoon("22")
 	w.apply(parse(t, lockout+`, "access": {"users": [{"name": "ann", "sudo": "none", "ssh_keys": ["`+keyB+`"], "shell": "/bin/bash"}]}`))
 	w.listensSoon("2222")
+
+	w = begin(t) // by what the server says of each user
+	w.Run0("install -d -m 700 /root/.ssh; echo '" + keyA + "' >/root/.ssh/authorized_keys")
+	const site = "/etc/ssh/sshd_config.d/10-site.conf"
+	for _, settings := range []string{
+		"PubkeyAuthentication no\n", "AllowUsers ann bob\n", "DenyUsers ann ro*\n", "AllowGroups staff\n", "DenyGroups root\n", "Match User root\n  PubkeyAuthentication no\n",
+		"Match Address 127.0.0.0/8\n  AuthorizedKeysFile none\n", "Match Group root LocalPort 22\n  ForceCommand internal-sftp\n", "AuthorizedKeysFile /etc/ssh/keys/%u\n", "AuthenticationMethods publickey,password\n",
+	} {
+		w.refused(fileAt(t, site, settings), "nobody could log in by SSH any more, as root can now")
+		require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d"), settings)
+	}
+	for _, settings := range []string{
+		"AllowUsers ann root@192.0.2.0/24\nDenyUsers root@192.0.2.7\n", "AllowGroups staff r*\n", "Match User ann\n  PubkeyAuthentication no\n", "Match Address 192.0.2.0/24\n  PubkeyAuthentication no\n",
+		"AuthorizedKeysFile %h/.ssh/%u .ssh/authorized_keys\n", "AuthenticationMethods publickey,password publickey\n",
+	} {
+		w.apply(fileAt(t, site, settings))
+	}
+	w.apply(parse(t, `"config": {}`))
 
 	w = begin(t) // with a password
 	w.Run0("rm -f /root/.ssh/authorized_keys; useradd --create-home bob; echo bob:secret | chpasswd; echo 'PasswordAuthentication yes' >/etc/ssh/sshd_config.d/50-cloud-init.conf")

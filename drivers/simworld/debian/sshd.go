@@ -166,6 +166,13 @@ func (m server) sshdProgram(p *kernel.Process) int {
 			root = "without-password"
 		}
 		p.Printf("addressfamily any\npermitrootlogin %s\npubkeyauthentication %s\npasswordauthentication %s\nallowtcpforwarding %s\nmaxsessions %d\nusepam yes\n", root, yes[s.PubkeyAuthentication], yes[s.PasswordAuthentication], yes[s.TCPForwarding], s.MaxSessions)
+		p.Printf("hostkey %s\nauthorizedkeysfile .ssh/authorized_keys .ssh/authorized_keys2\n", hostKeyFile)
+		for _, name := range s.AllowUsers {
+			p.Printf("allowusers %s\n", name)
+		}
+		for _, name := range s.DenyUsers {
+			p.Printf("denyusers %s\n", name)
+		}
 		return 0
 	}
 	if p.Cred.UID != 0 {

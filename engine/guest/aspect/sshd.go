@@ -23,7 +23,7 @@ var sshd = Of[sshdFound]{
 			"if ! command -v sshd >/dev/null; then exit 0; fi",
 			// sshd does not even show its settings without this folder, which its unit makes.
 			"[ -d /run/sshd ] || mkdir -m 0755 /run/sshd",
-			`_said=$(sshd -T 2>&1) && _ok=settings || _ok=broken`,
+			`_said=$(`+sshdSettings+` 2>&1) && _ok=settings || _ok=broken`,
 			`printf '%s\n' "$_said" | grep -E '^(port|permitrootlogin|passwordauthentication) ' | row "$_ok"`,
 			`if [ "$_ok" = broken ]; then printf '%s\n' "$_said" | row why; fi`,
 			"if [ -f "+sshdFile+" ]; then row file <"+sshdFile+"; fi")
@@ -92,7 +92,7 @@ var sshd = Of[sshdFound]{
 				"[ -d /etc/ssh/sshd_config.d ] || mkdir -m 0755 /etc/ssh/sshd_config.d",
 				shell.Put(sshdFile, text, "0644", "root", "root"),
 				sshdCheck,
-				`_now=$(sshd -T 2>/dev/null | grep -E '^(port|permitrootlogin|passwordauthentication) ' | sed s/without-password/prohibit-password/ | sort -u)`,
+				`_now=$(`+sshdSettings+` 2>/dev/null | grep -E '^(port|permitrootlogin|passwordauthentication) ' | sed s/without-password/prohibit-password/ | sort -u)`,
 				`_want=$(printf '%s\n' `+shell.Words([]string{"port " + want.Port, "permitrootlogin " + want.PermitRootLogin, "passwordauthentication " + want.PasswordAuthentication})+` | sort)`,
 				`if [ "$_now" != "$_want" ]; then`,
 				`  _lines=$(grep -niE '^[[:space:]]*(port|permitrootlogin|passwordauthentication|include)[[:space:]=]' /etc/ssh/sshd_config /etc/ssh/sshd_config.d/*.conf 2>/dev/null | grep -v '^`+sshdFile+`')`,
@@ -105,6 +105,10 @@ var sshd = Of[sshdFound]{
 	},
 }
 
+// sshdSettings shows what is in force for everybody. Where a Match block names a port, sshd -T wants one, too: no
+// server listens on this one.
+const sshdSettings = "sshd -T -C lport=1"
+
 // sshdCheck and sshdReload are the parts of a script that check what it wrote, and put it
 // in force without ending sessions. Where systemd listens for the server, as on newer
 // Ubuntu, the ports are those of its socket.
@@ -115,8 +119,8 @@ _said=$(sshd -t 2>&1) || undo "sshd refuses the settings: $_said"`
 if systemctl is-active --quiet ssh.service 2>/dev/null; then systemctl reload ssh.service || undo "the SSH server does not reload"; fi`
 )
 
-// sshdRestart puts in force what was restored.
-const sshdRestart = "if systemctl is-active --quiet ssh.socket 2>/dev/null; then systemctl daemon-reload; systemctl restart ssh.socket; fi\nsystemctl reload ssh.service || systemctl restart ssh.service || :"
+// sshdRestart puts in force what was restored, also where the server or its socket failed in between.
+const sshdRestart = "case $(systemctl is-active ssh.socket 2>/dev/null) in active|failed) systemctl daemon-reload; systemctl restart ssh.socket ;; esac\nsystemctl reload ssh.service || systemctl restart ssh.service || :"
 
 type sshdFound struct {
 	there          bool // the server is installed
