@@ -2,6 +2,7 @@ package machines_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -26,12 +28,23 @@ func TestST02AFileInAFolderOfAUser(t *testing.T) {
 	file := func(path string) *spec.Spec {
 		return parse(t, `"config": {"files": [{"path": "`+path+`", "content": "of the spec\n", "mode": "0644", "owner": "ann", "group": "ann"}]}`)
 	}
-	for _, path := range []string{"/home/ann/conf/new", "/home/ann/conf/app.d/new"} {
-		w.refused(file(path), "/home/ann/conf is a symbolic link, and others than root may change it")
+	const planted = "/home/ann/conf is a symbolic link, and others than root may change it"
+	for _, path := range []string{"/home/ann/conf/new", "/home/ann/conf/app.d/new", "/home/ann/conf/app"} {
+		w.refused(file(path), planted)
 	}
+	require.Equal(t, "("+planted+")", w.observe(file("/home/ann/conf/app")).Have.File("/home/ann/conf/app").Content)
+	w.Run0("ln -sT /etc /home/ann/.ssh; chown -h ann: /home/ann/.ssh") // of a file that is restored unless somebody gets in
+	restored := file("/home/ann/.ssh/app")
+	step := w.observe(restored).Steps()[0]
+	require.Equal(t, "write /home/ann/.ssh/app", step.Text)
+	out, code := w.Try("sh", "-c", string(shell.Script("set -e\n"+step.Ask).Stdin))
+	require.Equal(t, 1, code)
+	require.NotContains(t, out, base64.StdEncoding.EncodeToString([]byte("mine\n")))
+	w.refused(restored, "/home/ann/.ssh is a symbolic link, and others than root may change it")
 	require.Equal(t, "mine", w.Run0("cat /etc/app"))
 	require.Empty(t, w.Run0("ls -d /etc/new /etc/app.d 2>/dev/null || :"))
 
+	w.Run0("rm /home/ann/conf /home/ann/.ssh")
 	s := file("/home/ann/d/app")
 	w.apply(s)
 	w.unchanged(s)
@@ -100,7 +113,7 @@ func TestST02AFileThatDecidesWhoGetsIn(t *testing.T) {
 	require.True(t, w.listens("2200"))
 	w.unchanged(port)
 	w.refused(fileAt(t, sshd, "Prot 2\n"), "sshd refuses the settings")
-	require.True(t, w.listens("2200"))
+	w.Until("the SSH server listens where it did", func() bool { return w.listens("2200") }) // it reads what was restored
 	w.apply(port)
 	w.unchanged(port)
 	w.apply(fileAt(t, pam, w.Run0("cat "+pam)+"\n# of the site\n"))

@@ -22,9 +22,11 @@ var files = Of[map[string]file]{
 	Paths: []string{"config.file"},
 	Probe: func(q *Query) string {
 		lines := []string{
-			"_file() {", `  if [ -L "$1" ]; then echo link | row odd "$1"; return 0; fi`, `  if [ -e "$1" ] && [ ! -f "$1" ]; then echo "no plain file" | row odd "$1"; return 0; fi`,
-			`  [ -f "$1" ] || return 0`, `  stat -c '%a %U %G' -- "$1" | row stat "$1"`, `  _sum=$(sum "$1")`, `  printf %s "$_sum" | row sum "$1"`,
-			`  if [ -n "$2" ] && [ "$_sum" != "$2" ] && [ "$(stat -c %s -- "$1")" -le ` + mostShown + ` ]; then row content "$1" <"$1"; fi`, "}",
+			"_file() (", `  _dir=${1%/*} _name=./${1##*/}`,
+			`  _why=$(enter "${_dir:-/}" 2>&1) || { if [ -n "$_why" ]; then printf %s "$_why" | row beyond "$1"; fi; exit 0; }`, `  enter "${_dir:-/}" || exit 0`,
+			`  if [ -L "$_name" ]; then echo link | row odd "$1"; exit 0; fi`, `  if [ -e "$_name" ] && [ ! -f "$_name" ]; then echo "no plain file" | row odd "$1"; exit 0; fi`,
+			`  [ -f "$_name" ] || exit 0`, `  stat -c '%a %U %G' -- "$_name" | row stat "$1"`, `  _sum=$(sum "$_name")`, `  printf %s "$_sum" | row sum "$1"`,
+			`  if [ -n "$2" ] && [ "$_sum" != "$2" ] && [ "$(stat -c %s -- "$_name")" -le ` + mostShown + ` ]; then row content "$1" <"$_name"; fi`, ")",
 		}
 		for _, name := range items(q, "files", filePaths(q.Want)) {
 			sum := ""
@@ -45,6 +47,8 @@ var files = Of[map[string]file]{
 			switch r[0] {
 			case "odd":
 				f.odd = strings.TrimSpace(r[2])
+			case "beyond":
+				f.beyond = firstLine(r[2])
 			case "sum":
 				f.sum = r[2]
 			case "content":
@@ -106,12 +110,13 @@ type file struct {
 	content            string
 	read               bool   // content is that of the file
 	odd                string // what it is, if no plain file
+	beyond             string // why its folder is not entered, and the rest is not known
 }
 
 func (f file) shown() string {
 	switch {
-	case f.odd != "":
-		return "(" + f.odd + ")"
+	case f.odd != "", f.beyond != "":
+		return "(" + f.odd + f.beyond + ")"
 	case f.read:
 		var shown spec.File
 		shown.SetContent([]byte(f.content))
@@ -166,7 +171,7 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 	switch {
 	case e != nil:
 		entry.Found = e.Found
-	case there && f.odd == "":
+	case there && f.odd == "" && f.beyond == "":
 		entry.Found = map[string]string{"mode": f.mode, "owner": f.owner, "group": f.group, "sha256": f.sum}
 	}
 	if entry.Found != nil { // also if an earlier run was cut off before it kept it
@@ -218,6 +223,12 @@ func withdrawFile(e *record.Entry, f file) Step {
 	name := shell.Quote(e.Item)
 	s := Step{Stage: StageWithdrawFiles, Text: "remove " + e.Item, Drop: []record.Key{e.Key()}}
 	switch {
+	case f.beyond != "":
+		s.Script = "die " + shell.Quote(f.beyond) + "\n"
+		if e.Found == nil { // perhaps nothing of ours ever got there
+			s.Script = "if [ -e " + name + " ] || [ -L " + name + " ]; then " + strings.TrimSpace(s.Script) + "; fi\n"
+		}
+		return s
 	case f.odd != "":
 		s.Text, s.Script = "leave "+e.Item+" as it is: "+f.odd, ":\n"
 	case e.Found == nil:

@@ -75,11 +75,13 @@ func (g gate) guard(s *Step, name string, restart []string) {
 	}
 	s.Part = record.Sum(name)[:16]
 	file := shell.Quote(name)
+	at := "./" + shell.Quote(name[strings.LastIndexByte(name, '/')+1:])
 	s.Ask = script(
-		"if [ -L "+file+" ]; then die "+shell.Quote(name+" is a symbolic link")+"; fi",
-		"if [ -f "+file+" ]; then",
-		`  [ "$(stat -c %s -- `+file+`)" -le 500000 ] || die `+shell.Quote(name+" is too large to be restored if nobody gets in afterwards"),
-		"  stat -c '%a %u %g' -- "+file, "  base64 -w0 <"+file, "fi")
+		"(", "  enter "+shell.Quote(folder(name))+" || exit 0",
+		"  if [ -L "+at+" ]; then die "+shell.Quote(name+" is a symbolic link")+"; fi",
+		"  [ -f "+at+" ] || exit 0",
+		`  [ "$(stat -c %s -- `+at+`)" -le 500000 ] || die `+shell.Quote(name+" is too large to be restored if nobody gets in afterwards"),
+		"  stat -c '%a %u %g' -- "+at, "  base64 -w0 <"+at, ")")
 	back := sshdRestart
 	if g != sshdGate {
 		back = ":"
