@@ -74,8 +74,19 @@ func (c *checker) around(do apply.Do) apply.Do {
 			return err
 		}
 		apply.YieldForever(ctx)
-		return c.verify(stoppable, addr, c.guestAt(s), c.prober.Run)
+		err := c.verify(stoppable, addr, c.guestAt(s), c.prober.Run)
+		if c.waits(err) {
+			return nil // it is made, and a later pass sees it ready
+		}
+		return err
 	}
+}
+
+// waits reports whether a check says that its guest is not ready yet and nothing is wrong so far. Nobody waits for the
+// end of a pass of an agent, and others do: such a guest must not keep it.
+func (c *checker) waits(err error) bool {
+	failed, ok := errors.AsType[*health.Error](err)
+	return ok && failed.Waiting && c.hurry
 }
 
 // guestOf is the guest that a step is about: its own address, or the guest inside of which it works.
@@ -130,7 +141,7 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 
 // checks are those of a guest that shall run; none for everything else.
 func (c *checker) checks(addr model.Address) []model.Check {
-	return checksOf(c.site, c.want, addr, c.prober)
+	return checksOf(c.site, c.want, addr, c.prober, c.hurry)
 }
 
 // reportTime is how long a new node in mode pull may take until it reports: it boots, gets the
@@ -138,14 +149,21 @@ func (c *checker) checks(addr model.Address) []model.Check {
 // repository.
 const reportTime = 15 * time.Minute
 
+// reportTry is the same in a pass that must not be kept: one try.
+const reportTry = time.Nanosecond
+
 // checksOf are the checks of a guest: first that a node which reports does so, if anybody would hear it.
-func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober) []model.Check {
+func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober, hurry bool) []model.Check {
 	n, r := w.Nodes[addr], w.State[addr]
 	if n == nil || r == nil || r.Guest == nil || textOf(r.Spec, "power") == "stopped" {
 		return nil
 	}
 	if by.Reported != nil && (n.Mode == model.ModePull && n.Spec != "" || r.Reports) {
-		return append([]model.Check{{Name: "report", Report: true, At: n.At, Timeout: reportTime}}, s.Checks(n)...)
+		within := reportTime
+		if hurry {
+			within = reportTry
+		}
+		return append([]model.Check{{Name: "report", Report: true, At: n.At, Timeout: within}}, s.Checks(n)...)
 	}
 	return s.Checks(n)
 }
@@ -169,6 +187,9 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 	rests := false
 	for _, addr := range s.Want.Needs {
 		have := c.have[addr]
+		if _, err := c.known(addr); c.steps[addr] && c.waits(err) {
+			return &apply.NotYetError{Err: fmt.Errorf("it needs %s: %w", addr, err)}
+		}
 		if c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
 		}
@@ -185,7 +206,10 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 		if slices.Contains(c.failing, addr) {
 			run = p.Once
 		}
-		if err := c.verify(ctx, addr, *have.Guest, run); err != nil {
+		switch err := c.verify(ctx, addr, *have.Guest, run); {
+		case c.waits(err):
+			return &apply.NotYetError{Err: fmt.Errorf("it needs %s: %w", addr, err)}
+		case err != nil:
 			return fmt.Errorf("it needs %s, which is not well: %w", addr, err)
 		}
 	}
@@ -372,12 +396,11 @@ func (c *checker) all() map[model.Address]health.Report {
 	return c.found
 }
 
-// failedChecks lists the checks that do not hold of guests without a step in this pass: with
-// one, that is what went wrong with the step.
+// failedChecks lists the checks that do not hold, but of guests with a step that went wrong: that is why.
 func (r *Report) failedChecks() []error {
 	var errs []error
 	for _, addr := range sortedReports(r.Checks) {
-		if err := r.Checks[addr].Err; err != nil && !slices.ContainsFunc(r.Results, func(res apply.Result) bool { return guestOf(res.Step) == addr }) {
+		if err := r.Checks[addr].Err; err != nil && !slices.ContainsFunc(r.Results, func(res apply.Result) bool { return res.Err != nil && guestOf(res.Step) == addr }) {
 			errs = append(errs, fmt.Errorf("%s: %w", addr, err))
 		}
 	}
@@ -398,7 +421,7 @@ func sortedReports(m map[model.Address]health.Report) []model.Address {
 func (p *Pass) unchecked(c course) []model.Address {
 	var out []model.Address
 	for _, addr := range p.Failing {
-		if c.want != nil && c.want.State[addr] != nil && len(checksOf(c.desired.Site, c.want, addr, p.Health)) == 0 {
+		if c.want != nil && c.want.State[addr] != nil && len(checksOf(c.desired.Site, c.want, addr, p.Health, p.Unattended)) == 0 {
 			out = append(out, addr)
 		}
 	}
@@ -406,13 +429,13 @@ func (p *Pass) unchecked(c course) []model.Address {
 }
 
 // checkTime is how long the checks of a step may take, beside the step.
-func checkTime(s *model.Site, w *model.Want, st plan.Step, by health.Prober) time.Duration {
+func checkTime(s *model.Site, w *model.Want, st plan.Step, by health.Prober, hurry bool) time.Duration {
 	if st.Want == nil || w == nil || st.Action == plan.Delete {
 		return 0
 	}
-	sum := health.Limit(checksOf(s, w, guestOf(st), by))
+	sum := health.Limit(checksOf(s, w, guestOf(st), by, hurry))
 	for _, addr := range st.Want.Needs {
-		sum += health.Limit(checksOf(s, w, addr, by))
+		sum += health.Limit(checksOf(s, w, addr, by, hurry))
 	}
 	return sum
 }

@@ -244,3 +244,59 @@ func TestANodeInModePullIsDoneWhenItReports(t *testing.T) {
 		require.Empty(t, r.Checks, "nobody takes reports")
 	})
 }
+
+// notYet is the answer for a node whose first report is not late.
+type notYet struct{}
+
+func (notYet) Error() string { return "not ready yet: waits for its first report since 14:02:05 UTC" }
+func (notYet) Waiting() bool { return true }
+
+// A silent node in mode pull does not keep the pass of an agent: it is not ready yet, what needs it is left for a later
+// pass, and everything else is done. Nothing counts as failed until its report is late.
+func TestASilentNodeDoesNotKeepThePass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		site := enginetest.CheckedSite("rollback")
+		for _, n := range site.Manifests["web"].Nodes {
+			if n.Name == "db" {
+				n.Spec, n.Mode = "base", model.ModePull
+			}
+		}
+		i := enginetest.NewInn()
+		var answer error = notYet{}
+		pass := func(failing ...model.Address) engine.Report {
+			p := i.Pass(site)
+			p.Unattended, p.Failing = true, failing
+			p.Health.Reported = func(string) (string, error) { return "it is ready", answer }
+			return p.Run(t.Context())
+		}
+		began := time.Now()
+		r := pass()
+		require.Zero(t, time.Since(began))
+		require.Equal(t, engine.Partly, r.Outcome)
+		require.Equal(t, "db:skipped lone:completed web:skipped", enginetest.Statuses(r))
+		require.EqualError(t, r.Err, "box.db: "+answer.Error())
+		require.Equal(t, answer.Error(), r.Nodes[0].Error)
+		require.Equal(t, "it needs box.db: "+answer.Error(), r.Nodes[2].Error)
+		for _, n := range r.NodeStatus(nil, began) {
+			require.Equal(t, n.Node == "lone", n.Ready, n.Node)
+		}
+		require.NotContains(t, strings.Join(i.Applied, ","), "delete")
+
+		db := enginetest.Addr("box", "db")
+		r = pass(db) // the next one knows of it, and has the rest to do
+		require.Zero(t, time.Since(began))
+		require.Equal(t, "db:skipped lone:completed web:skipped", enginetest.Statuses(r))
+		require.EqualError(t, r.Err, "box.db: "+answer.Error())
+
+		answer = errors.New("it has not reported since 14:02:05 UTC, for more than 15m0s")
+		r = pass(db)
+		require.Zero(t, time.Since(began))
+		require.Equal(t, "db:failed lone:completed web:failed", enginetest.Statuses(r))
+		require.ErrorContains(t, r.Err, "check report does not hold: "+answer.Error())
+
+		answer = nil
+		r = pass(db)
+		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+		require.Equal(t, "db:completed lone:completed web:completed", enginetest.Statuses(r))
+	})
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -239,7 +240,9 @@ func (n *Node) setChecks(checks health.Report, alone bool) {
 	if checks.IP != "" {
 		n.IP = checks.IP
 	}
-	if alone && checks.Err != nil {
+	if failed, ok := errors.AsType[*health.Error](checks.Err); ok && failed.Waiting && n.Status == NodeCompleted {
+		n.Status, n.Error = NodeSkipped, checks.Err.Error()
+	} else if alone && checks.Err != nil {
 		n.Status, n.Error = NodeFailed, checks.Err.Error()
 	}
 }

@@ -448,13 +448,13 @@ func (p *Pass) options(s *model.Site, w *model.Want) apply.Options {
 			}
 			return apply.Stop
 		},
-		Deadline: func(st plan.Step) time.Duration { return limit(s, w, st, p.Health) },
+		Deadline: func(st plan.Step) time.Duration { return limit(s, w, st, p.Health, p.Unattended) },
 	}
 }
 
 // limit is how long a step may take, with the checks that it waits for.
-func limit(s *model.Site, w *model.Want, st plan.Step, by health.Prober) time.Duration {
-	checks := checkTime(s, w, st, by)
+func limit(s *model.Site, w *model.Want, st plan.Step, by health.Prober, hurry bool) time.Duration {
+	checks := checkTime(s, w, st, by, hurry)
 	if st.Inside != nil {
 		checks += bootTime
 	}

@@ -168,15 +168,35 @@ func statusOf(v *View, r report.Received, now time.Time) NodeStatus {
 	}
 }
 
-// Reported says what a node reported last: that it is ready, or an error why it is not. Of a child it suffices that its
-// agent reports: how its own nodes are is its own matter.
+// FirstReport is how long a new node may take until it reports: it boots, gets the program, and installs the packages of
+// its spec.
+const FirstReport = 15 * time.Minute
+
+// WaitingError reports that a node has not reported yet, and that this is not late.
+type WaitingError struct{ Since time.Time }
+
+// Error says since when it is waited for.
+func (e *WaitingError) Error() string {
+	return "not ready yet: waits for its first report since " + e.Since.UTC().Format(time.TimeOnly+" UTC")
+}
+
+// Waiting is true: nobody has to do anything.
+func (*WaitingError) Waiting() bool { return true }
+
+// Reported says what a node reported last: that it is ready, or an error why it is not, a *WaitingError as long as its first
+// report is not late. Of a child it suffices that its agent reports: how its own nodes are is its own matter.
 func (s *Server) Reported(node string) (saw string, err error) {
+	now := s.o.Now()
 	r, has := s.reports.Get(node)
 	v := s.view.Load()
 	if !has {
-		return "", errors.New("it has not reported yet")
+		since := s.reports.AwaitedSince(node, now)
+		if now.Sub(since) < FirstReport {
+			return "", &WaitingError{since}
+		}
+		return "", fmt.Errorf("it has not reported since %s, for more than %s: its console shows what it does", since.UTC().Format(time.TimeOnly+" UTC"), FirstReport)
 	}
-	is := statusOf(v, r, s.o.Now())
+	is := statusOf(v, r, now)
 	at := is.Received.Format(time.TimeOnly + " UTC")
 	switch {
 	case is.Stale:
@@ -198,9 +218,7 @@ func (s *Server) HasReported(node string) bool {
 }
 
 // Forget drops the report of a node that is about to be created: it came from another machine.
-func (s *Server) Forget(node string) {
-	s.reports.Keep(func(identity string) bool { return identity != node })
-}
+func (s *Server) Forget(node string) { s.reports.Await(node, s.o.Now()) }
 
 // PeriodOf is how often a node reports that does not say so itself: after each run. 0: only when it boots.
 func PeriodOf(n *catalog.Node) time.Duration {

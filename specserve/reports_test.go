@@ -238,6 +238,34 @@ func TestStaleByInterval(t *testing.T) {
 	}
 }
 
+// The first report of a new node is waited for, since the node was created or the server was asked first, until it is late.
+func TestAFirstReportIsWaitedFor(t *testing.T) {
+	s := start(t)
+	for _, created := range []bool{false, true} {
+		if created {
+			s.now.Add(60)
+			s.Forget("own")
+		}
+		began := time.Unix(s.now.Load(), 0).UTC()
+		for _, passed := range []int64{0, 899} {
+			s.now.Store(began.Unix() + passed)
+			_, err := s.Reported("own")
+			var waits *specserve.WaitingError
+			require.ErrorAs(t, err, &waits)
+			require.True(t, waits.Waiting())
+			require.EqualError(t, err, "not ready yet: waits for its first report since "+began.Format(time.TimeOnly+" UTC"))
+		}
+		s.now.Store(began.Unix() + 900)
+		_, err := s.Reported("own")
+		require.EqualError(t, err, "it has not reported since "+began.Format(time.TimeOnly+" UTC")+", for more than 15m0s: its console shows what it does")
+		require.NotErrorAs(t, err, new(*specserve.WaitingError))
+		require.Equal(t, 202, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(ownToken)...).status)
+		saw, err := s.Reported("own")
+		require.NoError(t, err)
+		require.Contains(t, saw, "it reported that it is ready")
+	}
+}
+
 // Whose key it is, and whose it is not: the table of all endpoints that have one.
 func TestKeys(t *testing.T) {
 	s := start(t)

@@ -72,6 +72,16 @@ type Options struct {
 
 const defaultWidth = 10
 
+// NotYetError is given by Do for a step that it did not begin, since what the step needs is not ready yet. The step is
+// skipped, and what depends on it. Nothing of its manifest counts as failed.
+type NotYetError struct{ Err error }
+
+// Error says what is not ready yet.
+func (e *NotYetError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the same.
+func (e *NotYetError) Unwrap() error { return e.Err }
+
 // Event says what just happened, for progress.
 type Event struct {
 	What    What

@@ -34,6 +34,12 @@ func (r *run) take(a answer) {
 	switch {
 	case t.undo:
 		r.undone(t, a.err)
+	case errors.As(a.err, new(*NotYetError)):
+		t.started = time.Time{}
+		r.end(t, Skipped, a.err)
+		for _, n := range t.then {
+			r.skip(n, fmt.Errorf("it depends on %s, which was not done", t.step.Address))
+		}
 	case a.err != nil:
 		r.fail(t, a.err)
 	default:

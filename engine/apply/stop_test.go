@@ -142,3 +142,16 @@ func TestPanicsAreErrors(t *testing.T) {
 	require.ErrorIs(t, got[1].Err, io.ErrUnexpectedEOF)
 	require.NoError(t, errors.Unwrap(got[0].Err))
 }
+
+// What is not ready yet is no failure: the step is skipped with what depends on it, and nothing is rolled back.
+func TestAStepThatIsNotBegunYet(t *testing.T) {
+	steps := []plan.Step{create("vm.a"), create("vm.b"), create("vm.c", "vm.b"), create("vm.d")}
+	got := apply.Run(t.Context(), steps, apply.Options{Width: 1, OnError: always(apply.Rollback)}, func(_ context.Context, s plan.Step) error {
+		if s.Address.Name == "b" {
+			return &apply.NotYetError{Err: errors.New("it needs vm.x, which starts")}
+		}
+		return nil
+	})
+	require.Equal(t, []string{"vm.a done", "vm.b skipped: it needs vm.x, which starts", "vm.c skipped: it depends on vm.b, which was not done", "vm.d done"}, told(got))
+	require.True(t, got[1].Started.IsZero())
+}

@@ -121,10 +121,16 @@ type Error struct {
 	Tries int
 	Since time.Time // when it was tried first; zero for a single try
 	Err   error     // why it was given up before its time; may be nil
+
+	// Waiting: nothing is wrong so far, as where a new node has not reported yet.
+	Waiting bool
 }
 
 // Error says which check, what it saw, how often it was tried and since when.
 func (e *Error) Error() string {
+	if e.Waiting {
+		return e.Saw
+	}
 	where := ""
 	if !e.At.IsZero() {
 		where = " (" + e.At.String() + ")"

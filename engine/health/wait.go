@@ -83,7 +83,7 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 			}
 			return r, nil
 		}
-		fail := &Error{Check: c.Name, At: c.At, Saw: r.Detail, Tries: r.Tries, Since: began}
+		fail := &Error{Check: c.Name, At: c.At, Saw: r.Detail, Tries: r.Tries, Since: began, Waiting: waiting(err) && (once || timeout <= interval)}
 		switch {
 		case ctx.Err() != nil:
 			fail.Err = context.Cause(ctx)
@@ -116,6 +116,12 @@ func (a *attempt) once(ctx context.Context, c *model.Check, left time.Duration) 
 func hopeless(err error) bool {
 	var h interface{ Hopeless() bool }
 	return errors.As(err, &h) && h.Hopeless()
+}
+
+// waiting reports whether an error says that nothing is wrong so far.
+func waiting(err error) bool {
+	var w interface{ Waiting() bool }
+	return errors.As(err, &w) && w.Waiting()
 }
 
 // pause waits, or returns the context's error at once when it ends.

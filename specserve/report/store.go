@@ -39,12 +39,13 @@ func (r Received) Stale(now time.Time, usual time.Duration) bool {
 // Store holds the last report of each child. It may be used from several goroutines; what it
 // returns is not changed afterwards.
 type Store struct {
-	mu   sync.Mutex // for a moment only: children report side by side
-	last map[string]Received
+	mu      sync.Mutex // for a moment only: children report side by side
+	last    map[string]Received
+	awaited map[string]time.Time // since when the first report of a child is waited for
 }
 
 // NewStore makes a Store without reports.
-func NewStore() *Store { return &Store{last: map[string]Received{}} }
+func NewStore() *Store { return &Store{last: map[string]Received{}, awaited: map[string]time.Time{}} }
 
 // Put keeps a report. An older one than the store has, by the clock of the child, is not kept:
 // requests may overtake each other. It reports whether it was kept.
@@ -66,6 +67,24 @@ func (s *Store) Get(identity string) (Received, bool) {
 	defer s.mu.Unlock()
 	r, there := s.last[identity]
 	return r, there
+}
+
+// Await drops the last report of a child that is created now, since it came from another machine, and waits for its first.
+func (s *Store) Await(identity string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.last, identity)
+	s.awaited[identity] = now
+}
+
+// AwaitedSince is when a child was created, or else when this was asked first: a store does not outlive its process.
+func (s *Store) AwaitedSince(identity string, now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, there := s.awaited[identity]; !there {
+		s.awaited[identity] = now
+	}
+	return s.awaited[identity]
 }
 
 // Through is the child whose subtree has a node, as it reported; "" if none has. Where several claim the node,
@@ -106,6 +125,7 @@ func (s *Store) Keep(served func(identity string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.last, func(identity string, _ Received) bool { return !served(identity) })
+	maps.DeleteFunc(s.awaited, func(identity string, _ time.Time) bool { return !served(identity) })
 }
 
 // Fold puts what children reported below the report of their parent: the nodes of each behind the
