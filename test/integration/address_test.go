@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -90,12 +91,14 @@ func TestST02PushOfAnAddressThatLocksUsOut(t *testing.T) {
 	p.edit("specs.hcl", `ip      = "192.0.2.50/24"
     gateway = "192.0.2.1"`, `ip      = "198.51.100.5/24"
     gateway = "198.51.100.1"`)
+	p.confirm = 3 * time.Second
 	r := p.pass("apply")
 	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the ")
 	nspawn.Await(t, "the guest has its old address", func() bool {
 		return strings.Contains(p.debian.Run("ip", "-4", "addr", "show", "dev", "eth0"), "192.0.2.50/24")
 	})
+	p.confirm = 0
 	p.edit("specs.hcl", "198.51.100.5/24", "192.0.2.50/24")
 	p.edit("specs.hcl", "198.51.100.1", "192.0.2.1")
 	r = p.pass("apply")

@@ -256,6 +256,17 @@ func TestTheRevertIsCancelledByAConfirmationOnly(t *testing.T) {
 	require.Contains(t, m.scripts[2], "sh /var/lib/homestak-gitops/revert/sshd.sh")
 	require.NotContains(t, m.scripts[2], "confirmed")
 
+	// A login that is cut off when its time is over does not make the outcome of the step unknown.
+	m = machine(t)
+	m.rows["sshd"] = before
+	for _, why := range []error{guest.ErrOutcomeLost, context.DeadlineExceeded} {
+		_, err = converge.Apply(t.Context(), m, want(t, ssh), converge.Options{Confirm: func(context.Context, *spec.Spec, aspect.Step) error {
+			return fmt.Errorf("%w: true still ran", why)
+		}})
+		require.ErrorContains(t, err, "so the old state is restored")
+		require.NotErrorIs(t, err, why, "nothing is tried again")
+	}
+
 	// Nobody knows whether it was confirmed: then it is a change, whatever is in force.
 	m = machine(t)
 	m.rows["sshd"] = []string{"settings|=port 2222\npermitrootlogin no\npasswordauthentication no\n"}

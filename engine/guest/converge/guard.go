@@ -124,9 +124,6 @@ func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 			cancel()
 		}
 		if ctx.Err() != nil {
-			if errors.Is(err, guest.ErrOutcomeLost) { // of the question, which changes nothing
-				err = errors.New(err.Error())
-			}
 			return errors.Join(err, context.Cause(ctx))
 		}
 		if err != nil { // not at once again
@@ -180,10 +177,22 @@ func (r *runner) reachParent(ctx context.Context) error {
 	}
 }
 
+// known is an error after which nothing is tried again: neither was an outcome lost, since what was cut off only asked and
+// changes nothing, nor does the end of the time for it pass. Else whoever applies would go on while the machine restores
+// its old state.
+func known(err error) error {
+	var passing interface{ Temporary() bool }
+	if errors.Is(err, guest.ErrOutcomeLost) || errors.As(err, &passing) && passing.Temporary() {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
 // confirm lets somebody prove that the machine can be reached, and then cancels the revert.
 func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 	f := revertScript(s.Guard())
 	if err := r.verify(ctx, s); err != nil {
+		err = known(err)
 		if _, failed := errors.AsType[*changeError](err); failed {
 			return fmt.Errorf("it failed, so the old state is restored: %w", err)
 		}
