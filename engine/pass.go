@@ -122,6 +122,10 @@ type Pass struct {
 	// Before gives what the removals of a plan are counted from, if it has any; see Question. May be nil, and give nil.
 	Before func(context.Context) *Before
 
+	// Earlier gives the site of the commit that the host converged to, if that is another one: it says how nodes are entered
+	// that lost their spec. May be nil, and give nil.
+	Earlier func(context.Context) *model.Site
+
 	// Verdict is asked about a plan that no rule denies: true lets it be carried out.
 	// Nil means that a plan is all that was asked for.
 	Verdict func(context.Context, *plan.Plan) (bool, error)
@@ -233,7 +237,7 @@ func (p *Pass) run(ctx context.Context) (c course, err error) {
 	if c.desired, c.findings, err = p.load(stoppable); err != nil {
 		return c, err
 	}
-	want, found, err := p.resolve(c.desired, c.findings)
+	want, found, err := p.resolve(stoppable, c.desired, c.findings)
 	if c.findings = found; err != nil {
 		return c, err
 	}
@@ -287,7 +291,7 @@ func (p *Pass) load(ctx context.Context) (Desired, diag.List, error) {
 }
 
 // resolve says what the host shall hold, and adds what it found to what was found before.
-func (p *Pass) resolve(d Desired, found diag.List) (*model.Want, diag.List, error) {
+func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.Want, diag.List, error) {
 	want, more := d.Site.Want(p.Host)
 	if found = distinct(found, more); !sound(found) {
 		return nil, found, denied(Invalid)
@@ -296,8 +300,13 @@ func (p *Pass) resolve(d Desired, found diag.List) (*model.Want, diag.List, erro
 	if len(p.SweepHints) > 0 {
 		own.SweepHints = p.SweepHints
 	}
+	own.State = maps.Clone(want.State)
+	if p.Earlier != nil && !p.Destroy {
+		if earlier := p.Earlier(ctx); earlier != nil {
+			found = distinct(found, d.Site.Withdraw(&own, earlier))
+		}
+	}
 	if p.Destroy { // what is inside of guests goes with them
-		own.State = maps.Clone(want.State)
 		maps.DeleteFunc(own.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
 	}
 	want = &own

@@ -47,13 +47,16 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 			return fmt.Errorf("%s: %s has changed since it was planned: plan again", s.Address, c.Path)
 		}
 	}
-	return outcome(d.cfg.Inside.Apply(ctx, m, want, converge.Options{
+	if err := d.cfg.Inside.Apply(ctx, m, want, converge.Options{
 		Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm,
 		Started: func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) },
 		Waiting: func(step aspect.Step, why string) {
 			apply.Report(ctx, fmt.Sprintf("%s: %s: waiting, since %s", s.Address, step.Text, why))
 		},
-	}))
+	}); err != nil {
+		return outcome(err)
+	}
+	return d.left(s.Address)
 }
 
 // isGuest reports whether a step is about a guest.

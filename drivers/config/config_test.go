@@ -135,6 +135,62 @@ func TestAPassAppliesSpecs(t *testing.T) {
 	require.Equal(t, []string{"nginx"}, w.holds["b"])
 }
 
+// A node that lost its spec is entered as that said at the commit which the host converged to, and nothing of it is left. Then
+// nobody enters it any more. Where that commit is not known, a warning says what stays.
+func TestANodeThatLosesItsSpec(t *testing.T) {
+	w := newWorld("a", "b")
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	was := w.site
+	const alias = "home/father/box.b"
+	enter := func() { require.NoError(t, w.keys.Learn(alias, config.Known{Keys: []string{"ssh-ed25519 AAAA"}})) }
+	enter()
+	lose := func() {
+		w.site = enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
+		w.site.Kinds, w.site.Specs = was.Kinds, was.Specs
+		for _, n := range w.site.Manifests["web"].Nodes {
+			if n.Name == "b" {
+				n.Spec = ""
+			}
+		}
+	}
+	lose()
+	r := w.run(t)
+	require.Empty(t, r.Plan.Steps)
+	require.Len(t, r.Findings, 1)
+	require.Equal(t, "box.b has no spec any more, and what its last one put inside stays", r.Findings[0].Summary)
+	require.Contains(t, r.Findings[0].Detail, "give the node a spec with the access of that one and no other items")
+	require.Equal(t, []string{"nginx"}, w.holds["b"])
+
+	pass := func(earlier *model.Site) engine.Report {
+		p := w.pass()
+		p.Earlier = func(context.Context) *model.Site { return earlier }
+		return p.Run(t.Context())
+	}
+	r = pass(was)
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	require.Equal(t, []string{"update guest.b"}, actions(r.Plan))
+	require.Empty(t, r.Findings)
+	require.Empty(t, w.holds["b"])
+	known, err := w.keys.Of(alias)
+	require.NoError(t, err)
+	require.Empty(t, known.Keys, "nobody enters it any more")
+
+	enter() // a pass that died behind its last step
+	r = pass(was)
+	require.Empty(t, r.Plan.Steps)
+	for _, earlier := range []*model.Site{nil, w.site} {
+		r = pass(earlier)
+		require.Empty(t, r.Plan.Steps)
+		require.Empty(t, r.Findings)
+	}
+
+	// One that cannot be entered as its spec said: what stays is said.
+	was.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: model.ViaExec}}}
+	r = pass(was)
+	require.Empty(t, r.Plan.Steps)
+	require.Contains(t, r.Findings[0].Detail, "Spec base is not withdrawn: box.b cannot be entered by exec.")
+}
+
 // Whoever cannot be entered is unknown, and nobody else.
 func TestAGuestThatCannotBeEntered(t *testing.T) {
 	w := newWorld("a", "b", "off")

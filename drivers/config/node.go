@@ -24,6 +24,7 @@ type way struct {
 	ip    netip.Addr   // that the spec gives it; not valid if it gives none
 	near  []netip.Addr // gateways that the files name for it
 	agent bool         // the files say that its guest agent answers
+	gone  bool         // the node has no spec any more: nobody enters it once nothing is left of that
 }
 
 const (
@@ -35,6 +36,9 @@ const (
 // cannot be entered, so nothing is wanted there. Nor is one by SSH where nobody has a key to log in
 // with, unless the spec asks for SSH by name: see docs/decisions/0029-simulated-guests.md.
 func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+	if in.Earlier != nil {
+		return c.withdrawn(of, in)
+	}
 	declared := in.Site.Specs[in.Node.Spec]
 	if declared == nil || text(of.Spec, "power") == "stopped" {
 		return nil, nil
@@ -79,6 +83,25 @@ func (w *way) listens(want *spec.Spec) {
 	if !slices.Contains(w.ports, sshPort) {
 		w.ports = append(w.ports, sshPort) // until the spec is applied
 	}
+}
+
+// withdrawn is what is wanted inside a node that lost its spec: nothing of it. The node is entered as the earlier spec says.
+func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+	was := in.Earlier
+	if was.Host == nil {
+		return nil, nil
+	}
+	r, found := c.inside(of, model.Scope{Site: was.Site, Host: in.Host, Manifest: was.Node.Manifest, Node: was.Node, Name: in.Name, Needs: in.Needs})
+	found = slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Severity != diag.Error })
+	if r == nil || r.Deferred != "" || found.HasErrors() {
+		return r, found
+	}
+	old := r.Spec.(*spec.Spec)
+	none := spec.Empty(old.Node)
+	none.Name, none.Access.FormerUsers = old.Name, old.Access.FormerUsers
+	w := r.Private.(*way)
+	w.gone = true
+	return &model.Resource{Spec: none, Private: w, At: in.Node.At}, nil
 }
 
 // hasKey reports whether there is any key to log in to guests of a host with.

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/child"
+	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -50,7 +52,9 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		have.Findings = append(slices.Clip(have.Findings), o.Findings...)
 	}
 	have.State = state
-	return have, nil
+	stays, err := d.stay(w, state)
+	have.Findings = append(slices.Clip(have.Findings), stays...)
+	return have, err
 }
 
 // remember keeps how the guests of this pass are entered.
@@ -101,5 +105,48 @@ func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Res
 	if err != nil {
 		return model.Observed{}, err
 	}
+	if _, more := s.Unplanned(nil); !more {
+		if err := d.left(want.Addr); err != nil {
+			return model.Observed{}, err
+		}
+	}
 	return s.Observed(), nil
+}
+
+// left forgets the host keys of a node that has no spec any more, once nothing of that is left inside: nobody enters it
+// from then on, unless for something else inside of it. Any other is kept.
+func (d *Driver) left(addr model.Address) error {
+	d.mu.Lock()
+	w := d.ways[addr]
+	last := w != nil && w.gone
+	for _, other := range d.ways {
+		last = last && (other.guest != w.guest || other.gone)
+	}
+	d.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return d.forget(w.guest)
+}
+
+// stay warns of guests that were entered before, and are no more although they are there: what a spec put inside of them stays.
+func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
+	var found diag.List
+	for _, addr := range w.State.Addresses() {
+		n, at := w.Nodes[addr], have[addr]
+		if n == nil || at == nil || at.Guest == nil || n.Spec != "" || n.Mode != model.ModePush {
+			continue
+		}
+		if w.State[converge.Address(n.Name)] != nil || w.State[child.Address(n.Name)] != nil {
+			continue
+		}
+		known, err := d.cfg.HostKeys.Of((&way{guest: addr, site: d.site}).alias(d.host.Name))
+		if err != nil {
+			return nil, err
+		}
+		if len(known.Keys) > 0 {
+			found = append(found, model.StaysInside(addr, "It was entered before, and is not known to be empty: only an agent knows the commit before."))
+		}
+	}
+	return found, nil
 }

@@ -107,6 +107,14 @@ type Scope struct {
 	Node     *Node
 	Name     string    // of the resource
 	Needs    []Address // of the resource
+	Earlier  *Earlier  // how the node was; only for Kind.Inside of one whose spec is withdrawn
+}
+
+// Earlier is a node as it was in an earlier commit of the site.
+type Earlier struct {
+	Site *Site
+	Host *Host
+	Node *Node
 }
 
 // Kinds is the table of all kinds, in the order of the reference page.

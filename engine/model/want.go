@@ -149,15 +149,19 @@ const notApplied = "checked, not applied inside the guests yet"
 // addInside derives what is wanted inside a node that is a guest of the host. Where nothing is, why is
 // the reason.
 func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why string) {
+	return s.inside(w, of, n, nil)
+}
+
+func (s *Site) inside(w *Want, of *Resource, n *Node, earlier *Earlier) (found diag.List, why string) {
 	why = notApplied
 	if n.Mode == ModePull {
 		why = "" // the node applies it itself
 	}
 	for _, k := range s.Kinds {
-		if k.Inside == nil || n.Mode != ModePush && !k.Unspecified {
+		if k.Inside == nil || n.Mode != ModePush && !k.Unspecified || earlier != nil && k.Unspecified {
 			continue
 		}
-		r, l := k.Inside(of, Scope{Site: s, Host: w.Host, Manifest: n.Manifest, Node: n, Name: n.Name, Needs: []Address{of.Addr}})
+		r, l := k.Inside(of, Scope{Site: s, Host: w.Host, Manifest: n.Manifest, Node: n, Name: n.Name, Needs: []Address{of.Addr}, Earlier: earlier})
 		found = append(found, l...)
 		addr := Address{k.Name, n.Name}
 		switch {
@@ -179,6 +183,42 @@ func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why s
 		}
 	}
 	return found, why
+}
+
+// Withdraw adds to what a host shall hold that nothing shall be left of the specs that its nodes had at an earlier commit,
+// which the host converged to, and have no more. Only the earlier site says how these nodes are entered.
+func (s *Site) Withdraw(w *Want, earlier *Site) (found diag.List) {
+	host := w.Host.Name
+	was := map[Address]*Node{}
+	for _, m := range earlier.Manifests {
+		for _, n := range m.Nodes {
+			if m.On(n) == host && n.Spec != "" && n.Mode == ModePush {
+				was[n.Resource.Addr] = n
+			}
+		}
+	}
+	for _, addr := range w.State.Addresses() {
+		n, old := w.Nodes[addr], was[addr]
+		if n == nil || old == nil || n.Spec != "" || n.Mode != ModePush {
+			continue
+		}
+		l, why := s.inside(w, w.State[addr], n, &Earlier{Site: earlier, Host: earlier.HostFor(host), Node: old})
+		if l.HasErrors() {
+			why = l[0].Summary
+		}
+		if why != "" {
+			found = append(found, StaysInside(addr, fmt.Sprintf("Spec %s is not withdrawn: %s.", old.Spec, why)))
+		}
+	}
+	return found
+}
+
+// StaysInside warns of what a spec put inside a guest, and nobody takes away.
+func StaysInside(guest Address, why string) diag.Finding {
+	return diag.Finding{
+		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and what its last one put inside stays", guest),
+		Detail: why + " To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.",
+	}
 }
 
 // addObjects binds to the host what stands beside the manifests: what names this
