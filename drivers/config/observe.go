@@ -137,7 +137,7 @@ func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
 		if n == nil || at == nil || at.Guest == nil || n.Spec != "" || n.Mode != model.ModePush {
 			continue
 		}
-		if w.State[converge.Address(n.Name)] != nil || w.State[child.Address(n.Name)] != nil {
+		if w.State[converge.Address(n.Name)] != nil || w.State[model.Address{Kind: child.KindName, Name: n.Name}] != nil {
 			continue
 		}
 		known, err := d.cfg.HostKeys.Of((&way{guest: addr, site: d.site}).alias(d.host.Name))

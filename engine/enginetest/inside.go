@@ -17,6 +17,9 @@ func InsideKinds() model.Kinds {
 	return append(Kinds(), &model.Kind{
 		Name: "inner", New: func() any { return &Room{} },
 		Inside: func(_ *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+			if in.Earlier != nil {
+				return &model.Resource{Spec: &Room{}, At: in.Node.At}, nil
+			}
 			spec := in.Site.Specs[in.Node.Spec]
 			if spec == nil {
 				return nil, nil

@@ -36,6 +36,8 @@ type simulated struct {
 	// cut ends the connection to a guest before its write of that number over all connections; 0: never.
 	cut    atomic.Int64
 	writes atomic.Int64
+
+	loaded, earlier *model.Site // by the last pass; of the commit before, nil if that is not known
 }
 
 // beginSimulated sets the scene with a spec for web-1, which has a static address.
@@ -93,6 +95,8 @@ func (s *simulated) pass(verb string) engine.Report {
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
 		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
+		pass.Earlier = func(context.Context) *model.Site { return s.earlier }
+		s.loaded = pass.Load(s.t.Context()).Site
 	})
 }
 
@@ -260,6 +264,29 @@ func TestST02SimulatedAddressMoves(t *testing.T) {
 	s.apply("without network")
 	at("192.0.2.50")
 	s.holds("[ \"$(find /etc -name '*homestak*network*')\" = '' ]", "set back")
+}
+
+// A node that loses its spec altogether is left by all of it, also where only the spec that went says how to enter it.
+func TestST11SimulatedNodeLosesItsSpec(t *testing.T) {
+	s := beginSimulated(t, specOf())
+	s.apply("at first")
+	was := s.loaded
+	s.edit("manifests/web.hcl", "spec = spec.base", "")
+	s.write("specs.hcl", "")
+	r := s.pass("plan")
+	require.Empty(t, actions(r.Plan))
+	require.Contains(t, describe(r), "vm.web-1 has no spec any more, and what its last one put inside stays")
+	s.earlier = was
+	r = s.pass("plan")
+	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))
+	require.NotContains(t, describe(r), "has no spec any more")
+	s.apply("by the commit before")
+	for _, f := range simulatedFields {
+		s.holds(f.absent, "without "+f.name)
+	}
+	s.earlier = nil
+	s.apply("when the host has converged")
+	require.NotContains(t, describe(s.pass("plan")), "has no spec any more")
 }
 
 // state is what an apply could have changed, line by line.
