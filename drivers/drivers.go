@@ -60,6 +60,15 @@ func (f firstBoots) FirstBoot(node, spec, userData string) (string, error) {
 	return firstboot.UserData(p, userData)
 }
 
+// NodeFile is as config.Parent wants it.
+func (f firstBoots) NodeFile(node, spec string) (string, error) {
+	p, err := f.Parent.Parent(node, spec)
+	if err != nil {
+		return "", err
+	}
+	return string(p.Document()), p.Check()
+}
+
 // Transport gives the way to the API of a host of a site, and the token for it. It is for
 // hosts that are not on the network, such as simulators.
 type Transport func(*model.Site, *model.Host) (way http.RoundTripper, token string)
@@ -77,7 +86,16 @@ func (a Access) provider() engine.Provider {
 	if a.Transport != nil && a.Guests.Dial == nil {
 		return host(a)
 	}
-	return config.Over(host(a), a.Guests)
+	return config.Over(host(a), a.guests())
+}
+
+// guests is how guests are entered, with the parent of those in mode pull.
+func (a Access) guests() config.Config {
+	c := a.Guests
+	if a.Parent != nil {
+		c.Parent = firstBoots{a.Parent}
+	}
+	return c
 }
 
 // host joins what drives a host itself.
@@ -98,7 +116,7 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 		cfg.Owner = h.Name
 	}
 	if a.Parent != nil {
-		cfg.Parent = firstBoots{a.Parent}
+		cfg.Parent, cfg.Delivers = firstBoots{a.Parent}, a.guests().Delivers
 	}
 	if a.Transport != nil {
 		cfg.Transport, cfg.Token = a.Transport(site, h)

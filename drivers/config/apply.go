@@ -37,6 +37,9 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if s.Address.Kind == child.KindName {
 		return outcome(d.applyAgent(ctx, m, s))
 	}
+	if d.isDelivery(s.Address) {
+		return d.deliver(ctx, s, m)
+	}
 	want := s.Want.Spec.(*spec.Spec)
 	if s.Action == plan.Update { // what is done is what was shown
 		now, err := d.cfg.Inside.Observe(ctx, m, want)

@@ -53,6 +53,9 @@ type Config struct {
 	Confirm time.Duration // how long a login may fail after a change of the way in before it is taken back: a minute
 	Width   int           // how many guests are looked at side by side: 16
 	Locally guest.Machine // this machine, for containers of it: drivers/local
+
+	Parent  Parent // of nodes in mode pull; nil if nobody serves them
+	Program string // that they run, a file of this machine; the one that runs unless set
 }
 
 const (
@@ -151,7 +154,7 @@ func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) 
 	switch w.via {
 	case model.ViaAgent:
 		return d.Driver.Machine(w.guest, at, w.near)
-	case model.ViaExec:
+	case model.ViaExec, viaDelivery:
 		return local.Container(d.cfg.Locally, at.VMID)
 	default:
 		return d.line(w, at)

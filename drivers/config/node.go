@@ -30,6 +30,7 @@ type way struct {
 const (
 	sshPort = 22
 	root    = "root"
+	lxc     = "ct"
 )
 
 // inside is what is wanted inside a node, as model.Kind.Inside gives it. A guest that shall be off
@@ -38,6 +39,9 @@ const (
 func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	if in.Earlier != nil {
 		return c.withdrawn(of, in)
+	}
+	if in.Node.Mode == model.ModePull {
+		return c.pulled(of, in)
 	}
 	declared := in.Site.Specs[in.Node.Spec]
 	if declared == nil || text(of.Spec, "power") == "stopped" {
@@ -182,7 +186,6 @@ func hasAddress(of *model.Resource) bool {
 
 // problems reports a way that the guest does not have.
 func (w *way) problems(declared *model.Spec) diag.List {
-	const lxc = "ct"
 	switch {
 	case w.via == model.ViaExec && w.guest.Kind != lxc:
 		return diag.List{diag.Errorf(declared.At, fmt.Sprintf("%s cannot be entered by exec", w.guest),

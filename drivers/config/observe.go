@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -86,6 +87,13 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 	if m == nil {
 		return unknown("the way into guests of this host is not known")
 	}
+	if d.isDelivery(want.Addr) {
+		have, err := d.observeDelivery(ctx, want, at)
+		if hidden.Starting = err != nil && at.Starting && !hopeless(err); err != nil {
+			return unknown(err.Error())
+		}
+		return have
+	}
 	out, err := d.observeIt(ctx, m, want)
 	switch hidden.Starting = err != nil && at.Starting && !otherGuest(err); {
 	case hidden.Starting:
@@ -111,6 +119,19 @@ func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Res
 		}
 	}
 	return s.Observed(), nil
+}
+
+// isDelivery reports whether a node applies its spec itself, and only has to get to know its parent.
+func (d *Driver) isDelivery(addr model.Address) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ways[addr] != nil && d.ways[addr].via == viaDelivery
+}
+
+// hopeless reports whether an error says that no waiting resolves it.
+func hopeless(err error) bool {
+	var h interface{ Hopeless() bool }
+	return errors.As(err, &h) && h.Hopeless()
 }
 
 // left forgets the host keys of a node that has no spec any more, once nothing of that is left inside: nobody enters it

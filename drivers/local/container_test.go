@@ -21,7 +21,7 @@ type host struct {
 
 func (h host) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	i := slices.Index(c.Args, "/usr/sbin/pct")
-	if i < 0 {
+	if i < 0 || c.Args[0] == "/usr/bin/test" {
 		return h.answers[c.Args[0]], nil
 	}
 	if out, ok := h.answers["pct"]; ok {
@@ -66,6 +66,38 @@ func TestContainerThatCannotBeReached(t *testing.T) {
 	_, err := local.Container(host{t: t}, 200).Run(t.Context(), guest.Command{Args: []string{"echo", "\xff"}})
 	require.EqualError(t, err, "argument 1 of echo is not UTF-8, and pct would change it: put it into what the command reads")
 	drivertest.Hopeless(t, err, true)
+}
+
+// A container is entered by its VMID only where it is the one that is meant.
+func TestAContainerOfThisMachine(t *testing.T) {
+	const config = "arch: amd64\nhostname: box\nmemory: 512\n"
+	for _, c := range []struct {
+		said guest.Output
+		ok   bool
+	}{
+		{guest.Output{Out: "father\n" + config}, true}, {guest.Output{Out: "father.home.example\n" + config}, true},
+		{guest.Output{Out: "mother\n" + config}, false}, {guest.Output{Out: "father\nhostname: boxes\n"}, false},
+		{guest.Output{Out: "father\n", Err: "Configuration file 'nodes/father/lxc/200.conf' does not exist\n", Code: 2}, false},
+		{guest.Output{Out: "father\n", Err: "sh: exec: /usr/sbin/pct: not found\n", Code: 127}, false},
+	} {
+		err := local.IsHere(t.Context(), host{answers: map[string]guest.Output{"pct": c.said}}, 200, "father", "box")
+		if c.ok {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "container 200 (box) of node father is not on this machine, which is ")
+		require.ErrorContains(t, err, ": the program has to run on that node, as root, to enter it")
+		drivertest.Hopeless(t, err, true)
+	}
+}
+
+func TestPush(t *testing.T) {
+	answers := map[string]guest.Output{"pct": {}, "/usr/bin/test": {}}
+	require.NoError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"))
+	require.True(t, local.HasContainers(t.Context(), host{answers: answers}))
+	answers["pct"], answers["/usr/bin/test"] = guest.Output{Code: 255, Err: "failed to copy\n"}, guest.Output{Code: 1}
+	require.EqualError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"), "copying /a into container 200: pct failed with exit code 255: failed to copy")
+	require.False(t, local.HasContainers(t.Context(), host{answers: answers}))
 }
 
 func TestAddressOfAContainer(t *testing.T) {

@@ -47,6 +47,9 @@ type Config struct {
 	Concurrency int               // DefaultConcurrency if 0
 	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: nobody does
 
+	// Delivers reports whether containers in mode pull get to know their parent by whoever enters them. Nil: they do not.
+	Delivers func(context.Context) bool
+
 	Sent func(method string, status int) // called after each request; see api.Config
 }
 
@@ -63,7 +66,7 @@ func Open(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name}
-	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Parent: cfg.Parent}}, nil
+	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
 }
 
 // Client is the client of the host's API, for packages that only read.
@@ -108,7 +111,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	if err := preflight.Problems(ctx, kindsByName(), guestFacts, obs, &all); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
-	all.Preflight = append(all.Preflight, parentless(d.host, want)...)
+	all.Preflight = append(all.Preflight, parentless(ctx, d.host, want)...)
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })
 	return all, nil
 }

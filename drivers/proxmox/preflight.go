@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
@@ -38,7 +39,7 @@ func guestFacts(r, have *model.Resource) (preflight.Facts, bool) {
 
 // parentless lists the guests in mode pull that cannot get to know their parent, should they be
 // created: they would boot, and nobody would configure them.
-func parentless(h *kind.Host, want *model.Want) []model.PreflightProblem {
+func parentless(ctx context.Context, h *kind.Host, want *model.Want) []model.PreflightProblem {
 	var out []model.PreflightProblem
 	for _, addr := range want.State.Addresses() {
 		t := guest.TargetOf(want.State[addr])
@@ -47,9 +48,11 @@ func parentless(h *kind.Host, want *model.Want) []model.PreflightProblem {
 		}
 		o := model.PreflightProblem{Address: addr, Path: "mode", Severity: diag.Warning, Withhold: true}
 		switch {
-		case t.Common().LXC:
-			o.Summary = "containers cannot be created in mode pull"
-			o.Detail = `a new node gets the address of its parent and a token by cloud-init, which containers do not have: take mode = "push" for it`
+		case t.Common().LXC && h.Parent != nil && h.Delivers != nil && h.Delivers(ctx):
+			continue
+		case t.Common().LXC && h.Parent != nil:
+			o.Summary = "containers cannot be created in mode pull from another machine"
+			o.Detail = `a container has no cloud-init, so it gets the program, the address of its parent and a token by pct, which this machine does not have: let the agent run on the node of the container, as root, or take mode = "push" for it`
 		case h.Parent == nil:
 			o.Summary = provision.NoParent
 			o.Detail = fmt.Sprintf(`the agent of host %s creates it, if its agent.hcl has listen; or take mode = "push" (for one run --mode push), so that its spec is applied from outside`, h.Model.Name)

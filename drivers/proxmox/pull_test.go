@@ -154,7 +154,7 @@ func TestANodeInModePullNeedsAParent(t *testing.T) {
 	})
 }
 
-// A container has no cloud-init.
+// A container has no cloud-init, so somebody has to enter it from its node.
 func TestAContainerInModePullIsNotCreated(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.pulling("web-1", nil)
@@ -163,7 +163,7 @@ func TestAContainerInModePullIsNotCreated(t *testing.T) {
 		nodes[1].Mode, nodes[1].Spec = model.ModePull, "base"
 		p := w.Plan()
 		require.Len(t, p.Findings, 1)
-		require.Equal(t, "ct.box is not created: containers cannot be created in mode pull", p.Findings[0].Summary)
+		require.Equal(t, "ct.box is not created: containers cannot be created in mode pull from another machine", p.Findings[0].Summary)
 	})
 }
 

@@ -21,7 +21,7 @@ func InsideKinds() model.Kinds {
 				return &model.Resource{Spec: &Room{}, At: in.Node.At}, nil
 			}
 			spec := in.Site.Specs[in.Node.Spec]
-			if spec == nil {
+			if spec == nil || in.Node.Mode == model.ModePull {
 				return nil, nil
 			}
 			return &model.Resource{

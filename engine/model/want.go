@@ -155,10 +155,10 @@ func (s *Site) addInside(w *Want, of *Resource, n *Node) (found diag.List, why s
 func (s *Site) inside(w *Want, of *Resource, n *Node, earlier *Earlier) (found diag.List, why string) {
 	why = notApplied
 	if n.Mode == ModePull {
-		why = "" // the node applies it itself
+		why = "" // the node applies it itself, once it knows its parent
 	}
 	for _, k := range s.Kinds {
-		if k.Inside == nil || n.Mode != ModePush && !k.Unspecified || earlier != nil && k.Unspecified {
+		if k.Inside == nil || n.Mode != ModePush && n.Mode != ModePull && !k.Unspecified || earlier != nil && k.Unspecified {
 			continue
 		}
 		r, l := k.Inside(of, Scope{Site: s, Host: w.Host, Manifest: n.Manifest, Node: n, Name: n.Name, Needs: []Address{of.Addr}, Earlier: earlier})

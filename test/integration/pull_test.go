@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -36,6 +37,9 @@ type pulling struct {
 	*simulated
 	parent *simnode.Parent // nil: nobody serves specs
 	rules  *policy.Set
+
+	here    guest.Machine // the machine of the agent; nil for this one
+	program string        // that containers get
 }
 
 const inPull = "execution {\n  mode = \"pull\"\n}"
@@ -71,7 +75,7 @@ func (s *pulling) desired() engine.Desired {
 }
 
 func (s *pulling) access() drivers.Access {
-	a := drivers.Access{Owner: "father", Files: os.DirFS(s.dir), Guests: config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}}}
+	a := drivers.Access{Owner: "father", Files: os.DirFS(s.dir), Guests: config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Locally: s.here, Program: s.program}}
 	if s.parent != nil {
 		a.Parent = s.parent
 	}

@@ -20,7 +20,8 @@ type Host struct {
 	Width int            // how many requests of one sort are sent side by side
 	Files fs.FS          // the site's files, for images that are uploaded; may be nil
 
-	Parent Parent // of nodes in mode pull; nil if nobody serves them
+	Parent   Parent                     // of nodes in mode pull; nil if nobody serves them
+	Delivers func(context.Context) bool // whether containers get to know it; nil: they do not
 
 	Copies Turns
 }

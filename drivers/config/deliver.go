@@ -1,0 +1,146 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/local"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// A container has no cloud-init that could tell it its parent. Where this program runs on its node, it gets the program, a
+// unit for the first run, and node.json by pct; from then on it is a node as any other in mode pull. What is wanted inside
+// is that it got them, and nothing else: its spec is its own business.
+
+// Parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
+type Parent interface {
+	// NodeFile is the content of node.json for a node, with a token that nobody else has. What the node reported
+	// before is forgotten. Its error has no secret.
+	NodeFile(node, spec string) (string, error)
+	// HasReported reports whether the node has reported since then.
+	HasReported(node string) bool
+}
+
+// viaDelivery is how a container in mode pull is entered: once, by pct.
+const viaDelivery = "delivery"
+
+// Where a node has what it gets.
+const (
+	nodeFile     = "/etc/homestak-gitops/node.json"
+	nodeProgram  = "/usr/local/bin/homestak-gitops"
+	programParts = "/usr/local/bin/.homestak-gitops.homestak-new"
+	firstUnit    = "homestak-gitops-firstboot.service"
+	firstFile    = "/etc/systemd/system/" + firstUnit
+)
+
+// firstText is the unit of the first run. It waits for node.json, is tried until it succeeds, and then removes itself: the
+// spec has the timer.
+const firstText = `[Unit]
+Description=homestak-gitops: apply the spec of this node for the first time
+Documentation=https://github.com/homestak/homestak-gitops/blob/main/docs/inside.md
+Wants=network-online.target
+After=network-online.target nss-lookup.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart=/bin/sh -c 'until [ -s ` + nodeFile + ` ]; do sleep 1; done; ` + nodeProgram + ` config apply --fetch && { systemctl disable ` + firstUnit + `; rm -f ` + firstFile + `; systemctl daemon-reload; }'
+Restart=on-failure
+RestartSec=15s
+KillMode=mixed
+TimeoutStopSec=15min
+LimitCORE=0
+
+[Install]
+WantedBy=multi-user.target
+`
+
+// Delivers reports whether containers of this machine can get to know their parent.
+func (c Config) Delivers(ctx context.Context) bool {
+	if c.Locally == nil {
+		c.Locally = local.New()
+	}
+	return c.Parent != nil && local.HasContainers(ctx, c.Locally)
+}
+
+// pulled is what is wanted inside a node in mode pull: that a container got to know its parent.
+func (c Config) pulled(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
+	if of.Addr.Kind != lxc || c.Parent == nil || in.Node.Spec == "" || text(of.Spec, "power") == "stopped" {
+		return nil, nil
+	}
+	want := spec.Empty(in.Node.Name)
+	want.Name = in.Node.Spec
+	return &model.Resource{Spec: want, Private: &way{guest: of.Addr, site: in.Site.Name, via: viaDelivery}, At: in.Node.At}, nil
+}
+
+// observeDelivery finds out whether a container got to know its parent: it reported, or it has all that it gets.
+func (d *Driver) observeDelivery(ctx context.Context, want *model.Resource, at model.Guest) (model.Observed, error) {
+	none := model.Observed{}
+	there := model.Observed{State: model.State{want.Addr: {Addr: want.Addr, Spec: model.Clone(want.Spec), Node: want.Node}}}
+	if d.cfg.Parent.HasReported(want.Node) {
+		return there, nil
+	}
+	if err := local.IsHere(ctx, d.cfg.Locally, at.VMID, at.Node, want.Inside.Name); err != nil {
+		return none, err
+	}
+	out, err := local.Container(d.cfg.Locally, at.VMID).Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `[ -s "$1" ] && [ -x "$2" ]`, "sh", nodeFile, nodeProgram}})
+	switch {
+	case err != nil:
+		return none, err
+	case out.Code == 0:
+		return there, nil
+	}
+	return none, nil
+}
+
+// deliver lets a container get to know its parent. The unit starts before node.json is there, and waits for that, so an attempt that was cut off anywhere is either repeated or goes on by itself.
+func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) error {
+	want := s.Want.Spec.(*spec.Spec)
+	if err := local.IsHere(ctx, d.cfg.Locally, s.Inside.VMID, s.Inside.Node, s.Want.Inside.Name); err != nil {
+		return err
+	}
+	program := d.cfg.Program
+	if program == "" {
+		var err error
+		if program, err = os.Executable(); err != nil {
+			return fmt.Errorf("%s: the program of this machine is not found: %w", s.Address, err)
+		}
+	}
+	if _, err := run(ctx, m, "mkdir -p /usr/local/bin\n"); err != nil {
+		return err
+	}
+	if err := local.Push(ctx, d.cfg.Locally, s.Inside.VMID, program, programParts, "0755"); err != nil {
+		return err
+	}
+	file, err := d.cfg.Parent.NodeFile(want.Node, want.Name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Address, err)
+	}
+	_, err = run(ctx, m, shell.Lines(
+		"[ -d /run/systemd/system ] || die 'systemd does not run in this container, and a node in mode pull needs its timers: use mode = \"push\"'",
+		"chown root:root "+programParts, "sync "+programParts, "mv -fT "+programParts+" "+nodeProgram,
+		shell.Put(firstFile, firstText, "0644", "root", "root"),
+		"systemctl daemon-reload", "systemctl enable -- "+firstUnit+" >/dev/null 2>&1 || die '"+firstUnit+" cannot be enabled'", "systemctl start --no-block -- "+firstUnit,
+		"[ -d /etc/homestak-gitops ] || mkdir -m 0755 /etc/homestak-gitops", shell.Put(nodeFile, file, "0600", "root", "root")))
+	return err
+}
+
+// run runs a script in a machine, and gives what it printed.
+func run(ctx context.Context, m guest.Machine, body string) (string, error) {
+	out, err := m.Run(ctx, shell.Script("set -e\n"+body))
+	switch {
+	case err != nil:
+		return "", outcome(err)
+	case out.Code != 0 || out.Signal != 0:
+		return "", errors.New(strings.TrimSpace(out.Err))
+	}
+	return out.Out, nil
+}

@@ -1,0 +1,50 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+)
+
+const pct = "/usr/sbin/pct"
+
+// HasContainers reports whether a machine is a Proxmox VE host, whose pct enters containers.
+func HasContainers(ctx context.Context, host guest.Machine) bool {
+	out, err := host.Run(ctx, guest.Command{Args: []string{"/usr/bin/test", "-x", pct}})
+	return err == nil && out.Code == 0
+}
+
+// IsHere fails unless a container with this VMID and name is on a machine, and the machine is this node: the same VMID
+// may be that of another container elsewhere.
+func IsHere(ctx context.Context, host guest.Machine, vmid int, node, name string) error {
+	id := strconv.Itoa(vmid)
+	out, err := host.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `uname -n; exec "$@"`, "sh", pct, "config", id}})
+	if err != nil {
+		return err
+	}
+	first, rest, _ := strings.Cut(out.Out, "\n")
+	here, _, _ := strings.Cut(first, ".")
+	for line := range strings.Lines(rest) {
+		if here == node && strings.TrimSpace(line) == "hostname: "+name {
+			return nil
+		}
+	}
+	return &lastingError{fmt.Sprintf("container %s (%s) of node %s is not on this machine, which is %s: the program has to run on that node, as root, to enter it", id, name, node, here)}
+}
+
+// Push copies a file of the machine into a container (pct(1), push). The file belongs to root there. It is not in place
+// at once: the caller renames it.
+func Push(ctx context.Context, host guest.Machine, vmid int, from, to, mode string) error {
+	id := strconv.Itoa(vmid)
+	out, err := host.Run(ctx, guest.Command{Args: []string{pct, "push", id, from, to, "--perms", mode}})
+	if err != nil {
+		return fmt.Errorf("copying %s into container %s: %w", from, id, err)
+	}
+	if out.Code != 0 || out.Signal != 0 {
+		return fmt.Errorf("copying %s into container %s: pct failed with exit code %d: %s", from, id, out.Code, strings.TrimSpace(out.Err))
+	}
+	return nil
+}
