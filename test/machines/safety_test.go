@@ -174,7 +174,14 @@ func TestST02AnSSHServerThatDoesNotAnswer(t *testing.T) {
 	s := parse(t, lockout)
 	w.Run0("systemd-run --quiet --unit=taken python3 -m http.server --bind 0.0.0.0 2222")
 	w.Until("the port is taken", func() bool { return w.listens("2222") })
-	w.refused(s, "it does not work, so the old state is restored: the SSH server does not answer on port 2222 with a host key of this machine")
+	standsAlone := strings.Contains(w.Run0("systemctl is-active ssh.socket || :"), "inactive") // else its socket fails, as on Ubuntu
+	unanswered := func(port string) string {
+		if standsAlone {
+			return "it does not work, so the old state is restored: the SSH server does not answer on port " + port + " with a host key of this machine"
+		}
+		return "ssh.socket does not restart"
+	}
+	w.refused(s, unanswered("2222"))
 	w.Run0("systemctl stop taken")
 	w.listensSoon("22")
 	require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d /var/lib/homestak-gitops/revert | grep -v : || :"))
@@ -184,7 +191,7 @@ func TestST02AnSSHServerThatDoesNotAnswer(t *testing.T) {
 	// A port that is taken altogether ends the server.
 	w.Run0("systemd-run --quiet --unit=taken python3 -m http.server --bind :: 2200")
 	w.Until("the port is taken", func() bool { return w.listens("2200") })
-	w.refused(parse(t, strings.Replace(lockout, "2222", "2200", 1)), "it does not work, so the old state is restored: the SSH server does not answer on port 2200 with a host key of this machine")
+	w.refused(parse(t, strings.Replace(lockout, "2222", "2200", 1)), unanswered("2200"))
 	w.Run0("systemctl stop taken")
 	w.listensSoon("2222")
 

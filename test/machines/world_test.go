@@ -86,7 +86,7 @@ func (w *world) bootFrom(how func(testing.TB, nspawn.Rootfs, ...nspawn.Bind) *ns
 	w.Machine = how(w.t, base, append(binds, nspawn.Bind{From: w.archive, To: "/srv/apt"})...)
 	// systemd counts the starts of a unit, and a test makes many; fail2ban does not always
 	// respond to a stop while it starts.
-	w.Run0("mkdir -p /etc/systemd/system/service.d && printf '[Unit]\\nStartLimitIntervalSec=0\\n[Service]\\nTimeoutStopSec=3s\\n' >/etc/systemd/system/service.d/often.conf && systemctl daemon-reload")
+	w.Run0("cd /etc/systemd/system && mkdir -p service.d socket.d && printf '[Unit]\\nStartLimitIntervalSec=0\\n' | tee service.d/often.conf >socket.d/often.conf && printf '[Service]\\nTimeoutStopSec=3s\\n' >>service.d/often.conf && systemctl daemon-reload")
 	return w
 }
 
@@ -175,7 +175,7 @@ func (w *world) snapshot() string {
 		"find " + places + " -xdev -printf '%p %y %m %u %g %l\\n' 2>/dev/null | grep -vE '" + passing + "' | sort",
 		"find " + places + " -xdev -type f -print0 2>/dev/null | grep -zvE '" + passing + "|^/etc/(passwd|group|shadow|gshadow|subuid|subgid)$|/owned.json$|/config-[a-z]*.json$' | sort -z | xargs -0 sha256sum",
 		"for f in /root/.ssh/* /home/*/.ssh/* /etc/hosts /etc/hostname /etc/timezone /etc/sudoers.d/* /etc/ssh/sshd_config.d/* /etc/sysctl.d/zz* /etc/fail2ban/jail.d/* /etc/apt/sources.list.d/* /etc/homestak-test/*; do if [ -f $f ]; then sed \"s|^|$f: |\" $f; fi; done",
-		"sshd -T | sort | sed 's/^/sshd /'", "if systemctl is-active -q fail2ban; then fail2ban-client status | sed 's/^/fail2ban /'; fi",
+		"[ -d /run/sshd ] || mkdir /run/sshd; sshd -T | sort | sed 's/^/sshd /'", "if systemctl is-active -q fail2ban; then fail2ban-client status | sed 's/^/fail2ban /'; fi",
 		"grep -r . /proc/sys/net 2>/dev/null | grep -v '/nf_conntrack_count\\|/stat/\\|random\\|_secret' | sort",
 		"visudo -c 2>&1 | sort", "ls /var/lib/dpkg/info | sort",
 	}, "; echo ---; "))

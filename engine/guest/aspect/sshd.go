@@ -120,7 +120,12 @@ if systemctl is-active --quiet ssh.service 2>/dev/null; then systemctl reload ss
 )
 
 // sshdRestart puts in force what was restored, also where the server or its socket failed in between.
-const sshdRestart = "case $(systemctl is-active ssh.socket 2>/dev/null) in active|failed) systemctl daemon-reload; systemctl restart ssh.socket ;; esac\nsystemctl reload ssh.service || systemctl restart ssh.service || :"
+const sshdRestart = `case $(systemctl is-active ssh.socket 2>/dev/null) in
+active|failed)
+  systemctl daemon-reload; systemctl reset-failed ssh.socket ssh.service 2>/dev/null || :
+  if systemctl restart ssh.socket; then systemctl try-reload-or-restart ssh.service || :; else systemctl restart ssh.service || :; fi ;;
+*) systemctl reload ssh.service || systemctl restart ssh.service || : ;;
+esac`
 
 type sshdFound struct {
 	there          bool // the server is installed
