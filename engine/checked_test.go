@@ -245,11 +245,11 @@ func TestANodeInModePullIsDoneWhenItReports(t *testing.T) {
 	})
 }
 
-// notYet is the answer for a node whose first report is not late.
-type notYet struct{}
+// notYetError is the answer for a node whose first report is not late.
+type notYetError struct{}
 
-func (notYet) Error() string { return "not ready yet: waits for its first report since 14:02:05 UTC" }
-func (notYet) Waiting() bool { return true }
+func (notYetError) Error() string { return "not ready yet: waits for its first report since 14:02:05 UTC" }
+func (notYetError) Waiting() bool { return true }
 
 // A silent node in mode pull does not keep the pass of an agent: it is not ready yet, what needs it is left for a later
 // pass, and everything else is done. Nothing counts as failed until its report is late.
@@ -262,7 +262,7 @@ func TestASilentNodeDoesNotKeepThePass(t *testing.T) {
 			}
 		}
 		i := enginetest.NewInn()
-		var answer error = notYet{}
+		var answer error = notYetError{}
 		pass := func(failing ...model.Address) engine.Report {
 			p := i.Pass(site)
 			p.Unattended, p.Failing = true, failing

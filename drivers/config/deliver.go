@@ -114,7 +114,7 @@ func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) erro
 			return fmt.Errorf("%s: the program of this machine is not found: %w", s.Address, err)
 		}
 	}
-	if _, err := run(ctx, m, "mkdir -p /usr/local/bin\n"); err != nil {
+	if err := run(ctx, m, "mkdir -p /usr/local/bin\n"); err != nil {
 		return err
 	}
 	if err := local.Push(ctx, d.cfg.Locally, s.Inside.VMID, program, programParts, "0755"); err != nil {
@@ -124,23 +124,22 @@ func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) erro
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Address, err)
 	}
-	_, err = run(ctx, m, shell.Lines(
+	return run(ctx, m, shell.Lines(
 		"[ -d /run/systemd/system ] || die 'systemd does not run in this container, and a node in mode pull needs its timers: use mode = \"push\"'",
 		"chown root:root "+programParts, "sync "+programParts, "mv -fT "+programParts+" "+nodeProgram,
 		shell.Put(firstFile, firstText, "0644", "root", "root"),
 		"systemctl daemon-reload", "systemctl enable -- "+firstUnit+" >/dev/null 2>&1 || die '"+firstUnit+" cannot be enabled'", "systemctl start --no-block -- "+firstUnit,
 		"[ -d /etc/homestak-gitops ] || mkdir -m 0755 /etc/homestak-gitops", shell.Put(nodeFile, file, "0600", "root", "root")))
-	return err
 }
 
-// run runs a script in a machine, and gives what it printed.
-func run(ctx context.Context, m guest.Machine, body string) (string, error) {
+// run runs a script in a machine.
+func run(ctx context.Context, m guest.Machine, body string) error {
 	out, err := m.Run(ctx, shell.Script("set -e\n"+body))
 	switch {
 	case err != nil:
-		return "", outcome(err)
+		return outcome(err)
 	case out.Code != 0 || out.Signal != 0:
-		return "", errors.New(strings.TrimSpace(out.Err))
+		return errors.New(strings.TrimSpace(out.Err))
 	}
-	return out.Out, nil
+	return nil
 }

@@ -75,8 +75,10 @@ func TestAContainerOfThisMachine(t *testing.T) {
 		said guest.Output
 		ok   bool
 	}{
-		{guest.Output{Out: "father\n" + config}, true}, {guest.Output{Out: "father.home.example\n" + config}, true},
-		{guest.Output{Out: "mother\n" + config}, false}, {guest.Output{Out: "father\nhostname: boxes\n"}, false},
+		{guest.Output{Out: "father\n" + config}, true},
+		{guest.Output{Out: "father.home.example\n" + config}, true},
+		{guest.Output{Out: "mother\n" + config}, false},
+		{guest.Output{Out: "father\nhostname: boxes\n"}, false},
 		{guest.Output{Out: "father\n", Err: "Configuration file 'nodes/father/lxc/200.conf' does not exist\n", Code: 2}, false},
 		{guest.Output{Out: "father\n", Err: "sh: exec: /usr/sbin/pct: not found\n", Code: 127}, false},
 	} {
