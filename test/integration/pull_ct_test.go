@@ -56,7 +56,7 @@ func (p *pct) Run(_ context.Context, c guest.Command) (guest.Output, error) {
 	default:
 		require.Equal(p.t, "exec", verb)
 		var out, errs bytes.Buffer
-		s := m.Root(rest[1:]...)
+		s := m.Root(rest[slices.Index(rest, "/bin/sh"):]...) // env comes first, which is not simulated
 		s.In, s.Out, s.Err = bytes.NewReader(c.Stdin), &out, &errs
 		process, err := m.K.Start(s)
 		if err != nil {
