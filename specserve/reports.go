@@ -98,6 +98,9 @@ func takeReport(x *request) error {
 	if n.Child && r.Empty && (!before.Empty || before.Commit != r.Commit) || r.Ready && before.ReceivedAt.IsZero() {
 		x.o.Check() // something waits for that
 	}
+	if !r.Same(before.Report) {
+		x.o.Reported(r)
+	}
 	return x.done(http.StatusAccepted, "kept")
 }
 

@@ -46,6 +46,8 @@ type Options struct {
 	// Reconcile makes the agent check, and says as JSON how that pass ended. It returns early when ctx ends.
 	// Nil: there are no passes.
 	Reconcile func(ctx context.Context) (any, error)
+	// Reported is called when a node reported something else than before. It returns immediately. Nil: nobody asks.
+	Reported func(report.Report)
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 	Metrics []metric.Collector // figures of the agent, for the answer of /metrics
@@ -115,6 +117,9 @@ func New(o Options) *Server {
 	}
 	if o.Check == nil {
 		o.Check = func() {}
+	}
+	if o.Reported == nil {
+		o.Reported = func(report.Report) {}
 	}
 	if o.Reports == nil {
 		o.Reports = report.NewStore()

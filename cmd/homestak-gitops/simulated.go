@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"syscall"
 
@@ -26,6 +27,7 @@ type network struct {
 	dial      func(ctx context.Context, network, address string) (net.Conn, error) // to guests
 	key       string                                                               // that logs in to them
 	parent    *lazyParent                                                          // of nodes in mode pull; nil: this run serves none
+	world     *simnode.World                                                       // that it is; nil: the real one
 	close     func()                                                               // ends what runs in guests
 }
 
@@ -66,17 +68,21 @@ func (n network) end() {
 // in this run.
 func simulatedNetwork() (network, error) { return networkOf(simhost.Hosts{}) }
 
-// networkOf is the network of simulators.
+// networkOf is the network of simulators, and of what runs in their guests: an agent on each that is a host in turn.
 func networkOf(hosts simhost.Hosts) (network, error) {
-	_, key, err := simworld.Key()
+	w, err := simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: buildOf(debug.ReadBuildInfo()).Version})
+	if err != nil {
+		return network{}, err
+	}
 	parent := &lazyParent{}
+	w.Others = parent.dial
 	return network{
-		transport: hosts.TransportWith(simnode.Programs(parent.dial)), reaches: hosts.Reaches, dial: hosts.Dial, key: key, parent: parent,
+		transport: w.Transport, reaches: hosts.Reaches, dial: w.Dial, key: w.Key(), parent: parent, world: w,
 		close: func() {
-			hosts.Close()
+			_ = w.Close() // what they kept is gone with the run
 			parent.close()
 		},
-	}, err
+	}, nil
 }
 
 // lazyParent is the parent of simulated nodes, once there are any.

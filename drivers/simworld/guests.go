@@ -1,9 +1,10 @@
 // Package simworld lets the guests of a simulated host run a simulated Debian: those that were made from
 // an image or a template of Debian boot, take what cloud-init gives them, and are entered by SSH and by
-// the guest agent. Others are what they are without it: an address that does not answer.
+// the guest agent. Others are what they are without it: an address that does not answer. A guest that was made
+// from an image of Proxmox VE is a further simulated host, whose guests boot in turn, to any depth.
 //
-// Guests is what a host of package pvesim gets as its Systems, and key.go the key by which whoever runs
-// a simulation logs in.
+// Guests is what a host of package pvesim gets as its Systems. hypervisor.go is the Proxmox VE of a guest, pveum.go
+// its program of that name, and key.go the key by which whoever runs a simulation logs in.
 package simworld
 
 import (
@@ -42,18 +43,29 @@ type Guests struct {
 	Packages []debian.Package
 	// Installed are on every guest beside what Debian has, by the files that they are run by.
 	Installed Programs
+	// Network is that of the guests; nil: one without other machines.
+	Network *Network
+	// Inner is what the Proxmox VE of a guest is like; its names, addresses and guests are its own.
+	Inner pvesim.Config
 
 	// mu is for a moment only, but for a guest that boots or halts: requests to the host, connections
 	// and commands come side by side.
 	mu    sync.Mutex
-	disks map[string]*debian.Disk
+	disks map[string]*disk
 	on    map[string]*running // by key
 
 	booting sync.WaitGroup // guests that boot by themselves
 }
 
+// disk is that of a guest.
+type disk struct {
+	*debian.Disk
+
+	pve *hypervisor // nil: it has no Proxmox VE, or that did not run yet
+}
+
 // running is a guest that was switched on. It boots when somebody first wants something of it, and by
-// itself if there is a disc in it: what is on that may make it do something.
+// itself if there is a disc in it: what is on that may make it do something. So does a host, which has guests.
 type running struct {
 	asked   pvesim.Machine
 	machine *debian.Machine // nil before
@@ -65,14 +77,14 @@ func (g *Guests) Boot(m pvesim.Machine) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.on == nil {
-		g.on, g.disks = map[string]*running{}, map[string]*debian.Disk{}
+		g.on, g.disks = map[string]*running{}, map[string]*disk{}
 	}
 	if suite(m.Image) == "" && g.disks[m.Key] == nil {
 		return
 	}
 	r := &running{asked: m, off: make(chan struct{})}
 	g.on[m.Key] = r
-	if len(m.Discs) > 0 {
+	if len(m.Discs) > 0 || isPVE(m.Image) {
 		g.booting.Go(func() { g.bootBySelf(r) })
 	}
 }
@@ -104,16 +116,19 @@ func (g *Guests) Halt(key string) {
 	close(r.off)
 	if r.machine != nil {
 		r.machine.Halt()
+		if pve := g.disks[key].pve; pve != nil {
+			pve.off()
+		}
 	}
 	delete(g.on, key)
 }
 
-// Copy is as pvesim.Systems wants it.
+// Copy is as pvesim.Systems wants it. The copy of a Proxmox VE has no guests, since one is not copied.
 func (g *Guests) Copy(from, to string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if d := g.disks[from]; d != nil {
-		g.disks[to] = d.Clone()
+		g.disks[to] = &disk{Disk: d.Clone()}
 	} else {
 		delete(g.disks, to)
 	}
@@ -124,7 +139,7 @@ func (g *Guests) Remove(key string) {
 	g.Halt(key)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	maps.DeleteFunc(g.disks, func(k string, _ *debian.Disk) bool { return k == key || strings.HasPrefix(k, key+"@") })
+	maps.DeleteFunc(g.disks, func(k string, _ *disk) bool { return k == key || strings.HasPrefix(k, key+"@") })
 }
 
 // Programs is as pvesim.Systems wants it.
@@ -145,9 +160,22 @@ func (g *Guests) Close() {
 		g.Halt(key)
 	}
 	g.booting.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, d := range g.disks {
+		if d.pve != nil {
+			d.pve.guests.Close()
+		}
+	}
 }
 
-var debianSuite = regexp.MustCompile(`(?i)debian-?(12|13)|bookworm|trixie`)
+var (
+	debianSuite = regexp.MustCompile(`(?i)debian-?(12|13)|bookworm|trixie`)
+	pveVersion  = regexp.MustCompile(`(?i)(?:pve|proxmox)(?:-ve)?[-_]?(\d*)`)
+)
+
+// isPVE reports whether an image is one of Proxmox VE, by its name or address.
+func isPVE(image string) bool { return pveVersion.MatchString(image) }
 
 // Runs reports whether a guest boots into a simulated Debian, by the names and addresses of what it is
 // made from.
@@ -155,9 +183,15 @@ func Runs(origin string) bool { return suite(origin) != "" }
 
 // suite is the release of Debian that an image has by its name or address; "" if it has another system.
 func suite(image string) string {
+	if found := pveVersion.FindStringSubmatch(image); found != nil {
+		if found[1] == "8" {
+			return "12"
+		}
+		return "13"
+	}
 	found := debianSuite.FindStringSubmatch(image)
 	switch {
-	case found == nil || strings.Contains(strings.ToLower(image), "pve"):
+	case found == nil:
 		return ""
 	case found[1] != "":
 		return found[1]
@@ -185,7 +219,7 @@ func (g *Guests) Machine(key string) *debian.Machine {
 func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 	d := g.disks[m.Key]
 	if d == nil {
-		d = debian.NewDisk(debian.Options{Suite: suite(m.Image), Clock: g.Clock, Packages: g.Packages, Programs: g.Installed, Container: m.Kind == "lxc"})
+		d = g.newDisk(m)
 		g.disks[m.Key] = d
 	}
 	instance := "" // without a drive of PVE's, a disc may say it
@@ -197,10 +231,29 @@ func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 	for _, one := range m.Disks {
 		disks = append(disks, files.Volume{Serial: one.Serial, Bytes: one.Bytes})
 	}
-	return d.Begin(debian.Birth{
+	birth := debian.Birth{
 		Instance: instance, Discs: m.Discs, Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
 		Network: debian.Network{Address: m.Address, Gateway: m.Gateway, LAN: device.LAN{Lease: m.Lease}}, Disks: disks,
-	})
+	}
+	if !hasPVE(d.Files()) {
+		return d.Begin(birth)
+	}
+	if d.pve == nil {
+		d.pve = g.newHypervisor(m.Hostname)
+	}
+	d.pve.install(d.Files())
+	machine := d.Begin(birth)
+	d.pve.on(machine, &g.booting)
+	return machine
+}
+
+// newDisk is that of a guest that boots for the first time.
+func (g *Guests) newDisk(m pvesim.Machine) *disk {
+	o := debian.Options{Suite: suite(m.Image), Clock: g.Clock, Packages: g.Packages, Programs: g.Installed, Network: g.network().Dial, Container: m.Kind == "lxc"}
+	if isPVE(m.Image) {
+		g.withPVE(&o)
+	}
+	return &disk{Disk: debian.NewDisk(o)}
 }
 
 // At finds the guest that has an address now, whatever its host says; "" if there is none.
@@ -234,7 +287,7 @@ func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near f
 		return nil, refused(syscall.EHOSTUNREACH)
 	}
 	if s := m.SSHD(); s == nil || !slices.Contains(s.Ports, int(to.Port())) {
-		return nil, refused(syscall.ECONNREFUSED)
+		return m.Connect(ctx, to)
 	}
 	caller, callee := wire.Pipe(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 254}), 50000), to)
 	trusted, _, err := Key()

@@ -53,6 +53,7 @@ type Prober struct {
 	// not. Nil: nobody takes reports, and those of nodes are not waited for.
 	Reported func(node string) (saw string, err error)
 
+	Every   time.Duration // between two tries, where the check does not say it; 5 s unless set
 	Connect time.Duration // how long a connection may take; 5 s unless set
 	Idle    time.Duration // how long no byte may come; 10 s unless set
 	Total   time.Duration // how long one try may take; 30 s unless set

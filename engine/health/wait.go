@@ -58,7 +58,7 @@ func Limit(checks []model.Check) time.Duration {
 // until tries one check until it holds.
 func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result, error) {
 	began := time.Now()
-	timeout, interval := cmp.Or(c.Timeout, defaultTimeout), cmp.Or(c.Interval, defaultInterval)
+	timeout, interval := cmp.Or(c.Timeout, defaultTimeout), cmp.Or(c.Interval, a.Every, defaultInterval)
 	end := began.Add(timeout)
 	r := Result{Name: c.Name}
 	for {

@@ -31,7 +31,7 @@ func (s *Service) openParent() error {
 	}
 	s.above, err = uplink.Open(uplink.Options{
 		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: min(p.ReportEvery, report.MaxEvery), Log: s.o.Log,
-		Dial:   s.o.Network.Dial,
+		Dial: s.o.Network.Dial, Between: s.o.Pace,
 		Report: func() ([]byte, error) { return json.Marshal(s.toParent()) }, Check: s.checkSoon,
 	})
 	return err

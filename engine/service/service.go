@@ -49,6 +49,9 @@ type Options struct {
 	Network Network
 	// File is that of the program, which nodes get from the server. "": the one that runs.
 	File string
+	// Pace is the least time between two reports of this agent, and of those below it, and between two tries of a
+	// check. 0: as usual.
+	Pace time.Duration
 	// Watch makes a watcher that calls changed when guests that matter are not as they were. Nil: there is none.
 	Watch func(changed func(guests []int)) Watcher
 }
@@ -151,6 +154,7 @@ func New(o Options) (*Service, error) {
 	if s.above != nil {
 		options.Parent = s.bundle
 	}
+	options.Health.Every = o.Pace
 	if options.Health.Simulated = o.Simulated; o.Simulated == nil {
 		options.Exclusive = s.exclusive
 	}

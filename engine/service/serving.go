@@ -80,7 +80,7 @@ func (s *Service) serveNodes() {
 	a := c.Access
 	s.server = live.New(live.Options{
 		Identity: c.Identity, Above: c.Parent.URL, Listen: c.Serves(), Version: s.o.Program, Program: cmp.Or(s.o.File, ProgramFile()), Log: s.o.Log,
-		Open:   s.o.Network.Listen,
+		Open: s.o.Network.Listen, Limits: limits(s.o.Pace), Reported: s.childReported,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
 		Check:  s.checkSoon, Status: func() any { return s.StatusAndTree() }, Events: s.events.Serve, Metrics: s.metrics(),
 		Reconcile: func(ctx context.Context) (any, error) { return control.Await(ctx, s.Agent, s.Ledger) },

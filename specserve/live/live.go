@@ -48,6 +48,8 @@ type Options struct {
 	Status func() any // the answer of /status
 	// Reconcile makes the agent check, and says how that pass ended; see specserve.Options.
 	Reconcile func(ctx context.Context) (any, error)
+	// Reported is called when a node or child reported something else than before; it returns immediately.
+	Reported func(report.Report)
 	// Events writes the stream of events; see specserve.Options.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 	Metrics []metric.Collector // figures of the agent, beside those of the server
@@ -169,7 +171,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	server := specserve.New(specserve.Options{
 		Version: s.o.Version, Program: p, Spool: spool, TLS: c.Certificate().TLS(), Limits: s.o.Limits, Log: s.o.Log, Check: s.o.Check,
-		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Reconcile: s.o.Reconcile, Events: s.o.Events, Metrics: s.o.Metrics,
+		Identity: s.o.Identity, Reports: s.reports, Status: s.o.Status, Reconcile: s.o.Reconcile, Reported: s.o.Reported, Events: s.o.Events, Metrics: s.o.Metrics,
 	})
 	s.failed(&s.state.Listening, "", nil)
 	s.begin(server, c, p, ln.Addr().String())

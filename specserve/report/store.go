@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,12 @@ func (r Received) Period(usual time.Duration) time.Duration {
 func (r Received) Stale(now time.Time, usual time.Duration) bool {
 	every := r.Period(usual)
 	return every > 0 && now.Sub(r.ReceivedAt) > StaleAfter*every
+}
+
+// Same reports whether a report says the same as another one, at another time.
+func (r Report) Same(as Report) bool {
+	r.At = as.At
+	return reflect.DeepEqual(r, as)
 }
 
 // Store holds the last report of each child. It may be used from several goroutines; what it

@@ -7,6 +7,7 @@
 package uplink
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -29,6 +30,8 @@ type Options struct {
 
 	Report func() ([]byte, error) // the document of now
 	Check  func()                 // makes the agent check repository and host; it returns immediately
+
+	Between time.Duration // least time between two reports; 0: 5 s
 
 	// Dial opens a connection; nil for the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -62,6 +65,7 @@ func Open(o Options) (*Uplink, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Between = cmp.Or(o.Between, betweenReports)
 	u := &Uplink{o: o, ended: make(chan struct{}, 1), kept: k, state: State{URL: o.Given.Server}}
 	u.transport = client.NewTransport(u.Parent, o.Dial)
 	return u, nil
@@ -91,7 +95,7 @@ func (u *Uplink) State() State {
 	return u.state
 }
 
-// PassEnded makes a report due.
+// PassEnded makes a report due: a pass ended, or a child of its own said something new.
 func (u *Uplink) PassEnded() {
 	select {
 	case u.ended <- struct{}{}:
@@ -134,7 +138,7 @@ func (u *Uplink) report(ctx context.Context) {
 			}
 			pause *= 2
 		}
-		if !sleep(ctx, betweenReports, nil) || !sleep(ctx, jitter(u.o.Every)-betweenReports, u.ended) {
+		if !sleep(ctx, u.o.Between, nil) || !sleep(ctx, jitter(u.o.Every)-u.o.Between, u.ended) {
 			return
 		}
 	}

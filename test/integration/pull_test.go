@@ -49,7 +49,7 @@ func beginPulling(t *testing.T, specs string) *pulling {
 	t.Helper()
 	p, err := simnode.New(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	s := &pulling{simulated: &simulated{hosts: &config.KnownHosts{}, guests: &simworld.Guests{Installed: simnode.Programs(p.Dial)}}, parent: p}
+	s := &pulling{simulated: &simulated{hosts: &config.KnownHosts{}, guests: &simworld.Guests{Installed: simnode.Programs(), Network: &simworld.Network{Dial: p.Dial}}}, parent: p}
 	_, s.key, err = simworld.Key()
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,8 +27,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
-// address is where simulated nodes reach their parent.
-const address = "192.0.2.254:44443"
+// parentAddress is where simulated nodes reach their parent.
+const parentAddress = "192.0.2.254:44443"
 
 // Parent serves the nodes of simulated hosts. It is what drivers.Access wants as Parent. Its methods may
 // be called from any goroutine, but New and Close.
@@ -40,15 +39,14 @@ type Parent struct {
 	folder  string
 	program *program.Program
 	silent  atomic.Pointer[map[string]bool]
-	calls   chan net.Conn
-	callers atomic.Uint32
+	net     wire.Net
 	end     context.CancelFunc
 	served  chan error
 }
 
 // New makes a parent that has nothing to serve yet. Its keys are new, and gone with it.
 func New(log *slog.Logger) (p *Parent, err error) {
-	p = &Parent{calls: make(chan net.Conn), served: make(chan error, 1)}
+	p = &Parent{served: make(chan error, 1)}
 	if p.folder, err = os.MkdirTemp("", "homestak-gitops-sim-"); err != nil {
 		return nil, err
 	}
@@ -73,9 +71,14 @@ func New(log *slog.Logger) (p *Parent, err error) {
 	}
 	server := specserve.New(specserve.Options{Version: "simulated", Program: p.program, Spool: p.folder, TLS: certificate.TLS(), Log: log})
 	p.server, p.pins = server, certificate.Pins
+	at := netip.MustParseAddrPort(parentAddress)
+	ln, err := p.net.Listen(at, at)
+	if err != nil {
+		return nil, err
+	}
 	ctx, end := context.WithCancel(context.Background())
 	p.end = end
-	go func() { p.served <- server.Serve(ctx, &listener{calls: p.calls, closed: make(chan struct{})}) }()
+	go func() { p.served <- server.Serve(ctx, ln) }()
 	return p, nil
 }
 
@@ -108,7 +111,7 @@ func (p *Parent) Parent(node, spec string) (parent.Parent, error) {
 		return parent.Parent{}, err
 	}
 	p.server.Forget(node)
-	return parent.Parent{Identity: node, Server: "https://" + address, Pins: pins, Token: minted.Token}, nil
+	return parent.Parent{Identity: node, Server: "https://" + parentAddress, Pins: pins, Token: minted.Token}, nil
 }
 
 // HasReported is as drivers.Parent wants it.
@@ -125,23 +128,12 @@ func (p *Parent) Reported(node string) (saw string, err error) {
 }
 
 // Dial connects a simulated node to it. It is the only server of the network.
-func (p *Parent) Dial(ctx context.Context, network, to string) (net.Conn, error) {
-	far := netip.MustParseAddrPort(address)
-	refused := &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(far), Err: syscall.ECONNREFUSED}
-	if to != address {
+func (p *Parent) Dial(ctx context.Context, _, to string) (net.Conn, error) {
+	if to != parentAddress {
 		return nil, fmt.Errorf("%s: %w", to, syscall.EHOSTUNREACH)
 	}
-	n := p.callers.Add(1) // each from an address of its own, since what one may do is limited by that
-	caller, callee := wire.Pipe(netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), 50000), far)
-	select {
-	case p.calls <- callee:
-		return caller, nil
-	case err := <-p.served:
-		p.served <- err
-		return nil, refused
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	at := netip.MustParseAddrPort(parentAddress)
+	return p.net.Dial(ctx, at, at)
 }
 
 // Close ends the server and removes its keys.
@@ -149,29 +141,3 @@ func (p *Parent) Close() error {
 	p.end()
 	return errors.Join(<-p.served, p.program.Close(), os.RemoveAll(p.folder))
 }
-
-// listener is the network of the server.
-type listener struct {
-	calls  <-chan net.Conn
-	once   sync.Once
-	closed chan struct{}
-}
-
-// Accept waits for a call.
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.calls:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close ends Accept.
-func (l *listener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-// Addr is where it listens.
-func (*listener) Addr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)) }

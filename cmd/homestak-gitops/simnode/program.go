@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -40,17 +39,17 @@ const (
 	installed   = "/usr/local/bin/homestak-gitops"
 )
 
-// Dial opens a connection from a node.
-type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+// Programs are those of nodes, for simworld.Guests whose network leads to a parent. No agent runs on them.
+func Programs() map[string]debian.Program { return programsOf(nil) }
 
-// Programs are those of nodes, for simworld.Guests. Dial leads to their parents.
-func Programs(dial Dial) map[string]debian.Program {
-	n := &programs{dial: dial, busy: map[*debian.Machine]*sync.Mutex{}}
+// programsOf are those of nodes, some of which may run agents.
+func programsOf(a *agents) map[string]debian.Program {
+	n := &programs{agents: a, busy: map[*debian.Machine]*sync.Mutex{}}
 	return map[string]debian.Program{python: n.python, interpreter: n.command}
 }
 
 type programs struct {
-	dial Dial
+	agents *agents
 
 	mu   sync.Mutex                      // for busy
 	busy map[*debian.Machine]*sync.Mutex // one run on a machine at a time
@@ -82,8 +81,11 @@ func contextOf(p *kernel.Process) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// command is the program: config fetch, and config apply with and without --fetch.
+// command is the program: agent, config fetch, and config apply with and without --fetch.
 func (n *programs) command(m *debian.Machine, p *kernel.Process) int {
+	if n.agents != nil && len(p.Args) == 3 && p.Args[2] == "agent" {
+		return n.agents.run(m, p)
+	}
 	ctx, cancel := contextOf(p)
 	defer cancel()
 	defer n.turn(m)()
@@ -99,7 +101,7 @@ func (n *programs) command(m *debian.Machine, p *kernel.Process) int {
 		return p.Failf("%v", err)
 	}
 	run := node.Run{
-		Folder: dir, Machine: inside{m}, Dial: n.dial,
+		Folder: dir, Machine: inside{m}, Dial: m.Dial,
 		Note: func(format string, args ...any) { fmt.Fprintf(p.Err(), format+"\n", args...) },
 	}
 	from := node.Source{File: filepath.Join(dir, filepath.Base(parent.File))}
@@ -193,20 +195,20 @@ func (i inside) Run(ctx context.Context, c guest.Command) (guest.Output, error) 
 }
 
 // python does what the script of the first boot does, and nothing else.
-func (n *programs) python(m *debian.Machine, p *kernel.Process) int {
+func (*programs) python(m *debian.Machine, p *kernel.Process) int {
 	ctx, cancel := contextOf(p)
 	defer cancel()
 	if text, err := p.ReadFile(p.Args[len(p.Args)-1]); err != nil || len(p.Args) != 2 || !firstboot.IsScript(text) {
 		return p.Failf("no other script than that of a first boot is simulated")
 	}
-	if err := n.firstBoot(ctx, m); err != nil {
+	if err := firstBoot(ctx, m); err != nil {
 		return p.Failf("%v", err)
 	}
 	return 0
 }
 
 // firstBoot is main of firstboot.py.
-func (n *programs) firstBoot(ctx context.Context, m *debian.Machine) error {
+func firstBoot(ctx context.Context, m *debian.Machine) error {
 	text, err := m.K.FS.ReadFile(parent.File)
 	if err != nil {
 		return err
@@ -216,14 +218,14 @@ func (n *programs) firstBoot(ctx context.Context, m *debian.Machine) error {
 		return err
 	}
 	var answer struct{ Agent map[string]string }
-	body, err := n.get(ctx, of, wire.SpecPath(of.Identity))
+	body, err := get(ctx, m, of, wire.SpecPath(of.Identity))
 	if err == nil {
 		err = json.Unmarshal(body, &answer)
 	}
 	if err != nil {
 		return err
 	}
-	if err := n.install(ctx, m, of, answer.Agent[program.System()]); err != nil {
+	if err := install(ctx, m, of, answer.Agent[program.System()]); err != nil {
 		return err
 	}
 	done, err := inside{m}.Run(ctx, guest.Command{Args: []string{installed, "config", "apply", "--fetch"}})
@@ -235,7 +237,7 @@ func (n *programs) firstBoot(ctx context.Context, m *debian.Machine) error {
 }
 
 // install gets the program, if there is another one.
-func (n *programs) install(ctx context.Context, m *debian.Machine, of parent.Parent, want string) error {
+func install(ctx context.Context, m *debian.Machine, of parent.Parent, want string) error {
 	sum := func(text string) string {
 		s := sha256.Sum256([]byte(text))
 		return hex.EncodeToString(s[:])
@@ -244,7 +246,7 @@ func (n *programs) install(ctx context.Context, m *debian.Machine, of parent.Par
 		return nil
 	}
 	system := strings.SplitN(program.System(), "-", 2)
-	got, err := n.get(ctx, of, wire.AgentPath(system[0], system[1]))
+	got, err := get(ctx, m, of, wire.AgentPath(system[0], system[1]))
 	switch {
 	case err != nil:
 		return err
@@ -255,8 +257,8 @@ func (n *programs) install(ctx context.Context, m *debian.Machine, of parent.Par
 }
 
 // get asks the parent.
-func (n *programs) get(ctx context.Context, of parent.Parent, path string) ([]byte, error) {
-	t := &http.Transport{DialContext: n.dial, TLSClientConfig: pin.Client(of.Pins), DisableKeepAlives: true}
+func get(ctx context.Context, m *debian.Machine, of parent.Parent, path string) ([]byte, error) {
+	t := &http.Transport{DialContext: m.Dial, TLSClientConfig: pin.Client(of.Pins), DisableKeepAlives: true}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(of.Server, "/")+path, nil)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,21 @@ func (h *Host) GuestAt(ip netip.Addr) (key string, up bool) {
 	return "", false
 }
 
+// Address is that of the first interface of a guest that runs; "" without one.
+func (h *Host) Address(vmid int) (text string) {
+	h.withWorld(func(w *core.World) {
+		if g := w.Guests[vmid]; g != nil && g.Run != nil {
+			m := core.MachineOf(w, g)
+			if ip, err := netip.ParsePrefix(m.Address); err == nil {
+				text = ip.Addr().String()
+			} else if m.Address != "" {
+				text = m.Lease.Addr().String()
+			}
+		}
+	})
+	return text
+}
+
 // Systems is what runs inside of the guests: that of the configuration.
 func (h *Host) Systems() core.Systems { return h.cfg.Systems }
 

@@ -166,6 +166,12 @@ func (h *Host) publish() {
 // form in lower-case hex.
 func (h *Host) Fingerprint() string { return h.cert.Fingerprint }
 
+// Certificate is what it shows to who connects, in PEM.
+func (h *Host) Certificate() string { return certs.AsPEM(h.cert.Parsed) }
+
+// Authority is the certificate that signed it, in PEM: /etc/pve/pve-root-ca.pem.
+func (h *Host) Authority() string { return certs.AsPEM(h.cert.Authority) }
+
 // Token is the API token that the host knew from the start, as
 // "user@realm!name=secret".
 func (h *Host) Token() string { return h.w.Cfg.Token }

@@ -45,8 +45,12 @@ func New(o Options) (*pvesim.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Systems = &simworld.Guests{Clock: kernel.Clock{Begin: time.Now(), Speed: o.Speed}}
-	return pvesim.New(cfg), nil
+	inner := pvesim.Config{Version: cfg.Version, TaskTime: cfg.TaskTime, Latency: cfg.Latency, Workers: cfg.Workers, KeepTasks: keptTasks}
+	n := &simworld.Network{}
+	cfg.Systems = &simworld.Guests{Clock: kernel.Clock{Begin: time.Now(), Speed: o.Speed}, Network: n, Inner: inner}
+	h := pvesim.New(cfg)
+	n.Dial = Hosts{h.Node(): h}.Dial
+	return h, nil
 }
 
 var (

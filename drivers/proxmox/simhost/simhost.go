@@ -5,6 +5,7 @@ package simhost
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -24,53 +25,82 @@ type Hosts map[string]*pvesim.Host
 // Transport is the way to the simulator of a host, and its token: see drivers.Transport.
 // It makes a simulator where the host has none.
 func (s Hosts) Transport(site *model.Site, h *model.Host) (way http.RoundTripper, token string) {
-	return s.TransportWith(nil)(site, h)
+	return s.TransportWith(func(c *pvesim.Config) { c.Systems = &simworld.Guests{} })(site, h)
 }
 
-// TransportWith is Transport for hosts whose guests have further programs; see simworld.Guests.
-func (s Hosts) TransportWith(installed simworld.Programs) func(*model.Site, *model.Host) (http.RoundTripper, string) {
+// TransportWith is Transport for hosts that are as change makes each of them.
+func (s Hosts) TransportWith(change func(*pvesim.Config)) func(*model.Site, *model.Host) (http.RoundTripper, string) {
 	return func(site *model.Site, h *model.Host) (http.RoundTripper, string) {
 		if s[h.Name] == nil {
 			c := ConfigOf(site, h)
-			c.Systems = &simworld.Guests{Installed: installed}
+			change(&c)
 			s[h.Name] = pvesim.New(c)
 		}
 		return s[h.Name], s[h.Name].Token()
 	}
 }
 
+// Each calls a function with all hosts, those inside of guests too, each after the one that it is in, until that
+// says no.
+func (s Hosts) Each(do func(*pvesim.Host) bool) {
+	all := slices.Collect(maps.Values(s))
+	for i := 0; i < len(all); i++ {
+		if !do(all[i]) {
+			return
+		}
+		if systems, simulated := all[i].Systems().(*simworld.Guests); simulated {
+			all = append(all, systems.Hosts()...)
+		}
+	}
+}
+
+// Find gives the host with this name of its first node, which may be inside of a guest; nil if there is none.
+func (s Hosts) Find(node string) (found *pvesim.Host) {
+	s.Each(func(h *pvesim.Host) bool {
+		if h.Node() == node {
+			found = h
+		}
+		return found == nil
+	})
+	return found
+}
+
 // Reaches returns nil if a simulated guest with this address is up. It takes the place of
 // the network, which has none of them: see health.Prober.
 func (s Hosts) Reaches(ip netip.Addr) error {
-	for _, h := range s {
+	err := errors.New("no simulated guest with this address is up")
+	s.Each(func(h *pvesim.Host) bool {
 		if systems, simulated := h.Systems().(*simworld.Guests); h.Reaches(ip) || simulated && systems.At(ip) != "" {
-			return nil
+			err = nil
 		}
-	}
-	return errors.New("no simulated guest with this address is up")
+		return err != nil
+	})
+	return err
 }
 
 // Dial connects to a simulated guest that has the address, if it runs a simulated system. It takes the
 // place of the network: see config.Config.
-func (s Hosts) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	to, err := simworld.Target(address)
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range s {
+	err = &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: syscall.EHOSTUNREACH}
+	s.Each(func(h *pvesim.Host) bool {
 		systems, simulated := h.Systems().(*simworld.Guests)
 		if !simulated {
-			continue
+			return true
 		}
 		key, up := h.GuestAt(to.Addr())
 		if inside := systems.At(to.Addr()); inside != "" {
 			key, up = inside, true
 		}
 		if up {
-			return systems.Dial(ctx, key, to, s.Dial)
+			conn, err = systems.Dial(ctx, key, to, s.Dial)
 		}
-	}
-	return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: syscall.EHOSTUNREACH}
+		return !up
+	})
+	return conn, err
 }
 
 // Jump is an SSH server that stands for a host, by which its simulated guests are reached from the network

@@ -55,8 +55,8 @@ func (n Network) lan() device.LAN {
 	return out
 }
 
-// Where the card is configured: in a container by ifupdown, as Proxmox VE writes it, else by systemd-networkd, as
-// cloud-init does.
+// Where the card is configured: in a container by ifupdown, as Proxmox VE writes it, and where ifupdown2 is; else by
+// systemd-networkd, as cloud-init does.
 const (
 	interfacesFile = "/etc/network/interfaces"
 	loopback       = "auto lo\niface lo inet loopback\n"
@@ -95,11 +95,13 @@ func (d *Disk) setUp(b Birth, fresh bool) {
 	}
 	d.put("/etc/resolv.conf", resolv.String(), 0o644)
 	n := b.Network
+	_, err := d.fs.Stat(files.Cred{}, "/usr/sbin/ifreload")
+	ifupdown := d.container || err == nil // which cloud-init prefers where ifupdown2 is installed
 	switch {
 	case n.Address == "" || !d.container && !fresh:
-	case d.container && n.Address == "dhcp":
+	case ifupdown && n.Address == "dhcp":
 		d.put(interfacesFile, loopback+"\nauto eth0\niface eth0 inet dhcp\n", 0o644)
-	case d.container:
+	case ifupdown:
 		d.put(interfacesFile, loopback+"\nauto eth0\niface eth0 inet static\n\taddress "+n.Address+"\n"+setting("\tgateway ", n.Gateway), 0o644)
 	default:
 		text := "[Match]\nName=" + device.Card + "\n\n[Network]\n"

@@ -3,6 +3,7 @@ package debian
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -83,7 +84,38 @@ func (d *Disk) install(o Options) {
 	for _, name := range inImage() {
 		db.list = append(db.list, installed{Package: Package{Name: name, Version: version(name), Arch: "amd64"}, status: statusInstalled})
 	}
+	for _, name := range o.Installed {
+		d.installed(&db, name, false)
+	}
 	db.write(fs)
+}
+
+// installed puts a package and what it needs into the image, as if apt had installed it and its services.
+func (d *Disk) installed(db *database, name string, auto bool) {
+	of, known := debianPackage(name)
+	if !known || db.find(name) != nil {
+		return
+	}
+	for _, other := range of.Depends {
+		d.installed(db, other, true)
+	}
+	var list strings.Builder
+	for _, file := range slices.Sorted(maps.Keys(of.Files)) {
+		list.WriteString(file + "\n")
+		perm := uint32(0o644)
+		if strings.HasPrefix(of.Files[file], kernel.Executable("")[:4]) {
+			perm = 0o755
+		}
+		d.put(file, of.Files[file], perm)
+		if unit := path.Base(file); strings.HasSuffix(unit, ".service") {
+			d.link("/etc/systemd/system/multi-user.target.wants/"+unit, file)
+		}
+	}
+	d.put(listOf(name), list.String(), 0o644)
+	for script, text := range of.Scripts {
+		d.put("/var/lib/dpkg/info/"+name+"."+script, text, 0o755)
+	}
+	db.list = append(db.list, installed{Package: of, status: statusInstalled, auto: auto})
 }
 
 func (d *Disk) put(name, text string, perm uint32) { must(d.fs.WriteFile(name, text, perm, 0, 0)) }

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"net"
 	"strings"
 	"sync"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
 )
 
 // Disk is what stays of a machine while it is off.
@@ -28,7 +30,11 @@ type Disk struct {
 	programs  map[string]Program // by file
 	lan       device.LAN
 	container bool
+	network   Dial
 }
+
+// Dial opens a connection from a machine to another one.
+type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Program is a program of a machine that somebody else brings. It gives the exit code.
 type Program func(m *Machine, p *kernel.Process) int
@@ -42,19 +48,23 @@ type Options struct {
 	Programs map[string]Program
 	// Container is a machine that has no kernel of its own.
 	Container bool
+	// Network leads to other machines; nil: there are none.
+	Network Dial
+	// Installed are packages of Debian and of Proxmox that the image has beside the usual ones.
+	Installed []string
 }
 
 // NewDisk is an image of Debian as the project publishes it for clouds, with sshd.
 func NewDisk(o Options) *Disk {
 	o.Suite = cmp.Or(o.Suite, "13")
-	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages, programs: o.Programs, container: o.Container}
+	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages, programs: o.Programs, container: o.Container, network: o.Network}
 	d.install(o)
 	return d
 }
 
 // Clone is another disk with the same on it.
 func (d *Disk) Clone() *Disk {
-	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more, programs: d.programs, lan: d.lan, container: d.container}
+	return &Disk{fs: d.fs.Clone(d.clock.Now), clock: d.clock, more: d.more, programs: d.programs, lan: d.lan, container: d.container, network: d.network}
 }
 
 // Files are what is on the disk.
@@ -71,6 +81,7 @@ type Machine struct {
 	units  map[string]*unit
 	sshd   *Settings // of the server that runs; nil without one
 	closed bool
+	ports  wire.Net
 	down   context.Context //nolint:containedctx // it ends when the machine halts
 	end    context.CancelFunc
 	busy   sync.WaitGroup // timers, and what watches services
@@ -131,11 +142,15 @@ func (m *Machine) Halt() {
 	m.mu.Unlock()
 	m.end()
 	m.K.Halt()
+	m.ports.Close()
 	m.busy.Wait()
 }
 
 // Down is closed when the machine halts.
 func (m *Machine) Down() <-chan struct{} { return m.down.Done() }
+
+// Life ends when the machine halts.
+func (m *Machine) Life() context.Context { return m.down }
 
 // null is /dev/null.
 type null struct{}

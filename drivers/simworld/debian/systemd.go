@@ -53,11 +53,25 @@ func (m systemd) unitFile(name string) (file string, settings map[string][]strin
 			}
 			text, err := m.K.FS.ReadFile(file)
 			if err == nil {
-				return file, unitSettings(text), false
+				return file, unitSettings(text + m.dropIns(n)), false
 			}
 		}
 	}
 	return "", nil, false
+}
+
+// dropIns are the texts of the files that complete the file of a unit (systemd.unit(5)).
+func (m systemd) dropIns(name string) string {
+	var out strings.Builder
+	for _, dir := range systemdFolders() {
+		list, _ := m.K.FS.ReadDir(files.Cred{}, dir+"/"+name+".d")
+		for _, f := range list {
+			if text, err := m.K.FS.ReadFile(dir + "/" + name + ".d/" + f.Name); err == nil && strings.HasSuffix(f.Name, ".conf") {
+				out.WriteString("\n" + text)
+			}
+		}
+	}
+	return out.String()
 }
 
 // unitSettings reads the file of a unit.
@@ -149,13 +163,21 @@ func (m systemd) fileState(name string) string {
 	return "disabled"
 }
 
-// startAtBoot starts what is enabled. Masked units and those that fail stay off.
+// startAtBoot starts what is enabled, and what needs the network last. Masked units and those that fail stay off.
 func (m systemd) startAtBoot() {
+	var last []string
 	for _, target := range []string{"sysinit.target", "multi-user.target", "timers.target", "sockets.target"} {
 		list, _ := m.K.FS.ReadDir(files.Cred{}, "/etc/systemd/system/"+target+".wants")
 		for _, f := range list {
+			if _, settings, _ := m.unitFile(f.Name); strings.Contains(strings.Join(settings["After"], " "), "network-online.target") {
+				last = append(last, f.Name)
+				continue
+			}
 			_ = m.startUnit(f.Name) // what fails is shown by its state
 		}
+	}
+	for _, name := range last {
+		_ = m.startUnit(name)
 	}
 }
 
@@ -265,6 +287,12 @@ func (m systemd) launch(line string, main int, settings map[string][]string) (*k
 		if !ok {
 			return nil, syscall.ENOENT
 		}
+		for _, name := range settings["SupplementaryGroups"] {
+			if g := m.table("group").find(name); g != nil {
+				gid, _ := strconv.Atoi(g[2])
+				u.Cred.Groups = append(u.Cred.Groups, gid)
+			}
+		}
 		s = m.Start(u, args...)
 	}
 	for _, e := range settings["Environment"] {
@@ -303,9 +331,10 @@ func (m systemd) watch(name string, p *kernel.Process) {
 				return
 			}
 			u.main, u.active, u.result = nil, "inactive", "success"
+			again = slices.Contains(settings["Restart"], "always")
 			if code != 0 && signal != syscall.SIGTERM {
 				u.active, u.result = "failed", "exit-code"
-				again = slices.Contains(settings["Restart"], "on-failure")
+				again = again || slices.Contains(settings["Restart"], "on-failure")
 			}
 		})
 		if !again {

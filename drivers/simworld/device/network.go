@@ -237,6 +237,20 @@ func (n *Network) names() []string {
 	return slices.SortedFunc(maps.Keys(n.links), func(a, b string) int { return n.links[a].index - n.links[b].index })
 }
 
+// Address is the first address of the machine that others can reach; not valid if it has none.
+func (n *Network) Address() netip.Addr {
+	for _, name := range n.names() {
+		if l := n.link(name); l != nil && n.attached(name) {
+			for _, a := range l.addrs {
+				if n.Answers(a.Addr()) {
+					return a.Addr()
+				}
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
 // Answers reports whether the machine can be reached at an address: it has it, and its subnet is one of the network
 // that it is attached to.
 func (n *Network) Answers(ip netip.Addr) bool {

@@ -69,6 +69,8 @@ type Config struct {
 	// Address is that of the first bridge of Node, as a CIDR; the bridge then has no
 	// port and no gateway. Default 192.0.2.2/24 with eth0 and 192.0.2.1.
 	Address string
+	// Leases are the first two numbers of the addresses that DHCP gives to guests; default 10.0.
+	Leases string
 	// Resolver is what /etc/resolv.conf of every node says: dns1 to dns3 and search, as
 	// PUT /nodes/{node}/dns takes them; default 192.0.2.53 and example.test.
 	Resolver map[string]string
@@ -215,7 +217,7 @@ func (s Storage) check() error {
 // WithDefaults fills in what was left open.
 func (c Config) WithDefaults() Config {
 	c.Node = cmp.Or(c.Node, "father")
-	c.Version = cmp.Or(c.Version, "9.2")
+	c.Version, c.Leases = cmp.Or(c.Version, "9.2"), cmp.Or(c.Leases, "10.0")
 	if c.Workers <= 0 {
 		c.Workers = 3
 	}

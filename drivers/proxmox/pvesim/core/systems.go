@@ -120,5 +120,5 @@ func MachineOf(w *World, g *Guest) Machine {
 // Leased is the address that DHCP gives the n-th interface of a guest.
 func Leased(w *World, g *Guest, n int) netip.Prefix {
 	h := Sample{Vmid: g.Vmid}.Hash(int64(n) + w.Cfg.Seed)
-	return netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/16", h>>8&255, 2+h%250))
+	return netip.MustParsePrefix(fmt.Sprintf("%s.%d.%d/16", w.Cfg.Leases, h>>8&255, 2+h%250))
 }

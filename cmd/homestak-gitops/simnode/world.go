@@ -1,0 +1,172 @@
+package simnode
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/drivers/simworld"
+	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
+	"github.com/homestak/homestak-gitops/drivers/ssh"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
+)
+
+// World is simulated hosts, their guests at any depth, and the network between them. Its methods may be called from
+// any goroutine.
+type World struct {
+	Hosts simhost.Hosts
+	// Others leads to what is neither a guest nor an agent; nil: there is nothing else.
+	Others Dial
+
+	o      Options
+	key    string
+	lan    wire.Net
+	agents *agents
+	guests func() *simworld.Guests
+}
+
+// bootTime is how long the system of a simulated VM takes until its agent answers.
+const bootTime = time.Millisecond
+
+// Options are what a world is made of.
+type Options struct {
+	Hosts   simhost.Hosts // that are there already; the others are made when somebody opens them
+	Log     *slog.Logger  // of the agents
+	Version string        // of the program, as reports have it
+	// Record sees the requests to all hosts, at any depth; see pvesim.Config. Nil: nobody does.
+	Record func(r *http.Request, body []byte, status int)
+}
+
+// Dial opens a connection.
+type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// NewWorld makes a world around hosts.
+func NewWorld(o Options) (*World, error) {
+	if o.Hosts == nil {
+		o.Hosts = simhost.Hosts{}
+	}
+	w := &World{Hosts: o.Hosts, o: o}
+	var err error
+	if _, w.key, err = simworld.Key(); err != nil {
+		return nil, err
+	}
+	w.agents = &agents{world: w, running: map[string]*service.Service{}}
+	joined, installed := &simworld.Network{Dial: w.Dial}, programsOf(w.agents)
+	w.guests = func() *simworld.Guests {
+		return &simworld.Guests{Installed: installed, Network: joined, Inner: pvesim.Config{BootTime: bootTime, Record: o.Record}}
+	}
+	return w, nil
+}
+
+// Guests are new systems for the guests of a host of the world.
+func (w *World) Guests() *simworld.Guests { return w.guests() }
+
+// Transport is the way to the simulator of a host, which is made where there is none; see drivers.Transport.
+func (w *World) Transport(site *model.Site, h *model.Host) (http.RoundTripper, string) {
+	return w.Hosts.TransportWith(func(c *pvesim.Config) { c.Systems, c.BootTime, c.Record = w.guests(), bootTime, w.o.Record })(site, h)
+}
+
+// Key is by which whoever runs the simulation enters guests.
+func (w *World) Key() string { return w.key }
+
+// Dial connects to an agent, to a guest, or to something else.
+func (w *World) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if to, err := netip.ParseAddrPort(address); err == nil {
+		if conn, err := w.lan.Dial(ctx, to, to); err == nil {
+			return conn, nil
+		}
+	}
+	if w.Others != nil && address == parentAddress {
+		return w.Others(ctx, network, address)
+	}
+	return w.Hosts.Dial(ctx, network, address)
+}
+
+// Agent makes the agent of a host, which serves at the address that its configuration says, in this network.
+func (w *World) Agent(cfg *service.Config) (*service.Service, error) {
+	return w.service(cfg, vantage{transport: w.Transport, reaches: w.Hosts.Reaches, dial: w.Dial, listen: func(at netip.AddrPort) (net.Listener, error) { return w.lan.Listen(at, at) }, key: w.key})
+}
+
+// Running is the agent of a child that runs now; nil if none does.
+func (w *World) Running(identity string) *service.Service {
+	w.agents.mu.Lock()
+	defer w.agents.mu.Unlock()
+	return w.agents.running[identity]
+}
+
+// Address is that of a guest on a PVE node; "" where it is not known.
+func (w *World) Address(node string, vmid int) string {
+	if h := w.Hosts.Find(node); h != nil {
+		return h.Address(vmid)
+	}
+	return ""
+}
+
+// Leave removes what agents of this world have kept; hosts that others made, and their guests, go on.
+func (w *World) Leave() { _ = w.agents.close() } // it is a temporary folder
+
+// Close ends what runs in guests, and removes what agents have kept.
+func (w *World) Close() error {
+	w.Hosts.Close()
+	return w.agents.close()
+}
+
+// vantage is where an agent is: on the machine of a host, or in a guest.
+type vantage struct {
+	transport drivers.Transport
+	reaches   func(netip.Addr) error
+	dial      Dial
+	listen    func(netip.AddrPort) (net.Listener, error)
+	key       string // that logs in to guests, beside that of the agent; "": none
+}
+
+// service makes an agent.
+func (w *World) service(cfg *service.Config, at vantage) (*service.Service, error) {
+	dir, err := w.agents.folder()
+	if err != nil {
+		return nil, err
+	}
+	var s *service.Service
+	guests := config.Config{Dial: at.dial, Runs: simworld.Runs, HostKeys: &config.KnownHosts{}}
+	if at.key != "" {
+		guests.PrivateKeys = []string{at.key}
+	}
+	if cfg.Serves() != "" {
+		guests.Children = func() config.Children { return s.Server() } // it is there before a pass is
+	}
+	access := drivers.Access{Transport: at.transport, Guests: guests}
+	s, err = service.New(service.Options{
+		Config: cfg, Program: w.o.Version, Kinds: access.Kinds(), Log: w.o.Log.With("agent", cfg.Identity), Simulated: at.reaches, NewKey: ssh.NewKey,
+		File: programIn(dir), Pace: pace,
+		Network: service.Network{
+			Dial: at.dial,
+			Listen: func(_ context.Context, address string) (net.Listener, error) {
+				to, err := netip.ParseAddrPort(address)
+				if err != nil {
+					return nil, fmt.Errorf("listen: an address of the simulated network is needed: %w", err)
+				}
+				return at.listen(to)
+			},
+		},
+		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
+			open := access
+			open.Files, open.Sent = files, sent
+			if server := s.Server(); server != nil {
+				open.Parent = server
+			}
+			return open.Open(d, h)
+		},
+	})
+	return s, err
+}

@@ -1,0 +1,148 @@
+package simworld
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+)
+
+// pveumCommand is a command of pveum(1): the request of the API that it makes. Words of the command line that are
+// no options are the parameters, in their order.
+type pveumCommand struct {
+	words      string
+	method     string
+	path       string // with {name} for parameters
+	parameters []string
+}
+
+func pveumCommands() []pveumCommand {
+	const role, token = "/access/roles/{roleid}", "/access/users/{userid}/token/{tokenid}"
+	return []pveumCommand{
+		{"role add", http.MethodPost, "/access/roles", []string{"roleid"}},
+		{"role modify", http.MethodPut, role, []string{"roleid"}},
+		{"role delete", http.MethodDelete, role, []string{"roleid"}},
+		{"role list", http.MethodGet, "/access/roles", nil},
+		{"user add", http.MethodPost, "/access/users", []string{"userid"}},
+		{"user modify", http.MethodPut, "/access/users/{userid}", []string{"userid"}},
+		{"user delete", http.MethodDelete, "/access/users/{userid}", []string{"userid"}},
+		{"user list", http.MethodGet, "/access/users", nil},
+		{"acl modify", http.MethodPut, "/access/acl", []string{"path"}},
+		{"acl list", http.MethodGet, "/access/acl", nil},
+		{"user token add", http.MethodPost, token, []string{"userid", "tokenid"}},
+		{"user token modify", http.MethodPut, token, []string{"userid", "tokenid"}},
+		{"user token remove", http.MethodDelete, token, []string{"userid", "tokenid"}},
+		{"user token list", http.MethodGet, "/access/users/{userid}/token", []string{"userid"}},
+	}
+}
+
+// pveumFailed is the exit code of a command that failed.
+const pveumFailed = 255
+
+// pveum is the program that manages the users of a host, by the API of that.
+func (h *hypervisor) pveum(p *kernel.Process) int {
+	fail := func(format string, args ...any) int {
+		fmt.Fprintf(p.Err(), format+"\n", args...)
+		return pveumFailed
+	}
+	if p.Cred.UID != 0 {
+		return fail("please run as root")
+	}
+	var words []string
+	form, values := "text", url.Values{}
+	for args := p.Args[1:]; len(args) > 0; args = args[1:] {
+		name, isOption := strings.CutPrefix(strings.Replace(args[0], "--", "-", 1), "-")
+		value, given := "", false
+		if name, value, given = strings.Cut(name, "="); !isOption {
+			words = append(words, args[0])
+			continue
+		}
+		switch {
+		case given:
+		case len(args) > 1 && !strings.HasPrefix(args[1], "-"):
+			value, args = args[1], args[1:]
+		default:
+			value = "1"
+		}
+		if name == "output-format" {
+			form = value
+		} else {
+			values.Set(name, value)
+		}
+	}
+	all := pveumCommands()
+	i := slices.IndexFunc(all, func(c pveumCommand) bool {
+		return strings.HasPrefix(strings.Join(words, " ")+" ", c.words+" ")
+	})
+	if i < 0 {
+		return fail("ERROR: unknown command 'pveum %s'", strings.Join(words, " "))
+	}
+	c := all[i]
+	if words = words[len(strings.Fields(c.words)):]; len(words) != len(c.parameters) {
+		return fail("400 not enough arguments, or too many\npveum %s", c.words)
+	}
+	path := c.path
+	for i, name := range c.parameters {
+		if strings.Contains(path, "{"+name+"}") {
+			path = strings.Replace(path, "{"+name+"}", url.PathEscape(words[i]), 1)
+		} else {
+			values.Set(name, words[i])
+		}
+	}
+	answer, err := h.request(c.method, path, values)
+	switch {
+	case err != nil:
+		return fail("%v", err)
+	case form == "json" && string(answer) != "null":
+		p.Printf("%s\n", answer)
+	case form != "json" && c.method == http.MethodPost && strings.Contains(c.path, "{tokenid}"), c.method == http.MethodGet && form != "json":
+		return fail("pveum %s: only --output-format json is simulated", c.words)
+	}
+	return 0
+}
+
+// request asks the API as root.
+func (h *hypervisor) request(method, path string, values url.Values) (json.RawMessage, error) {
+	body, address := strings.NewReader(""), "https://localhost:8006/api2/json"+path
+	if method == http.MethodGet || method == http.MethodDelete {
+		address += "?" + values.Encode()
+	} else {
+		body = strings.NewReader(values.Encode())
+	}
+	r, err := http.NewRequest(method, address, body) //nolint:noctx // it takes no time
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "PVEAPIToken="+h.host.Token())
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	res, err := h.host.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	var doc struct {
+		Data    json.RawMessage
+		Message string
+		Errors  map[string]string
+	}
+	if err := json.NewDecoder(res.Body).Decode(&doc); err != nil {
+		return nil, fmt.Errorf("%s", res.Status)
+	}
+	if res.StatusCode == http.StatusOK {
+		return doc.Data, nil
+	}
+	if len(doc.Errors) == 0 {
+		return nil, fmt.Errorf("%s", strings.TrimSpace(doc.Message))
+	}
+	lines := []string{"400 Parameter verification failed."}
+	for _, name := range slices.Sorted(maps.Keys(doc.Errors)) {
+		lines = append(lines, name+": "+strings.TrimSpace(doc.Errors[name]))
+	}
+	return nil, errors.New(strings.Join(lines, "\n"))
+}

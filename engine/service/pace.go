@@ -1,0 +1,26 @@
+package service
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/limit"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// limits are those of a server whose nodes report that often; zero: as usual.
+func limits(pace time.Duration) specserve.Limits {
+	if pace == 0 {
+		return specserve.Limits{}
+	}
+	l := specserve.Usual()
+	l.Reports = limit.Rate{Every: pace / 2, Burst: l.Reports.Burst}
+	return l
+}
+
+// childReported passes on what is new from below.
+func (s *Service) childReported(report.Report) {
+	if s.above != nil {
+		s.above.PassEnded()
+	}
+}
