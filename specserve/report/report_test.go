@@ -384,3 +384,17 @@ func FuzzRead(f *testing.F) {
 }
 
 func every(string) time.Duration { return period }
+
+// A report is the same as another one that says nothing else, whenever that was.
+func TestSame(t *testing.T) {
+	one := report.Report{Identity: "inner", Commit: "a", At: time.Unix(1, 0), Nodes: []report.Node{{Name: "app", Ready: true, Reported: time.Unix(1, 0)}}}
+	two := one
+	two.At, two.Nodes = time.Unix(2, 0), []report.Node{{Name: "app", Ready: true, Reported: time.Unix(2, 0)}}
+	require.True(t, one.Same(two))
+	require.Equal(t, time.Unix(1, 0), one.Nodes[0].Reported, "neither is changed")
+	two.Nodes[0].Ready = false
+	require.False(t, one.Same(two))
+	two.Nodes, two.Commit = one.Nodes, "b"
+	require.False(t, one.Same(two))
+	require.False(t, one.Same(report.Report{}))
+}

@@ -38,9 +38,15 @@ func (r Received) Stale(now time.Time, usual time.Duration) bool {
 }
 
 // Same reports whether a report says the same as another one, at another time.
-func (r Report) Same(as Report) bool {
-	r.At = as.At
-	return reflect.DeepEqual(r, as)
+func (r Report) Same(as Report) bool { return reflect.DeepEqual(r.timeless(), as.timeless()) }
+
+// timeless is what a report says, without when it was said.
+func (r Report) timeless() Report {
+	r.At, r.Nodes = time.Time{}, slices.Clone(r.Nodes)
+	for i := range r.Nodes {
+		r.Nodes[i].Reported = time.Time{}
+	}
+	return r
 }
 
 // Store holds the last report of each child. It may be used from several goroutines; what it
