@@ -26,6 +26,9 @@ func testVerb(a *app) *cobra.Command {
 whether all is there, runs and passes its checks, and destroys them. It touches only what it made
 itself; its guests belong to whoever runs the test, and to no agent.
 
+With --sim, a manifest whose nodes live on others is tried as a tree: the host and each pve node
+get an agent of their own, a commit deploys the manifest, and another one takes it away.
+
 With --keep they stay; "destroy -M MANIFEST" on the same machine removes them.
 Ctrl-C once ends the test early and cleans up; twice leaves now.`,
 		Args: cobra.NoArgs,
@@ -57,6 +60,9 @@ func runTest(ctx context.Context, a *app, f *siteFlags, keep bool, dir string) e
 		return err
 	}
 	defer s.Close()
+	if f.sim && trial.HasChildren(m) {
+		return testTree(ctx, s, m, h, trial.Options{Keep: keep, Timeout: f.timeout}, dir)
+	}
 	if err := bindTest(s, m, h); err != nil {
 		return err
 	}
@@ -78,6 +84,30 @@ func runTest(ctx context.Context, a *app, f *siteFlags, keep bool, dir string) e
 		Progress: progress, Findings: a.ui.findings, Plan: a.ui.sketch, Note: a.ui.notef,
 	})
 	progress.Close()
+	a.ui.findings(t.Report.Findings)
+	if serr := a.ui.show(t.Report, t.Markdown()); serr != nil {
+		return serr
+	}
+	if dir != "" {
+		return errors.Join(keepReport(a, t, dir), err)
+	}
+	return err
+}
+
+// testTree tries a manifest with children, each of which has an agent of its own.
+func testTree(ctx context.Context, s *session, m *model.Manifest, h *model.Host, o trial.Options, dir string) error {
+	a, f := s.app, s.flags
+	if f.mode != "" || len(f.vars) > 0 {
+		return errors.New("--mode and --var are not for a manifest whose nodes live on each other: their agents read the site as it is committed\nset default_mode in execution of the manifest, or the default of the variable")
+	}
+	a.ui.findings(s.Desired.Findings)
+	_, color := a.ui.text()
+	o.Site, o.Host, o.Manifest, o.Stop, o.Note, o.Progress = s.Desired.Site.Name, h, m, a.stopping.once, a.ui.notef, view.Watch(a.ui.terminal())
+	t, err := trial.RunTree(ctx, o, trial.Tree{
+		Agent: s.net.world.Agent, Running: s.net.world.Running, Address: s.net.world.Address,
+		Files: s.Files(), Secrets: s.Desired.Site.Secrets, Found: s.Desired.Findings, Paint: view.Paint(color),
+	})
+	o.Progress.Close()
 	a.ui.findings(t.Report.Findings)
 	if serr := a.ui.show(t.Report, t.Markdown()); serr != nil {
 		return serr

@@ -1,0 +1,405 @@
+package trial
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/specserve/report"
+)
+
+// Tree is what a trial of a manifest with children works with beside its options: a world in which the host has an
+// agent, and so has each child. It is created and destroyed by commits.
+type Tree struct {
+	Agent   func(cfg *service.Config) (*service.Service, error) // makes the agent of the host
+	Running func(identity string) *service.Service              // the agent of a child; nil if none runs
+	Address func(node string, vmid int) string                  // of a guest on a PVE node; "" where it is not known
+
+	Files   fs.FS          // of the site
+	Secrets *model.Secrets // nil: none are known
+	Found   diag.List      // in the site
+	Paint   view.Paint
+}
+
+// HasChildren reports whether nodes of a manifest live on others.
+func HasChildren(m *model.Manifest) bool {
+	for _, n := range m.Nodes {
+		if len(n.Children) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// patience is how long nothing may change before a tree counts as stuck.
+const patience = 45 * time.Second
+
+// growing is a tree under trial.
+type growing struct {
+	*Trial
+	Tree
+
+	dir    string // of all files of the trial
+	author *author.Author
+	father *service.Service
+	commit string               // that is waited for
+	since  map[string]time.Time // when a node was seen first
+}
+
+// RunTree tries a manifest with children. The error is that of the first phase that did not pass, with its exit code.
+func RunTree(ctx context.Context, o Options, tree Tree) (*Trial, error) {
+	t := &Trial{o: o, began: time.Now()}
+	g := &growing{Trial: t, Tree: tree, since: map[string]time.Time{}}
+	t.Report = engine.Report{Verb: "test", Host: o.Host.Name, Outcome: engine.Failed, Began: t.began, Findings: tree.Found}
+	for _, n := range o.Manifest.Nodes {
+		t.Report.Nodes = append(t.Report.Nodes, engine.Node{Name: n.Name, Status: engine.NodeSkipped})
+	}
+	err := g.run(ctx)
+	t.Report.Seconds = time.Since(t.began).Round(time.Millisecond).Seconds()
+	if t.Report.Success = err == nil; t.Report.Success {
+		t.Report.Outcome = engine.Done
+	}
+	return t, err
+}
+
+func (g *growing) run(ctx context.Context) (err error) {
+	if g.dir, err = os.MkdirTemp("", "homestak-test-"); err != nil {
+		return fmt.Errorf("make a folder for the test: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(g.dir)) }()
+	end, err := g.plant(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	limited, cancel := exit.Limit(ctx, g.o.Timeout)
+	defer cancel()
+	err = g.phase("create", func() error { return g.create(limited) })
+	if err == nil {
+		err = g.phase("verify", func() error { return g.verify(limited) })
+	}
+	if g.o.Keep {
+		return err
+	}
+	if derr := g.phase("destroy", func() error { return g.destroy(ctx) }); err == nil {
+		err = derr
+	}
+	return err
+}
+
+// plant makes the repository, and starts the agent of the host.
+func (g *growing) plant(ctx context.Context) (end func() error, err error) {
+	empty, data := filepath.Join(g.dir, "empty"), filepath.Join(g.dir, "agent")
+	for _, dir := range []string{empty, data} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if g.author, err = author.Begin(g.file("site.git"), g.file("site"), os.DirFS(empty)); err != nil {
+		return nil, err
+	}
+	if err := g.write(g.o.Manifest.Name, g.o.Host.Name); err != nil {
+		return nil, err
+	}
+	cfg := &service.Config{AgentFile: model.AgentFile{Identity: g.o.Host.Name, DataDir: data, Listen: serverOf(g.o.Host), Concurrency: 8, DriftEvery: time.Minute}}
+	cfg.Repository = &model.AgentRepository{URL: g.file("site.git"), Branch: author.Branch, Poll: time.Minute, Auth: &model.AgentAuth{}}
+	cfg.Parent, cfg.API, cfg.Access = &model.AgentParent{}, &model.AgentAPI{}, &model.AgentAccess{}
+	if g.Secrets != nil {
+		text, err := json.Marshal(g.Secrets.Values) // which is YAML, too
+		if err != nil {
+			return nil, err
+		}
+		cfg.SecretsFile = g.file("secrets.yaml")
+		if err := os.WriteFile(cfg.SecretsFile, text, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	if g.father, err = g.Agent(cfg); err != nil {
+		return nil, err
+	}
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	first, err := g.author.Push(ctx, "A test of "+g.o.Manifest.Name)
+	if err != nil {
+		return nil, err
+	}
+	g.commit, g.Report.Commit = first, first
+	go func() { ended <- g.father.Run(context.WithoutCancel(ctx), control.NoSocket, stop, nil) }()
+	return func() error {
+		close(stop)
+		return <-ended
+	}, nil
+}
+
+func (g *growing) file(name string) string { return filepath.Join(g.dir, name) }
+
+// serverOf is where the agent of a host serves its children, in the simulated network.
+func serverOf(h *model.Host) string {
+	at := netip.AddrFrom4([4]byte{192, 0, 2, 253})
+	if u, err := url.Parse(h.API); err == nil {
+		if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+			at = ip
+		}
+	}
+	return net.JoinHostPort(at.String(), "44443")
+}
+
+// write makes the checkout the site, in which only this manifest is deployed; "" for none. Secrets are no part of it.
+func (g *growing) write(manifest, host string) error {
+	return fs.WalkDir(g.Files, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(g.file("site"), name), 0o755)
+		case !d.Type().IsRegular() || d.Name() == "secrets.yaml":
+			return nil
+		}
+		text, err := fs.ReadFile(g.Files, name)
+		if err == nil && filepath.Ext(name) == ".hcl" {
+			text, err = hcl.Deploy(text, name, manifest, host)
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(g.file("site"), name), text, 0o644)
+	})
+}
+
+// create waits until the whole tree is there: each node is ready by its own agent.
+func (g *growing) create(ctx context.Context) error {
+	g.o.Progress.Waits("growing")
+	err := g.until(ctx, func(tree report.Report) bool { return g.lacks(tree) == "" })
+	tree := g.father.Tree()
+	g.note(tree)
+	if err == nil {
+		g.o.Note("%s", view.Tree(tree, time.Now(), g.Paint))
+	}
+	return err
+}
+
+// lacks says what a tree lacks; "" if it is complete.
+func (g *growing) lacks(tree report.Report) string {
+	above, seen := map[string]string{}, map[string]report.Node{}
+	for _, n := range g.o.Manifest.Nodes {
+		above[n.Name] = g.o.Host.Name
+		if n.Parent != "" {
+			above[n.Name] = n.Parent
+		}
+	}
+	for _, n := range tree.Nodes {
+		seen[n.Name] = n
+	}
+	for _, n := range g.o.Manifest.Nodes {
+		is, there := seen[n.Name]
+		switch {
+		case !there:
+			return n.Name + " is not there"
+		case is.Parent != above[n.Name]:
+			return fmt.Sprintf("%s is below %s, not %s", n.Name, is.Parent, above[n.Name])
+		case !is.Ready:
+			return strings.TrimSuffix(fmt.Sprintf("%s is not ready, in phase %s: %s", n.Name, is.Phase, is.Error), ": ")
+		case n.Type == model.PVEType && is.Commit != g.Report.Commit:
+			return n.Name + " has not converged to the commit"
+		}
+	}
+	if tree.LastGood != g.Report.Commit {
+		return g.o.Host.Name + " has not converged to the commit"
+	}
+	return ""
+}
+
+// verify checks again: the host has nothing left to do, and the tree is as it was.
+func (g *growing) verify(ctx context.Context) error {
+	ctx, cancel := engine.Until(ctx, g.o.Stop)
+	defer cancel()
+	g.o.Progress.Waits("verifying")
+	pass, err := g.father.Agent.Reconcile(ctx)
+	if err != nil {
+		return err
+	}
+	why := g.lacks(g.father.Tree())
+	if pass.Outcome != engine.Done {
+		why = fmt.Sprintf("the pass that verifies it ended %s: %s", pass.Outcome, g.father.Status().Summary)
+	}
+	if why != "" {
+		return g.failed("verify: " + why)
+	}
+	return nil
+}
+
+// destroy takes the manifest out of the site, and waits until all agents have done their part of that.
+func (g *growing) destroy(ctx context.Context) error {
+	g.o.Progress.Waits("destroying")
+	began := time.Now()
+	if err := g.write("", ""); err != nil {
+		return err
+	}
+	message := fmt.Sprintf("End of the test\n\nAllow-Deletes: %d", len(g.o.Manifest.Nodes))
+	if dead := g.without(); len(dead) > 0 {
+		message += "\nAllow-Orphans: " + strings.Join(dead, ", ")
+	}
+	id, err := g.author.Push(ctx, message)
+	if err != nil {
+		return err
+	}
+	g.commit, g.o.Stop = id, nil // cleaning up is finished, whoever wants to leave
+	g.father.Agent.CheckNow()
+	err = g.until(ctx, func(tree report.Report) bool {
+		left := map[string]bool{}
+		for _, n := range tree.Nodes {
+			left[n.Name] = true
+		}
+		for i := range g.Report.Nodes {
+			n := &g.Report.Nodes[i]
+			if n.Status == engine.NodeCompleted && !left[n.Name] {
+				n.Status, n.Seconds = engine.NodeDestroyed, n.Seconds+time.Since(began).Round(time.Millisecond).Seconds()
+			}
+		}
+		return tree.LastGood == id && len(tree.Nodes) == 0
+	})
+	return err
+}
+
+// without lists the children that have no agent, since the test failed: nobody would empty them.
+func (g *growing) without() []string {
+	var out []string
+	for _, n := range g.o.Manifest.Nodes {
+		if n.Type == model.PVEType && g.Running(n.Name) == nil {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+const every = 50 * time.Millisecond
+
+// until waits until a tree is as wanted, or nothing changes any more.
+func (g *growing) until(ctx context.Context, is func(report.Report) bool) error {
+	ctx, cancel := engine.Until(ctx, g.o.Stop)
+	defer cancel()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	was, changed := "", time.Now()
+	for {
+		tree := g.father.Tree()
+		g.see(tree)
+		if is(tree) {
+			return nil
+		}
+		if now := fingerprint(tree); now != was {
+			was, changed = now, time.Now()
+		}
+		st := g.father.Status()
+		switch {
+		case st.Refused != nil && st.Refused.Commit == g.commit:
+			g.Report.Findings = append(g.Report.Findings, st.Refused.Findings...).Sorted()
+			return &exit.Error{Code: exit.Failed}
+		case time.Since(changed) > patience:
+			return g.failed("nothing has changed for " + patience.String() + ": " + stuck(g, tree, st))
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return exit.With(exit.Code(context.Cause(ctx)), context.Cause(ctx))
+		}
+	}
+}
+
+// stuck says what a tree waits for.
+func stuck(g *growing, tree report.Report, st agent.Status) string {
+	for _, f := range tree.Findings {
+		if f.Severity == diag.Error {
+			return f.Summary
+		}
+	}
+	if why := g.lacks(tree); why != "" {
+		return why
+	}
+	return st.Summary
+}
+
+func fingerprint(tree report.Report) string {
+	var b strings.Builder
+	b.WriteString(tree.LastGood)
+	for _, n := range tree.Nodes {
+		fmt.Fprintf(&b, "\n%s %s %s %v %s", n.Name, n.Commit, n.Phase, n.Ready, n.Error)
+	}
+	return b.String()
+}
+
+// see notes when nodes come, and when they are ready.
+func (g *growing) see(tree report.Report) {
+	for _, n := range tree.Nodes {
+		if g.since[n.Name].IsZero() {
+			g.since[n.Name] = time.Now()
+		}
+		for i := range g.Report.Nodes {
+			r := &g.Report.Nodes[i]
+			if r.Name == n.Name && n.Ready && r.Status == engine.NodeSkipped {
+				r.Status, r.Seconds = engine.NodeCompleted, time.Since(g.since[n.Name]).Round(time.Millisecond).Seconds()
+			}
+		}
+	}
+}
+
+// note takes into the report what agents know of their nodes.
+func (g *growing) note(tree report.Report) {
+	why := map[string]string{}
+	for _, n := range tree.Nodes {
+		why[n.Name] = n.Error
+	}
+	of := map[string]engine.NodeStatus{}
+	for _, s := range g.agents() {
+		for _, n := range s.Status().Nodes {
+			of[n.Node] = n
+		}
+	}
+	for i := range g.Report.Nodes {
+		n := &g.Report.Nodes[i]
+		n.VMID = of[n.Name].VMID
+		if n.Error = why[n.Name]; n.Error != "" && n.Status != engine.NodeCompleted {
+			n.Status = engine.NodeFailed
+		}
+		if n.VMID != 0 {
+			n.IP = g.Address(of[n.Name].PVENode, n.VMID)
+		}
+	}
+}
+
+// agents are all of the tree that run.
+func (g *growing) agents() []*service.Service {
+	all := []*service.Service{g.father}
+	for _, n := range g.o.Manifest.Nodes {
+		if s := g.Running(n.Name); s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// failed ends a phase with a finding.
+func (g *growing) failed(why string) error {
+	g.Report.Findings = append(g.Report.Findings, diag.Finding{Severity: diag.Error, Source: diag.FromGuard, Summary: why})
+	return &exit.Error{Code: exit.Failed}
+}
