@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/demo"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func demoVerb(a *app) *cobra.Command {
@@ -20,8 +19,9 @@ func demoVerb(a *app) *cobra.Command {
 		Long: `Makes a repository of the example site and a simulated Proxmox VE host, starts an
 agent between them, and then only pushes: what is new is made, what is edited is changed,
 what was changed by hand is put back, bad commits are refused, what leaves the site
-leaves the host. After every chapter the simulated host itself is checked, not what this
-program says about it. It needs no privileges, no network, not even git, and leaves
+leaves the host. Then VMs become hosts, each with an agent of its own, down to three levels.
+After every chapter the simulated hosts themselves are checked, not what this program says
+about them. It needs no privileges, no network, not even git, and leaves
 nothing behind. Exits 0 if all of it held.
 
 With --serve repository, agent and host stay up afterwards, for pushes of your own.`,
@@ -35,22 +35,15 @@ With --serve repository, agent and host stay up afterwards, for pushes of your o
 func runDemo(ctx context.Context, a *app, serve bool) error {
 	// One story, one stream: what the agent reports is between the lines of the story.
 	a.ui.stderr, a.ui.errTerminal = a.ui.stdout, a.ui.outTerminal
-	w, _ := a.ui.text()
+	w, color := a.ui.text()
 	return demo.Run(ctx, demo.Options{
-		Out: w, Stop: a.stopping.once, Serve: serve, Show: a.ui.plan,
-		Service: func(cfg *service.Config, sim simhost.Hosts) (*service.Service, error) {
-			net, err := networkOf(sim)
-			if err != nil {
-				return nil, err
-			}
-			return newService(cfg, net, slog.New(slog.DiscardHandler), a.env)
-		},
+		Out: w, Stop: a.stopping.once, Serve: serve, Show: a.ui.plan, Paint: view.Paint(color),
 		Plan: func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error) {
 			net, err := networkOf(sim)
 			if err != nil {
 				return engine.Report{}, err
 			}
-			net.close = nil // the agent's guests run on
+			net.close = net.world.Leave // the agent's guests run on
 			s, err := a.openOn(ctx, &siteFlags{dir: dir, host: host, secrets: secrets}, net)
 			if err != nil {
 				return engine.Report{}, err

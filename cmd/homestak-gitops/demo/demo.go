@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,11 +18,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -37,19 +40,21 @@ type Options struct {
 	Stop  <-chan struct{} // closed: the user wants to end it
 	Serve bool            // keep everything up after the story, until Stop
 
-	// Service makes the agent, Plan plans what is in a folder: both for the hosts of sim.
-	Service func(cfg *service.Config, sim simhost.Hosts) (*service.Service, error)
-	Plan    func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error)
+	// Plan plans what is in a folder, for the hosts of sim.
+	Plan func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error)
 	// Show draws a plan on Out.
-	Show func(*plan.Plan)
+	Show  func(*plan.Plan)
+	Paint view.Paint
 }
 
 const (
 	hostName   = "father"               // the host of the example site
+	server     = "192.0.2.10:44443"     // of its agent, in the network of the simulation
 	poll       = 200 * time.Millisecond // a person watches; an agent at work takes a minute
 	driftEvery = time.Second
 	taskTime   = 100 * time.Millisecond // how long a task takes on the simulated host
 	patience   = 30 * time.Second       // for anything that a chapter waits for
+	every      = 20 * time.Millisecond  // how often it is checked then
 )
 
 // secrets are those of the site: the key of somebody, who logs in to all guests.
@@ -63,11 +68,13 @@ type demo struct {
 	dir       string // the author's checkout of it
 	secrets   string // the file with the keys of the site
 	author    *author.Author
+	world     *simnode.World
+	history   simnode.History
 	sim       *pvesim.Host
 	guests    *simworld.Guests // what runs inside of its guests
-	agent     *agent.Agent
+	service   *service.Service
+	agent     *agent.Agent // of the service
 	receipts  *ledger.Ledger
-	news      service.Mailbox      // statuses of the agent
 	unmanaged map[int]pvesim.Guest // what was on the host before the agent
 	chapter   int
 	failed    int // checks that did not hold
@@ -83,14 +90,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	d := &demo{
 		o: o, origin: filepath.Join(work, "site.git"), dir: filepath.Join(work, "site"), secrets: filepath.Join(work, "secrets.yaml"),
-		news: make(service.Mailbox, 1), unmanaged: map[int]pvesim.Guest{},
+		unmanaged: map[int]pvesim.Guest{},
 	}
 	if err := d.setUp(filepath.Join(work, "agent")); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	stop := make(chan struct{})
-	go func() { ended <- d.agent.Run(ctx, stop) }()
+	go func() { ended <- d.service.Run(ctx, control.NoSocket, stop, nil) }()
 	err = d.story(ctx)
 	if err == nil {
 		d.printf("\nAll of it held, in %.1f s.\n", time.Since(began).Seconds())
@@ -101,9 +108,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 	}
 	close(stop)
-	err = errors.Join(err, <-ended)
-	d.guests.Close()
-	return err
+	return errors.Join(err, <-ended, d.world.Close())
 }
 
 func (d *demo) printf(format string, args ...any) { fmt.Fprintf(d.o.Out, format, args...) }
@@ -120,19 +125,24 @@ func (d *demo) setUp(data string) error {
 	if err := os.WriteFile(d.secrets, []byte(secrets), 0o600); err != nil {
 		return fmt.Errorf("write the secrets of the demo: %w", err)
 	}
-	d.guests = &simworld.Guests{}
-	d.sim = pvesim.New(pvesim.Config{Node: hostName, Guests: 3, TaskTime: taskTime, Systems: d.guests})
-	for _, g := range d.sim.Snapshot().Guests {
-		d.unmanaged[g.VMID] = g
-	}
-	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: data, SecretsFile: d.secrets, DriftEvery: driftEvery, Concurrency: 8}}
-	cfg.Repository = &model.AgentRepository{URL: d.origin, Branch: author.Branch, Poll: poll, Auth: &model.AgentAuth{}}
-	s, err := d.o.Service(cfg, d.hosts())
+	hosts := simhost.Hosts{}
+	d.world, err = simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: "demo", Record: d.history.Record})
 	if err != nil {
 		return err
 	}
-	s.Notify = d.news.Put
-	d.agent, d.receipts = s.Agent, s.Ledger
+	d.guests = d.world.Guests()
+	d.sim = pvesim.New(pvesim.Config{Node: hostName, Guests: 3, TaskTime: taskTime, Systems: d.guests, Record: d.history.Record})
+	hosts[hostName] = d.sim
+	for _, g := range d.sim.Snapshot().Guests {
+		d.unmanaged[g.VMID] = g
+	}
+	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: data, SecretsFile: d.secrets, Listen: server, DriftEvery: driftEvery, Concurrency: 8}}
+	cfg.Repository = &model.AgentRepository{URL: d.origin, Branch: author.Branch, Poll: poll, Auth: &model.AgentAuth{}}
+	cfg.Parent, cfg.API, cfg.Access = &model.AgentParent{}, &model.AgentAPI{}, &model.AgentAccess{}
+	if d.service, err = d.world.Agent(cfg); err != nil {
+		return err
+	}
+	d.agent, d.receipts = d.service.Agent, d.service.Ledger
 	d.printf(`A simulated Proxmox VE host, %q, with %s of somebody else on it.
 A repository, %s, and a checkout of it with the example site.
 An agent that looks at the repository %d times a second. From here on there are only pushes.
@@ -142,8 +152,9 @@ An agent that looks at the repository %d times a second. From here on there are 
 
 // story runs the chapters, until one does not hold.
 func (d *demo) story(ctx context.Context) error {
+	tree := levels{d}
 	for _, chapter := range []func(context.Context) error{
-		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.farewell,
+		d.create, d.edit, d.drift, d.handwork, d.mistake, d.forbidden, d.accident, d.stranded, d.farewell, tree.two, tree.three, tree.upwards,
 	} {
 		if err := chapter(ctx); err != nil {
 			return err
@@ -180,9 +191,12 @@ Ctrl-C ends it, and removes all of it.
 `, d.origin)
 	last, _ := d.receipt()
 	reported := d.agent.Status().Summary
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
 	for {
 		select {
-		case st := <-d.news:
+		case <-ticker.C:
+			st := d.agent.Status()
 			if r, err := d.receipt(); err == nil && r.ID != last.ID {
 				last = r
 				d.printf("%s: %s\n", view.Short(r.Commit), steps(r))
@@ -239,14 +253,16 @@ func is(c *agent.CommitStatus, id string) bool { return c != nil && c.ID == id }
 
 // until waits until the status of the agent is as wanted.
 func (d *demo) until(ctx context.Context, what string, wanted func(agent.Status) bool) (agent.Status, error) {
-	limit := time.NewTimer(patience)
+	limit, ticker := time.NewTimer(patience), time.NewTicker(every)
 	defer limit.Stop()
-	for st := d.agent.Status(); ; {
+	defer ticker.Stop()
+	for {
+		st := d.agent.Status()
 		if wanted(st) {
 			return st, nil
 		}
 		select {
-		case st = <-d.news:
+		case <-ticker.C:
 		case <-d.o.Stop:
 			return st, engine.ErrInterrupted
 		case <-ctx.Done():
@@ -258,7 +274,7 @@ func (d *demo) until(ctx context.Context, what string, wanted func(agent.Status)
 }
 
 // hosts has the simulator for everybody who opens the host.
-func (d *demo) hosts() simhost.Hosts { return simhost.Hosts{hostName: d.sim} }
+func (d *demo) hosts() simhost.Hosts { return d.world.Hosts }
 
 // show draws the plan of what is in the checkout, as the verb plan does before anything is
 // pushed.
