@@ -34,6 +34,7 @@ type above struct {
 	server  *http.Server
 	pin     pin.Pin
 	conns   chan net.Conn
+	closed  chan struct{} // nobody calls any more
 	closing sync.Once
 	away    bool
 	reports []time.Duration // since the beginning
@@ -56,7 +57,7 @@ func newAbove(t *testing.T) *above {
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	a := &above{t: t, pin: pin.Of(leaf), conns: make(chan net.Conn), wake: make(chan string), commit: strings.Repeat("a", 40), began: time.Now()}
+	a := &above{t: t, pin: pin.Of(leaf), conns: make(chan net.Conn), closed: make(chan struct{}), wake: make(chan string), commit: strings.Repeat("a", 40), began: time.Now()}
 	a.server = &http.Server{Handler: a, TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, ReadHeaderTimeout: time.Hour, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
 	go func() { _ = a.server.ServeTLS(a, "", "") }()
 	return a
@@ -64,16 +65,17 @@ func newAbove(t *testing.T) *above {
 
 // Accept implements net.Listener.
 func (a *above) Accept() (net.Conn, error) {
-	c, ok := <-a.conns
-	if !ok {
+	select {
+	case c := <-a.conns:
+		return c, nil
+	case <-a.closed:
 		return nil, net.ErrClosed
 	}
-	return c, nil
 }
 
 // Close implements net.Listener.
 func (a *above) Close() error {
-	a.closing.Do(func() { close(a.conns) })
+	a.closing.Do(func() { close(a.closed) })
 	return nil
 }
 
@@ -91,6 +93,8 @@ func (a *above) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	select {
 	case a.conns <- server:
 		return client, nil
+	case <-a.closed:
+		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
