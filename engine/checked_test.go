@@ -248,7 +248,9 @@ func TestANodeInModePullIsDoneWhenItReports(t *testing.T) {
 // notYetError is the answer for a node whose first report is not late.
 type notYetError struct{}
 
-func (notYetError) Error() string { return "not ready yet: waits for its first report since 14:02:05 UTC" }
+func (notYetError) Error() string {
+	return "not ready yet: waits for its first report since 14:02:05 UTC"
+}
 func (notYetError) Waiting() bool { return true }
 
 // A silent node in mode pull does not keep the pass of an agent: it is not ready yet, what needs it is left for a later
