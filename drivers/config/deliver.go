@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// A container has no cloud-init that could tell it its parent. Where this program runs on its node, it gets the program, a
+// A container has no cloud-init that could name its parent. Where this program runs on its node, it gets the program, a
 // unit for the first run, and node.json by pct; from then on it is a node as any other in mode pull. What is wanted inside
 // is that it got them, and nothing else: its spec is its own business.
 

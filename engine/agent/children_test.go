@@ -59,7 +59,7 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		require.Equal(t, "c1 without ", last())
 		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
 		s := w.look()
-		require.Equal(t, "c2 without inner", last(), "it is told so as soon as the commit is in force")
+		require.Equal(t, "c2 without inner", last(), "it is published as soon as the commit is in force")
 		require.Equal(t, "a=1 b=1 inner=1", w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
 		require.Empty(t, s.Last.Findings)

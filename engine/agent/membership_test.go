@@ -127,7 +127,7 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 }
 
 // A child that moved to another parent is made again there, so what is left of it here empties itself; its nodes are still
-// in the site. What it was told before a restart does not count.
+// in the site. What it heard before a restart does not count.
 func TestAChildThatMovedEmptiesItself(t *testing.T) {
 	live(t, func(w *world) {
 		bundle := &agent.Bundle{Commit: "c1", Parent: "father"}

@@ -83,17 +83,17 @@ homestak_agent_suspensions 0
 `, samples(t, metric.Now(func(add adder) { figures(add, status) })))
 }
 
-// Each pass is counted once, however often its status is told.
+// Each pass is counted once, however often its status is published.
 func TestPassesAndRequestsAreCounted(t *testing.T) {
 	c := newCounts()
-	tell := passes(c.passed)
+	publish := passes(c.passed)
 	began := time.Now()
 	for _, p := range []*agent.PassStatus{nil, {Outcome: engine.Done, Seconds: 0.5}, {Outcome: engine.Done, Seconds: 20}, {Outcome: engine.Failed, Seconds: 9000}} {
 		if began = began.Add(time.Hour); p != nil {
 			p.Ended = began
 		}
-		tell(agent.Status{Last: p})
-		tell(agent.Status{Last: p})
+		publish(agent.Status{Last: p})
+		publish(agent.Status{Last: p})
 	}
 	c.sent("POST", 500)
 	c.sent("GET", 200)

@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
 )
 
 // ST-10 on a node of Proxmox VE: the agent notices what somebody changes there long before the next full check, and asks
@@ -34,7 +36,11 @@ func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	f.byHand(func(e *pvesim.Edit) { e.Delete(first) })
 	f.until("it is there again", func(agent.Status) bool { return len(f.names()) == 2 })
 
-	f.looksAgain()
+	client, err := control.Dial(t.Context(), f.socket())
+	require.NoError(t, err)
+	pass, err := client.Reconcile(t.Context()) // about the whole host, and so about the agent's own last change, too
+	require.NoError(t, err)
+	require.Equal(t, engine.Done, pass.Outcome)
 	quiet := f.host.Snapshot().Requests
 	f.asksGitAgain()
 	require.Equal(t, quiet, f.host.Snapshot().Requests, "nothing changes, and the API is asked for nothing")

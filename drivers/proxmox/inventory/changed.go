@@ -70,7 +70,7 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (out model.Obs
 	return out, len(out.Unmanaged) == 0 && len(out.Unknown) == 0, nil
 }
 
-// readChanged reads one guest. Alone is false if that does not tell all that matters of it. The error is that of a
+// readChanged reads one guest. Alone is false if that does not show all that matters of it. The error is that of a
 // login that the host refuses.
 func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g view.Listed, cfg view.Config, alone bool, err error) {
 	ref := view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: view.GuestKind(addr) == "ct"}
