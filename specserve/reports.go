@@ -120,10 +120,11 @@ func (x *request) later(wait time.Duration, why string) error {
 
 // Done is the answer to a request that asks for something.
 type Done struct {
-	Status string `json:"status"` // what became of it
+	Status string   `json:"status"`          // what became of it
+	Nodes  []string `json:"nodes,omitempty"` // below a child, that are to check themselves
 }
 
-func (x *request) done(status int, what string) error { return x.json(status, Done{what}) }
+func (x *request) done(status int, what string) error { return x.json(status, Done{Status: what}) }
 
 // Status is the answer of /status.
 type Status struct {

@@ -2,6 +2,7 @@ package specserve
 
 import (
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type waiter struct {
 	identity  string
 	published chan struct{} // perhaps there is another spec
 	reconcile chan struct{}
+	below     []string // nodes that a child manages, and that are to check themselves; guarded as all of waiters
 }
 
 // waiters are those who wait now. A mutex guards them: they come and go in many goroutines, and
@@ -39,7 +41,7 @@ func (w *waiters) enter(identity string, l Limits) *waiter {
 	if len(w.all) >= l.Waiters || w.by[identity] >= l.WaitersPerNode {
 		return nil
 	}
-	one := &waiter{identity, make(chan struct{}, 1), make(chan struct{}, 1)}
+	one := &waiter{identity: identity, published: make(chan struct{}, 1), reconcile: make(chan struct{}, 1)}
 	w.all[one] = true
 	w.by[identity]++
 	return one
@@ -73,6 +75,28 @@ func (w *waiters) wake(identity string, channel func(*waiter) chan struct{}) {
 		default: // it knows already
 		}
 	}
+}
+
+// mostBelow is of how many nodes below it a child hears at once. It checks all it has anyway.
+const mostBelow = 64
+
+// ask asks those who wait for a node, or for the child that manages it, to check.
+func (w *waiters) ask(identity, node string) {
+	w.mutex.Lock()
+	for one := range w.all {
+		if one.identity == identity && node != identity && len(one.below) < mostBelow && !slices.Contains(one.below, node) {
+			one.below = append(one.below, node)
+		}
+	}
+	w.mutex.Unlock()
+	w.wake(identity, func(w *waiter) chan struct{} { return w.reconcile })
+}
+
+// asked are the nodes below that one who waits was asked for.
+func (w *waiters) asked(one *waiter) []string {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return one.below
 }
 
 // wait answers when there is something to do for the node, or when its time is over. The node says
@@ -120,7 +144,7 @@ func wait(x *request) error {
 		select {
 		case <-one.published:
 		case <-one.reconcile:
-			return x.done(http.StatusOK, toReconcile)
+			return x.json(http.StatusOK, Done{Status: toReconcile, Nodes: x.waiting.asked(one)})
 		case <-over.C:
 			return x.nothing()
 		case <-x.ending:
@@ -169,14 +193,14 @@ func reconcileNode(x *request) error {
 }
 
 // Wake asks a node to check itself, if it waits; false: it is not served. Of nodes further down only the
-// child that manages them is known here: it checks all it has.
+// child is known here that they are below: it checks all it has, and asks them in turn.
 func (s *Server) Wake(node string) bool {
-	v := s.view.Load()
+	v, through := s.view.Load(), node
 	if v.node(node) == nil { // no report can take a node that is served here
-		if node = s.reports.Through(node); v.node(node) == nil {
+		if through = s.reports.Through(node); v.node(through) == nil {
 			return false
 		}
 	}
-	s.waiting.wake(node, func(w *waiter) chan struct{} { return w.reconcile })
+	s.waiting.ask(through, node)
 	return true
 }

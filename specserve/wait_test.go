@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,6 +176,7 @@ func TestNoReportCapturesAWake(t *testing.T) {
 			require.Equal(t, name == woken, len(one.reconcile) == 1, "%s for %s", name, node)
 		}
 		<-all[woken].reconcile
+		require.Equal(t, woken != node, slices.Contains(w.waiting.asked(all[woken]), node), "%s hears of %s", woken, node)
 	}
 	require.False(t, w.Wake("nobody"))
 	// Nor does a report of a child that is not served any more.

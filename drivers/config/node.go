@@ -97,7 +97,10 @@ func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, 
 	}
 	r, found := c.inside(of, model.Scope{Site: was.Site, Host: in.Host, Manifest: was.Node.Manifest, Node: was.Node, Name: in.Name, Needs: in.Needs})
 	found = slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Severity != diag.Error })
-	if r == nil || r.Deferred != "" || found.HasErrors() {
+	switch {
+	case found.HasErrors():
+		return nil, found
+	case r == nil || r.Deferred != "":
 		return r, found
 	}
 	old := r.Spec.(*spec.Spec)

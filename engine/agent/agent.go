@@ -86,9 +86,9 @@ type Options struct {
 	// Run, when one of them is another one, and again in each pass, as secrets, rules and guests may change. It is called
 	// by one goroutine at a time, never while Source is in use, and must not ask the agent. May be nil.
 	InForce func(ctx context.Context, d engine.Desired, beside Beside)
-	// Forget is called when a child was created, replaced or removed: what it reported came from another machine.
-	// May be nil.
-	Forget func(child string)
+	// Forget is called before a guest is created or replaced, and after it was removed: what it reported came from another
+	// machine. May be nil.
+	Forget func(node string)
 	// Parent gives what the parent said last, nil as long as it said nothing. Nil for the agent of a host.
 	Parent func() *Bundle
 	// Children gives what is known of the children, by the last report of each; the caller may change the map. The

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -57,7 +58,7 @@ func (p *progress) concerns(vmid int) bool {
 // knownGuests are those of some VMIDs as they were observed last, for a pass that is about them alone. Nil: it is to be about
 // all of the host, since one of them is not known, there are many, or the last pass left something to do.
 func knownGuests(l *loop, vmids []int) map[model.Address]model.Guest {
-	if l.incomplete > 0 || len(l.memory.Suspended) > 0 || l.status.Refused != nil {
+	if last := l.status.Last; l.incomplete > 0 || len(l.memory.Suspended) > 0 || l.status.Refused != nil || last == nil || last.Outcome != engine.Done {
 		return nil
 	}
 	out := map[model.Address]model.Guest{}

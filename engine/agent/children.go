@@ -67,16 +67,16 @@ func siteBefore(ctx context.Context, l *loop, c model.Commit) func(context.Conte
 }
 
 // siteEarlier gives the site of the commit that the host converged to, if that is another one.
-func siteEarlier(l *loop, c model.Commit) func(context.Context) *model.Site {
+func siteEarlier(ctx context.Context, l *loop, c model.Commit) func(context.Context) *model.Site {
 	id := l.memory.Converged.ID
 	if id == "" || id == c.ID {
 		return nil
 	}
+	was, err := l.upstream.commit(ctx, id) // not in the pass: that runs beside the loop
+	if err != nil {
+		return nil
+	}
 	return func(ctx context.Context) *model.Site {
-		was, err := l.upstream.commit(ctx, id)
-		if err != nil {
-			return nil
-		}
 		d := l.o.Load(ctx, was)
 		if d.Findings.HasErrors() {
 			return nil
@@ -130,4 +130,17 @@ func stillThere(r *engine.Report, children []string) []string {
 // isChild reports whether a step is about a guest that holds nodes.
 func isChild(s *plan.Step) bool {
 	return s.Address.Kind == model.PVEType || s.Have != nil && s.Have.Guest != nil && s.Have.Guest.Orphan != ""
+}
+
+// isMadeAgain reports whether a guest is about to be created, or was removed: what it reported came from another machine.
+func isMadeAgain(e *apply.Event) bool {
+	s := &e.Step
+	switch guest := s.Have != nil && s.Have.Guest != nil || s.Want != nil && s.Want.Guest != nil; {
+	case !guest || s.Inside != nil:
+		return false
+	case s.Action == plan.Create || s.Action == plan.Replace:
+		return e.What == apply.Started
+	default:
+		return s.Action == plan.Delete && e.What == apply.Finished && e.Result.Status == apply.Done
+	}
 }

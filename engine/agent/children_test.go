@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -86,6 +87,37 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		w.look()
 		require.Empty(t, w.state().Withdrawn)
 		require.Equal(t, "c3 without ", last())
+	})
+}
+
+// While everything is suspended no child hears that it left the site: it would empty itself.
+func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
+	live(t, func(w *world) {
+		var shown []string
+		parent(w, map[string]model.Child{})
+		before := w.options
+		w.end()
+		w.options = func(o *agent.Options) {
+			before(o)
+			o.InForce = func(_ context.Context, d engine.Desired, beside agent.Beside) {
+				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(beside.Removed, " ")) })
+			}
+		}
+		w.start()
+		require.NoError(t, w.agent.Suspend(ledger.Suspension{}))
+		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
+		w.look()
+		w.look()
+		w.end()
+		w.start()
+		w.look()
+		for _, text := range shown {
+			require.NotContains(t, text, "inner")
+		}
+		_, err := w.agent.Resume("")
+		require.NoError(t, err)
+		w.look()
+		require.Contains(t, shown, "c2 without inner")
 	})
 }
 

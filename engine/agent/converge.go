@@ -175,7 +175,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	l.grants, warned = l.upstream.grant(ctx, &l.memory.State, c)
 	p.AllowDeletes, p.AllowOrphans, p.Untraced = l.grants.removals, l.grants.orphans, l.grants.untraced
 	p.Children = childrenFor(ctx, l, c)
-	p.Before, p.Earlier = siteBefore(ctx, l, c), siteEarlier(l, c)
+	p.Before, p.Earlier = siteBefore(ctx, l, c), siteEarlier(ctx, l, c)
 	var d engine.Desired
 	var unknown error
 	var course Course
@@ -186,7 +186,11 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 		was, errBefore = l.upstream.commit(ctx, member.Before)
 	}
 	good := l.memory.Good.ID
-	beside := Beside{Removed: slices.Sorted(maps.Keys(l.memory.Withdrawn)), Converged: l.memory.Converged.ID}
+	beside := Beside{Converged: l.memory.Converged.ID}
+	active := !suspended(aside, "") // else no child is to empty itself, and none hears that
+	if active {
+		beside.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
+	}
 	p.Load = func(ctx context.Context) engine.Desired {
 		d = l.o.Load(ctx, c)
 		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
@@ -204,7 +208,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 		return d
 	}
 	p.Observed = func(have model.Observed) {
-		if len(beside.Removed) > 0 || have.HasChild() {
+		if active && (len(beside.Removed) > 0 || have.HasChild()) {
 			want, _ := d.Site.Want(l.o.Identity)
 			beside.Removed = removedChildren(want, have, beside.Removed)
 		}
@@ -256,7 +260,10 @@ func showLastGood(ctx context.Context, l *loop) {
 	if l.o.InForce == nil || !known {
 		return
 	}
-	beside := Beside{Removed: slices.Sorted(maps.Keys(l.memory.Withdrawn)), Converged: l.memory.Converged.ID}
+	beside := Beside{Converged: l.memory.Converged.ID}
+	if !suspended(l.memory.Suspended, "") {
+		beside.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
+	}
 	l.during(ctx, func(ctx context.Context) {
 		defer func() { _ = recover() }()
 		d := l.o.Load(ctx, c)
@@ -347,7 +354,7 @@ type stepEvent apply.Event
 func (e *stepEvent) serve(l *loop) {
 	event, now := (*apply.Event)(e), time.Now()
 	removed := l.progress.event(event, now)
-	if l.o.Forget != nil && e.What == apply.Finished && e.Step.Action != plan.Update && isChild(&e.Step) {
+	if l.o.Forget != nil && isMadeAgain(event) {
 		l.o.Forget(e.Step.Address.Name)
 	}
 	l.due = l.progress.due(now)

@@ -18,7 +18,7 @@ import (
 type Bundle struct {
 	Removed bool   // the child left the site, or this parent: it is to empty itself ("leaving" in the protocol)
 	Commit  string // that the parent works from
-	Parent  string // identity of the parent; "" from one that does not say it
+	Way     string // what the child lives on, down to the parent: father/inner; "" from a parent that does not say it
 }
 
 // Course is what an agent does with a commit.
@@ -63,7 +63,7 @@ func (m Membership) Course() (c Course, why string) {
 	before := model.Commit{ID: m.Before}.Short()
 	lacks := fmt.Sprintf("commit %s does not have %s", short, m.Identity)
 	if m.Moved != "" {
-		lacks = fmt.Sprintf("commit %s has %s on %s, and this is the agent of the one on %s", short, m.Identity, m.Moved, m.Bundle.Parent)
+		lacks = fmt.Sprintf("commit %s has %s on %s, and this is the agent of the one on %s", short, m.Identity, m.Moved, m.Bundle.Way)
 	}
 	switch {
 	case m.Child && m.Newer != "":
@@ -122,10 +122,10 @@ func membership(ctx context.Context, l *loop, c model.Commit) Membership {
 	return m
 }
 
-// on is where a site has the identity: "" for a host, and for what it does not have at all.
-func on(s *model.Site, identity string) string {
+// wayTo is what a child lives on in a site: "" for a host, and for what the site does not have at all.
+func wayTo(s *model.Site, identity string) string {
 	if n := s.Child(identity); n != nil && s.Hosts[identity] == nil {
-		return n.Manifest.On(n)
+		return n.Manifest.Way(n)
 	}
 	return ""
 }
@@ -136,19 +136,19 @@ var errNotNow = errors.New("commit does not come into force")
 // decide makes of the site of a commit the one to converge to. It loads the site of the commit before only where the
 // new one lacks the identity.
 func (m *Membership) decide(s *model.Site, before func() *model.Site) (*model.Site, Course, error) {
-	parent := ""
+	way := ""
 	if m.Child && m.Bundle != nil {
-		parent = m.Bundle.Parent
+		way = m.Bundle.Way
 	}
 	var own *model.Host
 	m.In = s.HostFor(m.Identity) != nil
-	if m.In && parent != "" {
-		if at := on(s, m.Identity); at != "" && at != parent {
+	if m.In && way != "" {
+		if at := wayTo(s, m.Identity); at != "" && at != way {
 			m.In, m.Moved = false, at
 		}
 	}
 	if !m.In && m.Child && m.Before != "" {
-		if was := before(); was != nil && (parent == "" || on(was, m.Identity) == parent) {
+		if was := before(); was != nil && (way == "" || wayTo(was, m.Identity) == way) {
 			own = was.HostFor(m.Identity)
 		}
 		m.WasIn = own != nil

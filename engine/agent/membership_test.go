@@ -48,8 +48,8 @@ func TestWhetherAnAgentLeavesTheSite(t *testing.T) {
 		"history goes backward":                          {removed(func(m *agent.Membership) { m.In, m.Order, m.Newer, m.Bundle = true, agent.Earlier, "a", nil }), agent.Stay, "is older than a"},
 		"history of a host goes backward":                {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle, m.Child = true, agent.Earlier, nil, false }), agent.Converge, ""},
 		"it is empty, and its parent came from a backup": {removed(func(m *agent.Membership) { m.In, m.Order, m.Newer, m.Commit = true, agent.Same, "c", "a" }), agent.Stay, "is older than c"},
-		"it moved": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Parent = "mother", "father" }), agent.Empty, ""},
-		"it moved, and its parent does not know that": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Parent, m.Bundle.Removed = "mother", "father", false }), agent.Hold, "has inner on mother, and this is the agent of the one on father"},
+		"it moved": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Way = "mother", "father" }), agent.Empty, ""},
+		"it moved, and its parent does not know that": {removed(func(m *agent.Membership) { m.Moved, m.Bundle.Way, m.Bundle.Removed = "mother", "father", false }), agent.Hold, "has inner on mother, and this is the agent of the one on father"},
 		"the parent contradicts the commit":           {removed(func(m *agent.Membership) { m.In = true }), agent.Hold, "says of the same commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 // in the site. What it heard before a restart does not count.
 func TestAChildThatMovedEmptiesItself(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := &agent.Bundle{Commit: "c1", Parent: "father"}
+		bundle := &agent.Bundle{Commit: "c1", Way: "father"}
 		w.options = func(o *agent.Options) {
 			o.Identity = "inner"
 			o.Parent = func() *agent.Bundle {
@@ -150,8 +150,41 @@ func TestAChildThatMovedEmptiesItself(t *testing.T) {
 		s := w.look()
 		require.Equal(t, "a=1", w.holds())
 		require.Contains(t, s.Last.Error, "commit c2 has inner on mother, and this is the agent of the one on father, but its parent does not say that it left the site")
-		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2", Parent: "father"} })
+		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2", Way: "father"} })
 		s = w.look()
+		require.Empty(t, w.holds())
+		require.Equal(t, engine.Done, s.Last.Outcome)
+	})
+}
+
+// So does a child further down: it lives on the old way still, although its own parent is the same in both commits.
+func TestAChildBelowOneThatMovedEmptiesItself(t *testing.T) {
+	deep := func(host string) engine.Desired {
+		d := childSite(map[string]int{"a": 1})
+		m := d.Site.Manifests["web"]
+		m.Host = host
+		d.Site.Hosts[host] = &model.Host{Name: host}
+		m.Nodes[len(m.Nodes)-1].Parent = "outer"
+		m.Nodes = append(m.Nodes, &model.Node{Name: "outer", Type: "pve", Manifest: m, Resource: &model.Resource{Addr: enginetest.Addr("pve", "outer"), Spec: &enginetest.Box{}, Guest: &model.Guest{}}})
+		return d
+	}
+	live(t, func(w *world) {
+		bundle := &agent.Bundle{Commit: "c1", Way: "father/outer"}
+		w.options = func(o *agent.Options) {
+			o.Identity = "inner"
+			o.Parent = func() *agent.Bundle {
+				w.repo.mu.Lock()
+				defer w.repo.mu.Unlock()
+				b := *bundle
+				return &b
+			}
+		}
+		w.repo.push("c1", deep("father"))
+		w.start()
+		require.Equal(t, "a=1", w.holds())
+		w.repo.push("c2", deep("mother"))
+		w.set(func() { *bundle = agent.Bundle{Removed: true, Commit: "c2", Way: "father/outer"} })
+		s := w.look()
 		require.Empty(t, w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
 	})

@@ -113,10 +113,10 @@ func (l *loop) recordEnd(c model.Commit, r engine.Report, drift bool) {
 	}
 	if r.Plan != nil {
 		last.Plan, last.Summary = r.Plan.ID, r.Plan.Summary
-		last.Unknown, last.Pending = len(r.Plan.Unknown), len(r.Plan.Pending)
+		last.Unknown, last.Pending, last.Unmanaged = len(r.Plan.Unknown), len(r.Plan.Pending), len(r.Have.Unmanaged)
 	}
 	if before := l.status.Last; r.Have.Only && before != nil { // it says nothing of the other guests
-		last.Pending = before.Pending
+		last.Pending, last.Unmanaged = before.Pending, before.Unmanaged
 		for _, f := range before.Findings {
 			if addr, err := model.ParseAddress(f.Address); err != nil || r.Want.State[addr] == nil {
 				last.Findings = append(last.Findings, f)

@@ -124,15 +124,17 @@ type StepNow struct {
 
 // PassStatus is how a pass ended.
 type PassStatus struct {
-	Commit   string         `json:"commit"`
-	Plan     string         `json:"plan"` // its id, "" if there was none
-	Outcome  engine.Outcome `json:"outcome"`
-	Ended    time.Time      `json:"ended"`
-	Seconds  float64        `json:"seconds"`
-	Error    string         `json:"error"`
-	Drift    bool           `json:"drift"` // the commit was converged to before: what differed was changed on the host
-	Summary  plan.Summary   `json:"summary"`
-	Unknown  int            `json:"unknown"`
-	Pending  int            `json:"pending"`
-	Findings diag.List      `json:"findings"`
+	Commit  string         `json:"commit"`
+	Plan    string         `json:"plan"` // its id, "" if there was none
+	Outcome engine.Outcome `json:"outcome"`
+	Ended   time.Time      `json:"ended"`
+	Seconds float64        `json:"seconds"`
+	Error   string         `json:"error"`
+	Drift   bool           `json:"drift"` // the commit was converged to before: what differed was changed on the host
+	Summary plan.Summary   `json:"summary"`
+	Unknown int            `json:"unknown"`
+	Pending int            `json:"pending"`
+	// Unmanaged is how many guests on the host are not managed, as far as they were seen.
+	Unmanaged int       `json:"unmanaged"`
+	Findings  diag.List `json:"findings"`
 }

@@ -104,15 +104,15 @@ func (s *Site) Deployed() map[Address]string {
 	for _, m := range s.Manifests {
 		for _, n := range m.Nodes {
 			if m.Host != "" {
-				all[n.Resource.Addr] = m.way(n)
+				all[n.Resource.Addr] = m.Way(n)
 			}
 		}
 	}
 	return all
 }
 
-// way lists what a node lives on, the host first.
-func (m *Manifest) way(n *Node) string {
+// Way lists what a node of a deployed manifest lives on, the host first: father/inner.
+func (m *Manifest) Way(n *Node) string {
 	way := ""
 	for range m.Nodes { // a site that is not valid may have circles
 		if n == nil || n.Root() {
@@ -134,7 +134,7 @@ func (s *Site) Lost(before *Site) []Address {
 			continue
 		}
 		for _, n := range m.Nodes {
-			if now[n.Resource.Addr] != m.way(n) {
+			if now[n.Resource.Addr] != m.Way(n) {
 				out = append(out, n.Resource.Addr)
 			}
 		}

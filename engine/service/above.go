@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -32,7 +33,7 @@ func (s *Service) openParent() error {
 	s.above, err = uplink.Open(uplink.Options{
 		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: min(p.ReportEvery, report.MaxEvery), Log: s.o.Log,
 		Dial: s.o.Network.Dial, Between: s.o.Pace,
-		Report: func() ([]byte, error) { return json.Marshal(s.toParent()) }, Check: s.checkSoon,
+		Report: func() ([]byte, error) { return json.Marshal(s.toParent()) }, Check: s.checkSoon, Wake: func(node string) { s.wake(node) },
 	})
 	return err
 }
@@ -40,7 +41,7 @@ func (s *Service) openParent() error {
 // toParent is the tree with how often the parent gets it: the parent takes an agent for lost after three times that.
 func (s *Service) toParent() report.Report {
 	r := s.Tree()
-	every := min(s.o.Config.Parent.ReportEvery, report.MaxEvery)
+	every := min(max(s.o.Config.Parent.ReportEvery, cmp.Or(s.o.Pace, uplink.Between)), report.MaxEvery)
 	r.Every = int(math.Ceil(every.Seconds()))
 	return r
 }
@@ -82,7 +83,7 @@ func (s *Service) bundle() *agent.Bundle {
 	if c == nil {
 		return nil
 	}
-	return &agent.Bundle{Removed: c.Removed, Commit: c.Commit, Parent: c.Parent}
+	return &agent.Bundle{Removed: c.Removed, Commit: c.Commit, Way: c.Way}
 }
 
 // parentStatus is how the agent above answers; nil: there is none.
@@ -112,4 +113,15 @@ func passes(ended func(*agent.PassStatus)) func(agent.Status) {
 			ended(last)
 		}
 	}
+}
+
+// way is what the children of this agent live on, down to itself: father/inner; "" as long as the parent did not say it.
+func (s *Service) way() string {
+	if s.above == nil {
+		return s.o.Config.Identity
+	}
+	if c := s.above.Config(); c != nil && c.Way != "" {
+		return c.Way + "/" + s.o.Config.Identity
+	}
+	return ""
 }

@@ -25,12 +25,12 @@ func (s *Service) openKey() error {
 	}
 	name := filepath.Join(c.DataDir, keyFile)
 	private, err := durable.ReadPrivate(name)
-	var public []byte
-	if err == nil {
-		public, err = os.ReadFile(name + ".pub")
-	}
 	switch {
 	case err == nil:
+		public, err := os.ReadFile(name + ".pub")
+		if err != nil {
+			return fmt.Errorf("read the key for guests: %w\nits public half is missing: ssh-keygen -y -f %[2]s >%[2]s.pub", err, name)
+		}
 		s.private, s.public = string(private), strings.TrimSpace(string(public))
 		return nil
 	case !errors.Is(err, fs.ErrNotExist):

@@ -67,6 +67,14 @@ func TestLocalHost(t *testing.T) {
 	require.Equal(t, "homestak@pve!agent=canary", father.APIToken)
 	require.Empty(t, father.SSH.Key)
 
+	// A key that is there is never replaced.
+	require.NoError(t, os.Remove(filepath.Join(dir, "data", "ssh_key.pub")))
+	s = &Service{o: s.o}
+	require.ErrorContains(t, s.openKey(), "ssh-keygen -y -f "+filepath.Join(dir, "data", "ssh_key"))
+	kept, err := os.ReadFile(filepath.Join(dir, "data", "ssh_key"))
+	require.NoError(t, err)
+	require.Equal(t, "private", string(kept))
+
 	// Others could read the token, or it is not there: an error that names the file, and no token.
 	require.NoError(t, os.Chmod(filepath.Join(dir, "api.token"), 0o644))
 	l, found = s.local()

@@ -1,6 +1,8 @@
 package service
 
 import (
+	"fmt"
+
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -44,14 +46,25 @@ func Report(s agent.Status) report.Report {
 		r.Nodes = append(r.Nodes, node)
 	}
 	r.Empty = isEmpty(s)
+	if n := unmanagedAlone(s); n > 0 {
+		r.Findings = append(r.Findings, diag.Warnf(diag.Range{}, fmt.Sprintf("%s is not empty: %d guests on it are not managed", s.Identity, n), "They would be destroyed with it: move or remove them (homestak-gitops plan on %[1]s lists them), or let them go with the trailer Allow-Orphans: %[1]s.", s.Identity))
+	}
 	return r
 }
 
-// isEmpty reports whether nothing of the agent is on its host any more: the last pass saw all of the host, did
-// all there was to do for the commit in force, and nobody suspended anything. A parent destroys the machine on
-// that word, so everything else is no.
+// isEmpty reports whether nothing is on the host any more, neither of the agent nor of anybody else: the last pass saw all
+// of the host, did all there was to do for the commit in force, and nobody suspended anything. A parent destroys the
+// machine on that word, so everything else is no.
 func isEmpty(s agent.Status) bool {
 	return s.Last != nil && s.Converged != nil && s.InForce != nil && s.Converged.ID == s.InForce.ID && s.Last.Commit == s.InForce.ID &&
 		s.Last.Outcome == engine.Done && s.Last.Unknown == 0 && s.Last.Pending == 0 && s.Running == nil &&
-		len(s.Nodes) == 0 && len(s.Suspended) == 0 && s.Refused == nil
+		s.Last.Unmanaged == 0 && len(s.Nodes) == 0 && len(s.Suspended) == 0 && s.Refused == nil
+}
+
+// unmanagedAlone is how many guests that nobody manages keep a child without nodes from being empty.
+func unmanagedAlone(s agent.Status) int {
+	if s.Last == nil || s.Parent == nil || len(s.Nodes) > 0 {
+		return 0
+	}
+	return s.Last.Unmanaged
 }

@@ -109,7 +109,7 @@ func (s *Service) checkSoon() {
 func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, agent.Beside) {
 	return func(_ context.Context, d engine.Desired, beside agent.Beside) {
 		s.server.InForce(live.Commit{
-			ID: d.Commit, LastGood: beside.Converged, Site: d.Site, Removed: beside.Removed, Policies: way.commits.Loader.Policies(),
+			ID: d.Commit, LastGood: beside.Converged, Site: d.Site, Removed: beside.Removed, Policies: way.commits.Policies(d.Commit), Way: s.way(),
 			Needs:    func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
 			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit, beside.Converged) },
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
 )
 
 // Commits loads the sites of the commits of a repository, for passes that nobody watches.
@@ -23,6 +24,8 @@ type Commits struct {
 	Keys    Keys                                 // read at each load as well
 	Local   func() (*model.LocalHost, diag.List) // what this machine knows of its host, read at each load; may be nil
 	Given   func() *model.Secrets                // those that a parent gave, in place of secrets.sops.yaml; it, and what it gives, may be nil
+
+	rules []rulesOf // of the commits that were loaded last, the newest at the end
 
 	noted string    // the commit that notes are about
 	notes diag.List // of that commit
@@ -52,5 +55,28 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 		in.Local, found = c.Local()
 		in.Found = append(in.Found, found...)
 	}
-	return c.Loader.Load(ctx, tree, in)
+	d := c.Loader.Load(ctx, tree, in)
+	c.rules = append(slices.DeleteFunc(c.rules, func(r rulesOf) bool { return r.commit == commit.ID }), rulesOf{commit.ID, c.Loader.Policies()})
+	c.rules = c.rules[max(0, len(c.rules)-mostRules):]
+	return d
+}
+
+// rulesOf are the compiled policies of a commit.
+type rulesOf struct {
+	commit string
+	set    *policy.Set
+}
+
+// mostRules bounds of how many commits the policies are kept: a pass loads the one that it is about, and those before.
+const mostRules = 8
+
+// Policies are the compiled policies of a commit as they were when it was loaded last. Others may have been loaded since;
+// of one that was loaded long ago, or never, they are nil.
+func (c *Commits) Policies(commit string) *policy.Set {
+	for _, r := range c.rules {
+		if r.commit == commit {
+			return r.set
+		}
+	}
+	return nil
 }

@@ -181,3 +181,26 @@ func TestReadingAgain(t *testing.T) {
 		require.False(t, f.Severity == diag.Error && f.Source == diag.FromPolicy, "what does not load is not asked about")
 	}
 }
+
+// A pass loads earlier commits beside its own. What is served is checked by the policies of the commit that is served.
+func TestPoliciesOfACommit(t *testing.T) {
+	const deny = "package homestak.site\ndeny contains \"%s\" if true\n"
+	trees := map[string]fstest.MapFS{"a": folder("policy/x.rego", fmt.Sprintf(deny, "a")), "b": folder("policy/x.rego", fmt.Sprintf(deny, "b"))}
+	c := Commits{
+		Loader: NewLoader(proxmox.Kinds()), Files: func(commit string) (fs.FS, error) { return trees[commit[:1]], nil },
+		Notes: func(string) diag.List { return nil },
+	}
+	load := func(commit string) { c.Load(t.Context(), model.Commit{ID: commit}) }
+	load("a")
+	first := c.Policies("a")
+	require.NotNil(t, first)
+	load("b")
+	require.NotSame(t, first, c.Policies("b"))
+	require.Same(t, first, c.Policies("a"))
+	for i := range mostRules - 1 {
+		load(fmt.Sprintf("a%d", i))
+	}
+	require.NotNil(t, c.Policies("b"), "the commit of a pass is among the last")
+	load("a again")
+	require.Nil(t, c.Policies("b"), "they do not pile up")
+}

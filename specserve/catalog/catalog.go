@@ -24,6 +24,7 @@ type Input struct {
 	Commit   string
 	Host     string // only nodes of manifests that are deployed on it; "" for those of all hosts
 	Agent    string // only nodes that the agent of this identity manages: those right on it; "" for all
+	Way      string // what the children of that agent live on: the hosts and nodes above it, and itself; "": it is not known
 	Needs    Needs  // of all nodes; nil: children get no values of secrets
 	Policies *policy.Set
 }
@@ -35,7 +36,7 @@ func (in *Input) on(m *model.Manifest) bool {
 
 // has reports whether a node of such a manifest is in the catalog.
 func (in *Input) has(m *model.Manifest, n *model.Node) bool {
-	return in.Agent == "" || m.On(n) == in.Agent
+	return in.Agent == "" || m.On(n) == in.Agent && in.Site.Left != in.Agent
 }
 
 // HasChild reports whether the catalog has a child, so that it should be made with Needs.
@@ -54,7 +55,7 @@ func (in *Input) HasChild() bool {
 type Catalog struct {
 	Commit string
 
-	agent       string // identity of the agent whose nodes these are; "" for those of all
+	way         string // Input.Way
 	nodes       map[string]*Node
 	names       []string          // of the nodes, sorted
 	suspended   map[string]string // nodes that are not served, with their manifests
@@ -81,7 +82,7 @@ func Removed(name string) *Node { return &Node{Name: name, Child: true, Removed:
 // Make makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
 // errors there is none: a commit is served as a whole or not at all.
 func Make(in Input) (*Catalog, diag.List) {
-	c := &Catalog{Commit: in.Commit, agent: in.Agent, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies}
+	c := &Catalog{Commit: in.Commit, way: in.Way, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies}
 	var found diag.List
 	for _, name := range slices.Sorted(maps.Keys(in.Site.Manifests)) {
 		m := in.Site.Manifests[name]

@@ -19,7 +19,7 @@ type Needs map[string][]string
 func (c *Catalog) Config(n *Node, own Own) (document []byte, tag string, err error) {
 	config := n.config
 	if n.Removed {
-		config, err = json.Marshal(configHead{Version: wire.ConfigVersion, Identity: n.Name, Commit: c.Commit, Parent: c.agent, Removed: true})
+		config, err = json.Marshal(configHead{Version: wire.ConfigVersion, Identity: n.Name, Commit: c.Commit, Way: c.way, Removed: true})
 		if err != nil {
 			return nil, "", err
 		}
@@ -32,7 +32,7 @@ type configHead struct {
 	Version  int                           `json:"version"`
 	Identity string                        `json:"identity"`
 	Commit   string                        `json:"commit"`
-	Parent   string                        `json:"parent,omitempty"`
+	Way      string                        `json:"way,omitempty"`
 	Removed  bool                          `json:"leaving"`
 	Defaults *wire.Defaults                `json:"defaults,omitempty"`
 	Secrets  map[string]map[string]*string `json:"secrets,omitempty"`
@@ -43,7 +43,7 @@ type configHead struct {
 func makeConfig(in Input, child string) ([]byte, diag.List) {
 	s := in.Site
 	head := configHead{
-		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit, Parent: in.Agent,
+		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit, Way: in.Way,
 		Defaults: &wire.Defaults{
 			Site: s.Name, Domain: s.Domain, Timezone: s.Timezone, DNS: s.DNS, Gateway: s.Gateway, Packages: s.Packages,
 			Bridge: s.Bridge, VMUser: s.VMUser, ServerURL: s.ServerURL,

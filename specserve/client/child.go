@@ -57,9 +57,9 @@ func WaitLimits() Limits {
 }
 
 // Wait waits until there is something to do for the child, which has the document of a tag: "spec",
-// "config" or "reconcile" as the parent says it, or "" after some time without anything. The error
-// is a *problem.Error, or that of ctx.
-func (c *Client) Wait(ctx context.Context, tag string) (string, error) {
+// "config" or "reconcile" as the parent says it, or "" after some time without anything. Nodes are those below a child that
+// are to check themselves. The error is a *problem.Error, or that of ctx.
+func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []string, err error) {
 	headers := http.Header{}
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
@@ -68,17 +68,20 @@ func (c *Client) Wait(ctx context.Context, tag string) (string, error) {
 	switch {
 	case err != nil:
 	case status == http.StatusNoContent:
-		return "", nil
+		return "", nil, nil
 	case status != http.StatusOK:
 		err = &statusError{status, retryAfter(header, time.Now()), problem.Read(status, body)}
 	default:
-		var what struct{ Status string }
-		if err = json.Unmarshal(body, &what); err == nil {
-			return what.Status, nil
+		var said struct {
+			Status string
+			Nodes  []string
+		}
+		if err = json.Unmarshal(body, &said); err == nil {
+			return said.Status, said.Nodes, nil
 		}
 		err = problem.Errorf(problem.Schema, "the answer is not the JSON document that is expected")
 	}
-	return "", c.failed(ctx, "waiting at the parent of", err)
+	return "", nil, c.failed(ctx, "waiting at the parent of", err)
 }
 
 // failed is the error of a request that was attempted once.

@@ -18,6 +18,7 @@ type Commit struct {
 	Site     *model.Site // that passes converge to; it must have no errors
 	Removed  []string    // children that left the site, and are still on the host
 	Policies *policy.Set
+	Way      string // what the children live on: what the agent lives on, and itself; "" as long as it is not known
 
 	// Needs are the secrets that each node needs. It is called only for a site with children.
 	Needs func() (map[string][]string, error)
@@ -33,7 +34,7 @@ func (s *Server) InForce(c Commit) {
 	s.mutex.Lock()
 	before, view, wrong := s.commit, s.view, s.state.Serving
 	s.mutex.Unlock()
-	same := wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies
+	same := wrong == nil && c.ID == before.ID && c.Site == before.Site && c.Policies == before.Policies && c.Way == before.Way
 	if same && c.LastGood == before.LastGood && slices.Equal(c.Removed, before.Removed) {
 		return
 	}
@@ -64,7 +65,7 @@ func (s *Server) InForce(c Commit) {
 }
 
 func (s *Server) catalog(c Commit) (*catalog.Catalog, error) {
-	in := catalog.Input{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Policies: c.Policies}
+	in := catalog.Input{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Way: c.Way, Policies: c.Policies}
 	if in.HasChild() {
 		var err error
 		if in.Needs, err = c.Needs(); err != nil {

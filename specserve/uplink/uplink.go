@@ -30,6 +30,7 @@ type Options struct {
 
 	Report func() ([]byte, error) // the document of now
 	Check  func()                 // makes the agent check repository and host; it returns immediately
+	Wake   func(node string)      // asks a node below to check itself, likewise; nil: there is none
 
 	Between time.Duration // least time between two reports; 0: 5 s
 
@@ -58,6 +59,9 @@ type Uplink struct {
 
 // Open reads what the child kept.
 func Open(o Options) (*Uplink, error) {
+	if o.Wake == nil {
+		o.Wake = func(string) {}
+	}
 	if err := o.Given.Check(); err != nil {
 		return nil, err
 	}
@@ -65,7 +69,7 @@ func Open(o Options) (*Uplink, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Between = cmp.Or(o.Between, betweenReports)
+	o.Between = cmp.Or(o.Between, Between)
 	u := &Uplink{o: o, ended: make(chan struct{}, 1), kept: k, state: State{URL: o.Given.Server}}
 	u.transport = client.NewTransport(u.Parent, o.Dial)
 	return u, nil
@@ -117,13 +121,14 @@ func (u *Uplink) client() *client.Client {
 	return &client.Client{Parent: u.Parent(), Agent: u.o.Agent, Dial: u.o.Dial}
 }
 
-// Pauses of the reports: between two that are due at once, since the parent limits them, and before
-// further attempts.
+// Between is how much time is between two reports at least, since the parent limits them.
+const Between = 5 * time.Second
+
+// Attempts at a report, and the pauses between them.
 const (
-	betweenReports = 5 * time.Second
-	attempts       = 3
-	firstPause     = 5 * time.Second
-	mostPause      = 2 * time.Minute
+	attempts   = 3
+	firstPause = 5 * time.Second
+	mostPause  = 2 * time.Minute
 )
 
 // report sends a report after every pass, and when none was for a while. An attempt that fails is repeated
@@ -184,12 +189,13 @@ func (u *Uplink) wait(ctx context.Context) {
 			u.o.Check()
 		}
 		var what string
+		var below []string
 		if err == nil {
 			if early := jitter(betweenPolls) - time.Since(polled); early > 0 && !sleep(ctx, early, nil) {
 				return
 			}
 			polled = time.Now()
-			what, err = u.client().Wait(ctx, u.tag())
+			what, below, err = u.client().Wait(ctx, u.tag())
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -202,6 +208,9 @@ func (u *Uplink) wait(ctx context.Context) {
 			continue
 		case what != "" && what != "config":
 			u.o.Check()
+			for _, node := range below {
+				u.o.Wake(node)
+			}
 		}
 		pause = firstPause
 	}

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -114,7 +115,8 @@ func (a *above) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case status := <-a.wake:
-			_, _ = w.Write([]byte(`{"status":"` + status + `"}`))
+			status, node, _ := strings.Cut(status, " ")
+			_, _ = fmt.Fprintf(w, `{"status":%q,"nodes":[%q]}`, status, node)
 		case <-time.After(55 * time.Second):
 			w.WriteHeader(http.StatusNoContent)
 		case <-r.Context().Done():
@@ -160,6 +162,7 @@ type child struct {
 	above  *above
 	file   string
 	checks chan struct{}
+	woken  chan string
 	stop   func()
 }
 
@@ -169,11 +172,11 @@ func (a *above) given() parent.Parent {
 
 func (a *above) child(file string) *child {
 	a.t.Helper()
-	c := &child{above: a, file: file, checks: make(chan struct{}, 100)}
+	c := &child{above: a, file: file, checks: make(chan struct{}, 100), woken: make(chan string, 100)}
 	var err error
 	c.Uplink, err = uplink.Open(uplink.Options{
 		Given: a.given(), File: file, Agent: "test", Every: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Report: func() ([]byte, error) { return []byte("{}"), nil }, Check: func() { c.checks <- struct{}{} }, Dial: a.dial,
+		Report: func() ([]byte, error) { return []byte("{}"), nil }, Check: func() { c.checks <- struct{}{} }, Wake: func(node string) { c.woken <- node }, Dial: a.dial,
 	})
 	require.NoError(a.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -253,8 +256,9 @@ func TestHastyParent(t *testing.T) {
 		}
 		pass(20 * time.Second)
 		began := time.Now()
-		a.wake <- "reconcile"
+		a.wake <- "reconcile app"
 		<-c.checks
+		require.Equal(t, "app", <-c.woken, "a node further down is asked in turn")
 		require.Zero(t, time.Since(began), "after a poll that lasted, nothing waits")
 	})
 }

@@ -17,8 +17,8 @@ const ConfigVersion = 1
 type Config struct {
 	Version  int    `json:"version"`
 	Identity string `json:"identity"`
-	Commit   string `json:"commit"`           // that the parent works from
-	Parent   string `json:"parent,omitempty"` // identity of the parent
+	Commit   string `json:"commit"`        // that the parent works from
+	Way      string `json:"way,omitempty"` // what the child lives on, down to the parent: father/inner
 	// Removed says that the child has left the site: it empties its subtree. Then there are no Defaults and
 	// Secrets, and those that the child has stay.
 	Removed  bool      `json:"leaving"`

@@ -54,7 +54,7 @@ func (f Folder) waitOnce(ctx context.Context, open func() (Server, error), start
 		return err
 	}
 	tag := f.tag(s.Client.Parent.Server)
-	what, err := s.Client.Wait(ctx, tag)
+	what, _, err := s.Client.Wait(ctx, tag)
 	if err != nil || what == "" {
 		return err
 	}
