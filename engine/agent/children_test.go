@@ -121,6 +121,27 @@ func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
 	})
 }
 
+// What a guest reported counts no more as soon as it is made again: before the first step that may fail.
+func TestAGuestThatIsMadeAgainIsForgotten(t *testing.T) {
+	live(t, func(w *world) {
+		var events []string
+		w.options = func(o *agent.Options) {
+			o.Forget = func(node string) { w.set(func() { events = append(events, "forget "+node) }) }
+		}
+		w.host.During = func(_ context.Context, s plan.Step) error {
+			w.set(func() { events = append(events, string(s.Action)+" "+s.Address.Name) })
+			return nil
+		}
+		w.repo.push("c1", boxes(map[string]int{"a": 1}))
+		w.start()
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
+		w.look()
+		w.repo.push("c2", boxes(map[string]int{"a": 2}))
+		w.look()
+		require.Equal(t, []string{"create base", "forget a", "create a", "forget a", "create a", "update a"}, events, "the image base has no reports")
+	})
+}
+
 // What could not be seen is not gone: such a child is still one that leaves.
 func TestAChildThatCannotBeSeenIsStillLeaving(t *testing.T) {
 	live(t, func(w *world) {
