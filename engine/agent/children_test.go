@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -212,9 +214,19 @@ func TestATrailerLetsAChildGo(t *testing.T) {
 		w.look()
 		require.Equal(t, "a=1 b=1 inner=1", w.holds())
 	})
+	// Also where no commit ever converged, by the very commit: a child that cannot leave keeps all from converging.
 	live(t, func(w *world) {
-		w.repo.push("c1", boxes(map[string]int{"a": 1}), "Allow-Orphans: inner")
+		parent(w, map[string]model.Child{})
+		w.end()
+		require.NoError(t, os.Remove(filepath.Join(w.dir, "state.json")))
+		w.repo.push("c2", boxes(map[string]int{"a": 1, "b": 1}))
 		w.start()
-		require.Equal(t, "trailer Allow-Orphans of commit c1 is ignored", w.agent.Status().Last.Findings[0].Summary)
+		require.Equal(t, "a=1 b=1 inner=1", w.holds())
+		require.Empty(t, w.state().Converged.ID)
+		w.repo.push("c3", boxes(map[string]int{"a": 1, "b": 1}), "Allow-Orphans: inner")
+		s := w.look()
+		require.Equal(t, "a=1 b=1", w.holds())
+		require.Empty(t, s.Last.Findings)
+		require.Equal(t, "c3", w.state().Converged.ID)
 	})
 }

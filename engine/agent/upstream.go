@@ -177,10 +177,12 @@ func (u *upstream) grant(ctx context.Context, s *ledger.State, c model.Commit) (
 	}
 	if from == "" {
 		own.untraced = true
-		if asked {
-			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count: apply --allow-deletes N (or --allow-orphans NAME) grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more")}
+		// Children are let go by their names, and by the very commit: nothing older comes to life by that.
+		sum, found := sumOf([]model.Commit{c}, s)
+		if own.orphans = sum.orphans; sum.removals > 0 {
+			found = append(found, diag.Warnf(diag.Range{}, fmt.Sprintf("trailer %s of commit %s is ignored", deletesTrailer, c.Short()), "no commit is known that this host converged to, so nothing says how far back trailers count: apply --allow-deletes N grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more"))
 		}
-		return own, nil
+		return own, found
 	}
 	var commits []model.Commit
 	err := u.ask(ctx, func(context.Context) (err error) {
