@@ -300,13 +300,14 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 	if len(p.SweepHints) > 0 {
 		own.SweepHints = p.SweepHints
 	}
-	own.State = maps.Clone(want.State)
 	if p.Earlier != nil && !p.Destroy {
 		if earlier := p.Earlier(ctx); earlier != nil {
+			own.State = maps.Clone(want.State)
 			found = distinct(found, d.Site.Withdraw(&own, earlier))
 		}
 	}
 	if p.Destroy { // what is inside of guests goes with them
+		own.State = maps.Clone(want.State)
 		maps.DeleteFunc(own.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
 	}
 	want = &own

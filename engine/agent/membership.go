@@ -39,8 +39,7 @@ type Order int
 const (
 	Same Order = iota
 	After
-	Earlier
-	Unrelated // neither comes from the other, or it is not known
+	Unrelated // it does not come after the other, or that is not known
 )
 
 // Membership is all that decides about a commit.
@@ -98,8 +97,6 @@ func (u *upstream) orderOf(ctx context.Context, commit, before string) Order {
 		return Same
 	case u.descends(ctx, before, commit):
 		return After
-	case u.descends(ctx, commit, before):
-		return Earlier
 	default:
 		return Unrelated
 	}
