@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// A changed guest is observed alone, as it is observed with all others, by two requests. Where that does not tell all that
+// A changed guest is observed alone, as it is observed with all others, by two requests. Where that does not show all that
 // matters of it, the whole host is observed.
 func TestAChangedGuestIsObservedAlone(t *testing.T) {
 	for name, c := range map[string]struct {

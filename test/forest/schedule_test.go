@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/test/forest"
 )
 
-// sample is how many schedules a run makes unless told otherwise.
+// sample is how many schedules a run makes unless set.
 const sample = 10
 
 // TestSchedule lets a tree of three levels live through faults at random, by seed: agents are killed, links cut, answers
@@ -127,7 +127,7 @@ func schedule(t *testing.T, seed uint64) (w *world, took time.Duration) {
 // trouble is one round of faults.
 func (w *world) trouble(r *rand.Rand, f *faults, s *site) {
 	chance, lost := pick(r, 0, 0, 0.02, 0.1, 0.3), pick(r, 0, 0, 0.02, 0.1, 0.4)
-	w.tell("requests fail: %.2f, answers between agents are lost: %.2f", chance, lost)
+	w.record("requests fail: %.2f, answers between agents are lost: %.2f", chance, lost)
 	f.set(chance)
 	w.Network.Lose(lost)
 	for range 2 + r.IntN(8) {
@@ -150,16 +150,16 @@ func (w *world) happens(r *rand.Rand, s *site) {
 		}
 	case 6, 7:
 		gone := r.IntN(3) > 0
-		w.tell("the link of %s is cut: %v", child, gone)
+		w.record("the link of %s is cut: %v", child, gone)
 		w.Network.Cut(child, gone)
 	case 8:
 		if c != nil && r.IntN(2) == 0 {
-			w.tell("somebody destroys %s", child)
+			w.record("somebody destroys %s", child)
 			w.Destroy(c)
 		}
 	case 9:
 		if c != nil && r.IntN(2) == 0 {
-			w.tell("the data folder of %s is lost", child)
+			w.record("the data folder of %s is lost", child)
 			w.loseData(c)
 		}
 	case 10, 11:
@@ -213,7 +213,7 @@ func (s *site) toggle(r *rand.Rand) string {
 
 // kill ends an agent, and keeps it from being started for a while.
 func (w *world) kill(m *forest.Machine, d time.Duration) {
-	w.tell("the agent of %s dies, for %s", m.Name, d)
+	w.record("the agent of %s dies, for %s", m.Name, d)
 	m.Kill()
 	w.down[m.Name] = time.Now().Add(d)
 }
@@ -238,7 +238,7 @@ func (w *world) byHand(r *rand.Rand, m *forest.Machine) {
 			continue
 		}
 		what := pick(r, "deletes", "stops", "changes")
-		w.tell("somebody %s %s on %s", what, name, m.Name)
+		w.record("somebody %s %s on %s", what, name, m.Name)
 		m.Host.Edit(func(e *pvesim.Edit) {
 			switch what {
 			case "deletes":
@@ -263,13 +263,13 @@ func (w *world) calm(f *faults) {
 		w.Network.Cut(name, false)
 	}
 	clear(w.down)
-	w.tell("the faults are over")
+	w.record("the faults are over")
 	for minute := range 180 {
 		switch {
 		case len(w.broken) > 0:
 			return
 		case w.converged():
-			w.tell("all is as declared")
+			w.record("all is as declared")
 			return
 		case minute%30 == 29:
 			w.operator()

@@ -166,11 +166,11 @@ func (w *world) pushFiles(s *site, files map[string]string, what string) string 
 	w.now = s.copy()
 	w.mu.Unlock()
 	subject, _, _ := strings.Cut(what, "\n")
-	w.tell("push %.7s: %s", w.head, subject)
+	w.record("push %.7s: %s", w.head, subject)
 	return w.head
 }
 
-func (w *world) tell(format string, args ...any) {
+func (w *world) record(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if text := fmt.Sprintf(format, args...); text != w.last { // it is tried every second
@@ -180,7 +180,7 @@ func (w *world) tell(format string, args ...any) {
 }
 
 func (w *world) violation(format string, args ...any) {
-	w.tell("!! "+format, args...)
+	w.record("!! "+format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
@@ -207,7 +207,7 @@ func (w *world) event(e forest.Event) {
 			w.violation("%s: %s with %v in it", e.What, e.Guest, e.Inside)
 		}
 	}
-	w.tell("%s: %s on %s (inside: %v)", e.What, e.Guest, e.Machine, e.Inside)
+	w.record("%s: %s on %s (inside: %v)", e.What, e.Guest, e.Machine, e.Inside)
 }
 
 // live lets time pass. Machines come and go, and each gets an agent half a minute after it booted.
@@ -219,10 +219,10 @@ func (w *world) live(d time.Duration) {
 		for _, m := range w.Machines() {
 			if m.Agent() == nil && time.Now().After(w.down[m.Name]) && time.Since(m.Booted) >= 30*time.Second {
 				if err := m.Start(); err != nil {
-					w.tell("the agent of %s does not start: %v", m.Name, err) // its parent cannot give it a token yet
+					w.record("the agent of %s does not start: %v", m.Name, err) // its parent cannot give it a token yet
 					continue
 				}
-				w.tell("the agent of %s starts", m.Name)
+				w.record("the agent of %s starts", m.Name)
 			}
 		}
 	}
