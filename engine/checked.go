@@ -15,45 +15,43 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// checker tries the checks of one pass. Steps call it from many goroutines: the lock
-// is for what was found, and proofs has one at a time for each guest.
+// checker runs the health checks of one pass. Steps call it concurrently. Each guest is checked
+// by one goroutine at a time.
 type checker struct {
 	prober  health.Prober
 	driver  Driver
 	site    *model.Site
 	want    *model.Want
 	have    model.State
-	steps   map[model.Address]bool // guests that this pass itself makes or changes
-	last    map[model.Address]bool // the last step about each of them, on it or inside of it: its checks hold after that
-	hurry   bool                   // nobody waits for just this pass, and others wait for its end
-	failing []model.Address        // guests that had their time in an earlier pass: one try is enough
-	stop    <-chan struct{}        // closed: nothing is waited for any more
+	steps   map[model.Address]bool // guests that this pass creates or changes
+	last    map[model.Address]bool // steps that are the last ones about their guest; the checks come after them
+	noWait  bool                   // a pass of an agent: it does not wait for guests that are not ready yet
+	failing []model.Address        // guests that failed in an earlier pass: one attempt is enough
+	stop    <-chan struct{}        // closed to end all waiting
 
-	now func(plan.Step) plan.Step // a step with the VMID that its guest has by now
+	now func(plan.Step) plan.Step // the step with the current VMID of its guest
 
 	mu        sync.Mutex
 	found     map[model.Address]health.Report
 	verifying map[model.Address]chan struct{} // of length 1, full while the guest is checked
 }
 
-func (p *Pass) checker(of course, d Driver) *checker {
+func (p *Pass) checker(of progress, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, failing: p.Failing, hurry: p.Unattended, stop: p.Stop,
+		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, failing: p.Failing, noWait: p.Unattended, stop: p.Stop,
 		steps: map[model.Address]bool{}, last: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
 	}
-	for _, st := range slices.Backward(of.plan.Steps) { // they are in the order in which they wait for each other
+	for _, st := range slices.Backward(of.plan.Steps) { // a step comes after those that it waits for
 		c.last[st.Address] = !c.steps[guestOf(st)]
 		c.steps[guestOf(st)] = true
 	}
 	return c
 }
 
-// around makes a Do whose guests are done when their checks hold, and are only made
-// when those of what they need hold: that may stand there since a pass before, and
-// nobody remembers how it was. It goes around all repetition, since nothing is done
-// again because a check does not hold, and without a place among those at work, since
-// to wait for a guest is no work of the host. Who asks to stop waits for the end of a change,
-// and not for that of a check.
+// around wraps do with checks: before a guest is created, the guests that it needs must pass
+// theirs, and a step is done when the checks of its guest pass. It goes outside of retries, since a
+// failed check does not repeat a step. While it waits for a guest, it leaves its slot to
+// other steps. Pass.Stop ends the wait for a check, but no change in progress.
 func (c *checker) around(do apply.Do) apply.Do {
 	return func(ctx context.Context, s plan.Step) error {
 		if s.Action == plan.Delete {
@@ -76,20 +74,20 @@ func (c *checker) around(do apply.Do) apply.Do {
 		apply.YieldForever(ctx)
 		err := c.verify(stoppable, addr, c.guestAt(s), c.prober.Run)
 		if c.waits(err) {
-			return nil // it is made, and a later pass sees it ready
+			return nil // the step is done, and a later pass checks again
 		}
 		return err
 	}
 }
 
-// waits reports whether a check says that its guest is not ready yet and nothing is wrong so far. Nobody waits for the
-// end of a pass of an agent, and others do: such a guest must not keep it.
+// waits reports whether err says that a guest is not ready yet, and the pass should not wait for it: the pass of an agent
+// would keep other changes waiting.
 func (c *checker) waits(err error) bool {
 	failed, ok := errors.AsType[*health.Error](err)
-	return ok && failed.Waiting && c.hurry
+	return ok && failed.Waiting && c.noWait
 }
 
-// guestOf is the guest that a step is about: its own address, or the guest inside of which it works.
+// guestOf returns the guest that a step changes, or inside of which it works.
 func guestOf(s plan.Step) model.Address {
 	if s.Inside != nil && s.Want != nil {
 		return s.Want.Inside
@@ -97,7 +95,7 @@ func guestOf(s plan.Step) model.Address {
 	return s.Address
 }
 
-// guestAt is where the guest of a step is once that is done.
+// guestAt returns VMID and node of the guest after the step.
 func (c *checker) guestAt(s plan.Step) model.Guest {
 	switch {
 	case s.Inside != nil:
@@ -109,11 +107,11 @@ func (c *checker) guestAt(s plan.Step) model.Guest {
 	}
 }
 
-// bootTime is how long a guest may take until it lets a step in that works inside of it: one
-// that was just made boots first, and makes its host keys and users.
+// bootTime limits the wait until somebody can log in to a guest: a new one boots first, and
+// creates its host keys and users.
 const bootTime = 5 * time.Minute
 
-// login waits until a step can work inside its guest.
+// login waits until a step that works inside of a guest can log in to it.
 func (c *checker) login(ctx context.Context, s plan.Step) error {
 	if s.Inside == nil {
 		return nil
@@ -123,7 +121,7 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 		Machine: c.driver.Machine(s.Address, c.guestAt(s), near(c.site, c.want.Nodes[guestOf(s)])),
 	}
 	if subject.Machine == nil {
-		return errors.New("the way into guests of this host is not known")
+		return errors.New("no access to guests of this host is configured")
 	}
 	p := c.prober
 	p.Notify = func(w health.Progress) {
@@ -139,28 +137,28 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 	return back(ctx)
 }
 
-// checks are those of a guest that shall run; none for everything else.
+// checks returns the checks of a guest that should run, and none for anything else.
 func (c *checker) checks(addr model.Address) []model.Check {
-	return checksOf(c.site, c.want, addr, c.prober, c.hurry)
+	return checksOf(c.site, c.want, addr, c.prober, c.noWait)
 }
 
-// reportTime is how long a new node in mode pull may take until it reports: it boots, gets the
-// program, and installs the packages of its spec. The agent of a child, which is installed by then, fetches the
-// repository.
+// reportTime limits the wait for the first report of a node. In mode pull it boots, fetches the
+// program and installs the packages of its spec. The agent of a child fetches the repository.
 const reportTime = 15 * time.Minute
 
-// reportTry is the same in a pass that must not be kept: one try.
+// reportTry is the limit in a pass that does not wait: one attempt.
 const reportTry = time.Nanosecond
 
-// checksOf are the checks of a guest: first that a node which reports does so, if anybody would hear it.
-func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober, hurry bool) []model.Check {
+// checksOf returns the checks of a guest. The first one of a node that reports is its report, if this
+// process receives reports.
+func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober, noWait bool) []model.Check {
 	n, r := w.Nodes[addr], w.State[addr]
-	if n == nil || r == nil || r.Guest == nil || textOf(r.Spec, "power") == "stopped" {
+	if n == nil || r == nil || r.Guest == nil || stringOf(r.Spec, "power") == "stopped" {
 		return nil
 	}
 	if by.Reported != nil && (n.Mode == model.ModePull && n.Spec != "" || r.Reports) {
 		within := reportTime
-		if hurry {
+		if noWait {
 			within = reportTry
 		}
 		return append([]model.Check{{Name: "report", Report: true, At: n.At, Timeout: within}}, s.Checks(n)...)
@@ -168,23 +166,23 @@ func checksOf(s *model.Site, w *model.Want, addr model.Address, by health.Prober
 	return s.Checks(n)
 }
 
-// textOf is the value of an attribute that is a text; "" without it.
-func textOf(spec any, path string) string {
+// stringOf returns the value of a string attribute, or "".
+func stringOf(spec any, path string) string {
 	for _, a := range model.Attrs(spec) {
 		if a.Path == path {
-			text, _ := a.Value.(string)
-			return text
+			s, _ := a.Value.(string)
+			return s
 		}
 	}
 	return ""
 }
 
-// needs waits for the checks of what a step needs and this pass does not touch. Of a
-// guest that failed before there is one try: an agent must not spend each of its
-// passes, and every push that waits for them, on one failing guest.
+// needs waits for the checks of the guests that a step needs and this pass does not change. A
+// guest that failed before gets one attempt, since an agent must not spend each pass on one
+// failing guest while pushes wait.
 func (c *checker) needs(ctx context.Context, s plan.Step) error {
 	back := func(context.Context) error { return nil }
-	rests := false
+	yielded := false
 	for _, addr := range s.Want.Needs {
 		have := c.have[addr]
 		if _, err := c.known(addr); c.steps[addr] && c.waits(err) {
@@ -193,8 +191,8 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 		if c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
 		}
-		if known, _ := c.known(addr); !known && !rests {
-			back, rests = apply.Yield(ctx), true
+		if known, _ := c.known(addr); !known && !yielded {
+			back, yielded = apply.Yield(ctx), true
 		}
 		p := c.prober
 		p.Notify = func(w health.Progress) {
@@ -210,14 +208,14 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 		case c.waits(err):
 			return &apply.NotYetError{Err: fmt.Errorf("it needs %s: %w", addr, err)}
 		case err != nil:
-			return fmt.Errorf("it needs %s, which is not well: %w", addr, err)
+			return fmt.Errorf("it needs %s, which is not healthy: %w", addr, err)
 		}
 	}
 	return back(ctx)
 }
 
-// verify tries the checks of a guest, unless this pass knows already what comes of
-// that. Who comes while somebody tries waits for its turn, and not for all of it again.
+// verify runs the checks of a guest, unless this pass has their result. Concurrent calls for one
+// guest share a run.
 func (c *checker) verify(ctx context.Context, addr model.Address, at model.Guest, run func(context.Context, health.Subject, []model.Check) health.Report) error {
 	turn := c.turn(addr)
 	select {
@@ -231,7 +229,7 @@ func (c *checker) verify(ctx context.Context, addr model.Address, at model.Guest
 	}
 	subject := c.subject(addr, at)
 	if subject.Machine == nil {
-		return errors.New("its checks cannot be tried: the way into guests of this host is not known")
+		return errors.New("its checks cannot run: no access to guests of this host is configured")
 	}
 	r := run(ctx, subject, c.checks(addr))
 	c.mu.Lock()
@@ -256,8 +254,8 @@ func (c *checker) tried(addr model.Address) bool {
 	return tried
 }
 
-// known is what became of the checks of a guest in this pass. A proof that was cut
-// short, by the end of the step that wanted it, tells nothing.
+// known returns the result of the checks of a guest in this pass. A run that was cut short, by the
+// end of its step, does not count.
 func (c *checker) known(addr model.Address) (known bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,17 +265,17 @@ func (c *checker) known(addr model.Address) (known bool, err error) {
 	return tried && !cut, r.Err
 }
 
-// subject says who is checked, and what is known of it.
+// subject returns the guest as the prober needs it.
 func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
 	return health.Subject{
 		Address: addr, Machine: c.driver.Machine(addr, at, near(c.site, c.want.Nodes[addr])),
-		User: textOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
+		User: stringOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
 		Secrets: c.secrets(),
 	}
 }
 
-// CanLogIn reports whether a guest, in its resolved form, accepts the private key that
-// its host names: then a check by SSH logs in.
+// CanLogIn reports whether a resolved guest accepts the private key that its host names. Then a
+// check by SSH logs in.
 func CanLogIn(h *model.Host, r *model.Resource) bool {
 	s := health.Subject{Keys: keysOf(r.Spec), Key: privateKey(h)}
 	return s.CanLogIn()
@@ -300,7 +298,7 @@ func keysOf(spec any) []string {
 	return nil
 }
 
-// near are the gateways that the files name for a node, beside those of its cards.
+// near returns the gateways that the site names for a node, beside those of its network cards.
 func near(s *model.Site, n *model.Node) []netip.Addr {
 	names := []string{s.Gateway}
 	if spec := s.Specs[n.Spec]; spec != nil && spec.Network != nil {
@@ -315,7 +313,7 @@ func near(s *model.Site, n *model.Node) []netip.Addr {
 	return out
 }
 
-// secrets are all values that are known: what a guest answers may repeat any of them.
+// secrets returns all known secrets, since the output of a guest may contain any of them.
 func (c *checker) secrets() []string {
 	if c.site.Secrets == nil {
 		return nil
@@ -329,19 +327,17 @@ func (c *checker) secrets() []string {
 	return out
 }
 
-// againFor is how long an agent goes on to the next guest that failed.
-const againFor = time.Minute
+// recheckTime limits how long an agent starts to check guests that failed before.
+const recheckTime = time.Minute
 
-// again tries each check of these guests once, all guests side by side, as far as
-// they stand there and this pass did not try them. A guest that keeps failing costs
-// a pass no waiting but for the time of a try; many that do not even refuse a
-// connection cost an agent a minute, and whoever was not reached in that keeps its note.
-func (c *checker) again(ctx context.Context, list []model.Address, width int) {
+// recheck runs the checks of these guests once, concurrently, if they are on the host and this
+// pass has not checked them. Guests that it does not reach in time stay noted as failing.
+func (c *checker) recheck(ctx context.Context, list []model.Address, width int) {
 	if width <= 0 {
 		width = 8
 	}
 	slots := make(chan struct{}, width)
-	end := time.Now().Add(againFor)
+	end := time.Now().Add(recheckTime)
 	var all sync.WaitGroup
 	for _, addr := range list {
 		have := c.have[addr]
@@ -350,28 +346,28 @@ func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 		}
 		at := *have.Guest
 		slots <- struct{}{}
-		if ctx.Err() != nil || c.hurry && time.Now().After(end) {
-			break // the others stay noted
+		if ctx.Err() != nil || c.noWait && time.Now().After(end) {
+			break
 		}
 		all.Go(func() {
 			defer func() { <-slots }()
-			_ = c.verify(ctx, addr, at, c.prober.Once) // stands in found
+			_ = c.verify(ctx, addr, at, c.prober.Once) // the result is in found
 		})
 	}
 	all.Wait()
 }
 
-// locateFor bounds the question where a guest is: nobody asked for more than a hint.
-const locateFor = 5 * time.Second
+// locateTime limits the search for addresses, which are only a hint in the report.
+const locateTime = 5 * time.Second
 
-// locate asks each guest that shall run, and was not asked anything, for its address.
+// locate asks each guest that should run, and has not been checked, for its address.
 func (c *checker) locate(ctx context.Context, list []model.Address) {
-	ctx, cancel := context.WithTimeout(ctx, locateFor)
+	ctx, cancel := context.WithTimeout(ctx, locateTime)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, addr := range list {
 		have, want := c.have[addr], c.want.State[addr]
-		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || textOf(want.Spec, "power") == "stopped" {
+		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || stringOf(want.Spec, "power") == "stopped" {
 			continue
 		}
 		m := c.driver.Machine(addr, *have.Guest, near(c.site, c.want.Nodes[addr]))
@@ -389,14 +385,14 @@ func (c *checker) locate(ctx context.Context, list []model.Address) {
 	all.Wait()
 }
 
-// all is what became of the checks.
+// all returns the results of the checks.
 func (c *checker) all() map[model.Address]health.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.found
 }
 
-// failedChecks lists the checks that do not hold, but of guests with a step that went wrong: that is why.
+// failedChecks lists the failed checks, without those of guests with a failed step, which is their cause.
 func (r *Report) failedChecks() []error {
 	var errs []error
 	for _, addr := range sortedReports(r.Checks) {
@@ -416,9 +412,8 @@ func sortedReports(m map[model.Address]health.Report) []model.Address {
 	return out
 }
 
-// unchecked are the guests that were failing and have no checks any more, in a site that
-// declares them.
-func (p *Pass) unchecked(c course) []model.Address {
+// unchecked returns the guests that failed earlier and that the site declares without checks now.
+func (p *Pass) unchecked(c progress) []model.Address {
 	var out []model.Address
 	for _, addr := range p.Failing {
 		if c.want != nil && c.want.State[addr] != nil && len(checksOf(c.desired.Site, c.want, addr, p.Health, p.Unattended)) == 0 {
@@ -428,14 +423,14 @@ func (p *Pass) unchecked(c course) []model.Address {
 	return out
 }
 
-// checkTime is how long the checks of a step may take, beside the step.
-func checkTime(s *model.Site, w *model.Want, st plan.Step, by health.Prober, hurry bool) time.Duration {
+// checkTime is the time limit of the checks of a step, without the step.
+func checkTime(s *model.Site, w *model.Want, st plan.Step, by health.Prober, noWait bool) time.Duration {
 	if st.Want == nil || w == nil || st.Action == plan.Delete {
 		return 0
 	}
-	sum := health.Limit(checksOf(s, w, guestOf(st), by, hurry))
+	sum := health.Limit(checksOf(s, w, guestOf(st), by, noWait))
 	for _, addr := range st.Want.Needs {
-		sum += health.Limit(checksOf(s, w, addr, by, hurry))
+		sum += health.Limit(checksOf(s, w, addr, by, noWait))
 	}
 	return sum
 }

@@ -82,7 +82,7 @@ func TestTheNextPassGoesOn(t *testing.T) {
 		i.Applied = nil
 		r := i.Pass(enginetest.CheckedSite("stop")).Run(t.Context())
 		require.Equal(t, engine.Failed, r.Outcome)
-		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not well: check up (db.hcl:7:3) does not hold: db does not answer; tried 6 times")
+		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not healthy: check up (db.hcl:7:3) does not hold: db does not answer; tried 6 times")
 		require.Empty(t, i.Applied)
 		require.Equal(t, "db:failed lone:completed web:failed", enginetest.Statuses(r))
 

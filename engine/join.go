@@ -15,21 +15,20 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Provider is a driver that is not open yet: the kinds of resources that it brings to
-// the site language, and how to open it to a host.
+// Provider opens a driver. Kinds are the resources that it adds to the site language.
 type Provider struct {
 	Name  string
 	Kinds model.Kinds
 	Open  func(d Desired, h *model.Host) (Driver, error)
 }
 
-// Join combines several providers into one, with the kinds of all. Its driver asks all of
-// them what a host holds, each about its own kinds only, and gives each step to the one
-// that has its kind. So there is one observation and one plan, and what one driver makes
-// may need what another one does.
+// Join combines several providers into one with the kinds of all. Its driver observes a host
+// with all of them, each about its own kinds, and applies each step by the one that has
+// its kind. So there is one observation and one plan, and a resource of one driver may
+// need one of another driver.
 //
-// Where a driver without guests cannot see anything, its kinds are unknown, and the others
-// go on. It panics where two have a kind of one name, since then no step has its driver.
+// If a driver without guests can observe nothing, its kinds are unknown, and the others
+// continue. Join panics if two providers have a kind of the same name.
 func Join(parts ...Provider) Provider {
 	if len(parts) == 1 {
 		return parts[0]
@@ -61,7 +60,7 @@ func Join(parts ...Provider) Provider {
 	return all
 }
 
-// joined is several drivers as one. Nobody writes to it.
+// joined is several drivers as one. It is immutable.
 type joined struct {
 	host    string
 	parts   []Provider
@@ -69,7 +68,7 @@ type joined struct {
 	of      map[string]int // kind → part
 }
 
-// Observe asks all drivers, side by side.
+// Observe observes with all drivers concurrently, and merges the results.
 func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
 	seen, errs := make([]model.Observed, len(j.parts)), make([]error, len(j.parts))
 	var all sync.WaitGroup
@@ -105,10 +104,10 @@ func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 	return have, nil
 }
 
-// hintSeparator separates the driver of a hint in Observed.SweepHints from the hint.
+// hintSeparator stands between the name of a driver and its hint in Observed.SweepHints.
 const hintSeparator = ": "
 
-// unobservedKinds is what a driver observed that could observe nothing.
+// unobservedKinds is the observation of a driver that could observe nothing.
 func unobservedKinds(host string, p Provider, err error) model.Observed {
 	var o model.Observed
 	for _, k := range p.Kinds {
@@ -117,7 +116,7 @@ func unobservedKinds(host string, p Provider, err error) model.Observed {
 	return o
 }
 
-// share is what is wanted of one driver.
+// share returns the part of the wanted state that has the kinds of one driver.
 func (j *joined) share(w *model.Want, part int) *model.Want {
 	s := *w
 	others := func(a model.Address) bool { return j.of[a.Kind] != part }
@@ -136,7 +135,7 @@ func (j *joined) share(w *model.Want, part int) *model.Want {
 	return &s
 }
 
-// Apply gives a step to the driver of its kind.
+// Apply applies a step by the driver of its kind.
 func (j *joined) Apply(ctx context.Context, s plan.Step) error {
 	i, ok := j.of[s.Address.Kind]
 	if !ok {
@@ -145,7 +144,7 @@ func (j *joined) Apply(ctx context.Context, s plan.Step) error {
 	return j.drivers[i].Apply(ctx, s)
 }
 
-// Machine is the way into a guest that the driver of its kind has.
+// Machine returns the access to a guest that the driver of its kind has.
 func (j *joined) Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine {
 	i, ok := j.of[addr.Kind]
 	if !ok {

@@ -15,42 +15,41 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Status is what became of a node.
+// Status is the result of a pass for a node.
 type Status string
 
 // The states of a node in a report.
 const (
-	NodeCompleted Status = "completed" // as the site says
-	NodeFailed    Status = "failed"    // its step went wrong
-	NodeSkipped   Status = "skipped"   // not as the site says, and nothing is done about it
-	NodeDestroyed Status = "destroyed" // gone
+	NodeCompleted Status = "completed" // converged
+	NodeFailed    Status = "failed"    // a step or check failed
+	NodeSkipped   Status = "skipped"   // differs from the site, and no step was tried
+	NodeDestroyed Status = "destroyed"
 )
 
-// Node is what became of one node of a manifest.
+// Node is the result of a pass for one node of a manifest.
 type Node struct {
 	Name    string  `json:"name"`
 	Status  Status  `json:"status"`
 	VMID    int     `json:"vmid"` // 0 if it has none
-	IP      string  `json:"ip"`   // where its checks reached it, else the declared static address; "" without either
+	IP      string  `json:"ip"`   // at which its checks reached it, else the declared static address; "" without either
 	Seconds float64 `json:"duration_seconds"`
 	Error   string  `json:"error,omitempty"`
 
-	Checks []health.Result `json:"checks,omitempty"` // as far as they were tried
+	Checks []health.Result `json:"checks,omitempty"` // that ran
 }
 
-// nodeFacts is all that a pass knows of one node: what both accounts of it, Node and
-// NodeStatus, are made from.
+// nodeFacts has all that a pass knows of one node. Node and NodeStatus are made from it.
 type nodeFacts struct {
 	report     *Report
 	addr       model.Address
-	want, have *model.Resource // before the steps; nil where there is none
-	step       *plan.Step      // nil if nothing is to be done
+	want, have *model.Resource // before the steps; nil if not declared, not on the host
+	step       *plan.Step      // nil if there is none
 	result     *apply.Result   // of the step; nil if it was not tried
 	checks     health.Report
-	inside     []*nodeFacts // of what is wanted inside of it, each after what it needs
+	inside     []*nodeFacts // of what is declared inside of it, each after what it needs
 }
 
-// facts gathers what is known of nodes, in the order of the list. The pass has a plan.
+// facts returns the facts of nodes, in the order of the list. The report must have a plan.
 func (r *Report) facts(list []model.Address) []nodeFacts {
 	at := make(map[model.Address]*nodeFacts, len(list))
 	out := make([]nodeFacts, len(list))
@@ -80,8 +79,8 @@ func (r *Report) facts(list []model.Address) []nodeFacts {
 	return out
 }
 
-// identity is the name and the VMID of a node by these resources, the last that knows
-// them; a VMID of 0 if it has none.
+// identity returns the name and the VMID of a node from the last of these resources that has
+// them. The VMID is 0 if none has it.
 func (f *nodeFacts) identity(known ...*model.Resource) (name string, vmid int) {
 	name = f.addr.Name
 	for _, res := range known {
@@ -95,8 +94,8 @@ func (f *nodeFacts) identity(known ...*model.Resource) (name string, vmid int) {
 	return name, vmid
 }
 
-// nodes lists what became of every node in the scope of the pass, in the order of
-// their addresses; none before there was a plan.
+// nodes returns the results of all nodes in the scope of the pass, sorted by address. There are
+// none without a plan.
 func (r *Report) nodes() []Node {
 	out := []Node{}
 	if r.Plan == nil {
@@ -120,7 +119,7 @@ func (r *Report) nodes() []Node {
 	return out
 }
 
-// scope lists the nodes that the pass was about.
+// scope returns the nodes that the pass was about.
 func (r *Report) scope() []model.Address {
 	of := map[model.Address]bool{}
 	add := func(s model.State) {
@@ -148,7 +147,7 @@ func (r *Report) scope() []model.Address {
 	return slices.SortedFunc(maps.Keys(of), model.Address.Compare)
 }
 
-// node is how a node is without any step: as wanted, unless something kept a step back.
+// node is the result of a node without a step: completed, unless something withheld a step.
 func (f *nodeFacts) node() Node {
 	name, vmid := f.identity(f.want, f.have)
 	n := Node{Name: name, Status: NodeCompleted, VMID: vmid, IP: f.report.address(f.want, f.have)}
@@ -168,12 +167,12 @@ func (f *nodeFacts) node() Node {
 	return n
 }
 
-// withheld says why a node has no step although it would need one, "" if it does not.
+// withheld returns why a step of the node was withheld, or "".
 func (f *nodeFacts) withheld() string {
 	r, addr := f.report, f.addr
 	for _, found := range r.Plan.Findings {
 		keeps := found.Severity == diag.Error || found.Source == diag.FromGuard
-		if keeps && found.Address == addr.String() && !slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(found, g) }) {
+		if keeps && found.Address == addr.String() && !slices.ContainsFunc(r.verdicts, func(g diag.Finding) bool { return same(found, g) }) {
 			return found.Summary
 		}
 	}
@@ -185,7 +184,7 @@ func (f *nodeFacts) withheld() string {
 	return ""
 }
 
-// setResult records the result of the node's step.
+// setResult sets the result of the step of the node.
 func (n *Node) setResult(res *apply.Result) {
 	n.Seconds = seconds(res.Duration)
 	switch res.Status {
@@ -206,7 +205,7 @@ func (n *Node) setResult(res *apply.Result) {
 	}
 }
 
-// setInside records what became of something that is wanted inside of a node that is itself as wanted.
+// setInside sets the result of something inside of a node that is itself converged.
 func (n *Node) setInside(f *nodeFacts) {
 	if n.Status != NodeCompleted {
 		return
@@ -233,21 +232,21 @@ func (n *Node) setInside(f *nodeFacts) {
 	}
 }
 
-// setChecks records what became of the node's checks; without a step a check that
-// does not hold is what is wrong with it.
-func (n *Node) setChecks(checks health.Report, alone bool) {
+// setChecks sets the results of the checks of the node. A failed check counts as the error of the node
+// if no step was tried.
+func (n *Node) setChecks(checks health.Report, noStep bool) {
 	n.Checks = checks.Results
 	if checks.IP != "" {
 		n.IP = checks.IP
 	}
 	if failed, ok := errors.AsType[*health.Error](checks.Err); ok && failed.Waiting && n.Status == NodeCompleted {
 		n.Status, n.Error = NodeSkipped, checks.Err.Error()
-	} else if alone && checks.Err != nil {
+	} else if noStep && checks.Err != nil {
 		n.Status, n.Error = NodeFailed, checks.Err.Error()
 	}
 }
 
-// address is the first static address that a node claims for itself.
+// address returns the first static address that a node declares.
 func (r *Report) address(resources ...*model.Resource) string {
 	for _, res := range resources {
 		if res == nil {

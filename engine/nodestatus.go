@@ -11,14 +11,14 @@ import (
 
 // The phases of a node.
 const (
-	phaseCreate  = "create"  // wanted, and not there yet
-	phaseRun     = "run"     // there
-	phaseDestroy = "destroy" // there, and to go
+	phaseCreate  = "create"  // declared, and not on the host yet
+	phaseRun     = "run"     // declared, and on the host
+	phaseDestroy = "destroy" // on the host, and not declared
 )
 
-// NodeStatus says how every node stands after the pass, in the order of addresses;
-// nil for a pass that did not see the host. Before is what was reported last: a node
-// that is as ready as then keeps its Since.
+// NodeStatus returns the status of all nodes after the pass, sorted by address. It is nil if
+// the pass could not observe the host. Before is the last status: a node whose Ready has not
+// changed keeps its Since.
 func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 	if r.Plan == nil || r.Have.NothingSeen() {
 		return nil
@@ -29,8 +29,8 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 	}
 	out := make([]NodeStatus, 0, len(r.Want.State))
 	for _, f := range r.facts(r.everyNode()) {
-		n, there := f.status()
-		if !there {
+		n, exists := f.status()
+		if !exists {
 			continue
 		}
 		n.Since = now
@@ -40,13 +40,13 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 		out = append(out, n)
 	}
 	if r.Have.Only {
-		return others(before, out)
+		return update(before, out)
 	}
 	return out
 }
 
-// others adds to some nodes those that a pass was not about, as they were before.
-func others(before, some []NodeStatus) []NodeStatus {
+// update returns the status before with the new status of some nodes.
+func update(before, some []NodeStatus) []NodeStatus {
 	out := slices.Clone(before)
 	for _, n := range some {
 		if i := slices.IndexFunc(out, func(old NodeStatus) bool { return old.Address == n.Address }); i >= 0 {
@@ -56,7 +56,7 @@ func others(before, some []NodeStatus) []NodeStatus {
 	return out
 }
 
-// everyNode lists what is wanted or there and comes from a node.
+// everyNode returns the addresses of all nodes that are declared or on the host.
 func (r *Report) everyNode() []model.Address {
 	out := make([]model.Address, 0, len(r.Want.State))
 	for addr, res := range r.Want.State {
@@ -73,7 +73,7 @@ func (r *Report) everyNode() []model.Address {
 	return out
 }
 
-// status is how one node is after the pass; false if it is gone and nobody wants it.
+// status returns the status of one node after the pass, and false if it is neither declared nor on the host.
 func (f *nodeFacts) status() (NodeStatus, bool) {
 	want, have, s, res := f.want, f.have, f.step, f.result
 	if res != nil && (res.Status == apply.Done || res.Status == apply.RolledBack) {
@@ -91,7 +91,7 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	case want == nil && have == nil:
 		return n, false
 	case want == nil && f.report.Want.Suspended[have.Manifest]:
-		n.Error = "manifest " + have.Manifest + " is suspended: left as it is"
+		n.Error = "manifest " + have.Manifest + " is suspended: not removed"
 	case want == nil:
 		n.Phase = phaseDestroy
 	case have == nil:
@@ -108,7 +108,7 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	case s != nil && n.Phase == phaseRun:
 		n.Drift = len(s.Changes)
 	case withheld != "" && n.Phase == phaseRun:
-		n.Drift = 1 // that it differs is all that is left of a step that was withheld
+		n.Drift = 1 // a withheld step has no list of changes
 	}
 	switch {
 	case res != nil && res.Err != nil:
@@ -118,7 +118,7 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	case f.checks.Err != nil:
 		n.Error = f.checks.Err.Error()
 	case n.Error == "" && f.stillFailing():
-		n.Error = "its checks did not hold when they were tried last"
+		n.Error = "its checks failed when they ran last"
 	}
 	n.Error = cmp.Or(n.Error, f.postponed(n.Phase))
 	for _, in := range f.inside {
@@ -128,7 +128,7 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 	return n, true
 }
 
-// postponed is why a child is kept that is to go or to be made again, and what to do about that; "" if none is.
+// postponed returns why the removal or replacement of a child is postponed, and what to do about it, or "".
 func (f *nodeFacts) postponed(phase string) string {
 	for _, d := range f.report.Plan.Deferred {
 		if d.Address == f.addr.String() && (d.Postponed || phase == phaseDestroy) {
@@ -138,7 +138,7 @@ func (f *nodeFacts) postponed(phase string) string {
 	return ""
 }
 
-// setInside adds what is not as wanted inside of a node that is there.
+// setInside adds the differences inside of a node that is on the host.
 func (n *NodeStatus) setInside(f *nodeFacts) {
 	if n.Phase != phaseRun {
 		return
@@ -160,22 +160,22 @@ func (n *NodeStatus) setInside(f *nodeFacts) {
 	n.Error = cmp.Or(n.Error, why)
 }
 
-// stillFailing reports whether the checks of a node failed in an earlier pass, and were not
-// tried in this one.
+// stillFailing reports whether the checks of a node failed in an earlier pass, and did not run in this
+// one.
 func (f *nodeFacts) stillFailing() bool {
 	r := f.report
 	return f.checks.Results == nil && slices.Contains(r.pass.Failing, f.addr) && !slices.Contains(r.Unchecked, f.addr)
 }
 
-// NodeStatus is a node of the subtree.
+// NodeStatus is the status of a node of the subtree.
 type NodeStatus struct {
 	Address string    `json:"address"`
 	Node    string    `json:"name"`
 	VMID    int       `json:"vmid"`
-	PVENode string    `json:"place"` // PVE node that it is on, "" where it is not
+	PVENode string    `json:"place"` // PVE node that it is on, or ""
 	Phase   string    `json:"phase"` // create, run, destroy
-	Ready   bool      `json:"ready"` // is as the commit in force says
-	Drift   int       `json:"drift"` // attributes that differ
+	Ready   bool      `json:"ready"` // converged to the commit in force, and healthy
+	Drift   int       `json:"drift"` // number of attributes that differ
 	Since   time.Time `json:"since"` // when ready last changed
 	Error   string    `json:"error"`
 }

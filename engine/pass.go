@@ -1,23 +1,23 @@
-// Package engine is the program; read it first. It turns what a site says into
-// what a host is, in one pipeline of values:
+// Package engine converges a host to a site. Start reading here. It is one
+// pipeline of values:
 //
 //	commit → Desired (site) → Want → Observed → Plan → verdict → Results → Report
 //
-// A Pass is that pipeline, once: it loads the site, resolves what one host shall
-// hold, looks at what the host holds, plans the difference, asks whether that may
-// be done, does it, and reports. Each arrow is one package (hcl, model, a driver,
-// plan, apply) which knows the values and none of its neighbours; this package
-// only joins them.
+// A Pass runs the pipeline once: it loads the site, resolves what one host should
+// have, observes what it has, plans the difference, asks whether the plan may be
+// applied, applies it, and reports. Each arrow is one package (hcl, model, a driver,
+// plan, apply) that knows the values but not the other packages. This package
+// connects them.
 //
-// A Pass remembers nothing. What is true is in git and on the host; to go on after
-// a failure, a crash or a lost answer is to make another Pass. Every verb that
-// looks at a host is one: plan is a Pass without a verdict, apply and destroy ask
-// a person, test makes several of them.
+// A Pass keeps no state. The truth is in git and on the host, so the recovery from
+// a failure, a crash or a lost response is another Pass. Every verb that contacts a
+// host runs a Pass: plan has no verdict, apply and destroy ask a person, and test
+// runs several.
 //
-// Package agent makes passes again and again, with the commits of a repository.
+// Package agent runs passes in a loop, for the commits of a repository.
 //
-// Where the outcome of a step is not known, repeat.go looks again and goes on.
-// Whether a guest is well is asked in checked.go, by package health.
+// If the outcome of a step is unknown, repeat.go observes the host again and
+// continues. checked.go runs the health checks of guests, using package health.
 package engine
 
 import (
@@ -37,38 +37,39 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Driver is the way to one host. Its methods may be called from several goroutines.
+// Driver reads and changes one host. Its methods are safe for concurrent use.
 type Driver interface {
-	// Observe reads what the host holds, as far as Want makes it worth reading; it
-	// changes nothing. What could not be seen is named in Observed.Unknown. An
-	// error means that nothing at all is known.
+	// Observe reads the state of the host that w is about, and changes nothing.
+	// Observed.Unknown lists what it could not read. An error means that it could
+	// read nothing.
 	Observe(ctx context.Context, w *model.Want) (model.Observed, error)
 
-	// Apply does one step, as apply.Do asks: again is fine, and nothing changes
-	// once ctx has ended.
+	// Apply applies one step; see apply.Do for the contract. It is idempotent, and
+	// changes nothing after ctx ended.
 	Apply(ctx context.Context, s plan.Step) error
 
-	// Machine is the way into a guest at a place, for what is done inside it; nil where
-	// the driver has none. The driver proves that the guest is the one of the address
-	// before it asks anything of it. Near are gateways that the files name. It sends no
-	// request itself. The address of what is wanted inside a guest is asked for with the place of
-	// that guest: it gives the way by which steps for it are done, and Ping says whether they can be.
+	// Machine returns access to the inside of a guest, or nil if the driver has none.
+	// It sends no request. Before the first command, the machine verifies that the
+	// guest has the ownership tag of addr. Near lists gateways that the site names.
+	// For the address of something inside a guest, such as guest.web-1, at is that
+	// guest: the machine has the access that steps for the address use, and its Ping
+	// reports whether they can log in.
 	Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine
 }
 
-// Releaser is a Driver that keeps something from one call to the next as long as a pass lasts, such as
-// connections to guests. The pass calls Release when it is over; the driver may be used again.
+// Releaser is a Driver that keeps resources during a pass, such as connections to guests.
+// The pass calls Release at its end. The driver may be used again after that.
 type Releaser interface{ Release() }
 
-// Desired is what a commit, or a folder, says.
+// Desired is the content of a commit, or of a folder.
 type Desired struct {
-	Site        *model.Site // nil if nothing could be read
-	Commit      string      // "" if the folder is no checkout
-	Findings    diag.List   // an error among them: it must not converge
-	PolicyCheck PolicyCheck // holds plans against the rules of the commit; nil: nothing is ever denied
+	Site        *model.Site // nil if it could not be loaded
+	Commit      string      // "" if the folder is not a checkout
+	Findings    diag.List   // with an error among them, it must not be applied
+	PolicyCheck PolicyCheck // checks plans against the policies of the commit; nil denies nothing
 }
 
-// Question is what the rules of a commit are asked about a plan.
+// Question is the input of a PolicyCheck.
 type Question struct {
 	Site   *model.Site
 	Want   *model.Want
@@ -76,104 +77,103 @@ type Question struct {
 	Plan   *plan.Plan
 	Commit model.Commit // zero for a folder that is not a checkout; ID alone where no more is known
 
-	Destroy      bool    // the removal was asked for by name
-	AllowDeletes int     // so many removals are granted, by flag or by trailers
-	Before       *Before // what the removals are counted from; nil: from what is on the host
-	Unattended   bool    // nobody watches: an agent's pass
-	Untraced     bool    // no trailer grants any: no commit is known that the host converged to
+	Destroy      bool    // a person asked to destroy the manifest
+	AllowDeletes int     // number of removals that a flag or trailers allow
+	Before       *Before // the removals are counted from here; nil: from what the host has
+	Unattended   bool    // a pass of an agent
+	Untraced     bool    // trailers allow nothing: the last converged commit is unknown
 }
 
-// Before is the commit that an agent converged to before: with it all agents of a site count the same removals,
-// wherever in the tree the guests are.
+// Before is the last commit that the agent converged to. All agents of a site count the removals
+// since then, so they get the same number wherever in the tree the guests are.
 type Before struct {
 	Site    *model.Site
-	Granted int // removals that were granted since, those included that are done
+	Granted int // removals allowed since then, including those that are done
 }
 
-// PolicyCheck checks a plan against the rules. An error among the findings forbids all of
-// the plan: of source guard it is a guard's, of any other a policy's.
+// PolicyCheck checks a plan against the policies. An error among the findings denies the whole
+// plan. Its source is a guard, or else a policy.
 type PolicyCheck func(ctx context.Context, q Question) diag.List
 
-// ErrInterrupted is why a pass ends when Pass.Stop is closed. Who cancels the
-// context for the same reason gives it as the cause.
+// ErrInterrupted ends a pass when Pass.Stop is closed. A caller that cancels the context for
+// that reason uses it as the cause.
 var ErrInterrupted = errors.New("interrupted")
 
-// Pass is everything a pass needs. Load, Host and Open must be set.
+// Pass has the parameters of a pass. Load, Host and Open are required.
 type Pass struct {
 	Verb string // for the report: apply, destroy, test
-	Host string // the host it converges
+	Host string // name of the host to converge
 
-	// Scope: everything of the host, unless one of these narrows it.
+	// Scope: the whole host, unless one of these narrows it.
 	Manifest    string
 	Targets     []model.Address
-	Destroy     bool // want nothing of the manifest
-	RefreshOnly bool // only look: a difference is reported, and no step made of it
+	Destroy     bool // destroy the manifest
+	RefreshOnly bool // report differences and make no steps
 
 	Load func(context.Context) Desired
 	Open func(*model.Host) (Driver, error)
 
-	// What rules are told of the pass; see Question. The commit of a site is known to
-	// them by Desired.Commit alone where Commit is nil.
+	// Input of the policies; see Question. If Commit is nil, they know the commit only by
+	// Desired.Commit.
 	Commit       *model.Commit
 	AllowDeletes int
 	Unattended   bool
 	Untraced     bool
 
-	// Before gives what the removals of a plan are counted from, if it has any; see Question. May be nil, and give nil.
+	// Before returns Question.Before for a plan that removes guests. May be nil and return nil.
 	Before func(context.Context) *Before
 
-	// Earlier gives the site of the commit that the host converged to, if that is another one: it says how nodes are entered
-	// that lost their spec. May be nil, and give nil.
+	// Earlier returns the site of the last converged commit, if that is another commit. It has the access to
+	// nodes that lost their spec since. May be nil and return nil.
 	Earlier func(context.Context) *model.Site
 
-	// Verdict is asked about a plan that no rule denies: true lets it be carried out.
-	// Nil means that a plan is all that was asked for.
+	// Verdict decides on a plan that no policy denies: true applies it. If Verdict is nil,
+	// the pass ends with the plan.
 	Verdict func(context.Context, *plan.Plan) (bool, error)
 
-	// Health tries the checks of guests. A guest that a step makes or changes, and that
-	// shall run, is done when its checks hold. Those of Failing without a step are tried
-	// once more; what is not on the host is left out. What needs one of them waits no
-	// longer for it than that: it had its time in an earlier pass. With Locate those of Failing that
-	// have no checks are asked for their address, within a few seconds.
+	// Health runs the checks of guests. A step that creates or changes a guest is done when
+	// the checks of the guest pass. Failing lists guests that failed in an earlier pass. Each
+	// without a step is checked once more if it is on the host, and steps that need it wait
+	// for that one attempt only. With Locate, those of Failing that have no checks are asked
+	// for their address, for a few seconds at most.
 	Health  health.Prober
 	Failing []model.Address
 	Locate  bool
 
-	Children     map[string]model.Child // what is known of the guests that hold nodes; see plan.Input
-	AllowOrphans []string               // that go with what is in them; see plan.Input
+	Children     map[string]model.Child // the reports of children; see plan.Input
+	AllowOrphans []string               // children that may be destroyed with their nodes; see plan.Input
 
-	// Changed makes it a pass about these guests alone, as long as the driver can observe them apart and nothing but updates
-	// of them is to be done; see model.Want. Otherwise it is one about all.
+	// Changed limits the pass to these guests, if the driver can observe them alone and they only need
+	// updates; see model.Want. Otherwise the pass is about the whole host.
 	Changed map[model.Address]model.Guest
 
-	Avoid      []int    // VMIDs that are drawn last; see plan.Input
-	SweepHints []string // of the observation of the last pass; see model.Want
+	Avoid      []int    // VMIDs to use only if no other is free; see plan.Input
+	SweepHints []string // from the observation of the last pass; see model.Want
 
-	Width  int               // how many steps run at once; see apply.Options
-	Notify func(apply.Event) // told of every step; may be nil
+	Width  int               // number of steps that run at once; see apply.Options
+	Notify func(apply.Event) // called for every event of a step; may be nil
 
-	// Lock takes the write lock of the host before it is opened; it waits until it has it, or
-	// ctx ends. Whoever makes the pass releases it. May be nil.
+	// Lock takes the write lock of the host before the host is opened. It waits for the lock
+	// until ctx ends. The caller of Run releases it. May be nil.
 	Lock func(ctx context.Context, h *model.Host) error
 
-	// Observed is called with what each observation of the pass saw, from its goroutine or
-	// from that of a step, one at a time. May be nil.
+	// Observed is called with each observation, from the goroutine of the pass or of a step,
+	// one call at a time. May be nil.
 	Observed func(model.Observed)
 
-	// Enter is called when the pass enters a phase, on its goroutine. May be nil.
+	// Enter is called at the start of each phase, on the goroutine of the pass. May be nil.
 	Enter func(Phase)
 
-	// Stop, when closed, makes the pass start nothing new: before the first step
-	// it ends at once, later when what runs is done. May be nil.
+	// Stop ends the pass when it is closed: at once before the first step, and later as soon
+	// as the running steps are done. May be nil.
 	Stop <-chan struct{}
 }
 
-// Phase is what a pass is doing. What a phase after Loading does takes long only where
-// something is waited for: Opening, Observing, Checking (asking the rules) and Applying.
+// Phase is what a pass is doing.
 type Phase int
 
-// The phases of a pass, in their order; it plans before it opens the host, and after it
-// observed it.
+// The phases in their order. Planning comes twice: the site is resolved before the host is
+// opened, and the difference is planned after the host was observed.
 const (
 	Loading Phase = iota
 	Planning
@@ -189,40 +189,38 @@ func (p *Pass) enter(next Phase) {
 	}
 }
 
-// course is what a pass came to: a value for each arrow of the pipeline. What it did not
-// reach is zero.
-type course struct {
+// progress has the values of the pipeline as far as the pass got. The others are zero.
+type progress struct {
 	desired  Desired
-	findings diag.List   // by the loader, the planner, the rules, the steps; each once
-	want     *model.Want // what the plan is about
-	all      *model.Want // what the host shall hold
+	findings diag.List   // of the loader, the planner, the policies and the steps, without duplicates
+	want     *model.Want // that the plan is about
+	all      *model.Want // of the whole host
 	have     model.Observed
 	plan     *plan.Plan
-	aside    int       // steps that are left, since only looking was asked for
-	ruled    diag.List // what the rules found: it withholds no single step
+	omitted  int       // steps that RefreshOnly took out of the plan
+	verdicts diag.List // findings of the policies, which are about the whole plan
 	accepted bool
-	thinking time.Duration // that a person took for the verdict, which is no work of ours
+	asked    time.Duration // how long a person took to confirm; not part of the duration
 	results  []apply.Result
 	checks   map[model.Address]health.Report
 }
 
-// ending is why a pass ends before its steps.
-type ending struct {
+// earlyEnd is the error of a pass that ends before its steps.
+type earlyEnd struct {
 	outcome Outcome
 	denied  bool
-	err     error // nil where findings say it
+	err     error // nil if the findings have the reason
 }
 
-// Error says it.
-func (e *ending) Error() string { return fmt.Sprintf("%s: %v", e.outcome, e.err) }
+// Error implements error.
+func (e *earlyEnd) Error() string { return fmt.Sprintf("%s: %v", e.outcome, e.err) }
 
-func failed(err error) error     { return &ending{outcome: Failed, err: err} }
-func denied(by Outcome) error    { return &ending{outcome: by, denied: true} }
-func onlyPlanned() error         { return &ending{outcome: Planned} }
-func sound(found diag.List) bool { return !found.HasErrors() }
+func failed(err error) error  { return &earlyEnd{outcome: Failed, err: err} }
+func denied(by Outcome) error { return &earlyEnd{outcome: by, denied: true} }
+func onlyPlanned() error      { return &earlyEnd{outcome: Planned} }
 
-// Run makes the pass. Cancelling ctx ends it as soon as the work in progress can be
-// left; the report says how far it came.
+// Run runs the pass. If ctx is cancelled, Run ends as soon as the running steps can stop. The
+// report has what was done.
 func (p *Pass) Run(ctx context.Context) Report {
 	began := time.Now()
 	c, err := p.run(ctx)
@@ -230,7 +228,7 @@ func (p *Pass) Run(ctx context.Context) Report {
 }
 
 // run is the pipeline.
-func (p *Pass) run(ctx context.Context) (c course, err error) {
+func (p *Pass) run(ctx context.Context) (c progress, err error) {
 	stoppable, release := Until(ctx, p.Stop)
 	defer release()
 
@@ -254,49 +252,49 @@ func (p *Pass) run(ctx context.Context) (c course, err error) {
 			have = model.NotObserved(p.Host, errObserve)
 		}
 		c.want, c.have = want, have
-		c.plan, c.aside = p.plan(c.desired, want, have, c.findings)
+		c.plan, c.omitted = p.plan(c.desired, want, have, c.findings)
 		if c.findings = c.plan.Findings; errObserve != nil {
-			return c, failed(why(stoppable, errObserve))
+			return c, failed(causeOr(stoppable, errObserve))
 		}
 	}
-	c.ruled = p.check(stoppable, c)
-	c.findings = distinct(c.findings, c.ruled).Sorted()
+	c.verdicts = p.check(stoppable, c)
+	c.findings = distinct(c.findings, c.verdicts).Sorted()
 	c.plan.Findings = c.findings
-	if by := OutcomeOf(c.ruled); by != "" && stoppable.Err() == nil && !p.RefreshOnly {
+	if by := OutcomeOf(c.verdicts); by != "" && stoppable.Err() == nil && !p.RefreshOnly {
 		return c, denied(by)
 	}
 	c.accepted = stoppable.Err() == nil && !c.have.NothingSeen()
-	if c.thinking, err = p.grant(stoppable, c.plan); err != nil {
+	if c.asked, err = p.grant(stoppable, c.plan); err != nil {
 		return c, err
 	}
 	return p.apply(ctx, stoppable, driver, c), nil
 }
 
-// load reads the site, with what was found in it.
+// load loads the site and returns it with its findings.
 func (p *Pass) load(ctx context.Context) (Desired, diag.List, error) {
 	p.enter(Loading)
 	d := p.Load(ctx)
 	p.enter(Planning)
 	if ctx.Err() != nil {
-		return Desired{}, nil, failed(why(ctx, nil)) // what was found is about the hurry, not the site
+		return Desired{}, nil, failed(causeOr(ctx, nil)) // the findings come from the end of ctx, not from the site
 	}
 	found := distinct(nil, d.Findings)
-	if d.Site == nil && sound(found) {
+	if d.Site == nil && !found.HasErrors() {
 		found = append(found, diag.Errorf(diag.Range{}, "no site", "there is nothing to converge to"))
 	}
-	if !sound(found) {
+	if found.HasErrors() {
 		return d, found, denied(Invalid)
 	}
 	return d, found, nil
 }
 
-// resolve says what the host shall hold, and adds what it found to what was found before.
+// resolve returns the wanted state of the host, and found with the findings about it.
 func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.Want, diag.List, error) {
 	want, more := d.Site.Want(p.Host)
-	if found = distinct(found, more); !sound(found) {
+	if found = distinct(found, more); found.HasErrors() {
 		return nil, found, denied(Invalid)
 	}
-	own := *want // the site keeps its own
+	own := *want // the site shares its Want with other passes
 	if len(p.SweepHints) > 0 {
 		own.SweepHints = p.SweepHints
 	}
@@ -306,7 +304,7 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 			found = distinct(found, d.Site.Withdraw(&own, earlier))
 		}
 	}
-	if p.Destroy { // what is inside of guests goes with them
+	if p.Destroy { // what is inside of guests is destroyed with them
 		own.State = maps.Clone(want.State)
 		maps.DeleteFunc(own.State, func(_ model.Address, r *model.Resource) bool { return r.Inside != (model.Address{}) })
 	}
@@ -314,12 +312,12 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 	return want, found, nil
 }
 
-// open opens the host, after its write lock was taken.
+// open takes the write lock and opens the host.
 func (p *Pass) open(ctx context.Context, w *model.Want) (Driver, error) {
 	p.enter(Opening)
 	if p.Lock != nil {
 		if err := p.Lock(ctx, w.Host); err != nil {
-			return nil, failed(why(ctx, err))
+			return nil, failed(causeOr(ctx, err))
 		}
 	}
 	driver, err := p.Open(w.Host)
@@ -330,7 +328,7 @@ func (p *Pass) open(ctx context.Context, w *model.Want) (Driver, error) {
 	return driver, nil
 }
 
-// observe reads the host, and lets others know.
+// observe observes the host and calls Pass.Observed.
 func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Observed, error) {
 	have, err := d.Observe(ctx, w)
 	if err == nil && p.Observed != nil && !have.Only {
@@ -339,9 +337,9 @@ func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Obse
 	return have, err
 }
 
-// plan plans the difference. What was found before it belongs to its document, too. Aside
-// is how many steps were taken out again, since only looking was asked for.
-func (p *Pass) plan(d Desired, w *model.Want, have model.Observed, found diag.List) (made *plan.Plan, aside int) {
+// plan plans the difference, and adds the earlier findings to those of the plan. Omitted is the
+// number of steps that RefreshOnly took out.
+func (p *Pass) plan(d Desired, w *model.Want, have model.Observed, found diag.List) (made *plan.Plan, omitted int) {
 	p.enter(Planning)
 	made = plan.Make(plan.Input{
 		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
@@ -349,18 +347,17 @@ func (p *Pass) plan(d Desired, w *model.Want, have model.Observed, found diag.Li
 		Children: p.Children, AllowOrphans: p.AllowOrphans,
 	})
 	if p.RefreshOnly {
-		aside = setAside(made)
+		omitted = omitSteps(made)
 	}
 	unchanged := func(f diag.Finding) bool {
 		return f.Severity == diag.Warning && f.Source == diag.FromSite && isUnchanged(f.Address, made, have)
 	}
 	made.Findings = append(slices.DeleteFunc(slices.Clone(found), unchanged), made.Findings...).Sorted()
-	return made, aside
+	return made, omitted
 }
 
-// setAside turns the steps of a plan into things that are reported and left as they are,
-// and counts them.
-func setAside(p *plan.Plan) int {
+// omitSteps makes the steps of a plan deferred differences, and returns their number.
+func omitSteps(p *plan.Plan) int {
 	for _, s := range p.Steps {
 		p.Deferred = append(p.Deferred, model.Deferred{Address: s.Address.String(), Why: fmt.Sprintf("%s: %s", s.Action, s.Reason)})
 	}
@@ -375,8 +372,8 @@ func setAside(p *plan.Plan) int {
 	return n
 }
 
-// check holds the plan against the rules of its commit.
-func (p *Pass) check(ctx context.Context, c course) diag.List {
+// check checks the plan against the policies of its commit.
+func (p *Pass) check(ctx context.Context, c progress) diag.List {
 	p.enter(Checking)
 	if c.desired.PolicyCheck == nil {
 		return nil
@@ -388,7 +385,7 @@ func (p *Pass) check(ctx context.Context, c course) diag.List {
 	return c.desired.PolicyCheck(ctx, q)
 }
 
-// removesGuest reports whether nothing is left of a guest after a step.
+// removesGuest reports whether a step destroys a guest.
 func removesGuest(s plan.Step) bool {
 	return (s.Action == plan.Delete || s.Action == plan.Replace) && s.VMID != 0
 }
@@ -404,7 +401,7 @@ func (p *Pass) question(d Desired, w *model.Want, have model.Observed, made *pla
 	}
 }
 
-// grant asks whether a plan may be carried out, and how long the answer took.
+// grant asks for the verdict, and returns how long the answer took.
 func (p *Pass) grant(ctx context.Context, made *plan.Plan) (took time.Duration, err error) {
 	p.enter(Applying)
 	granted, asked := false, time.Now()
@@ -414,16 +411,16 @@ func (p *Pass) grant(ctx context.Context, made *plan.Plan) (took time.Duration, 
 	took = time.Since(asked)
 	switch {
 	case err != nil || ctx.Err() != nil:
-		return took, failed(why(ctx, err))
+		return took, failed(causeOr(ctx, err))
 	case !granted:
 		return took, onlyPlanned()
 	}
 	return took, nil
 }
 
-// apply carries the plan out, and tries the checks of guests. Stoppable ends at a stop, ctx
-// does not: what runs is finished.
-func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c course) course {
+// apply applies the plan and runs the checks of guests. When Pass.Stop is closed, stoppable
+// ends, but ctx does not: running steps are finished.
+func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c progress) progress {
 	checks := p.checker(c, driver)
 	again := p.repeater(c, driver)
 	options := p.options(c.desired.Site, c.want)
@@ -431,8 +428,8 @@ func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c course) co
 	do := checks.around(again.around(apply.Retry(driver.Apply, apply.Backoff{})))
 	c.results = again.renumbered(apply.Run(ctx, c.plan.Steps, options, do))
 	c.plan = again.renumberedPlan()
-	c.findings = append(distinct(c.findings, again.found), beside(c.results)...)
-	checks.again(stoppable, p.Failing, p.Width)
+	c.findings = append(distinct(c.findings, again.found), failuresWithoutNode(c.results)...)
+	checks.recheck(stoppable, p.Failing, p.Width)
 	if p.Locate {
 		checks.locate(stoppable, p.Failing)
 	}
@@ -441,14 +438,14 @@ func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c course) co
 }
 
 const (
-	// stepTime is how long a step may take where its manifest says nothing.
+	// stepTime limits a step whose manifest sets no timeout.
 	stepTime = 10 * time.Minute
-	// besideTime is how long one may take that belongs to no manifest: an image is
-	// downloaded, over whatever line the host has.
-	besideTime = time.Hour
+	// sharedTime limits a step that belongs to no manifest, such as the download of an image
+	// over a slow line.
+	sharedTime = time.Hour
 )
 
-// options takes from the site what its manifests say about failures and waits.
+// options returns on_error and the timeouts of the manifests.
 func (p *Pass) options(s *model.Site, w *model.Want) apply.Options {
 	return apply.Options{
 		Width: p.Width, Stop: p.Stop,
@@ -462,9 +459,9 @@ func (p *Pass) options(s *model.Site, w *model.Want) apply.Options {
 	}
 }
 
-// limit is how long a step may take, with the checks that it waits for.
-func limit(s *model.Site, w *model.Want, st plan.Step, by health.Prober, hurry bool) time.Duration {
-	checks := checkTime(s, w, st, by, hurry)
+// limit is the time limit of a step, including the checks that it waits for.
+func limit(s *model.Site, w *model.Want, st plan.Step, by health.Prober, noWait bool) time.Duration {
+	checks := checkTime(s, w, st, by, noWait)
 	if st.Inside != nil {
 		checks += bootTime
 	}
@@ -472,13 +469,13 @@ func limit(s *model.Site, w *model.Want, st plan.Step, by health.Prober, hurry b
 		return m.Settings.Timeout + checks
 	}
 	if st.Manifest == "" {
-		return besideTime
+		return sharedTime
 	}
 	return stepTime + checks
 }
 
-// Until gives a context that ends with its parent, or with ErrInterrupted when stop is
-// closed, and the function that frees what it holds.
+// Until returns a context that ends with its parent, or with ErrInterrupted when stop is
+// closed. The returned function releases it.
 func Until(ctx context.Context, stop <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
@@ -493,8 +490,8 @@ func Until(ctx context.Context, stop <-chan struct{}) (context.Context, context.
 	return ctx, func() { cancel(nil); <-ended }
 }
 
-// why prefers the reason why a context ended over what came of it.
-func why(ctx context.Context, err error) error {
+// causeOr returns the cause of the end of ctx, or err if ctx has not ended.
+func causeOr(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}

@@ -148,7 +148,7 @@ func TestWhatFailsBesideTheNodesIsAFinding(t *testing.T) {
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.Equal(t, "a:skipped", enginetest.Statuses(r))
 	require.Len(t, r.Findings, 1)
-	require.Equal(t, "disk.base: create went wrong", r.Findings[0].Summary)
+	require.Equal(t, "disk.base: create failed", r.Findings[0].Summary)
 	require.Equal(t, "checksum mismatch", r.Findings[0].Detail)
 }
 
@@ -213,7 +213,7 @@ func TestRefreshOnlyTellsAndPlansNothing(t *testing.T) {
 	r := p.Run(t.Context())
 	require.Empty(t, h.Applied)
 	require.Empty(t, r.Plan.Steps)
-	require.Equal(t, 1, r.Aside)
+	require.Equal(t, 1, r.Omitted)
 	require.False(t, r.Plan.InSync(), "a difference is not in sync")
 	require.Equal(t, "box.a", r.Plan.Deferred[0].Address)
 	require.Contains(t, r.Plan.Deferred[0].Why, "size")

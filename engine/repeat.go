@@ -17,40 +17,39 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// repeater goes on with the steps of one pass whose outcome is not known: a host that is
-// busy fails to start the process of a task, a proxy in between gives up, a connection
-// breaks. It looks at the host, plans again, and does what is left of the step, if that
-// is no more than was agreed to. A deletion needs no new plan: it looks by itself.
+// repeater continues steps of one pass whose outcome is unknown: a busy host fails to start
+// the process of a task, a proxy gives up, a connection breaks. It observes the host, plans
+// again, and applies what remains of the step, if the plan had shown that. A deletion needs
+// no new plan, since it observes the guest itself.
 //
-// Steps call it from many goroutines: the lock is for what it keeps, turn has one at a
-// time for each look at the host.
+// Steps call it concurrently. Turn admits one goroutine at a time to observe and plan.
 type repeater struct {
 	pass    *Pass
 	desired Desired
 	want    *model.Want
 	plan    *plan.Plan
 	driver  Driver
-	turn    chan struct{} // of length 1, full while the host is looked at and planned for
+	turn    chan struct{} // of length 1
 
-	seen  model.Observed // by the last look
-	began time.Time      // of that look; both belong to whoever has the turn
+	seen  model.Observed // the last observation; guarded by turn
+	began time.Time      // when it began; guarded by turn
 
 	mu    sync.Mutex
-	vmids map[model.Address]int // of guests that got another VMID than the plan shows
+	vmids map[model.Address]int // of guests that got another VMID than in the plan
 	found diag.List
 }
 
-func (p *Pass) repeater(c course, driver Driver) *repeater {
+func (p *Pass) repeater(c progress, driver Driver) *repeater {
 	return &repeater{pass: p, desired: c.desired, want: c.all, plan: c.plan, driver: driver, turn: make(chan struct{}, 1), vmids: map[model.Address]int{}}
 }
 
-// around makes a Do that goes on where the outcome of a step is not known.
+// around wraps do so that it continues steps whose outcome is unknown.
 func (r *repeater) around(do apply.Do) apply.Do {
 	again := apply.Repeat(do, r.left, apply.Backoff{}, r.pass.Stop)
 	return func(ctx context.Context, s plan.Step) error { return again(ctx, r.now(s)) }
 }
 
-// now is a step with the VMID that its guest has by now.
+// now returns the step with the current VMID of its guest.
 func (r *repeater) now(s plan.Step) plan.Step {
 	r.mu.Lock()
 	vmid, moved := r.vmids[s.Address]
@@ -67,13 +66,13 @@ func (r *repeater) now(s plan.Step) plan.Step {
 	if s.Want != nil {
 		s.Want = withVMID(s.Want, vmid)
 	}
-	if s.Have != nil && s.Action == plan.Delete { // of a creation that is rolled back
+	if s.Have != nil && s.Action == plan.Delete { // the rollback of a creation
 		s.Have = withVMID(s.Have, vmid)
 	}
 	return s
 }
 
-// notify reports events with the VMIDs that guests have by now; nil without a listener.
+// notify reports events with the current VMIDs of guests. It is nil without Pass.Notify.
 func (r *repeater) notify() func(apply.Event) {
 	if r.pass.Notify == nil {
 		return nil
@@ -84,7 +83,7 @@ func (r *repeater) notify() func(apply.Event) {
 	}
 }
 
-// renumbered gives results with the VMIDs that guests have by now.
+// renumbered sets the current VMIDs of guests in results.
 func (r *repeater) renumbered(results []apply.Result) []apply.Result {
 	for i := range results {
 		results[i].Step = r.now(results[i].Step)
@@ -92,7 +91,7 @@ func (r *repeater) renumbered(results []apply.Result) []apply.Result {
 	return results
 }
 
-// renumberedPlan is the plan with these VMIDs; the one that was shown stays as it is.
+// renumberedPlan returns a copy of the plan with the current VMIDs.
 func (r *repeater) renumberedPlan() *plan.Plan {
 	if len(r.vmids) == 0 {
 		return r.plan
@@ -105,7 +104,7 @@ func (r *repeater) renumberedPlan() *plan.Plan {
 	return &made
 }
 
-// left finds out what is left of a step that failed at a moment since; see apply.Observe.
+// left returns what remains to do of a step that failed after since; see apply.Observe.
 func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*plan.Step, error) {
 	if s.Action == plan.Delete {
 		return &s, nil
@@ -131,7 +130,7 @@ func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*pla
 		return nil, r.ended(s, made)
 	}
 	next := made.Steps[i]
-	if err := goesOn(s, next); err != nil {
+	if err := continues(s, next); err != nil {
 		return nil, err
 	}
 	if next.VMID != s.VMID {
@@ -143,7 +142,7 @@ func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*pla
 	return &next, nil
 }
 
-// observe observes the host, unless somebody else began to after that moment.
+// observe observes the host, unless the last observation began after since.
 func (r *repeater) observe(ctx context.Context, since time.Time) error {
 	if r.began.After(since) {
 		return nil
@@ -162,20 +161,20 @@ func (r *repeater) observe(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// notObservedError is a look at the host that did not show how a step ended.
+// notObservedError means that an observation did not show the outcome of a step.
 type notObservedError struct{ err error }
 
-// Error says what could not be seen.
+// Error implements error.
 func (e *notObservedError) Error() string { return e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *notObservedError) Unwrap() error { return e.err }
 
-// OutcomeUnknown says that another look may show it; see apply.OutcomeUnknown.
+// OutcomeUnknown means that another observation may show it; see apply.OutcomeUnknown.
 func (*notObservedError) OutcomeUnknown() bool { return true }
 
-// unknownTo is what of the host could not be seen and may matter to a step: not what
-// the other steps of the pass are making at this moment.
+// unknownTo returns what could not be observed and may matter to a step. That excludes the guests
+// that other steps of the pass are creating.
 func (r *repeater) unknownTo(s plan.Step) []model.Unknown {
 	others := map[int]bool{}
 	for _, t := range r.plan.Steps {
@@ -187,8 +186,8 @@ func (r *repeater) unknownTo(s plan.Step) []model.Unknown {
 	return slices.DeleteFunc(slices.Clone(r.seen.Unknown), func(u model.Unknown) bool { return others[u.VMID] })
 }
 
-// wanted is what the site wants, where every other guest that is being made has the
-// VMID that it was given, and this one keeps its own as long as that is free.
+// wanted returns the wanted state in which each guest that is being created has the VMID
+// that it was given. The guest of s keeps its VMID only while that is free.
 func (r *repeater) wanted(s plan.Step) *model.Want {
 	w := *r.want
 	w.State = maps.Clone(w.State)
@@ -205,12 +204,12 @@ func (r *repeater) wanted(s plan.Step) *model.Want {
 	return &w
 }
 
-// taken reports whether the last look showed anything under a VMID.
+// taken reports whether the last observation has a guest with this VMID.
 func (r *repeater) taken(vmid int) bool {
 	return r.seen.Taken[vmid] != "" || slices.ContainsFunc(r.seen.Unmanaged, func(f model.Unmanaged) bool { return f.VMID == vmid })
 }
 
-// withVMID copies a guest with a VMID; the spec is shared.
+// withVMID returns a copy of a guest with a VMID. The copy shares the spec.
 func withVMID(res *model.Resource, vmid int) *model.Resource {
 	if res.Guest == nil {
 		return res
@@ -221,7 +220,7 @@ func withVMID(res *model.Resource, vmid int) *model.Resource {
 	return &c
 }
 
-// ended classifies a step of which the new plan has none: nil where all of it is done.
+// ended returns the error of a step for which the new plan has no step. It is nil if the step is done.
 func (r *repeater) ended(s plan.Step, made *plan.Plan) error {
 	for _, u := range made.Unknown {
 		if u.Scope == s.Address.String() {
@@ -245,9 +244,9 @@ func (r *repeater) ended(s plan.Step, made *plan.Plan) error {
 	}
 }
 
-// goesOn reports whether a step is no more than what is left of another one, which was
-// agreed to. A creation that got half-way is left to be finished by a change.
-func goesOn(s, next plan.Step) error {
+// continues returns an error if next is more than the rest of s, which was confirmed. The rest of an
+// incomplete creation may be an update.
+func continues(s, next plan.Step) error {
 	switch {
 	case s.Action == plan.Create && (next.Action == plan.Create || next.Action == plan.Update):
 		return nil
@@ -260,23 +259,23 @@ func goesOn(s, next plan.Step) error {
 			}
 		}
 		if next.Class.Worse(s.Class) {
-			return fmt.Errorf("what is left of it costs more than the plan showed (%s, not %s): plan again", next.Class, s.Class)
+			return fmt.Errorf("the rest of it costs more than the plan showed (%s, not %s): plan again", next.Class, s.Class)
 		}
 		return nil
 	default:
-		return fmt.Errorf("the plan showed %s, and what is left of it is %s: plan again", s.Action, next.Action)
+		return fmt.Errorf("the plan showed %s, and the rest of it is %s: plan again", s.Action, next.Action)
 	}
 }
 
-// agreed reports whether a step showed a change. That of the power may be its own
-// doing: a guest is stopped for some changes, and started again.
+// agreed reports whether a step had a change. A change of power is always agreed, since the step
+// itself may have stopped the guest for other changes.
 func agreed(s plan.Step, c plan.Change) bool {
 	return c.Path == "power" || slices.ContainsFunc(s.Changes, func(d plan.Change) bool {
 		return d.Path == c.Path && reflect.DeepEqual(d.After, c.After)
 	})
 }
 
-// denied asks the rules about a guest that gets another VMID than the plan showed.
+// denied checks the policies for a guest that gets another VMID than in the plan.
 func (r *repeater) denied(ctx context.Context, made *plan.Plan, next plan.Step) error {
 	if r.desired.PolicyCheck == nil {
 		return nil
@@ -292,7 +291,7 @@ func (r *repeater) denied(ctx context.Context, made *plan.Plan, next plan.Step) 
 	return nil
 }
 
-// renumber notes that a guest gets another VMID than before, and what is in its way there.
+// renumber records the new VMID of a guest, and reports the unfinished guest that has its old one.
 func (r *repeater) renumber(s, next plan.Step) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -301,7 +300,7 @@ func (r *repeater) renumber(s, next plan.Step) {
 		if f.VMID == s.VMID && f.Unfinished {
 			r.found = append(r.found, diag.Finding{
 				Severity: diag.Warning, Source: diag.FromGuard, Address: s.Address.String(),
-				Summary: fmt.Sprintf("%s %d is left unfinished by a creation of %s that PVE broke off; %s has VMID %d now", f.Kind, f.VMID, s.Address, s.Address, next.VMID),
+				Summary: fmt.Sprintf("%s %d is unfinished, since PVE aborted the creation of %s; %s has VMID %d now", f.Kind, f.VMID, s.Address, s.Address, next.VMID),
 				Detail:  f.Fix,
 			})
 		}

@@ -56,7 +56,7 @@ func TestAPassGoesOn(t *testing.T) {
 			},
 		},
 		"an update, and the guest is gone": {
-			there: true, vmid: 100, err: "the plan showed update, and what is left of it is create: plan again",
+			there: true, vmid: 100, err: "the plan showed update, and the rest of it is create: plan again",
 			happens: func(h *enginetest.Host, s plan.Step) { delete(h.Holds, s.Address) },
 		},
 		"its VMID is taken": {

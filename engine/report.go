@@ -21,16 +21,16 @@ type Outcome string
 
 // The ends of a pass.
 const (
-	Done        Outcome = "done"        // the host is as the site says, within the scope
-	Planned     Outcome = "planned"     // a plan was made, and not carried out
-	Invalid     Outcome = "invalid"     // the site must not converge, or not all of it could
-	Refused     Outcome = "refused"     // a guard kept something back; all else is done
-	Partly      Outcome = "partly"      // something is done, something is not
-	Failed      Outcome = "failed"      // nothing was done
-	Interrupted Outcome = "interrupted" // somebody asked to stop; what ran was finished, or left
+	Done        Outcome = "done"        // the scope is converged
+	Planned     Outcome = "planned"     // the plan was not applied
+	Invalid     Outcome = "invalid"     // the site, or a part of it, has errors
+	Refused     Outcome = "refused"     // a guard withheld steps; everything else is done
+	Partly      Outcome = "partly"      // some steps are done, others are not
+	Failed      Outcome = "failed"      // no step is done
+	Interrupted Outcome = "interrupted" // Pass.Stop was closed, or the context ended for that
 )
 
-// Report is how a pass went: the document of apply, destroy and test.
+// Report is the result of a pass: the document of apply, destroy and test.
 type Report struct {
 	Verb     string    `json:"verb"`
 	Success  bool      `json:"success"`
@@ -41,55 +41,55 @@ type Report struct {
 
 	Host    string         `json:"-"`
 	Outcome Outcome        `json:"-"`
-	Err     error          `json:"-"` // why it did not come to its end, or what went wrong with the steps
-	Plan    *plan.Plan     `json:"-"` // nil if it did not come so far
-	Have    model.Observed `json:"-"` // what the plan was made from
-	Aside   int            `json:"-"` // differences that were told and left, since only looking was asked for
+	Err     error          `json:"-"` // why it ended early, or the errors of its steps
+	Plan    *plan.Plan     `json:"-"` // nil if it ended before there was one
+	Have    model.Observed `json:"-"` // that the plan is made from
+	Omitted int            `json:"-"` // differences for which RefreshOnly made no step
 	Results []apply.Result `json:"-"`
 
-	// Checks is what became of the checks of guests, as far as they were tried.
+	// Checks has the results of the checks that ran.
 	Checks map[model.Address]health.Report `json:"-"`
 
-	// Unchecked are those of Pass.Failing of which the site asks no check any more.
+	// Unchecked lists those of Pass.Failing that have no checks in the site any more.
 	Unchecked []model.Address `json:"-"`
 
-	// Denied: the site, or a rule about the plan, forbids all of it; nothing was changed. Without it an Outcome
-	// of Invalid or Refused means that single steps were withheld, and everything else was done.
+	// Denied means that the site, or a policy, forbids the whole plan: nothing was changed. Without it, an Outcome
+	// of Invalid or Refused means that single steps were withheld, and the others are done.
 	Denied bool `json:"-"`
 
-	Accepted bool          `json:"-"` // a plan was made of what could be seen, and no rule denies it
+	Accepted bool          `json:"-"` // something of the host could be observed, and no policy denies the plan
 	Began    time.Time     `json:"-"`
 	About    *model.Commit `json:"-"` // Pass.Commit
 	Want     *model.Want   `json:"-"` // nil if the site did not load, or does not have the host
 
-	pass  *Pass
-	kinds model.Kinds
-	ruled diag.List // what the rules said: it withholds no single step
+	pass     *Pass
+	kinds    model.Kinds
+	verdicts diag.List // findings of the policies, which are about the whole plan
 }
 
-// NotObserved reports whether the host could not be observed at all, so that the error says all that
-// there is in the plan.
+// NotObserved reports whether nothing of the host could be observed, so that the plan says no more than
+// the error does.
 func (r Report) NotObserved() bool {
 	return r.Err != nil && r.Plan != nil && len(r.Plan.Unknown) == 1 && r.Plan.Unknown[0].All && r.Plan.Unknown[0].Why == r.Err.Error()
 }
 
-// Failure is the report of a verb that could not even begin its pass.
+// Failure is the report of a verb that failed before its pass.
 func Failure(verb, commit string, found diag.List) Report {
 	return Report{Verb: verb, Commit: commit, Findings: found, Outcome: Failed}
 }
 
-// report says how a pass went that came to this, and ended before its steps for err.
-func (p *Pass) report(ctx context.Context, began time.Time, c course, err error) Report {
+// report makes the report from the progress of a pass. Err is why it ended before its steps, if it did.
+func (p *Pass) report(ctx context.Context, began time.Time, c progress, err error) Report {
 	r := Report{
 		Verb: p.Verb, Commit: c.desired.Commit, Findings: c.findings, Host: p.Host,
-		Plan: c.plan, Have: c.have, Aside: c.aside, Results: c.results, Checks: c.checks,
-		Unchecked: p.unchecked(c), Accepted: c.accepted, Began: began.Add(c.thinking), About: p.Commit, Want: c.want,
-		pass: p, ruled: c.ruled,
+		Plan: c.plan, Have: c.have, Omitted: c.omitted, Results: c.results, Checks: c.checks,
+		Unchecked: p.unchecked(c), Accepted: c.accepted, Began: began.Add(c.asked), About: p.Commit, Want: c.want,
+		pass: p, verdicts: c.verdicts,
 	}
 	if c.desired.Site != nil {
 		r.kinds = c.desired.Site.Kinds
 	}
-	if end := (*ending)(nil); errors.As(err, &end) {
+	if end := (*earlyEnd)(nil); errors.As(err, &end) {
 		r.Outcome, r.Err, r.Denied = end.outcome, end.err, end.denied
 	} else {
 		r.Outcome, r.Err = r.outcome(ctx)
@@ -103,8 +103,7 @@ func (p *Pass) report(ctx context.Context, began time.Time, c course, err error)
 	return r
 }
 
-// distinct adds findings to others; what was found at the same place before is not
-// repeated.
+// distinct appends the findings that are not in the list yet.
 func distinct(found, more diag.List) diag.List {
 	for _, f := range more {
 		if !slices.ContainsFunc(found, func(g diag.Finding) bool { return same(f, g) }) {
@@ -114,14 +113,15 @@ func distinct(found, more diag.List) diag.List {
 	return found
 }
 
-// same compares findings without the source line, which only the loader knows.
+// same reports whether two findings are equal but for the text of the source line, which only the
+// loader sets.
 func same(f, g diag.Finding) bool {
 	return f.At.String() == g.At.String() && f.Severity == g.Severity && f.Summary == g.Summary && f.Detail == g.Detail
 }
 
-// isUnchanged reports whether an address is that of an object beside the guests which is on
-// the host, and has nothing done to it. What the site warns of such a one (an image without a
-// checksum) is about the getting of it: validate goes on to warn, a plan without that does not.
+// isUnchanged reports whether an address is that of an object, not a guest, which is on the host
+// and has no step. A plan omits the warnings of the site about it, such as that of an image without a
+// checksum, which is about the download. validate still shows them.
 func isUnchanged(address string, p *plan.Plan, have model.Observed) bool {
 	addr, err := model.ParseAddress(address)
 	if h := have.State[addr]; err != nil || h == nil || h.Guest != nil {
@@ -130,26 +130,26 @@ func isUnchanged(address string, p *plan.Plan, have model.Observed) bool {
 	return !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Address == addr })
 }
 
-// beside are the findings about steps that failed and belong to no node: of a node it
-// says so itself.
-func beside(results []apply.Result) diag.List {
+// failuresWithoutNode returns a finding for each failed step that belongs to no node. The failure of
+// another step is in the report of its node.
+func failuresWithoutNode(results []apply.Result) diag.List {
 	var found diag.List
 	for _, res := range results {
 		if res.Status == apply.Failed && res.Step.Node == "" {
 			found = append(found, diag.Finding{
 				Severity: diag.Error, Source: diag.FromGuard, Address: res.Step.Address.String(), At: res.Step.At,
-				Summary: fmt.Sprintf("%s: %s went wrong", res.Step.Address, res.Step.Action), Detail: res.Err.Error(),
+				Summary: fmt.Sprintf("%s: %s failed", res.Step.Address, res.Step.Action), Detail: res.Err.Error(),
 			})
 		}
 	}
 	return found
 }
 
-// NotObservedError ends a pass that did all it could on a host of which not all could be seen, or where
-// guests were just started and do not answer yet.
+// NotObservedError is the error of a pass that is done but for what it could not observe, such as guests that
+// were just started and do not answer yet.
 type NotObservedError struct{ Parts []model.Unknown }
 
-// Error names the parts, but no more of them than a line bears.
+// Error names the first few parts.
 func (e *NotObservedError) Error() string {
 	const most = 3
 	var parts []string
@@ -165,15 +165,15 @@ func (e *NotObservedError) Error() string {
 	if more := len(e.Parts) - most; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
-	why := "not all of the host could be seen, so nothing is said about the rest: "
+	why := "a part of the host could not be observed, so nothing is known about it: "
 	if !slices.ContainsFunc(e.Parts, func(u model.Unknown) bool { return !u.Starting }) {
-		why = "not all guests are ready, so a later pass says more: "
+		why = "some guests are not ready yet, and a later pass continues: "
 	}
 	return why + strings.Join(parts, "; ")
 }
 
-// notObserved lists what of the host could not be seen, without the steps that were left
-// out for it, unless that is all that is known.
+// notObserved lists what could not be observed on the host. If nothing is listed there, it returns
+// all that the plan has as unknown.
 func (r *Report) notObserved() []model.Unknown {
 	var out []model.Unknown
 	for _, u := range r.Plan.Unknown {
@@ -187,11 +187,11 @@ func (r *Report) notObserved() []model.Unknown {
 	return out
 }
 
-// Decisive are the findings, those by which rules deny all of the plan before those that
-// only withhold single steps.
+// Decisive returns the findings. Those that deny the whole plan come before those that withhold
+// single steps.
 func (r *Report) Decisive() diag.List {
 	denies := func(f diag.Finding) bool {
-		return f.Severity == diag.Error && slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(f, g) })
+		return f.Severity == diag.Error && slices.ContainsFunc(r.verdicts, func(g diag.Finding) bool { return same(f, g) })
 	}
 	out, rest := diag.List{}, diag.List{}
 	for _, f := range r.Findings {
@@ -204,7 +204,7 @@ func (r *Report) Decisive() diag.List {
 	return append(out, rest...)
 }
 
-// outcome classifies the results of a plan that was carried out.
+// outcome returns the outcome of a plan that was applied.
 func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	done := 0
 	var errs []error
@@ -214,7 +214,7 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 			done++
 		case apply.Failed:
 			errs = append(errs, fmt.Errorf("%s %s: %w", res.Step.Action, res.Step.Address, res.Err))
-		default: // skipped or rolled back, because of another
+		default: // skipped or rolled back because of another step
 		}
 	}
 	failedChecks := r.failedChecks()
@@ -226,7 +226,7 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	case ctx.Err() != nil && unfinished:
 		errs = append([]error{context.Cause(ctx)}, errs...)
 	case !unfinished && len(failedChecks) > 0:
-		return Partly, errors.Join(errs...) // it is there, and that is not all that was asked for
+		return Partly, errors.Join(errs...) // all steps are done, but a guest is not healthy
 	case !unfinished && refused != "":
 		return refused, nil
 	case !unfinished && len(r.Plan.Unknown) > 0:
@@ -240,8 +240,8 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	return Failed, errors.Join(errs...)
 }
 
-// OutcomeOf says by the errors among findings how a pass must end that did all it
-// could: Refused by a guard, or Invalid by the site; "" if there are none.
+// OutcomeOf returns how the errors among findings let a pass end: Refused if one is of a
+// guard, Invalid if all are of the site, "" without errors.
 func OutcomeOf(l diag.List) Outcome {
 	var out Outcome
 	for _, f := range l {
@@ -256,8 +256,8 @@ func OutcomeOf(l diag.List) Outcome {
 	return out
 }
 
-// MarshalJSON writes the document: lists are never null, and why a pass did not come
-// to its steps is a finding.
+// MarshalJSON writes the document. Lists are never null, and the error of a pass without
+// steps becomes a finding.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type document Report
 	doc := document(r)
@@ -271,8 +271,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// FindingOf makes of an error the finding that stands for it in a document: what
-// kept the program from looking or acting at all. Nil makes none.
+// FindingOf returns an error as a finding for a document. It returns none for nil.
 func FindingOf(err error) diag.List {
 	if err == nil {
 		return nil
@@ -281,7 +280,7 @@ func FindingOf(err error) diag.List {
 	return diag.List{{Severity: diag.Error, Source: diag.FromGuard, Summary: summary, Detail: detail}}
 }
 
-// seconds rounds to milliseconds, which is more than anybody needs.
+// seconds is d in seconds, rounded to milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
 func isClosed(c <-chan struct{}) bool {

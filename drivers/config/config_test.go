@@ -221,16 +221,16 @@ func TestAGuestThatWasJustStarted(t *testing.T) {
 	r = w.run(t)
 	require.Len(t, r.Have.Unknown, 1)
 	require.True(t, r.Have.Unknown[0].Starting)
-	require.EqualError(t, r.Err, "not all guests are ready, so a later pass says more: inside of box.a: not ready yet, since it was just started: ssh: no route to host (holds back guest.a)")
+	require.EqualError(t, r.Err, "some guests are not ready yet, and a later pass continues: inside of box.a: not ready yet, since it was just started: ssh: no route to host (holds back guest.a)")
 
 	w.broken["a"] = &ssh.HostKeyError{}
 	r = w.run(t)
 	require.False(t, r.Have.Unknown[0].Starting)
-	require.ErrorContains(t, r.Err, "not all of the host could be seen")
+	require.ErrorContains(t, r.Err, "a part of the host could not be observed")
 
 	w.broken["a"] = errors.New("ssh: no route to host")
 	w.host.Holds[enginetest.Addr("box", "a")].Guest.Starting = false
-	require.ErrorContains(t, w.run(t).Err, "not all of the host could be seen")
+	require.ErrorContains(t, w.run(t).Err, "a part of the host could not be observed")
 }
 
 // A step that dies is resumed by the next pass; one whose answer is lost by this one.

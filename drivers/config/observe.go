@@ -85,7 +85,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 	defer cancel()
 	m := d.Machine(want.Addr, at, nil)
 	if m == nil {
-		return unknown("the way into guests of this host is not known")
+		return unknown("no access to guests of this host is configured")
 	}
 	if d.isDelivery(want.Addr) {
 		have, err := d.observeDelivery(ctx, want, at)

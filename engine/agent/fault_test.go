@@ -116,7 +116,7 @@ func TestWhatIsOutOfSightIsLookedAtAgainSoon(t *testing.T) {
 		s := w.start().Status()
 		require.Equal(t, engine.Partly, s.Last.Outcome)
 		require.Equal(t, 1, s.Last.Unknown)
-		require.Contains(t, s.Summary, "not all of the host could be seen, so nothing is said about the rest: node two: offline")
+		require.Contains(t, s.Summary, "a part of the host could not be observed, so nothing is known about it: node two: offline")
 		require.Equal(t, "c1", s.InForce.ID)
 		require.Nil(t, s.Converged)
 		w.set(func() { w.host.Unknown = nil })

@@ -91,7 +91,7 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 	}
 	for _, id := range left {
 		require.True(t, slices.ContainsFunc(r.Findings, func(f diag.Finding) bool {
-			return strings.Contains(f.Summary, fmt.Sprintf("vm %d is left unfinished by a creation of %s", id, f.Address)) &&
+			return strings.Contains(f.Summary, fmt.Sprintf("vm %d is unfinished, since PVE aborted the creation of %s", id, f.Address)) &&
 				strings.Contains(f.Detail, fmt.Sprintf("`qm unlock %d && qm destroy %d` on node father", id, id))
 		}), "%d: %v", id, r.Findings)
 	}

@@ -179,12 +179,12 @@ func OfPlan(r engine.Report, detailed bool) error {
 		return OfPass(r)
 	case slices.ContainsFunc(r.Plan.Unknown, func(u model.Unknown) bool { return u.All }):
 		return partly(r, "the host could not be seen, so there is nothing to plan")
-	case detailed && len(r.Plan.Steps)+r.Aside > 0:
+	case detailed && len(r.Plan.Steps)+r.Omitted > 0:
 		return &Error{Code: Pending}
 	case len(r.Plan.Unknown) > 0 && len(r.Plan.Steps) > 0: // 0 would say that this is all there is to do, and apply does not end so either
-		return partly(r, "not all of the host could be seen, so the plan is not all there may be to do")
+		return partly(r, "a part of the host could not be observed, so there may be more to do")
 	case len(r.Plan.Unknown) > 0:
-		return partly(r, "nothing to do in what could be seen, but not all of the host could be")
+		return partly(r, "nothing to do in what could be observed, but a part of the host could not be")
 	case !detailed:
 		return nil
 	case !r.Plan.InSync():
