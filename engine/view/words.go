@@ -2,6 +2,8 @@ package view
 
 import (
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -17,6 +19,15 @@ func Printable(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// Reachable is the address of a listener that a client on this machine can use.
+func Reachable(listener net.Addr) string {
+	tcp, ok := listener.(*net.TCPAddr)
+	if ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+	}
+	return listener.String()
 }
 
 // Count says how many there are of something.

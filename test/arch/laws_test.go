@@ -164,12 +164,19 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/parent"}},
 	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/device", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sshd", "drivers/simworld/wire"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "drivers/simworld/kernel", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
+	{pkg: "cmd/homestak-gitops/process", may: []string{"engine"}},
+	{pkg: "cmd/homestak-gitops/build"},
+	{pkg: "cmd/homestak-gitops/wiring", may: []string{"drivers", "drivers/config", "drivers/ssh", "engine", "engine/model", "engine/service", "policy"}, tests: []string{"drivers/proxmox/simhost", "engine/enginetest", "engine/source/sourcetest", "engine/view", "specserve/parent"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
-	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "drivers", "drivers/config", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/wire", "drivers/ssh", "engine", "engine/control", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}}, // agents and nodes of simulated hosts
+	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/wire", "engine", "engine/control", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"cmd/homestak-gitops/simnode", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "hcl", "specserve/report"}, tests: []string{"drivers", "drivers/proxmox/simhost", "engine/enginetest", "engine/site"}},
 	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},
 	{pkg: "cmd/homestak-gitops/complete", may: []string{"engine/model"}},
+	{pkg: "cmd/homestak-gitops/ui", may: []string{"cmd/homestak-gitops/exit", "cmd/homestak-gitops/process", "engine", "engine/diag", "engine/plan", "engine/site", "engine/view"}, tests: []string{"engine/apply"}},
+	{pkg: "cmd/homestak-gitops/session", may: []string{"cmd/homestak-gitops/complete", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/process", "cmd/homestak-gitops/ui", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "engine", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view"}, tests: []string{"drivers/proxmox/simhost", "engine/enginetest"}},
+	{pkg: "cmd/homestak-gitops/agentref", may: []string{"cmd/homestak-gitops/complete", "cmd/homestak-gitops/ui", "engine/agent", "engine/control", "engine/diag", "engine/service", "engine/view"}, tests: []string{"cmd/homestak-gitops/process", "engine", "engine/control/controltest"}},
+	{pkg: "cmd/homestak-gitops/simserve", may: []string{"drivers/proxmox/simhost", "engine/view"}, tests: []string{"drivers/proxmox/pvesim"}},
 	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops/node", may: []string{"drivers/local", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "specserve/client", "specserve/parent", "specserve/problem"}},
@@ -205,7 +212,7 @@ var libraries = []library{
 	{path: "mvdan.cc/sh/v3", owners: []string{"drivers/simworld/sh", "drivers/simworld/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
-	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},
+	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops", "cmd/homestak-gitops/process"}, why: "only the command has a terminal"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
 	{path: "github.com/prometheus/client_golang", owners: []string{"specserve/metric"}, why: "one package keeps to registries of its own, and none of the program"},
 	{path: "github.com/prometheus/common", owners: []string{"specserve/metric"}, why: "and writes their text"},
@@ -246,7 +253,7 @@ var laws = []law{
 const pvesim = "drivers/proxmox/pvesim"
 
 var trying = []string{
-	pvesim, "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/simnode",
+	pvesim, "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve",
 	"cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
 }
 

@@ -3,21 +3,19 @@ package simnode
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"time"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
-	"github.com/homestak/homestak-gitops/drivers/ssh"
-	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 )
@@ -95,7 +93,7 @@ func (w *World) Dial(ctx context.Context, network, address string) (net.Conn, er
 
 // Agent makes the agent of a host, which serves at the address that its configuration says, in this network.
 func (w *World) Agent(cfg *service.Config) (*service.Service, error) {
-	return w.service(cfg, vantage{transport: w.Transport, reaches: w.Hosts.Reaches, dial: w.Dial, listen: func(at netip.AddrPort) (net.Listener, error) { return w.lan.Listen(at, at) }, key: w.key})
+	return w.service(cfg, vantage{transport: w.Transport, reaches: w.Hosts.Reaches, dial: w.Dial, listen: func(at netip.AddrPort) (net.Listener, error) { return w.lan.Listen(at, at) }, keys: []string{w.key}})
 }
 
 // Running is the agent of a child that runs now; nil if none does.
@@ -128,7 +126,7 @@ type vantage struct {
 	reaches   func(netip.Addr) error
 	dial      Dial
 	listen    func(netip.AddrPort) (net.Listener, error)
-	key       string // that logs in to guests, beside that of the agent; "": none
+	keys      []string // that log in to guests, beside that of the agent
 }
 
 // service makes an agent.
@@ -137,18 +135,10 @@ func (w *World) service(cfg *service.Config, at vantage) (*service.Service, erro
 	if err != nil {
 		return nil, err
 	}
-	var s *service.Service
-	guests := config.Config{Dial: at.dial, Runs: simworld.Runs, HostKeys: &config.KnownHosts{}}
-	if at.key != "" {
-		guests.PrivateKeys = []string{at.key}
-	}
-	if cfg.Serves() != "" {
-		guests.Children = func() config.Children { return s.Server() } // it is there before a pass is
-	}
-	access := drivers.Access{Transport: at.transport, Guests: guests}
-	s, err = service.New(service.Options{
-		Config: cfg, Program: w.o.Version, Kinds: access.Kinds(), Log: w.o.Log.With("agent", cfg.Identity), Simulated: at.reaches, NewKey: ssh.NewKey,
-		File: programIn(dir), Pace: pace,
+	guests := w.ways(at.dial, at.keys...)
+	network := wiring.Network{Transport: at.transport, Reaches: at.reaches, Guests: &guests}
+	return network.Agent(service.Options{
+		Config: cfg, Program: w.o.Version, Log: w.o.Log.With("agent", cfg.Identity), File: programIn(dir), Pace: pace,
 		Network: service.Network{
 			Dial: at.dial,
 			Listen: func(_ context.Context, address string) (net.Listener, error) {
@@ -159,14 +149,5 @@ func (w *World) service(cfg *service.Config, at vantage) (*service.Service, erro
 				return at.listen(to)
 			},
 		},
-		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
-			open := access
-			open.Files, open.Sent = files, sent
-			if server := s.Server(); server != nil {
-				open.Parent = server
-			}
-			return open.Open(d, h)
-		},
-	})
-	return s, err
+	}, config.Config{})
 }

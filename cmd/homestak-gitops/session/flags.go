@@ -1,0 +1,136 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/site"
+)
+
+// Flags are the common flags of the verbs that read a site.
+type Flags struct {
+	Dir      string
+	Host     string
+	Manifest string
+	Secrets  string        // a file
+	Mode     string        // of execution: push, pull, or "" for what the site says
+	Vars     []string      // as NAME=VALUE
+	Timeout  time.Duration // 0: no limit
+
+	Sim bool // on verbs that reach a host
+	Yes bool // on verbs that change one
+
+	AllowDeletes int      // on verbs that plan
+	AllowOrphans []string // on these, and destroy
+}
+
+// Files adds the flags that say where a site is.
+func (f *Flags) Files(u *ui.UI, c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.Dir, "site", ".", "read the site from `DIR`")
+	fs.StringVar(&f.Secrets, "secrets", "", "`FILE` of secrets (default: secrets.sops.yaml in the site, or else secrets.yaml, if git does not track it)")
+	fs.StringArrayVar(&f.Vars, "var", nil, "`NAME=VALUE` of a variable of the site; may be repeated")
+	u.JSONFlag(c)
+}
+
+// Read adds the flags of every verb that reads a site.
+func (f *Flags) Read(u *ui.UI, c *cobra.Command) {
+	f.Files(u, c)
+	fs := c.Flags()
+	fs.StringVarP(&f.Host, "host", "H", "", "`NAME` of a host of the site (default: the manifest's, or the only one)")
+	fs.StringVarP(&f.Manifest, "manifest", "M", "", "only the manifest of this `NAME`")
+	fs.StringVar(&f.Mode, "mode", "", "execution `MODE` of this run: push or pull")
+	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME` that all of it may take, such as 10m (default: no limit)")
+	complete.Site(c, f.Peek)
+}
+
+// Reach adds the flags of a verb that observes a host.
+func (f *Flags) Reach(u *ui.UI, c *cobra.Command) {
+	f.Read(u, c)
+	c.Flags().BoolVar(&f.Sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")
+}
+
+// Change adds the flags of a verb that changes a host.
+func (f *Flags) Change(u *ui.UI, c *cobra.Command) {
+	f.Reach(u, c)
+	c.Flags().BoolVarP(&f.Yes, "yes", "y", false, "do not ask")
+}
+
+// Grant adds the flags of verbs whose plans may remove many guests. What a destroy
+// removes was asked for by name: it needs no such grant.
+func (f *Flags) Grant(c *cobra.Command) {
+	c.Flags().IntVar(&f.AllowDeletes, "allow-deletes", 0, "let `N` guests be removed at once, where the cap on deletions is lower")
+	f.GrantOrphans(c)
+}
+
+// GrantOrphans adds the flag of verbs whose plans may remove a guest that holds nodes.
+func (f *Flags) GrantOrphans(c *cobra.Command) {
+	c.Flags().StringSliceVar(&f.AllowOrphans, "allow-orphans", nil, "remove the pve node `NAME` with all nodes that may be in it; repeatable")
+}
+
+// Target adds the flag that narrows a plan, into targets.
+func (f *Flags) Target(c *cobra.Command, targets *[]string) {
+	c.Flags().StringArrayVar(targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
+	complete.Targets(c, f.Peek, &f.Host)
+}
+
+// Check finds values that cannot be right before any work is done.
+func (f *Flags) Check() error {
+	if f.Mode != "" && f.Mode != "push" && f.Mode != "pull" {
+		return fmt.Errorf("--mode %s: want push or pull", f.Mode)
+	}
+	if f.AllowDeletes < 0 {
+		return fmt.Errorf("--allow-deletes %d: a number of guests cannot be negative", f.AllowDeletes)
+	}
+	if f.Timeout < 0 {
+		return fmt.Errorf("--timeout %s: a time span cannot be negative", f.Timeout)
+	}
+	return nil
+}
+
+// Variables reads the values of --var.
+func (f *Flags) Variables() (map[string]string, error) {
+	vars := make(map[string]string, len(f.Vars))
+	for _, v := range f.Vars {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--var %s: want NAME=VALUE", v)
+		}
+		vars[name] = value
+	}
+	return vars, nil
+}
+
+// Scope is what plans of these flags are about, with the values of --target.
+func (f *Flags) Scope(targets []string) plan.Scope {
+	return plan.Scope{Manifest: f.Manifest, Targets: targets, AllowDeletes: f.AllowDeletes, AllowOrphans: f.AllowOrphans}
+}
+
+// Peek loads the site without its secrets and policies, for completion; nil if that is not
+// possible.
+func (f *Flags) Peek() *model.Site {
+	vars, err := f.Variables()
+	if err != nil {
+		return nil
+	}
+	return site.Peek(drivers.Kinds(), f.Dir, vars)
+}
+
+// Within is the RunE of a verb that does something for at most --timeout.
+func (f *Flags) Within(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		ctx, cancel := exit.Limit(c.Context(), f.Timeout)
+		defer cancel()
+		return exit.Because(ctx, do(ctx, args))
+	}
+}

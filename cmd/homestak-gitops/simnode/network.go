@@ -1,0 +1,105 @@
+package simnode
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
+	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/simworld"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// Network makes the world the network of a run, with a parent for nodes in mode pull. Its end is that of the world.
+func (w *World) Network() wiring.Network {
+	p := &lazyParent{}
+	w.Others = p.dial
+	guests := w.ways(w.Dial, w.key)
+	return wiring.Network{
+		Transport: w.Transport, Reaches: w.Hosts.Reaches, Guests: &guests, Specs: p, Agents: w,
+		Close: func() {
+			_ = w.Close() // what they kept is gone with the run
+			p.close()
+		},
+	}
+}
+
+// ways says how simulated guests are entered. What is learned of them ends with the run.
+func (*World) ways(dial Dial, keys ...string) config.Config {
+	return config.Config{Dial: dial, Runs: simworld.Runs, PrivateKeys: keys, HostKeys: &config.KnownHosts{}}
+}
+
+// lazyParent is the parent of simulated nodes, once there are any.
+type lazyParent struct {
+	mu     sync.Mutex // simulated nodes dial while a pass begins
+	parent *Parent
+}
+
+// Serve is as wiring.Specs wants it. What is not simulated inside is taken to report that it is ready.
+func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests config.Config) (drivers.Parent, error) {
+	pulls, silent := false, map[string]bool{}
+	for _, m := range d.Site.Manifests {
+		for _, n := range m.Nodes {
+			spec := d.Site.Specs[n.Spec]
+			if n.Mode != model.ModePull || spec == nil {
+				continue
+			}
+			pulls = true
+			silent[n.Name] = guests.Unsimulated(d.Site, n.Resource) != ""
+		}
+	}
+	if !pulls {
+		return nil, nil //nolint:nilnil // nobody asks for it
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.parent == nil {
+		p, err := New(slog.New(slog.DiscardHandler))
+		if err != nil {
+			return nil, err
+		}
+		l.parent = p
+	}
+	if err := l.parent.Publish(d.Site, d.Commit, policies, silent); err != nil {
+		for name := range silent {
+			silent[name] = true // as a push is not applied where secrets are not known
+		}
+		return l.parent, l.parent.Publish(&model.Site{}, d.Commit, policies, silent)
+	}
+	return l.parent, nil
+}
+
+func (l *lazyParent) get() *Parent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parent
+}
+
+// dial connects a node to it.
+func (l *lazyParent) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if p := l.get(); p != nil {
+		return p.Dial(ctx, network, address)
+	}
+	return nil, syscall.ECONNREFUSED
+}
+
+// Reported is as wiring.Specs wants it.
+func (l *lazyParent) Reported(node string) (saw string, err error) {
+	if p := l.get(); p != nil {
+		return p.Reported(node)
+	}
+	return "", errors.New("nobody serves it its spec")
+}
+
+func (l *lazyParent) close() {
+	if p := l.get(); p != nil {
+		_ = p.Close() // its keys are gone with the run
+	}
+}

@@ -1,0 +1,95 @@
+package ui
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/view"
+)
+
+// Plan draws a plan for people.
+func (u *UI) Plan(p *plan.Plan) {
+	w, color := u.Text()
+	if p.Text(w, plan.TextOptions{Color: color, Width: u.Width, All: u.Verbose}) {
+		u.Notef("not all of it fits on these lines: -v shows every change with its values")
+	}
+}
+
+// Planned draws the plan of a pass that is going to carry it out. That a destruction
+// finds nothing is not reported as a site in sync: the site wants those guests.
+func (u *UI) Planned(p *engine.Pass, made *plan.Plan) {
+	if p.Destroy && made.InSync() {
+		u.Printf("nothing to destroy: no guest of manifest %s is on host %s\n", p.Manifest, p.Host)
+		return
+	}
+	u.Plan(made)
+}
+
+// Sketch draws a plan beside what was asked for.
+func (u *UI) Sketch(p *plan.Plan) {
+	p.Text(u.Stderr, plan.TextOptions{Color: u.colored(u.ErrTerminal), Width: u.Width, All: u.Verbose})
+}
+
+// Report shows how a pass went: the document, or a summary for people. It returns the
+// ending of the verb.
+func (u *UI) Report(r engine.Report) error {
+	u.Findings(r.Findings)
+	if u.JSON {
+		if err := u.Emit(r); err != nil {
+			return err
+		}
+	}
+	line, unfinished := view.Results(r)
+	u.Printf("%s", line)
+	if unfinished && r.Outcome != engine.Interrupted { // its error says it
+		u.Notef("what is done stays done: fix the cause, then run the same command again")
+	}
+	return exit.OfPass(r)
+}
+
+// Confirm asks on the terminal whether to carry out the plan of a pass; only "yes" agrees.
+// Where nobody can answer it refuses. It returns the cause of ctx if that ends first.
+func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error {
+	if !u.InTerminal {
+		wayOn := "check the plan above, then add --yes"
+		if !p.Destroy {
+			wayOn += "; or keep it with plan --out FILE, and apply that"
+		}
+		return exit.With(exit.Failed, errors.New("there is no terminal to ask on, so nothing was done\n"+wayOn))
+	}
+	fmt.Fprintf(u.Stderr, "%s\nOnly \"yes\" goes on: ", question(p, made))
+	answer := make(chan string, 1)
+	go func() {
+		// Ends with the line or with the process: a read from a terminal cannot be cancelled.
+		line, _ := bufio.NewReader(u.Stdin).ReadString('\n')
+		answer <- strings.TrimSpace(line)
+	}()
+	select {
+	case text := <-answer:
+		if text == "yes" {
+			return nil
+		}
+		return exit.With(exit.Failed, errors.New("not confirmed, so nothing was done"))
+	case <-ctx.Done():
+		u.Notef("") // ends the line of the question
+		return context.Cause(ctx)
+	}
+}
+
+// question names what there is to lose: the guests of a destruction, else the number of steps.
+func question(p *engine.Pass, made *plan.Plan) string {
+	if p.Destroy {
+		return fmt.Sprintf("Destroy manifest %s on host %s, with all data of %s?", p.Manifest, p.Host, view.Count(made.Summary.Delete, "guest"))
+	}
+	these := "this 1 step"
+	if n := len(made.Steps); n != 1 {
+		these = fmt.Sprintf("these %d steps", n)
+	}
+	return fmt.Sprintf("Do %s on host %s?", these, p.Host)
+}

@@ -1,0 +1,188 @@
+// Package ui is the rules of all output:
+//
+//   - stdout carries what was asked for: a plan, a report, a document. Everything
+//     else (progress, questions, warnings, findings, errors) goes to stderr.
+//   - With --json or another format, stdout carries exactly one document and
+//     nothing else, also when the verb fails; the text about it goes to stderr.
+//   - Colour only on a terminal, never when NO_COLOR is set, unless --color says so.
+//   - An error says in lower case, without a full stop, what was attempted; lines
+//     after the first say what to do next.
+//   - Nothing is printed but through UI; the live line of a terminal is drawn by
+//     view.Progress.
+package ui
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/view"
+)
+
+// UI prints. It belongs to the goroutine of the verb; only view.Progress writes from
+// another one, and takes turns by itself.
+type UI struct {
+	process.Process
+	JSON    bool // --json: stdout carries a document
+	Verbose bool // --verbose
+	Data    bool // stdout carries data, in JSON or another format
+
+	// Document makes what --json prints when the verb ends with an error before
+	// it printed one; set by each verb that has a document.
+	Document func(err error) any
+
+	colorFlag string
+	written   bool            // the document was printed
+	reported  map[string]bool // findings that were written
+}
+
+// New makes the output of a process.
+func New(p process.Process) *UI {
+	return &UI{Process: p, colorFlag: "auto", reported: map[string]bool{}}
+}
+
+// Flags adds the flags that every verb has.
+func (u *UI) Flags(f *pflag.FlagSet) {
+	f.StringVar(&u.colorFlag, "color", "auto", "`WHEN` to colour the output: auto, always, never")
+	f.BoolVarP(&u.Verbose, "verbose", "v", false, "report more of what is done")
+}
+
+// JSONFlag gives a verb the flag --json; its document goes through Emit.
+func (u *UI) JSONFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&u.JSON, "json", false, "print one JSON document on stdout")
+}
+
+// Check checks the flags of output, once they are known.
+func (u *UI) Check() error {
+	switch u.colorFlag {
+	case "auto", "always", "never":
+	default:
+		return fmt.Errorf("--color %s: want auto, always or never", u.colorFlag)
+	}
+	u.Data = u.Data || u.JSON
+	return nil
+}
+
+// colored says whether to colour what goes to a terminal or not to one.
+func (u *UI) colored(terminal bool) bool {
+	switch u.colorFlag {
+	case "always":
+		return true
+	case "never":
+		return false
+	default:
+		return terminal && u.Env("NO_COLOR") == "" && u.Env("TERM") != "dumb"
+	}
+}
+
+// Text is where text for people goes, and whether it is coloured there: the
+// stream of what was asked for, unless data are there.
+func (u *UI) Text() (w io.Writer, color bool) {
+	if u.Data {
+		return u.Stderr, u.colored(u.ErrTerminal)
+	}
+	return u.Stdout, u.colored(u.OutTerminal)
+}
+
+// Paint says whether the text that was asked for is coloured.
+func (u *UI) Paint() view.Paint {
+	_, color := u.Text()
+	return view.Paint(color)
+}
+
+// Printf writes text that was asked for.
+func (u *UI) Printf(format string, args ...any) {
+	w, _ := u.Text()
+	fmt.Fprintf(w, format, args...)
+}
+
+// Notef writes a line beside what was asked for.
+func (u *UI) Notef(format string, args ...any) {
+	fmt.Fprintf(u.Stderr, format+"\n", args...)
+}
+
+// Findings writes what is wrong with the site, the plan or the host; each text
+// once, however many stages and instances of a node it is about.
+func (u *UI) Findings(l diag.List) {
+	var fresh diag.List
+	for _, f := range l {
+		if text := f.String() + "\n" + f.Detail; !u.reported[text] {
+			fresh = append(fresh, f)
+			u.reported[text] = true
+		}
+	}
+	if len(fresh) > 0 {
+		var text strings.Builder
+		diag.Text(&text, fresh)
+		fmt.Fprintln(u.Stderr, view.Printable(text.String()))
+	}
+}
+
+// Emit writes the one document of this run.
+func (u *UI) Emit(document any) error {
+	u.written = true
+	return WriteJSON(u.Stdout, document)
+}
+
+// Line writes a document as one line, for a verb that then goes on.
+func (u *UI) Line(document any) error {
+	u.written = true
+	if err := json.NewEncoder(u.Stdout).Encode(document); err != nil {
+		return fmt.Errorf("write the document: %w", err)
+	}
+	return nil
+}
+
+// Show prints the document of a verb with --json, else its text.
+func (u *UI) Show(document any, text string) error {
+	if u.JSON {
+		return u.Emit(document)
+	}
+	u.Printf("%s", text)
+	return nil
+}
+
+// WriteJSON writes a document as all verbs do.
+func WriteJSON(w io.Writer, document any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(document); err != nil {
+		return fmt.Errorf("write the document: %w", err)
+	}
+	return nil
+}
+
+// Failure reports how the program ended, unless that was done.
+func (u *UI) Failure(err error) {
+	if u.JSON && !u.written && u.Document != nil {
+		if werr := u.Emit(u.Document(err)); werr != nil {
+			err = errors.Join(err, werr)
+		}
+	}
+	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
+		u.Findings(invalid.Found)
+	}
+	text := err.Error()
+	if text == "" {
+		return
+	}
+	label := "error:"
+	if u.colored(u.ErrTerminal) {
+		label = "\x1b[31;1merror:\x1b[0m"
+	}
+	fmt.Fprintf(u.Stderr, "%s %s\n", label, strings.ReplaceAll(view.Printable(text), "\n", "\n  "))
+}
+
+// Terminal is where progress is shown.
+func (u *UI) Terminal() view.Terminal {
+	return view.Terminal{W: u.Stderr, Live: u.ErrTerminal, Width: u.Width, Verbose: u.Verbose}
+}

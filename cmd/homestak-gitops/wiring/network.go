@@ -1,0 +1,88 @@
+// Package wiring joins what does not know of each other: the hosts of a site, which may be
+// simulated, the ways into their guests, and agents.
+package wiring
+
+import (
+	"net/netip"
+	"path/filepath"
+
+	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// Network is where the hosts of a run are. The zero value is the real one.
+type Network struct {
+	Transport drivers.Transport
+	Reaches   func(netip.Addr) error // takes the place of probes; see health.Prober.Simulated
+	Guests    *config.Config         // how guests are entered there; nil: as on the real network
+	Specs     Specs                  // nil: this run serves no nodes
+	Agents    Agents                 // nil: agents are on machines of their own
+	Close     func()                 // ends what runs in guests; nil: nothing does
+}
+
+// Specs serves nodes in mode pull their specs.
+type Specs interface {
+	// Serve makes a site the one that is served. It returns nil if no node of it is in mode pull. Guests
+	// is how the guests of the site are entered.
+	Serve(d engine.Desired, policies *policy.Set, guests config.Config) (drivers.Parent, error)
+	// Reported is as health.Prober wants it.
+	Reported(node string) (saw string, err error)
+}
+
+// Agents are those of a network of simulated machines.
+type Agents interface {
+	// Agent makes the agent of a host.
+	Agent(cfg *service.Config) (*service.Service, error)
+	// Running is the agent of a child that runs now; nil if none does.
+	Running(identity string) *service.Service
+	// Address is that of a guest on a PVE node; "" where it is not known.
+	Address(node string, vmid int) string
+}
+
+// End ends a network that belongs to a run.
+func (n Network) End() {
+	if n.Close != nil {
+		n.Close()
+	}
+}
+
+// Ways says how guests are entered: as the network says, else as whoever runs the program may.
+func (n Network) Ways(own config.Config) config.Config {
+	if n.Guests != nil {
+		return *n.Guests
+	}
+	return own
+}
+
+// Access says how hosts of the network are opened, and guests entered.
+func (n Network) Access(guests config.Config) drivers.Access {
+	return drivers.Access{Transport: n.Transport, Guests: guests}
+}
+
+// Serve adds to an access the parent of nodes in mode pull, if the network has one and the site such nodes.
+func (n Network) Serve(a *drivers.Access, d engine.Desired, policies *policy.Set) error {
+	if n.Specs == nil {
+		return nil
+	}
+	p, err := n.Specs.Serve(d, policies, a.Guests)
+	if p != nil {
+		a.Parent = p
+	}
+	return err
+}
+
+// knownHosts is the file of a data folder with the host keys of guests.
+const knownHosts = "known_hosts"
+
+// OwnWays says how guests are entered from this machine: with the keys that the environment names.
+// The host keys of guests are kept in a data folder, or in memory for "".
+func OwnWays(dataDir string, env func(string) string) config.Config {
+	keys := &config.KnownHosts{}
+	if dataDir != "" {
+		keys.Path = filepath.Join(dataDir, knownHosts)
+	}
+	return config.Config{HostKeys: keys}.WithKeysOf(env)
+}
