@@ -4,33 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"runtime/debug"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/build"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
-	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // agentRun are the flags of the verb agent beside those of its configuration.
 type agentRun struct {
-	agentFlags
+	agentref.Flags
 	once, print, sim bool
 }
 
@@ -51,29 +45,29 @@ flags, see docs/reference.md; everything else comes from the site. To try it as 
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runAgent(c.Context(), a, f) },
 	}
-	f.all(c)
+	f.All(a.ui, c)
 	fs := c.Flags()
 	fs.BoolVar(&f.once, "once", false, "look and converge once, report, and end")
 	fs.BoolVar(&f.print, "print-config", false, "print what holds, as an agent.hcl, with where each value is from")
 	fs.BoolVar(&f.sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")
-	a.ui.jsonFlag(c)
+	a.ui.JSONFlag(c)
 	return c
 }
 
 func runAgent(ctx context.Context, a *app, f *agentRun) error {
-	a.ui.document = func(err error) any { return engine.Failure("agent", "", exit.Findings(err)) }
-	cfg, found := f.configuration(a)
+	a.ui.Document = func(err error) any { return engine.Failure("agent", "", exit.Findings(err)) }
+	cfg, found := f.Configuration()
 	switch {
-	case a.ui.json && !f.once:
+	case a.ui.JSON && !f.once:
 		return errors.New("--json is for the report of --once; ask a running agent with: homestak-gitops status --json")
 	case !found.HasErrors() && f.print:
-		a.ui.findings(found)
-		a.ui.printf("%s", cfg.Text())
+		a.ui.Findings(found)
+		a.ui.Printf("%s", cfg.Text())
 		return nil
 	case !found.HasErrors() && cfg.Repository.URL == "":
 		found = append(found, diag.FromError(errors.New("which repository? none is named\nname one: --repository URL, or repository { url = … } in agent.hcl")))
 	}
-	a.ui.findings(found)
+	a.ui.Findings(found)
 	if found.HasErrors() {
 		return exit.With(exit.Failed, fmt.Errorf("the agent cannot start: %s", view.Count(found.Errors(), "configuration error")))
 	}
@@ -88,83 +82,60 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	}
 	defer func() {
 		if err := release(); err != nil {
-			a.ui.notef("%s", view.Printable(err.Error()))
+			a.ui.Notef("%s", view.Printable(err.Error()))
 		}
 	}()
-	var net network
+	var net wiring.Network
 	if f.sim {
 		if net, err = simulatedNetwork(); err != nil {
 			return err
 		}
-		defer net.end()
+		defer net.End()
 	} else {
 		warnOfOthers(ctx, a, cfg)
 	}
-	log := service.NewLog(a.stderr, a.env("JOURNAL_STREAM"), cfg.Log.Level, cfg.Log.Format)
-	if f.once && !a.ui.verbose && !cfg.Set("log.level") {
+	log := service.NewLog(a.ui.Stderr, a.ui.Env("JOURNAL_STREAM"), cfg.Log.Level, cfg.Log.Format)
+	if f.once && !a.ui.Verbose && !cfg.Set("log.level") {
 		log = slog.New(slog.DiscardHandler) // the report says it
 	}
-	s, err := newService(cfg, net, log, a.env)
+	s, err := newService(cfg, net, log, a.ui.Env)
 	if err != nil {
 		return control.FolderError(cfg.DataDir, err)
 	}
 	if f.once {
 		return runOnce(ctx, a, s)
 	}
-	hangups, unsubscribe := hangups(a)
+	hangups, unsubscribe := a.ui.Hangups()
 	defer unsubscribe()
-	return s.Run(ctx, socket, a.stopping.once, hangups)
+	return s.Run(ctx, socket, a.stopping.Once, hangups)
 }
 
 // newService makes an agent whose hosts are on a network.
-func newService(cfg *service.Config, net network, log *slog.Logger, env func(string) string) (*service.Service, error) {
-	guests := net.guests(config.Config{HostKeys: &config.KnownHosts{Path: filepath.Join(cfg.DataDir, knownHosts)}}.WithKeysOf(env))
-	var s *service.Service
-	var err error
-	if cfg.Serves() != "" {
-		guests.Children = func() config.Children { return s.Server() } // it is there before a pass is
-	}
-	s, err = service.New(service.Options{
-		Config: cfg, Program: buildOf(debug.ReadBuildInfo()).Version, Kinds: net.kinds(guests), Log: log, Simulated: net.reaches, NewKey: ssh.NewKey,
+func newService(cfg *service.Config, net wiring.Network, log *slog.Logger, env func(string) string) (*service.Service, error) {
+	return net.Agent(service.Options{
+		Config: cfg, Program: build.This().Version, Log: log,
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},
-		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
-			access := drivers.Access{Files: files, Transport: net.transport, Guests: guests, Sent: sent}
-			if server := s.Server(); server != nil {
-				access.Parent = server
-			}
-			return access.Open(d, h)
-		},
-	})
-	return s, err
+	}, wiring.OwnWays(cfg.DataDir, env))
 }
 
 // warnOfOthers warns of other agents on this machine for a host of that name.
 func warnOfOthers(ctx context.Context, a *app, cfg *service.Config) {
 	for _, other := range cfg.Others(ctx) {
-		a.ui.notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, stop one of the two: they share no lock", cfg.Identity, other.PID, other.DataDir)
+		a.ui.Notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, stop one of the two: they share no lock", cfg.Identity, other.PID, other.DataDir)
 	}
 }
 
-// once checks and converges once, and reports as apply does.
+// runOnce checks and converges once, and reports as apply does.
 func runOnce(ctx context.Context, a *app, s *service.Service) error {
-	r := s.Once(ctx, a.stopping.once, &view.PassProgress{Term: a.ui.terminal()})
+	r := s.Once(ctx, a.stopping.Once, &view.PassProgress{Term: a.ui.Terminal()})
 	for _, res := range r.Results {
-		a.ui.notef("%s", view.Printable(view.Ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
+		a.ui.Notef("%s", view.Printable(view.Ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
 	}
-	err := a.report(r)
+	err := a.ui.Report(r)
 	if errors.Is(r.Err, agent.ErrUnknownIdentity) {
 		return &exit.Error{Code: exit.Failed} // an error of the agent's configuration, if the site is right; a finding says it
 	}
 	return err
-}
-
-// hangups gives the SIGHUPs of the process from now on: of other verbs they are the
-// end, since their terminal is gone.
-func hangups(a *app) (<-chan os.Signal, func()) {
-	if a.subscribe == nil {
-		return nil, func() {}
-	}
-	return a.subscribe(syscall.SIGHUP)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
@@ -65,10 +66,10 @@ func (s *agentStage) commit(t *testing.T, message string) {
 func (s *agentStage) begin(t *testing.T) {
 	t.Helper()
 	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
-	p := process{
-		stdin: strings.NewReader(""), stdout: e.out, stderr: e.err, signals: e.signals,
-		env:       func(key string) string { return s.env[key] },
-		subscribe: func(os.Signal) (<-chan os.Signal, func()) { return s.hangups, func() {} },
+	p := process.Process{
+		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
+		Env:       func(key string) string { return s.env[key] },
+		Subscribe: func(os.Signal) (<-chan os.Signal, func()) { return s.hangups, func() {} },
 	}
 	ctx := t.Context()
 	go func() { e.ended <- run(ctx, append([]string{"agent", "--branch", "master"}, s.args...), p) }()

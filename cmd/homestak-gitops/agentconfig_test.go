@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -18,7 +19,7 @@ import (
 func runIn(t *testing.T, env map[string]string, args ...string) (code int, out, stderr string) {
 	t.Helper()
 	var o, e stream
-	p := process{stdin: strings.NewReader(""), stdout: &o, stderr: &e, env: func(key string) string { return env[key] }}
+	p := process.Process{Stdin: strings.NewReader(""), Stdout: &o, Stderr: &e, Env: func(key string) string { return env[key] }}
 	code = run(t.Context(), args, p)
 	return code, o.String(), e.String()
 }

@@ -29,7 +29,7 @@ by hand. The spec and what came of it are in ` + pull.DefaultFolder + `.`,
 
 // nodeFlags adds the flags of both verbs.
 func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
-	r := &node.Run{Note: a.ui.notef, Seen: a.showState}
+	r := &node.Run{Note: a.ui.Notef, Seen: a.showState}
 	c.Flags().StringVar(&r.Folder, "state", pull.DefaultFolder, "keep the spec and what came of it in `DIR`")
 	c.Flags().StringVar(&from.File, "parent", parent.File, "`FILE` that says who the parent of this machine is")
 	complete.Must(c.MarkFlagDirname("state"))
@@ -69,7 +69,7 @@ the parent gets a report, if the machine has a token.`,
 	c.Flags().StringVar(&file, "spec", "", "apply the resolved spec in `FILE`, and keep it")
 	c.Flags().BoolVar(&fetch, "fetch", false, "fetch the spec from the parent of this machine first")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would change")
-	a.ui.jsonFlag(c)
+	a.ui.JSONFlag(c)
 	return c
 }
 
@@ -83,7 +83,7 @@ type applied struct {
 
 func runConfigApply(ctx context.Context, a *app, r *node.Run, from *node.Source, file string) error {
 	done := applied{}
-	a.ui.document = func(err error) any {
+	a.ui.Document = func(err error) any {
 		done.Error = err.Error()
 		return done
 	}
@@ -94,29 +94,29 @@ func runConfigApply(ctx context.Context, a *app, r *node.Run, from *node.Source,
 	if err != nil {
 		return err
 	}
-	return a.ui.show(done, fmt.Sprintf("spec %s is applied to %s\n", want.Name, want.Node))
+	return a.ui.Show(done, fmt.Sprintf("spec %s is applied to %s\n", want.Name, want.Node))
 }
 
 func runConfigDry(ctx context.Context, a *app, r *node.Run, file string) error {
-	a.ui.document = func(err error) any { return applied{Error: err.Error()} }
+	a.ui.Document = func(err error) any { return applied{Error: err.Error()} }
 	seen, err := r.Observe(ctx, file)
 	if err != nil {
 		return err
 	}
-	if !a.ui.json {
+	if !a.ui.JSON {
 		a.showState(seen)
 		return nil
 	}
 	p := pull.Plan(seen, time.Now())
-	a.ui.findings(p.Findings)
-	return a.ui.emit(p)
+	a.ui.Findings(p.Findings)
+	return a.ui.Emit(p)
 }
 
 // showState shows what differs on this machine.
 func (a *app) showState(s *converge.State) {
 	p := pull.Plan(s, time.Now())
-	a.ui.findings(p.Findings)
-	a.ui.plan(p)
+	a.ui.Findings(p.Findings)
+	a.ui.Plan(p)
 }
 
 func configWaitVerb(a *app) *cobra.Command {
@@ -131,10 +131,6 @@ homestak-gitops-wait.service runs on nodes with trigger = "git" or "webhook" in 
 	}
 	r := a.nodeFlags(c, from)
 	r.Seen = nil
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		ctx, release := a.stopping.soon(c.Context())
-		defer release()
-		return r.Wait(ctx, *from)
-	}
+	c.RunE = a.soon(func(ctx context.Context, _ []string) error { return r.Wait(ctx, *from) })
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
@@ -16,7 +17,7 @@ import (
 )
 
 func configFetchVerb(a *app) *cobra.Command {
-	f, from := &siteFlags{}, &node.Source{}
+	f, from := &session.Flags{}, &node.Source{}
 	c := &cobra.Command{
 		Use:   "fetch [NODE]",
 		Short: "Fetch the spec of a node, and keep it for config apply",
@@ -29,6 +30,7 @@ copy of the site.`,
 		Args: usage.Takes(0, 1),
 	}
 	r := a.nodeFlags(c, from)
+	fetch := f.Within(func(ctx context.Context, _ []string) error { return runConfigFetch(ctx, a, f, r, from) })
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 && (c.Flags().Changed("site") || from.Server != "") {
 			return errors.New("whose spec? name the NODE")
@@ -36,9 +38,9 @@ copy of the site.`,
 		if len(args) == 1 {
 			from.Node = args[0]
 		}
-		return f.within(c, func(ctx context.Context) error { return runConfigFetch(ctx, a, f, r, from) })
+		return fetch(c, args)
 	}
-	f.read(a, c)
+	f.Read(a.ui, c)
 	c.Flags().StringVar(&from.Server, "server", "", "fetch from the server at `URL`, such as https://192.0.2.10:44443")
 	c.Flags().StringArrayVar(&from.Pins, "pin", nil, "`PIN` of a key of that server, such as sha256:…; may be repeated")
 	c.Flags().StringVar(&from.TokenFile, "token-file", "", "`FILE` with the token of the node for that server")
@@ -52,7 +54,7 @@ type fetched struct {
 	Spec    *spec.Spec `json:"spec"` // without what is made from secrets
 }
 
-func runConfigFetch(ctx context.Context, a *app, f *siteFlags, r *node.Run, from *node.Source) error {
+func runConfigFetch(ctx context.Context, a *app, f *session.Flags, r *node.Run, from *node.Source) error {
 	folder := pull.Folder{Path: r.Folder}
 	var changed bool
 	var err error
@@ -72,29 +74,18 @@ func runConfigFetch(ctx context.Context, a *app, f *siteFlags, r *node.Run, from
 	if changed {
 		text = fmt.Sprintf("spec %s of node %s is in %s: apply it with config apply\n", want.Name, want.Node, r.Folder)
 	}
-	return a.ui.show(fetched{Node: want.Node, Changed: changed, Spec: want.Masked()}, text)
+	return a.ui.Show(fetched{Node: want.Node, Changed: changed, Spec: want.Masked()}, text)
 }
 
 // resolve makes the spec of a node from a copy of the site, and stores it.
-func (a *app) resolve(ctx context.Context, f *siteFlags, folder pull.Folder, name string) (changed bool, err error) {
-	s, err := a.open(ctx, f)
+func (a *app) resolve(ctx context.Context, f *session.Flags, folder pull.Folder, name string) (changed bool, err error) {
+	s, n, err := a.sites.ReachNode(ctx, f, name)
 	if err != nil {
 		return false, err
 	}
 	defer s.Close()
-	if err := s.Check(); err != nil {
-		return false, err
-	}
-	m, err := s.Manifest(f.manifest)
-	if err != nil {
-		return false, err
-	}
-	n, err := s.Node(name, m)
-	if err != nil {
-		return false, err
-	}
 	want, found := spec.Resolve(s.Desired.Site, n)
-	a.ui.findings(found)
+	a.ui.Findings(found)
 	if found.HasErrors() {
 		return false, fmt.Errorf("the spec of node %s cannot be resolved", name)
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/demo"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func demoVerb(a *app) *cobra.Command {
@@ -34,26 +34,27 @@ With --serve repository, agent and host stay up afterwards, for pushes of your o
 
 func runDemo(ctx context.Context, a *app, serve bool) error {
 	// One story, one stream: what the agent reports is between the lines of the story.
-	a.ui.stderr, a.ui.errTerminal = a.ui.stdout, a.ui.outTerminal
-	w, color := a.ui.text()
+	a.ui.Stderr, a.ui.ErrTerminal = a.ui.Stdout, a.ui.OutTerminal
+	w, _ := a.ui.Text()
 	return demo.Run(ctx, demo.Options{
-		Out: w, Stop: a.stopping.once, Serve: serve, Show: a.ui.plan, Paint: view.Paint(color),
+		Out: w, Stop: a.stopping.Once, Serve: serve, Show: a.ui.Plan, Paint: a.ui.Paint(),
 		Plan: func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error) {
-			net, err := networkOf(sim)
+			world, err := worldOf(sim)
 			if err != nil {
 				return engine.Report{}, err
 			}
-			net.close = net.world.Leave // the agent's guests run on
-			s, err := a.openOn(ctx, &siteFlags{dir: dir, host: host, secrets: secrets}, net)
+			net := world.Network()
+			net.Close = world.Leave // the agent's guests run on
+			s, err := a.sites.OpenOn(ctx, &session.Flags{Dir: dir, Host: host, Secrets: secrets}, net)
 			if err != nil {
 				return engine.Report{}, err
 			}
 			defer s.Close()
-			_, h, err := s.choose()
+			_, h, err := s.Choose()
 			if err != nil {
 				return engine.Report{}, err
 			}
-			return s.pass(h, "").Run(ctx), nil
+			return s.Pass(h, "").Run(ctx), nil
 		},
 	})
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 )
 
 func destroyVerb(a *app) *cobra.Command {
-	f := &siteFlags{}
+	f := &session.Flags{}
 	suspend := false
 	c := &cobra.Command{
 		Use:   "destroy -M MANIFEST",
@@ -20,20 +22,16 @@ manifest is removed in the site: the next apply would make it again, and an agen
 at its next look. Where an agent runs, --suspend makes it leave the manifest alone
 until "resume -M MANIFEST".`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.within(c, func(ctx context.Context) error {
-				return runDestroy(ctx, a, f, suspend)
-			})
-		},
+		RunE: f.Within(func(ctx context.Context, _ []string) error { return runDestroy(ctx, a, f, suspend) }),
 	}
-	f.change(a, c)
-	f.letGo(c)
+	f.Change(a.ui, c)
+	f.GrantOrphans(c)
 	c.Flags().BoolVar(&suspend, "suspend", false, "let the agent of the host leave the manifest alone from now on")
 	return c
 }
 
-func runDestroy(ctx context.Context, a *app, f *siteFlags, suspend bool) error {
-	s, m, h, err := a.reachManifest(ctx, f, "destroy")
+func runDestroy(ctx context.Context, a *app, f *session.Flags, suspend bool) error {
+	s, m, h, err := a.sites.ReachManifest(ctx, f, "destroy")
 	if err != nil {
 		return err
 	}
@@ -45,17 +43,16 @@ func runDestroy(ctx context.Context, a *app, f *siteFlags, suspend bool) error {
 			return err
 		}
 	}
-	p := s.pass(h, owner)
-	p.Verb, p.Manifest, p.Destroy, p.AllowOrphans = "destroy", m.Name, true, f.allowOrphans
-	if f.sim || m.Host == "" {
-		return carryOut(ctx, a, s, h, p, nil, nil)
+	p := s.Pass(h, owner)
+	p.Verb, p.Manifest, p.Destroy, p.AllowOrphans = "destroy", m.Name, true, f.AllowOrphans
+	if f.Sim || m.Host == "" {
+		return s.CarryOut(ctx, h, p, session.Change{})
 	}
-	if !suspend {
-		if err := a.verb("destroy").AllowDestroy(ctx, h, m.Name, false); err != nil {
+	allow := func(ctx context.Context) error { return s.Verb("destroy").AllowDestroy(ctx, h, m.Name, suspend) }
+	if !suspend { // a refusal comes before the question; to suspend changes the agent, so that comes after it
+		if err := allow(ctx); err != nil {
 			return err
 		}
 	}
-	return carryOut(ctx, a, s, h, p, nil, func(ctx context.Context) error {
-		return a.verb("destroy").AllowDestroy(ctx, h, m.Name, suspend)
-	})
+	return s.CarryOut(ctx, h, p, session.Change{Agreed: allow})
 }

@@ -7,13 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func doctorVerb(a *app) *cobra.Command {
-	f := &siteFlags{}
+	f := &session.Flags{}
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check that the hosts of a site can be worked on, and say how to fix what cannot",
@@ -27,23 +28,21 @@ Nothing is changed. With -M it looks only at what that manifest needs, which may
 recipe. Exits 0 if no check failed (there may be warnings), 6 if all that failed is the
 login or privileges, else 1.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := exit.Limit(c.Context(), f.timeout)
+		RunE: a.soon(func(ctx context.Context, _ []string) error {
+			ctx, cancel := exit.Limit(ctx, f.Timeout)
 			defer cancel()
-			ctx, over := a.stopping.soon(ctx) // there is nothing to finish
-			defer over()
 			return runDoctor(ctx, a, f)
-		},
+		}),
 	}
-	f.reach(a, c)
+	f.Reach(a.ui, c)
 	return c
 }
 
-func runDoctor(ctx context.Context, a *app, f *siteFlags) error {
-	a.ui.document = func(err error) any {
+func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
+	a.ui.Document = func(err error) any {
 		return doctor.Report{Hosts: []doctor.HostReport{}, Findings: append(diag.List{}, exit.Findings(err)...)}
 	}
-	s, err := a.open(ctx, f)
+	s, err := a.sites.Open(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -51,33 +50,33 @@ func runDoctor(ctx context.Context, a *app, f *siteFlags) error {
 	if err := s.CheckLoaded(); err != nil {
 		return err
 	}
-	site, hosts, err := s.Examined(f.manifest, f.host)
+	site, hosts, err := s.Examined(f.Manifest, f.Host)
 	if err != nil {
 		return err
 	}
-	a.ui.findings(s.Desired.Findings)
+	a.ui.Findings(s.Desired.Findings)
 	doc := doctor.Report{Success: true, Site: site.Name, Hosts: []doctor.HostReport{}, Findings: append(diag.List{}, s.Desired.Findings...)}
-	progress := view.Watch(a.ui.terminal())
+	progress := view.Watch(a.ui.Terminal())
 	defer progress.Close()
 	for _, h := range hosts {
 		want, l := site.Want(h.Name) // a recipe is resolved here for the first time
 		if err := s.CheckFindings(l); err != nil {
 			return err
 		}
-		d := doctor.Doctor{Config: s.access("").Proxmox(site, h), Want: want, Of: site, Progress: func(check string) {
+		d := doctor.Doctor{Config: s.Access("").Proxmox(site, h), Want: want, Of: site, Progress: func(check string) {
 			progress.Waits("looking at host " + h.Name + ": " + check)
 		}}
 		done := doctor.HostReport{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}
 		progress.Waits("")
 		doc.Hosts = append(doc.Hosts, done)
 		doc.Success = doc.Success && done.Count(doctor.Failed) == 0 && ctx.Err() == nil
-		if !a.ui.json {
-			w, color := a.ui.text()
+		if !a.ui.JSON {
+			w, color := a.ui.Text()
 			done.Text(w, color)
 		}
 	}
-	if a.ui.json {
-		if err := a.ui.emit(doc); err != nil {
+	if a.ui.JSON {
+		if err := a.ui.Emit(doc); err != nil {
 			return err
 		}
 	}

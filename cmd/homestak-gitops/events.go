@@ -2,17 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func eventsVerb(a *app) *cobra.Command {
-	f := &agentFlags{}
+	f := &agentref.Flags{}
 	var follow bool
 	var after string
 	c := &cobra.Command{
@@ -22,29 +22,25 @@ func eventsVerb(a *app) *cobra.Command {
 and their steps, nodes that became ready or are not any more. With --follow it goes on with
 what happens until Ctrl-C, or until the agent ends. history has what was done in earlier runs.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runEvents(ctx, a, f, after, follow) })
-		},
+		RunE: a.soon(func(ctx context.Context, _ []string) error { return runEvents(ctx, a, f, after, follow) }),
 	}
-	f.anywhere(c)
+	f.Anywhere(a.ui, c)
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
 	c.Flags().StringVar(&after, "after", "", "begin behind the event with this `ID`")
-	c.Flags().BoolVar(&a.ui.json, "json", false, "print JSON lines, one for each event")
+	c.Flags().BoolVar(&a.ui.JSON, "json", false, "print JSON lines, one for each event")
 	return c
 }
 
-func runEvents(ctx context.Context, a *app, f *agentFlags, after string, follow bool) error {
-	c, err := a.runningAgent(ctx, f)
+func runEvents(ctx context.Context, a *app, f *agentref.Flags, after string, follow bool) error {
+	c, err := f.Running(ctx)
 	if err != nil {
 		return err
 	}
-	_, color := a.ui.text()
 	err = c.Events(ctx, after, follow, func(e event.Event) error {
-		if a.ui.json {
-			a.ui.written = true
-			return json.NewEncoder(a.ui.stdout).Encode(e)
+		if a.ui.JSON {
+			return a.ui.Line(e)
 		}
-		a.ui.printf("%s", view.Event(e, time.Local, view.Paint(color)))
+		a.ui.Printf("%s", view.Event(e, time.Local, a.ui.Paint()))
 		return nil
 	})
 	if err != nil && ctx.Err() != nil {

@@ -40,9 +40,9 @@ func runFmt(a *app, dir string, check bool) error {
 	}
 	changed, found, err := hcl.FormatFiles(files, check)
 	for _, name := range changed {
-		a.ui.printf("%s\n", name)
+		a.ui.Printf("%s\n", name)
 	}
-	a.ui.findings(found)
+	a.ui.Findings(found)
 	switch {
 	case err != nil:
 		return err

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -15,7 +15,7 @@ import (
 )
 
 func historyVerb(a *app) *cobra.Command {
-	f := &agentFlags{}
+	f := &agentref.Flags{}
 	var n int
 	c := &cobra.Command{
 		Use:   "history [ADDRESS]",
@@ -23,57 +23,53 @@ func historyVerb(a *app) *cobra.Command {
 		Long: `Shows the passes that changed something, or tried to, the newest first; with ADDRESS
 only those that touched it. Each is a receipt, a file in the agent's data folder.`,
 		Args: usage.Takes(0, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runHistory(ctx, a, f, n, strings.Join(args, "")) })
-		},
+		RunE: a.soon(func(ctx context.Context, args []string) error {
+			return runHistory(ctx, a, f, n, strings.Join(args, ""))
+		}),
 	}
-	f.find(c)
+	f.Find(a.ui, c)
 	c.Flags().IntVarP(&n, "number", "n", 20, "show at most `N` passes; 0: all")
-	c.Flags().BoolVar(&a.ui.json, "json", false, "print the receipts as JSON lines on stdout")
-	c.ValidArgsFunction = completeAddresses(a, f)
+	c.Flags().BoolVar(&a.ui.JSON, "json", false, "print the receipts as JSON lines on stdout")
+	c.ValidArgsFunction = f.CompleteAddress
 	c.AddCommand(verifyVerb(a))
 	return c
 }
 
 func verifyVerb(a *app) *cobra.Command {
-	f := &agentFlags{}
+	f := &agentref.Flags{}
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that no receipt was changed or taken out",
 		Long: `Each receipt names the checksum of the one before. Exits 0 if the chain holds, 1 if a
 receipt was changed, is missing or cannot be read.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runVerify(ctx, a, f) })
-		},
+		RunE: a.soon(func(ctx context.Context, _ []string) error { return runVerify(ctx, a, f) }),
 	}
-	f.find(c)
-	a.ui.jsonFlag(c)
+	f.Find(a.ui, c)
+	a.ui.JSONFlag(c)
 	return c
 }
 
-func runHistory(ctx context.Context, a *app, f *agentFlags, n int, address string) error {
+func runHistory(ctx context.Context, a *app, f *agentref.Flags, n int, address string) error {
 	if n < 0 {
 		return fmt.Errorf("--number %d: want a number of passes, or 0 for all", n)
 	}
-	r, err := a.recordOf(ctx, f)
+	r, err := f.NotedRecord(ctx)
 	if err != nil {
 		return err
 	}
-	a.ui.noteOffline(ctx, r)
 	h, err := r.History(ctx, n, address)
 	if err != nil {
 		return err
 	}
-	if a.ui.json {
-		a.ui.written = true
+	if a.ui.JSON {
 		for _, r := range h.Receipts {
-			if err := json.NewEncoder(a.ui.stdout).Encode(r); err != nil {
-				return fmt.Errorf("write the receipts: %w", err)
+			if err := a.ui.Line(r); err != nil {
+				return err
 			}
 		}
 	} else {
-		a.ui.history(h.Receipts, address)
+		showHistory(a, h.Receipts, address)
 	}
 	if h.Problem != "" {
 		return fmt.Errorf("not all receipts can be read: %s\nsee: homestak-gitops history verify", h.Problem)
@@ -81,9 +77,9 @@ func runHistory(ctx context.Context, a *app, f *agentFlags, n int, address strin
 	return nil
 }
 
-func runVerify(ctx context.Context, a *app, f *agentFlags) error {
-	a.ui.document = control.ProblemOf
-	r, err := a.recordOf(ctx, f)
+func runVerify(ctx context.Context, a *app, f *agentref.Flags) error {
+	a.ui.Document = control.ProblemOf
+	r, err := f.Record(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,12 +87,12 @@ func runVerify(ctx context.Context, a *app, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
-	if a.ui.json {
-		if err := a.ui.emit(c); err != nil {
+	if a.ui.JSON {
+		if err := a.ui.Emit(c); err != nil {
 			return err
 		}
 	} else if len(c.Broken) == 0 {
-		a.ui.printf("the chain holds: %s\n", view.Count(c.Good, "receipt"))
+		a.ui.Printf("the chain holds: %s\n", view.Count(c.Good, "receipt"))
 	}
 	if len(c.Broken) > 0 {
 		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", view.Count(len(c.Broken), "receipt"), view.Count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))
@@ -104,15 +100,14 @@ func runVerify(ctx context.Context, a *app, f *agentFlags) error {
 	return nil
 }
 
-// history prints receipts as a table.
-func (u *ui) history(list []ledger.Receipt, address string) {
+// showHistory prints receipts as a table.
+func showHistory(a *app, list []ledger.Receipt, address string) {
 	switch {
 	case len(list) > 0:
-		_, color := u.text()
-		u.printf("%s", view.History(list, address, view.Paint(color)))
+		a.ui.Printf("%s", view.History(list, address, a.ui.Paint()))
 	case address == "":
-		u.notef("nothing was changed yet")
+		a.ui.Notef("nothing was changed yet")
 	default:
-		u.notef("no receipt is about %s", view.Printable(address))
+		a.ui.Notef("no receipt is about %s", view.Printable(address))
 	}
 }

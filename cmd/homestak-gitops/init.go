@@ -31,7 +31,7 @@ func runInit(a *app, dir string) error {
 	if dir != "." {
 		in = "cd " + dir + "\n  "
 	}
-	a.ui.printf(`A small site is in %s. Look at its files, they are short, then:
+	a.ui.Printf(`A small site is in %s. Look at its files, they are short, then:
 
   %shomestak-gitops validate       is it right?
   homestak-gitops plan --sim     what would happen, on a simulated host

@@ -1,58 +1,28 @@
 // Command homestak-gitops makes Proxmox VE hosts become what a site repository says.
 //
-// main.go has the process and the command tree, ui.go the rules of all output, flags.go and
-// agentfind.go what verbs have in common, session.go how a verb opens a site and its host.
-// Every other file is one verb: flags and printing. What it does is in other packages.
+// main.go has the command tree, simulated.go what --sim stands for. Every other file is one verb: flags and
+// printing. What verbs have in common is in packages below: ui prints, session opens a site and its hosts,
+// agentref finds an agent. What a verb does is in other packages.
 package main
 
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 )
 
-// process is what the program sees of the world around it. Tests make their own.
-type process struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	env            func(string) string
-	signals        <-chan os.Signal // nil: none ever comes
-
-	// subscribe gives the signals of another sort from now on, until the returned
-	// function is called. Nil: none ever comes.
-	subscribe func(os.Signal) (<-chan os.Signal, func())
-
-	inTerminal, outTerminal, errTerminal bool
-	width                                int // columns of the terminal, 0 if unknown
-}
-
 func main() {
 	boundMemory()
-	// Twice is a request to leave (see stopping); from then on the third one kills.
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	p := process{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals, subscribe: subscribe,
-		inTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
-		outTerminal: term.IsTerminal(int(os.Stdout.Fd())),
-		errTerminal: term.IsTerminal(int(os.Stderr.Fd())),
-	}
-	for _, f := range []*os.File{os.Stdout, os.Stderr} {
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil && p.width == 0 {
-			p.width = w
-		}
-	}
-	os.Exit(run(context.Background(), os.Args[1:], p))
+	os.Exit(run(context.Background(), os.Args[1:], process.This()))
 }
 
 // boundMemory lets the garbage collector run as often as needed where a site is so
@@ -65,25 +35,20 @@ func boundMemory() {
 	}
 }
 
-func subscribe(s os.Signal) (<-chan os.Signal, func()) {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, s)
-	return c, func() { signal.Stop(c) }
-}
-
 // run is the program: it gives the exit code.
-func run(ctx context.Context, args []string, p process) int {
-	ctx, s := watch(ctx, p)
-	defer s.close()
-	a := &app{process: p, stopping: s, ui: &ui{process: p, reported: map[string]bool{}}}
+func run(ctx context.Context, args []string, p process.Process) int {
+	stopping := p.Watch(ctx)
+	defer stopping.Close()
+	out := ui.New(p)
+	a := &app{stopping: stopping, ui: out, sites: &session.Opener{UI: out, Stopping: stopping, Simulated: simulatedNetwork}}
 	root := a.root() //nolint:contextcheck // cobra hands the context to the verbs
 	root.SetArgs(args)
-	root.SetIn(p.stdin)
-	root.SetOut(p.stdout)
-	root.SetErr(p.stderr)
-	err := usage.Explain(root, root.ExecuteContext(ctx))
+	root.SetIn(p.Stdin)
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	err := usage.Explain(root, root.ExecuteContext(stopping.Context))
 	if code := exit.Code(err); code != exit.Done {
-		a.ui.failure(err)
+		a.ui.Failure(err)
 		return code
 	}
 	return exit.Done
@@ -91,10 +56,18 @@ func run(ctx context.Context, args []string, p process) int {
 
 // app is what every verb has.
 type app struct {
-	process
-	stopping *stopping
-	ui       *ui
-	opened   *session // the site that was opened last, for documents; nil: none
+	stopping *process.Stopping
+	ui       *ui.UI
+	sites    *session.Opener
+}
+
+// soon is the RunE of a verb that has nothing to finish, such as one that asks an agent: the first signal ends it.
+func (a *app) soon(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		ctx, cancel := a.stopping.Soon(c.Context())
+		defer cancel()
+		return do(ctx, args)
+	}
 }
 
 // root makes the command tree. It must stay cheap: version pays for it too.
@@ -121,8 +94,8 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nsee: %s --help", err, c.CommandPath())
 	})
-	a.ui.flags(root.PersistentFlags())
-	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.ui.check() }
+	a.ui.Flags(root.PersistentFlags())
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.ui.Check() }
 	root.AddGroup(
 		&cobra.Group{ID: "site", Title: "A site:"},
 		&cobra.Group{ID: "host", Title: "A host:"},

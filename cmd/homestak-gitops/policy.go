@@ -7,12 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
-	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
 )
@@ -38,15 +35,15 @@ verbs are for who writes them.`,
 
 // inputFlags say which document rules are asked with.
 type inputFlags struct {
-	siteFlags
+	session.Flags
 	plan bool
 	file string // of policy eval: a document from a file
 }
 
 // document adds the flags that say what is in the document.
 func (f *inputFlags) document(a *app, c *cobra.Command) {
-	f.reach(a, c)
-	f.grant(c)
+	f.Reach(a.ui, c)
+	f.Grant(c)
 	c.Flags().BoolVar(&f.plan, "plan", false, "read the host and plan; without it the plan is null")
 }
 
@@ -59,62 +56,24 @@ func policyInputVerb(a *app) *cobra.Command {
 the time; with --plan also the plan of a host, which is looked at for it. Secrets are
 not in it. Kept in a file it is good for tests, and for "policy eval --input FILE".`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.within(c, func(ctx context.Context) error {
-				return runPolicyInput(ctx, a, f)
-			})
-		},
+		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPolicyInput(ctx, a, f) }),
 	}
 	f.document(a, c)
 	return c
 }
 
 func runPolicyInput(ctx context.Context, a *app, f *inputFlags) error {
-	a.ui.data = true
-	s, err := a.open(ctx, &f.siteFlags)
+	a.ui.Data = true
+	s, err := a.sites.Open(ctx, &f.Flags)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	doc, err := s.input(ctx, f)
+	doc, err := s.PolicyDocument(ctx, f.plan)
 	if err != nil {
 		return err
 	}
-	return a.ui.emit(doc)
-}
-
-// input is the document that rules get of this site and, with --plan, of a host. That
-// they deny it is no reason not to look at it.
-func (s *session) input(ctx context.Context, f *inputFlags) (map[string]any, error) {
-	if err := s.CheckLoaded(); err != nil {
-		return nil, err
-	}
-	if !f.plan {
-		return s.PolicyInput()
-	}
-	m, h, err := s.choice()
-	if err != nil {
-		return nil, err
-	}
-	if err := site.CheckDeployed(m, "plan", h); err != nil {
-		return nil, err
-	}
-	p, err := limited(s.pass(h, ""), plan.Scope{Manifest: f.manifest, AllowDeletes: f.allowDeletes, AllowOrphans: f.allowOrphans})
-	if err != nil {
-		return nil, err
-	}
-	p.Load = func(context.Context) engine.Desired {
-		return engine.Desired{Site: s.Desired.Site, Commit: s.Desired.Commit} // what speaks against it is not asked
-	}
-	progress := view.Watch(s.app.ui.terminal())
-	progress.Waits(view.Observing(h.Name))
-	r := p.Run(ctx)
-	progress.Close()
-	if r.Plan == nil || r.Err != nil {
-		s.app.ui.findings(r.Findings)
-		return nil, exit.OfPass(r)
-	}
-	return s.PolicyInputOf(r.Plan, r.Have, p.AllowDeletes)
+	return a.ui.Emit(doc)
 }
 
 func policyExportVerb(a *app) *cobra.Command {
@@ -133,7 +92,7 @@ unchanged export is ignored, since it is in force anyway.`,
 			if err := policy.Export(args[0]); err != nil {
 				return err
 			}
-			a.ui.printf("%s are in %s; with the real opa: opa test policy/ %s\n", view.Count(len(policy.Shipped()), "file"), args[0], args[0])
+			a.ui.Printf("%s are in %s; with the real opa: opa test policy/ %s\n", view.Count(len(policy.Shipped()), "file"), args[0], args[0])
 			return nil
 		},
 		ValidArgsFunction: complete.Directory,

@@ -23,11 +23,7 @@ as JSON. The input is what "policy input" prints, or the document of --input.
     homestak-gitops policy eval --plan data.homestak.guard.deny
     homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
 		Args: usage.Takes(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.within(c, func(ctx context.Context) error {
-				return runPolicyEval(ctx, a, f, args[0])
-			})
-		},
+		RunE: f.Within(func(ctx context.Context, args []string) error { return runPolicyEval(ctx, a, f, args[0]) }),
 		ValidArgsFunction: cobra.FixedCompletions([]string{
 			"data.homestak.site.deny", "data.homestak.plan.deny", "data.homestak.guard.deny", "input.site", "input.plan",
 		}, cobra.ShellCompDirectiveNoFileComp),
@@ -47,16 +43,16 @@ func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) err
 	if f.file != "" && f.plan {
 		return errors.New("--input and --plan: the input comes from one of them")
 	}
-	s, err := a.open(ctx, &f.siteFlags)
+	s, err := a.sites.Open(ctx, &f.Flags)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	var input any
 	if f.file != "" {
-		input, err = policy.ReadInput(f.file, a.stdin)
+		input, err = policy.ReadInput(f.file, a.ui.Stdin)
 	} else {
-		input, err = s.input(ctx, f)
+		input, err = s.PolicyDocument(ctx, f.plan)
 	}
 	if err != nil {
 		return err
@@ -67,9 +63,9 @@ func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) err
 		return fmt.Errorf("%w: neither a rule nor the input gives it a value", err)
 	case err != nil:
 		return err
-	case a.ui.json:
-		return a.ui.emit(answer{query, value})
+	case a.ui.JSON:
+		return a.ui.Emit(answer{query, value})
 	default:
-		return a.ui.emit(value)
+		return a.ui.Emit(value)
 	}
 }

@@ -49,13 +49,13 @@ policies fails, too. Exits 0 if all passed, else 1.`,
 	fs.StringVar(&f.site, "site", ".", "test the policies of the site in `DIR`")
 	fs.StringVar(&f.run, "run", "", "only tests whose full name, such as data.homestak.site_test.test_x, matches `REGEX`")
 	fs.BoolVar(&f.coverage, "coverage", false, "report how much of the rules the tests reach")
-	a.ui.jsonFlag(c)
+	a.ui.JSONFlag(c)
 	complete.Must(c.MarkFlagDirname("site"))
 	return c
 }
 
 func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) error {
-	a.ui.document = func(err error) any { return policy.Tally{}.Document(f.coverage, exit.Findings(err)) }
+	a.ui.Document = func(err error) any { return policy.Tally{}.Document(f.coverage, exit.Findings(err)) }
 	match, err := regexp.Compile(f.run)
 	if err != nil {
 		return fmt.Errorf("--run: %w", err)
@@ -66,20 +66,20 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 	}
 	defer done()
 	set, found := policy.Compile(ctx, policy.Options{Site: tree, Kinds: drivers.Kinds()})
-	a.ui.findings(found)
+	a.ui.Findings(found)
 	if found.HasErrors() {
-		if a.ui.json {
-			if err := a.ui.emit(policy.Tally{}.Document(f.coverage, found)); err != nil {
+		if a.ui.JSON {
+			if err := a.ui.Emit(policy.Tally{}.Document(f.coverage, found)); err != nil {
 				return err
 			}
 		}
 		return exit.With(exit.Failed, errors.New("the policies have errors, so no test was run: see the findings above"))
 	}
-	w, _ := a.ui.text()
-	if a.ui.json {
+	w, _ := a.ui.Text()
+	if a.ui.JSON {
 		w = io.Discard
 	}
-	o := policy.TestOptions{Verbose: a.ui.verbose, Coverage: f.coverage}
+	o := policy.TestOptions{Verbose: a.ui.Verbose, Coverage: f.coverage}
 	if f.run != "" {
 		o.Match = match
 	}
@@ -89,12 +89,12 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 		return err
 	case f.run != "" && len(t.Tests) == 0:
 		return fmt.Errorf("--run %s: no test has such a name\nsee all of them: homestak-gitops policy test -v", f.run)
-	case a.ui.json:
-		if err := a.ui.emit(t.Document(f.coverage, found)); err != nil {
+	case a.ui.JSON:
+		if err := a.ui.Emit(t.Document(f.coverage, found)); err != nil {
 			return err
 		}
 	default:
-		w, _ := a.ui.text()
+		w, _ := a.ui.Text()
 		t.Text(w, f.coverage)
 	}
 	if !t.OK() {

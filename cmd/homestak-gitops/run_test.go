@@ -21,6 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simserve"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -63,9 +65,9 @@ func (st stage) start(t *testing.T, args ...string) *execution {
 	t.Helper()
 	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
 	env := map[string]string{"HOMESTAK_DATA_DIR": st.data, "TERM": "xterm"}
-	p := process{
-		stdin: strings.NewReader(""), stdout: e.out, stderr: e.err, signals: e.signals,
-		env: func(key string) string { return env[key] }, errTerminal: st.terminal, width: 60,
+	p := process.Process{
+		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
+		Env: func(key string) string { return env[key] }, ErrTerminal: st.terminal, Width: 60,
 	}
 	go func() { e.ended <- run(context.Background(), args, p) }()
 	return e
@@ -142,7 +144,7 @@ func TestSimServesUntilItIsTold(t *testing.T) {
 	t.Parallel()
 	e := stage{}.start(t, "sim", "--listen", "127.0.0.1:0", "--node", "mother", "--json", "--guests", "2")
 	e.says(e.out, "\n")
-	var at simulator
+	var at simserve.Simulator
 	require.NoError(t, json.Unmarshal([]byte(e.out.String()), &at))
 	require.Equal(t, "mother", at.Node)
 

@@ -3,20 +3,22 @@ package main
 import (
 	"context"
 	"path/filepath"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/build"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 )
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
-	siteFlags
+	session.Flags
 	serverFolder
 	listen, cert, key   string
 	logLevel, logFormat string
@@ -46,45 +48,43 @@ operator, and for notifications of pushes. Nodes are given the pin of the certif
 and a token: homestak-gitops token mint NODE. With --json the first line is
 {"url": …, "pin": …, "commit": …}.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runServe(c.Context(), a, f) },
+		// To be interrupted is how this verb ends well, at the first signal already.
+		RunE: a.soon(func(ctx context.Context, _ []string) error { return runServe(ctx, a, f) }),
 	}
-	f.files(a, c)
+	f.Files(a.ui, c)
 	f.flag(c)
 	fs := c.Flags()
-	fs.StringVarP(&f.host, "host", "H", "", "`NAME` of the host whose nodes are served (default: all)")
+	fs.StringVarP(&f.Host, "host", "H", "", "`NAME` of the host whose nodes are served (default: all)")
 	fs.StringVar(&f.listen, "listen", ":44443", "`ADDRESS` to serve on; port 0 chooses a free one, and a socket of systemd comes first")
 	fs.StringVar(&f.cert, "cert", "", "`FILE` of a certificate that you keep (default: one of its own)")
 	fs.StringVar(&f.key, "key", "", "`FILE` of the key of --cert")
 	fs.StringVar(&f.logLevel, "log-level", "info", "`LEVEL` of what is logged: debug, info, warn, error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "`FORM` of the log: text or json")
-	complete.Host(c, f.load)
+	complete.Host(c, f.Peek)
 	return c
 }
 
 func runServe(ctx context.Context, a *app, f *serveFlags) error {
-	vars, err := f.variables()
+	vars, err := f.Variables()
 	if err != nil {
 		return err
 	}
-	dir, err := f.path(a.env)
+	dir, err := f.path(a.ui.Env)
 	if err != nil {
 		return err
 	}
-	// To be interrupted is how this verb ends well, at the first signal already.
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
-	hangups, unsubscribe := hangups(a)
+	hangups, unsubscribe := a.ui.Hangups()
 	defer unsubscribe()
 	return daemon.Run(ctx, daemon.Options{
-		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.dir, Secrets: f.secrets, Keys: site.Keys{Env: a.env}, Vars: vars}, Host: f.host,
-		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: buildOf(debug.ReadBuildInfo()).Version, Program: service.ProgramFile(),
-		Log: service.NewLog(a.stderr, a.env("JOURNAL_STREAM"), f.logLevel, f.logFormat), Found: a.ui.findings,
+		Site: site.FolderOptions{Kinds: drivers.Kinds(), Dir: f.Dir, Secrets: f.Secrets, Keys: site.Keys{Env: a.ui.Env}, Vars: vars}, Host: f.Host,
+		Dir: dir, CertFile: f.cert, KeyFile: f.key, Listen: f.listen, Version: build.This().Version, Program: service.ProgramFile(),
+		Log: service.NewLog(a.ui.Stderr, a.ui.Env("JOURNAL_STREAM"), f.logLevel, f.logFormat), Found: a.ui.Findings,
 		Ready: func(at daemon.Announce) error {
-			url := "https://" + reachable(at.Addr)
-			if a.ui.json {
-				return a.ui.line(serverAt{url, at.Pins[0], at.Commit})
+			url := "https://" + view.Reachable(at.Addr)
+			if a.ui.JSON {
+				return a.ui.Line(serverAt{url, at.Pins[0], at.Commit})
 			}
-			a.ui.printf("serving at %s\npin of its key: %s\nCtrl-C ends it.\n", url, at.Pins[0])
+			a.ui.Printf("serving at %s\npin of its key: %s\nCtrl-C ends it.\n", url, at.Pins[0])
 			return nil
 		},
 	}, hangups)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 )
 
 // A site is served to a node that knows the pin and has a token, as a person does it by hand: serve,
@@ -36,7 +38,7 @@ func TestServe(t *testing.T) {
 	verb := func(code int, args ...string) string {
 		t.Helper()
 		var out, stderr bytes.Buffer
-		got := run(t.Context(), args, process{stdin: strings.NewReader(""), stdout: &out, stderr: &stderr, env: func(string) string { return "" }})
+		got := run(t.Context(), args, process.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &stderr, Env: func(string) string { return "" }})
 		require.Equal(t, code, got, "%s%s", &out, &stderr)
 		return out.String() + stderr.String()
 	}

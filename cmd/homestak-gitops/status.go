@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -16,7 +17,7 @@ import (
 )
 
 func statusVerb(a *app) *cobra.Command {
-	f := &agentFlags{}
+	f := &agentref.Flags{}
 	var watch bool
 	c := &cobra.Command{
 		Use:   "status",
@@ -28,47 +29,45 @@ the last one left behind.
 Exits 0 if the agent runs and is healthy: its last pass completed, and nothing is
 refused; and while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runStatus(ctx, a, f, watch) })
-		},
+		RunE: a.soon(func(ctx context.Context, _ []string) error { return runStatus(ctx, a, f, watch) }),
 	}
-	f.anywhere(c)
+	f.Anywhere(a.ui, c)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second, until Ctrl-C")
-	a.ui.jsonFlag(c)
+	a.ui.JSONFlag(c)
 	return c
 }
 
 // watchEvery is how often --watch reads the status.
 const watchEvery = time.Second
 
-func runStatus(ctx context.Context, a *app, f *agentFlags, watch bool) error {
-	a.ui.document = func(err error) any {
+func runStatus(ctx context.Context, a *app, f *agentref.Flags, watch bool) error {
+	a.ui.Document = func(err error) any {
 		return agent.Status{
 			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},
 		}
 	}
 	if !watch {
-		s, err := statusOf(ctx, a, f)
+		s, err := f.Status(ctx)
 		if err != nil {
 			return err
 		}
 		return showStatus(a, s)
 	}
-	if a.ui.json {
+	if a.ui.JSON {
 		return errors.New("--watch and --json: a document is printed once, choose one of them")
 	}
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
-		s, err := statusOf(ctx, a, f)
+		s, err := f.Status(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil // Ctrl-C is how one leaves
 		case err != nil:
 			return err
 		}
-		if a.outTerminal {
-			a.ui.printf("\x1b[H\x1b[2J")
+		if a.ui.OutTerminal {
+			a.ui.Printf("\x1b[H\x1b[2J")
 		}
 		_ = showStatus(a, s) // the text says it too
 		select {
@@ -79,19 +78,9 @@ func runStatus(ctx context.Context, a *app, f *agentFlags, watch bool) error {
 	}
 }
 
-// statusOf asks the agent, or reads what the last one left behind.
-func statusOf(ctx context.Context, a *app, f *agentFlags) (agent.Status, error) {
-	r, err := a.recordOf(ctx, f)
-	if err != nil {
-		return agent.Status{}, err
-	}
-	return r.Status(ctx)
-}
-
 // showStatus prints a status, and ends well if all is.
 func showStatus(a *app, s agent.Status) error {
-	_, color := a.ui.text()
-	if err := a.ui.show(s, view.Status(s, time.Now(), view.Paint(color))); err != nil {
+	if err := a.ui.Show(s, view.Status(s, time.Now(), a.ui.Paint())); err != nil {
 		return err
 	}
 	if !s.Healthy && !view.Beginning(s) {

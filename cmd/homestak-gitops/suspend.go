@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -17,7 +18,7 @@ import (
 
 // suspendFlags are the flags of suspend and resume.
 type suspendFlags struct {
-	agentFlags
+	agentref.Flags
 	manifest string
 	reason   string
 	span     time.Duration
@@ -32,9 +33,7 @@ func suspendVerb(a *app) *cobra.Command {
 is over or "resume" is said. It remembers that over a restart, and status shows it with
 who said it and why. For good, a manifest says suspend = true in the site.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runSuspend(ctx, a, f) })
-		},
+		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSuspend(ctx, a, f) }),
 	}
 	f.flags(a, c)
 	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` that says why")
@@ -49,36 +48,28 @@ func resumeVerb(a *app) *cobra.Command {
 		Short: "Let the agent go on where it was suspended",
 		Long:  `Takes back what suspend said, about everything or about one manifest. The agent looks at once.`,
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runResume(ctx, a, f) })
-		},
+		RunE:  a.soon(func(ctx context.Context, _ []string) error { return runResume(ctx, a, f) }),
 	}
 	f.flags(a, c)
 	return c
 }
 
 func (f *suspendFlags) flags(a *app, c *cobra.Command) {
-	f.find(c)
+	f.Find(a.ui, c)
 	c.Flags().StringVarP(&f.manifest, "manifest", "M", "", "only the manifest of this `NAME` (default: everything)")
-	a.ui.jsonFlag(c)
-	complete.Must(c.RegisterFlagCompletionFunc("manifest", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		r, _, err := a.agentHere(context.Background(), &f.agentFlags)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return r.Card.Manifests, cobra.ShellCompDirectiveNoFileComp
-	}))
+	a.ui.JSONFlag(c)
+	complete.Must(c.RegisterFlagCompletionFunc("manifest", f.CompleteManifest))
 }
 
 func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {
-	a.ui.document = control.ProblemOf
+	a.ui.Document = control.ProblemOf
 	switch {
 	case strings.TrimSpace(f.reason) == "":
 		return errors.New("--reason TEXT is required: status shows why the node is suspended")
 	case f.span < 0:
 		return fmt.Errorf("--for %s: a time span cannot be negative", f.span)
 	}
-	r, err := a.runningAgent(ctx, &f.agentFlags)
+	r, err := f.Running(ctx)
 	if err != nil {
 		return err
 	}
@@ -86,35 +77,35 @@ func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {
 	if err != nil {
 		return err
 	}
-	if a.ui.json {
-		return a.ui.emit(s)
+	if a.ui.JSON {
+		return a.ui.Emit(s)
 	}
 	end := "until it is resumed"
 	if s.Until != nil {
 		end = "until " + view.When(*s.Until)
 	}
-	a.ui.printf("%s is suspended %s\n", control.SuspendedWhat(f.manifest), end)
-	a.ui.notef("steps that run are finished; go on with: homestak-gitops resume%s", manifestFlag(f.manifest))
+	a.ui.Printf("%s is suspended %s\n", control.SuspendedWhat(f.manifest), end)
+	a.ui.Notef("steps that run are finished; go on with: homestak-gitops resume%s", manifestFlag(f.manifest))
 	return nil
 }
 
 func runResume(ctx context.Context, a *app, f *suspendFlags) error {
-	a.ui.document = control.ProblemOf
-	r, err := a.runningAgent(ctx, &f.agentFlags)
+	a.ui.Document = control.ProblemOf
+	r, err := f.Running(ctx)
 	if err != nil {
 		return err
 	}
 	if err := r.Resume(ctx, f.manifest); err != nil {
 		return err
 	}
-	if a.ui.json {
-		return a.ui.emit(map[string]string{"resumed": f.manifest})
+	if a.ui.JSON {
+		return a.ui.Emit(map[string]string{"resumed": f.manifest})
 	}
 	what := "the agent goes on"
 	if f.manifest != "" {
 		what += " with manifest " + f.manifest
 	}
-	a.ui.printf("%s, and looks now\n", what)
+	a.ui.Printf("%s, and looks now\n", what)
 	return nil
 }
 

@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -16,7 +18,7 @@ import (
 )
 
 func testVerb(a *app) *cobra.Command {
-	f := &siteFlags{}
+	f := &session.Flags{}
 	var keep bool
 	var dir string
 	c := &cobra.Command{
@@ -34,7 +36,7 @@ Ctrl-C once ends the test early and cleans up; twice leaves now.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runTest(c.Context(), a, f, keep, dir) },
 	}
-	f.change(a, c)
+	f.Change(a.ui, c)
 	c.Flags().BoolVar(&keep, "keep", false, "do not destroy what was made")
 	c.Flags().StringVar(&dir, "report-dir", "", "write the report into `DIR`, as JSON and as Markdown")
 	complete.Must(c.MarkFlagDirname("report-dir"))
@@ -46,7 +48,7 @@ func testOwner() string { return "cli:" + control.Whoami() }
 
 // bindTest makes the site one in which only this manifest is deployed, with a check that
 // logs in to each node where that is possible.
-func bindTest(s *session, m *model.Manifest, h *model.Host) error {
+func bindTest(s *session.Session, m *model.Manifest, h *model.Host) error {
 	err := s.Bind(m, h)
 	if err == nil {
 		s.Desired.Findings = append(s.Desired.Findings, trial.AddLogins(s.Desired.Site, m.Name, h)...)
@@ -54,14 +56,14 @@ func bindTest(s *session, m *model.Manifest, h *model.Host) error {
 	return err
 }
 
-func runTest(ctx context.Context, a *app, f *siteFlags, keep bool, dir string) error {
-	s, m, h, err := a.reachManifest(ctx, f, "test")
+func runTest(ctx context.Context, a *app, f *session.Flags, keep bool, dir string) error {
+	s, m, h, err := a.sites.ReachManifest(ctx, f, "test")
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if f.sim && trial.HasChildren(m) {
-		return testTree(ctx, s, m, h, trial.Options{Keep: keep, Timeout: f.timeout}, dir)
+	if f.Sim && trial.HasChildren(m) {
+		return testTree(ctx, a, s, m, h, trial.Options{Keep: keep, Timeout: f.Timeout}, dir)
 	}
 	if err := bindTest(s, m, h); err != nil {
 		return err
@@ -69,23 +71,23 @@ func runTest(ctx context.Context, a *app, f *siteFlags, keep bool, dir string) e
 	if err := s.Recheck(ctx); err != nil {
 		return err
 	}
-	if !f.sim {
-		release, err := a.lock(h, "test")
+	if !f.Sim {
+		release, err := s.Lock(h, "test")
 		if err != nil {
 			return err
 		}
 		defer release()
 	}
-	a.ui.findings(s.Desired.Findings)
-	progress := view.Watch(a.ui.terminal())
+	a.ui.Findings(s.Desired.Findings)
+	progress := view.Watch(a.ui.Terminal())
 	t, err := trial.Run(ctx, trial.Options{
-		Site: s.Desired.Site.Name, Host: h, Manifest: m, Keep: keep, Timeout: f.timeout, Stop: a.stopping.once,
-		Pass:     func() *engine.Pass { return s.pass(h, testOwner()) },
-		Progress: progress, Findings: a.ui.findings, Plan: a.ui.sketch, Note: a.ui.notef,
+		Site: s.Desired.Site.Name, Host: h, Manifest: m, Keep: keep, Timeout: f.Timeout, Stop: a.stopping.Once,
+		Pass:     func() *engine.Pass { return s.Pass(h, testOwner()) },
+		Progress: progress, Findings: a.ui.Findings, Plan: a.ui.Sketch, Note: a.ui.Notef,
 	})
 	progress.Close()
-	a.ui.findings(t.Report.Findings)
-	if serr := a.ui.show(t.Report, t.Markdown()); serr != nil {
+	a.ui.Findings(t.Report.Findings)
+	if serr := a.ui.Show(t.Report, t.Markdown()); serr != nil {
 		return serr
 	}
 	if dir != "" {
@@ -95,21 +97,19 @@ func runTest(ctx context.Context, a *app, f *siteFlags, keep bool, dir string) e
 }
 
 // testTree tries a manifest with children, each of which has an agent of its own.
-func testTree(ctx context.Context, s *session, m *model.Manifest, h *model.Host, o trial.Options, dir string) error {
-	a, f := s.app, s.flags
-	if f.mode != "" || len(f.vars) > 0 {
+func testTree(ctx context.Context, a *app, s *session.Session, m *model.Manifest, h *model.Host, o trial.Options, dir string) error {
+	if s.Flags.Mode != "" || len(s.Flags.Vars) > 0 {
 		return errors.New("--mode and --var are not for a manifest whose nodes live on each other: their agents read the site as it is committed\nset default_mode in execution of the manifest, or the default of the variable")
 	}
-	a.ui.findings(s.Desired.Findings)
-	_, color := a.ui.text()
-	o.Site, o.Host, o.Manifest, o.Stop, o.Note, o.Progress = s.Desired.Site.Name, h, m, a.stopping.once, a.ui.notef, view.Watch(a.ui.terminal())
+	a.ui.Findings(s.Desired.Findings)
+	o.Site, o.Host, o.Manifest, o.Stop, o.Note, o.Progress = s.Desired.Site.Name, h, m, a.stopping.Once, a.ui.Notef, view.Watch(a.ui.Terminal())
 	t, err := trial.RunTree(ctx, o, trial.Tree{
-		Agent: s.net.world.Agent, Running: s.net.world.Running, Address: s.net.world.Address,
-		Files: s.Files(), Secrets: s.Desired.Site.Secrets, Found: s.Desired.Findings, Paint: view.Paint(color),
+		Agent: s.Net.Agents.Agent, Running: s.Net.Agents.Running, Address: s.Net.Agents.Address,
+		Files: s.Files(), Secrets: s.Desired.Site.Secrets, Found: s.Desired.Findings, Paint: a.ui.Paint(),
 	})
 	o.Progress.Close()
-	a.ui.findings(t.Report.Findings)
-	if serr := a.ui.show(t.Report, t.Markdown()); serr != nil {
+	a.ui.Findings(t.Report.Findings)
+	if serr := a.ui.Show(t.Report, t.Markdown()); serr != nil {
 		return serr
 	}
 	if dir != "" {
@@ -121,12 +121,12 @@ func testTree(ctx context.Context, s *session, m *model.Manifest, h *model.Host,
 // keepReport writes the report of a test into a folder.
 func keepReport(a *app, t *trial.Trial, dir string) error {
 	var doc strings.Builder
-	if err := writeJSON(&doc, t.Report); err != nil {
+	if err := ui.WriteJSON(&doc, t.Report); err != nil {
 		return err
 	}
 	base, err := t.Write(dir, doc.String())
 	if err == nil {
-		a.ui.notef("the report is in %s.json and .md", base)
+		a.ui.Notef("the report is in %s.json and .md", base)
 	}
 	return err
 }

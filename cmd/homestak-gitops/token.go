@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/keys"
@@ -28,7 +29,7 @@ first start, and that never leaves the machine.`,
 }
 
 func tokenMintVerb(a *app) *cobra.Command {
-	f, folder, life := &siteFlags{}, &serverFolder{}, time.Duration(0)
+	f, folder, life := &session.Flags{}, &serverFolder{}, time.Duration(0)
 	c := &cobra.Command{
 		Use:   "mint NODE",
 		Short: "Make a token for a node, and print it",
@@ -39,41 +40,30 @@ of that node, mode 0600. The node gets a new one with its spec before it expires
 			return runTokenMint(c.Context(), a, f, folder, args[0], life)
 		},
 	}
-	f.read(a, c)
+	f.Read(a.ui, c)
 	folder.flag(c)
 	c.Flags().DurationVar(&life, "expires", keys.Lifetime, "`TIME` that it is good for; 0: for ever")
 	return c
 }
 
-func runTokenMint(ctx context.Context, a *app, f *siteFlags, folder *serverFolder, name string, life time.Duration) error {
-	dir, err := folder.path(a.env)
+func runTokenMint(ctx context.Context, a *app, f *session.Flags, folder *serverFolder, name string, life time.Duration) error {
+	dir, err := folder.path(a.ui.Env)
 	if err != nil {
 		return err
 	}
-	s, err := a.open(ctx, f)
+	s, node, err := a.sites.ReachNode(ctx, f, name)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := s.Check(); err != nil {
-		return err
-	}
-	m, err := s.Manifest(f.manifest)
-	if err != nil {
-		return err
-	}
-	node, err := s.Node(name, m)
-	if err != nil {
-		return err
-	}
 	if node.Mode != model.ModePull && node.Type != "pve" {
-		a.ui.notef("node %s gets its spec by push: it needs no token", node.Name)
+		a.ui.Notef("node %s gets its spec by push: it needs no token", node.Name)
 	}
 	minted, err := keys.Mint(dir, node.Name, node.Spec, life, time.Now())
 	if err != nil {
 		return err
 	}
-	return a.ui.show(minted, minted.Token+"\n")
+	return a.ui.Show(minted, minted.Token+"\n")
 }
 
 func tokenInspectVerb(a *app) *cobra.Command {
@@ -89,12 +79,12 @@ good ends with exit code 6.`,
 	}
 	c.Flags().BoolVar(&verify, "verify", false, "check it with the keys of the server on this machine")
 	folder.flag(c)
-	a.ui.jsonFlag(c)
+	a.ui.JSONFlag(c)
 	return c
 }
 
 func runTokenInspect(a *app, folder *serverFolder, verify bool) error {
-	text, err := io.ReadAll(io.LimitReader(a.stdin, 2*token.MaxLength))
+	text, err := io.ReadAll(io.LimitReader(a.ui.Stdin, 2*token.MaxLength))
 	if err != nil {
 		return fmt.Errorf("read the token: %w", err)
 	}
@@ -103,9 +93,9 @@ func runTokenInspect(a *app, folder *serverFolder, verify bool) error {
 		return err
 	}
 	if !verify {
-		return a.ui.show(i, i.Text())
+		return a.ui.Show(i, i.Text())
 	}
-	dir, err := folder.path(a.env)
+	dir, err := folder.path(a.ui.Env)
 	if err != nil {
 		return err
 	}
@@ -114,7 +104,7 @@ func runTokenInspect(a *app, folder *serverFolder, verify bool) error {
 		return err
 	}
 	i, err = i.Verified(ring, string(text), time.Now())
-	return errors.Join(a.ui.show(i, i.Text()), err)
+	return errors.Join(a.ui.Show(i, i.Text()), err)
 }
 
 func tokenRotateVerb(a *app) *cobra.Command {
@@ -127,7 +117,7 @@ node gets a new one when it fetches its spec. Tokens of older keys do not. When 
 fetched, or if the present key was stolen, end its validity with --drop-old.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			dir, err := folder.path(a.env)
+			dir, err := folder.path(a.ui.Env)
 			if err != nil {
 				return err
 			}
@@ -139,11 +129,11 @@ fetched, or if the present key was stolen, end its validity with --drop-old.`,
 			if err != nil {
 				return err
 			}
-			return a.ui.show(ring.Document(), ring.Describe())
+			return a.ui.Show(ring.Document(), ring.Describe())
 		},
 	}
 	c.Flags().BoolVar(&drop, "drop-old", false, "make no key, and end the validity of the older one")
 	folder.flag(c)
-	a.ui.jsonFlag(c)
+	a.ui.JSONFlag(c)
 	return c
 }

@@ -6,12 +6,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func treeVerb(a *app) *cobra.Command {
-	f := &agentFlags{}
+	f := &agentref.Flags{}
 	c := &cobra.Command{
 		Use:   "tree",
 		Short: "Show the nodes of an agent, and what those have below them",
@@ -19,18 +20,16 @@ func treeVerb(a *app) *cobra.Command {
 and what these reported of their own: how far each is, whether it is ready, and how old
 that is. What has not reported for three periods is stale.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runTree(ctx, a, f) })
-		},
+		RunE: a.soon(func(ctx context.Context, _ []string) error { return runTree(ctx, a, f) }),
 	}
-	f.anywhere(c)
-	a.ui.jsonFlag(c)
+	f.Anywhere(a.ui, c)
+	a.ui.JSONFlag(c)
 	return c
 }
 
-func runTree(ctx context.Context, a *app, f *agentFlags) error {
-	a.ui.document = control.ProblemOf
-	c, err := a.runningAgent(ctx, f)
+func runTree(ctx context.Context, a *app, f *agentref.Flags) error {
+	a.ui.Document = control.ProblemOf
+	c, err := f.Running(ctx)
 	if err != nil {
 		return err
 	}
@@ -38,6 +37,5 @@ func runTree(ctx context.Context, a *app, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
-	_, color := a.ui.text()
-	return a.ui.show(r, view.Tree(r, time.Now(), view.Paint(color)))
+	return a.ui.Show(r, view.Tree(r, time.Now(), a.ui.Paint()))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -17,7 +18,7 @@ type verdict struct {
 }
 
 func validateVerb(a *app) *cobra.Command {
-	f := &siteFlags{}
+	f := &session.Flags{}
 	c := &cobra.Command{
 		Use:   "validate",
 		Short: "Check a site, and report everything that is wrong with it at once",
@@ -27,34 +28,34 @@ no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runValidate(c.Context(), a, f) },
 	}
-	f.read(a, c)
+	f.Read(a.ui, c)
 	return c
 }
 
-func runValidate(ctx context.Context, a *app, f *siteFlags) error {
-	a.ui.document = func(err error) any { return verdict{Findings: exit.Findings(err)} }
-	s, err := a.open(ctx, f)
+func runValidate(ctx context.Context, a *app, f *session.Flags) error {
+	a.ui.Document = func(err error) any { return verdict{Findings: exit.Findings(err)} }
+	s, err := a.sites.Open(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	all := slices.Clone(s.Desired.Findings)
-	if s.Desired.Site != nil && (f.manifest != "" || f.host != "") {
-		m, err := s.Manifest(f.manifest)
-		if err == nil && f.host != "" {
-			_, err = s.Host(f.host, m)
+	if s.Desired.Site != nil && (f.Manifest != "" || f.Host != "") {
+		m, err := s.Manifest(f.Manifest)
+		if err == nil && f.Host != "" {
+			_, err = s.Host(f.Host, m)
 		}
 		all = append(all, exit.Findings(err)...)
 	}
-	a.ui.findings(all)
+	a.ui.Findings(all)
 	text, valid := s.Verdict(all)
 	if valid {
-		a.ui.printf("%s\n", text)
+		a.ui.Printf("%s\n", text)
 	} else {
-		a.ui.notef("%s", text)
+		a.ui.Notef("%s", text)
 	}
-	if a.ui.json {
-		if err := a.ui.emit(verdict{Valid: valid, Findings: append(diag.List{}, all...)}); err != nil {
+	if a.ui.JSON {
+		if err := a.ui.Emit(verdict{Valid: valid, Findings: append(diag.List{}, all...)}); err != nil {
 			return err
 		}
 	}

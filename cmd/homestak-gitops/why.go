@@ -6,13 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func whyVerb(a *app) *cobra.Command {
-	f := &agentFlags{}
+	f := &agentref.Flags{}
 	c := &cobra.Command{
 		Use:   "why ADDRESS",
 		Short: "Show where something comes from, and what was last done to it",
@@ -21,28 +22,25 @@ and which passes touched it, with what they changed and why. ADDRESS is one such
 vm.web-1; the name of a node or a VMID will do. Of what left the site it shows which
 commit removed it, of an unmanaged guest why it is ignored.`,
 		Args: usage.Takes(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.ask(c, func(ctx context.Context) error { return runWhy(ctx, a, f, args[0]) })
-		},
+		RunE: a.soon(func(ctx context.Context, args []string) error { return runWhy(ctx, a, f, args[0]) }),
 	}
-	f.find(c)
-	a.ui.jsonFlag(c)
-	c.ValidArgsFunction = completeAddresses(a, f)
+	f.Find(a.ui, c)
+	a.ui.JSONFlag(c)
+	c.ValidArgsFunction = f.CompleteAddress
 	return c
 }
 
-func runWhy(ctx context.Context, a *app, f *agentFlags, address string) error {
-	a.ui.document = control.ProblemOf
-	r, err := a.recordOf(ctx, f)
+func runWhy(ctx context.Context, a *app, f *agentref.Flags, address string) error {
+	a.ui.Document = control.ProblemOf
+	r, err := f.NotedRecord(ctx)
 	if err != nil {
 		return err
 	}
-	a.ui.noteOffline(ctx, r)
 	doc, err := r.Why(ctx, address)
 	if err != nil {
 		return err
 	}
-	if err := a.ui.show(doc, view.Why(doc)); err != nil {
+	if err := a.ui.Show(doc, view.Why(doc)); err != nil {
 		return err
 	}
 	if doc.NotFound {

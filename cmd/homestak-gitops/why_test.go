@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -17,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/hcl"
 )
 
 // aPast is a fake agent with a commit in force, three receipts, and a stranger.
@@ -147,4 +150,12 @@ func TestLeftBehind(t *testing.T) {
 	text := view.Status(s, noon.Add(time.Hour), false)
 	require.True(t, strings.HasPrefix(text, "father  no agent is running here; this is what it knew at 2026-01-02 12:00:12\n"), text)
 	require.Contains(t, text, "last pass   partly 59 min ago in 12 s: 1 add, 1 destroy")
+}
+
+// load loads a site of one file.
+func load(t *testing.T, text string) *model.Site {
+	t.Helper()
+	site, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte(text)}}, hcl.Options{Kinds: proxmox.Kinds()})
+	require.Zero(t, found.Errors(), "%v", found)
+	return site
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -20,9 +21,9 @@ func (st stage) startWith(t *testing.T, env map[string]string, args ...string) *
 	t.Helper()
 	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
 	env["HOMESTAK_DATA_DIR"] = st.data
-	p := process{
-		stdin: strings.NewReader(""), stdout: e.out, stderr: e.err, signals: e.signals,
-		env: func(key string) string { return env[key] },
+	p := process.Process{
+		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
+		Env: func(key string) string { return env[key] },
 	}
 	ctx := t.Context()
 	go func() { e.ended <- run(ctx, args, p) }()

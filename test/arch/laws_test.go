@@ -181,7 +181,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops/node", may: []string{"drivers/local", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "specserve/client", "specserve/parent", "specserve/problem"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/config", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "drivers/proxmox/simhost", "drivers/simworld", "drivers/ssh", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token",
+		"cmd/homestak-gitops/agentref", "cmd/homestak-gitops/build", "cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/process", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/session", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "cmd/homestak-gitops/usage", "cmd/homestak-gitops/wiring", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "specserve/pin"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
@@ -212,7 +212,7 @@ var libraries = []library{
 	{path: "mvdan.cc/sh/v3", owners: []string{"drivers/simworld/sh", "drivers/simworld/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
-	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops", "cmd/homestak-gitops/process"}, why: "only the command has a terminal"},
+	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops/process"}, why: "only the command has a terminal"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
 	{path: "github.com/prometheus/client_golang", owners: []string{"specserve/metric"}, why: "one package keeps to registries of its own, and none of the program"},
 	{path: "github.com/prometheus/common", owners: []string{"specserve/metric"}, why: "and writes their text"},
