@@ -9,6 +9,7 @@ package arch_test
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -151,6 +152,14 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			"hcl: 4002 lines, 4000 are enough: split it by what it does",
 		},
 		{
+			"package main with more than verbs", sizeLaw, verbFiles(21, 150),
+			"cmd/homestak-gitops: 3150 lines, 3000 are enough: give what is no verb a package",
+		},
+		{
+			"long verb", verbLaw, verbFiles(1, 151),
+			"cmd/homestak-gitops/verb0.go: 151 lines, 150 are enough: what a verb does is a package",
+		},
+		{
 			"type with many methods", sizeLaw,
 			map[string]string{"hcl/x.go": "package hcl\ntype T[P any] struct{}\n" + strings.Repeat("func (t *T[P]) m() {}\n", 31)},
 			"hcl.T: 31 methods, 30 are enough: give its parts types of their own",
@@ -236,6 +245,18 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// verbFiles is a command of so many files, each with so many lines, and a test and a package that are longer.
+func verbFiles(files, lines int) map[string]string {
+	out := map[string]string{
+		"cmd/homestak-gitops/verb_test.go": "package main\n" + strings.Repeat("\n", 3000),
+		"cmd/homestak-gitops/session/y.go": "package session\n" + strings.Repeat("\n", 3000),
+	}
+	for i := range files {
+		out[fmt.Sprintf("cmd/homestak-gitops/verb%d.go", i)] = "package main\n" + strings.Repeat("\n", lines-1)
+	}
+	return out
 }
 
 // kindFiles is a driver with two kinds, of which the table lists some and vm has a test.

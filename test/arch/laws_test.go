@@ -239,6 +239,7 @@ var laws = []law{
 	{"only what is for trying things names the simulator", simulatorLaw},
 	{"libraries are used by their owners only", libraryLaw},
 	{"packages and types are small enough to know", sizeLaw},
+	{"verbs are short", verbLaw},
 	{"the table of large packages and types is up to date", sizeRowLaw},
 	{"no name or message has a retired word", wordLaw},
 	{"the table of retired words is up to date", wordRowLaw},

@@ -5,11 +5,14 @@ import (
 	"go/ast"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // The sizes that a reader can keep in mind.
 const (
 	mostLines   = 4000 // of a package, without its tests
+	mostMain    = 3000 // of a package main, which is verbs, flags and printing
+	mostVerb    = 150  // of a file of a command
 	mostMethods = 30   // of a type
 )
 
@@ -47,12 +50,28 @@ func receiver(fn *ast.FuncDecl) string {
 	return name
 }
 
+// mains are the packages main.
+func mains(tree []source) map[string]bool {
+	out := map[string]bool{}
+	for _, f := range tree {
+		if f.ast.Name.Name == "main" {
+			out[f.pkg()] = true
+		}
+	}
+	return out
+}
+
 func sizeLaw(tree []source) []string {
 	var out []string
 	lines, methods := sizes(tree)
+	main := mains(tree)
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		if most := max(mostLines, tooLarge[name]); lines[name] > most {
-			out = append(out, fmt.Sprintf("%s: %d lines, %d are enough: split it by what it does", name, lines[name], most))
+		limit, advice := mostLines, "split it by what it does"
+		if main[name] {
+			limit, advice = mostMain, "give what is no verb a package"
+		}
+		if most := max(limit, tooLarge[name]); lines[name] > most {
+			out = append(out, fmt.Sprintf("%s: %d lines, %d are enough: %s", name, lines[name], most, advice))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(methods)) {
@@ -63,12 +82,29 @@ func sizeLaw(tree []source) []string {
 	return out
 }
 
+// verbLaw finds files of commands that do more than parse, call a package and print.
+func verbLaw(tree []source) []string {
+	var out []string
+	main := mains(tree)
+	for _, f := range tree {
+		if main[f.pkg()] && strings.HasPrefix(f.path, "cmd/") && !f.test && f.lines > mostVerb {
+			out = append(out, fmt.Sprintf("%s: %d lines, %d are enough: what a verb does is a package", f.path, f.lines, mostVerb))
+		}
+	}
+	return out
+}
+
 // sizeRowLaw finds rows of tooLarge that are not needed any more.
 func sizeRowLaw(tree []source) []string {
 	var out []string
 	lines, methods := sizes(tree)
+	main := mains(tree)
 	for _, name := range slices.Sorted(maps.Keys(tooLarge)) {
-		if lines[name] <= mostLines && methods[name] <= mostMethods {
+		limit := mostLines
+		if main[name] {
+			limit = mostMain
+		}
+		if lines[name] <= limit && methods[name] <= mostMethods {
 			out = append(out, fmt.Sprintf("test/arch: the row of %s in tooLarge is not needed any more", name))
 		}
 	}
