@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/build"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
@@ -113,7 +113,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 // newService makes an agent whose hosts are on a network.
 func newService(cfg *service.Config, net wiring.Network, log *slog.Logger, env func(string) string) (*service.Service, error) {
 	return net.Agent(service.Options{
-		Config: cfg, Program: build.This().Version, Log: log,
+		Config: cfg, Program: buildinfo.This().Version, Log: log,
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},

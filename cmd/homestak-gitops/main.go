@@ -37,7 +37,7 @@ func boundMemory() {
 
 // run is the program: it gives the exit code.
 func run(ctx context.Context, args []string, p process.Process) int {
-	stopping := p.Watch(ctx)
+	ctx, stopping := p.Watch(ctx)
 	defer stopping.Close()
 	out := ui.New(p)
 	a := &app{stopping: stopping, ui: out, sites: &session.Opener{UI: out, Stopping: stopping, Simulated: simulatedNetwork}}
@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, p process.Process) int {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	err := usage.Explain(root, root.ExecuteContext(stopping.Context))
+	err := usage.Explain(root, root.ExecuteContext(ctx))
 	if code := exit.Code(err); code != exit.Done {
 		a.ui.Failure(err)
 		return code

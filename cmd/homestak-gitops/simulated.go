@@ -3,7 +3,7 @@ package main
 import (
 	"log/slog"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/build"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
@@ -21,5 +21,5 @@ func simulatedNetwork() (wiring.Network, error) {
 
 // worldOf is simulators, and what runs in their guests: an agent on each that is a host in turn.
 func worldOf(hosts simhost.Hosts) (*simnode.World, error) {
-	return simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: build.This().Version})
+	return simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: buildinfo.This().Version})
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/build"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 )
 
 func versionVerb(a *app) *cobra.Command {
@@ -20,7 +20,7 @@ func versionVerb(a *app) *cobra.Command {
 }
 
 func runVersion(a *app) error {
-	b := build.This()
+	b := buildinfo.This()
 	if a.ui.JSON {
 		return a.ui.Emit(b)
 	}

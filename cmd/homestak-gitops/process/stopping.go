@@ -16,8 +16,8 @@ type Stopping struct {
 	done  chan struct{}
 }
 
-// Watch counts the signals of a process until Close.
-func (p Process) Watch(ctx context.Context) *Stopping {
+// Watch counts the signals of a process until Close. The context is that of Stopping.
+func (p Process) Watch(ctx context.Context) (context.Context, *Stopping) {
 	ctx, leave := context.WithCancelCause(ctx)
 	once := make(chan struct{})
 	s := &Stopping{Context: ctx, Once: once, leave: leave, done: make(chan struct{})}
@@ -35,7 +35,7 @@ func (p Process) Watch(ctx context.Context) *Stopping {
 		case <-ctx.Done():
 		}
 	}()
-	return s
+	return ctx, s
 }
 
 // Close ends the watching and waits for its goroutine.

@@ -15,28 +15,28 @@ import (
 // The first signal ends what has nothing to finish, the second one everything.
 func TestSignalsAreCounted(t *testing.T) {
 	signals := make(chan os.Signal)
-	s := process.Process{Signals: signals}.Watch(t.Context())
+	ctx, s := process.Process{Signals: signals}.Watch(t.Context())
 	defer s.Close()
-	reading, cancel := s.Soon(s.Context)
+	reading, cancel := s.Soon(ctx)
 	defer cancel()
 
 	signals <- os.Interrupt
 	<-s.Once
 	<-reading.Done()
 	require.ErrorIs(t, context.Cause(reading), engine.ErrInterrupted)
-	require.NoError(t, s.Context.Err(), "what runs is finished")
+	require.NoError(t, ctx.Err(), "what runs is finished")
 
 	signals <- syscall.SIGTERM
-	<-s.Context.Done()
-	require.ErrorIs(t, context.Cause(s.Context), engine.ErrInterrupted)
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), engine.ErrInterrupted)
 }
 
 // A program that nobody asked to end says so: its context has no cause of interruption.
 func TestCloseIsNoInterruption(t *testing.T) {
-	s := process.Process{}.Watch(t.Context())
+	ctx, s := process.Process{}.Watch(t.Context())
 	s.Close()
-	require.ErrorIs(t, s.Context.Err(), context.Canceled)
-	require.NotErrorIs(t, context.Cause(s.Context), engine.ErrInterrupted)
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
+	require.NotErrorIs(t, context.Cause(ctx), engine.ErrInterrupted)
 	select {
 	case <-s.Once:
 		require.Fail(t, "no signal came")

@@ -42,7 +42,7 @@ func prepare(t *testing.T, args ...string) *scene {
 	p := process.Process{Stdin: strings.NewReader(""), Stdout: &s.out, Stderr: &s.err, Env: func(key string) string {
 		return map[string]string{"HOMESTAK_DATA_DIR": filepath.Join(dir, ".data")}[key]
 	}}
-	stopping := p.Watch(t.Context())
+	_, stopping := p.Watch(t.Context())
 	t.Cleanup(stopping.Close)
 	s.Opener = &session.Opener{UI: ui.New(p), Stopping: stopping, Simulated: func() (wiring.Network, error) {
 		return wiring.Network{Transport: s.hosts.Transport, Reaches: s.hosts.Reaches, Close: func() { s.ended++ }}, nil

@@ -68,7 +68,7 @@ func TestNotReady(t *testing.T) {
 func TestTakenAddress(t *testing.T) {
 	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer taken.Close()
+	defer func() { _ = taken.Close() }()
 	never := func(simserve.Simulator) error { return errors.New("it is not ready") }
 	o := options(never)
 	o.Listen = taken.Addr().String()

@@ -138,12 +138,15 @@ func asked(destroy bool) (*engine.Pass, *plan.Plan) {
 // Only a whole yes agrees, and an end of input is none.
 func TestConfirm(t *testing.T) {
 	p, made := asked(false)
-	for answer, agreed := range map[string]bool{"yes\n": true, " yes \n": true, "yes": true, "y\n": false, "no\n": false, "": false} {
-		s := open(t, process.Process{InTerminal: true, Stdin: strings.NewReader(answer)})
+	for _, c := range []struct {
+		answer string
+		agreed bool
+	}{{"yes\n", true}, {" yes \n", true}, {"yes", true}, {"y\n", false}, {"no\n", false}, {"", false}} {
+		s := open(t, process.Process{InTerminal: true, Stdin: strings.NewReader(c.answer)})
 		err := s.Confirm(t.Context(), p, made)
 		require.Equal(t, "Do these 2 steps on host father?\nOnly \"yes\" goes on: ", s.err.String())
-		require.Equal(t, agreed, err == nil, answer)
-		if !agreed {
+		require.Equal(t, c.agreed, err == nil, c.answer)
+		if !c.agreed {
 			require.EqualError(t, err, "not confirmed, so nothing was done")
 			require.Equal(t, exit.Failed, exit.Code(err))
 		}
@@ -166,7 +169,7 @@ func TestConfirmWithoutTerminal(t *testing.T) {
 // Whoever is asked can leave by Ctrl-C.
 func TestConfirmCanBeLeft(t *testing.T) {
 	unanswered, end := io.Pipe()
-	defer end.Close()
+	defer func() { _ = end.Close() }()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(engine.ErrInterrupted)
 	p, made := asked(false)

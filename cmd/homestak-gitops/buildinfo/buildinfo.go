@@ -1,5 +1,5 @@
-// Package build is what the program knows of how it was built.
-package build
+// Package buildinfo is what the program knows of how it was built.
+package buildinfo
 
 import (
 	"runtime"
