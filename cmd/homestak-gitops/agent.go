@@ -22,7 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// agentRun are the flags of the verb agent beside those of its configuration.
+// agentRun are the flags of the verb agent: its configuration, and how it runs this time.
 type agentRun struct {
 	agentref.Flags
 	once, print, sim bool
@@ -33,13 +33,13 @@ func agentVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent [--once]",
 		Short: "Follow a repository, and make a host become what it says, again and again",
-		Long: `Looks at the repository, and makes the host that is named by its identity become what
-the newest commit says; again at every new commit, and whenever something was changed
-on the host. A commit that is not valid, or that a policy denies, converges nothing: the
-last good one stays in force, and "status" says why. SIGHUP means: look now.
+		Long: `Reads the repository, and makes the host that its identity names become what the newest
+commit says; again at every new commit, and whenever something was changed on the host.
+A commit that is not valid, or that a policy denies, is not applied: the last good one
+stays in force, and "status" says why. SIGHUP makes it check at once.
 
-What it must know of itself stands in agent.hcl, in the environment (HOMESTAK_…) or in
-flags, see docs/reference.md; everything else comes from the site. To try it as any user:
+Its settings are in agent.hcl, in the environment (HOMESTAK_…) or in flags, see
+docs/reference.md; everything else comes from the site. To try it as any user:
 
     homestak-gitops agent --repository URL --identity HOST --sim`,
 		Args: cobra.NoArgs,
@@ -47,8 +47,8 @@ flags, see docs/reference.md; everything else comes from the site. To try it as 
 	}
 	f.All(a.ui, c)
 	fs := c.Flags()
-	fs.BoolVar(&f.once, "once", false, "look and converge once, report, and end")
-	fs.BoolVar(&f.print, "print-config", false, "print what holds, as an agent.hcl, with where each value is from")
+	fs.BoolVar(&f.once, "once", false, "check and converge once, report, and end")
+	fs.BoolVar(&f.print, "print-config", false, "print the settings in force as an agent.hcl, each with its origin")
 	fs.BoolVar(&f.sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")
 	a.ui.JSONFlag(c)
 	return c
@@ -74,7 +74,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	verb, socket := "agent", cfg.Socket()
 	if f.once {
 		verb, socket = "agent --once", ""
-		cfg.Listen = "" // nobody could be served
+		cfg.Listen = "" // it ends before a node could ask
 	}
 	release, err := cfg.Claim(verb, socket)
 	if err != nil {
@@ -120,7 +120,8 @@ func newService(cfg *service.Config, net wiring.Network, log *slog.Logger, env f
 	}, wiring.OwnWays(cfg.DataDir, env))
 }
 
-// warnOfOthers warns of other agents on this machine for a host of that name.
+// warnOfOthers warns of agents on this machine that may be for the same host: their locks are in other data folders,
+// so both would write.
 func warnOfOthers(ctx context.Context, a *app, cfg *service.Config) {
 	for _, other := range cfg.Others(ctx) {
 		a.ui.Notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, stop one of the two: they share no lock", cfg.Identity, other.PID, other.DataDir)
@@ -135,7 +136,7 @@ func runOnce(ctx context.Context, a *app, s *service.Service) error {
 	}
 	err := a.ui.Report(r)
 	if errors.Is(r.Err, agent.ErrUnknownIdentity) {
-		return &exit.Error{Code: exit.Failed} // an error of the agent's configuration, if the site is right; a finding says it
+		return &exit.Error{Code: exit.Failed} // the configuration of the agent is wrong, not the site; a finding says so
 	}
 	return err
 }

@@ -19,7 +19,7 @@ func applyVerb(a *app) *cobra.Command {
 		Use:   "apply [PLANFILE]",
 		Short: "Make a host become what the site says",
 		Long: `Plans, shows the plan, asks, and does it. With the file of "plan --out" it does
-exactly what that plan shows, or refuses because the site or the host moved.
+exactly what that plan shows, or refuses because the site or the host changed since.
 
 Ctrl-C once: nothing new is started, what runs is finished, but no check
 is waited for. Twice: leave now.`,

@@ -27,7 +27,7 @@ by hand. The spec and what came of it are in ` + pull.DefaultFolder + `.`,
 	return c
 }
 
-// nodeFlags adds the flags of both verbs.
+// nodeFlags adds the flags that all verbs of config have: where the spec is kept, and who the parent is. From gets the parent.
 func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
 	r := &node.Run{Note: a.ui.Notef, Seen: a.showState}
 	c.Flags().StringVar(&r.Folder, "state", pull.DefaultFolder, "keep the spec and what came of it in `DIR`")
@@ -83,7 +83,7 @@ type applied struct {
 
 func runConfigApply(ctx context.Context, a *app, r *node.Run, from *node.Source, file string) error {
 	done := applied{}
-	a.ui.Document = func(err error) any {
+	a.ui.Document = func(err error) any { // with what was done before the error
 		done.Error = err.Error()
 		return done
 	}
@@ -130,7 +130,7 @@ homestak-gitops-wait.service runs on nodes with trigger = "git" or "webhook" in 
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)
-	r.Seen = nil
+	r.Seen = nil // the unit that it starts shows what it does
 	c.RunE = a.soon(func(ctx context.Context, _ []string) error { return r.Wait(ctx, *from) })
 	return c
 }

@@ -77,7 +77,7 @@ func runConfigFetch(ctx context.Context, a *app, f *session.Flags, r *node.Run, 
 	return a.ui.Show(fetched{Node: want.Node, Changed: changed, Spec: want.Masked()}, text)
 }
 
-// resolve makes the spec of a node from a copy of the site, and stores it.
+// resolve makes the spec of a node from a copy of the site, and stores it: no parent needs to answer.
 func (a *app) resolve(ctx context.Context, f *session.Flags, folder pull.Folder, name string) (changed bool, err error) {
 	s, n, err := a.sites.ReachNode(ctx, f, name)
 	if err != nil {
@@ -87,7 +87,7 @@ func (a *app) resolve(ctx context.Context, f *session.Flags, folder pull.Folder,
 	want, found := spec.Resolve(s.Desired.Site, n)
 	a.ui.Findings(found)
 	if found.HasErrors() {
-		return false, fmt.Errorf("the spec of node %s cannot be resolved", name)
+		return false, fmt.Errorf("the spec of node %s cannot be resolved: see the findings above", name)
 	}
 	document, err := json.Marshal(want)
 	if err != nil {

@@ -15,12 +15,13 @@ func destroyVerb(a *app) *cobra.Command {
 		Use:   "destroy -M MANIFEST",
 		Short: "Remove the guests of a manifest from its host, children first",
 		Long: `Plans the removal of every guest of a manifest, shows it, asks, and does it. Only
-what proves to be ours is removed; what is gone already is fine.
+managed guests are removed, each after an identity check; it does not matter that
+some are gone already.
 
-Of a recipe it removes what "test --keep" left behind. For good, a deployed
-manifest is removed in the site: the next apply would make it again, and an agent
-at its next look. Where an agent runs, --suspend makes it leave the manifest alone
-until "resume -M MANIFEST".`,
+Of a recipe it removes what "test --keep" left behind. To remove a deployed manifest
+for good, remove it from the site: otherwise the next apply creates its guests again,
+and so does an agent at its next check. Where an agent runs, --suspend makes it leave
+the manifest alone until "resume -M MANIFEST".`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runDestroy(ctx, a, f, suspend) }),
 	}

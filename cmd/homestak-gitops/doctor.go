@@ -18,13 +18,13 @@ func doctorVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check that the hosts of a site can be worked on, and say how to fix what cannot",
-		Long: `Looks at every host that the site declares, or at the one of --host: whether its API
+		Long: `Checks every host that the site declares, or the one of --host: whether its API
 answers and is the right one, whether the token is good and may do what this site
 needs, whether nodes, storages, bridges, images and templates are there, and whether
 something on the host stands in the way. Each line says what was seen; below it are
 why it matters, and how to fix it.
 
-Nothing is changed. With -M it looks only at what that manifest needs, which may be a
+Nothing is changed. With -M it checks only what that manifest needs, which may be a
 recipe. Exits 0 if no check failed (there may be warnings), 6 if all that failed is the
 login or privileges, else 1.`,
 		Args: cobra.NoArgs,
@@ -59,8 +59,8 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 	progress := view.Watch(a.ui.Terminal())
 	defer progress.Close()
 	for _, h := range hosts {
-		want, l := site.Want(h.Name) // a recipe is resolved here for the first time
-		if err := s.CheckFindings(l); err != nil {
+		want, found := site.Want(h.Name) // a recipe is resolved here for the first time
+		if err := s.CheckFindings(found); err != nil {
 			return err
 		}
 		d := doctor.Doctor{Config: s.Access("").Proxmox(site, h), Want: want, Of: site, Progress: func(check string) {

@@ -27,11 +27,11 @@ func planVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Compare a host with what the site says, and show what would be done",
-		Long: `Looks at a host, compares it with what the site says, and shows what apply would
+		Long: `Reads a host, compares it with what the site says, and shows what apply would
 do: what, why, and what it costs. Nothing is changed.
 
 A plan kept with --out is applied exactly as shown, or refused because the site
-or the host moved: homestak-gitops apply FILE.`,
+or the host changed since: homestak-gitops apply FILE.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPlan(ctx, a, f, o) }),
 	}

@@ -17,10 +17,10 @@ import (
 func policyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
-		Short: "Test, ask and export the rules that a site is held against",
+		Short: "Test, evaluate and export the rules that a site must follow",
 		Long: `Policies are rules in Rego: some are shipped with this program, a site adds its
-own in policy/*.rego. validate, plan, apply and test ask them by themselves; these
-verbs are for who writes them.`,
+own in policy/*.rego. validate, plan, apply and test evaluate them by themselves; these
+verbs are for whoever writes rules.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(policyTestVerb(a), policyEvalVerb(a), policyInputVerb(a), policyExportVerb(a))
@@ -33,7 +33,7 @@ verbs are for who writes them.`,
 	return c
 }
 
-// inputFlags say which document rules are asked with.
+// inputFlags say which document rules get as their input.
 type inputFlags struct {
 	session.Flags
 	plan bool
@@ -53,8 +53,8 @@ func policyInputVerb(a *app) *cobra.Command {
 		Use:   "input",
 		Short: "Print the document that rules get as their input",
 		Long: `Prints the real input of the rules for this site, as JSON: the site, the commit and
-the time; with --plan also the plan of a host, which is looked at for it. Secrets are
-not in it. Kept in a file it is good for tests, and for "policy eval --input FILE".`,
+the time; with --plan also the plan of a host, which is read for it. Secrets are not in
+it. Kept in a file it serves tests, and "policy eval --input FILE".`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPolicyInput(ctx, a, f) }),
 	}

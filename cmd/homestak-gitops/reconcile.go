@@ -22,9 +22,9 @@ func reconcileVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "reconcile [NODE]",
 		Short: "Make the agent check now, and wait for the result",
-		Long: `Asks the agent of this machine to look at repository and host now, instead of when its
-time has come, and waits for the end of that pass. The exit code is that of the pass, as
-apply would give it. Ctrl-C leaves the waiting; the agent goes on.
+		Long: `Asks the agent of this machine to check repository and host now, before its next check is
+due, and waits for the end of that pass. The exit code is that of the pass, as apply would
+give it. Ctrl-C ends the waiting; the agent goes on.
 
 With NODE a node in mode pull below is asked to check itself, or the child that manages it; tree
 shows what comes of it. An agent that is named by --server is asked with its operator key.`,
@@ -70,7 +70,7 @@ func runReconcile(ctx context.Context, a *app, f *agentref.Flags, node []string,
 	return showPass(a, e.Pass, e.Status())
 }
 
-// showAsked says who checks now, without anybody waiting for it.
+// showAsked says which agent checks now, where no pass of it is waited for.
 func showAsked(a *app, r *control.Client, f *agentref.Flags) error {
 	return a.ui.Show(struct{}{}, f.Name(r)+" looks now\n")
 }

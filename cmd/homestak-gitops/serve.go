@@ -90,7 +90,8 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 	}, hangups)
 }
 
-// serverFolder is the folder of the keys of a server.
+// serverFolder is the flag that names the data folder of a server. serve and the verbs of token must find the same
+// keys, so all have it.
 type serverFolder struct{ dataDir string }
 
 func (f *serverFolder) flag(c *cobra.Command) {
@@ -98,6 +99,7 @@ func (f *serverFolder) flag(c *cobra.Command) {
 	complete.Must(c.MarkFlagDirname("data-dir"))
 }
 
+// path is the folder of the keys of the server, below the data folder.
 func (f *serverFolder) path(env func(string) string) (string, error) {
 	dir := f.dataDir
 	if dir == "" {

@@ -19,9 +19,9 @@ import (
 // suspendFlags are the flags of suspend and resume.
 type suspendFlags struct {
 	agentref.Flags
-	manifest string
-	reason   string
-	span     time.Duration
+	manifest string        // "": everything
+	reason   string        // suspend only
+	span     time.Duration // suspend only; 0: until resume
 }
 
 func suspendVerb(a *app) *cobra.Command {
@@ -30,8 +30,8 @@ func suspendVerb(a *app) *cobra.Command {
 		Use:   "suspend --reason TEXT",
 		Short: "Keep the agent from changing anything, or one manifest, for a while",
 		Long: `The agent keeps checking and reports what differs, but changes nothing, until the time
-is over or "resume" is said. It remembers that over a restart, and status shows it with
-who said it and why. For good, a manifest says suspend = true in the site.`,
+is over or "resume" ends it. It remembers that over a restart, and status shows who
+suspended it and why. For good, a manifest says suspend = true in the site.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSuspend(ctx, a, f) }),
 	}
@@ -46,7 +46,7 @@ func resumeVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "Let the agent go on where it was suspended",
-		Long:  `Takes back what suspend said, about everything or about one manifest. The agent looks at once.`,
+		Long:  `Ends a suspension, of everything or of one manifest. The agent checks at once.`,
 		Args:  cobra.NoArgs,
 		RunE:  a.soon(func(ctx context.Context, _ []string) error { return runResume(ctx, a, f) }),
 	}
@@ -109,6 +109,7 @@ func runResume(ctx context.Context, a *app, f *suspendFlags) error {
 	return nil
 }
 
+// manifestFlag is how a command line names what is suspended.
 func manifestFlag(manifest string) string {
 	if manifest == "" {
 		return ""

@@ -22,7 +22,7 @@ func validateVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate",
 		Short: "Check a site, and report everything that is wrong with it at once",
-		Long: `Loads the site, resolves what every host shall hold, asks the policies, and reports
+		Long: `Loads the site, resolves what every host is to have, evaluates the policies, and reports
 everything that is wrong, with file, line and column. It reaches no host and needs
 no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 		Args: cobra.NoArgs,

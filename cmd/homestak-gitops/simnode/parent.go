@@ -1,5 +1,6 @@
-// Package simnode is nodes in mode pull where hosts are simulated: their parent, a real server whose
-// network is in memory, and the program that they get from it and run (program.go).
+// Package simnode is what runs in the guests of simulated hosts, in a network in memory: the agents of guests that are
+// hosts in turn (world.go, agent.go), and nodes in mode pull, with the program that they run (program.go) and
+// their parent, a real server (parent.go). network.go makes all of it the network of a run.
 package simnode
 
 import (

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+)
+
+// helpVerb takes the place of that of cobra, which succeeds where there is no such verb.
+func helpVerb() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [VERB]",
+		Short: "Show help about a verb",
+		Long:  `Shows help about a verb, or with "help exit-codes" about the exit codes.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			about, _, err := c.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return usage.Verbs(c.Root()), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+// exitCodesTopic is what "help exit-codes" prints: a command that cannot be run.
+func exitCodesTopic() *cobra.Command {
+	topic := &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean"}
+	topic.SetHelpFunc(func(c *cobra.Command, _ []string) {
+		fmt.Fprintln(c.OutOrStdout(), "Exit codes:")
+		exit.Write(c.OutOrStdout())
+	})
+	return topic
+}
