@@ -1,10 +1,14 @@
 package wiring_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -19,6 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/hcl"
 )
 
 // An agent opens its host by the network that it was made on.
@@ -36,4 +41,50 @@ func TestAgent(t *testing.T) {
 		require.Equal(t, engine.Done, r.Outcome, r.Err)
 		require.Len(t, hosts["father"].Snapshot().Guests, 2)
 	})
+}
+
+const child = `
+site "home" {
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "pve-9" {
+  url = "https://example.org/pve-9.qcow2"
+}
+manifest "deep" {
+  pattern = "tiered"
+  host    = "father"
+  node "inner" {
+    type   = "pve"
+    cores  = 1
+    memory = 512
+    image  = image.pve-9
+  }
+}
+`
+
+// The agent of a child is installed by an agent that serves, unless the child is simulated and the server is not.
+func TestWhoServesChildren(t *testing.T) {
+	inMemory := service.Network{Listen: func(context.Context, string) (net.Listener, error) { return nil, errors.New("not in this test") }}
+	simulated := wiring.Network{Guests: &config.Config{}}
+	for name, c := range map[string]struct {
+		network wiring.Network
+		listen  string
+		inside  service.Network
+		serves  bool
+	}{
+		"a real one that serves":                   {listen: ":44443", serves: true},
+		"a real one that does not":                 {listen: "none"},
+		"a simulated one on the real network":      {network: simulated, listen: ":44443"},
+		"a simulated one on the simulated network": {network: simulated, listen: ":44443", inside: inMemory, serves: true},
+	} {
+		cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", Listen: c.listen}}
+		o := wiring.Join(c.network, service.Options{Config: cfg, Network: c.inside}, config.Config{}, nil)
+		site, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte(child)}}, hcl.Options{Kinds: o.Kinds})
+		require.False(t, found.HasErrors(), "%v", found)
+		want, _ := site.Want("father")
+		require.Len(t, want.Deferred, 1, "no child has all that its agent needs")
+		require.Equal(t, c.serves, !strings.Contains(want.Deferred[0].Why, "nothing here serves children"), "%s: %s", name, want.Deferred[0].Why)
+	}
 }

@@ -1,0 +1,4 @@
+package wiring
+
+// Join is what Agent does before it makes the agent.
+var Join = Network.join
