@@ -60,10 +60,14 @@ func (o *Opener) Open(ctx context.Context, f *Flags) (*Session, error) {
 			return nil, err
 		}
 	}
-	return o.OpenOn(ctx, f, net)
+	s, err := o.OpenOn(ctx, f, net)
+	if err != nil {
+		net.End()
+	}
+	return s, err
 }
 
-// OpenOn is Open for a site whose hosts are on a network.
+// OpenOn is Open for a site whose hosts are on a network. After an error that is still the caller's.
 func (o *Opener) OpenOn(ctx context.Context, f *Flags, net wiring.Network) (*Session, error) {
 	vars, err := f.Variables()
 	if err := errors.Join(f.Check(), err); err != nil {

@@ -233,6 +233,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 		s := prepare(t, args...)
 		_, err := s.Open(t.Context(), s.flags)
 		require.EqualError(t, err, want)
+		require.Equal(t, 1, s.ended, "the network that was begun for it")
 	}
 	s := prepare(t, "--var", "a=1", "--var", "b=c=d")
 	vars, err := s.flags.Variables()
