@@ -13,17 +13,22 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// keyFile is the private key by which the agent of a child enters its guests, in the data folder. It never leaves the
-// machine; beside it is its public half, which the guests get.
+// keyFile is the private key by which the agent of a child enters its guests. It never leaves the machine; beside it is its
+// public half, which the guests get. The parent makes it on the machine, beside agent.hcl, so that it outlives the data folder;
+// who installs a child by hand may do so, too.
 const keyFile = "ssh_key"
 
-// openKey reads the key of the agent of a child, or makes it at its first start.
+// openKey reads the key of the agent of a child. Without one it makes one in the data folder, at its first start: the folder of
+// agent.hcl belongs to root.
 func (s *Service) openKey() error {
 	c := s.o.Config
 	if c.Parent == nil || c.Parent.URL == "" || s.o.NewKey == nil {
 		return nil
 	}
 	name := filepath.Join(c.DataDir, keyFile)
+	if given := filepath.Join(filepath.Dir(c.File), keyFile); c.File != "" && exists(given) {
+		name = given
+	}
 	private, err := durable.ReadPrivate(name)
 	switch {
 	case err == nil:
@@ -48,6 +53,12 @@ func (s *Service) openKey() error {
 	}
 	s.o.Log.Info("made the key by which guests are entered", "public", s.public)
 	return nil
+}
+
+// exists reports whether a file is there, also one that may not be read.
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // local is what agent.hcl and the data folder say of the host; see site.Commits. The files are read each time.

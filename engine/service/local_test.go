@@ -75,6 +75,16 @@ func TestLocalHost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "private", string(kept))
 
+	// One beside agent.hcl outlives the data folder.
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "data")))
+	write("ssh_key", "beside", 0o600)
+	write("ssh_key.pub", "ssh-ed25519 BBBB beside\n", 0o644)
+	s = start()
+	require.Equal(t, 1, made)
+	l, found = s.local()
+	require.Empty(t, found)
+	require.Equal(t, []string{"beside", "ssh-ed25519 BBBB beside"}, []string{l.Key, l.PublicKey})
+
 	// Others could read the token, or it is not there: an error that names the file, and no token.
 	require.NoError(t, os.Chmod(filepath.Join(dir, "api.token"), 0o644))
 	l, found = s.local()

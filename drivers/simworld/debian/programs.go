@@ -39,6 +39,7 @@ func (m *Machine) programs() map[string]kernel.Program {
 		"systemd-run": init.systemdRun, "systemd-detect-virt": m.virtualisation, "cloud-init": cloudInitProgram,
 		"dpkg-query": userland.Program("W f: showformat:=f", 0, 2, apt.dpkgQuery),
 		"sshd":       ssh.sshdProgram, "visudo": userland.Program("c f: file:=f", 0, 1, rules.visudo), "sudo": rules.sudo, "ss": ssh.sockets,
+		"ssh-keygen": userland.Program("q y t: N: C: f:", 0, 255, ssh.keygen),
 		"apt-helper": apt.helper, "daemon": daemon, "systemd-timesyncd": daemon, "cron": daemon, "agetty": daemon,
 	}
 	disks := device.Disks{}

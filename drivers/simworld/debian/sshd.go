@@ -15,6 +15,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 )
 
 // Settings are those of sshd_config(5) that make a difference here.
@@ -43,14 +44,60 @@ func (m server) makeHostKey() {
 	if _, err := m.K.FS.Stat(files.Cred{}, hostKeyFile); err == nil {
 		return
 	}
-	public, private, err := ed25519.GenerateKey(rand.Reader)
+	private, public := newKey("root@localhost")
+	must(m.K.FS.WriteFile(hostKeyFile, private, 0o600, 0, 0))
+	must(m.K.FS.WriteFile(hostKeyFile+".pub", public, 0o644, 0, 0))
+}
+
+// newKey makes a key pair as ssh-keygen writes it.
+func newKey(comment string) (private, public string) {
+	half, whole, err := ed25519.GenerateKey(rand.Reader)
 	must(err)
-	block, err := ssh.MarshalPrivateKey(private, "root@localhost")
+	block, err := ssh.MarshalPrivateKey(whole, comment)
 	must(err)
-	key, err := ssh.NewPublicKey(public)
+	key, err := ssh.NewPublicKey(half)
 	must(err)
-	must(m.K.FS.WriteFile(hostKeyFile, string(pem.EncodeToMemory(block)), 0o600, 0, 0))
-	must(m.K.FS.WriteFile(hostKeyFile+".pub", strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))+" root@localhost\n", 0o644, 0, 0))
+	return string(pem.EncodeToMemory(block)), publicLine(key, comment)
+}
+
+func publicLine(key ssh.PublicKey, comment string) string {
+	return strings.TrimSpace(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))+" "+comment) + "\n"
+}
+
+// keygen is ssh-keygen, for root: a new key without a passphrase, and with -y the public half of one, without its comment.
+func (server) keygen(p *kernel.Process, o userland.Options) int {
+	if p.Cred.UID != 0 {
+		return p.Failf("only root makes keys here")
+	}
+	name := p.Path(o.Text("f"))
+	if o.Has("y") {
+		text, err := p.ReadFile(name)
+		if err != nil {
+			fmt.Fprintf(p.Err(), "%s: %s\n", name, files.Text(err))
+			return 255
+		}
+		key, err := ssh.ParsePrivateKey([]byte(text))
+		if err != nil {
+			fmt.Fprintf(p.Err(), "Load key \"%s\": error in libcrypto\n", name)
+			return 255
+		}
+		p.Printf("%s", publicLine(key.PublicKey(), ""))
+		return 0
+	}
+	if _, err := p.K.FS.Stat(p.Cred, name); err == nil {
+		p.Printf("%s already exists.\nOverwrite (y/n)? ", name)
+		return 1
+	}
+	private, public := newKey(o.Text("C"))
+	err := p.K.FS.WriteFile(name, private, 0o600, p.Cred.UID, p.Cred.GID)
+	if err == nil {
+		err = p.K.FS.WriteFile(name+".pub", public, 0o644, p.Cred.UID, p.Cred.GID)
+	}
+	if err != nil {
+		fmt.Fprintf(p.Err(), "Saving key \"%s\" failed: %s\n", name, files.Text(err))
+		return 1
+	}
+	return 0
 }
 
 // sshdKeywords are those of sshd_config that are settings of this package or change nothing here.

@@ -64,7 +64,7 @@ sync ` + newFile + `
 func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, replace bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("set -e\n%s%s%s", heads, lock, known)
+	line("set -e\n%s%s%s%s", heads, lock, known, asAgent)
 	line(`[ -d /run/systemd/system ] || die "systemd does not run on the machine"`)
 	if replace {
 		f.keep(&b)
@@ -74,7 +74,7 @@ func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, rep
 	line("folder /usr/local/lib/sysusers.d; folder /usr/local/lib/systemd/system; folder %s.d; folder %s", "/etc/systemd/system/"+systemd.Service, folder)
 	line("%s", shell.Put(files[0].Path, files[0].Content, "0644", "root", "root"))
 	line(`getent passwd %s >/dev/null || systemd-sysusers %s || die "the user of the agent could not be made"`, user, systemd.Sysusers)
-	line(`if [ -f /usr/local/lib/systemd/system/%[1]s ]; then systemctl stop %[1]s || :; fi`, systemd.Service)
+	line("if [ -f /usr/local/lib/systemd/system/%[1]s ]; then\n%[2]ssystemctl stop %[1]s || :\nfi", systemd.Service, arm)
 	for _, file := range files[1:] {
 		line("%s", shell.Put(file.Path, file.Content, "0644", "root", "root"))
 	}
@@ -84,6 +84,7 @@ func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, rep
 	}
 	line("chown %[1]s:%[1]s %[2]s; chmod 0600 %[2]s", user, tokenFile)
 	f.apiToken(&b)
+	f.sshKey(&b)
 	switch {
 	case replace:
 		line("mv -fT %s %s; sync /usr/local/bin", newFile, ProgramFile)
@@ -98,8 +99,8 @@ func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, rep
 func (f *Found) rights(b *strings.Builder) {
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 	line(`command -v pveum >/dev/null || die "Proxmox VE is not installed on the machine (it has no pveum)"`)
-	if f.api && !f.Outdated() {
-		return // they came with this program, before the token
+	if f.api && !f.Outdated() && len(f.lacks()) == 0 {
+		return
 	}
 	line(`role() { pveum role add "$1" --privs "$2" >/dev/null 2>&1 || pveum role modify "$1" --append 1 --privs "$2" >/dev/null || die "role $1 could not be made"; }`)
 	line(`more() { pveum role modify "$1" --append 1 --privs "$2" >/dev/null 2>&1; }`)
@@ -129,6 +130,34 @@ chown %[5]s:%[5]s %[4]s; chmod 0600 %[4]s
 `, pveUser, tokenName, APIToken, apiFile, user)
 }
 
+// sshKey makes the key by which the agent enters its guests, if there is none. It is beside agent.hcl and not in the data folder,
+// so that who loses that can still enter the guests that know the key. What is in the data folder is read as the agent, who may
+// put a link there.
+func (f *Found) sshKey(b *strings.Builder) {
+	fmt.Fprintf(b, `if [ ! -s %[1]s ]; then
+  _new=%[1]s.new
+  rm -f $_new $_new.pub
+  if [ -f %[2]s ] && as_agent cat %[2]s | put $_new 0600 root root && [ -s $_new ]; then
+    if [ -f %[2]s.pub ]; then as_agent cat %[2]s.pub | put $_new.pub 0644 root root; fi
+  else
+    rm -f $_new
+    ssh-keygen -q -t ed25519 -N '' -C %[3]s -f $_new </dev/null >&2 || die "ssh-keygen made no key for the guests of the machine"
+  fi
+  put %[1]s 0600 %[4]s %[4]s <$_new
+  if [ -s $_new.pub ]; then put %[1]s.pub 0644 root root <$_new.pub; fi
+  drop $_new $_new.pub
+fi
+if [ ! -s %[1]s.pub ]; then
+  _public=$(ssh-keygen -y -f %[1]s </dev/null) || die "%[1]s is not a private key that can be read: remove it, and put what is made then into authorized_keys of the guests of the machine"
+  printf '%%s\n' "$_public" | put %[1]s.pub 0644 root root
+fi
+chown %[4]s:%[4]s %[1]s; chmod 0600 %[1]s
+`, keyFile, earlierKey, shell.Quote("homestak-gitops agent of "+f.want.Identity), user)
+}
+
+// asAgent is a function of scripts: a command with the rights of the agent.
+const asAgent = "as_agent() { setpriv --reuid " + user + " --regid " + user + " --clear-groups -- \"$@\"; }\n"
+
 // keep keeps the program that is there, if it works, until the new one has reported.
 func (f *Found) keep(b *strings.Builder) {
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
@@ -147,11 +176,24 @@ func (f *Found) keep(b *strings.Builder) {
 const failed = `failed() { systemctl status --no-pager --full --lines=8 -- "$1" 2>&1 | tail -n 14 >&2 || :; die "the agent does not start"; }
 `
 
-// start makes the agent run, now and at every boot.
+// Between a stop of the agent and its start the connection may be cut off, and the parent may be away for long. So systemd starts it by
+// itself after a while, unless that is called off. It is of use only then: a step does not fail because of it.
+const (
+	resume = "homestak-gitops-resume"
+	arm    = "systemctl stop " + resume + ".timer " + resume + ".service >/dev/null 2>&1 || :\n" +
+		"systemctl reset-failed " + resume + ".service >/dev/null 2>&1 || :\n" +
+		"systemd-run --quiet --collect --unit=" + resume + " --on-active=" + resumeAfter + " systemctl start --no-block " + systemd.Service + " >/dev/null 2>&1 || :\n"
+	disarm = "systemctl stop " + resume + ".timer >/dev/null 2>&1 || :\n"
+	// resumeAfter is more than what is done meanwhile takes.
+	resumeAfter = "120"
+)
+
+// start makes the agent run, now and at every boot. It may run already, since it was started by itself, and has to read what has
+// changed since.
 const start = failed + "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n" +
 	"systemctl unmask " + systemd.Service + " >/dev/null 2>&1 || :\n" +
 	"systemctl enable " + systemd.Service + " >/dev/null 2>&1 || die '" + systemd.Service + " cannot be enabled'\n" +
-	"systemctl start " + systemd.Service + " || failed " + systemd.Service + "\n"
+	"systemctl restart " + systemd.Service + " || failed " + systemd.Service + "\n" + disarm
 
 // Start starts the agent.
 func Start(ctx context.Context, m Machine) error {
@@ -160,14 +202,14 @@ func Start(ctx context.Context, m Machine) error {
 
 // Finish ends an upgrade: the new program has reported.
 func Finish(ctx context.Context, m Machine) error {
-	return run(ctx, m, shell.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+upgradeFile+"\n"))
+	return run(ctx, m, shell.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
 }
 
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
 func (f *Found) Back(ctx context.Context, m Machine) error {
 	return run(ctx, m, shell.Script("set -e\n"+lock+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
-		"systemctl stop "+systemd.Service+" || :\n"+
+		arm+"systemctl stop "+systemd.Service+" || :\n"+
 		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+
 		"mv -fT "+oldFile+" "+ProgramFile+"; sync /usr/local/bin\n"+
 		"drop "+upgradeFile+"\n"+start))

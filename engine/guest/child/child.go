@@ -5,7 +5,7 @@
 // Read in this order: child.go (what is wanted, and how a difference is called), observe.go (what is there, by one
 // command), apply.go (the commands that change it).
 //
-// No key of anybody is copied to the machine. Its own token for the API is made there and stays there.
+// No key of anybody is copied to the machine. Its own token for the API and its own key for guests are made there and stay there.
 package child
 
 import (
@@ -40,6 +40,8 @@ type Agent struct {
 	Token    string `plan:"token" doc:"The token by which its parent knows it."`
 	Settings string `plan:"settings" doc:"The rest of agent.hcl."`
 	APIToken string `plan:"api_token" doc:"The token for the API of its own host, which is made there."`
+	Rights   string `plan:"api_rights" doc:"The roles by which that token counts there."`
+	Key      string `plan:"ssh_key" doc:"The key by which it enters its guests, which is made there."`
 	Service  string `plan:"service" doc:"Its unit."`
 	Upgrade  string `plan:"upgrade" doc:"An upgrade of the program that was interrupted."`
 }
@@ -50,6 +52,7 @@ const (
 	asShipped = "as shipped"
 	valid     = "valid"
 	there     = "there"
+	enough    = "as needed"
 	running   = "enabled, running"
 	missing   = "missing"
 	done      = "none"
@@ -59,7 +62,7 @@ const (
 func Wanted(identity string) *Agent {
 	return &Agent{
 		Program: ours, Units: asShipped, Identity: identity, Parent: ours, Pins: valid, Token: valid, Settings: asShipped,
-		APIToken: there, Service: running, Upgrade: done,
+		APIToken: there, Rights: enough, Key: there, Service: running, Upgrade: done,
 	}
 }
 
@@ -105,11 +108,13 @@ type Found struct {
 	machine string            // of uname(1)
 	program string            // SHA-256; "" for none
 	files   map[string]string // content by path, of what root owns and others may read
-	shut    map[string]bool   // files with a token that belong to the agent alone
+	shut    map[string]bool   // files with a secret that belong to the agent alone
+	key     bool              // the key for guests is there, with its public half
 	token   string            // in parent.token
 	kept    parent.Parent     // that the agent keeps; zero for none
 	given   string            // what that was renewed from
 	api     bool              // api.token has a token that Proxmox VE knows
+	access  []string          // lines of user.cfg of roles and grants, and of the user of the agent; nil if that is not there
 	pve     bool              // it is Proxmox VE
 	unit    string            // how the unit is, in words
 	runs    bool              // it is enabled, and runs or begins to
@@ -185,6 +190,15 @@ func (f *Found) Agent() *Agent {
 	case !f.shut[apiFile]:
 		a.APIToken = "not for the agent alone"
 	}
+	if lacks := f.lacks(); len(lacks) > 0 {
+		a.Rights = strings.Join(lacks, "; ")
+	}
+	switch {
+	case !f.key:
+		a.Key = missing
+	case !f.shut[keyFile]:
+		a.Key = "not for the agent alone"
+	}
 	if !f.runs {
 		a.Service = f.unit
 	}
@@ -216,6 +230,53 @@ func (f *Found) changed() string {
 func (f *Found) Connects() bool {
 	a, want := f.Agent(), Wanted(f.want.Identity)
 	return a.Identity == want.Identity && a.Parent == want.Parent && a.Pins == want.Pins && a.Token == want.Token && a.Settings == want.Settings
+}
+
+// lacks lists what the roles of the agent lack in Proxmox VE, by the lines of user.cfg (PVE/AccessControl.pm, write_user_config):
+// user:ID:…, role:NAME:PRIVILEGES:, acl:PROPAGATE:PATH:WHO:ROLES:, each list with commas. Without that file there is
+// nothing to compare.
+func (f *Found) lacks() []string {
+	if f.access == nil {
+		return nil
+	}
+	known, privs, granted := false, map[string][]string{}, map[[2]string]bool{}
+	for _, line := range f.access {
+		switch field := strings.Split(line, ":"); {
+		case field[0] == "user" && len(field) > 1:
+			known = known || field[1] == pveUser
+		case field[0] == "role" && len(field) > 2:
+			privs[field[1]] = strings.Split(field[2], ",")
+		case field[0] == "acl" && len(field) > 4 && field[1] == "1" && slices.Contains(strings.Split(field[3], ","), pveUser):
+			for role := range strings.SplitSeq(field[4], ",") {
+				granted[[2]string{field[2], role}] = true
+			}
+		}
+	}
+	if !known {
+		return []string{"user " + pveUser + " is missing"}
+	}
+	var out []string
+	for _, r := range f.want.Roles {
+		has := func(set []string) bool {
+			return !slices.ContainsFunc(set, func(priv string) bool { return !slices.Contains(privs[r.Name], priv) })
+		}
+		var less []string
+		for _, priv := range r.Privs {
+			if !has([]string{priv}) {
+				less = append(less, priv)
+			}
+		}
+		if len(r.Or) > 0 && !slices.ContainsFunc(r.Or, has) {
+			less = append(less, strings.Join(slices.Concat(r.Or...), " or "))
+		}
+		if len(less) > 0 {
+			out = append(out, fmt.Sprintf("role %s lacks %s", r.Name, strings.Join(less, ", ")))
+		}
+		if !granted[[2]string{r.Path, r.Name}] {
+			out = append(out, fmt.Sprintf("role %s is not granted on %s", r.Name, r.Path))
+		}
+	}
+	return out
 }
 
 // Outdated reports whether the program is not that of the parent.

@@ -195,6 +195,14 @@ func TestWhatDiffersIsPutBack(t *testing.T) {
 		"no api token": {"rm /etc/homestak-gitops/api.token", []string{"api_token: missing"}},
 		"other token":  {"echo 'homestak@pve!agent=else' >/etc/homestak-gitops/api.token", []string{"api_token: missing"}},
 		"PVE's token":  {"pveum user token remove homestak@pve agent", []string{"api_token: missing"}},
+		"no key":       {"rm /etc/homestak-gitops/ssh_key", []string{"ssh_key: missing"}},
+		"half a key":   {"rm /etc/homestak-gitops/ssh_key.pub", []string{"ssh_key: missing"}},
+		"open key":     {"chmod 0644 /etc/homestak-gitops/ssh_key", []string{"ssh_key: not for the agent alone"}},
+		"no role":      {"pveum role delete R", []string{"api_rights: role R lacks VM.Audit, VM.Allocate, VM.GuestAgent.Audit or VM.Monitor"}},
+		"less rights":  {"sed -i 's/VM.Audit,//' /etc/pve/roles/R; sed -i 's/VM.Audit,//' /etc/pve/user.cfg", []string{"api_rights: role R lacks VM.Audit"}},
+		"no grant":     {"pveum acl delete /vms --users homestak@pve --roles R", []string{"api_rights: role R is not granted on /vms"}},
+		"not below":    {"sed -i 's/^acl:1:/acl:0:/' /etc/pve/user.cfg", []string{"api_rights: role R is not granted on /vms"}},
+		"no user":      {"rm /etc/pve/users/homestak@pve; sed -i '/^user:/d' /etc/pve/user.cfg", []string{"api_rights: user homestak@pve is missing"}},
 		"no list":      {"rm /etc/pve/priv/token.cfg", []string{"api_token: missing"}},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -28,7 +28,10 @@ const (
 	settingsFile = folder + "/agent.hcl"
 	tokenFile    = folder + "/parent.token"
 	apiFile      = folder + "/api.token"
-	keptFile     = "/var/lib/homestak-gitops/parent.json" // of specserve/uplink
+	keyFile      = folder + "/ssh_key"        // by which the agent enters its guests; beside it is its public half
+	data         = "/var/lib/homestak-gitops" // what the agent may lose
+	keptFile     = data + "/parent.json"      // of specserve/uplink
+	earlierKey   = data + "/ssh_key"          // where earlier versions had the key
 
 	user = "homestak-gitops"
 
@@ -41,6 +44,7 @@ const (
 	// tokenName is not gitops, which docs/permissions.md has for people.
 	tokenName = "agent"
 	tokenCfg  = "/etc/pve/priv/token.cfg"
+	userCfg   = "/etc/pve/user.cfg"
 )
 
 // Machine is the way into a machine, as guest.Machine has it.
@@ -83,9 +87,11 @@ sum ` + ProgramFile + ` | row program
 	b.WriteString(`for _f in ` + shell.Words(paths) + `; do
   if [ -f "$_f" ] && [ "$(stat -c '%a %U' "$_f")" = '644 root' ]; then row file "$_f" <"$_f"; fi
 done
-for _f in ` + tokenFile + ` ` + apiFile + `; do
+for _f in ` + tokenFile + ` ` + apiFile + ` ` + keyFile + `; do
   if [ -f "$_f" ] && [ "$(stat -c '%a %U' "$_f")" = '600 ` + user + `' ]; then printf yes | row shut "$_f"; fi
 done
+if [ -s ` + keyFile + ` ] && [ -s ` + keyFile + `.pub ]; then printf yes | row key; fi
+if [ -f ` + userCfg + ` ]; then grep -E '^(role:|acl:|user:` + pveUser + `:)' ` + userCfg + ` | row access; fi
 if [ -f ` + tokenFile + ` ]; then row token <` + tokenFile + `; fi
 if [ -f ` + keptFile + ` ]; then
   head -n 1 ` + keptFile + ` | sed -n 's/^\({"version":1,"given":"[0-9a-f]*","pins":\[[^]]*\],"token":"[^"]*"\),.*$/\1}/p' | row kept
@@ -147,6 +153,10 @@ func (f *Found) read(r []string) {
 		f.shut[r[1]] = true
 	case r[0] == "token":
 		f.token = text
+	case r[0] == "key":
+		f.key = true
+	case r[0] == "access":
+		f.access = strings.Split(text, "\n")
 	case r[0] == "kept" && text != "":
 		f.readKept(text)
 	case r[0] == "pve":

@@ -1,0 +1,44 @@
+package integration_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ST-21 at a child: its data folder is lost, with its clone, its certificate and its signing keys. It finds its guests again, enters
+// them by the key that they know, and its own child gets to know its new keys.
+func TestST21AChildThatLostItsDataFolder(t *testing.T) {
+	t.Parallel()
+	l := grow(t)
+	files := tiered(machine("inner", "pve", ""), machine("deep", "pve", "inner"), machine("app", "vm", "inner"), machine("low", "vm", "deep"))
+	const want = "inner below father, deep below inner, low below deep, app below inner"
+	l.push(files, "three levels", want)
+	made := l.history.List()
+	m := l.inside("father", "inner")
+	shell := func(line string) string {
+		t.Helper()
+		out, code := m.Shell(line)
+		require.Zero(t, code, "%s: %s", line, out)
+		return strings.TrimSpace(out)
+	}
+	pins := l.world.Running("inner").Status().Server.Pins
+	shell("systemctl stop homestak-gitops && rm -rf /var/lib/homestak-gitops && systemctl start homestak-gitops")
+	l.until("it has new keys", func() bool {
+		s := l.world.Running("inner")
+		return s != nil && s.Status().Server != nil && len(s.Status().Server.Pins) > 0
+	})
+	require.NotEqual(t, pins, l.world.Running("inner").Status().Server.Pins)
+
+	// Whatever is done in its guests from now on needs its key.
+	files["site.hcl"] = strings.Replace(levelsSite, `["htop"]`, `["htop", "jq"]`, 1)
+	l.push(files, "one more package", want)
+	require.Equal(t, made, l.history.List(), "the same guests, and none doubled")
+	for host, guest := range map[string]string{"inner": "app", "deep": "low"} {
+		out, code := l.inside(host, guest).Shell("command -v jq")
+		require.Zero(t, code, "%s: %s", guest, out)
+	}
+	l.remove()
+	require.Empty(t, l.father.Tree().Nodes)
+}
