@@ -215,15 +215,20 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	if !upgrade {
 		return errors.Join(err, refused)
 	}
+	full := true
 	if err == nil {
 		report("waiting for a report of the new program")
-		err = d.hear(ctx, node, w.Program.Version)
+		var within time.Duration
+		within, full = d.hearFor(ctx)
+		err = d.hear(ctx, node, w.Program.Version, within)
 	}
 	switch {
 	case ctx.Err() != nil || errors.Is(err, guest.ErrOutcomeLost):
 		return err // the next pass goes on
 	case err == nil:
 		return child.Finish(ctx, m)
+	case !full && !f.Interrupted(): // the next pass has more time, since the program is there
+		return fmt.Errorf("version %s of the program was installed on %s, and what is left of the time of this step is too short to wait for its report: the next pass goes on: %w", w.Program.Version, node, err)
 	}
 	report("putting the program back that was there before")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBack)
@@ -250,9 +255,19 @@ func (d *Driver) send(ctx context.Context, m guest.Machine, sum string) error {
 	return child.Send(ctx, m, sum, program)
 }
 
+// hearFor is how long a new program may take until it reports: a step has to have time left to put the old one back. Full
+// reports whether that is as long as usual.
+func (d *Driver) hearFor(ctx context.Context) (within time.Duration, full bool) {
+	within = cmp.Or(d.cfg.Upgrade, defaultUpgrade)
+	ends, bounded := ctx.Deadline()
+	if left := time.Until(ends) - putBack; bounded && left < within {
+		return max(left, 0), false
+	}
+	return within, true
+}
+
 // hear waits until a child reports that it runs this version of the program.
-func (d *Driver) hear(ctx context.Context, node, version string) error {
-	within := cmp.Or(d.cfg.Upgrade, defaultUpgrade)
+func (d *Driver) hear(ctx context.Context, node, version string, within time.Duration) error {
 	end := time.NewTimer(within)
 	defer end.Stop()
 	every := time.NewTicker(hearEvery)
@@ -268,7 +283,7 @@ func (d *Driver) hear(ctx context.Context, node, version string) error {
 			if runs != "" {
 				return fmt.Errorf("it reported version %s", runs)
 			}
-			return fmt.Errorf("it did not report within %s", within)
+			return fmt.Errorf("it did not report within %s", within.Round(time.Millisecond))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -408,3 +408,42 @@ func TestST20SimulatedUpgrade(t *testing.T) {
 	require.Equal(t, "4.1", s.Runs("inner"))
 	s.holds("[ \"$(ls -A /usr/local/bin)\" = homestak-gitops ]", "nothing is left")
 }
+
+// hurried is a driver whose steps have little time.
+type hurried struct {
+	engine.Driver
+	time time.Duration
+}
+
+func (d hurried) Apply(ctx context.Context, s plan.Step) error {
+	ctx, cancel := context.WithTimeout(ctx, d.time)
+	defer cancel()
+	return d.Driver.Apply(ctx, s)
+}
+
+// A step that has no time to wait for a program that does not report leaves that to the next one, which ends it: it puts the program back
+// also where it has no more time.
+func TestST20SimulatedUpgradeWithoutTime(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.works("install")
+	s.release("2.0-broken")
+	short := func(p *engine.Pass) {
+		open := p.Open
+		p.Open = func(h *model.Host) (engine.Driver, error) {
+			d, err := open(h)
+			return hurried{d, time.Minute}, err
+		}
+	}
+	r := s.run("apply", short)
+	require.Equal(t, engine.Failed, r.Outcome, describe(r))
+	require.ErrorContains(t, r.Err, "version 2.0-broken of the program was installed on inner, and what is left of the time of this step is too short to wait for its report: the next pass goes on")
+	s.holds("grep -q 2.0-broken /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the new one has its chance")
+	r = s.run("apply", short)
+	require.Equal(t, engine.Failed, r.Outcome, describe(r))
+	require.ErrorContains(t, r.Err, "version 2.0-broken of the program does not work on inner, so the one before is put back")
+	s.holds("grep -q 1.0 /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the one before runs")
+	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, time.Minute, time.Millisecond)
+
+	s.release("2.1")
+	s.works("a version that works")
+}

@@ -287,6 +287,9 @@ func (f *Found) Upgrades() bool {
 	return f.Outdated() && f.program != "" && (f.runs || f.upgrade != "") || f.upgrade == f.want.Program.Sum && !f.Outdated()
 }
 
+// Interrupted reports whether an upgrade was begun before, and has not ended.
+func (f *Found) Interrupted() bool { return f.upgrade != "" }
+
 // refusedFor is how long a program that did not report is not tried again.
 const refusedFor = time.Hour
 
