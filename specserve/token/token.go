@@ -35,7 +35,7 @@ type Claims struct {
 	Version int    `json:"v"`
 	Node    string `json:"n"`   // whose token it is
 	Spec    string `json:"s"`   // its spec when the token was minted, for people: the site decides which one is served
-	Issued  int64  `json:"iat"` // Unix seconds
+	Issued  int64  `json:"iat"` // Unix seconds; not checked, see docs/decisions/0049-what-a-child-keeps-and-how-it-leaves.md
 
 	// Tokens of the predecessor lack the rest.
 	Expires int64  `json:"exp,omitempty"` // Unix seconds; 0: never

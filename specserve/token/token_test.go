@@ -152,6 +152,21 @@ func TestDue(t *testing.T) {
 	require.False(t, keys.Due(token.Claims{Key: k.ID}, at.Add(time.Hour)), "it never expires")
 }
 
+// A clock that was set back does not lock nodes out: when a token was issued says nothing of whether it is good. Nor are tokens renewed
+// by such a clock, which would give them an end that has passed once it is right.
+func TestIssuedInTheFuture(t *testing.T) {
+	k := key(t, "a")
+	keys := token.Keys{k}
+	const year = 365 * 24 * 60 * 60
+	text, err := token.Mint(k, token.Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + year})
+	require.NoError(t, err)
+	for _, back := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour, 20 * 365 * 24 * time.Hour} {
+		c, err := keys.Verify(text, "inner", at.Add(-back))
+		require.NoError(t, err, back)
+		require.False(t, keys.Due(c, at.Add(-back)), back)
+	}
+}
+
 func TestMintRefuses(t *testing.T) {
 	k := key(t, "a")
 	for _, c := range []struct {
