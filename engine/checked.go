@@ -301,8 +301,10 @@ func keysOf(spec any) []string {
 // near returns the gateways that the site names for a node, beside those of its network cards.
 func near(s *model.Site, n *model.Node) []netip.Addr {
 	names := []string{s.Gateway}
-	if spec := s.Specs[n.Spec]; spec != nil && spec.Network != nil {
-		names = append(names, spec.Network.Gateway)
+	if n != nil { // else it left the site
+		if spec := s.Specs[n.Spec]; spec != nil && spec.Network != nil {
+			names = append(names, spec.Network.Gateway)
+		}
 	}
 	var out []netip.Addr
 	for _, name := range names {

@@ -251,6 +251,7 @@ func (p *Pass) run(ctx context.Context) (c progress, err error) {
 		if errObserve != nil {
 			have = model.NotObserved(p.Host, errObserve)
 		}
+		want = withReconnect(want, have.Reconnect)
 		c.want, c.have = want, have
 		c.plan, c.omitted = p.plan(c.desired, want, have, c.findings)
 		if c.findings = c.plan.Findings; errObserve != nil {
@@ -335,6 +336,19 @@ func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Obse
 		p.Observed(have)
 	}
 	return have, err
+}
+
+// withReconnect adds what is wanted inside of children that left the site.
+func withReconnect(w *model.Want, more []*model.Resource) *model.Want {
+	if len(more) == 0 {
+		return w
+	}
+	own := *w
+	own.State = maps.Clone(w.State)
+	for _, r := range more {
+		own.State[r.Addr] = r
+	}
+	return &own
 }
 
 // plan plans the difference, and adds the earlier findings to those of the plan. Omitted is the

@@ -186,8 +186,13 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	if err := f.Check(); err != nil {
 		return err
 	}
-	c, refused := d.cfg.Children(), f.Refused()
-	replace, upgrade := f.Outdated() && refused == nil, f.Upgrades() && refused == nil
+	c := d.cfg.Children()
+	var refused error
+	replace, upgrade := false, false
+	if slices.ContainsFunc(changes, func(c plan.Change) bool { return c.Path == "program" || c.Path == "upgrade" }) { // a child that leaves keeps its own
+		refused = f.Refused()
+		replace, upgrade = f.Outdated() && refused == nil, f.Upgrades() && refused == nil
+	}
 	if refused != nil && len(changes) == 1 {
 		return refused
 	}

@@ -35,6 +35,13 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 			wanted = append(wanted, r)
 		}
 	}
+	declared := len(wanted)
+	for _, r := range d.reconnects(w, have.State) {
+		wanted = append(wanted, r)
+		d.mu.Lock()
+		d.ways[r.Addr] = wayOf(r)
+		d.mu.Unlock()
+	}
 	seen := make([]model.Observed, len(wanted))
 	slots := make(chan struct{}, d.cfg.Width)
 	var all sync.WaitGroup
@@ -46,15 +53,18 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		})
 	}
 	all.Wait()
-	state := maps.Clone(have.State)
-	for _, o := range seen {
-		maps.Copy(state, o.State)
-		have.Unknown = append(slices.Clip(have.Unknown), o.Unknown...)
-		have.Findings = append(slices.Clip(have.Findings), o.Findings...)
+	have.State, have.Unknown, have.Findings = maps.Clone(have.State), slices.Clone(have.Unknown), slices.Clone(have.Findings)
+	for i, o := range seen {
+		if i >= declared {
+			addReconnect(&have, wanted[i], o)
+			continue
+		}
+		maps.Copy(have.State, o.State)
+		have.Unknown = append(have.Unknown, o.Unknown...)
+		have.Findings = append(have.Findings, o.Findings...)
 	}
-	have.State = state
-	stays, err := d.stay(w, state)
-	have.Findings = append(slices.Clip(have.Findings), stays...)
+	stays, err := d.stay(w, have.State)
+	have.Findings = append(have.Findings, stays...)
 	return have, err
 }
 

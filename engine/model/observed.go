@@ -27,6 +27,10 @@ type Observed struct {
 	// Preflight lists what about the host would make a step fail.
 	Preflight []PreflightProblem
 
+	// Reconnect is what is wanted inside of children that left the site, which shows only when the host is observed: that they can
+	// still report to their parent. State has what is there.
+	Reconnect []*Resource
+
 	// SweepHints go into the next Want.SweepHints: where to look for things to remove that nothing else may lead to
 	// by then. They are in words of the driver's own, and may get lost.
 	SweepHints []string

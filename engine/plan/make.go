@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ func Make(in Input) *Plan {
 		if len(d.steps) > 0 {
 			g := newGuard(d, ids)
 			g.check()
+			d.leaveRemoved()
 			o := ordering{guard: g, circle: map[model.Address]model.Address{}, inside: d.inside()}
 			o.order()
 		}
@@ -229,6 +231,17 @@ func (p *proposal) remove(have *model.Resource, reason string) {
 		s.Class = model.ClassDataLoss
 	}
 	p.steps[have.Addr] = s
+}
+
+// leaveRemoved leaves out what would be done inside of guests that are removed.
+func (d *draft) leaveRemoved() {
+	maps.DeleteFunc(d.steps, func(_ model.Address, s *Step) bool {
+		if s.Want == nil || s.Want.Inside == (model.Address{}) {
+			return false
+		}
+		of := d.steps[s.Want.Inside]
+		return of != nil && of.Action == Delete
+	})
 }
 
 // guestAt is where a guest is, or will be after the plan; nil if neither is known.

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -41,4 +42,20 @@ func TestST21AChildThatLostItsDataFolder(t *testing.T) {
 	}
 	l.remove()
 	require.Empty(t, l.father.Tree().Nodes)
+}
+
+// ST-21 at a host whose child leaves the site at the same time: the child gets to know the new keys although no file has it any more, hears
+// that it left, and goes when it is empty.
+func TestST21AParentThatLostItsDataFolderAndAChildThatLeaves(t *testing.T) {
+	t.Parallel()
+	l := grow(t)
+	stay := machine("stay", "vm", "")
+	l.push(tiered(stay, machine("inner", "pve", ""), machine("app", "vm", "inner")), "two levels", "inner below father, app below inner, stay below father")
+	l.halt()
+	require.NoError(t, os.RemoveAll(l.env["HOMESTAK_DATA_DIR"]))
+	l.repo.Commit(tiered(stay), "Farewell\n\nAllow-Deletes: 2")
+	l.env["HOMESTAK_DRIFT_EVERY"] = "5s"
+	l.start()
+	l.until("the child is gone", func() bool { return len(l.world.Hosts["father"].Snapshot().Guests) == 1 })
+	require.Equal(t, []string{"-inner", "-father"}, l.history.List()[3:])
 }

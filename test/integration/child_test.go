@@ -335,6 +335,43 @@ func TestST18SimulatedParentThatLostItsKeys(t *testing.T) {
 	require.Equal(t, 2, s.minted)
 }
 
+// The same for a child that left the site meanwhile: it has to hear that it left, and its report is what its removal waits for. It
+// keeps its program, and a child that reports is not entered at all.
+func TestST18SimulatedLeavingChildOfAParentThatLostItsKeys(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.works("install")
+	s.release("2.0")
+	s.remove("manifests/web.hcl")
+	allow := func(p *engine.Pass) { p.AllowDeletes = 1 }
+	said := s.writes.Load()
+	r := s.run("plan", allow)
+	require.Empty(t, r.Plan.Steps, describe(r))
+	require.Len(t, r.Plan.Deferred, 1)
+	require.Equal(t, said, s.writes.Load(), "it reports")
+
+	s.lose()
+	s.holds("systemctl stop homestak-gitops", "nor does it run")
+	r = s.run("apply", allow)
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.Equal(t, []string{"update agent.inner"}, actions(r.Plan))
+	require.Equal(t, []string{`pins "of another server" → valid`, `token "of another server" → valid`, `service "enabled, inactive" → "enabled, running"`}, changesOf(r.Plan, "agent.inner"))
+	require.Equal(t, "pve.inner", r.Plan.Deferred[0].Address)
+	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, time.Minute, time.Millisecond, "it reports, with the program that it had")
+
+	// What is in a child that goes now is not repaired any more.
+	s.lose()
+	r = s.run("plan", func(p *engine.Pass) { p.AllowOrphans, p.AllowDeletes = []string{"inner"}, 1 })
+	require.Equal(t, []string{"delete pve.inner"}, actions(r.Plan))
+
+	// One that cannot be entered keeps nobody waiting.
+	s.holds("systemctl stop ssh", "by hand")
+	r = s.run("apply", allow)
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.Empty(t, r.Plan.Steps)
+	require.Empty(t, r.Plan.Unknown)
+	require.Contains(t, describe(r), "inner left the site, does not report, and cannot be entered to see why")
+}
+
 // A child that is rebuilt is another machine: it gets another token, and what the old one reported counts no more.
 func TestST18SimulatedChildThatIsRebuilt(t *testing.T) {
 	s := beginTree(t, "spec = spec.base")

@@ -28,6 +28,9 @@ type levels struct {
 	father *service.Service
 
 	history simnode.History
+
+	env  map[string]string // of the agent of the host
+	halt func()            // stops it
 }
 
 const levelsSite = `
@@ -76,23 +79,33 @@ func grow(t *testing.T) *levels {
 	var err error
 	l.world, err = simnode.NewWorld(simnode.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "1.2.3", Record: l.history.Record})
 	require.NoError(t, err)
-	env := map[string]string{
+	l.env = map[string]string{
 		"HOMESTAK_DATA_DIR": filepath.Join(t.TempDir(), "data"), "HOMESTAK_IDENTITY": "father", "HOMESTAK_LISTEN": "192.0.2.10:44443",
 		"HOMESTAK_REPOSITORY_POLL": "1s", "HOMESTAK_REPOSITORY_URL": l.repo.URL(),
 	}
-	cfg, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
-	require.Empty(t, found)
-	l.father, err = l.world.Agent(cfg)
-	require.NoError(t, err)
 	l.repo.Commit(map[string]string{"site.hcl": levelsSite}, "begin")
-	stop, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- l.father.Run(context.WithoutCancel(t.Context()), control.NoSocket, stop, nil) }()
+	l.start()
 	t.Cleanup(func() {
-		close(stop)
-		require.NoError(t, <-ended)
+		l.halt()
 		require.NoError(t, l.world.Close())
 	})
 	return l
+}
+
+// start starts the agent of the host.
+func (l *levels) start() {
+	l.t.Helper()
+	cfg, found := service.ReadConfig(service.Flags{}, func(key string) string { return l.env[key] })
+	require.Empty(l.t, found)
+	var err error
+	l.father, err = l.world.Agent(cfg)
+	require.NoError(l.t, err)
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- l.father.Run(context.WithoutCancel(l.t.Context()), control.NoSocket, stop, nil) }()
+	l.halt = func() {
+		close(stop)
+		require.NoError(l.t, <-ended)
+	}
 }
 
 func (l *levels) until(what string, is func() bool) {
