@@ -195,7 +195,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 		d = l.o.Load(ctx, c)
 		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
 		if d.Site != nil && !d.Findings.HasErrors() {
-			course, unknown = l.prepareSite(&d, &member, func() *model.Site {
+			course, unknown = l.prepareSite(ctx, &d, &member, func() *model.Site {
 				if errBefore != nil {
 					return nil
 				}
@@ -219,6 +219,9 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	shown := false
 	if verdict := p.Verdict; verdict != nil {
 		p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
+			if course == Vacant && slices.ContainsFunc(made.Steps, func(s plan.Step) bool { return s.Have != nil && s.Have.Guest != nil }) {
+				return false, errNotVacant
+			}
 			shown = true
 			l.o.inForce(ctx, d, beside) // nodes that the pass makes fetch from this commit, and it waits for them
 			return verdict(ctx, made)
@@ -286,16 +289,20 @@ func (l *loop) startPass(c model.Commit) {
 // prepareSite makes of what a commit says what this pass is about: without what is
 // suspended, and for a child that left the site nothing at all. It refuses a site that does not know the
 // identity. It runs within the pass, and reads of the loop only what nobody writes to.
-func (l *loop) prepareSite(d *engine.Desired, m *Membership, before func() *model.Site, aside []ledger.Suspension) (Course, error) {
-	site, course, err := m.decide(d.Site, before)
+func (l *loop) prepareSite(ctx context.Context, d *engine.Desired, m *Membership, before func() *model.Site, aside []ledger.Suspension) (Course, error) {
+	site, course, err := m.decide(d.Site, before, observed(ctx, l.o.Open, *d))
 	if err != nil {
 		found := engine.FindingOf(err)
 		found[0].Source = diag.FromSite
 		d.Findings = append(slices.Clone(d.Findings), found...)
 		return course, err
 	}
-	if course == Empty {
+	switch course {
+	case Vacant:
+		d.Findings = append(slices.Clone(d.Findings), diag.Warnf(diag.Range{}, m.Identity+" left the site: nothing is on it", "its parent says that it left; no commit is known that had it and was in force here, and no guest is on the host"))
+	case Empty:
 		d.Findings = append(slices.Clone(d.Findings), diag.Warnf(diag.Range{}, m.Identity+" left the site: all that it manages is removed", "its parent says so for this commit, which it lacks, and the last one that converged had it"))
+	default: // there is nothing to say
 	}
 	l.agent.send(siteLoaded(slices.Collect(maps.Keys(d.Site.Manifests))))
 	d.Site = site

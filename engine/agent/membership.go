@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // A child that is not in a commit any more either left the site, or the commit is wrong: a typo, an old branch,
 // another repository. Only the first may cost it its nodes. So three have to agree: its own past, the history of the
-// repository, and its parent.
+// repository, and its parent. A child that has no past, since it is new or lost it, removes nothing. But it may be empty, and
+// then the word of its parent suffices to say so.
 
 // Bundle is what the parent of a child said of it last.
 type Bundle struct {
@@ -28,6 +31,7 @@ type Course int
 const (
 	Converge Course = iota // the commit has the agent: make it so
 	Empty                  // the child left the site: remove all that it manages
+	Vacant                 // the same, and nothing shows that the child was ever in it: report that it is empty, if it is
 	Hold                   // the agent is not in it, and it is not sure that this is meant: converge nothing
 	Stay                   // the commit is older than the one in force: keep that
 )
@@ -56,7 +60,8 @@ type Membership struct {
 	Bundle   *Bundle // nil: the parent did not say anything yet
 }
 
-// Course decides. The text says why a commit is not converged to, and what to do; it is empty for Converge and Empty.
+// Course decides. The text says why a commit is not converged to, and what to do; it is empty for Converge and Empty. That of Vacant
+// is for a host that is not.
 func (m Membership) Course() (c Course, why string) {
 	short := model.Commit{ID: m.Commit}.Short()
 	before := model.Commit{ID: m.Before}.Short()
@@ -73,6 +78,8 @@ func (m Membership) Course() (c Course, why string) {
 		return Converge, ""
 	case !m.Child:
 		return Hold, lacks + "\ndeclare it again, or fix the identity in agent.hcl"
+	case (m.Before == "" || !m.WasIn) && m.Bundle != nil && m.Bundle.Removed && m.Bundle.Commit == m.Commit:
+		return Vacant, fmt.Sprintf("%s, and its parent says that it left the site, but no commit is known that had it and was in force here, so nothing is removed\nmove or remove what is on it, or let it go at its parent with --allow-orphans %s", lacks, m.Identity)
 	case m.Before == "":
 		return Hold, lacks + ", and no commit is known that was in force here, so nothing shows that it ever had this name\nfix the identity in agent.hcl; if the node left the site, let it go at its parent with --allow-orphans " + m.Identity
 	case !m.WasIn:
@@ -130,9 +137,46 @@ func wayTo(s *model.Site, identity string) string {
 // errNotNow is why a commit that has the agent does not come into force.
 var errNotNow = errors.New("commit does not come into force")
 
+// vacant says why a host is not known to be empty, nil if it is: no guest of anybody is on it.
+func vacant(have *model.Observed) error {
+	switch {
+	case len(have.Unknown) > 0:
+		return fmt.Errorf("%s could not be seen: %s", have.Unknown[0].Scope, have.Unknown[0].Why)
+	case len(have.Taken) > 0:
+		return fmt.Errorf("guests are on it: %d", len(have.Taken))
+	case len(have.Unmanaged) > 0:
+		return fmt.Errorf("guests are on it that are not managed: %d", len(have.Unmanaged))
+	}
+	for _, addr := range have.State.Addresses() {
+		if have.State[addr].Guest != nil {
+			return fmt.Errorf("%s is on it", addr)
+		}
+	}
+	return nil
+}
+
+// observed reads a host for decide, without the write lock: it changes nothing.
+func observed(ctx context.Context, open func(engine.Desired, *model.Host) (engine.Driver, error), d engine.Desired) func(*model.Site, *model.Host) (model.Observed, error) {
+	return func(s *model.Site, h *model.Host) (model.Observed, error) {
+		d.Site = s
+		driver, err := open(d, h)
+		if err != nil {
+			return model.Observed{}, err
+		}
+		if r, ok := driver.(engine.Releaser); ok {
+			defer r.Release()
+		}
+		want, _ := s.Want(h.Name)
+		return driver.Observe(ctx, want)
+	}
+}
+
+// errNotVacant is that a guest came while its host was taken to be empty.
+var errNotVacant = errors.New("a guest has come to this host since it was seen to be empty, and nothing shows that it may be removed")
+
 // decide makes of the site of a commit the one to converge to. It loads the site of the commit before only where the
-// new one lacks the identity.
-func (m *Membership) decide(s *model.Site, before func() *model.Site) (*model.Site, Course, error) {
+// new one lacks the identity, and observes the host only where nothing else says whether anything is on it.
+func (m *Membership) decide(s *model.Site, before func() *model.Site, observe func(*model.Site, *model.Host) (model.Observed, error)) (*model.Site, Course, error) {
 	way := ""
 	if m.Child && m.Bundle != nil {
 		way = m.Bundle.Way
@@ -156,6 +200,18 @@ func (m *Membership) decide(s *model.Site, before func() *model.Site) (*model.Si
 		return s, course, nil
 	case Empty:
 		return s.Leave(own), course, nil
+	case Vacant:
+		own = s.ChildHost(m.Identity)
+		left := s.Leave(own)
+		have, err := observe(left, own)
+		if err == nil {
+			err = vacant(&have)
+		}
+		if err != nil {
+			what, next, _ := strings.Cut(why, "\n")
+			return nil, Hold, fmt.Errorf("%w: %s: %w\n%s", ErrUnknownIdentity, what, err, next)
+		}
+		return left, course, nil
 	case Hold:
 		hint := diag.DidYouMean(m.Identity, s.Identities())
 		if hint == "" {

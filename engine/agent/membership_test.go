@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -28,18 +29,22 @@ func TestWhetherAnAgentLeavesTheSite(t *testing.T) {
 		course agent.Course
 		says   string
 	}{
-		"it left the site":            {removed(func(*agent.Membership) {}), agent.Empty, ""},
-		"it did already":              {removed(func(m *agent.Membership) { m.Commit, m.Bundle.Commit = "c", "c" }), agent.Empty, ""},
-		"a host":                      {removed(func(m *agent.Membership) { m.Child = false }), agent.Hold, "declare it again"},
-		"the data folder was lost":    {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order = "", false, agent.Same }), agent.Hold, "no commit is known that was in force here"},
-		"it never had this name":      {removed(func(m *agent.Membership) { m.WasIn = false }), agent.Hold, "nor did a"},
-		"a branch that was rewritten": {removed(func(m *agent.Membership) { m.Order = agent.Unrelated }), agent.Hold, "does not come after a"},
-		"a parent from an old backup": {removed(func(m *agent.Membership) { m.Order, m.Newer = agent.Unrelated, "a" }), agent.Stay, "is older than a"},
-		"the parent did not answer":   {removed(func(m *agent.Membership) { m.Bundle = nil }), agent.Hold, "its parent did not say yet"},
-		"a typo in agent.hcl":         {removed(func(m *agent.Membership) { m.Bundle.Removed = false }), agent.Hold, "its parent does not say that it left"},
-		"the parent is behind":        {removed(func(m *agent.Membership) { m.Bundle.Commit = "a" }), agent.Hold, "but works from a"},
-		"it is in the commit":         {removed(func(m *agent.Membership) { m.In, m.Bundle.Removed = true, false }), agent.Converge, ""},
-		"it comes back":               {removed(func(m *agent.Membership) { m.In, m.Bundle.Commit = true, "a" }), agent.Converge, ""},
+		"it left the site":         {removed(func(*agent.Membership) {}), agent.Empty, ""},
+		"it did already":           {removed(func(m *agent.Membership) { m.Commit, m.Bundle.Commit = "c", "c" }), agent.Empty, ""},
+		"a host":                   {removed(func(m *agent.Membership) { m.Child = false }), agent.Hold, "declare it again"},
+		"the data folder was lost": {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order = "", false, agent.Same }), agent.Vacant, "nothing is removed"},
+		"it never had this name":   {removed(func(m *agent.Membership) { m.WasIn = false }), agent.Vacant, "nothing is removed"},
+		"lost, and its parent does not say that it left":  {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order, m.Bundle.Removed = "", false, agent.Same, false }), agent.Hold, "no commit is known that was in force here"},
+		"lost, and its parent is behind":                  {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order, m.Bundle.Commit = "", false, agent.Same, "a" }), agent.Hold, "no commit is known that was in force here"},
+		"lost, and its parent did not answer":             {removed(func(m *agent.Membership) { m.Before, m.WasIn, m.Order, m.Bundle = "", false, agent.Same, nil }), agent.Hold, "no commit is known that was in force here"},
+		"never this name, and its parent does not say it": {removed(func(m *agent.Membership) { m.WasIn, m.Bundle.Removed = false, false }), agent.Hold, "nor did a"},
+		"a branch that was rewritten":                     {removed(func(m *agent.Membership) { m.Order = agent.Unrelated }), agent.Hold, "does not come after a"},
+		"a parent from an old backup":                     {removed(func(m *agent.Membership) { m.Order, m.Newer = agent.Unrelated, "a" }), agent.Stay, "is older than a"},
+		"the parent did not answer":                       {removed(func(m *agent.Membership) { m.Bundle = nil }), agent.Hold, "its parent did not say yet"},
+		"a typo in agent.hcl":                             {removed(func(m *agent.Membership) { m.Bundle.Removed = false }), agent.Hold, "its parent does not say that it left"},
+		"the parent is behind":                            {removed(func(m *agent.Membership) { m.Bundle.Commit = "a" }), agent.Hold, "but works from a"},
+		"it is in the commit":                             {removed(func(m *agent.Membership) { m.In, m.Bundle.Removed = true, false }), agent.Converge, ""},
+		"it comes back":                                   {removed(func(m *agent.Membership) { m.In, m.Bundle.Commit = true, "a" }), agent.Converge, ""},
 		"the first commit": {removed(func(m *agent.Membership) {
 			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true}
 		}), agent.Converge, ""},
@@ -187,6 +192,69 @@ func TestAChildBelowOneThatMovedEmptiesItself(t *testing.T) {
 		s := w.look()
 		require.Empty(t, w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)
+	})
+}
+
+// A child that no commit is known of, since it is new or lost its data folder, removes nothing. It is empty if no guest is on its host,
+// whoever manages that.
+func TestAChildWithoutAPastLeaves(t *testing.T) {
+	live(t, func(w *world) {
+		bundle := &agent.Bundle{Commit: "c1", Removed: true}
+		w.options = func(o *agent.Options) {
+			o.Identity, o.Parent = "inner", func() *agent.Bundle {
+				w.repo.mu.Lock()
+				defer w.repo.mu.Unlock()
+				b := *bundle
+				return &b
+			}
+		}
+		empty := func(s agent.Status, commit string) {
+			t.Helper()
+			require.Equal(t, engine.Done, s.Last.Outcome, s.Last.Error)
+			require.Equal(t, "inner left the site: nothing is on it", s.Last.Findings[0].Summary)
+			require.Equal(t, []string{commit, commit, commit}, []string{s.InForce.ID, s.Converged.ID, s.Last.Commit})
+			require.Nil(t, s.Refused)
+		}
+		holds := func(s agent.Status, why string) {
+			t.Helper()
+			require.NotEqual(t, engine.Done, s.Last.Outcome)
+			require.Contains(t, s.Last.Error, "so nothing is removed")
+			require.Contains(t, s.Last.Error, why)
+			require.NotNil(t, s.Refused)
+		}
+		w.repo.push("c1", childSite(nil))
+		w.start()
+		empty(w.look(), "c1")
+		w.end()
+		w.start()
+		empty(w.look(), "c1")
+
+		w.repo.push("c2", childSite(nil))
+		require.Contains(t, w.look().Last.Error, "nor did c1, which was in force here", "its parent speaks of another commit")
+		w.set(func() { bundle.Commit = "c2" })
+		empty(w.look(), "c2")
+
+		w.set(func() { w.host.Unmanaged = []model.Unmanaged{{VMID: 500, Name: "else", Kind: "vm"}} })
+		holds(w.look(), "guests are on it that are not managed: 1")
+		w.set(func() { w.host.Unmanaged, w.host.Unknown = nil, []model.Unknown{{Scope: "node inner", Why: "offline"}} })
+		holds(w.look(), "node inner could not be seen: offline")
+		w.set(func() { w.host.Unknown, w.host.ObserveErr = nil, errors.New("no API") })
+		holds(w.look(), "no API")
+		w.set(func() { w.host.ObserveErr = nil })
+		empty(w.look(), "c2")
+
+		// It comes back, has nodes, loses its data folder, and leaves.
+		w.repo.push("c3", childSite(map[string]int{"a": 1}))
+		w.set(func() { *bundle = agent.Bundle{Commit: "c3"} })
+		w.look()
+		require.Equal(t, "a=1", w.holds())
+		w.end()
+		require.NoError(t, os.RemoveAll(w.dir))
+		w.repo.push("c4", childSite(nil))
+		w.set(func() { *bundle = agent.Bundle{Commit: "c4", Removed: true} })
+		w.start()
+		holds(w.look(), "box.a is on it")
+		require.Equal(t, "a=1", w.holds())
 	})
 }
 

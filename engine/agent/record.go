@@ -24,7 +24,7 @@ func (l *loop) recordUnknownIdentity(c model.Commit, r engine.Report) {
 // noteMembership remembers whether a commit has the agent. Where it left the site no other commit comes back into
 // force by itself: an older one would make again what was removed.
 func (m *memory) noteMembership(c model.Commit, course Course) {
-	if course == Empty {
+	if course == Empty || course == Vacant {
 		m.setIdentityUnknown(c.ID)
 		return
 	}

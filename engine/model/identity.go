@@ -30,6 +30,13 @@ func (s *Site) HostFor(identity string) *Host {
 	return nil
 }
 
+// ChildHost is the machine of a child that no commit is known to have, as far as the machine itself knows it.
+func (s *Site) ChildHost(identity string) *Host {
+	h := (&Node{Name: identity}).host()
+	s.Local.Complete(h)
+	return h
+}
+
 // Child finds the node of a child; nil for what is none.
 func (s *Site) Child(identity string) *Node {
 	for _, m := range s.Manifests {

@@ -59,3 +59,21 @@ func TestST21AParentThatLostItsDataFolderAndAChildThatLeaves(t *testing.T) {
 	l.until("the child is gone", func() bool { return len(l.world.Hosts["father"].Snapshot().Guests) == 1 })
 	require.Equal(t, []string{"-inner", "-father"}, l.history.List()[3:])
 }
+
+// ST-11 and ST-21: a child without nodes lost its data folder, and leaves the site at the same time. No commit is known there that had it,
+// but nothing is on it, and nobody has to let it go.
+func TestST21AChildWithoutNodesThatLostItsDataFolderLeaves(t *testing.T) {
+	t.Parallel()
+	l := grow(t)
+	stay := machine("stay", "vm", "")
+	l.push(tiered(stay, machine("inner", "pve", "")), "one level", "inner below father, stay below father")
+	m := l.inside("father", "inner")
+	out, code := m.Shell("systemctl stop homestak-gitops && rm -rf /var/lib/homestak-gitops")
+	require.Zero(t, code, out)
+	l.repo.Commit(tiered(stay), "Farewell")
+	l.father.Agent.CheckNow()
+	l.until("the parent waits for its child", func() bool { return l.father.Status().Last.Commit != "" && len(l.father.Tree().Nodes) == 2 && l.father.Tree().Nodes[0].Phase == "destroy" })
+	out, code = m.Shell("systemctl start homestak-gitops")
+	require.Zero(t, code, out)
+	l.until("the child is gone", func() bool { return len(l.world.Hosts["father"].Snapshot().Guests) == 1 })
+}
