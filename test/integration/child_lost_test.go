@@ -72,7 +72,9 @@ func TestST21AChildWithoutNodesThatLostItsDataFolderLeaves(t *testing.T) {
 	require.Zero(t, code, out)
 	l.repo.Commit(tiered(stay), "Farewell")
 	l.father.Agent.CheckNow()
-	l.until("the parent waits for its child", func() bool { return l.father.Status().Last.Commit != "" && len(l.father.Tree().Nodes) == 2 && l.father.Tree().Nodes[0].Phase == "destroy" })
+	l.until("the parent waits for its child", func() bool {
+		return l.father.Status().Last.Commit != "" && len(l.father.Tree().Nodes) == 2 && l.father.Tree().Nodes[0].Phase == "destroy"
+	})
 	out, code = m.Shell("systemctl start homestak-gitops")
 	require.Zero(t, code, out)
 	l.until("the child is gone", func() bool { return len(l.world.Hosts["father"].Snapshot().Guests) == 1 })
