@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -63,17 +65,25 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	if in.Node.Type != model.PVEType || in.Host == nil || text(of.Spec, "power") == "stopped" {
 		return nil, nil
 	}
+	var found diag.List
 	later := func(format string, args ...any) (*model.Resource, diag.List) {
-		return &model.Resource{Deferred: "not installed, since " + fmt.Sprintf(format, args...)}, nil
+		return &model.Resource{Deferred: "not installed, since " + fmt.Sprintf(format, args...)}, found
 	}
 	declared := in.Site.Specs[in.Node.Spec]
 	via := model.ViaSSH
 	if declared != nil && declared.Access != nil {
 		via = cmp.Or(declared.Access.Via, via)
 	}
+	if made := lacksPVE(in.Site, of, declared); made != "" {
+		f := diag.Finding{
+			Severity: diag.Warning, Source: diag.FromSite, At: of.RangeOf(made), Address: of.Addr.String(), Summary: fmt.Sprintf("node %q has no Proxmox VE", in.Name),
+			Detail: fmt.Sprintf("Its %s is one of Debian or Ubuntu. Make it from an image with Proxmox VE, or give it a spec with a pve block, which installs that.", made),
+		}
+		found = append(found, f)
+	}
 	switch {
 	case c.Children == nil:
-		return later("nothing here serves children: the agent of %s does while it runs, if it has a server (listen in agent.hcl)", in.Host.Name)
+		return later("this command serves no children: the agent of %s installs it while it runs with a server (listen in agent.hcl)", in.Host.Name)
 	case via != model.ViaSSH:
 		return later("spec %s says via = %q, and the program is sent by SSH: take via out of access of the spec", declared.Name, via)
 	case !c.hasKey(in.Host):
@@ -91,7 +101,29 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	w.listens(want)
 	return &model.Resource{
 		Spec: child.Wanted(in.Name), Private: &agentWay{w, in.Node.Spec}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,
-	}, nil
+	}, found
+}
+
+var (
+	plainSystem = regexp.MustCompile(`(?i)debian|ubuntu|bookworm|trixie|jammy|noble`)
+	proxmoxVE   = regexp.MustCompile(`(?i)pve|proxmox`)
+)
+
+// lacksPVE returns the attribute, image or template, by which a node of type pve is made without Proxmox VE, "" if
+// it may have it. Only names and addresses show that, so it is reported where they leave no doubt.
+func lacksPVE(site *model.Site, of *model.Resource, declared *model.Spec) string {
+	if declared != nil && declared.Config != nil && declared.Config.PVE != nil {
+		return ""
+	}
+	_, from, _ := strings.Cut(origin(site, of), " ") // the kind of the node comes first
+	switch {
+	case !plainSystem.MatchString(from) || proxmoxVE.MatchString(from):
+		return ""
+	case text(of.Spec, "template") != "":
+		return "template"
+	default:
+		return "image"
+	}
 }
 
 // agentWay is how the machine of a child is entered, and which spec it has.

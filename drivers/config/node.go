@@ -134,11 +134,7 @@ func origin(site *model.Site, of *model.Resource) string {
 		}
 		words = append(words, name)
 		if from := site.Objects[model.Address{Kind: kind, Name: name}]; from != nil {
-			for _, a := range model.Attrs(from.Spec) {
-				if value, ok := a.Value.(string); ok {
-					words = append(words, value)
-				}
-			}
+			words = append(words, model.Strings(from.Spec)...)
 		}
 	}
 	return strings.Join(words, " ")
