@@ -21,25 +21,25 @@ import (
 // agentRule is the first part of the agent's paths in the table of values.go.
 const agentRule = "agent"
 
-// ParseAgent reads agent.hcl; name is what findings call it. All that is wrong is reported
-// at once. What has a value on every machine unless it is declared has that value; the
-// blocks are never nil. The file holds values only: neither references nor functions.
+// ParseAgent reads agent.hcl; name is the file's name in findings. It reports all problems at once.
+// Attributes with a default that suits every machine have that default; the blocks are never nil.
+// The file has plain values only, no references and no functions.
 func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.List) {
 	l, all := agentLoad(name, data), decode.Schemas{}
 	file = &model.AgentFile{}
 	defer func() {
 		if recover() != nil {
-			l.Errorf(parse.FileStart(name), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			l.Errorf(parse.FileStart(name), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", parse.PanicLocation())
 			found = l.Finish(nil)
 		}
 		agentDefaults(all, file)
 	}()
 	switch i := parse.Unreadable(data); {
 	case len(data) > parse.MaxOther:
-		l.Errorf(parse.FileStart(name), "unreadable file", "At most %d MiB are read.", parse.MaxOther>>20)
+		l.Errorf(parse.FileStart(name), "unreadable file", "The limit is %d MiB.", parse.MaxOther>>20)
 		return file, l.Finish(nil)
 	case i >= 0:
-		l.Errorf(parse.OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not a character: save the file as UTF-8.", i)
+		l.Errorf(parse.OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not valid UTF-8: save the file as UTF-8.", i)
 		return file, l.Finish(nil)
 	case !l.CheckFile(name, data):
 		return file, l.Finish(nil)
@@ -58,9 +58,9 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 	return file, l.Finish(logins(string(data)))
 }
 
-// SetAgent writes an attribute, named by its path such as repository.auth.token_file,
-// from a text: that of a flag or of the environment. Elements of a list are parted by
-// commas. The findings have no place.
+// SetAgent writes an attribute, named by its path such as repository.auth.token_file, from the text
+// of a flag or an environment variable. Elements of a list are separated by commas. The findings
+// have no position.
 func SetAgent(file *model.AgentFile, path, text string) diag.List {
 	l := agentLoad("", nil)
 	all := decode.Schemas{}
@@ -123,17 +123,16 @@ func notNil(pointer reflect.Value) {
 	}
 }
 
-// onlyValues takes out of a body, and of the blocks in it, what refers to anything:
-// there is nothing to refer to.
+// onlyValues removes references from a body and its inner blocks: there is nothing to refer to.
 func onlyValues(d *decode.Decoder, b *hclsyntax.Body) {
 	for _, a := range parse.SortedAttributes(b) {
 		references := a.Expr.Variables()
 		if len(references) == 0 {
 			continue
 		}
-		detail := "Values stand in this file as they are; there is nothing to refer to."
+		detail := "This file has plain values only; there is nothing to refer to."
 		if t := references[0]; len(t) == 1 {
-			detail = fmt.Sprintf("A string is written in quotes: %s.", parse.Quote(t.RootName()))
+			detail = fmt.Sprintf("Put a string in quotes: %s.", parse.Quote(t.RootName()))
 		}
 		d.Errorf(references[0].SourceRange(), "unknown reference "+parse.Quote(eval.Spell(references[0])), "%s", detail)
 		d.RecordRange(a.Name, a.SrcRange)
@@ -146,8 +145,7 @@ func onlyValues(d *decode.Decoder, b *hclsyntax.Body) {
 
 var urlUser = regexp.MustCompile(`://([^/\s"@]+)@`)
 
-// logins finds what stands before the @ of URLs, and may be a token: no finding
-// repeats it.
+// logins matches the part before the @ of a URL. It may be a token, so no finding repeats it.
 func logins(text string) []string {
 	var out []string
 	for _, hit := range urlUser.FindAllStringSubmatch(text, parse.MaxFindings) {

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// flagSecretChecks notes which checks of a spec were made from secrets.
+// flagSecretChecks records which checks of a spec use secrets.
 func flagSecretChecks(s *model.Spec) {
 	for i := range s.Checks {
 		prefix := "check." + s.Checks[i].Name + "."
@@ -26,21 +26,21 @@ func (rs *rules) checkChecks(n *model.Node) {
 	without := ""
 	switch {
 	case n.Type == "ct":
-		without = "Containers have no guest agent, and the API of PVE runs no commands in them: try a port with tcp or http instead."
+		without = "Containers have no guest agent, and the PVE API runs no commands in them: check a port with tcp or http instead."
 	case !agentExpected(n.Resource.Spec):
-		without = "It has agent = false: remove that, where the guest has an agent, or try a port with tcp or http instead."
+		without = "It has agent = false: remove that if the guest has an agent, or check a port with tcp or http instead."
 	default:
 		return
 	}
 	for _, c := range rs.site.Checks(n) {
 		if c.Inside() {
-			rs.ErrorAt(c.At, fmt.Sprintf("check %s cannot be made for node %s", parse.Quote(c.Name), parse.Quote(n.Name)), "It is made by the guest agent. %s", without)
+			rs.ErrorAt(c.At, fmt.Sprintf("check %s cannot run on node %s", parse.Quote(c.Name), parse.Quote(n.Name)), "It needs the guest agent. %s", without)
 		}
 	}
 }
 
-// agentExpected reports whether a kind's spec says that there is a guest agent; of a
-// kind that does not know the word nothing is said.
+// agentExpected reports whether a kind's spec declares a guest agent; ok is false for a kind
+// without the attribute.
 func agentExpected(spec any) bool {
 	for _, a := range model.Attrs(spec) {
 		if a.Path == "agent" {

@@ -51,8 +51,8 @@ template "debian" {
 }
 `), hcl.Options{Kinds: testKinds()})
 	require.Equal(t, []string{
-		`site.hcl:12:3: error: check "inside" cannot be made for node "cache"`,
-		`site.hcl:28:5: error: check "up" cannot be made for node "cache"`,
+		`site.hcl:12:3: error: check "inside" cannot run on node "cache"`,
+		`site.hcl:28:5: error: check "up" cannot run on node "cache"`,
 	}, summaries(found))
 }
 

@@ -7,8 +7,9 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 )
 
-// Deploy rewrites a file of a site so that of all manifests only this one is deployed, on this host: others that name a
-// host are left out. Everything else stays as it is. An empty name leaves out all that name a host.
+// Deploy rewrites a file of a site so that only one manifest is deployed, on this host: other
+// manifests with a host are removed. Everything else is unchanged. With an empty name all manifests
+// with a host are removed.
 func Deploy(src []byte, filename, manifest, host string) ([]byte, error) {
 	f, diags := hclwrite.ParseConfig(src, filename, hclv2.InitialPos)
 	if diags.HasErrors() {

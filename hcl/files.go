@@ -12,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// FormatFiles brings files into the one layout, and returns those that were not in it. With
-// check it writes nothing. A file that cannot be read or written does not stop the others.
+// FormatFiles formats files in the canonical layout, and returns those that changed. With check it
+// writes nothing. A file that cannot be read or written does not stop the others.
 func FormatFiles(files []string, check bool) (changed []string, found diag.List, err error) {
 	var errs []error
 	for _, name := range files {
@@ -38,8 +38,8 @@ func FormatFiles(files []string, check bool) (changed []string, found diag.List,
 	return changed, found, errors.Join(errs...)
 }
 
-// Files lists the files of a site in a folder, in order; of a file it lists that one.
-// Hidden folders are not part of a site, and links are left to what they point at.
+// Files lists the files of a site in a folder, in order; of a file it lists that one. Hidden
+// folders are not part of a site, and links are not followed.
 func Files(dir string) ([]string, error) {
 	var files []string
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
@@ -56,7 +56,7 @@ func Files(dir string) ([]string, error) {
 	return files, err
 }
 
-// replaceFile gives a file new contents, all or none of them, and keeps its mode.
+// replaceFile replaces a file's content atomically, and keeps its mode.
 func replaceFile(name string, data []byte) error {
 	info, err := os.Stat(name)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// link turns the names by which nodes of a manifest name each other into nodes:
-// parents, dependencies, children, and what follows from them for the resources.
+// link resolves the names of nodes in a manifest: parents, dependencies and children, and the
+// consequences for resources.
 func (rs *rules) link(m *manifest) {
 	for _, n := range m.Nodes {
 		rs.linkParent(m, m.byName[strings.ToLower(n.Name)])
@@ -41,9 +41,9 @@ func (rs *rules) link(m *manifest) {
 	rs.checkCircles(m)
 }
 
-// order lets a node wait for another one. An agent orders the nodes of one PVE host. For nodes of two
-// hosts those that they live on wait for each other, on the lowest host that is above both: first is
-// what waits waits for; nil where a node cannot but be there first, since the other lives on it.
+// order makes a node wait for another one. An agent orders the nodes of one PVE host. For nodes of
+// two hosts, their ancestors on the lowest common host wait for each other; first is the one to
+// wait for, nil if it exists anyway because the other node lives on it.
 func (m *manifest) order(n, other *nodeInfo) (waits, first *nodeInfo) {
 	firsts := m.upward(other)
 	for _, waits := range m.upward(n) {
@@ -60,7 +60,7 @@ func (m *manifest) order(n, other *nodeInfo) (waits, first *nodeInfo) {
 	return nil, nil
 }
 
-// upward lists a node and those that it lives on, the root last.
+// upward lists a node and its ancestors, the root last.
 func (m *manifest) upward(n *nodeInfo) []*nodeInfo {
 	var way []*nodeInfo
 	for n != nil && !slices.Contains(way, n) {
@@ -80,9 +80,9 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	case len(found) == 0 || found[0].Resource.Spec == nil: // reported already
 		rs.invalid[n.Resource.Addr.String()] = true
 	case len(found) > 1:
-		rs.ErrorAt(at, fmt.Sprintf("parent %s is %d nodes", parse.Quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", parse.Quote(found[0].Name))
+		rs.ErrorAt(at, fmt.Sprintf("parent %s names %d nodes", parse.Quote(n.Parent), len(found)), "Name one of them, such as %s.", parse.Quote(found[0].Name))
 	case found[0].Type != typePVE:
-		rs.ErrorAt(at, fmt.Sprintf("parent %s is not a pve node", parse.Quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
+		rs.ErrorAt(at, fmt.Sprintf("parent %s is not a pve node", parse.Quote(n.Parent)), "Its type is %s: only a node of type pve can have children.", found[0].Type)
 	default:
 		p := found[0]
 		n.Parent = p.Name
@@ -90,8 +90,7 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	}
 }
 
-// meant finds the nodes that a name means: the node itself, or all that a block
-// of that name makes.
+// meant finds the nodes for a name: the node itself, or all instances of the block of that name.
 func (rs *rules) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 	if n := m.byName[strings.ToLower(name)]; n != nil && n.Name == name {
 		return []*nodeInfo{n}
@@ -114,7 +113,7 @@ func (rs *rules) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 	return found
 }
 
-// checkCircles finds nodes that wait for themselves, over parents and dependencies.
+// checkCircles finds cycles of parents and dependencies.
 func (rs *rules) checkCircles(m *manifest) {
 	const (
 		unvisited = iota
@@ -156,8 +155,8 @@ func before(n *nodeInfo) []string {
 	return all
 }
 
-// reportCircle points at the attribute by which the first node of a circle, in the
-// order of the file, waits for the next one.
+// reportCircle reports a cycle at the attribute of its first node, in file order, that depends on
+// the next one.
 func (rs *rules) reportCircle(circle []*nodeInfo) {
 	first := 0
 	for i, n := range circle {

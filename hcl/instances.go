@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// expand works out the nodes that a block makes. Its problem is not reported yet.
+// expand computes the instances of a node block. The caller reports its problem.
 func (l *load) expand(d *nodeDecl) (problem string, at hclv2.Range) {
 	count, each := d.body.Attributes["count"], d.body.Attributes["for_each"]
 	switch {
@@ -33,7 +33,7 @@ func (l *load) expand(d *nodeDecl) (problem string, at hclv2.Range) {
 		case !v.IsKnown():
 			return a.Name + " is not known without the values of secrets", a.Expr.Range()
 		case v.IsMarked():
-			return a.Name + " must not be made from a secret", a.Expr.Range()
+			return a.Name + " must not come from a secret", a.Expr.Range()
 		case v.IsNull():
 			return a.Name + " is null", a.Expr.Range()
 		}
@@ -64,7 +64,7 @@ func (l *load) checkInstances(d *nodeDecl) string {
 	}
 	for _, i := range d.instances {
 		if !parse.ValidName(i.name) {
-			return fmt.Sprintf("%s makes the name %s, which is not a valid name", d.name, parse.Quote(i.name))
+			return fmt.Sprintf("%s gives the name %s, which is not valid", d.name, parse.Quote(i.name))
 		}
 	}
 	return ""

@@ -1,8 +1,7 @@
-// Package hcl reads the language that a site is written in. It is the only user
-// of hashicorp/hcl and go-cty: what leaves it are values of package model, and
-// findings for the author of the files.
+// Package hcl reads the site language. It is the only user of hashicorp/hcl and go-cty: it returns
+// values of package model, and findings for the author of the files.
 //
-// A load goes through the files in these steps:
+// A load has these steps:
 //
 //	hcl/parse    files become blocks, sorted by type and name
 //	hcl/eval     variables, locals and the site's attributes get their values
@@ -11,8 +10,8 @@
 //	node.go      a node block becomes as many nodes as its count or for_each says (instances.go)
 //	rules.go     what no single block can tell: names, VMIDs, claims, parents and circles (graph.go)
 //
-// Nothing stops at the first finding. What has a finding of its own is left out of
-// the later steps, so that one mistake is reported once.
+// A load does not stop at the first finding. Later steps skip what has a finding, so that one
+// mistake is reported once.
 //
 // The same files, variables and secrets always give the same site: nothing here
 // reads a clock, the environment or the network.
@@ -37,7 +36,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// Options are what a site is loaded with beside its files.
+// Options are the inputs of a load, apart from the files.
 type Options struct {
 	Kinds   model.Kinds
 	Secrets *model.Secrets    // nil: no value is known, and every name is taken to exist
@@ -45,17 +44,15 @@ type Options struct {
 	Local   *model.LocalHost  // becomes that of the site; may be nil
 }
 
-// Load reads the site in a tree. The findings are sorted. The site is nil where
-// the files have no site block that can be read; where there are errors it holds
-// what could be understood, which is good for looking at but not for converging.
+// Load reads the site in a tree. The findings are sorted. The site is nil if the files have no
+// readable site block; with errors it is incomplete, for display and not for converging.
 func Load(fsys fs.FS, o Options) (*model.Site, diag.List) {
 	return new(Loader).Load(fsys, o)
 }
 
-// Loader keeps what it has parsed, so that files that did not change are not
-// parsed again, and the last site, which it gives again as long as no file and no
-// option changed: it belongs to nobody then and must not be written to. The zero
-// Loader is ready to use, by one goroutine at a time.
+// Loader caches parsed files, so that unchanged files are not parsed again, and the last site,
+// which it returns again while no file and no option changed: the site is shared, and must not be
+// modified. The zero Loader is ready to use, by one goroutine at a time.
 type Loader struct {
 	cache   parse.Cache
 	schemas decode.Schemas
@@ -63,11 +60,11 @@ type Loader struct {
 	last    *outcome
 }
 
-// Forget drops what was parsed, which takes some twenty times the memory of its text.
-// The next load whose files changed parses all of them, and is the same otherwise.
+// Forget drops the parsed files, which take about twenty times the memory of their text. The next
+// load with changed files parses all of them; its result is the same.
 func (l *Loader) Forget() { l.cache = nil }
 
-// outcome is a finished load and all that it depends on.
+// outcome is a finished load with everything that it depends on.
 type outcome struct {
 	kinds   model.Kinds
 	options parse.Sum            // over secrets and variables
@@ -77,7 +74,7 @@ type outcome struct {
 	found   diag.List
 }
 
-// Load is as the function Load.
+// Load is like the function Load.
 func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List) {
 	if l.schemas == nil {
 		l.schemas, l.funcs = decode.Schemas{}, eval.Functions()
@@ -87,11 +84,11 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 		Evaluator: eval.NewEvaluator(parse.NewTree(o.Kinds), in, l.funcs),
 		schemas:   l.schemas, opts: o, invalid: map[string]bool{},
 	}
-	// The last resort: input that finds a mistake of ours costs one finding, not the process.
+	// Last resort: input that triggers a bug must cause one finding, not a crash.
 	defer func() {
 		if p := recover(); p != nil {
 			l.last = nil
-			r.Errorf(parse.FileStart(r.Current), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			r.Errorf(parse.FileStart(r.Current), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", parse.PanicLocation())
 			site, found = nil, r.Finish(nil)
 		}
 	}()
@@ -118,7 +115,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	return now.site, slices.Clone(now.found)
 }
 
-// load is one run; all in it is owned by the goroutine of Load.
+// load is one run; the goroutine of Load owns it.
 type load struct {
 	*eval.Evaluator
 	schemas decode.Schemas
@@ -148,7 +145,7 @@ func (l *load) run(files []parse.Source, cache *parse.Cache) *model.Site {
 	return l.site
 }
 
-// siteAttributes are what expressions can name as site.NAME, each with what it is unless set.
+// siteAttributes are the attributes for site.NAME in expressions, with their defaults.
 func (l *load) siteAttributes() map[string]cty.Value {
 	all := map[string]cty.Value{}
 	for _, f := range l.schemas.Of(reflect.TypeFor[model.Site]()).Attrs {
@@ -160,7 +157,7 @@ func (l *load) siteAttributes() map[string]cty.Value {
 	return all
 }
 
-// same reports whether a load would come to the same end again.
+// same reports whether another load would have the same result.
 func (o *outcome) same(now *outcome, fsys fs.FS) bool {
 	if o == nil || o.options != now.options || !slices.Equal(o.kinds, now.kinds) || !maps.Equal(o.files, now.files) {
 		return false

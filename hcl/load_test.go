@@ -148,9 +148,9 @@ func TestLinksLeadNowhere(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder.hcl"), 0o700))
 	_, found := hcl.Load(os.DirFS(dir), hcl.Options{Kinds: testKinds()})
 	require.Equal(t, []string{
-		"folder:1:1: warning: linked folder is left out",
-		"site.hcl:4:7: error: function file gave up",
-		"site.hcl:5:7: error: function file gave up",
+		"folder:1:1: warning: linked folder is ignored",
+		"site.hcl:4:7: error: function file failed",
+		"site.hcl:5:7: error: function file failed",
 		"x.hcl:1:1: error: unreadable file",
 	}, summaries(found))
 	for _, f := range found {
@@ -201,12 +201,12 @@ site "home" {
 		want []string
 	}{
 		"all set":        {map[string]string{"text": "5", "number": "7", "list": `["10.0.0.1"]`, "map": "{ a = 1 }", "bare": "me"}, []string{}},
-		"no number":      {map[string]string{"number": "many", "bare": "me"}, []string{"a.hcl:5:1: error: --var number does not fit"}},
-		"no list":        {map[string]string{"list": "10.0.0.1", "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
-		"a call":         {map[string]string{"list": `[file("x")]`, "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
-		"deep":           {map[string]string{"list": strings.Repeat("[", 1000), "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
-		"deep over rows": {map[string]string{"list": "1" + strings.Repeat("+\n1", 100_000), "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
-		"huge":           {map[string]string{"number": "1e99999", "bare": "me"}, []string{"a.hcl:5:1: error: --var number does not fit"}},
+		"no number":      {map[string]string{"number": "many", "bare": "me"}, []string{"a.hcl:5:1: error: --var number has the wrong type"}},
+		"no list":        {map[string]string{"list": "10.0.0.1", "bare": "me"}, []string{"a.hcl:8:1: error: --var list has the wrong type"}},
+		"a call":         {map[string]string{"list": `[file("x")]`, "bare": "me"}, []string{"a.hcl:8:1: error: --var list has the wrong type"}},
+		"deep":           {map[string]string{"list": strings.Repeat("[", 1000), "bare": "me"}, []string{"a.hcl:8:1: error: --var list has the wrong type"}},
+		"deep over rows": {map[string]string{"list": "1" + strings.Repeat("+\n1", 100_000), "bare": "me"}, []string{"a.hcl:8:1: error: --var list has the wrong type"}},
+		"huge":           {map[string]string{"number": "1e99999", "bare": "me"}, []string{"a.hcl:5:1: error: --var number has the wrong type"}},
 		"missing":        {nil, []string{"a.hcl:16:1: error: variable \"bare\" has no value"}},
 		"misspelt":       {map[string]string{"bare": "me", "txt": "x"}, []string{"error: unknown variable \"txt\""}},
 	} {
@@ -229,7 +229,7 @@ func TestLocalsThatWaitForEachOther(t *testing.T) {
 	_, found := hcl.Load(files("site.hcl", siteFile, "a.hcl", forward+"}\n"), hcl.Options{Kinds: testKinds()})
 	require.Empty(t, summaries(found), "each one is known when the next one asks")
 	_, found = hcl.Load(files("site.hcl", siteFile, "a.hcl", backward+"  a3000 = 1\n}\n"), hcl.Options{Kinds: testKinds()})
-	require.Equal(t, []string{"a.hcl:2002:3: error: locals too deep"}, summaries(found))
+	require.Equal(t, []string{"a.hcl:2002:3: error: locals nested too deeply"}, summaries(found))
 }
 
 func TestKindsCannotTellSecrets(t *testing.T) {

@@ -20,7 +20,7 @@ const (
 	maxNodes     = 50_000 // of a site
 )
 
-// manifest is a manifest block on its way into the site.
+// manifest is a manifest block while it is decoded.
 type manifest struct {
 	*model.Manifest
 	ranges []model.AttrRange // where its attributes are declared
@@ -37,7 +37,7 @@ type nodeDecl struct {
 	instances []instance
 	many      bool // made by count or for_each, so node.NAME is a list
 	invalid   bool // nobody knows how many there are
-	duplicate bool // another one has its name: it is read for what is wrong in it, and is no node
+	duplicate bool // a duplicate: it is decoded for its findings only
 }
 
 type instance struct {
@@ -45,7 +45,7 @@ type instance struct {
 	values map[string]cty.Value // count or each
 }
 
-// nodeInfo is what the rules need to know of a node beside what it is.
+// nodeInfo is what the rules need to know about a node besides its model.
 type nodeInfo struct {
 	*model.Node
 	refs    []decode.NodeRef // nodes that its kind's attributes name
@@ -71,7 +71,7 @@ func (l *load) decodeManifests() {
 	}
 }
 
-// declare finds the node blocks of a manifest and how many nodes each one makes.
+// declare finds the node blocks of a manifest and the number of their instances.
 func (l *load) declare(b *parse.Block, m *manifest) {
 	for _, inner := range b.Body.Blocks {
 		if inner.Type != parse.NodeBlock {
@@ -103,8 +103,8 @@ func (l *load) declare(b *parse.Block, m *manifest) {
 	}
 }
 
-// manifestScope adds the nodes of a manifest: the name of a single one, the list
-// of the names that count or for_each made.
+// manifestScope adds the nodes of a manifest: the name of a single node, or the list of names for
+// count or for_each.
 func (l *load) manifestScope(m *manifest) *eval.Scope {
 	values := map[string]cty.Value{}
 	for _, d := range m.decls {
@@ -165,7 +165,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *eval.Scop
 	if n.Type != typePVE {
 		if n.Hyper != nil && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "hypervisor" }) {
 			d.Invalid = true
-			l.ErrorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is none", "Only a node of type pve has children that it could mean anything to.")
+			l.ErrorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is not of type pve", "It configures the children of a pve node: remove it, or set type = \"pve\".")
 		}
 		n.Hyper = nil
 	}
@@ -175,10 +175,10 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *eval.Scop
 	}
 }
 
-// addNode puts a node into its manifest, unless two blocks make the same name.
+// addNode adds a node to its manifest, unless another block has an instance of the same name.
 func (l *load) addNode(m *manifest, n *nodeInfo) {
 	if first := m.byName[strings.ToLower(n.Name)]; first != nil {
-		l.ErrorAt(n.At, "duplicate node "+parse.Quote(n.Name), "The node of that name at %s is made first: rename one of them.", first.At)
+		l.ErrorAt(n.At, "duplicate node "+parse.Quote(n.Name), "The node at %s has the same name: rename one of them.", first.At)
 		return
 	}
 	m.byName[strings.ToLower(n.Name)] = n
@@ -192,7 +192,7 @@ func (l *load) addNode(m *manifest, n *nodeInfo) {
 
 func instanceAttrs() []string { return []string{"count", "for_each"} }
 
-// kindOf finds the kind that a node's type names.
+// kindOf finds the kind of a node's type.
 func (l *load) kindOf(decl *nodeDecl, d *decode.Decoder) *model.Kind {
 	a := decl.body.Attributes["type"]
 	if a == nil {
@@ -225,8 +225,7 @@ func (l *load) anyKind() []string {
 	return names
 }
 
-// ranges gives the ranges that a node's VMID may be chosen from. The slices are
-// shared by all nodes.
+// ranges returns the ranges for a node's VMID. The slices are shared by all nodes.
 func (l *load) ranges(n *nodeInfo) []model.VMIDRange {
 	all := l.site.VMIDRanges
 	name := n.VMIDRange

@@ -20,9 +20,9 @@ import (
 func Reference(w io.Writer, kinds model.Kinds) error {
 	p := page{schemas: decode.Schemas{}}
 	p.printf("# Language reference\n\n")
-	p.printf("Generated from the code. The examples and the page on the language show how the pieces fit together.\n\n")
-	p.printf("An attribute marked * is required. *Change* is what changing it on something that runs costs by itself.\n\n")
-	p.printf("All of this is checked, but not all of it has an effect yet: see Limits on the page on operations.\n\n")
+	p.printf("Generated from the code. The examples show how the pieces fit together.\n\n")
+	p.printf("An attribute marked * is required. *Change* is what it costs to change it on a running guest.\n\n")
+	p.printf("Everything here is checked, but not everything has an effect yet: see the limits in operations.md.\n\n")
 	p.printf("## Blocks\n\n")
 	types := parse.BlockTypes(kinds)
 	for _, t := range types {
@@ -77,7 +77,7 @@ func (p *page) variable(doc string) {
 func (p *page) kind(k *model.Kind, name string) {
 	doc := k.Doc
 	if k.Everywhere {
-		doc += " It is made on each host where something needs it."
+		doc += " It is created on each host that needs it."
 	}
 	p.title(name, doc)
 	p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), name, reflect.ValueOf(k.New()).Elem(), true)
@@ -85,14 +85,14 @@ func (p *page) kind(k *model.Kind, name string) {
 
 // node writes the attributes that all nodes share, then those of each type.
 func (p *page) node(kinds model.Kinds) {
-	p.title(parse.NodeBlock, "One node in a manifest, or several with count or for_each. What all of them have, whatever their type:")
+	p.title(parse.NodeBlock, "One node in a manifest, or several with count or for_each. All types have these attributes:")
 	p.head(false)
 	p.rows(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, false)
-	p.printf("| `count` | number | | Makes that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
-	p.printf("| `for_each` | map or list of strings | | Makes a node for each key, NAME-KEY; each.key and each.value are its own. |\n\n")
+	p.printf("| `count` | number | | Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
+	p.printf("| `for_each` | map or list of strings | | Creates a node for each key, NAME-KEY, with its each.key and each.value. |\n\n")
 	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(parse.NodeBlock) {
-		p.printf("### %s\n\nA node with `type = %q` – %s Beside the attributes of every node it has these.\n\n", k.Name, k.Name, k.Doc)
+		p.printf("### %s\n\nA node with `type = %q` – %s It has these attributes besides those of every node.\n\n", k.Name, k.Name, k.Doc)
 		p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
 	}
 }
@@ -226,11 +226,11 @@ func typeName(f model.Field, rule string) string {
 
 // agent writes what agent.hcl may hold: a file of each machine, not of the site.
 func (p *page) agent() {
-	p.printf("\n# agent.hcl\n\nThe configuration of an agent: a file of the machine that it runs on, not a part of the site. ")
-	p.printf("Every attribute may be left out. A flag of `agent` goes before the environment, which goes before the file: the variable of ")
+	p.printf("\n# agent.hcl\n\nThe configuration of an agent: a file on the machine that runs it, not part of the site. ")
+	p.printf("Every attribute is optional. A flag of `agent` overrides the environment, which overrides the file: the variable of ")
 	p.printf("`repository.auth.token_file` is `HOMESTAK_REPOSITORY_AUTH_TOKEN_FILE`, and so on. ")
-	p.printf("`homestak-gitops agent --print-config` shows what holds and where it is from. ")
-	p.printf("A path that does not begin with a slash starts at the folder of this file. The file holds values only, no references and no functions.\n\n")
+	p.printf("`homestak-gitops agent --print-config` shows the values in effect and their sources. ")
+	p.printf("A path without a leading slash is relative to the folder of this file. The file has values only, no references and no functions.\n\n")
 	file := p.schemas.Of(reflect.TypeFor[model.AgentFile]())
 	p.head(false)
 	p.rows(file, agentRule, reflect.Value{}, false)

@@ -70,8 +70,8 @@ func (rs *rules) checkRoomOn(on string, nodes []*model.Node) {
 			continue
 		}
 		first := drawing[max(room, 0)]
-		rs.ErrorAt(first.Resource.RangeOf("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
-			"There is none for %s%s: widen the range in the site block, name another with vmid_range, or make fewer nodes.", first.Name, andMore(len(drawing)-max(room, 0)-1))
+		rs.ErrorAt(first.Resource.RangeOf("vmid_range"), fmt.Sprintf("%d nodes on %s need a VMID from %s, which has %d free", len(drawing), on, names, max(room, 0)),
+			"None is left for %s%s: widen the range in the site block, name another with vmid_range, or declare fewer nodes.", first.Name, andMore(len(drawing)-max(room, 0)-1))
 		return
 	}
 }

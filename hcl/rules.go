@@ -47,10 +47,10 @@ func (rs *rules) checkTopology(m *manifest) {
 	for _, n := range m.Nodes {
 		r := n.Resource
 		if m.Pattern == "flat" && n.Parent != "" {
-			rs.ErrorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", parse.Quote(n.Name)), "Flat means that all nodes live on the host itself: write pattern = \"tiered\", or remove parent.")
+			rs.ErrorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", parse.Quote(n.Name)), "All nodes of a flat manifest live on the host itself: write pattern = \"tiered\", or remove parent.")
 		}
 		if naming != nil && !naming.MatchString(n.Name) {
-			rs.ErrorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", parse.Quote(n.Name)), "The site wants names of nodes to match %s.", parse.Quote(rs.site.Naming.Pattern))
+			rs.ErrorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", parse.Quote(n.Name)), "Node names must match %s.", parse.Quote(rs.site.Naming.Pattern))
 		}
 		n.Mode = model.ModePush
 		if m.Execution != nil {
@@ -62,7 +62,7 @@ func (rs *rules) checkTopology(m *manifest) {
 		}
 		if n.Type == typePVE {
 			if explicit && n.Mode == model.ModePull {
-				rs.ErrorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
+				rs.ErrorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always created by push; afterwards it pulls. Remove execution.")
 			}
 			n.Mode = model.ModePush
 		}
@@ -76,12 +76,12 @@ func (rs *rules) checkAgents() {
 	for _, m := range rs.manifests {
 		at := (&model.Resource{At: m.At, Ranges: m.ranges}).RangeOf("pattern")
 		if m.Pattern == "federated" {
-			rs.ErrorAt(at, "pattern federated is not possible yet", "Sites that act for each other come later. One site can have several hosts: write a manifest for each, with pattern = \"tiered\".")
+			rs.ErrorAt(at, "pattern federated is not supported yet", "One site can have several hosts: write a manifest for each, with pattern = \"tiered\".")
 		}
 		i := slices.IndexFunc(m.Nodes, func(n *model.Node) bool { return n.Type == typePVE && len(n.Children) > 0 })
 		if m.Pattern == "mesh" && i >= 0 {
-			rs.ErrorAt(m.Nodes[i].At, fmt.Sprintf("node %s has nodes of its own in a mesh", parse.Quote(m.Nodes[i].Name)),
-				"The nodes of a mesh are one cluster, and several agents on one cluster are not possible yet. One agent acts for all of it: name its nodes in nodes of the host block, and let these nodes live on the host. With pattern = \"tiered\" the pve nodes are hosts of their own, each with an agent.")
+			rs.ErrorAt(m.Nodes[i].At, fmt.Sprintf("node %s has children in a mesh", parse.Quote(m.Nodes[i].Name)),
+				"The nodes of a mesh are one cluster, and a cluster has one agent. List its nodes in nodes of the host block, and put the children on the host. With pattern = \"tiered\" each pve node is a separate host with its own agent.")
 		}
 	}
 	seen := map[string]*model.Host{}
@@ -90,7 +90,7 @@ func (rs *rules) checkAgents() {
 		key := strings.ToLower(strings.TrimRight(h.API, "/"))
 		if first := seen[key]; first != nil && key != "" {
 			rs.ErrorAt((&model.Resource{At: h.At, Ranges: h.Ranges}).RangeOf("api"), fmt.Sprintf("host %s has the api of host %s", parse.Quote(name), parse.Quote(first.Name)),
-				"Several agents on one host or cluster are not possible yet: keep one host block, with all nodes of the cluster in its attribute nodes.")
+				"A host or cluster has one agent: keep one host block, and list all nodes of the cluster in its attribute nodes.")
 			continue
 		}
 		seen[key] = h
@@ -126,13 +126,13 @@ func (rs *rules) checkVMID(n *model.Node) {
 	switch {
 	case !declared:
 	case n.VMID < decode.MinVMID || n.VMID > decode.MaxVMID:
-		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not possible", n.VMID), "PVE has VMIDs from %d to %d.", decode.MinVMID, decode.MaxVMID)
+		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not valid", n.VMID), "PVE has VMIDs from %d to %d.", decode.MinVMID, decode.MaxVMID)
 	case !inside:
 		var text []string
 		for _, v := range ranges {
 			text = append(text, fmt.Sprintf("%s from %d to %d", v.Name, v.From, v.To))
 		}
-		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Possible: %s.", strings.Join(text, ", "))
+		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Allowed: %s.", strings.Join(text, ", "))
 	}
 }
 
@@ -151,7 +151,7 @@ func (rs *rules) checkIdentities() {
 				continue
 			}
 			rs.ErrorAt(n.At, fmt.Sprintf("node %s is deployed twice", parse.Quote(n.Name)),
-				"Manifest %s has it at %s. A node's name is its identity: rename one of them, or take the host from one manifest.", parse.Quote(first.Manifest.Name), first.At)
+				"Manifest %s declares it at %s. A node's name is its identity: rename one of them, or remove host from one manifest.", parse.Quote(first.Manifest.Name), first.At)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (rs *rules) checkVMIDs() {
 				seen[key] = n
 				continue
 			}
-			rs.ErrorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, parse.Quote(first.Name)), "It has it at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
+			rs.ErrorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, parse.Quote(first.Name)), "The other is at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (rs *rules) checkOwnVMIDs(want *model.Want) {
 			if twice || o.Guest == nil || o.Guest.VMID != r.Guest.VMID {
 				continue
 			}
-			rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.RangeOf("vmid"))
+			rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "The other is at %s, on the same PVE host.", o.RangeOf("vmid"))
 		}
 	}
 }
@@ -290,6 +290,6 @@ func (c *claims) add(scope string, r *model.Resource) {
 		if r.IsSensitive(claim.Path) {
 			value = model.Sensitive
 		}
-		c.ErrorAt(at, fmt.Sprintf("%s %s is taken by node %s", claim.What, value, parse.Quote(first.by)), "It has it at %s.", first.at)
+		c.ErrorAt(at, fmt.Sprintf("%s %s is taken by node %s", claim.What, value, parse.Quote(first.by)), "The other is at %s.", first.at)
 	}
 }

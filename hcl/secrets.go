@@ -29,7 +29,7 @@ func ParseSecrets(name string, data []byte, keys *sops.Keys) (*model.Secrets, di
 		p.out.Values[section] = map[string]string{}
 	}
 	if len(data) > parse.MaxOther {
-		p.errorf(1, "secrets file too large", "At most %d MiB are read.", parse.MaxOther>>20)
+		p.errorf(1, "secrets file too large", "The limit is %d MiB.", parse.MaxOther>>20)
 		return p.out, p.found
 	}
 	var doc, next yaml.Node
@@ -46,7 +46,7 @@ func ParseSecrets(name string, data []byte, keys *sops.Keys) (*model.Secrets, di
 		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 			line, _ = strconv.Atoi(m[1])
 		}
-		p.errorf(max(line, 1), "secrets file is not valid YAML", "Near this line is something else. Lines below a section are indented by spaces, never by tabs, and values with special characters stand in quotes.")
+		p.errorf(max(line, 1), "secrets file is not valid YAML", "The error is near this line. Indent the lines of a section with spaces, not tabs, and quote values with special characters.")
 		return p.out, p.found
 	default:
 		p.errorf(next.Line, "secrets file has several documents", "A line of three dashes begins another YAML document. Put all secrets into one.")
@@ -126,7 +126,7 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 	case n.Kind == yaml.ScalarNode && n.Tag == sops.Unknown && p.file != nil:
 		out[key] = ""
 	case p.file != nil && p.file.InClear(n) && (section != "ssh_keys" || strings.Contains(n.Value, "PRIVATE KEY-----")):
-		p.errorf(n.Line, parse.PlaintextSecret+parse.Quote(key)+" in section "+section+" is not encrypted", "The rules of %s leave it in the clear. Everyone who can read the repository has it: change it where it is valid, fix the rules in .sops.yaml, and encrypt the file again.", p.name)
+		p.errorf(n.Line, parse.PlaintextSecret+parse.Quote(key)+" in section "+section+" is not encrypted", "The rules of %s leave it unencrypted. Everyone who can read the repository has it: revoke it, fix the rules in .sops.yaml, and encrypt the file again.", p.name)
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null" && section == "ssh_keys":
 		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
@@ -134,7 +134,7 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 	case n.Kind != yaml.ScalarNode:
 		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is not a string", "A secret is one string: %s: \"…\".", parse.Clip(key, parse.MaxQuoted))
 	case n.Tag != "!!str":
-		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is not a string", "It reads as a number, a date or true and false: put it into quotes.")
+		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is not a string", "YAML reads it as a number, a date or a boolean: quote it.")
 	case n.Value == "" && section == "ssh_keys":
 		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	default:
@@ -161,7 +161,7 @@ func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string
 				p.errorf(key.Line, "a name in "+what+" is not a short string", "Write name: value, one a line.")
 				continue
 			case seen[key.Value] > 0:
-				p.errorf(key.Line, fmt.Sprintf("%s stands twice in %s", parse.Quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])
+				p.errorf(key.Line, fmt.Sprintf("%s is twice in %s", parse.Quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])
 				continue
 			}
 			seen[key.Value] = key.Line

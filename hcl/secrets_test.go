@@ -55,7 +55,7 @@ func TestParseSecretsFindings(t *testing.T) {
 		"no key":          {"ssh_keys:\n  a:\n  b: ''\n", []string{`s.yaml:2:1: error: "a" in section ssh_keys has no value`, `s.yaml:3:1: error: "b" in section ssh_keys has no value`}},
 		"unknown auth":    {"auth:\n  site_tokn: hunter2\n", []string{`s.yaml:2:1: error: unknown key "site_tokn" in section auth`}},
 		"node tokens":     {"auth:\n  node_tokens: hunter2\n", []string{`s.yaml:2:1: error: auth.node_tokens is not a map`}},
-		"twice":           {"passwords:\n  a: hunter2\n  a: hunter3\n", []string{`s.yaml:3:1: error: "a" stands twice in section passwords`}},
+		"twice":           {"passwords:\n  a: hunter2\n  a: hunter3\n", []string{`s.yaml:3:1: error: "a" is twice in section passwords`}},
 		"documents":       {"passwords:\n  a: hunter2\n---\npasswords:\n  b: hunter2\n", []string{`s.yaml:3:1: error: secrets file has several documents`}},
 		"no YAML":         {"passwords:\n  a: 'hunter2\n", []string{`s.yaml:2:1: error: secrets file is not valid YAML`}},
 		"unknown anchor":  {"passwords:\n  a: *hunter2\n", []string{`s.yaml:1:1: error: secrets file is not valid YAML`}},

@@ -135,7 +135,7 @@ func (l *load) decodeHost(b *parse.Block, site *model.Site) {
 		h.SSH.Address = decode.HostOf(u)
 	}
 	if h.InsecureTLS {
-		l.Warnf(b.Body.Attributes["insecure_tls"].SrcRange, "host "+parse.Quote(b.Name)+" is trusted blindly",
+		l.Warnf(b.Body.Attributes["insecure_tls"].SrcRange, "host "+parse.Quote(b.Name)+" is not verified",
 			"A man in the middle can read the API token. Set fingerprint instead: pvenode cert info shows it on the host.")
 	}
 	if h.CA != "" {
@@ -188,9 +188,9 @@ func (l *load) readFiles(b *parse.Block, spec *model.Spec) {
 		}
 		switch {
 		case slices.Contains(spec.Sensitive, path+".source"):
-			refuse(".source", "source must not be made from a secret", "It names a file of the site, and is shown in plans.")
+			refuse(".source", "source must not come from a secret", "It names a file of the site, and is shown in plans.")
 		case has("content", f.Content) && f.Source != "":
-			refuse(".source", "file "+parse.Quote(f.Path)+" has both content and source", "The content can come from one of them: remove the other.")
+			refuse(".source", "file "+parse.Quote(f.Path)+" has both content and source", "Keep one of them.")
 		case f.Source != "":
 			data, err := l.ReadContent(f.Source)
 			if err != nil {

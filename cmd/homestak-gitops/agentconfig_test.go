@@ -165,7 +165,7 @@ func TestAgentConfigMistakes(t *testing.T) {
 	for _, want := range []string{
 		file + `:1:1: error: unknown attribute "identiti" in agent.hcl`, `did you mean "identity"?`,
 		"error: HOMESTAK_CONCURRENCY: concurrency must be a whole number",
-		`error: --log-level: level = "loud" is not possible`, "known: debug, error, info, warn",
+		`error: --log-level: level = "loud" is not valid`, "known: debug, error, info, warn",
 		"error: HOMESTAK_REPOSITORY_URL: url = ", "name a file in auth { token_file = … }",
 		file + ":4:3: error: parent.pins is missing", file + ":4:3: error: parent.token_file is missing",
 		"error: the agent cannot start: 6 configuration errors",

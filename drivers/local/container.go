@@ -67,7 +67,7 @@ func (c *container) Run(ctx context.Context, cmd guest.Command) (guest.Output, e
 	args = append(args, "/bin/sh", "-c", `(exec "$@"); exit $?`, "sh")
 	for i, arg := range cmd.Args {
 		if !utf8.ValidString(arg) {
-			return guest.Output{}, &lastingError{fmt.Sprintf("argument %d of %s is not UTF-8, and pct would change it: put it into what the command reads", i, cmd.Args[0])}
+			return guest.Output{}, &lastingError{fmt.Sprintf("argument %d of %s is not UTF-8, and pct would change it: pass it on standard input", i, cmd.Args[0])}
 		}
 		args = append(args, arg)
 	}

@@ -64,7 +64,7 @@ func TestContainerThatCannotBeReached(t *testing.T) {
 		drivertest.Hopeless(t, err, v.hopeless)
 	}
 	_, err := local.Container(host{t: t}, 200).Run(t.Context(), guest.Command{Args: []string{"echo", "\xff"}})
-	require.EqualError(t, err, "argument 1 of echo is not UTF-8, and pct would change it: put it into what the command reads")
+	require.EqualError(t, err, "argument 1 of echo is not UTF-8, and pct would change it: pass it on standard input")
 	drivertest.Hopeless(t, err, true)
 }
 
@@ -88,7 +88,7 @@ func TestAContainerOfThisMachine(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, "container 200 (box) of node father is not on this machine, which is ")
-		require.ErrorContains(t, err, ": the program has to run on that node, as root, to enter it")
+		require.ErrorContains(t, err, ": run the program on that node, as root")
 		drivertest.Hopeless(t, err, true)
 	}
 }

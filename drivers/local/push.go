@@ -32,7 +32,7 @@ func IsHere(ctx context.Context, host guest.Machine, vmid int, node, name string
 			return nil
 		}
 	}
-	return &lastingError{fmt.Sprintf("container %s (%s) of node %s is not on this machine, which is %s: the program has to run on that node, as root, to enter it", id, name, node, here)}
+	return &lastingError{fmt.Sprintf("container %s (%s) of node %s is not on this machine, which is %s: run the program on that node, as root", id, name, node, here)}
 }
 
 // Push copies a file of the machine into a container (pct(1), push). The file belongs to root there. It is not in place

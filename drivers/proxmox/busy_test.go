@@ -54,7 +54,7 @@ func TestALockedGuestIsLeftOut(t *testing.T) {
 			if steps == 0 {
 				require.Len(t, p.Findings, 1)
 				require.Equal(t, diag.Error, p.Findings[0].Severity)
-				require.Contains(t, p.Findings[0].Summary, "vm.web-1 is not changed: VM 10000 is locked ("+lock+"), and no task works on it that can be seen: if it died, `qm unlock 10000` on node father clears it")
+				require.Contains(t, p.Findings[0].Summary, "vm.web-1 is not changed: VM 10000 is locked ("+lock+"), and no visible task works on it: if its task died, `qm unlock 10000` on node father clears it")
 				w.Drop("web-1")
 				require.Empty(t, w.Plan().Steps)
 			}

@@ -72,5 +72,5 @@ func TestDoctorWithoutASize(t *testing.T) {
 		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":1}]}`))
 	check := said(t, w.examine(answers), "storage local-lvm")
 	require.Equal(t, doctor.Warning, check.Result)
-	require.Equal(t, "takes what is needed; the node does not say how much is free", check.Seen)
+	require.Equal(t, "accepts what is needed; the node does not report how much is free", check.Seen)
 }

@@ -224,9 +224,9 @@ func (c *connection) becomeRoot(ctx context.Context) error {
 	out, err := c.run(ctx, begin+"/bin/sh -c "+quoteAll([]string{probe}), nil, func() {})
 	if err != nil {
 		// The outcome that is lost is not that of the command for which we connect.
-		err = errors.New("asking whether this user is root: " + err.Error())
+		err = errors.New("checking whether this user is root: " + err.Error())
 		if ctx.Err() != nil {
-			err = fmt.Errorf("asking whether this user is root: %w", context.Cause(ctx))
+			err = fmt.Errorf("checking whether this user is root: %w", context.Cause(ctx))
 		}
 		return err
 	}
@@ -275,7 +275,7 @@ func (l *login) keys() ([]ssh.Signer, error) {
 	if l.m.cfg.AgentSocket != "" {
 		more, err := l.agentKeys()
 		if err != nil {
-			l.reason = fmt.Sprintf("the ssh-agent at %s has no keys for us: %v", l.m.cfg.AgentSocket, err)
+			l.reason = fmt.Sprintf("the ssh-agent at %s has no usable keys: %v", l.m.cfg.AgentSocket, err)
 		}
 		keys = append(keys, more...)
 	}

@@ -38,7 +38,7 @@ func (e *HostKeyError) Error() string {
 	case e.Shown == "":
 		return fmt.Sprintf("ssh to %s: its host key has changed: pinned is %s, and it has none of that type; if the machine was reinstalled, pin its new key", e.Machine, strings.Join(e.Pinned, " or "))
 	default:
-		return fmt.Sprintf("ssh to %s: its host key has changed: pinned is %s, it shows %s; somebody may be in between. If the machine was reinstalled, %s and pin it",
+		return fmt.Sprintf("ssh to %s: its host key has changed: pinned is %s, it shows %s; somebody may be intercepting the connection. If the machine was reinstalled, %s and pin it",
 			e.Machine, strings.Join(e.Pinned, " or "), e.Shown, compare)
 	}
 }
@@ -124,13 +124,13 @@ func (m *Machine) failed(err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Err = fmt.Errorf("nothing listens there: does sshd run, and on this port? %w", err)
 	case errors.As(err, new(*ssh.AlgorithmNegotiationError)):
-		e.Err, e.Lasting = fmt.Errorf("it speaks only ways of encryption that are not safe any more, or none of ours: %w", err), true
+		e.Err, e.Lasting = fmt.Errorf("it offers only algorithms that are no longer safe, or unknown here: %w", err), true
 	case strings.Contains(text, "overflow reading version string"), strings.Contains(text, "invalid version"):
 		e.Err, e.Lasting = fmt.Errorf("what listens there does not speak ssh; is the port right? %w", err), true
 	case errors.Is(err, errRefused):
 		e.Lasting = true
 	case strings.HasSuffix(text, "handshake failed: EOF"):
-		e.Err = fmt.Errorf("it closed the connection at once: is the port right, and does it refuse us for a while (MaxStartups, fail2ban)? %w", err)
+		e.Err = fmt.Errorf("it closed the connection at once: is the port right, and does it block this machine for a while (MaxStartups, fail2ban)? %w", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 	case errors.As(err, &netErr) && netErr.Timeout():
 		e.Err = fmt.Errorf("no answer; is the address right, and does a firewall drop it? %w", err)

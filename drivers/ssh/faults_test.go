@@ -305,7 +305,7 @@ func TestHostKeyThatChanged(t *testing.T) {
 	s.dropAll()
 	_, err := m.Run(t.Context(), yes)
 	require.EqualError(t, err, "ssh to root@192.0.2.7:22: its host key has changed: pinned is "+pinned+" (ssh-ed25519), it shows "+ssh.FingerprintSHA256(other.PublicKey())+
-		" (ssh-ed25519); somebody may be in between. If the machine was reinstalled, compare it with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the machine's console and pin it")
+		" (ssh-ed25519); somebody may be intercepting the connection. If the machine was reinstalled, compare it with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the machine's console and pin it")
 	require.NotErrorIs(t, err, guest.ErrOutcomeLost)
 	drivertest.Hopeless(t, err, true)
 
@@ -370,7 +370,7 @@ func TestLoginThatIsRefused(t *testing.T) {
 	cfg.AgentSocket = filepath.Join(t.TempDir(), "none")
 	_, err := open(t, cfg).Run(t.Context(), yes)
 	require.EqualError(t, err, "ssh to web@192.0.2.7:22: it accepts none of these keys: "+ssh.FingerprintSHA256(first.PublicKey())+" (ssh-ed25519), "+ssh.FingerprintSHA256(second.PublicKey())+
-		" (ssh-ed25519) (the ssh-agent at "+cfg.AgentSocket+" has no keys for us: dial unix "+cfg.AgentSocket+": connect: no such file or directory); is one of them in ~/.ssh/authorized_keys of that user, and does sshd let the user log in?")
+		" (ssh-ed25519) (the ssh-agent at "+cfg.AgentSocket+" has no usable keys: dial unix "+cfg.AgentSocket+": connect: no such file or directory); is one of them in ~/.ssh/authorized_keys of that user, and does sshd let the user log in?")
 	drivertest.Hopeless(t, err, false)
 }
 
@@ -433,7 +433,7 @@ func TestKeyOfAnAgent(t *testing.T) {
 	require.NoError(t, err)
 	cfg.AgentSocket = serveAgent(t)
 	_, err = open(t, cfg).Run(t.Context(), yes)
-	require.ErrorContains(t, err, "has no keys for us: it is empty")
+	require.ErrorContains(t, err, "has no usable keys: it is empty")
 }
 
 // What cannot be reached says why, and whether waiting can help.
@@ -463,7 +463,7 @@ func TestMachineThatCannotBeReached(t *testing.T) {
 			near, far := pipe()
 			go far.hangUp()
 			return near, nil
-		}, "it closed the connection at once: is the port right, and does it refuse us for a while (MaxStartups, fail2ban)? ssh: handshake failed: EOF", false},
+		}, "it closed the connection at once: is the port right, and does it block this machine for a while (MaxStartups, fail2ban)? ssh: handshake failed: EOF", false},
 		{says(""), "logging in: not connected after 20s: context deadline exceeded", false},
 		{says(strings.Repeat("x", 300)), "what listens there does not speak ssh; is the port right? ssh: handshake failed: ssh: overflow reading version string", true},
 	} {
@@ -561,13 +561,13 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, err, guest.ErrOutcomeLost)
 	require.NoError(t, <-closed)
 	_, err = m.Run(t.Context(), yes)
-	require.EqualError(t, err, "ssh to root@192.0.2.7:22: the way into this machine was closed")
+	require.EqualError(t, err, "ssh to root@192.0.2.7:22: the connection to this machine was closed")
 	drivertest.Hopeless(t, err, true)
 }
 
 func TestArgumentsThatAreTooLong(t *testing.T) {
 	_, cfg := newServer(t)
 	_, err := open(t, cfg).Run(t.Context(), guest.Command{Args: []string{"echo", strings.Repeat("x", 130<<10)}})
-	require.ErrorContains(t, err, "the arguments of echo are 133196 bytes long as a shell reads them, of at most 131071: put them into what it reads")
+	require.ErrorContains(t, err, "the arguments of echo are 133196 bytes long as a shell reads them, of at most 131071: pass them on standard input")
 	drivertest.Hopeless(t, err, true)
 }

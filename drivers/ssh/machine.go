@@ -39,7 +39,7 @@ type Machine struct {
 }
 
 // errClosed is a machine that was closed.
-var errClosed = errors.New("the way into this machine was closed")
+var errClosed = errors.New("the connection to this machine was closed")
 
 // name is how the machine is called in texts.
 func (m *Machine) name() string {
@@ -57,7 +57,7 @@ func (m *Machine) Address(ctx context.Context) (guest.Address, error) {
 		return guest.Address{IP: ip, Why: ip.String() + " as configured", Declared: true}, nil
 	}
 	if m.cfg.Via != nil {
-		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is not known: only %s resolves the name %s", m.cfg.Via.name(), m.cfg.Address), true}
+		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is unknown: only %s resolves the name %s", m.cfg.Via.name(), m.cfg.Address), true}
 	}
 	c, err := m.connection(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (m *Machine) Address(ctx context.Context) (guest.Address, error) {
 	}
 	at, ok := c.client.RemoteAddr().(*net.TCPAddr)
 	if !ok {
-		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is not known from a connection to %s", c.client.RemoteAddr()), true}
+		return guest.Address{}, &Error{m.name(), fmt.Errorf("its address is unknown from a connection to %s", c.client.RemoteAddr()), true}
 	}
 	ip := at.AddrPort().Addr().Unmap()
 	return guest.Address{IP: ip, Why: fmt.Sprintf("%s, the address of %s", ip, m.cfg.Address)}, nil
@@ -107,7 +107,7 @@ func (m *Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error
 		line := conn.prefix + quoteAll(c.Args)
 		if len(line) > longestLine {
 			m.release()
-			return guest.Output{}, &Error{m.name(), fmt.Errorf("the arguments of %s are %d bytes long as a shell reads them, of at most %d: put them into what it reads", c.Args[0], len(line), longestLine), true}
+			return guest.Output{}, &Error{m.name(), fmt.Errorf("the arguments of %s are %d bytes long as a shell reads them, of at most %d: pass them on standard input", c.Args[0], len(line), longestLine), true}
 		}
 		out, err := conn.run(ctx, line, c.Stdin, m.release)
 		var refused *ssh.OpenChannelError
@@ -137,14 +137,14 @@ const longestLine = 128<<10 - 1
 func (m *Machine) acquire(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("the command did not begin: %w", context.Cause(ctx))
+		return fmt.Errorf("the command did not start: %w", context.Cause(ctx))
 	default:
 	}
 	select {
 	case m.slots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("the command did not begin, since %d others run: %w", cap(m.slots), context.Cause(ctx))
+		return fmt.Errorf("the command did not start, since %d others run: %w", cap(m.slots), context.Cause(ctx))
 	}
 }
 
@@ -192,7 +192,7 @@ func (r *retry) wait(ctx context.Context, c *connection, refused error) error {
 	r.pause = min(max(2*r.pause, firstPause), lastPause)
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("the command did not begin, since the machine allows no more sessions: %w", context.Cause(ctx))
+		return fmt.Errorf("the command did not start, since the machine allows no more sessions: %w", context.Cause(ctx))
 	case <-time.After(r.pause):
 		return nil
 	}

@@ -73,7 +73,7 @@ func (c *connection) run(ctx context.Context, line string, stdin []byte, done fu
 		default:
 		}
 		if s.state.CompareAndSwap(idle, dropped) {
-			return guest.Output{}, fmt.Errorf("the command did not begin: %w", context.Cause(ctx))
+			return guest.Output{}, fmt.Errorf("the command did not start: %w", context.Cause(ctx))
 		}
 		return guest.Output{}, fmt.Errorf("%w: it still ran: %w", guest.ErrOutcomeLost, context.Cause(ctx))
 	}

@@ -85,7 +85,7 @@ func TestConnectionIsLostBeforeSudo(t *testing.T) {
 		return nil
 	}
 	_, err := open(t, cfg).Run(t.Context(), yes)
-	require.ErrorContains(t, err, "ssh to web@192.0.2.7:22: asking whether this user is root: ")
+	require.ErrorContains(t, err, "ssh to web@192.0.2.7:22: checking whether this user is root: ")
 	require.NotErrorIs(t, err, guest.ErrOutcomeLost)
 	drivertest.Hopeless(t, err, false)
 }

@@ -18,12 +18,12 @@ var adapters = map[string]func(*Decoder, cty.Value) (cty.Value, string){
 	"node.depends_on":           adaptDependsOn,
 }
 
-// adaptKeys writes names for keys: secret.ssh_keys.ops becomes "ops", known here or
-// not, so that the spec reads the same everywhere. A key itself stays what it is.
+// adaptKeys replaces keys by their names: secret.ssh_keys.ops becomes "ops", even if the value is
+// unknown here, so that the spec is the same everywhere. A literal key is unchanged.
 func adaptKeys(d *Decoder, v cty.Value) (cty.Value, string) {
 	unmarked, marks := v.Unmark()
 	if !unmarked.IsKnown() {
-		return cty.ListValEmpty(cty.String).WithMarks(marks), "" // nobody may log in by guess
+		return cty.ListValEmpty(cty.String).WithMarks(marks), "" // a login must not depend on a guess
 	}
 	if unmarked.IsNull() || !unmarked.CanIterateElements() || unmarked.Type().IsMapType() || unmarked.Type().IsObjectType() {
 		return v, ""
@@ -61,7 +61,7 @@ func hint(s string) string {
 	return " (" + s + ")"
 }
 
-// keyName gives the name of the secret that a value is, unchanged.
+// keyName returns the name of a secret if the value is that secret, unchanged.
 func (d *Decoder) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
 	if len(marks) != 1 {
 		return "", false
@@ -79,18 +79,18 @@ func (d *Decoder) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
 	return "", false
 }
 
-// adaptParent takes node.x of a node with count = 1 for the one node that it is.
+// adaptParent accepts node.x of a node with count = 1 as that single node.
 func adaptParent(_ *Decoder, v cty.Value) (cty.Value, string) {
 	if v.IsMarked() || !v.IsKnown() || v.IsNull() || !v.Type().IsTupleType() && !v.Type().IsListType() {
 		return v, ""
 	}
 	if v.LengthInt() != 1 {
-		return v, fmt.Sprintf("names %d nodes: a node lives on one, such as node.NAME[0]", v.LengthInt())
+		return v, fmt.Sprintf("names %d nodes: a node has one parent, such as node.NAME[0]", v.LengthInt())
 	}
 	return v.Index(cty.NumberIntVal(0)), ""
 }
 
-// adaptDependsOn makes one list of the names and lists of names that node.x stands for.
+// adaptDependsOn flattens the names and lists of names that node.x evaluates to.
 func adaptDependsOn(_ *Decoder, v cty.Value) (cty.Value, string) {
 	if v.ContainsMarked() || !v.IsWhollyKnown() || v.IsNull() {
 		return v, ""

@@ -14,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// What a check has unless it says otherwise, and its limits: nobody's host is to be
-// asked without a pause, and a step does not wait for days.
+// Defaults and limits of a check: it must not query a host without a pause, and a step must not
+// wait for days.
 const (
 	checkTimeout  = 5 * time.Minute
 	checkInterval = 5 * time.Second
@@ -23,7 +23,7 @@ const (
 	checkMost     = 24 * time.Hour
 )
 
-// endpoint makes a rule of a reader of endpoints.
+// endpoint turns a parser of endpoints into a rule.
 func endpoint(read func(string) (model.Endpoint, error)) func(string) string {
 	return func(s string) string {
 		if _, err := read(s); err != nil {
@@ -33,7 +33,7 @@ func endpoint(read func(string) (model.Endpoint, error)) func(string) string {
 	}
 }
 
-// checkBlock holds an inner block as a whole against what its attributes mean together.
+// checkBlock validates an inner block as a whole: the combination of its attributes.
 func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	c, ok := reflect.TypeAssert[*model.Check](p.Value.Addr())
 	if !ok {
@@ -60,15 +60,15 @@ func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	switch {
 	case len(set) != 1:
 		d.Invalid = true
-		d.Errorf(at, d.What+" does not say what to try", "Exactly one of %s must be set; here it is %s.", strings.Join(ways, ", "), orNone(set))
+		d.Errorf(at, d.What+" does not say what to check", "Exactly one of %s must be set; this block has %s.", strings.Join(ways, ", "), orNone(set))
 	case c.Expect != "" && (c.SSH || c.Agent):
 		d.Invalid = true
 		where, _ := d.rangeOf(p.prefix + "expect")
-		d.ErrorAt(where, "expect has no meaning in "+d.What, "What %s answers is not compared with a string: remove expect.", set[0])
+		d.ErrorAt(where, "expect has no meaning in "+d.What, "A check with %s compares nothing with a string: remove expect.", set[0])
 	case interval > timeout:
 		d.Invalid = true
 		where, _ := d.rangeOf(p.prefix + "interval")
-		d.ErrorAt(where, fmt.Sprintf("interval = %q is longer than the timeout of %s", ShortDuration(interval), ShortDuration(timeout)), "There would never be a second try.")
+		d.ErrorAt(where, fmt.Sprintf("interval = %q is longer than the timeout of %s", ShortDuration(interval), ShortDuration(timeout)), "The check would never run a second time.")
 	}
 }
 

@@ -18,9 +18,9 @@ import (
 // DurationType is that of attributes which hold a duration.
 var DurationType = reflect.TypeFor[time.Duration]()
 
-// Assign writes a known, unmarked value that is not null into a field of one of
-// the types that model.Kind allows. What is wrong comes back as the end of a
-// sentence that begins with the attribute: "must be a number, not a list".
+// Assign writes a known, unmarked value that is not null into a field of one of the types that
+// model.Kind allows. It returns a problem as the end of a sentence that begins with the attribute:
+// "must be a number, not a list".
 func (d *Decoder) Assign(dst reflect.Value, v cty.Value) string {
 	t := dst.Type()
 	switch {
@@ -88,7 +88,7 @@ func assignDuration(dst reflect.Value, v cty.Value) string {
 	case err != nil:
 		return want
 	case length <= 0:
-		return want + ", longer than nothing"
+		return want + ", more than zero"
 	}
 	dst.SetInt(int64(length))
 	return ""
@@ -143,8 +143,8 @@ func WrongType(want string, v cty.Value) string {
 	return "must be " + want + ", not " + got
 }
 
-// unitless says what number a text with a unit is, where the attribute counts in MiB or
-// GiB; "" if it is none, or no whole number of them.
+// unitless converts a text with a unit to a number for an attribute in MiB or GiB; "" if it is not
+// one, or not a whole number of them.
 func unitless(doc string, v cty.Value) string {
 	if v.IsNull() || v.Type() != cty.String {
 		return ""
@@ -176,7 +176,7 @@ func unitless(doc string, v cty.Value) string {
 
 var withUnit = regexp.MustCompile(`(?i)^\s*(\d+)\s*([MGT])(?:i?B)?\s*$`)
 
-// ValueType says what sort of value it is, in the words of the reference page.
+// ValueType names the type of a value, with the words of the reference page.
 func ValueType(v cty.Value) string {
 	switch t := v.Type(); {
 	case v.IsNull():

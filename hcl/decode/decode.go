@@ -1,7 +1,7 @@
-// Package decode turns a block into a struct. The tags of the struct are the schema (schema.go);
-// a table says what values the attributes may hold beyond their types, and their defaults
-// (values.go). A Decoder notes what the struct cannot hold: where attributes are declared, which are
-// made from secrets, and what the block needs.
+// Package decode turns a block into a struct. The tags of the struct are the schema (schema.go); a
+// table has further rules for values, and defaults (values.go). A Decoder records what the struct
+// cannot store: where attributes are declared, which ones come from secrets, and what the block
+// needs.
 package decode
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// Decoder turns one block, with all inside it, into structs, and notes on the way
-// what the structs cannot hold.
+// Decoder turns one block with its inner blocks into structs, and records what the structs cannot
+// store.
 type Decoder struct {
 	*eval.Evaluator
 	Schemas Schemas
@@ -36,7 +36,7 @@ type Decoder struct {
 	Sensitive []string
 	Missing   []string
 	Needs     []model.Address
-	Invalid   bool // a value is not as it was meant to be
+	Invalid   bool // a value is invalid
 }
 
 // Part is one of the structs that a block body is decoded into.
@@ -45,7 +45,7 @@ type Part struct {
 	Value   reflect.Value // of the struct
 	Rule    string        // path in the table of values.go: spec.access.user
 	prefix  string        // of the paths in places: disk.data.
-	Secrets bool          // values made from secrets may stand here
+	Secrets bool          // values from secrets are allowed
 }
 
 // Part is a struct as a part of a block; rule is the type of the block.
@@ -60,9 +60,9 @@ type NodeRef struct {
 	At   diag.Range
 }
 
-// Body decodes a body into all parts at once: what one does not know, another may.
-// Names in extra are somebody else's business.
-// What the body lacks is reported at its head.
+// Body decodes a body into all parts at once: an attribute that one part does not know may belong
+// to another. The caller handles the names in extra. Missing attributes are reported at the head of
+// the block.
 func (d *Decoder) Body(b *hclsyntax.Body, head hclv2.Range, extra []string, parts ...Part) {
 	known := 0
 	for _, p := range parts {
@@ -86,8 +86,8 @@ func (d *Decoder) Body(b *hclsyntax.Body, head hclv2.Range, extra []string, part
 	d.unknownBlocks(b, extra, parts)
 }
 
-// attribute writes a declared attribute into its field and reports whether it says
-// anything: null is as good as not declared.
+// attribute writes a declared attribute into its field and reports whether it has a value: null
+// counts as not declared.
 func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool {
 	path := p.prefix + f.Name
 	d.RecordRange(path, a.SrcRange)
@@ -111,7 +111,7 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 	if v.IsNull() {
 		if !f.Optional {
 			d.Invalid = true
-			d.Errorf(at, "missing attribute "+parse.Quote(f.Name)+" in "+d.What, "Its value is null, which is as good as none. %s", f.Doc)
+			d.Errorf(at, "missing attribute "+parse.Quote(f.Name)+" in "+d.What, "Its value is null, which counts as missing. %s", f.Doc)
 		}
 		return false
 	}
@@ -147,8 +147,8 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 	return true
 }
 
-// unmark takes the marks of secrets off a value and notes what they say. NilVal
-// means that no secret may stand here.
+// unmark removes the marks of secrets from a value and records them. NilVal means that secrets are
+// not allowed here.
 func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hclv2.Range) (plain cty.Value, secret bool) {
 	if !v.ContainsMarked() {
 		return v, false
@@ -157,7 +157,7 @@ func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hc
 	if outer, marks := v.Unmark(); f.Type.Kind() == reflect.Map && outer.CanIterateElements() {
 		if len(marks) > 0 {
 			d.Invalid = true
-			d.Errorf(at, "names in "+f.Name+" must not be made from a secret", "They are shown in plans: only the values may come from secrets.")
+			d.Errorf(at, "names in "+f.Name+" must not come from a secret", "Plans show them: only the values may come from secrets.")
 			return cty.NilVal, true
 		}
 		for it := outer.ElementIterator(); it.Next(); {
@@ -172,7 +172,7 @@ func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hc
 	plain, marks := v.UnmarkDeep()
 	if f.Ref != "" || (!p.Secrets && !f.Secret) {
 		d.Invalid = true
-		d.Errorf(at, f.Name+" must not be made from a secret", "It is shown in plans and reports.")
+		d.Errorf(at, f.Name+" must not come from a secret", "Plans and reports show it.")
 		return cty.NilVal, true
 	}
 	d.Sensitive = append(d.Sensitive, entries...)
@@ -184,8 +184,7 @@ func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hc
 	return plain, true
 }
 
-// rightType refuses preset = spec.base, where the name of one thing is written for
-// that of another.
+// rightType rejects a reference to another type, such as preset = spec.base.
 func (d *Decoder) rightType(e hclsyntax.Expression, f *model.Field, rule string) bool {
 	ref := f.Ref
 	if rule == "node.parent" || rule == "node.depends_on" {
@@ -204,7 +203,7 @@ func (d *Decoder) rightType(e hclsyntax.Expression, f *model.Field, rule string)
 	return false
 }
 
-// reference checks the names that a field holds, and notes the resources among them.
+// reference checks the names in a field, and records the resources among them.
 func (d *Decoder) reference(dst reflect.Value, f *model.Field, at hclv2.Range) {
 	var names []string
 	switch v := dst.Interface().(type) {
@@ -251,7 +250,7 @@ func (d *Decoder) innerBlocks(b *hclsyntax.Body, p Part) {
 			if !f.Many {
 				if first != nil {
 					d.Invalid = true
-					d.Errorf(inner.DefRange(), "second "+f.Name+" block in "+d.What, "One is possible; the first is at %s.", parse.DiagRange(first.DefRange()))
+					d.Errorf(inner.DefRange(), "second "+f.Name+" block in "+d.What, "Only one is allowed; the first is at %s.", parse.DiagRange(first.DefRange()))
 					continue
 				}
 				first = inner
@@ -265,7 +264,7 @@ func (d *Decoder) innerBlocks(b *hclsyntax.Body, p Part) {
 	}
 }
 
-// inner decodes one block inside of another one.
+// inner decodes an inner block.
 func (d *Decoder) inner(b *hclsyntax.Block, f *BlockField, outer Part, field reflect.Value, labels map[string]*hclsyntax.Block) {
 	p := Part{Schema: f.Schema, Rule: outer.Rule + "." + f.Name, prefix: outer.prefix + f.Name + ".", Secrets: outer.Secrets}
 	target := reflect.New(f.Elem)
@@ -333,21 +332,21 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 		case slices.Contains(blocks, a.Name):
 			detail = fmt.Sprintf("It is a block: write %s { … } without =.", a.Name)
 		case len(holders(a.Name, parts)) > 0:
-			detail = fmt.Sprintf("It needs a block of its own: write %s.", strings.Join(holders(a.Name, parts), ", or "))
+			detail = fmt.Sprintf("It needs its own block: write %s.", strings.Join(holders(a.Name, parts), ", or "))
 		case d.absentInside(a.Name, parts) != "":
-			d.Errorf(a.NameRange, fmt.Sprintf("%s has no place in %s", parse.Quote(a.Name), d.What), "%s", d.absentInside(a.Name, parts))
+			d.Errorf(a.NameRange, fmt.Sprintf("%s is not allowed in %s", parse.Quote(a.Name), d.What), "%s", d.absentInside(a.Name, parts))
 			continue
 		case d.elsewhere(a.Name, false) != "":
 			d.Errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "%s", d.whyAbsent(a.Name))
 			continue
 		case slices.Contains(names, "options") && !strings.HasPrefix(detail, "did you mean"):
-			detail = fmt.Sprintf("If it is a key of PVE's own: options = { %s = … }; %s", a.Name, detail)
+			detail = fmt.Sprintf("If it is a PVE key: options = { %s = … }; %s", a.Name, detail)
 		}
 		d.Errorf(a.NameRange, "unknown attribute "+parse.Quote(a.Name)+" in "+d.What, "%s", detail)
 	}
 }
 
-// holders spells an attribute as it stands in the inner blocks that have it.
+// holders lists the inner blocks that have an attribute, as it is written there.
 func holders(name string, parts []Part) []string {
 	var out []string
 	for _, p := range parts {
@@ -381,19 +380,19 @@ func (d *Decoder) unknownBlocks(b *hclsyntax.Body, extra []string, parts []Part)
 		case slices.Contains(attrs, inner.Type):
 			detail = fmt.Sprintf("It is an attribute: write %s = ….", inner.Type)
 		case d.elsewhere(inner.Type, true) != "":
-			d.Errorf(inner.TypeRange, fmt.Sprintf("%s is a block of %s nodes", inner.Type, d.elsewhere(inner.Type, true)), "It has no place in %s.", d.What)
+			d.Errorf(inner.TypeRange, fmt.Sprintf("%s is a block of %s nodes", inner.Type, d.elsewhere(inner.Type, true)), "It is not allowed in %s.", d.What)
 			continue
 		}
 		d.Errorf(inner.TypeRange, "unknown block "+parse.Quote(inner.Type)+" in "+d.What, "%s", detail)
 	}
 }
 
-// RecordRange notes where an attribute or block was declared.
+// RecordRange records where an attribute or block was declared.
 func (d *Decoder) RecordRange(path string, at hclv2.Range) {
 	d.Ranges = append(d.Ranges, model.AttrRange{Path: d.Intern(path), At: parse.DiagRange(at)})
 }
 
-// recordMapRanges notes where the entries of a map stand, if they are written out.
+// recordMapRanges records the positions of the entries of a literal map.
 func (d *Decoder) recordMapRanges(e hclsyntax.Expression, path string) {
 	o, ok := e.(*hclsyntax.ObjectConsExpr)
 	if !ok {
@@ -406,7 +405,7 @@ func (d *Decoder) recordMapRanges(e hclsyntax.Expression, path string) {
 	}
 }
 
-// Finish brings what was noted into the form that model.Resource wants.
+// Finish converts what was recorded for model.Resource.
 func (d *Decoder) Finish() {
 	slices.SortStableFunc(d.Ranges, func(a, b model.AttrRange) int { return strings.Compare(a.Path, b.Path) })
 	d.Ranges = slices.Clip(d.Ranges)
@@ -418,9 +417,9 @@ func (d *Decoder) Finish() {
 	d.Needs = slices.Compact(d.Needs)
 }
 
-// whyAbsent says why a node does not have an attribute of others.
+// whyAbsent explains why a node does not have an attribute of other nodes.
 func (d *Decoder) whyAbsent(name string) string {
-	text := fmt.Sprintf("It has no place in %s", d.What)
+	text := fmt.Sprintf("It is not allowed in %s", d.What)
 	if why := d.Kind.Absent[name]; why != "" {
 		return text + ": " + why + "."
 	}
@@ -462,8 +461,8 @@ func (d *Decoder) elsewhere(name string, block bool) string {
 // secretName matches keys of maps whose values are secrets.
 var secretName = regexp.MustCompile(`^[\w-]*(?:token|password|passwd|secret)$`)
 
-// literalSecrets refuses entries of a map that by their names are secrets, such as
-// cipassword in options, and have their values in the files.
+// literalSecrets rejects literal values of map entries whose names suggest a secret, such as
+// cipassword in options.
 func (d *Decoder) literalSecrets(e hclsyntax.Expression, v cty.Value) {
 	o, ok := e.(*hclsyntax.ObjectConsExpr)
 	if !ok {
@@ -485,8 +484,8 @@ func (d *Decoder) literalSecrets(e hclsyntax.Expression, v cty.Value) {
 	}
 }
 
-// recordMapNeeds notes the resources that the values of a map refer to, as the text around
-// "${image.NAME}" is no name that could be looked up later.
+// recordMapNeeds records the resources in the values of a map, because a text with "${image.NAME}"
+// in it cannot be resolved as a name later.
 func (d *Decoder) recordMapNeeds(e hclsyntax.Expression) {
 	for _, t := range e.Variables() {
 		name, ok := eval.StepName(t, 1)

@@ -6,7 +6,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Schema is what the tags of a struct say of the block that is decoded into it.
+// Schema describes a block, from the tags of its struct.
 type Schema struct {
 	Label  int // index of the field, -1 without one
 	Attrs  []model.Field
@@ -15,14 +15,14 @@ type Schema struct {
 	Inner  map[string]int // of blocks
 }
 
-// BlockField is a field that holds an inner block, or a list of them.
+// BlockField is a field for an inner block, or for a list of them.
 type BlockField struct {
 	model.Field
 	Many   bool
 	Schema *Schema
 }
 
-// Schemas are the schemas that were read so far, by the type of the struct.
+// Schemas caches schemas by the type of the struct.
 type Schemas map[reflect.Type]*Schema
 
 // Of reads the tags of a type once.

@@ -20,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// valueRule says what an attribute may hold beyond its type, and what it is unless
-// set. The attributes of kinds have their rules in the kind.
+// valueRule restricts the values of an attribute beyond its type, and has its default. The
+// attributes of kinds have their rules in the kind.
 type valueRule struct {
 	oneOf    []string
 	min, max int                 // of a number; both 0: any
@@ -165,7 +165,7 @@ var (
 	drifts = []string{"revert", "report"}
 )
 
-// CheckValue holds a field that was just written against the table.
+// CheckValue checks a field against the table.
 func (d *Decoder) CheckValue(field reflect.Value, rule, name string, at hclv2.Range) {
 	r, ok := valueRules[rule]
 	if !ok {
@@ -184,15 +184,15 @@ func (d *Decoder) CheckValue(field reflect.Value, rule, name string, at hclv2.Ra
 	case reflect.Int:
 		if n := int(field.Int()); r.max != 0 && (n < r.min || n > r.max) {
 			d.Invalid = true
-			d.Errorf(at, fmt.Sprintf("%s = %d is not possible", name, n), "It must be between %d and %d.", r.min, r.max)
+			d.Errorf(at, fmt.Sprintf("%s = %d is not valid", name, n), "It must be between %d and %d.", r.min, r.max)
 		}
 	case reflect.Int64:
 		if t := time.Duration(field.Int()); t < r.least {
 			d.Invalid = true
-			d.Errorf(at, fmt.Sprintf("%s = %q is not possible", name, ShortDuration(t)), "It must be at least %s.", r.least)
+			d.Errorf(at, fmt.Sprintf("%s = %q is not valid", name, ShortDuration(t)), "It must be at least %s.", r.least)
 		} else if r.most != 0 && t > r.most {
 			d.Invalid = true
-			d.Errorf(at, fmt.Sprintf("%s = %q is not possible", name, ShortDuration(t)), "It must be at most %s.", ShortDuration(r.most))
+			d.Errorf(at, fmt.Sprintf("%s = %q is not valid", name, ShortDuration(t)), "It must be at most %s.", ShortDuration(r.most))
 		}
 	default:
 	}
@@ -202,16 +202,16 @@ func (d *Decoder) checkText(r valueRule, s, name string, at hclv2.Range) {
 	switch {
 	case r.oneOf != nil && !slices.Contains(r.oneOf, s):
 		d.Invalid = true
-		d.Errorf(at, fmt.Sprintf("%s = %s is not possible", name, parse.Quote(s)), "%s", d.Nearest(s, r.oneOf))
+		d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, parse.Quote(s)), "%s", d.Nearest(s, r.oneOf))
 	case r.check != nil && s != "":
 		if problem := r.check(s); problem != "" {
 			d.Invalid = true
-			d.Errorf(at, fmt.Sprintf("%s = %s is not possible", name, parse.Quote(s)), "It %s.", problem)
+			d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, parse.Quote(s)), "It %s.", problem)
 		}
 	}
 }
 
-// checkLabel holds the name of an inner block against what it names.
+// checkLabel checks the name of an inner block.
 func (d *Decoder) checkLabel(at hclv2.Range, rule, what, label string) bool {
 	check := map[string]func(string) string{"spec.access.user": userName, "spec.config.file": filePath, "spec.config.mount": mountPath}[rule]
 	if check == nil {
@@ -231,8 +231,7 @@ func orNone(list []string) string {
 	return strings.Join(list, " and ")
 }
 
-// Fill writes into all that is still zero what it is unless set; blocks that are
-// left out come into being for that.
+// Fill writes defaults into zero fields; it creates omitted blocks that have defaults.
 func (all Schemas) Fill(v reflect.Value, rule string) {
 	s := all.Of(v.Type())
 	for _, f := range s.Attrs {
@@ -268,10 +267,10 @@ func (all Schemas) Fill(v reflect.Value, rule string) {
 	}
 }
 
-// hasDefault reports whether a block that is left out means something all the same.
+// hasDefault reports whether an omitted block has defaults.
 func hasDefault(path string) bool { return defaultBlocks()[path] }
 
-// defaultBlocks are the blocks that hold a default themselves, by their path.
+// defaultBlocks are the blocks with defaults, by their path.
 var defaultBlocks = sync.OnceValue(func() map[string]bool {
 	blocks := map[string]bool{}
 	for rule, r := range valueRules {
@@ -282,7 +281,7 @@ var defaultBlocks = sync.OnceValue(func() map[string]bool {
 	return blocks
 })
 
-// DefaultValue is what an attribute is unless set, by its path; nil if nothing.
+// DefaultValue returns the default of an attribute by its path; nil if it has none.
 func DefaultValue(rule string) any { return valueRules[rule].def }
 
 var (
@@ -309,14 +308,14 @@ func timezone(s string) string {
 	return matches(timezoneText, "must be a name such as Europe/Berlin")(s)
 }
 
-// siteZone is stricter, for containers get it: PVE takes those names only
+// siteZone is stricter, because it is also for containers: PVE accepts only those names
 // (pve-common, JSONSchema.pm, pve_verify_timezone; pve-container, PVE/LXC/Config.pm).
 func siteZone(s string) string {
-	return matches(siteZoneText, "must be UTC or a name such as Europe/Berlin, since containers get it, and PVE takes no other there (host, for that of the PVE node, is one as well)")(s)
+	return matches(siteZoneText, "must be UTC, host (the time zone of the PVE node) or a name such as Europe/Berlin: PVE accepts nothing else for containers")(s)
 }
 
 func userName(s string) string {
-	return matches(userText, "must be a name as useradd takes it: small letters, digits, _ and -, at most 32")(s)
+	return matches(userText, "must be a user name that useradd accepts: at most 32 lower-case letters, digits, _ and -")(s)
 }
 func fileMode(s string) string { return matches(modeText, "must be octal, such as 0644")(s) }
 func checksum(s string) string {
@@ -360,7 +359,7 @@ func apiURL(s string) string {
 	return ""
 }
 
-// HostOf gives the name or address in a URL, "" where it is none.
+// HostOf returns the name or address in a URL, "" if it is not one.
 func HostOf(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -375,7 +374,7 @@ func webURL(s string) string {
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
 		return "must be a URL that begins with https:// or http://"
 	case u.User != nil:
-		return "must not hold a user or password"
+		return "must not contain a user or password"
 	default:
 		return ""
 	}
@@ -391,7 +390,7 @@ func fingerprint(s string) string {
 
 func filePath(s string) string {
 	if !path.IsAbs(s) || path.Clean(s) != s || s == "/" || strings.ContainsAny(s, "\x00\n") {
-		return "must be an absolute path such as /etc/motd, without .. in it"
+		return "must be an absolute path without .., such as /etc/motd"
 	}
 	return ""
 }
@@ -411,7 +410,7 @@ func keyText(s string) bool {
 
 var sshURL = regexp.MustCompile(`^[\w.-]+@[^/:\s]+:\S+$`) // user@host:path, as git takes it
 
-// repositoryURL holds the place of a repository against what can be fetched from. No
+// repositoryURL checks that the URL of a repository can be fetched from. It must not have
 // credentials: status and logs show it.
 func repositoryURL(s string) string {
 	if sshURL.MatchString(s) {
@@ -427,13 +426,13 @@ func repositoryURL(s string) string {
 	case u.Scheme == "file" && u.Host == "":
 		return filePathOf(u.Path)
 	case strings.HasPrefix(u.Scheme, "http") && u.User != nil:
-		return "must not hold a user, password or token, since it is shown: name a file in auth { token_file = … }"
+		return "must not contain a user, password or token, because it is shown: name a file in auth { token_file = … }"
 	case u.User != nil && hasPassword(u):
-		return "must not hold a password, since it is shown: name a key in auth { key_file = … }"
+		return "must not contain a password, because it is shown: name a key in auth { key_file = … }"
 	case u.Scheme == "http" && onThisMachine(u.Hostname()):
 		return ""
 	case u.Hostname() == "" || !slices.Contains([]string{"https", "ssh"}, u.Scheme):
-		return "must begin with https:// or ssh://, or be a folder of this machine"
+		return "must begin with https:// or ssh://, or be a folder on this machine"
 	default:
 		return ""
 	}
@@ -444,7 +443,7 @@ func hasPassword(u *url.URL) bool {
 	return has
 }
 
-// onThisMachine reports whether nobody else is on the way to a host.
+// onThisMachine reports whether a host is this machine.
 func onThisMachine(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
@@ -457,10 +456,10 @@ func filePathOf(s string) string {
 	return ""
 }
 
-// inside refuses what leads out of the repository.
+// inside rejects paths outside the repository.
 func inside(s string) string {
 	if !fs.ValidPath(strings.TrimSuffix(s, "/")) {
-		return "must be a folder of the repository, such as sites/home: no / at its beginning and no .. in it"
+		return "must be a folder of the repository without a leading / or .., such as sites/home"
 	}
 	return ""
 }

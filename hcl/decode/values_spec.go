@@ -17,17 +17,17 @@ var systemFolders = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", 
 func mountPath(s string) string {
 	switch {
 	case filePath(s) != "":
-		return "must be an absolute path such as /srv/data, without .. in it"
+		return "must be an absolute path without .., such as /srv/data"
 	case strings.ContainsAny(s, " \t\\#,'\""):
-		return "must have no spaces, commas, quotes, # and \\ in it, since /etc/fstab and systemd read it"
+		return "must not contain spaces, commas, quotes, # or \\, because /etc/fstab and systemd read it"
 	case slices.Contains(systemFolders, s) || strings.HasPrefix(s, "/proc/") || strings.HasPrefix(s, "/sys/") || strings.HasPrefix(s, "/dev/") || strings.HasPrefix(s, "/run/"):
-		return "must not be a folder of the system itself"
+		return "must not be a system folder"
 	}
 	return ""
 }
 
 func mountOption(s string) string {
-	return matches(optionText, "must be one option as mount takes it, such as noatime")(s)
+	return matches(optionText, "must be one mount option, such as noatime")(s)
 }
 
 // bridgeName is what PVE takes for a bridge (pve-common, PVE/JSONSchema.pm, pve-iface, and

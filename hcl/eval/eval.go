@@ -6,8 +6,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// Evaluate works out an expression. Without success the reason has been reported, here
-// or where a value it builds on went wrong.
+// Evaluate evaluates an expression. If it fails, the reason has been reported, here or for a value
+// that it depends on.
 func (ev *Evaluator) Evaluate(expr hclsyntax.Expression, sc *Scope) (cty.Value, bool) {
 	if c := ev.given[expr]; c != nil {
 		return c.val, ev.computeCell(c)
@@ -55,8 +55,8 @@ func (ev *Evaluator) compute(expr hclsyntax.Expression, sc *Scope) (cty.Value, b
 	return v, true
 }
 
-// context is the scope of an expression with what only some expressions need: the
-// secrets, and as long as cells are worked out, those it refers to.
+// context is the scope of an expression with what only some expressions need: the secrets and,
+// while cells are computed, those that it refers to.
 func (ev *Evaluator) context(references []hclv2.Traversal, sc *Scope) *hclv2.EvalContext {
 	extra := map[string]cty.Value{}
 	cells := map[string]map[string]cty.Value{}
@@ -83,14 +83,13 @@ func (ev *Evaluator) context(references []hclv2.Traversal, sc *Scope) *hclv2.Eva
 	return sc.Child(extra).ctx
 }
 
-// touchesSecret reports whether any value that an expression refers to was made
-// from a secret.
+// touchesSecret reports whether an expression refers to a value from a secret.
 func touchesSecret(references []hclv2.Traversal, ctx *hclv2.EvalContext) bool {
 	return len(marksOf(references, ctx)) > 0
 }
 
-// marksOf gathers the marks of all that an expression refers to. Of each reference
-// it goes two or three steps at most, since its end may be what is wrong.
+// marksOf collects the marks of everything that an expression refers to. It follows at most three
+// steps of each reference, because its end may be wrong.
 func marksOf(references []hclv2.Traversal, ctx *hclv2.EvalContext) cty.ValueMarks {
 	all := cty.ValueMarks{}
 	for _, t := range references {
@@ -119,8 +118,8 @@ const (
 	maxExponent = 4096    // bits: the text of a number is as long as that
 )
 
-// tooBig says what is too large in a value; "" if nothing is. Values can double
-// with every local that is built from another one.
+// tooBig describes what is too large in a value; "" if nothing is. Values can double with every
+// local that is built from another one.
 func tooBig(v cty.Value) string {
 	text, elements := 0, 0
 	var walk func(cty.Value) string
@@ -140,7 +139,7 @@ func tooBig(v cty.Value) string {
 		case t == cty.Number:
 			n := v.AsBigFloat()
 			if exp := n.MantExp(nil); n.IsInf() || exp > maxExponent || exp < -maxExponent {
-				return "It holds a number that no attribute can take."
+				return "It contains a number that is too large for any attribute."
 			}
 		case t.IsCollectionType() || t.IsTupleType() || t.IsObjectType():
 			for it := v.ElementIterator(); it.Next(); {

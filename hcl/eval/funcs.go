@@ -13,10 +13,9 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// Functions is the table of all functions that need nothing but their arguments.
-// Two more, file and templatefile, belong to a load: see fileFunctions. Where the
-// library's function and the one that users of Terraform know differ under one
-// name, the latter is taken.
+// Functions is the table of all functions that need nothing but their arguments. Two more, file and
+// templatefile, belong to a load: see fileFunctions. If the library's function differs from
+// Terraform's function of the same name, Terraform's is used.
 func Functions() map[string]function.Function {
 	table := map[string]function.Function{
 		"abs": stdlib.AbsoluteFunc, "ceil": stdlib.CeilFunc, "floor": stdlib.FloorFunc, "int": stdlib.IntFunc, "log": stdlib.LogFunc,
@@ -109,7 +108,7 @@ func boundIndent(args []cty.Value) error {
 	n, _ := args[0].Unmark()
 	lines := strings.Count(text(args[1]), "\n") + 1
 	if width, _ := n.AsBigFloat().Int64(); width < 0 || width > 1000 || int(width)*lines > maxText {
-		return fmt.Errorf("at most 1000 spaces, and 1 MiB of them in all")
+		return fmt.Errorf("at most 1000 spaces, and 1 MiB in total")
 	}
 	return nil
 }
@@ -144,7 +143,7 @@ func lengthFunc() function.Function {
 			if t == cty.DynamicPseudoType || t == cty.String || t.IsCollectionType() || t.IsTupleType() || t.IsObjectType() {
 				return cty.Number, nil
 			}
-			return cty.NilType, function.NewArgErrorf(0, "a list, a map or a string is needed")
+			return cty.NilType, function.NewArgErrorf(0, "a list, a map or a string is required")
 		},
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			v := args[0]
@@ -169,7 +168,7 @@ func indexFunc() function.Function {
 		Type:   function.StaticReturnType(cty.Number),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			if t := args[0].Type(); !t.IsListType() && !t.IsTupleType() {
-				return cty.NilVal, function.NewArgErrorf(0, "a list is needed")
+				return cty.NilVal, function.NewArgErrorf(0, "a list is required")
 			}
 			for it := args[0].ElementIterator(); it.Next(); {
 				i, e := it.Element()

@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// cidrHostFunc gives the address of a host in a network, counted from its start or,
-// below zero, from its end: cidrhost("10.0.12.0/24", 5) is 10.0.12.5.
+// cidrHostFunc returns the address of a host in a network, counted from its start or, below zero,
+// from its end: cidrhost("10.0.12.0/24", 5) is 10.0.12.5.
 func cidrHostFunc() function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "prefix", Type: cty.String}, {Name: "hostnum", Type: cty.Number}},
@@ -38,8 +38,8 @@ func cidrHostFunc() function.Function {
 	})
 }
 
-// cidrSubnetFunc gives one of the networks that a network can be cut into:
-// cidrsubnet("10.0.0.0/16", 8, 12) is 10.0.12.0/24.
+// cidrSubnetFunc returns one of the subnets of a network: cidrsubnet("10.0.0.0/16", 8, 12) is
+// 10.0.12.0/24.
 func cidrSubnetFunc() function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "prefix", Type: cty.String}, {Name: "newbits", Type: cty.Number}, {Name: "netnum", Type: cty.Number}},
@@ -55,7 +55,7 @@ func cidrSubnetFunc() function.Function {
 			}
 			free := p.Addr().BitLen() - p.Bits()
 			if bits.Sign() < 0 || bits.Cmp(big.NewInt(int64(free))) > 0 {
-				return cty.NilVal, function.NewArgErrorf(1, "%s can be cut by at most %d bits", p, free)
+				return cty.NilVal, function.NewArgErrorf(1, "%s has only %d bits left", p, free)
 			}
 			n, err := whole(args[2])
 			if err != nil {
@@ -63,7 +63,7 @@ func cidrSubnetFunc() function.Function {
 			}
 			newBits := int(bits.Int64())
 			if n.Sign() < 0 || n.BitLen() > newBits {
-				return cty.NilVal, function.NewArgErrorf(2, "%d bits have no network of that number", newBits)
+				return cty.NilVal, function.NewArgErrorf(2, "%d bits are too few for this network number", newBits)
 			}
 			start := new(big.Int).Lsh(n, uint(free-newBits))
 			return cty.StringVal(netip.PrefixFrom(plus(p.Addr(), start), p.Bits()+newBits).String()), nil
@@ -82,7 +82,7 @@ func network(s string) (netip.Prefix, error) {
 func whole(v cty.Value) (*big.Int, error) {
 	f := v.AsBigFloat()
 	if !f.IsInt() || f.MantExp(nil) > 256 {
-		return nil, fmt.Errorf("a whole number is needed")
+		return nil, fmt.Errorf("a whole number is required")
 	}
 	n, _ := f.Int(nil)
 	return n, nil

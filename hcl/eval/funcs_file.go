@@ -25,9 +25,8 @@ func (ev *Evaluator) Read(name string) (data []byte, problem string) {
 	return data, problem
 }
 
-// fileFunctions are the functions that read files of the site's tree, by a name
-// from its top folder. What they find is as much part of the site as the files of
-// the language, so it may not be a secret either.
+// fileFunctions are the functions that read files of the site, by a path relative to its folder.
+// These files are part of the site, so they must not contain secrets either.
 func (ev *Evaluator) fileFunctions() map[string]function.Function {
 	param := function.Parameter{Name: "path", Type: cty.String}
 	return map[string]function.Function{
@@ -57,19 +56,19 @@ func (ev *Evaluator) readText(name string) (string, error) {
 	return string(data), err
 }
 
-// ReadContent reads a file of the site, text or not, whose content becomes part of the
-// site: it may hold no secret.
+// ReadContent reads a file of the site, text or binary, whose content becomes part of the site: it
+// must not contain a secret.
 func (ev *Evaluator) ReadContent(name string) ([]byte, error) {
 	data, problem := ev.Read(name)
 	if problem != "" {
 		if !strings.Contains(problem, name) { // else it says already which file
-			problem = fmt.Sprintf("%s, seen from the top folder of the site: %s", parse.Quote(name), problem)
+			problem = fmt.Sprintf("%s (relative to the site's folder): %s", parse.Quote(name), problem)
 		}
 		return nil, errors.New(problem)
 	}
 	secret := new(parse.Findings)
 	if secret.FindSecrets(name, data); len(secret.List) > 0 {
-		return nil, fmt.Errorf("plaintext secret: %s holds one, at line %d; put it into the secrets file", parse.Quote(name), secret.List[0].At.Start.Line)
+		return nil, fmt.Errorf("plaintext secret: %s contains one, at line %d; move it to the secrets file", parse.Quote(name), secret.List[0].At.Start.Line)
 	}
 	return data, nil
 }
@@ -78,7 +77,7 @@ func (ev *Evaluator) ReadContent(name string) ([]byte, error) {
 // can use all functions but templatefile.
 func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error) {
 	if t := values.Type(); !t.IsObjectType() && !t.IsMapType() {
-		return cty.NilVal, function.NewArgErrorf(1, "a map of values is needed")
+		return cty.NilVal, function.NewArgErrorf(1, "a map of values is required")
 	}
 	src, err := ev.readText(name)
 	if err != nil {
@@ -102,7 +101,7 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	for _, t := range expr.Variables() {
 		if _, ok := ctx.Variables[t.RootName()]; !ok {
 			at := parse.DiagRange(t.SourceRange())
-			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not among the values: %s", at, parse.Quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
+			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not one of the values: %s", at, parse.Quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
 		}
 	}
 	v, diags := expr.Value(ctx)
@@ -116,12 +115,12 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 		return cty.UnknownVal(cty.String), nil // a secret whose value is not known
 	}
 	if v.IsNull() || v.Type() != cty.String {
-		return cty.NilVal, fmt.Errorf("%s does not make a string", parse.Quote(name))
+		return cty.NilVal, fmt.Errorf("%s does not return a string", parse.Quote(name))
 	}
 	return v, nil
 }
 
-// templateError says in one line what is wrong in a template, and where.
+// templateError describes in one line what is wrong in a template, and where.
 func templateError(diags hclv2.Diagnostics) error {
 	d := diags.Errs()[0]
 	for _, one := range diags {

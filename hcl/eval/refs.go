@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// StepName gives the name in a step of a reference: x of local.x and of local["x"].
+// StepName returns the name in a step of a reference: x of local.x and of local["x"].
 func StepName(t hclv2.Traversal, i int) (string, bool) {
 	if i >= len(t) {
 		return "", false
@@ -30,7 +30,7 @@ func StepName(t hclv2.Traversal, i int) (string, bool) {
 	return "", false
 }
 
-// blockName gives what TYPE.NAME stands for, the name, if it is declared.
+// blockName returns the value of TYPE.NAME, which is the name, if it is declared.
 func (ev *Evaluator) blockName(t hclv2.Traversal, sc *Scope) (cty.Value, bool) {
 	if len(t) != 2 || sc.functionsOnly {
 		return cty.NilVal, false
@@ -47,7 +47,7 @@ func (ev *Evaluator) blockName(t hclv2.Traversal, sc *Scope) (cty.Value, bool) {
 func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 	root, at := t.RootName(), t.SourceRange()
 	if sc.functionsOnly {
-		ev.Errorf(at, "reference in a default", "The default of a variable stands for itself: it may use functions, but nothing of the site.")
+		ev.Errorf(at, "reference in a default", "The default of a variable may use functions, but must not refer to the site.")
 		return false
 	}
 	name, named := StepName(t, 1)
@@ -78,7 +78,7 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 		}
 		detail := ev.Nearest(root, roots)
 		if len(t) == 1 || plainWords(t) && !strings.HasPrefix(detail, "did you mean") {
-			detail = fmt.Sprintf("A string is written in quotes: %s.", parse.Quote(Spell(t)))
+			detail = fmt.Sprintf("Put a string in quotes: %s.", parse.Quote(Spell(t)))
 			for _, b := range ev.Types { // the name alone, without what it is the name of
 				if len(t) == 1 && b.Named && ev.Named[b.Name][root] != nil {
 					detail = fmt.Sprintf("did you mean %s.%s?", b.Name, root)
@@ -90,7 +90,7 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 	}
 }
 
-// plainWords reports whether a reference may be a text without its quotes: home.lan.
+// plainWords reports whether a reference may be a string without quotes: home.lan.
 func plainWords(t hclv2.Traversal) bool {
 	for i := 1; i < len(t); i++ {
 		if _, ok := t[i].(hclv2.TraverseAttr); !ok {
@@ -100,7 +100,7 @@ func plainWords(t hclv2.Traversal) bool {
 	return len(t) <= 3
 }
 
-// Spell writes a reference down, at most its first three steps.
+// Spell returns the text of a reference, at most its first three steps.
 func Spell(t hclv2.Traversal) string {
 	parts := []string{t.RootName()}
 	for i := 1; i < min(len(t), 3); i++ {
@@ -111,15 +111,14 @@ func Spell(t hclv2.Traversal) string {
 	return strings.Join(parts, ".")
 }
 
-// Unknown reports that a name is not declared, unless it may stand in a file that
-// could not be read.
+// Unknown reports that a name is not declared, unless a file that could not be read may declare it.
 func (ev *Evaluator) Unknown(at hclv2.Range, what, name string, known []string) bool {
 	if !ev.Complete {
 		return false
 	}
 	detail := ev.NearestOr(name, known, fmt.Sprintf("The site declares no %s.", what))
 	if i := strings.LastIndexByte(name, '-'); i > 0 && slices.Contains(known, name[:i]) && strings.Trim(name[i+1:], "0123456789") == "" {
-		detail = "Names may hold dashes: a difference needs spaces around its minus."
+		detail = "Names may contain dashes: put spaces around a minus sign."
 	}
 	ev.Errorf(at, "unknown "+what+" "+parse.Quote(name), "%s", detail)
 	return false
@@ -136,7 +135,7 @@ func (ev *Evaluator) resolveBlock(t hclv2.Traversal, root string) bool {
 	case ev.Named[root][name] == nil:
 		return ev.Unknown(t.SourceRange(), root, name, slices.Sorted(maps.Keys(ev.Named[root])))
 	case len(t) > 2:
-		ev.Errorf(t.SourceRange(), root+"."+name+" has no attributes", "It stands for the name of the %s and nothing else; for a value that several blocks share use locals.", root)
+		ev.Errorf(t.SourceRange(), root+"."+name+" has no attributes", "It is only the name of the %s; use locals for a value that several blocks share.", root)
 		return false
 	default:
 		return true
@@ -182,7 +181,7 @@ func (ev *Evaluator) resolveNode(t hclv2.Traversal, sc *Scope) bool {
 	name, ok := StepName(t, 1)
 	switch known, declared := sc.Nodes[name]; {
 	case sc.Nodes == nil:
-		ev.Errorf(t.SourceRange(), "node reference outside of a node", "node.NAME stands for a node of the same manifest, in attributes of its nodes other than count and for_each.")
+		ev.Errorf(t.SourceRange(), "node reference outside of a node", "node.NAME refers to a node of the same manifest, in attributes of its nodes other than count and for_each.")
 		return false
 	case !ok && len(t) == 1:
 		return true
@@ -194,7 +193,7 @@ func (ev *Evaluator) resolveNode(t hclv2.Traversal, sc *Scope) bool {
 	}
 }
 
-// NodeTokens is the key of the section auth that holds one token a node.
+// NodeTokens is the key in the section auth with one token for each node.
 const NodeTokens = "node_tokens"
 
 // SecretMark marks a value that was made from a secret.
@@ -260,8 +259,7 @@ func (ev *Evaluator) resolveSecret(t hclv2.Traversal) bool {
 	return false
 }
 
-// secretValues is what secret stands for where the names are known: objects of
-// marked values.
+// secretValues is the value of secret if the names are known: objects of marked values.
 func (ev *Evaluator) secretValues() cty.Value {
 	if ev.Inputs.Secrets == nil {
 		return cty.NilVal
@@ -289,8 +287,8 @@ func (ev *Evaluator) secretValues() cty.Value {
 	return cty.ObjectVal(sections)
 }
 
-// unknownSecrets is what secret stands for in one expression where nothing is
-// known: just the keys it names, and anything at all where it computes the key.
+// unknownSecrets is the value of secret in one expression if nothing is known: the keys that it
+// names, or an unknown value if it computes the key.
 func unknownSecrets(references []hclv2.Traversal) cty.Value {
 	sections, open := map[string]map[string]cty.Value{}, map[string]bool{}
 	for _, t := range references {

@@ -1,8 +1,8 @@
-// Package eval gives expressions their values: it says what a reference may name (refs.go),
-// works out variables, locals and the attributes of the site in the order in which they need
-// each other (scope.go), and holds the table of functions (funcs.go). Every reference is looked
-// up before its expression is evaluated (eval.go), so that findings are ours and not those of
-// the library. A value from a secret carries a SecretMark through all expressions.
+// Package eval evaluates expressions. It resolves references (refs.go), computes variables, locals
+// and the attributes of the site in the order of their dependencies (scope.go), and has the table
+// of functions (funcs.go). Every reference is resolved before its expression is evaluated
+// (eval.go), so that findings come from this package and not from the library. A value from a
+// secret keeps its SecretMark through all expressions.
 package eval
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// maxChainOfLocals bounds how many locals may wait for each other at once.
+// maxChainOfLocals limits how deeply locals may depend on each other.
 const maxChainOfLocals = 2000
 
-// Scope is where an expression stands, and so what it may refer to.
+// Scope is the context of an expression: what it may refer to.
 type Scope struct {
 	ctx           *hclv2.EvalContext
 	functionsOnly bool            // nothing but functions
@@ -35,7 +35,7 @@ type Scope struct {
 	Count         bool            // in a node with count
 }
 
-// Child is the scope with further values in it.
+// Child returns the scope with additional values.
 func (s *Scope) Child(values map[string]cty.Value) *Scope {
 	c := *s
 	c.ctx = s.ctx.NewChild()
@@ -43,8 +43,8 @@ func (s *Scope) Child(values map[string]cty.Value) *Scope {
 	return &c
 }
 
-// cell is a value with a name that other such values may need: local.x or site.x.
-// It is worked out when it is first asked for.
+// cell is a named value that other cells may depend on: local.x or site.x. It is computed on first
+// use.
 type cell struct {
 	name  string // local.x
 	expr  hclsyntax.Expression
@@ -60,14 +60,14 @@ const (
 	cellDone
 )
 
-// Inputs are what expressions depend on beside the blocks.
+// Inputs are what expressions depend on, apart from the blocks.
 type Inputs struct {
 	Files   fs.FS             // the site's tree, for file and templatefile
 	Secrets *model.Secrets    // nil: no value is known, and every name is taken to exist
 	Vars    map[string]string // values for variable blocks, by name
 }
 
-// Evaluator gives the expressions of a tree their values.
+// Evaluator evaluates the expressions of a tree.
 type Evaluator struct {
 	*parse.Tree
 	Inputs  Inputs
@@ -84,7 +84,8 @@ type Evaluator struct {
 	computing []*cell // those that wait for each other right now
 }
 
-// NewEvaluator makes an Evaluator of a tree. Before Prepare, expressions can refer to nothing.
+// NewEvaluator returns an Evaluator for a tree. Before Prepare, expressions cannot refer to
+// anything.
 func NewEvaluator(t *parse.Tree, in Inputs, funcs map[string]function.Function) *Evaluator {
 	return &Evaluator{
 		Tree: t, Inputs: in, funcs: funcs, Others: map[string]parse.Sum{}, Base: &Scope{ctx: &hclv2.EvalContext{}},
@@ -92,8 +93,8 @@ func NewEvaluator(t *parse.Tree, in Inputs, funcs map[string]function.Function) 
 	}
 }
 
-// Prepare works out all that expressions can refer to. Site has the attributes that the site
-// block may have, each with its value where it is not declared.
+// Prepare computes everything that expressions can refer to. Site has the attributes of the site
+// block with their defaults.
 func (ev *Evaluator) Prepare(site map[string]cty.Value) {
 	root := &hclv2.EvalContext{Variables: map[string]cty.Value{}, Functions: maps.Clone(ev.funcs)}
 	maps.Copy(root.Functions, ev.fileFunctions())
@@ -147,8 +148,8 @@ func (ev *Evaluator) localCells(add func(*cell)) {
 	}
 }
 
-// siteCells offers the site's plain attributes; one that is not declared is null,
-// or what it is unless set.
+// siteCells provides the site's plain attributes; one that is not declared has its default, or
+// null.
 func (ev *Evaluator) siteCells(site map[string]cty.Value, add func(*cell)) {
 	declared := hclsyntax.Attributes{}
 	name := cty.NullVal(cty.String)
@@ -166,7 +167,7 @@ func (ev *Evaluator) siteCells(site map[string]cty.Value, add func(*cell)) {
 	}
 }
 
-// computeCell works out a cell and before it all that it needs.
+// computeCell computes a cell, after everything that it depends on.
 func (ev *Evaluator) computeCell(c *cell) bool {
 	switch {
 	case c.state == cellDone:
@@ -175,7 +176,7 @@ func (ev *Evaluator) computeCell(c *cell) bool {
 		ev.circle(c)
 		return false
 	case len(ev.computing) >= maxChainOfLocals:
-		ev.Errorf(c.at, "locals too deep", "More than %d values depend on each other here.", maxChainOfLocals)
+		ev.Errorf(c.at, "locals nested too deeply", "More than %d values depend on each other here.", maxChainOfLocals)
 		return false
 	}
 	c.state = cellBusy
@@ -186,7 +187,7 @@ func (ev *Evaluator) computeCell(c *cell) bool {
 	return c.ok
 }
 
-// circle reports that a cell needs itself.
+// circle reports that a cell refers to itself.
 func (ev *Evaluator) circle(c *cell) {
 	var way []string
 	for _, s := range ev.computing {
@@ -197,11 +198,10 @@ func (ev *Evaluator) circle(c *cell) {
 	if len(way) > 12 {
 		way = append(way[:12:12], "…")
 	}
-	ev.Errorf(c.at, c.name+" needs itself", "%s → %s. Give one of them a value of its own.", strings.Join(way, " → "), c.name)
+	ev.Errorf(c.at, c.name+" refers to itself", "%s → %s. Give one of them a plain value.", strings.Join(way, " → "), c.name)
 }
 
-// variables gives every variable block its value: that of the command line, else
-// its default.
+// variables computes the value of every variable block: from the command line, else its default.
 func (ev *Evaluator) variables(sc *Scope) {
 	for _, b := range ev.Blocks["variable"] {
 		v, ok := ev.variable(b, sc)
@@ -215,7 +215,7 @@ func (ev *Evaluator) variables(sc *Scope) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(ev.Inputs.Vars)) {
 		if ev.Named["variable"][name] == nil {
-			ev.Add(diag.Errorf(diag.Range{}, "unknown variable "+parse.Quote(name), "--var names it, but the site has no such variable block. %s", ev.Nearest(name, slices.Sorted(maps.Keys(ev.Named["variable"])))))
+			ev.Add(diag.Errorf(diag.Range{}, "unknown variable "+parse.Quote(name), "--var sets it, but the site declares no such variable. %s", ev.Nearest(name, slices.Sorted(maps.Keys(ev.Named["variable"])))))
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (ev *Evaluator) variable(b *parse.Block, sc *Scope) (cty.Value, bool) {
 		}
 		converted, err := convert.Convert(v, typ)
 		if err != nil {
-			ev.Errorf(hasDefault.Expr.Range(), "default of another type", "The type of variable %s is %s: %s.", parse.Quote(b.Name), typ.FriendlyNameForConstraint(), err)
+			ev.Errorf(hasDefault.Expr.Range(), "default of the wrong type", "The type of variable %s is %s: %s.", parse.Quote(b.Name), typ.FriendlyNameForConstraint(), err)
 			return cty.NilVal, false
 		}
 		def = converted
@@ -265,16 +265,16 @@ func (ev *Evaluator) variable(b *parse.Block, sc *Scope) (cty.Value, bool) {
 	}
 }
 
-// fromCommandLine reads the text of --var: as it stands for what takes a text, as
-// an expression of the language for lists and maps.
+// fromCommandLine reads the text of --var: literally for strings, numbers and booleans, as an
+// expression for lists and maps.
 func (ev *Evaluator) fromCommandLine(b *parse.Block, text string, typ cty.Type) (cty.Value, bool) {
 	v := cty.StringVal(text)
 	refuse := func() (cty.Value, bool) {
-		ev.Errorf(b.At, "--var "+b.Name+" does not fit", "Variable %s takes %s.", parse.Quote(b.Name), typ.FriendlyNameForConstraint())
+		ev.Errorf(b.At, "--var "+b.Name+" has the wrong type", "Variable %s takes %s.", parse.Quote(b.Name), typ.FriendlyNameForConstraint())
 		return cty.NilVal, false
 	}
 	if !typ.IsPrimitiveType() && typ != cty.DynamicPseudoType {
-		// The nesting is measured aside: its finding would show a place that is in no file.
+		// The nesting is checked separately: its finding would have a position that is in no file.
 		if aside := new(parse.Findings); !aside.CheckNesting("", []byte(text), hclsyntax.LexExpression, false) {
 			return refuse()
 		}

@@ -17,10 +17,10 @@ import (
 // a tree takes some 25 times the memory of its text.
 const maxCached = 1 << 20
 
-// NodeBlock is the block type of a node: it stands in manifests only.
+// NodeBlock is the block type of a node; only manifests have it.
 const NodeBlock = "node"
 
-// BlockType is a row of the language: a block that may be at the top of a file.
+// BlockType describes a block that may be at the top level of a file.
 type BlockType struct {
 	Name   string
 	Doc    string
@@ -40,8 +40,8 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 		{Name: "site", Doc: "Defaults for everything. There is exactly one.", Spec: reflect.TypeFor[model.Site](), once: true, labels: 1},
 		row("host", "A PVE host or cluster that roots a tree.", model.Host{}),
 		row("preset", "A size.", model.Preset{}),
-		row("posture", "A level of security.", model.Posture{}),
-		row("spec", "What a node should become, on the inside.", model.Spec{}),
+		row("posture", "A security level.", model.Posture{}),
+		row("spec", "The desired state inside a node.", model.Spec{}),
 		row("manifest", "A deployment: topology, mode, nodes.", model.Manifest{}),
 		{Name: "locals", Doc: "Values with a name, used as local.NAME."},
 		{Name: "variable", Doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
@@ -58,7 +58,7 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 type Tree struct {
 	*Findings
 	Kinds    model.Kinds
-	Current  string // file at work, for the last resort
+	Current  string // current file, for the last resort
 	Complete bool   // every file was read and parsed: what is not declared does not exist
 
 	Types  []BlockType
@@ -68,7 +68,7 @@ type Tree struct {
 	texts  map[string]string            // one copy of each short text
 }
 
-// NewTree makes an empty tree, whose blocks may be those of the language and of kinds.
+// NewTree returns an empty tree for the blocks of the language and of kinds.
 func NewTree(kinds model.Kinds) *Tree {
 	return &Tree{
 		Findings: &Findings{Sources: map[string][]byte{}}, Kinds: kinds, Types: BlockTypes(kinds), texts: map[string]string{},
@@ -82,7 +82,7 @@ type Block struct {
 	Name    string
 	Body    *hclsyntax.Body
 	At      hclv2.Range // type and label
-	Invalid bool        // it has a finding of its own, so what builds on it has none
+	Invalid bool        // it has a finding, so what depends on it gets none
 }
 
 type fileKey struct {
@@ -97,12 +97,12 @@ type parsedFile struct {
 	size  int
 }
 
-// Cache is what a Loader keeps of the files that it parsed last.
+// Cache has the parsed files of a Loader's last load.
 type Cache map[fileKey]*parsedFile
 
-// ParseAll parses the files that the cache lacks, and leaves these files alone in it. Parsing is
-// most of a load, and one file has nothing to do with the next: they are parsed
-// side by side, and everything that finds or keeps something is done here.
+// ParseAll parses the files that the cache lacks, and drops all others from it. Parsing takes most
+// of the time of a load, so files are parsed in parallel; findings and the cache are written here
+// only.
 func (tree *Tree) ParseAll(files []Source, cache *Cache) []*hclsyntax.Body {
 	known, kept := *cache, 0
 	*cache = Cache{}
@@ -146,7 +146,7 @@ func (tree *Tree) ParseAll(files []Source, cache *Cache) []*hclsyntax.Body {
 	return bodies
 }
 
-// parseFile gives nil where a file cannot be parsed at all.
+// parseFile returns nil if a file cannot be parsed at all.
 func parseFile(f Source) *parsedFile {
 	file, diags := hclsyntax.ParseConfig(f.Data, f.Name, hclv2.InitialPos)
 	body, ok := file.Body.(*hclsyntax.Body)
@@ -169,7 +169,7 @@ func (tree *Tree) Collect(bodies []*hclsyntax.Body) {
 	for _, body := range bodies {
 		tree.Current = body.SrcRange.Filename
 		for _, a := range SortedAttributes(body) {
-			tree.Errorf(a.NameRange, "attribute outside of any block", "%s stands at the top of the file: put it into the block it belongs to, or into locals.", Clip(a.Name, MaxQuoted))
+			tree.Errorf(a.NameRange, "attribute outside of any block", "%s is at the top level of the file: move it to the block it belongs to, or to locals.", Clip(a.Name, MaxQuoted))
 		}
 		for _, b := range body.Blocks {
 			t := types[b.Type]
@@ -211,14 +211,14 @@ func (tree *Tree) collectBlock(t *BlockType, b *hclsyntax.Block) {
 	tree.Blocks[t.Name] = append(tree.Blocks[t.Name], n)
 }
 
-// CheckName holds a name against the rule for names.
+// CheckName checks a name against the rule for names.
 func (tree *Tree) CheckName(at hclv2.Range, what, name string) bool {
 	valid := ValidName(name)
 	if what == "variable" {
 		valid = hclsyntax.ValidIdentifier(name) && len(name) <= 63
 	}
 	if !valid {
-		tree.Errorf(at, Quote(name)+" is not a valid name for a "+what, "A name starts with a letter, goes on with letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
+		tree.Errorf(at, Quote(name)+" is not a valid name for a "+what, "A name starts with a letter, contains only letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
 	}
 	return valid
 }
@@ -252,8 +252,7 @@ func SortedAttributes(b *hclsyntax.Body) []*hclsyntax.Attribute {
 // IsNamed reports whether a reference can begin with a block type.
 func (tree *Tree) IsNamed(root string) bool { return tree.roots[root] }
 
-// Intern gives the one copy of a short text, so that ten thousand nodes share the
-// names they repeat.
+// Intern returns the shared copy of a short text, so that ten thousand nodes share repeated names.
 func (tree *Tree) Intern(s string) string {
 	if len(s) > 64 {
 		return s

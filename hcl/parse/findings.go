@@ -24,12 +24,12 @@ import (
 // The limits of the findings of one load.
 const (
 	MaxFindings = 1000      // reported; the rest is counted
-	maxKept     = 20_000    // held while loading, so that hostile files cost bounded memory
+	maxKept     = 20_000    // stored while loading, so that hostile files need bounded memory
 	maxCompared = 1_000_000 // names compared for suggestions in one run
 	MaxQuoted   = 80        // characters of a name or value repeated in a message
 )
 
-// Findings gathers what one load has to report. It is owned by that load.
+// Findings collects the findings of one load, which owns it.
 type Findings struct {
 	List     diag.List
 	more     int               // found beyond maxKept
@@ -38,7 +38,7 @@ type Findings struct {
 	compared int
 }
 
-// Add adds a finding as it is.
+// Add adds a finding unchanged.
 func (f *Findings) Add(d diag.Finding) {
 	if len(f.List) < maxKept {
 		f.List = append(f.List, d)
@@ -48,12 +48,12 @@ func (f *Findings) Add(d diag.Finding) {
 	f.moreBad = f.moreBad || d.Severity == diag.Error
 }
 
-// Errorf adds an error at a place of the files.
+// Errorf adds an error at a position in the files.
 func (f *Findings) Errorf(at hclv2.Range, summary, detail string, args ...any) {
 	f.Add(diag.Errorf(DiagRange(at), summary, detail, args...))
 }
 
-// Warnf adds a warning at a place of the files.
+// Warnf adds a warning at a position in the files.
 func (f *Findings) Warnf(at hclv2.Range, summary, detail string, args ...any) {
 	f.Add(diag.Warnf(DiagRange(at), summary, detail, args...))
 }
@@ -63,12 +63,12 @@ func (f *Findings) ErrorAt(at diag.Range, summary, detail string, args ...any) {
 	f.Add(diag.Errorf(at, summary, detail, args...))
 }
 
-// oneLine is what the library calls a block with more than one attribute on its line.
-// Its details say where the brace should be, and nobody wanted to move the brace.
+// oneLine is what the library calls a block with more than one attribute on its line. Its details
+// are about the brace, which is not the problem.
 const oneLine = "Invalid single-argument block definition"
 
-// AddDiagnostics adds what the library says, in the shape of our own findings. With
-// quiet set the details stay away, for they may repeat values.
+// AddDiagnostics adds diagnostics of the library as findings. With quiet set it omits the details,
+// because they may repeat values.
 func (f *Findings) AddDiagnostics(diags hclv2.Diagnostics, quiet bool) {
 	for i, d := range diags {
 		if i > 0 && follows(diags[i-1], d) {
@@ -80,15 +80,15 @@ func (f *Findings) AddDiagnostics(diags hclv2.Diagnostics, quiet bool) {
 		}
 		summary, detail := d.Summary, d.Detail
 		if strings.EqualFold(summary, oneLine) {
-			detail = "On one line a block may hold one attribute. Give every attribute a line of its own, and the closing brace too."
+			detail = "A block on one line may have one attribute. Put each attribute, and the closing brace, on its own line."
 		}
 		if call, ok := hclv2.DiagnosticExtra[hclsyntax.FunctionCallDiagExtra](d); ok && call.FunctionCallError() != nil {
 			if _, isArg := errors.AsType[function.ArgError](call.FunctionCallError()); !isArg {
-				summary, detail = "function "+call.CalledFunctionName()+" gave up", sentence(call.FunctionCallError().Error())
+				summary, detail = "function "+call.CalledFunctionName()+" failed", sentence(call.FunctionCallError().Error())
 			}
 		}
 		if quiet {
-			detail = "The particulars are withheld, because a secret takes part in this expression."
+			detail = "The details are hidden, because this expression uses a secret."
 		}
 		n := diag.Errorf(at, LowerFirst(strings.TrimSuffix(summary, ".")), "%s", Clip(detail, 2000))
 		if d.Severity == hclv2.DiagWarning {
@@ -134,7 +134,7 @@ func (f *Findings) Finish(secrets []string) diag.List {
 		f.List = rest
 	}
 	if more > 0 {
-		last := diag.Warnf(f.List[0].At, fmt.Sprintf("and %d more findings", more), "Fix the first ones and load again: many of them may have one cause.")
+		last := diag.Warnf(f.List[0].At, fmt.Sprintf("and %d more findings", more), "Fix the first ones and run this again: many may have the same cause.")
 		if bad {
 			last.Severity = diag.Error
 		}
@@ -165,7 +165,7 @@ func (f *Findings) Finish(secrets []string) diag.List {
 	return list
 }
 
-// sourceLine gives the line around an offset, without its end.
+// sourceLine returns the line at an offset, without its line break.
 func sourceLine(src []byte, offset int) (line []byte, start int) {
 	offset = min(max(offset, 0), len(src))
 	start = bytes.LastIndexByte(src[:offset], '\n') + 1
@@ -173,7 +173,7 @@ func sourceLine(src []byte, offset int) (line []byte, start int) {
 	return bytes.TrimSuffix(line, []byte("\r")), start
 }
 
-// DiagRange turns the library's range into ours.
+// DiagRange converts a range of the library.
 func DiagRange(r hclv2.Range) diag.Range {
 	return diag.Range{
 		File:  r.Filename,
@@ -223,8 +223,8 @@ func LowerFirst(s string) string {
 	return string(unicode.ToLower(r)) + s[n:]
 }
 
-// PanicLocation gives function and line of ours where a panic came from. Its text is
-// not reported, since it may repeat a value.
+// PanicLocation returns our function and line where a panic started. The panic's text is not
+// reported, because it may repeat a value.
 func PanicLocation() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
@@ -234,7 +234,7 @@ func PanicLocation() string {
 			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndexByte(f.Function, '/')+1:], f.Line)
 		}
 		if !more {
-			return "a place unknown"
+			return "an unknown position"
 		}
 	}
 }
@@ -247,8 +247,8 @@ func (f *Findings) NearestOr(name string, known []string, none string) string {
 	return f.Nearest(name, known)
 }
 
-// LongSecrets lists the values that no text may repeat, longest first. Short ones
-// are left out: they would tear holes into ordinary words.
+// LongSecrets lists the values that no text may repeat, longest first. Short ones are omitted: they
+// would redact parts of ordinary words.
 func LongSecrets(s *model.Secrets) []string {
 	if s == nil {
 		return nil

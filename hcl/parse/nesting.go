@@ -17,8 +17,8 @@ const (
 	maxPieces  = 1 << 30 // pieces of a text times its bytes: the parser joins them one by one
 )
 
-// nesting follows the brackets of a text. Each open bracket counts the operators
-// of the expression it stands in, since 1+1+1+… nests as deeply as brackets do.
+// nesting tracks the brackets of a text. Each open bracket counts the operators of its expression,
+// since 1+1+1+… nests as deeply as brackets do.
 type nesting struct {
 	outer level   // outside of any bracket
 	stack []level // the open brackets
@@ -95,15 +95,13 @@ func (n *nesting) close(b byte) {
 // lexer is one of the scanners of the library.
 type lexer func(src []byte, name string, start hclv2.Pos) (hclsyntax.Tokens, hclv2.Diagnostics)
 
-// CheckFile is checkNesting for a file of the language. Most files are judged by a
-// quick look at their bytes; only what that cannot read for sure goes through the
-// library's scanner, which costs as much as parsing.
+// CheckFile is checkNesting for a file of the language. A quick scan of the bytes is enough for
+// most files; only the others go through the library's scanner, which costs as much as parsing.
 func (f *Findings) CheckFile(name string, src []byte) bool {
 	return plainNesting(src) || f.CheckNesting(name, src, hclsyntax.LexConfig, true)
 }
 
-// CheckNesting reports where a text is too deep to be parsed, or has a number too
-// large to be computed with.
+// CheckNesting reports where a text is nested too deeply, or has a number that is too large.
 func (f *Findings) CheckNesting(name string, src []byte, lex lexer, body bool) bool {
 	tokens, _ := lex(src, name, hclv2.InitialPos)
 	n := nesting{body: body}
@@ -111,15 +109,15 @@ func (f *Findings) CheckNesting(name string, src []byte, lex lexer, body bool) b
 		t := &tokens[i]
 		n.token(t)
 		if n.long {
-			f.Errorf(t.Range, "text too long", "Put a text of that many lines into a file of its own, and write file(\"PATH\").")
+			f.Errorf(t.Range, "text too long", "Move a text of this length to its own file, and write file(\"PATH\").")
 			return false
 		}
 		if n.deep {
-			f.Errorf(t.Range, "expression too deep", "At most %d brackets may stand within each other, and %d operators in one expression: use locals for parts of it.", maxNesting, maxChain)
+			f.Errorf(t.Range, "expression too deep", "The limit is %d nested brackets, and %d operators in one expression: move parts of it to locals.", maxNesting, maxChain)
 			return false
 		}
 		if t.Type == hclsyntax.TokenNumberLit && hugeExponent(t.Bytes) {
-			f.Errorf(t.Range, "number too large", "%s is more than any attribute can take.", Clip(string(t.Bytes), MaxQuoted))
+			f.Errorf(t.Range, "number too large", "%s is too large for any attribute.", Clip(string(t.Bytes), MaxQuoted))
 			return false
 		}
 	}
@@ -168,9 +166,9 @@ func (n *nesting) token(t *hclsyntax.Token) {
 	}
 }
 
-// plainNesting reports whether a text is surely within the limits. It reads
-// strings with interpolations on one line and line comments; at anything more
-// (heredocs, escapes, block comments, brackets that do not match) it gives up.
+// plainNesting reports whether a text is certainly within the limits. It reads strings with
+// interpolations on one line and line comments; at anything more (heredocs, escapes, block
+// comments, brackets that do not match) it gives up.
 func plainNesting(src []byte) bool {
 	n := nesting{body: true}
 	quotes := 0

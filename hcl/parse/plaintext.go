@@ -10,14 +10,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// PlaintextSecret begins the summary of a finding about a secret in the clear.
+// PlaintextSecret is the prefix of a finding about a plaintext secret.
 const PlaintextSecret = "plaintext secret: "
 
 // PlaintextDetail says what to do about it.
-const PlaintextDetail = "Everyone who can read the repository has it now, and its history keeps it: withdraw it where it is valid, " +
+const PlaintextDetail = "Everyone who can read the repository has it now, and its history keeps it: revoke it, " +
 	"put a new one into the secrets file, and write secret.SECTION.KEY here."
 
-// What a secret looks like wherever it stands, comments included.
+// Patterns of secrets anywhere in a file, comments included.
 var (
 	keyBegin  = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----`)
 	keyEnd    = regexp.MustCompile(`-----END [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----`)
@@ -57,9 +57,9 @@ func (f *Findings) FindSecrets(name string, src []byte) {
 // maxCode bounds the source line of a finding, in bytes.
 const maxCode = 4096
 
-// sourceCode gives the source line at an offset with everything in it hidden that
-// looks like a secret: a finding must not carry further what it complains about.
-// Of a long line it gives the beginning, or nothing if the offset is not there.
+// sourceCode returns the source line at an offset with everything masked that looks like a secret:
+// a finding must not repeat the secret. It returns the beginning of a long line, or nothing if the
+// offset is not in it.
 func sourceCode(src []byte, offset int, keys bool) string {
 	line, start := sourceLine(src, offset)
 	switch {
@@ -85,8 +85,7 @@ func mask(s string) string {
 	return urlLogin.ReplaceAllString(s, "://"+model.Sensitive+"@")
 }
 
-// insideKey reports whether an offset lies behind the first line of a private key
-// that has not ended yet.
+// insideKey reports whether an offset is inside a private key.
 func insideKey(src []byte, offset int) bool {
 	const longest = 16 << 10 // no private key has more lines than that
 	before := src[max(0, offset-longest):offset]
@@ -94,13 +93,13 @@ func insideKey(src []byte, offset int) bool {
 	return len(begins) > 0 && !keyEnd.Match(before[begins[len(begins)-1][1]:])
 }
 
-// RefuseLiteral reports that an attribute made for a secret has its value in the
-// files, unless the value was reported already.
+// RefuseLiteral reports a literal value of an attribute for secrets, unless the value was already
+// reported.
 func (f *Findings) RefuseLiteral(at hclv2.Range, name string) {
 	for _, d := range f.List {
 		if d.At.File == at.Filename && at.Start.Byte <= d.At.Start.Byte && d.At.Start.Byte < at.End.Byte && strings.HasPrefix(d.Summary, PlaintextSecret) {
 			return
 		}
 	}
-	f.Errorf(at, PlaintextSecret+name+" has its value in the files", PlaintextDetail)
+	f.Errorf(at, PlaintextSecret+name+" is written in the files", PlaintextDetail)
 }

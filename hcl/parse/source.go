@@ -1,7 +1,7 @@
-// Package parse turns the files of a site into blocks: it reads them (source.go), refuses
-// what would be too deep for the parser (nesting.go), finds secrets in the clear
-// (plaintext.go), and sorts the blocks by type and name (blocks.go). It also gathers the
-// findings of a load (findings.go): no finding shows a secret, and their number is bounded.
+// Package parse turns the files of a site into blocks: it reads them (source.go), rejects what is
+// nested too deeply for the parser (nesting.go), finds plaintext secrets (plaintext.go), and sorts
+// the blocks by type and name (blocks.go). It also collects the findings of a load (findings.go):
+// no finding shows a secret, and their number is bounded.
 package parse
 
 import (
@@ -21,7 +21,7 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 )
 
-// What is read at most.
+// Limits of reading.
 const (
 	MaxFile  = 4 << 20  // bytes of one *.hcl file
 	maxTotal = 32 << 20 // bytes of all of them
@@ -38,8 +38,8 @@ type Source struct {
 	Sum  Sum
 }
 
-// ReadSources reads all files of the language, sorted by name. Whole is false
-// where a file is missing in the result: what is declared there is not known then.
+// ReadSources reads all files of the language, sorted by name. Whole is false if a file is missing
+// in the result: its declarations are unknown then.
 func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 	whole = true
 	total := 0
@@ -63,7 +63,7 @@ func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 			refuse(name, "unreadable folder", "The system says: "+reason(err)+".")
 			return nil
 		case d.Type()&fs.ModeSymlink != 0 && path.Ext(base) == "" && !isFile(fsys, name):
-			f.Warnf(FileStart(name), "linked folder is left out", "%s is a symbolic link, and links are not followed: put the files themselves there.", Quote(name))
+			f.Warnf(FileStart(name), "linked folder is ignored", "%s is a symbolic link, and links are not followed: put the files there.", Quote(name))
 			return nil
 		case !d.IsDir() && otherLanguage(base):
 			others = append(others, name)
@@ -74,7 +74,7 @@ func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 		data, problem := ReadFile(fsys, name, MaxFile)
 		if problem == "" {
 			if total += len(data); total > maxTotal {
-				problem = fmt.Sprintf("the files of a site may have %d MiB together", maxTotal>>20)
+				problem = fmt.Sprintf("the limit for all files of a site is %d MiB", maxTotal>>20)
 			}
 		}
 		if problem != "" {
@@ -83,7 +83,7 @@ func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 		}
 		if i := Unreadable(data); i >= 0 {
 			whole = false
-			f.Errorf(OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not a character: save the file as UTF-8. If it is not HCL at all, give it another ending than .hcl.", i)
+			f.Errorf(OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not valid UTF-8: save the file as UTF-8. If it is not HCL, give it another extension.", i)
 			return nil
 		}
 		files = append(files, Source{Name: name, Data: data, Sum: sha256.Sum256(data)})
@@ -98,20 +98,20 @@ func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 	return files, whole
 }
 
-// otherLanguage reports whether a file looks as if it were meant to be read, and is not.
+// otherLanguage reports whether a file looks like part of the site, but is not read.
 func otherLanguage(base string) bool {
 	return path.Ext(base) == ".tf" || path.Ext(base) == ".tofu" || strings.HasSuffix(base, ".hcl.json") || strings.HasSuffix(base, ".tf.json")
 }
 
-// leftOut says once which files are not read although they look like it.
+// leftOut reports once which files are ignored although they look like part of the site.
 func (f *Findings) leftOut(names []string) {
 	if len(names) == 0 {
 		return
 	}
 	slices.Sort(names)
-	summary, advice := "file is left out", "Only files that end in .hcl are read."
+	summary, advice := "file is ignored", "Only files that end in .hcl are read."
 	if n := len(names); n > 1 {
-		summary = fmt.Sprintf("%d files are left out", n)
+		summary = fmt.Sprintf("%d files are ignored", n)
 		advice += " The others are " + strings.Join(names[1:min(n, 4)], ", ")
 		if n > 4 {
 			advice += fmt.Sprintf(" and %d more", n-4)
@@ -119,20 +119,20 @@ func (f *Findings) leftOut(names []string) {
 		advice += "."
 	}
 	if slices.ContainsFunc(names, func(s string) bool { return strings.HasSuffix(s, ".hcl.json") }) {
-		advice += " The JSON form of HCL is not understood: write what it says as blocks, in a file that ends in .hcl."
+		advice += " The JSON syntax of HCL is not supported: write blocks, in a file that ends in .hcl."
 	}
 	if slices.ContainsFunc(names, func(s string) bool { return !strings.HasSuffix(s, ".hcl.json") }) {
-		advice += " Terraform's configuration is another language: keep it in a folder whose name begins with a dot, or in a repository of its own."
+		advice += " Terraform's configuration is another language: keep it in a folder whose name begins with a dot, or in another repository."
 	}
 	f.Warnf(FileStart(names[0]), summary, "%s", advice)
 }
 
-// ReadFile reads a regular file of the tree that has at most limit bytes; what is
-// against it comes back as text. Links are never followed: a tree on disk must
-// not lead out of itself, and what git serves to others has no other files.
+// ReadFile reads a regular file of the tree that has at most limit bytes; it returns a problem as
+// text. Links are never followed: a tree on disk must not lead outside, and a git tree has no other
+// files.
 func ReadFile(fsys fs.FS, name string, limit int) (data []byte, problem string) {
 	if !fs.ValidPath(name) {
-		return nil, "only files of the site can be read, by a path from its top folder without .. in it"
+		return nil, "only files of the site can be read, by a path without .., relative to its folder"
 	}
 	for i := 0; i <= len(name); i++ {
 		if i < len(name) && name[i] != '/' {
@@ -147,7 +147,7 @@ func ReadFile(fsys fs.FS, name string, limit int) (data []byte, problem string) 
 		case i == len(name) && !info.Mode().IsRegular():
 			return nil, Quote(name) + " is not a regular file"
 		case i == len(name) && info.Size() > int64(limit):
-			return nil, fmt.Sprintf("%d bytes are too many: at most %d MiB are read", info.Size(), limit>>20)
+			return nil, fmt.Sprintf("%d bytes are too many: the limit is %d MiB", info.Size(), limit>>20)
 		}
 	}
 	file, err := fsys.Open(name)
@@ -160,19 +160,19 @@ func ReadFile(fsys fs.FS, name string, limit int) (data []byte, problem string) 
 	case err != nil:
 		return nil, reason(err)
 	case len(data) > limit:
-		return nil, fmt.Sprintf("at most %d MiB are read", limit>>20)
+		return nil, fmt.Sprintf("the limit is %d MiB", limit>>20)
 	}
 	return data, ""
 }
 
-// isFile reports whether a name, or what it links to within the tree, is no folder.
+// isFile reports whether a name, or the target of its link within the tree, is not a folder.
 func isFile(fsys fs.FS, name string) bool {
 	info, err := fs.Stat(fsys, name)
 	return err == nil && !info.IsDir()
 }
 
-// reason gives the bare cause of an error of a file system, without the path that
-// the finding names anyway.
+// reason returns the bare cause of an error of a file system, without the path that the finding
+// names anyway.
 func reason(err error) string {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		err = p.Err
@@ -180,7 +180,7 @@ func reason(err error) string {
 	return Clip(err.Error(), MaxQuoted)
 }
 
-// Unreadable finds the first byte that belongs in no text; -1 if there is none.
+// Unreadable finds the first byte that is not text; -1 if there is none.
 func Unreadable(data []byte) int {
 	if i := bytes.IndexByte(data, 0); i >= 0 && utf8.Valid(data[:i]) {
 		return i
@@ -202,7 +202,7 @@ func FileStart(name string) hclv2.Range {
 	return hclv2.Range{Filename: name, Start: hclv2.InitialPos, End: hclv2.InitialPos}
 }
 
-// HashFiles sums up files, whatever the order they were read in.
+// HashFiles hashes files, independent of their order.
 func HashFiles(files map[string]Sum) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -220,7 +220,7 @@ func UpperFirst(s string) string {
 	return s
 }
 
-// ReadSum identifies what reading a file came to, contents or the lack of them.
+// ReadSum identifies the result of reading a file: its content or the error.
 func ReadSum(data []byte, problem string) Sum {
 	if problem != "" {
 		return sha256.Sum256([]byte("problem: " + problem))

@@ -65,8 +65,8 @@ func (f *File) Decrypt(keys *Keys) diag.List {
 	want := strings.ToUpper(hex.EncodeToString(sum.Sum(nil)))
 	if err != nil || subtle.ConstantTimeCompare(mac, []byte(want)) == 0 {
 		return diag.List{diag.Errorf(f.at(f.macLine), "the MAC of "+f.name+" does not match",
-			"Since sops wrote the file, something in it was changed, added, removed or reordered, maybe by a merge. No value of it is used.\n"+
-				"Take the file from the last commit that had it whole, and make the change again: sops edit FILE.")}
+			"The file was changed after sops wrote it, perhaps by a merge. None of its values is used.\n"+
+				"Restore the file from the last good commit, and make the change again: sops edit FILE.")}
 	}
 	for i, l := range f.scalars {
 		if l.value != nil {
@@ -86,7 +86,7 @@ func newSum(onlyEnc bool) hash.Hash {
 	return sum
 }
 
-var errNoIdentity = errors.New("no identity is among the recipients")
+var errNoIdentity = errors.New("no identity is one of the recipients")
 
 // dataKey decrypts the key of all values.
 func (f *File) dataKey(keys *Keys) ([]byte, error) {
@@ -188,7 +188,7 @@ func (l *leaf) open(block cipher.Block) (any, error) {
 func (v *value) decrypt(block cipher.Block, about string) ([]byte, error) {
 	gcm, err := cipher.NewGCMWithNonceSize(block, len(v.iv))
 	if err != nil {
-		return nil, errors.New("its iv is not possible")
+		return nil, errors.New("its iv is not valid")
 	}
 	text, err := gcm.Open(nil, v.iv, v.data, []byte(about))
 	if err != nil {
@@ -270,11 +270,11 @@ func (f *File) noIdentity(keys *Keys) string {
 	}
 	fmt.Fprintf(&b, "It is encrypted for %s.\n", strings.Join(names, ", "))
 	if len(f.groups) > 1 {
-		fmt.Fprintf(&b, "They are %d groups, and it takes an identity of each of %d.\n", len(f.groups), f.needed)
+		fmt.Fprintf(&b, "They form %d groups; %d of them must each have an identity here.\n", len(f.groups), f.needed)
 	}
 	fmt.Fprintf(&b, "%s\n", keys.describe())
-	fmt.Fprintf(&b, "The names of the secrets are known, but no value: what needs one is not done.\n")
-	fmt.Fprintf(&b, "Name a file with the identity of one of these recipients in SOPS_AGE_KEY_FILE (age_key_file in agent.hcl for an agent), or add a recipient where one is: sops rotate -i --add-age RECIPIENT FILE.")
+	fmt.Fprintf(&b, "The names of the secrets are known, but not their values. A step that needs a value is not applied.\n")
+	fmt.Fprintf(&b, "Set SOPS_AGE_KEY_FILE (age_key_file in agent.hcl for an agent) to a file with the identity of one of these recipients, or add a recipient on a machine that has one: sops rotate -i --add-age RECIPIENT FILE.")
 	return b.String()
 }
 

@@ -145,7 +145,7 @@ func (p *parser) errorf(line int, summary, detail string, args ...any) {
 
 const (
 	editHint  = "Change the file with sops only: sops edit FILE."
-	wholeHint = "Take the file from the last commit that had it whole."
+	wholeHint = "Restore the file from the last good commit."
 )
 
 // otherKeys are the entries for keys that are not of age, and whose they are.
@@ -197,7 +197,7 @@ func (p *parser) recipients(meta *yaml.Node) {
 	case readable > 0:
 	case len(kinds) > 0:
 		slices.Sort(kinds)
-		p.errorf(meta.Line, p.name+" has no age recipient", "It is encrypted for %s, and this program decrypts with age only. Where one of these keys is: sops rotate -i --add-age RECIPIENT FILE.", strings.Join(slices.Compact(kinds), " and "))
+		p.errorf(meta.Line, p.name+" has no age recipient", "It is encrypted for %s, and this program decrypts with age only. On a machine with one of these keys: sops rotate -i --add-age RECIPIENT FILE.", strings.Join(slices.Compact(kinds), " and "))
 	default:
 		p.errorf(meta.Line, p.name+" has no recipient", "Nobody can decrypt it. %s", wholeHint)
 	}
@@ -262,13 +262,13 @@ func (p *parser) signature(meta *yaml.Node) {
 	}
 	n := field(meta, "mac")
 	if n == nil || n.Value == "" {
-		p.errorf(meta.Line, p.name+" has no MAC", "Without it nobody notices what was changed, so the file is not read. %s", editHint)
+		p.errorf(meta.Line, p.name+" has no MAC", "Without it changes go unnoticed, so the file is not read. %s", editHint)
 		return
 	}
 	p.macLine = n.Line
 	v, ok := parseValue(n.Value)
 	if !ok {
-		p.errorf(n.Line, "the MAC of "+p.name+" is damaged", "It is not a whole ENC[…]. %s", wholeHint)
+		p.errorf(n.Line, "the MAC of "+p.name+" is damaged", "It is not a complete ENC[…]. %s", wholeHint)
 		return
 	}
 	p.mac = *v
@@ -319,7 +319,7 @@ func (p *parser) rules(meta *yaml.Node) {
 	switch {
 	case len(given) > 1:
 		p.noRule = true
-		p.errorf(meta.Line, p.name+" has several rules of what is encrypted", "Only one of %s can be there.", strings.Join(given, " and "))
+		p.errorf(meta.Line, p.name+" has several rules for what is encrypted", "Only one of %s is allowed.", strings.Join(given, " and "))
 	case len(given) == 0:
 		p.rule = rule{suffix: "_unencrypted", unless: true}
 	}
@@ -390,7 +390,7 @@ func (p *parser) walk(n *yaml.Node, path, outer []string, handled bool) {
 	p.depth++
 	defer func() { p.depth-- }()
 	if p.depth > maxDepth {
-		p.errorf(n.Line, p.name+" is nested too deeply", "Secrets are no more than three maps deep.")
+		p.errorf(n.Line, p.name+" is nested too deeply", "Secrets are at most three maps deep.")
 		n.Kind, n.Content = yaml.ScalarNode, nil
 		n.Tag = Unknown
 		return
@@ -427,11 +427,11 @@ func (p *parser) leaf(n *yaml.Node, path, comments []string) {
 	switch v, whole := parseValue(text); {
 	case p.noRule:
 	case !encrypted:
-		p.errorf(n.Line, spell(path)+" is not encrypted", "It was written into %s without sops. If it was pushed, everyone who can read the repository has it: change it where it is valid. Then: sops edit FILE.", p.name)
+		p.errorf(n.Line, spell(path)+" is not encrypted", "It was written into %s without sops. If it was pushed, everyone who can read the repository has it: revoke it. Then: sops edit FILE.", p.name)
 	case !p.rule.encrypts(path, comments):
-		p.errorf(n.Line, spell(path)+" is encrypted against the rules of the file", "They leave it in the clear, so it would not be decrypted. %s", editHint)
+		p.errorf(n.Line, spell(path)+" is encrypted against the rules of the file", "The rules leave it unencrypted, so it would not be decrypted. %s", editHint)
 	case !whole:
-		p.errorf(n.Line, spell(path)+" is damaged", "It is not a whole ENC[…]. %s", wholeHint)
+		p.errorf(n.Line, spell(path)+" is damaged", "It is not a complete ENC[…]. %s", wholeHint)
 	default:
 		l.value = v
 	}

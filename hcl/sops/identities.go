@@ -67,7 +67,7 @@ func FindKeys(s Sources) (*Keys, diag.List) {
 	}
 	for _, command := range []string{"SOPS_AGE_KEY_CMD", "SOPS_AGE_SSH_PRIVATE_KEY_CMD"} {
 		if s.Env(command) != "" {
-			r.fail(command, `no program is started: give what it prints in SOPS_AGE_KEY="$(…)"`)
+			r.fail(command, `it is not run: set SOPS_AGE_KEY="$(…)" instead`)
 		}
 	}
 	return r.Keys, r.found
@@ -143,7 +143,7 @@ func (r *keyReader) file(prefix, name string, named bool) {
 	before := len(r.all)
 	switch {
 	case bytes.HasPrefix(data, []byte("-----BEGIN AGE ENCRYPTED FILE")), bytes.HasPrefix(data, []byte("age-encryption.org/")):
-		r.fail(from, "it has a passphrase, which nobody is asked for")
+		r.fail(from, "it has a passphrase, and this program does not ask for one")
 	case bytes.HasPrefix(data, []byte("-----BEGIN ")):
 		r.ssh(from, data)
 	default:
@@ -166,7 +166,7 @@ func readFile(name string) ([]byte, fs.FileInfo, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxKeys+1))
 	if err == nil && len(data) > maxKeys {
-		err = errors.New("it is too large for a file of identities")
+		err = errors.New("it is too large for an identity file")
 	}
 	return data, info, err
 }
@@ -192,7 +192,7 @@ func (r *keyReader) lines(from, text string) {
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case strings.HasPrefix(line, "AGE-PLUGIN-"):
-			r.fail(from, fmt.Sprintf("line %d is an identity of a plugin, and no program is started", n))
+			r.fail(from, fmt.Sprintf("line %d is a plugin identity, and plugins are not run", n))
 		default:
 			id, err := parseIdentity(line)
 			if err != nil {
@@ -247,7 +247,7 @@ func (k *Keys) identities() []age.Identity {
 // describe says which identities there are, by their recipients, and where there are none.
 func (k *Keys) describe() string {
 	if k == nil {
-		return "No identity was looked for."
+		return "No identity was searched for."
 	}
 	var tried []string
 	for _, id := range k.all {

@@ -208,7 +208,7 @@ func TestFindings(t *testing.T) {
 		"truncated MAC":       {replace(line("mac"), line("mac")[:80]+"\n"), "mac:", "the MAC of s.yaml is damaged"},
 		"no time":             {replace(line("lastmodified"), ""), "age:", "s.yaml has no lastmodified"},
 		"no such time":        {replace(line("lastmodified"), "    lastmodified: now\n"), "lastmodified", "lastmodified is not a time"},
-		"two rules":           {replace("    unencrypted_suffix: _unencrypted\n", "    unencrypted_suffix: _x\n    encrypted_regex: y\n"), "age:", "s.yaml has several rules of what is encrypted"},
+		"two rules":           {replace("    unencrypted_suffix: _unencrypted\n", "    unencrypted_suffix: _x\n    encrypted_regex: y\n"), "age:", "s.yaml has several rules for what is encrypted"},
 		"rule changed":        {replace("    unencrypted_suffix: _unencrypted\n", "    unencrypted_suffix: _token\n"), "site_token", "auth.site_token is encrypted against the rules of the file"},
 		"no regexp":           {replace("    unencrypted_suffix: _unencrypted\n", "    encrypted_regex: (\n"), "encrypted_regex", "encrypted_regex is not a regular expression"},
 		"MAC only perhaps":    {replace("    unencrypted_suffix: _unencrypted\n", "    unencrypted_suffix: _unencrypted\n    mac_only_encrypted: perhaps\n"), "mac_only", "mac_only_encrypted is neither true nor false"},
@@ -245,7 +245,7 @@ func TestNoIdentity(t *testing.T) {
 		keys *sops.Keys
 		want string
 	}{
-		"none":  {nil, "No identity was looked for."},
+		"none":  {nil, "No identity was searched for."},
 		"other": {keys(t, "other.txt"), "Tried age1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestKeyGroups(t *testing.T) {
 		found = f.Decrypt(keys(t, name))
 		require.Len(t, found, 1)
 		require.Equal(t, diag.Warning, found[0].Severity)
-		require.Contains(t, found[0].Detail, "They are 3 groups, and it takes an identity of each of 2.")
+		require.Contains(t, found[0].Detail, "They form 3 groups; 2 of them must each have an identity here.")
 	}
 	// The same share twice: the last group has what is encrypted in the first.
 	parts := strings.Split(string(data), "\n        - age:\n")

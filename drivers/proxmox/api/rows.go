@@ -74,7 +74,7 @@ func readRows(doc []byte, each func(Row)) (there bool, err error) {
 			return r.SkipValue()
 		}
 		if there {
-			return errors.New("data stands there twice")
+			return errors.New("data appears twice")
 		}
 		there = true
 		return r.list(func() error {
@@ -98,7 +98,7 @@ func readRows(doc []byte, each func(Row)) (there bool, err error) {
 		if _, err = r.ReadToken(); errors.Is(err, io.EOF) {
 			return there, nil
 		}
-		err = errors.New("something stands behind it")
+		err = errors.New("there is more data after it")
 	}
 	return false, fmt.Errorf("the answer is not a list of objects: %w", err)
 }
@@ -140,7 +140,7 @@ func (r reader) within(begin, end jsontext.Kind, element func() error) error {
 	if token, err := r.ReadToken(); err != nil {
 		return err
 	} else if token.Kind() != begin {
-		return fmt.Errorf("%s stands where %s is expected", token.Kind(), begin)
+		return fmt.Errorf("got %s, expected %s", token.Kind(), begin)
 	}
 	for r.PeekKind() != end {
 		if err := element(); err != nil {

@@ -30,7 +30,7 @@ type TaskError struct {
 // name of the token behind its ! for an earlier command.
 func (e *TaskError) Error() string {
 	if e.Err != nil {
-		return fmt.Sprintf("how task %s ended cannot be seen: %v (log: `pvenode task log '%s'`)", e.Type, e.Err, e.UPID)
+		return fmt.Sprintf("the result of task %s is unknown: %v (log: `pvenode task log '%s'`)", e.Type, e.Err, e.UPID)
 	}
 	why := ""
 	if e.Cause != "" {
@@ -114,9 +114,9 @@ func (t *Tasks) Wait(ctx context.Context, upid string) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("waiting for %s, which goes on: %w", upid, ctx.Err())
+			return fmt.Errorf("waiting for %s, which continues: %w", upid, ctx.Err())
 		case err != nil && ClassOf(err) == OutcomeUnknown && time.Since(seen) > mostSilence:
-			return fmt.Errorf("the host has not answered for %s; task %s may go on there: %w", time.Since(seen).Round(time.Second), upid, err)
+			return fmt.Errorf("the host has not answered for %s; task %s may still run there: %w", time.Since(seen).Round(time.Second), upid, err)
 		case err != nil && ClassOf(err) == OutcomeUnknown:
 			continue
 		case err != nil:

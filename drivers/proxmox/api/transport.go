@@ -88,7 +88,7 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 	if doc := bytes.TrimSpace(body); len(doc) < 2 || doc[0] != '{' || doc[len(doc)-1] != '}' { // the client library parses it; this is for pages and proxies
 		return nil, &Error{
 			Method: r.Method, Path: path, Status: http.StatusBadGateway,
-			Message: fmt.Sprintf("the answer is no JSON (%s): is this the API of a PVE host?", res.Header.Get("Content-Type")),
+			Message: fmt.Sprintf("the answer is not JSON (%s): is this the API of a PVE host?", res.Header.Get("Content-Type")),
 		}
 	}
 	res.Body = answer{bytes.NewReader(body), body}
@@ -256,7 +256,7 @@ func ParseFingerprint(s string) ([]byte, error) {
 	clean := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(s)), "sha256:"), ":", "")
 	b, err := hex.DecodeString(clean)
 	if err != nil || len(b) != sha256.Size {
-		return nil, fmt.Errorf("fingerprint %q is no SHA-256 in hex (`pvenode cert info` prints it)", s)
+		return nil, fmt.Errorf("fingerprint %q is not a SHA-256 in hex (`pvenode cert info` prints it)", s)
 	}
 	return b, nil
 }

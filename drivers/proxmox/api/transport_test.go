@@ -54,7 +54,7 @@ func TestEveryNonSuccessIsATypedError(t *testing.T) {
 		"596":               {596, "596 Broken pipe", ``, api.OutcomeUnknown, "Broken pipe"},
 		"595":               {595, "595 Errors during connection establishment", ``, api.OutcomeUnknown, "online"},
 		"gateway":           {502, "502 Bad Gateway", `<html>nginx</html>`, api.OutcomeUnknown, "proxy"},
-		"HTML with 200":     {200, "200 OK", `<html>login</html>`, api.OutcomeUnknown, "no JSON"},
+		"HTML with 200":     {200, "200 OK", `<html>login</html>`, api.OutcomeUnknown, "not JSON"},
 		"404":               {404, "404 Not Found", `<html>`, api.NotFound, "404"},
 		"501":               {501, "501 Method 'POST /x' not implemented", ``, api.Other, "not implemented"},
 	} {

@@ -102,7 +102,7 @@ func (a area) run(ctx context.Context, found *findings) {
 	}
 	if ctx.Err() != nil { // what an interrupted check says would look like a failing host
 		found.checks = found.checks[:before]
-		found.skip(a.name, "the examination was stopped")
+		found.skip(a.name, "the checks were stopped")
 	}
 	for _, c := range found.checks[before:] {
 		if c.Result == Failed && c.Name == a.name {

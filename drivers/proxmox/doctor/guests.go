@@ -38,12 +38,12 @@ func (g *guests) check(ctx context.Context) {
 		case u.All && !g.sees():
 			g.skip("guests", "the token may see none of them: see the privileges")
 		case u.All && g.failed("nodes"):
-			g.skip("guests", "not all of the host can be seen: see the nodes")
+			g.skip("guests", "the view of the host is incomplete: see the nodes")
 		case u.Kind != "" && g.failed("privileges"):
 			g.skip("guests", "%s cannot be seen: see the privileges", u.Scope)
 		case u.All:
 			g.add(Check{
-				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "as long as not all can be seen, nothing is done here",
+				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "nothing is changed here while the view is incomplete",
 				Fix: []string{"fix that, and run this again"},
 			})
 		case u.Node == "" || g.nodes.online[u.Node]: // nodes that are down are reported already
@@ -54,7 +54,7 @@ func (g *guests) check(ctx context.Context) {
 		switch {
 		case f.Unfinished && f.Fix == "": // somebody is creating it
 		case f.Unfinished:
-			g.warn("guests", fmt.Sprintf("%s %d is half made: %s", f.Kind, f.VMID, f.Why), "it keeps its VMID and its disks, and no token can remove it", f.Fix)
+			g.warn("guests", fmt.Sprintf("%s %d is incomplete: %s", f.Kind, f.VMID, f.Why), "it keeps its VMID and its disks, and no token can remove it", f.Fix)
 		case f.Claims != (model.Address{}):
 			g.warn("guests", fmt.Sprintf("%s %d %q blocks %s: %s", f.Kind, f.VMID, f.Name, f.Claims, f.Why), "until then "+f.Claims.String()+" is not created", f.Fix)
 		}
@@ -68,7 +68,7 @@ func (g *guests) check(ctx context.Context) {
 		}
 	}
 	if len(g.checks) == before {
-		g.ok("guests", "%d ours, %d of others", ours, len(have.Unmanaged))
+		g.ok("guests", "%d managed, %d unmanaged", ours, len(have.Unmanaged))
 	}
 	g.ranges()
 }
@@ -93,7 +93,7 @@ func (g *guests) locks(ctx context.Context) {
 		if err != nil || busy {
 			continue
 		}
-		g.warn("guests", fmt.Sprintf("%s (%d) is locked (%s), and no task that can be seen works on it", addr, guest.VMID, guest.Lock),
+		g.warn("guests", fmt.Sprintf("%s (%d) is locked (%s), and no visible task works on it", addr, guest.VMID, guest.Lock),
 			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", guest.Node, view.GuestRef{LXC: addr.Kind == "ct"}.Tool(), guest.VMID))
 	}
 }

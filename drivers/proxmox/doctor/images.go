@@ -82,11 +82,11 @@ func (i *images) download(ctx context.Context, name string, r *model.Resource, i
 	case err == nil:
 		i.ok(name, "the host reaches %s", image.URL)
 	case api.ClassOf(err) == api.Denied:
-		i.skip(name, "only the host can try %s, and the token may not let it", image.URL)
+		i.skip(name, "only the host can check %s, and the token does not allow it", image.URL)
 	case api.ClassOf(err) == api.OutcomeUnknown || ctx.Err() != nil:
-		i.warn(name, "no answer from the host about "+image.URL, "it is tried again at the download; "+askedBy(r, "url"), "on the host: curl -sSIL "+image.URL)
+		i.warn(name, "no answer from the host about "+image.URL, "the download tries again; "+askedBy(r, "url"), "on the host: curl -sSIL "+image.URL)
 	default:
-		i.fail(name, "the host does not get "+image.URL+": "+messageOf(err), "the host downloads it when the first guest needs it; "+askedBy(r, "url"),
+		i.fail(name, "the host cannot fetch "+image.URL+": "+messageOf(err), "the host downloads it when the first guest needs it; "+askedBy(r, "url"),
 			"on the host: curl -sSIL "+image.URL, "is there a proxy? Datacenter → Options → HTTP proxy")
 	}
 }
@@ -94,7 +94,7 @@ func (i *images) download(ctx context.Context, name string, r *model.Resource, i
 // file compares a file of the site with its checksum.
 func (i *images) file(ctx context.Context, name string, r *model.Resource, image *objects.Image) {
 	if i.files == nil {
-		i.skip(name, "the site's files are not at hand")
+		i.skip(name, "the site's files are not available")
 		return
 	}
 	why := "it is uploaded to the host; " + askedBy(r, "file")
@@ -108,7 +108,7 @@ func (i *images) file(ctx context.Context, name string, r *model.Resource, image
 	case want == "":
 		i.ok(name, "%s is in the site, %d MiB", image.File, size>>20)
 	case want != sum:
-		i.fail(name, image.File+" has another checksum than the site says", why, fmt.Sprintf("checksum = %q    # if this is the file that is meant", "sha256:"+sum))
+		i.fail(name, image.File+" has a different checksum than the site declares", why, fmt.Sprintf("checksum = %q    # if this is the file that is meant", "sha256:"+sum))
 	default:
 		i.ok(name, "%s has its checksum, %d MiB", image.File, size>>20)
 	}

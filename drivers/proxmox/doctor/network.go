@@ -29,7 +29,7 @@ func (w *network) check(ctx context.Context) {
 	for _, node := range w.host.AllNodes() {
 		if w.nodes.dark(node) {
 			if len(byBridge) > 0 {
-				w.skip("bridges", "node %s cannot be asked", node)
+				w.skip("bridges", "node %s cannot be queried", node)
 			}
 			continue
 		}

@@ -120,6 +120,6 @@ func (n *nodes) virtualisation(ctx context.Context) {
 				"switch virtualisation on in its firmware; if the node is itself a VM: qm set VMID --cpu host, on its host")
 			continue
 		}
-		n.ok("nested virtualisation", "node %s has it; whether %s hands it on the API does not show: on the node, cat /sys/module/%s/parameters/nested must say Y or 1", node, module, module)
+		n.ok("nested virtualisation", "node %s has it; the API does not show whether %s passes it to guests: on the node, cat /sys/module/%s/parameters/nested must print Y or 1", node, module, module)
 	}
 }

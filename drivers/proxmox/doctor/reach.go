@@ -45,7 +45,7 @@ func (r *reach) address(ctx context.Context) {
 	host, _, ok := r.endpoint()
 	switch {
 	case r.transport != nil:
-		r.ok("address", "a simulator within this program")
+		r.ok("address", "a simulator in this program")
 	case !ok:
 		r.fail("address", fmt.Sprintf("api = %q is not an https URL", r.host.API), "nothing can be reached without it"+r.at(), `api = "https://192.0.2.10:8006"`)
 	case net.ParseIP(host) != nil:
@@ -71,7 +71,7 @@ func resolving(err error) string {
 
 func (r *reach) connection(ctx context.Context) {
 	if r.transport != nil {
-		r.skip("connection", "a simulator within this program has none")
+		r.skip("connection", "a simulator in this program has none")
 		return
 	}
 	host, port, _ := r.endpoint()
@@ -85,14 +85,14 @@ func (r *reach) connection(ctx context.Context) {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		fix = []string{"does the API run? on the host: systemctl status pveproxy", "is the port right? PVE listens on 8006 unless that was changed: api = \"https://" + net.JoinHostPort(host, "8006") + `"`}
 	}
-	r.fail("connection", err.Error(), "every request to the host takes this way"+r.at(), fix...)
+	r.fail("connection", err.Error(), "every request to the host needs this connection"+r.at(), fix...)
 }
 
 // certificate shakes hands without any check first, so that what is wrong with the
 // certificate can be distinguished, and then verifies it as the driver will.
 func (r *reach) certificate(ctx context.Context) {
 	if r.transport != nil {
-		r.skip("certificate", "a simulator within this program has none")
+		r.skip("certificate", "a simulator in this program has none")
 		return
 	}
 	host, port, _ := r.endpoint()
@@ -120,7 +120,7 @@ func (r *reach) trusted(chain []*x509.Certificate, host, shown string) bool {
 		want, err := api.ParseFingerprint(h.Fingerprint)
 		switch {
 		case err != nil:
-			r.fail("certificate", err.Error(), "the host is recognised by it"+r.at(), pin...)
+			r.fail("certificate", err.Error(), "the host is identified by it"+r.at(), pin...)
 		case "sha256:"+hex.EncodeToString(want) != shown:
 			r.fail("certificate", "its fingerprint is "+shown+", the site expects sha256:"+hex.EncodeToString(want),
 				"another host answers there, or the certificate was renewed"+r.at(), pin...)
@@ -136,7 +136,7 @@ func (r *reach) trusted(chain []*x509.Certificate, host, shown string) bool {
 	}
 	cfg, err := api.TLSConfig(h)
 	if err != nil {
-		r.fail("certificate", err.Error(), "the host is recognised by it"+r.at(), "on the host: cat /etc/pve/pve-root-ca.pem")
+		r.fail("certificate", err.Error(), "the host is identified by it"+r.at(), "on the host: cat /etc/pve/pve-root-ca.pem")
 		return false
 	}
 	between := x509.NewCertPool()
@@ -148,10 +148,10 @@ func (r *reach) trusted(chain []*x509.Certificate, host, shown string) bool {
 		r.ok("certificate", "signed by %s, for %s", cmp.Or(chain[0].Issuer.CommonName, "a trusted authority"), host)
 		return true
 	}
-	why := "the host must prove who it is before it gets the token" + r.at()
+	why := "the token is sent to a verified host only" + r.at()
 	if name, ok := errors.AsType[x509.HostnameError](err); ok {
 		r.fail("certificate", fmt.Sprintf("it is for other names than %s: %v", host, name), why,
-			append([]string{"use one of its names in api, or recognise it by its fingerprint:"}, pin...)...)
+			append([]string{"use one of its names in api, or identify it by its fingerprint:"}, pin...)...)
 		return false
 	}
 	r.fail("certificate", err.Error(), why, pin...)
@@ -163,10 +163,10 @@ func (r *reach) expiry(c *x509.Certificate) {
 	renew := []string{"on the host: pvecm updatecerts --force && systemctl restart pveproxy", "then compare `pvenode cert info` with fingerprint in the host block"}
 	switch {
 	case left < 0:
-		r.warn("certificate", "it ended on "+c.NotAfter.Format(time.DateOnly), "browsers and tools that do not go by the fingerprint refuse it", renew...)
+		r.warn("certificate", "it ended on "+c.NotAfter.Format(time.DateOnly), "browsers and tools that do not use the fingerprint reject it", renew...)
 	case left < certificateSoon:
 		r.warn("certificate", fmt.Sprintf("it ends in %s, on %s", days(left), c.NotAfter.Format(time.DateOnly)),
-			"its renewal changes the fingerprint, and from then on every run refuses until the site says the new one", renew...)
+			"its renewal changes the fingerprint, and then every run fails until the site has the new one", renew...)
 	}
 }
 

@@ -47,11 +47,11 @@ func (s *session) signIn(ctx context.Context) {
 		name, token, _ := strings.Cut(user, "!")
 		s.add(Check{
 			Name: "login", Result: Failed, Denied: true, Seen: fmt.Sprintf("the host refuses token %s: 401 %s", user, reason),
-			Why: "the token does not exist there, its secret is another, or it expired; PVE does not say which",
+			Why: "the token does not exist there, its secret is different, or it expired; PVE does not say which",
 			Fix: []string{
 				"on the host, is it there and not expired? pveum user token list " + name,
 				fmt.Sprintf("a new secret: pveum user token remove %s %s && pveum user token add %s %s --privsep 0", name, token, name, token),
-				fmt.Sprintf("into secrets.yaml, under api_tokens: %s: \"%s=SECRET\"; what was granted to the token itself is to be granted again", s.host.Name, user),
+				fmt.Sprintf("into secrets.yaml, under api_tokens: %s: \"%s=SECRET\"; grant the token's own privileges again", s.host.Name, user),
 			},
 		})
 	case status != http.StatusOK || version == "":
@@ -105,10 +105,10 @@ func (s *session) probe(ctx context.Context) (status int, reason, version string
 }
 
 func (s *session) clock(context.Context) {
-	const why = "schedules, the age of tokens and certificates, and the order of events go by both clocks"
+	const why = "schedules, the age of tokens and certificates, and the order of events depend on both clocks"
 	fix := []string{"on the host: timedatectl status && systemctl restart chrony", "here: timedatectl status"}
 	if s.skew == nil {
-		s.skip("clock", "no answer had the time")
+		s.skip("clock", "no answer had a date")
 		return
 	}
 	skew, order := s.skew.Round(time.Second), "ahead of"
@@ -131,17 +131,17 @@ var versionNumber = regexp.MustCompile(`^(\d+)\.(\d+)`)
 func (s *session) release(context.Context) {
 	m := versionNumber.FindStringSubmatch(s.version)
 	if m == nil {
-		s.warn("version", fmt.Sprintf("the host calls itself %q", s.version), "this program is tried with Proxmox VE 8.4 to 9", "pveversion")
+		s.warn("version", fmt.Sprintf("the host calls itself %q", s.version), "this program is tested with Proxmox VE 8.4 to 9", "pveversion")
 		return
 	}
 	major, _ := strconv.Atoi(m[1])
 	minor, _ := strconv.Atoi(m[2])
 	switch {
 	case major < 8 || major == 8 && minor < 4:
-		s.fail("version", "Proxmox VE "+s.version+" is older than 8.4", "it has no import of disk images by the API, and other messages than those that are understood here",
+		s.fail("version", "Proxmox VE "+s.version+" is older than 8.4", "its API cannot import disk images, and its messages differ from those that this program knows",
 			"upgrade the host: https://pve.proxmox.com/wiki/Upgrade_from_7_to_8, and then apt update && apt full-upgrade")
 	case major > 9:
-		s.warn("version", "Proxmox VE "+s.version+" is newer than what this program is tried with (8.4 to 9)", "its privileges and messages may be others", "see whether there is a newer homestak-gitops")
+		s.warn("version", "Proxmox VE "+s.version+" is newer than what this program is tested with (8.4 to 9)", "its privileges and messages may differ", "see whether there is a newer homestak-gitops")
 	default:
 		s.ok("version", "Proxmox VE %s", s.version)
 	}

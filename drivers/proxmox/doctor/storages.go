@@ -36,7 +36,7 @@ func (s *storages) check(ctx context.Context) {
 	}
 	for _, node := range s.host.AllNodes() {
 		if s.nodes.dark(node) {
-			s.skip("storages", "node %s cannot be asked", node)
+			s.skip("storages", "node %s cannot be queried", node)
 			continue
 		}
 		list, err := s.list(ctx, api.Path("nodes", node, "storage"))
@@ -75,27 +75,27 @@ func (s *storages) storage(ctx context.Context, node, name string, uses []rights
 			return
 		}
 		known := slices.Sorted(maps.Keys(on))
-		s.fail(label, "there is none of that name, or it is switched off; "+diag.DidYouMean(name, known), why,
+		s.fail(label, "there is no such storage, or it is disabled; "+diag.DidYouMean(name, known), why,
 			append([]string{"on the host: pvesm status"}, s.otherStorage(uses, on)...)...)
 		return
 	}
 	switch {
 	case api.Text(row["enabled"]) == "0":
-		s.fail(label, "it is switched off", why, "pvesm set "+name+" --disable 0")
+		s.fail(label, "it is disabled", why, "pvesm set "+name+" --disable 0")
 		return
 	case api.Text(row["active"]) == "0":
-		s.fail(label, "it is not active: the node does not get at it", why, "on node "+node+": pvesm status; is it mounted, is its server up?")
+		s.fail(label, "it is not active: the node cannot access it", why, "on node "+node+": pvesm status; is it mounted, is its server up?")
 		return
 	}
 	has := api.ContentTypes(api.Text(row["content"]))
 	lacks := slices.DeleteFunc(slices.Sorted(maps.Keys(want)), func(c string) bool { return slices.Contains(has, c) })
 	if len(lacks) > 0 {
-		s.fail(label, fmt.Sprintf("it does not take %s, only %s", strings.Join(lacks, ", "), cmp.Or(strings.Join(has, ", "), "nothing")), why,
+		s.fail(label, fmt.Sprintf("it does not accept %s, only %s", strings.Join(lacks, ", "), cmp.Or(strings.Join(has, ", "), "nothing")), why,
 			fmt.Sprintf("pvesm set %s --content %s", name, api.AddContentTypes(has, lacks...)))
 		return
 	}
 	if api.Text(row["avail"]) == "" {
-		s.warn(label, "takes what is needed; the node does not say how much is free", why, "on node "+node+": pvesm status --storage "+name)
+		s.warn(label, "accepts what is needed; the node does not report how much is free", why, "on node "+node+": pvesm status --storage "+name)
 		return
 	}
 	s.room(label, name, api.Number(row["avail"]), uses, why)
@@ -126,14 +126,14 @@ func (s *storages) room(label, name string, free int, uses []rights.Use, why str
 	room := "make room: on the host, pvesm list " + name
 	switch {
 	case free < giB && gib > 0 && s.guests.complete:
-		s.fail(label, fmt.Sprintf("it is full (%d MiB free), and what is still to be made needs up to %d GiB", free>>20, gib), why, room)
+		s.fail(label, fmt.Sprintf("it is full (%d MiB free), and what is still to be created needs up to %d GiB", free>>20, gib), why, room)
 	case free < giB:
 		s.warn(label, fmt.Sprintf("it is full: %d MiB free", free>>20), why+"; downloads, uploads, backups and disks that grow fail there", room)
 	case gib > 0 && s.guests.complete && gib > free/giB:
-		s.warn(label, fmt.Sprintf("%d GiB are free, and what is still to be made may grow to %d GiB", free/giB, gib), why+"; thin volumes take what is written to them",
+		s.warn(label, fmt.Sprintf("%d GiB are free, and what is still to be created may grow to %d GiB", free/giB, gib), why+"; thin volumes grow with what is written to them",
 			room)
 	default:
-		s.ok(label, "takes what is needed, %d GiB free", free/giB)
+		s.ok(label, "accepts what is needed, %d GiB free", free/giB)
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *storages) leftVolumes(ctx context.Context) {
 				known[v] = true
 			}
 			s.warn("leftovers", fmt.Sprintf("no guest has the VMIDs of these volumes on node %s: %s", node, strings.Join(left, ", ")),
-				"they are left over from a creation or removal that died; free them if nothing uses them", storage.FreeCommands(left)...)
+				"they are left over from a creation or removal that failed; free them if nothing uses them", storage.FreeCommands(left)...)
 		}
 	}
 }
@@ -184,13 +184,13 @@ func (s *storages) leftVolumes(ctx context.Context) {
 func (s *storages) notListed(ctx context.Context, storage string, audit, disk bool) {
 	path := "/storage/" + storage
 	var lacks []string
-	c := Check{Name: "leftovers", Result: NotChecked, Why: "volumes that a failed creation left, and linked clones of other people, are not seen; the site converges without"}
+	c := Check{Name: "leftovers", Result: NotChecked, Why: "volumes of failed creations, and linked clones of unmanaged guests, are not detected; the site converges without"}
 	if !audit {
 		lacks = append(lacks, "Datastore.Audit on "+path)
 		c.Fix = s.token.grantCommands([]rights.Need{{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: rights.RoleDisks}, {Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleDisks}}, s.token.roles(ctx))
 	}
 	if !disk {
-		lacks = append(lacks, "VM.Config.Disk on /vms, since a guest that is not there is in no pool")
+		lacks = append(lacks, "VM.Config.Disk on /vms, because a guest that does not exist is in no pool")
 	}
 	c.Seen = fmt.Sprintf("the token may not list the disks on storage %s: %s", storage, strings.Join(lacks, "; and "))
 	s.add(c)

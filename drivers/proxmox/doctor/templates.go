@@ -114,7 +114,7 @@ func (t *templates) mayPlug(ctx context.Context, name, bridge string) bool {
 	}
 	t.add(Check{
 		Name: name, Result: Failed, Denied: true, Seen: "SDN.Use missing on " + need.Path,
-		Why: "the template is plugged in there, and so is a copy of it at first", Fix: t.token.grantCommands([]rights.Need{need}, t.token.roles(ctx)),
+		Why: "the template is connected to it, and so is a new copy", Fix: t.token.grantCommands([]rights.Need{need}, t.token.roles(ctx)),
 	})
 	return false
 }

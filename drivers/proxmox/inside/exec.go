@@ -165,7 +165,7 @@ func (g *machine) runWithFiles(ctx context.Context, c guest.Command) (out guest.
 	return out, err
 }
 
-// notBegun is the exit code of begin if the command did not begin.
+// notBegun is the exit code of begin if the command did not start.
 const notBegun = 125
 
 // begin is a shell script whose first argument is the folder, the others the command.

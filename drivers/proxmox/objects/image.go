@@ -35,7 +35,7 @@ type Image struct {
 	File     string `hcl:"file,optional" plan:"-" doc:"File of the site that is uploaded instead."`
 	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the file; checked by the host after download or upload."`
 	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage; the host's images storage (iso for ISO images) unless set."`
-	Format   string `hcl:"format,optional" plan:"-" doc:"qcow2, raw, vmdk or iso; by the name's ending unless set, qcow2 for .img."`
+	Format   string `hcl:"format,optional" plan:"-" doc:"qcow2, raw, vmdk or iso; by the file extension unless set, qcow2 for .img."`
 
 	Volume string `plan:"volume"` // local:import/homestak.SITE.NAME.HASH.qcow2
 }
@@ -87,7 +87,7 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 		errorf("file", "image with both url and file", "it comes from one of them: remove the other")
 	case i.URL != "":
 		if u, err := url.Parse(i.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-			errorf("url", fmt.Sprintf("%q is no URL", i.URL), "write a URL such as https://cloud.debian.org/images/…")
+			errorf("url", fmt.Sprintf("%q is not a URL", i.URL), "write a URL such as https://cloud.debian.org/images/…")
 		}
 	case !fs.ValidPath(i.File):
 		errorf("file", fmt.Sprintf("%q is not a path within the site", i.File), "write it relative to the site's folder, with / and without ..")
@@ -102,7 +102,7 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 	}
 	i.Format = cmp.Or(i.Format, formatOf(cmp.Or(i.URL, i.File)))
 	if !slices.Contains([]string{"qcow2", "raw", "vmdk", "iso"}, i.Format) {
-		errorf("format", fmt.Sprintf("format %q is not possible", i.Format), diag.DidYouMean(i.Format, []string{"qcow2", "raw", "vmdk", "iso"}))
+		errorf("format", fmt.Sprintf("format %q is not valid", i.Format), diag.DidYouMean(i.Format, []string{"qcow2", "raw", "vmdk", "iso"}))
 	}
 	if i.Storage == "" {
 		i.Storage = "local"
@@ -281,7 +281,7 @@ func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (boo
 // RemoveVolume deletes a file of ours; one that is gone is success.
 func RemoveVolume(ctx context.Context, h *kind.Host, node, volid string) error {
 	if _, _, _, ok := ParseFileName(volid); !ok {
-		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
+		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}
 	return attempt("removing volume "+volid, storage.Free(ctx, h.API, node, volid))
 }
@@ -292,7 +292,7 @@ func RemoveVolume(ctx context.Context, h *kind.Host, node, volid string) error {
 // streamed and can be cancelled, which the client library's upload cannot.
 func upload(ctx context.Context, h *kind.Host, node string, want *Image, fields api.Params) error {
 	if h.Files == nil {
-		return errors.New("the site's files are not at hand")
+		return errors.New("the site's files are not available")
 	}
 	f, err := h.Files.Open(want.File)
 	if err != nil {
@@ -318,7 +318,7 @@ func UploadNeeds(n *rights.Needs, i *Image) {
 	n.Uses = append(n.Uses, rights.Use{Storage: i.Storage, Content: i.Content(), GiB: 0, By: n.From, Attr: "storage"})
 	path := "/storage/" + i.Storage
 	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleImages, For: "download or upload"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "seeing what is there, and making disks of it"}, "")
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "reading it, and creating disks from it"}, "")
 	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: rights.RoleImages, For: "removing what is no longer declared"}, "")
 	if i.URL != "" {
 		n.Add(rights.Need{

@@ -129,12 +129,12 @@ func TestImageDeclarations(t *testing.T) {
 		"nothing":     {objects.Image{}, "image without url or file", ""},
 		"both":        {objects.Image{URL: "https://a.test/x.qcow2", File: "x"}, "image with both", ""},
 		"climbs":      {objects.Image{File: "../x.qcow2"}, "not a path within the site", ""},
-		"no URL":      {objects.Image{URL: "a.test/x"}, "is no URL", ""},
+		"no URL":      {objects.Image{URL: "a.test/x"}, "is not a URL", ""},
 		"checksum":    {objects.Image{URL: "https://a.test/x.qcow2", Checksum: "md5:1"}, "checksum is not a sha256", ""},
 		"none":        {objects.Image{URL: "https://a.test/x.raw"}, "image without checksum", ""},
 		"ubuntu":      {objects.Image{URL: "https://a.test/x.img?y=1", Checksum: "sha256:" + strings.Repeat("0", 64)}, "", "local:import/homestak.home.i.000000000000.qcow2"},
 		"iso":         {objects.Image{URL: "https://a.test/x.iso", Checksum: "sha256:" + strings.Repeat("0", 64), Storage: "nas"}, "", "nas:iso/homestak.home.i.000000000000.iso"},
-		"odd format":  {objects.Image{URL: "https://a.test/x.qcow2", Format: "qcow", Checksum: "sha256:" + strings.Repeat("0", 64)}, "format \"qcow\" is not possible", ""},
+		"odd format":  {objects.Image{URL: "https://a.test/x.qcow2", Format: "qcow", Checksum: "sha256:" + strings.Repeat("0", 64)}, "format \"qcow\" is not valid", ""},
 		"with format": {objects.Image{URL: "https://a.test/x", Format: "raw", Checksum: "sha256:" + strings.Repeat("F", 64)}, "", "local:import/homestak.home.i.ffffffffffff.raw"},
 	} {
 		t.Run(name, func(t *testing.T) {

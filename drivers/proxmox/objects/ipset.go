@@ -24,7 +24,7 @@ import (
 // comment of its own: PVE keeps one line of it, which is the ownership tag.
 type IPSet struct {
 	Host    string   `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
-	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); one with ! before it is excepted from the set."`
+	Entries []string `hcl:"entries,optional" doc:"Addresses, networks and aliases of the cluster (dc/NAME); one with ! before it is excluded from the set."`
 }
 
 // IPSetKind is the kind ipset.
@@ -37,8 +37,8 @@ var IPSetKind = kind.Of[IPSet]{
 	},
 	List: listIPSets,
 	Privileges: func(_ *IPSet, n *rights.Needs) {
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Audit"}, Role: rights.RoleCluster, For: "seeing the sets of the firewall"}, "")
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "making, changing and removing them"}, "")
+		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Audit"}, Role: rights.RoleCluster, For: "reading the sets of the firewall"}, "")
+		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "creating, changing and removing them"}, "")
 	},
 	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *IPSet) error {
 		_, err := h.API.Post(ctx, ipsetsPath, api.Params{"name": s.Address.Name, "comment": ipsetTag(h, s.Address.Name).Line()})
@@ -78,7 +78,7 @@ var ipsetName = regexp.MustCompile(`^[a-z][a-z0-9_-]{1,63}$`)
 func resolveIPSet(r *model.Resource, scope model.Scope) []model.Problem {
 	var problems []model.Problem
 	if !ipsetName.MatchString(scope.Name) {
-		problems = append(problems, model.Problem{Summary: "invalid name of an ipset", Detail: "PVE takes 2 to 64 small letters, digits, - and _, and a letter first."})
+		problems = append(problems, model.Problem{Summary: "invalid name of an ipset", Detail: "Use 2 to 64 lower-case letters, digits, - and _, with a letter first."})
 	}
 	s := r.Spec.(*IPSet)
 	for i, entry := range s.Entries {
@@ -93,7 +93,7 @@ func resolveIPSet(r *model.Resource, scope model.Scope) []model.Problem {
 	s.Entries = slices.Compact(s.Entries)
 	for _, e := range s.Entries {
 		if what, except := strings.CutPrefix(e, "!"); except && slices.Contains(s.Entries, what) {
-			problems = append(problems, model.Problem{Path: "entries", Summary: fmt.Sprintf("%s is both in the set and excepted from it", what), Detail: "PVE holds an address once: remove one of the two."})
+			problems = append(problems, model.Problem{Path: "entries", Summary: fmt.Sprintf("%s is both in the set and excluded from it", what), Detail: "PVE stores an address once: remove one of the two."})
 		}
 	}
 	return problems
@@ -120,7 +120,7 @@ func parseEntry(entry string) (string, error) {
 	case err != nil:
 		return "", errors.New("write an address (192.0.2.7), a network (192.0.2.0/24), or an alias of the cluster (dc/NAME)")
 	case network.Bits() == 0:
-		return "", errors.New("PVE takes no network of all addresses (/0) into a set")
+		return "", errors.New("PVE accepts no network of all addresses (/0) in a set")
 	case network.IsSingleIP():
 		return except + network.Addr().String(), nil
 	}

@@ -103,7 +103,7 @@ func ipset(entries ...string) *model.Resource {
 // TestBadIPSets are reported at their line, before anything is done.
 func TestBadIPSets(t *testing.T) {
 	for entry, detail := range map[string]string{
-		"0.0.0.0/0":      "PVE takes no network of all addresses",
+		"0.0.0.0/0":      "PVE accepts no network of all addresses",
 		"192.0.2.7/33":   "write an address",
 		"192.0.2":        "write an address",
 		"fe80::1%eth0":   "write an address",

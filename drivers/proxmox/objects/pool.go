@@ -138,6 +138,6 @@ func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 
 func poolNeeds(_ *Pool, n *rights.Needs) {
 	path := "/pool/" + n.From.Addr.Name
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Allocate"}, Role: rights.RolePool, For: "making, changing and removing it"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Audit"}, Role: rights.RolePool, For: "seeing whether it is there"}, "")
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Allocate"}, Role: rights.RolePool, For: "creating, changing and removing it"}, "")
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Audit"}, Role: rights.RolePool, For: "reading it"}, "")
 }

@@ -17,23 +17,23 @@ func Refused(family string) string { return refused[family] }
 // refused are the reasons, indexed keys by family.
 var refused = func() map[string]string {
 	out := map[string]string{
-		"cipassword": "PVE never shows a password, so neither a change of it here nor one made on the host could be seen: log in with SSH keys",
-		"smbios1":    "it carries the identity by which the guest is known as ours",
+		"cipassword": "PVE never shows a password, so neither a change of it here nor one made on the host could be detected: log in with SSH keys",
+		"smbios1":    "it holds the identity that makes the guest managed",
 		"cdrom":      `it is an old name of ide2, which is the cloud-init drive: a CD drive is declared by its slot, ide0 = "local:iso/NAME.iso,media=cdrom"`,
 		"unused[n]":  "detached volumes follow from the disk blocks",
 		"bootdisk":   `it is an old form of boot: set boot = "order=…"`,
 		"smp":        "it is an old name of sockets: set sockets",
-		"template":   "a template is not a guest that could run: declare it in a template block",
+		"template":   "a template cannot run as a guest: declare it in a template block",
 		"lock":       "PVE's own tasks lock and unlock a guest",
 		"node":       "it follows from the host",
 		"vmid":       "it has an attribute of its own",
-		"pool":       "the host block says it",
-		"start":      "power says it",
-		"storage":    "the host block and the disk blocks say it",
-		"ha-managed": "it is of the request that creates the guest, and no setting of it",
+		"pool":       "the host block sets it",
+		"start":      "power sets it",
+		"storage":    "the host block and the disk blocks set it",
+		"ha-managed": "it belongs to the request that creates the guest, and is not a setting",
 	}
 	for key := range strings.FieldsSeq("archive bwlimit delete digest force import-working-storage live-restore revert skiplock unique") {
-		out[key] = "it is of a request, and no setting of the guest"
+		out[key] = "it belongs to a request, and is not a setting of the guest"
 	}
 	for key := range strings.FieldsSeq("affinity amd-sev arch args hookscript hugepages intel-tdx ivshmem keephugepages parallel[n] spice_enhancements vmgenid") {
 		out[key] = rootOnly
@@ -43,7 +43,7 @@ var refused = func() map[string]string {
 
 // rootOnly: PVE compares with the user's name, and a token of root@pam is not
 // root@pam (qemu-server, API2/Qemu.pm, check_vm_modify_config_perm).
-const rootOnly = "PVE takes it from root@pam with a password only, never from an API token: set it on the node with qm set"
+const rootOnly = "PVE accepts it from root@pam with a password only, never from an API token: set it on the node with qm set"
 
 // devices are values that reach through to the node's own devices; PVE takes
 // them from root@pam only, and from tokens those that an administrator has mapped.
@@ -54,7 +54,7 @@ var devices = map[string]struct {
 	"serial[n]":  {regexp.MustCompile(`^socket$`), `a token may set "socket" only`},
 	"usb[n]":     {regexp.MustCompile(`(^|,)mapping=|^(host=)?spice(,|$)`), "name a resource mapping: mapping=NAME"},
 	"hostpci[n]": {regexp.MustCompile(`(^|,)mapping=`), "name a resource mapping: mapping=NAME"},
-	"rng0":       {regexp.MustCompile(`urandom|/random`), "take /dev/urandom"},
+	"rng0":       {regexp.MustCompile(`urandom|/random`), "use /dev/urandom"},
 }
 
 // HostDevice says what a token may set in place of a value that reaches through to a device

@@ -42,7 +42,7 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 		}
 		if time.Now().After(deadline) {
 			if err != nil {
-				return fmt.Errorf("whether the HA manager has %s %s cannot be seen: %w", what, g.Ref, err)
+				return fmt.Errorf("cannot check whether the HA manager has %s %s: %w", what, g.Ref, err)
 			}
 			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` shows why", what, g.Ref, patience, cmp.Or(now.HA, "none"))
 		}

@@ -34,9 +34,9 @@ func HaltReason(qmp string) string {
 func HaltFix(at view.GuestRef, qmp string) string {
 	switch qmp {
 	case "io-error":
-		return fmt.Sprintf("it is not resumed by itself. See whether its storage is full or gone (`pvesm status` on node %s), fix that, then `qm resume %d`", at.Node, at.VMID)
+		return fmt.Sprintf("it is not resumed automatically. See whether its storage is full or gone (`pvesm status` on node %s), fix that, then `qm resume %d`", at.Node, at.VMID)
 	case "suspended":
-		return fmt.Sprintf("it is not woken by itself, since it would go to sleep again. `qm resume %d` on node %s wakes it; the power settings of its system keep it awake", at.VMID, at.Node)
+		return fmt.Sprintf("it is not woken automatically, because it would go to sleep again. `qm resume %d` on node %s wakes it; the power settings of its system keep it awake", at.VMID, at.Node)
 	case "internal-error", "guest-panicked", "shutdown":
 		return fmt.Sprintf("check its console; `qm reset %d` on node %s restarts its system, and `qm stop %d` stops it", at.VMID, at.Node, at.VMID)
 	default:
@@ -53,11 +53,11 @@ func (g Guest) Unpause(ctx context.Context) error {
 	now, err := g.State(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("resuming %s: its task ended well, but whether it runs cannot be seen: %w", g.Ref, err)
+		return fmt.Errorf("resuming %s: its task succeeded, but the check whether it runs failed: %w", g.Ref, err)
 	case !now.Running:
-		return fmt.Errorf("resuming %s: its task ended well, but it has stopped since: plan again", g.Ref)
+		return fmt.Errorf("resuming %s: its task succeeded, but it has stopped since: plan again", g.Ref)
 	case now.QMP != "running" && now.QMP != "":
-		return fmt.Errorf("resuming %s: it stands still again: %s; %s", g.Ref, HaltReason(now.QMP), HaltFix(g.Ref, now.QMP))
+		return fmt.Errorf("resuming %s: it is paused again: %s; %s", g.Ref, HaltReason(now.QMP), HaltFix(g.Ref, now.QMP))
 	default:
 		return nil
 	}

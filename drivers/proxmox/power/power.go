@@ -132,7 +132,7 @@ func (g Guest) pullPlug(ctx context.Context, task string, why error) error {
 	}
 	upid, err := g.whenUnlocked(ctx, func() (string, error) { return g.Host.API.Post(ctx, g.Ref.Path("status", "stop"), nil) })
 	if err != nil && !strings.Contains(err.Error(), g.Ref.String()+" not running") {
-		return fmt.Errorf("stopping %s, which its shutdown did not end (%w): %w", g.Ref, why, err)
+		return fmt.Errorf("stopping %s after its shutdown failed (%w): %w", g.Ref, why, err)
 	}
 	if api.TaskType(upid) == "hastop" {
 		return g.await(ctx, false, haPatience)

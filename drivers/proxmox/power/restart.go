@@ -40,7 +40,7 @@ const (
 func (g Guest) Restart(ctx context.Context, shutdown int) error {
 	before, err := g.State(ctx)
 	if err != nil {
-		return fmt.Errorf("restarting %s: looking at it first: %w", g.Ref, err)
+		return fmt.Errorf("restarting %s: checking it first: %w", g.Ref, err)
 	}
 	if !before.Running { // it was stopped meanwhile, and what is pending needs a start only
 		return g.Start(ctx)
@@ -68,7 +68,7 @@ func (g Guest) Restart(ctx context.Context, shutdown int) error {
 	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", g.Ref.VMID)): // of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
 		return g.Start(ctx)
 	case strings.Contains(err.Error(), "powerdown failed"):
-		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: the changes are pending until its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", g.Ref, shutdown, err)
+		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped by force: the changes are pending until its next full restart; check its guest agent or ACPI, or allow more time with startup { down }: %w", g.Ref, shutdown, err)
 	default:
 		return fmt.Errorf("restarting %s: %w", g.Ref, err)
 	}
@@ -167,13 +167,13 @@ func (g Guest) recentTasks(ctx context.Context) ([]api.TaskEntry, error) {
 func (g Guest) staysDown(ctx context.Context, now State, seen error, patience time.Duration) error {
 	switch missing, err := view.Lacks(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
 	case seen != nil:
-		return fmt.Errorf("whether it runs again cannot be seen: %w", seen)
+		return fmt.Errorf("the check whether it runs again failed: %w", seen)
 	case now.Managed:
 		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` shows why", patience, cmp.Or(now.HA, "none"))
 	case now.Running:
-		return fmt.Errorf("its task ended well, but after %s it still runs by its old start (process %d, up for %d s): plan again", patience, now.PID, now.Uptime)
+		return fmt.Errorf("its task succeeded, but after %s its old process still runs (process %d, up for %d s): plan again", patience, now.PID, now.Uptime)
 	case err == nil && missing != "":
-		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and why that did not happen cannot be seen: the token lacks %s on /nodes/%s. Look at `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, g.Ref.Node, g.Ref.VMID, g.Ref.Node)
+		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and the reason why that did not happen is hidden: the token lacks %s on /nodes/%s. Check `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, g.Ref.Node, g.Ref.VMID, g.Ref.Node)
 	default:
 		return fmt.Errorf("it has been down for %s, and no task has started it: read `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, g.Ref.Node)
 	}

@@ -20,7 +20,7 @@ func (g Guest) Tasks(ctx context.Context) ([]string, error) {
 	var list []api.TaskEntry
 	path := api.Path("nodes", g.Ref.Node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(g.Ref.VMID)
 	if err := api.ReadList(ctx, g.Host.API, path, &list); err != nil {
-		return nil, fmt.Errorf("asking what works on %s now: %w", g.Ref, err)
+		return nil, fmt.Errorf("listing the tasks on %s: %w", g.Ref, err)
 	}
 	var out []string
 	for _, e := range list {
@@ -68,12 +68,12 @@ func startsAgain(upid string) bool {
 func LockText(at view.GuestRef, lock string, tasks []string) string {
 	switch {
 	case len(tasks) > 0:
-		return fmt.Sprintf("%s is locked (%s): task %s works on it, try again when that has ended", at, lock, tasks[0])
+		return fmt.Sprintf("%s is locked (%s): task %s works on it, try again when it has ended", at, lock, tasks[0])
 	case lock == "suspended":
-		return fmt.Sprintf("%s is hibernated (lock suspended): PVE changes and removes nothing of it until it has run again. Start it once (power = \"running\" in the files does), or `%s unlock %d` on node %s, which loses what it had in memory", at, at.Tool(), at.VMID, at.Node)
+		return fmt.Sprintf("%s is hibernated (lock suspended): PVE refuses changes and removal until it has run again. Start it once (power = \"running\" in the files does), or `%s unlock %d` on node %s, which loses what it had in memory", at, at.Tool(), at.VMID, at.Node)
 	case lock == "create" || lock == "clone":
-		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: its making died; %s clears it", at, lock, at.Rescue())
+		return fmt.Sprintf("%s is locked (%s), and no visible task works on it: its creation failed; %s clears it", at, lock, at.Rescue())
 	default:
-		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: if it died, `%s unlock %d` on node %s clears it", at, lock, at.Tool(), at.VMID, at.Node)
+		return fmt.Sprintf("%s is locked (%s), and no visible task works on it: if its task died, `%s unlock %d` on node %s clears it", at, lock, at.Tool(), at.VMID, at.Node)
 	}
 }

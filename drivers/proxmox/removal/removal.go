@@ -51,7 +51,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 		return fmt.Errorf("removing %s: %s", at, power.LockText(at, lock, others))
 	}
 	if len(others) > 0 { // it has the guest's lock file: the guest would be shut down, and then not be destroyed
-		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when that has ended", at, others[0])
+		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when it has ended", at, others[0])
 	}
 	policy := is.Tag.RemovalPolicy()
 	if undo {

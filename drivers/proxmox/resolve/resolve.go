@@ -130,13 +130,13 @@ func (r *resolver) checkCommon(power, restart, notes string, st *guest.Startup) 
 		"restart": {restart, []string{"never", "allowed"}},
 	} {
 		if !slices.Contains(c.known, c.value) {
-			r.errorf(path, fmt.Sprintf("%s = %q is not possible", path, c.value), "%s", diag.DidYouMean(c.value, c.known))
+			r.errorf(path, fmt.Sprintf("%s = %q is not valid", path, c.value), "%s", diag.DidYouMean(c.value, c.known))
 		}
 	}
 	if st != nil {
 		for path, n := range map[string]*int{"order": st.Order, "up": st.Up, "down": st.Down} {
 			if n != nil && *n < 0 {
-				r.errorf("startup."+path, fmt.Sprintf("startup.%s = %d is not possible", path, *n), "it is a count: 0 or more")
+				r.errorf("startup."+path, fmt.Sprintf("startup.%s = %d is not valid", path, *n), "it is a count: 0 or more")
 			}
 		}
 	}

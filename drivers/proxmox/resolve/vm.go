@@ -66,7 +66,7 @@ func (r *vmResolver) sizeAndOrigin() {
 	case r.Clone != "" && r.Template == "":
 		r.errorf("clone", "clone without template", "it says how a template is cloned: name one, or remove it")
 	case !slices.Contains([]string{"", template.Full, template.Linked}, r.Clone):
-		r.errorf("clone", fmt.Sprintf("clone = %q is not possible", r.Clone), "%s", diag.DidYouMean(r.Clone, []string{template.Full, template.Linked}))
+		r.errorf("clone", fmt.Sprintf("clone = %q is not valid", r.Clone), "%s", diag.DidYouMean(r.Clone, []string{template.Full, template.Linked}))
 	case r.Clone == template.Linked:
 		r.linkedRoot(t.Storage)
 	}
@@ -110,7 +110,7 @@ func (r *vmResolver) disks() {
 		most, known := guest.BusSlots[bus]
 		switch path := "disk." + d.Name; {
 		case !known:
-			r.errorf(path+".bus", fmt.Sprintf("bus = %q is not possible", d.Bus), "%s", diag.DidYouMean(d.Bus, slices.Sorted(maps.Keys(guest.BusSlots))))
+			r.errorf(path+".bus", fmt.Sprintf("bus = %q is not valid", d.Bus), "%s", diag.DidYouMean(d.Bus, slices.Sorted(maps.Keys(guest.BusSlots))))
 		case count[bus] == most+1:
 			r.errorf(path, "too many disks", "PVE has %d slots on the bus %s", most, bus)
 		}
@@ -157,7 +157,7 @@ const minMTU, maxMTU = 576, 65520
 func (r *vmResolver) hardware(path string, n *guest.NIC) {
 	n.Model = cmp.Or(n.Model, guest.DefaultModel)
 	if !slices.Contains(property.CardModels, n.Model) {
-		r.errorf(path+".model", fmt.Sprintf("model = %q is not possible", n.Model), "%s", diag.DidYouMean(n.Model, property.CardModels))
+		r.errorf(path+".model", fmt.Sprintf("model = %q is not valid", n.Model), "%s", diag.DidYouMean(n.Model, property.CardModels))
 		return
 	}
 	if n.MTU != 0 && n.MTU != guest.BridgeMTU && (n.MTU < minMTU || n.MTU > maxMTU) {

@@ -118,7 +118,7 @@ func Upload(ctx context.Context, h *kind.Host, node, volid string, image []byte)
 func Remove(ctx context.Context, h *kind.Host, node, volid string) error {
 	name, ok := ParseName(volid)
 	if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
-		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
+		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}
 	err := storage.Free(ctx, h.API, node, volid)
 	if api.ClassOf(err) == api.Denied {

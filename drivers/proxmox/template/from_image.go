@@ -33,7 +33,7 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 	if t.VMID == 0 {
 		out = append(out, model.Problem{
 			Path: "vmid", Summary: fmt.Sprintf("template %q has no vmid", in.Name),
-			Detail: "a template made from an image gets the VMID that is declared, so that every host and every clone knows it: set vmid to one that is free",
+			Detail: "a template from an image has the same VMID on every host, for its clones: set vmid to a free one",
 		})
 	}
 	if t.Checksum != "" {
@@ -104,11 +104,11 @@ func (t *Template) refuse(want *model.Resource) []model.Problem {
 	}
 	switch {
 	case len(names) == 0 && t.Unobservable != nil:
-		return []model.Problem{{Summary: "whether linked clones stand on its disk cannot be seen", Detail: t.Unobservable.Error()}}
+		return []model.Problem{{Summary: "cannot check whether linked clones use its disk", Detail: t.Unobservable.Error()}}
 	case len(names) == 0:
 		return nil
 	}
-	fix := "remove them first, or move their disks with PVE, which makes them whole"
+	fix := "remove them first, or move their disks with PVE, which makes them full clones"
 	if want != nil {
 		fix += "; or declare a second template from the new image, with a vmid of its own"
 	}

@@ -20,12 +20,12 @@ import (
 // named like an image, by site, name and content. An existing volume or guest is only named: it is
 // checked and never changed.
 type Template struct {
-	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that lies on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never made or removed."`
+	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that is on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never created or removed."`
 	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
 	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
-	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never made or removed unless image is set: then the VMID that the template gets."`
+	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never created or removed unless image is set: then the VMID of the new template."`
 	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is recreated when the image has other content."`
-	Storage  string `hcl:"storage,optional" plan:"-" doc:"Where a download is kept, the host's images storage unless set; or the disk of a template made from an image, the host's disks storage unless set. It counts when the template is made."`
+	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage of the download, the host's images storage unless set; or of the disk of a template from an image, the host's disks storage unless set. Used only when the template is created."`
 
 	Made  string `plan:"made"`                 // from an image: the name of the image's file, which has its hash
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
@@ -72,7 +72,7 @@ func Schema() model.Kind {
 				Path:    path,
 				Summary: fmt.Sprintf("it names %s, and there is %s", want.Spec.(*Template).Named, have.Spec.(*Template).Named),
 				Not:     "not usable",
-				Detail:  "what a template names by volume or vmid is never made here: make it on the host, or name another",
+				Detail:  "a template given by volume or vmid is never created here: create it on the host, or name another",
 			}}
 		},
 		Brief: func(want *model.Resource) string {
@@ -145,15 +145,15 @@ func (t *Template) Resolve(in model.Scope) []model.Problem {
 func (t *Template) download(in model.Scope) []model.Problem {
 	var out []model.Problem
 	if u, err := url.Parse(t.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		out = append(out, model.Problem{Path: "url", Summary: fmt.Sprintf("%q is no URL", t.URL), Detail: "write a URL such as http://download.proxmox.com/images/system/…"})
+		out = append(out, model.Problem{Path: "url", Summary: fmt.Sprintf("%q is not a URL", t.URL), Detail: "write a URL such as http://download.proxmox.com/images/system/…"})
 	}
 	if objects.ArchiveEnding(t.URL) == "" {
-		out = append(out, model.Problem{Path: "url", Summary: "the URL names no container template", Detail: "its path must end with " + strings.Join(objects.ArchiveEndings, ", ") + ", which is how PVE knows one"})
+		out = append(out, model.Problem{Path: "url", Summary: "the URL is not that of a container template", Detail: "its path must end with " + strings.Join(objects.ArchiveEndings, ", ") + ", or PVE does not recognise it"})
 	}
 	if t.Checksum == "" {
 		out = append(out, model.Problem{
 			Severity: diag.Warning, Summary: fmt.Sprintf("template %q has no checksum", in.Name),
-			Detail: "What is downloaded cannot be verified: add checksum = \"sha256:…\".",
+			Detail: "The download cannot be verified: add checksum = \"sha256:…\".",
 		})
 	}
 	i := &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.URL)}
@@ -174,19 +174,19 @@ func (t *Template) Archive() string { return cmp.Or(t.Volume, t.File) }
 func Needs(t *Template, n *rights.Needs) {
 	switch {
 	case t.Image != "":
-		n.Guest("VM.Allocate", "image", "making and removing the template")
+		n.Guest("VM.Allocate", "image", "creating and removing the template")
 		for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
 			n.Guest(priv, "image", "the machine that becomes the template")
 		}
 		n.Disk(t.Storage, "images", 0, "storage", "the disk of the template")
 	case t.VMID != 0:
-		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "seeing the template"}, "vmid")
+		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "reading the template"}, "vmid")
 	case t.Volume != "":
 		storage := property.StorageOf(t.Volume)
 		path := "/storage/" + storage
 		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
 		n.Add(rights.Need{
-			Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "seeing the volume, and unpacking it",
+			Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "reading the volume, and unpacking it",
 			Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 		}, "volume")
 	default:
