@@ -88,9 +88,9 @@ func (in AuthInput) decision(answer *ast.Term) Decision {
 	case isList && allow.Len() == 1 && allow.Elem(0).Value.Compare(ast.Boolean(true)) == 0:
 		return Decision{Allow: true}
 	case in.Credential.Kind == NoCredential:
-		return Decision{Code: Unauthenticated, Reason: "a credential is needed"}
+		return Decision{Code: Unauthenticated, Reason: "a credential is required"}
 	default:
-		return Decision{Code: Forbidden, Reason: fmt.Sprintf("a credential of kind %s does not open this", clean(clip(in.Credential.Kind)))}
+		return Decision{Code: Forbidden, Reason: fmt.Sprintf("a credential of kind %s is not accepted here", clean(clip(in.Credential.Kind)))}
 	}
 }
 
@@ -99,7 +99,7 @@ func (in AuthInput) decision(answer *ast.Term) Decision {
 func refusal(denied ast.Set) Decision {
 	d := Decision{}
 	denied.Until(func(t *ast.Term) bool {
-		code, reason := Forbidden, "a rule of homestak.auth denies, and says neither a string nor an object with a message"
+		code, reason := Forbidden, "a rule of homestak.auth denies, but its entry is neither a string nor an object with a message"
 		if text, ok := stringOf(t); ok {
 			reason = text
 		} else if o, ok := t.Value.(ast.Object); ok {

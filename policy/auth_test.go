@@ -29,11 +29,11 @@ func TestAuthorize(t *testing.T) {
 		want   policy.Decision
 	}{
 		{"a node's token", func(*policy.AuthInput) {}, allowed},
-		{"nothing shown", func(in *policy.AuthInput) { in.Credential = policy.Credential{} }, refused(401, "a credential is needed")},
+		{"nothing shown", func(in *policy.AuthInput) { in.Credential = policy.Credential{} }, refused(401, "a credential is required")},
 		{"not valid", func(in *policy.AuthInput) { in.Credential.Valid = false }, refused(401, "the credential is not valid")},
 		{"of another", func(in *policy.AuthInput) { in.Credential.Identity = "web-2" }, refused(403, "the credential belongs to another node")},
 		{"not valid, and of another", func(in *policy.AuthInput) { in.Credential.Valid, in.Credential.Identity = false, "web-2" }, refused(401, "the credential is not valid")},
-		{"of another kind", func(in *policy.AuthInput) { in.Credential = policy.Credential{Kind: policy.SiteToken, Valid: true} }, refused(403, "a credential of kind site_token does not open this")},
+		{"of another kind", func(in *policy.AuthInput) { in.Credential = policy.Credential{Kind: policy.SiteToken, Valid: true} }, refused(403, "a credential of kind site_token is not accepted here")},
 		{"provisioning", func(in *policy.AuthInput) { in.Credential.Kind, in.Posture = policy.Provisioning, nil }, allowed},
 		{"network", func(in *policy.AuthInput) { in.Credential, in.Posture = policy.Credential{}, dev }, allowed},
 		{"network, IPv4 in IPv6", func(in *policy.AuthInput) {
@@ -41,11 +41,11 @@ func TestAuthorize(t *testing.T) {
 		}, allowed},
 		{"network, from elsewhere", func(in *policy.AuthInput) {
 			in.Credential, in.Posture, in.Remote = policy.Credential{}, dev, "192.168.1.1"
-		}, refused(401, "a credential is needed")},
-		{"network, from nowhere", func(in *policy.AuthInput) { in.Credential, in.Posture, in.Remote = policy.Credential{}, dev, "@" }, refused(401, "a credential is needed")},
+		}, refused(401, "a credential is required")},
+		{"network, from nowhere", func(in *policy.AuthInput) { in.Credential, in.Posture, in.Remote = policy.Credential{}, dev, "@" }, refused(401, "a credential is required")},
 		{"network, for the bundle", func(in *policy.AuthInput) {
 			in.Credential, in.Posture, in.Path = policy.Credential{}, dev, "/config/web-1"
-		}, refused(401, "a credential is needed")},
+		}, refused(401, "a credential is required")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := good()
@@ -65,8 +65,8 @@ func TestASiteAddsToAuth(t *testing.T) {
 		{"a deny wins", `deny contains "not today" if input.identity == "web-1"`, nil, policy.Decision{Code: 403, Reason: "not today"}},
 		{"a code", `deny contains {"message": "who are you", "code": 401} if true`, nil, policy.Decision{Code: 401, Reason: "who are you"}},
 		{"of two the lower code", "deny contains {\"message\": \"b\", \"code\": 403} if true\ndeny contains {\"message\": \"a\", \"code\": 401} if true", nil, policy.Decision{Code: 401, Reason: "a"}},
-		{"a deny of no shape", `deny contains 7 if true`, nil, policy.Decision{Code: 403, Reason: "a rule of homestak.auth denies, and says neither a string nor an object with a message"}},
-		{"an allow of no shape", `allow := "yes" if input.identity == "web-2"`, func(in *policy.AuthInput) { in.Identity, in.Credential = "web-2", policy.Credential{} }, policy.Decision{Code: 401, Reason: "a credential is needed"}},
+		{"a deny of no shape", `deny contains 7 if true`, nil, policy.Decision{Code: 403, Reason: "a rule of homestak.auth denies, but its entry is neither a string nor an object with a message"}},
+		{"an allow of no shape", `allow := "yes" if input.identity == "web-2"`, func(in *policy.AuthInput) { in.Identity, in.Credential = "web-2", policy.Credential{} }, policy.Decision{Code: 401, Reason: "a credential is required"}},
 		{"a default", `default allow := false`, nil, policy.Decision{Allow: true}},
 		{"an error", `allow if to_number(input.path) == 3`, nil, policy.Decision{Code: 403, Reason: `policy/x.rego denies (rule allow): to_number: strconv.ParseFloat: parsing "/spec/web-1": invalid syntax`}},
 		{"a contradiction", `allow := false if input.identity == "web-1"`, nil, policy.Decision{Code: 403, Reason: "policy/x.rego denies (rule allow): rule data.homestak.auth.allow produced conflicting values"}},

@@ -76,7 +76,7 @@ var (
 	errText   = fmt.Errorf("the result would be a string of more than %d KiB", maxText>>10)
 	errList   = fmt.Errorf("the result would have more than %d elements", maxList)
 	errNumber = fmt.Errorf("a number has more than %d digits", maxDigits)
-	errZone   = errors.New("the time zone Local is another on every machine: name one, such as Europe/Berlin")
+	errZone   = errors.New("the time zone Local differs between machines: name one, such as Europe/Berlin")
 )
 
 func over(size, most int, err error) error {

@@ -52,7 +52,7 @@ func (c *checker) check(known shapes) diag.List {
 		for _, r := range c.rules {
 			if r.at.File == name && ours[r.pkg+"."+r.name] && !slices.Contains(extensible(r.pkg), r.name) {
 				found = append(found, c.refused(r.at, fmt.Sprintf("%s changes the shipped rule %s of package %s", name, r.name, r.pkg),
-					"What it adds would change what shipped rules say: give it another name."))
+					"It would change the results of shipped rules: give it another name."))
 			}
 		}
 	}
@@ -67,8 +67,8 @@ func (c *checker) checkPackage(m *ast.Module) diag.List {
 		return nil
 	}
 	if pkg == root || strings.HasPrefix(pkg, root+".") {
-		return diag.List{c.refused(at, "nothing evaluates package "+pkg, "Rules of a site are in "+strings.Join(asked(), ", ")+
-			"; what they share, in packages that do not begin with "+root+". "+diag.DidYouMean(pkg, asked()))}
+		return diag.List{c.refused(at, "nothing evaluates package "+pkg, "Put rules of a site into "+strings.Join(asked(), ", ")+
+			"; put what they share into packages that do not begin with "+root+". "+diag.DidYouMean(pkg, asked()))}
 	}
 	var found diag.List
 	for _, r := range c.rules {
@@ -94,7 +94,7 @@ func (c *checker) checkReferences() diag.List {
 			if !ok || !ref.HasPrefix(ast.DefaultRootRef) || len(ref) < 2 || c.exists(ref) {
 				return false
 			}
-			found = append(found, c.refused(t.Location, fmt.Sprintf("%s refers to %s, and there is no such rule", name, ref), "A condition on it can never hold."))
+			found = append(found, c.refused(t.Location, fmt.Sprintf("%s refers to %s, and there is no such rule", name, ref), "A condition on it is never true."))
 			return false
 		})
 	}

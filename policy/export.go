@@ -21,7 +21,7 @@ const seal = "# exported by homestak-gitops policy export, sha256:"
 // In a site's folder policy/ unchanged exports are ignored, as they are shipped anyway.
 func Export(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the folder for policies: %w", err)
+		return fmt.Errorf("create the folder for policies: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -38,7 +38,7 @@ func Export(dir string) error {
 		case err != nil:
 			changed = append(changed, fmt.Errorf("read %s: %w", name, err))
 		case !exported(string(old)):
-			changed = append(changed, fmt.Errorf("%s is there already, and is not what was exported: move it away, or export into another folder", path.Join(dir, name)))
+			changed = append(changed, fmt.Errorf("%s already exists, and is not an unchanged export: move it away, or export into another folder", path.Join(dir, name)))
 		}
 	}
 	if len(changed) > 0 {

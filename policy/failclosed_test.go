@@ -52,7 +52,7 @@ func TestBadPoliciesDenyByTheirName(t *testing.T) {
 		{"name server", `deny contains "x" if count(net.lookup_ip_addr("localhost")) > 0`, "policy/x.rego:2:28: error: policy/x.rego does not compile: undefined function net.lookup_ip_addr"},
 		{"environment", `deny contains "x" if opa.runtime().env.HOME == "/root"`, "policy/x.rego:2:22: error: policy/x.rego does not compile: undefined function opa.runtime"},
 		{"clock", `deny contains "x" if time.now_ns() > 3`, "policy/x.rego:2:22: error: policy/x.rego does not compile: undefined function time.now_ns"},
-		{"time zone of the machine", `deny contains "x" if time.clock([0, "Local"])[0] == 3`, "policy/x.rego:2:22: error: policy/x.rego denies (rule deny): time.clock: the time zone Local is another on every machine: name one, such as Europe/Berlin"},
+		{"time zone of the machine", `deny contains "x" if time.clock([0, "Local"])[0] == 3`, "policy/x.rego:2:22: error: policy/x.rego denies (rule deny): time.clock: the time zone Local differs between machines: name one, such as Europe/Berlin"},
 		{"chance", `deny contains "x" if rand.intn("x", 6) == 3`, "policy/x.rego:2:22: error: policy/x.rego does not compile: undefined function rand.intn"},
 		{"schema from the network", `deny contains "x" if json.match_schema(input, {"$ref": "http://127.0.0.1/s"})[0]`, "policy/x.rego:2:22: error: policy/x.rego does not compile: undefined function json.match_schema"},
 
@@ -60,8 +60,8 @@ func TestBadPoliciesDenyByTheirName(t *testing.T) {
 		{"null where there may be none", `deny contains "x" if count(input.plan) == 3`, "policy/x.rego:2:22: error: policy/x.rego denies (rule deny): count: operand 1 must be one of {array, object, set, string} but got null"},
 		{"conflict", "deny contains \"x\" if f == 3\nf := 3 if input.site.name == \"home\"\nf := 4 if input.version == 1", "policy/x.rego:4:1: error: policy/x.rego denies (rule deny): rule data.homestak.site.f produced conflicting values"},
 
-		{"endless loop", "deny contains \"x\" if {\n\tr := numbers.range(1, 900000)\n\tsome i in r\n\tsome j in r\n\ti + j == -1\n}", "error: policy/x.rego denies (rule deny): it did not end within 300ms"},
-		{"endless loop in a helper", "deny contains \"x\" if helper(3)\nhelper(n) if {\n\tr := numbers.range(1, 900000)\n\tevery i in r { some j in r; i + j + n > 0; i * j > 9e99 }\n}\nhelper(n) if {\n\tr := numbers.range(1, 900000)\n\tsome i in r\n\tsome j in r\n\ti + j == n - 9\n}", "error: policy/x.rego denies (rule deny): it did not end within 300ms"},
+		{"endless loop", "deny contains \"x\" if {\n\tr := numbers.range(1, 900000)\n\tsome i in r\n\tsome j in r\n\ti + j == -1\n}", "error: policy/x.rego denies (rule deny): it did not finish within 300ms"},
+		{"endless loop in a helper", "deny contains \"x\" if helper(3)\nhelper(n) if {\n\tr := numbers.range(1, 900000)\n\tevery i in r { some j in r; i + j + n > 0; i * j > 9e99 }\n}\nhelper(n) if {\n\tr := numbers.range(1, 900000)\n\tsome i in r\n\tsome j in r\n\ti + j == n - 9\n}", "error: policy/x.rego denies (rule deny): it did not finish within 300ms"},
 		{"too many numbers", `deny contains "x" if count(numbers.range(1, 1000000000)) == 3`, "policy/x.rego:2:28: error: policy/x.rego denies (rule deny): numbers.range: the result would have more than 1000000 elements"},
 		{"too many steps", `deny contains "x" if count(numbers.range_step(1, 1000000000, 3)) == 3`, "policy/x.rego:2:28: error: policy/x.rego denies (rule deny): numbers.range_step: the result would have more than 1000000 elements"},
 	} {
@@ -160,14 +160,14 @@ deny contains "base64" if base64.decode(base64.encode("x")) != "x"
 // Of a rule that would be silent for ever, the file says that it is in force.
 func TestSilentPoliciesDeny(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"undefined field", "package homestak.site\ndeny contains \"x\" if input.sitee.name == \"x\"", `policy/x.rego:2:22: error: policy/x.rego asks for a field "sitee" that the input does not have there`},
-		{"undefined field of a node", "package homestak.site\ndeny contains \"x\" if {\n\tsome _, node in input.site.nodes\n\tnode.spec.acess.posture.name == \"prod\"\n}", `policy/x.rego:4:2: error: policy/x.rego asks for a field "acess" that the input does not have there`},
-		{"undefined attribute", "package homestak.site\ndeny contains \"x\" if input.site.nodes[_].attributes.memroy > 3", `policy/x.rego:2:22: error: policy/x.rego asks for a field "memroy" that the input does not have there`},
-		{"undefined field in a function", "package homestak.plan\ndeny contains \"x\" if { some s in input.plan.steps; bad(s) }\nbad(step) if step.klass == \"restart\"", `policy/x.rego:3:14: error: policy/x.rego asks for a field "klass" that the input does not have there`},
-		{"undefined field in a condition on all", "package homestak.guard\ndeny contains \"x\" if not all_well\nall_well if every s in input.plan.steps { s.actoin == \"create\" }", `policy/x.rego:3:43: error: policy/x.rego asks for a field "actoin" that the input does not have there`},
-		{"undefined field in a comprehension", "package homestak.site\ndeny contains \"x\" if count([n | some n in input.site.nodes; n.modee == \"pull\"]) > 0", `policy/x.rego:2:61: error: policy/x.rego asks for a field "modee" that the input does not have there`},
-		{"undefined field of a request", "package homestak.auth\ndeny contains \"x\" if input.credential.type == \"none\"", `policy/x.rego:2:22: error: policy/x.rego asks for a field "type" that the input does not have there`},
-		{"the other document", "package homestak.auth\ndeny contains \"x\" if input.site.name == \"none\"", `policy/x.rego:2:22: error: policy/x.rego asks for a field "site" that the input does not have there`},
+		{"undefined field", "package homestak.site\ndeny contains \"x\" if input.sitee.name == \"x\"", `policy/x.rego:2:22: error: policy/x.rego reads the field "sitee", which the input does not have there`},
+		{"undefined field of a node", "package homestak.site\ndeny contains \"x\" if {\n\tsome _, node in input.site.nodes\n\tnode.spec.acess.posture.name == \"prod\"\n}", `policy/x.rego:4:2: error: policy/x.rego reads the field "acess", which the input does not have there`},
+		{"undefined attribute", "package homestak.site\ndeny contains \"x\" if input.site.nodes[_].attributes.memroy > 3", `policy/x.rego:2:22: error: policy/x.rego reads the field "memroy", which the input does not have there`},
+		{"undefined field in a function", "package homestak.plan\ndeny contains \"x\" if { some s in input.plan.steps; bad(s) }\nbad(step) if step.klass == \"restart\"", `policy/x.rego:3:14: error: policy/x.rego reads the field "klass", which the input does not have there`},
+		{"undefined field in a condition on all", "package homestak.guard\ndeny contains \"x\" if not all_well\nall_well if every s in input.plan.steps { s.actoin == \"create\" }", `policy/x.rego:3:43: error: policy/x.rego reads the field "actoin", which the input does not have there`},
+		{"undefined field in a comprehension", "package homestak.site\ndeny contains \"x\" if count([n | some n in input.site.nodes; n.modee == \"pull\"]) > 0", `policy/x.rego:2:61: error: policy/x.rego reads the field "modee", which the input does not have there`},
+		{"undefined field of a request", "package homestak.auth\ndeny contains \"x\" if input.credential.type == \"none\"", `policy/x.rego:2:22: error: policy/x.rego reads the field "type", which the input does not have there`},
+		{"the other document", "package homestak.auth\ndeny contains \"x\" if input.site.name == \"none\"", `policy/x.rego:2:22: error: policy/x.rego reads the field "site", which the input does not have there`},
 		{"undefined rule", "package homestak.site\ndeny contains \"x\" if data.lib.production", `policy/x.rego:2:22: error: policy/x.rego refers to data.lib.production, and there is no such rule`},
 		{"undefined rule of a package", "package homestak.site\nimport data.homestak.guard\ndeny contains \"x\" if guard.nosuch", `policy/x.rego:3:22: error: policy/x.rego refers to data.homestak.guard.nosuch, and there is no such rule`},
 		{"misspelt package", "package homestak.sites\ndeny contains \"x\" if true", `policy/x.rego:1:1: error: nothing evaluates package homestak.sites`},

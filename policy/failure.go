@@ -21,7 +21,7 @@ func (rs *ruleset) failure(packages []string, err error) diag.Finding {
 		why = stop.why
 	}
 	var at *ast.Location
-	culprit, fix := rule{pkg: packages[0]}, "A policy that cannot be evaluated denies: fix it, or take it out of the site."
+	culprit, fix := rule{pkg: packages[0]}, "A policy that cannot be evaluated denies: fix it, or remove it from the site."
 	if failed, ok := errors.AsType[*topdown.Error](err); ok {
 		if !isStopped {
 			first, rest, _ := strings.Cut(clip(failed.Message), "\n") // of a conflict, the values follow
@@ -103,9 +103,9 @@ func (s sources) findingsOf(errs ast.Errors) diag.List {
 		if e.Location != nil && e.Location.File != "" {
 			name = e.Location.File
 		}
-		detail := "A policy that does not compile denies everything: fix it, or take it out of the site."
+		detail := "A policy that does not compile denies everything: fix it, or remove it from the site."
 		if fn, ok := strings.CutPrefix(e.Message, "undefined function "); ok && ast.BuiltinMap[fn] != nil {
-			detail = "Policies see their input and nothing else: no network, clock, chance or environment, and no call that makes much out of little.\n" + detail
+			detail = "Policies see only their input: no network, clock, random numbers or environment, and no function that can return huge results.\n" + detail
 		}
 		f := denial(diag.FromPolicy, fmt.Sprintf("%s does not compile: %s", name, clean(clip(firstLine(errors.New(e.Message))))), detail)
 		f.At, f.Code = s.locate(e.Location)

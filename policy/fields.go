@@ -26,11 +26,11 @@ func (c *checker) checkFields(known shapes) diag.List {
 			return
 		}
 		w.misses(m, r, func(t *ast.Term, field string, has *shape) {
-			detail := "What has no such field is undefined, and the rule would be silent for ever."
+			detail := "A missing field is undefined, so the rule would never report anything."
 			if hint := diag.DidYouMean(field, slices.Collect(maps.Keys(has.fields))); hint != "" {
 				detail += "\n" + strings.ToUpper(hint[:1]) + hint[1:]
 			}
-			found = append(found, c.refused(t.Location, fmt.Sprintf("%s asks for a field %q that the input does not have there", r.Loc().File, clean(clip(field))), detail))
+			found = append(found, c.refused(t.Location, fmt.Sprintf("%s reads the field %q, which the input does not have there", r.Loc().File, clean(clip(field))), detail))
 		})
 	})
 	return found

@@ -94,7 +94,7 @@ func (b *brake) still(f func()) {
 func within[T any](ctx context.Context, l *limits, run func(context.Context, topdown.Cancel) (T, error)) (T, error) {
 	var none T
 	if l.stray.Load() > 0 {
-		return none, &stopped{why: "a policy that was stopped before is still at work; nothing is checked until it has ended"}
+		return none, &stopped{why: "a policy that was stopped still runs; nothing is checked until it ends"}
 	}
 	type outcome struct {
 		value T
@@ -157,7 +157,7 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 // exceeded says which limit an evaluation has passed, nil for none.
 func (l *limits) exceeded(took time.Duration, base uint64, stop *brake) error {
 	if took > l.time {
-		return &stopped{why: fmt.Sprintf("it did not end within %s", l.time)}
+		return &stopped{why: fmt.Sprintf("it did not finish within %s", l.time)}
 	}
 	if heap() < base+l.memory {
 		return nil

@@ -21,7 +21,7 @@ func TestWhatStopsWhenToldIsWaitedFor(t *testing.T) {
 			<-ctx.Done()
 			return "", errors.New("stopped at rule x")
 		})
-		require.EqualError(t, err, "it did not end within 5s\nstopped at rule x")
+		require.EqualError(t, err, "it did not finish within 5s\nstopped at rule x")
 		require.Less(t, time.Since(began), 6*time.Second)
 		got, err := s.Within(t.Context(), func(context.Context, topdown.Cancel) (string, error) { return "fine", nil })
 		require.NoError(t, err)
@@ -40,12 +40,12 @@ func TestWhatDoesNotStopIsLeftBehind(t *testing.T) {
 			<-deaf
 			return "too late", nil
 		})
-		require.EqualError(t, err, "it did not end within 5s")
+		require.EqualError(t, err, "it did not finish within 5s")
 		require.Less(t, time.Since(began), 10*time.Second)
 
 		quick := func(context.Context, topdown.Cancel) (string, error) { return "fine", nil }
 		_, err = s.Within(t.Context(), quick)
-		require.EqualError(t, err, "a policy that was stopped before is still at work; nothing is checked until it has ended")
+		require.EqualError(t, err, "a policy that was stopped still runs; nothing is checked until it ends")
 
 		close(deaf)
 		synctest.Wait()

@@ -116,7 +116,7 @@ func (l *loader) read(fsys fs.FS, name string, d fs.DirEntry) (string, error) {
 		return "", err
 	}
 	if l.size += len(b); len(b) > maxFile || l.size > 4*maxFile {
-		return "", fmt.Errorf("it is too large: %d KiB are read of one file, %d KiB of all together", maxFile>>10, 4*maxFile>>10)
+		return "", fmt.Errorf("it is too large: the limit is %d KiB for one file, and %d KiB for all", maxFile>>10, 4*maxFile>>10)
 	}
 	return string(b), nil
 }

@@ -137,7 +137,7 @@ func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List
 	} {
 		q, err := s.prepare(ctx, text)
 		if err != nil {
-			return append(found, denial(diag.FromPolicy, "the rules of "+asked+" cannot be asked: "+firstLine(err), ""))
+			return append(found, denial(diag.FromPolicy, "the rules of "+asked+" cannot be evaluated: "+firstLine(err), ""))
 		}
 		s.queries[asked] = q
 	}
@@ -232,7 +232,7 @@ func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site,
 	}
 	input, err := s.inputValue(site, p, r)
 	if err != nil {
-		return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to judge: "+firstLine(err), "")})
+		return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to evaluate: "+firstLine(err), "")})
 	}
 	answer, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) (*ast.Term, error) {
 		return ask(ctx, s.queries[packages[0]], input, stop)

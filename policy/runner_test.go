@@ -164,7 +164,7 @@ func TestExport(t *testing.T) {
 	require.NoError(t, os.WriteFile(guard, edited, 0o644))
 	require.NoError(t, os.Remove(filepath.Join(dir, "site.rego")))
 	err = policy.Export(dir)
-	require.ErrorContains(t, err, "nothing is written: "+guard+" is there already, and is not what was exported")
+	require.ErrorContains(t, err, "nothing is written: "+guard+" already exists, and is not an unchanged export")
 	after, err := os.ReadFile(guard)
 	require.NoError(t, err)
 	require.Equal(t, string(edited), string(after))

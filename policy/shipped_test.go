@@ -25,17 +25,17 @@ func TestSiteRules(t *testing.T) {
 		{"a site in order", func(*model.Site) {}, nil},
 		{
 			"production with passwords", func(s *model.Site) { s.Postures["prod"].SSH.PasswordAuthentication = "yes" },
-			[]string{"postures.hcl:20:3: error: posture prod lets users log in by password [policy]"},
+			[]string{"postures.hcl:20:3: error: posture prod lets users log in with a password [policy]"},
 		},
 		{
 			"production by network", func(s *model.Site) { s.Postures["prod"].Auth.Method = "network" },
-			[]string{"postures.hcl:20:3: error: posture prod takes the network for a proof of identity [policy]"},
+			[]string{"postures.hcl:20:3: error: posture prod accepts the network as identity [policy]"},
 		},
 		{
 			"production of which nothing is known", func(s *model.Site) { s.Postures["prod"] = &model.Posture{Name: "prod"} },
 			[]string{
-				"error: posture prod lets users log in by password [policy]",
-				"error: posture prod takes the network for a proof of identity [policy]",
+				"error: posture prod accepts the network as identity [policy]",
+				"error: posture prod lets users log in with a password [policy]",
 			},
 		},
 		{
@@ -162,7 +162,7 @@ func TestEveryRefusalNamesTheWayOn(t *testing.T) {
 	require.Equal(t, diag.Finding{
 		Severity: diag.Error, Source: diag.FromGuard,
 		Summary: "the plan removes 4 of 12 owned guests, at most 3 in one pass",
-		Detail: `If that is meant: a commit with the trailer "Allow-Deletes: 4", or apply --allow-deletes 4.
+		Detail: `If this is intended: a commit with the trailer "Allow-Deletes: 4", or apply --allow-deletes 4.
 (rule deletion-cap, shipped with this program, package homestak.guard)`,
 	}, found[0])
 
@@ -171,7 +171,7 @@ func TestEveryRefusalNamesTheWayOn(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Equal(t, diag.Finding{
 		Severity: diag.Error, Source: diag.FromPolicy, Address: "posture.prod", At: at("postures.hcl", 20),
-		Summary: "posture prod lets users log in by password",
+		Summary: "posture prod lets users log in with a password",
 		Detail: `Write password_authentication = "no" in its ssh block, or give the posture a name that does not begin with prod.
 (rule prod-no-password, shipped with this program, package homestak.site)`,
 	}, found[0])

@@ -24,7 +24,7 @@ const (
 
 // errUndefined is an answer that is none: a deny or warn that is no set, and does not
 // hold. It must not be taken for consent.
-var errUndefined = errors.New("the rules gave no answer")
+var errUndefined = errors.New("the rules returned nothing")
 
 func stringOf(t *ast.Term) (string, bool) {
 	if t == nil {
@@ -127,7 +127,7 @@ func (rs *ruleset) entry(pkg, name string, t *ast.Term) (f diag.Finding, label s
 		problem = "its finding has no message"
 	case said["address"] != "":
 		if _, err := model.ParseAddress(clip(said["address"])); err != nil {
-			problem = "its finding has an address that is none: " + clip(err.Error())
+			problem = "its finding has an invalid address: " + clip(err.Error())
 		}
 	}
 	if problem != "" {

@@ -76,11 +76,11 @@ func TestFindingsOfAnotherShapeDeny(t *testing.T) {
 		{"no message", `deny contains {"rule": "x"} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding has no message"},
 		{"misspelt message", `deny contains {"msg": "x"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has the unknown field "msg"; known: rule, message, address, fix`},
 		{"message of another type", `deny contains {"message": 3} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding has a message that is not a string"},
-		{"no address", `deny contains {"message": "x", "address": "web"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has an address that is none: address "web" is not of the form kind.name, such as vm.web-1`},
+		{"no address", `deny contains {"message": "x", "address": "web"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has an invalid address: address "web" is not of the form kind.name, such as vm.web-1`},
 		{"a warning without a message", `warn contains {"rule": "x"} if true`, "policy/x.rego:2:1: error: homestak.site.warn denies: its finding has no message"},
 		{"a warning that is no set", `warn := "careful"`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is not a set: write warn contains … if { … }"},
 		{"warnings by name", `warn[name] := "careful" if some name, _ in input.site.nodes`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is not a set: write warn contains … if { … }"},
-		{"a warning that may be undefined", `warn := "careful" if input.site.name == "nosuch"`, "policy/x.rego:1:1: error: policy/x.rego denies: the rules gave no answer"},
+		{"a warning that may be undefined", `warn := "careful" if input.site.name == "nosuch"`, "policy/x.rego:1:1: error: policy/x.rego denies: the rules returned nothing"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			found, _ := set(t, "policy/x.rego", "package homestak.site\n"+c.body+"\n").Site(t.Context(), site(), request())

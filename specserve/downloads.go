@@ -69,7 +69,7 @@ func (x *request) authorizeRepository() error {
 func (x *request) holder() error {
 	switch {
 	case x.shown.Kind == policy.NoCredential:
-		return &problem.Error{Code: problem.NoCredential, Message: "a credential is needed"}
+		return &problem.Error{Code: problem.NoCredential, Message: "a credential is required"}
 	case !x.shown.Valid:
 		return &problem.Error{Code: problem.CodeOf(x.shown.Err), Cause: x.shown.Err}
 	case x.shown.Identity == "": // the key of the repository, for example, is of no node

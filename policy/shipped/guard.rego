@@ -19,7 +19,7 @@ deny contains {
 	"rule": "protected",
 	"message": sprintf("%s is protected, and the plan would %s it", [step.address, step.action]),
 	"address": step.address,
-	"fix": "Keep the node with protection = false until that has been applied, and take it away with a commit after that.",
+	"fix": "Set protection = false on the node, and remove the node with a later commit, after that has been applied.",
 } if {
 	some step in removals
 	not step.protected == false
@@ -52,7 +52,7 @@ deny contains {
 deny contains {
 	"rule": "empty-site",
 	"message": sprintf("the site declares no node at all, and the plan removes %d of %d owned guests", [count(removals), owned]),
-	"fix": concat(" ", ["Look whether branch and path are right.", way_on]),
+	"fix": concat(" ", ["Check branch and path.", way_on]),
 } if {
 	unasked
 	count(removals) > 0
@@ -109,11 +109,11 @@ owned := input.owned.count if {
 } else := 0
 
 way_on := sprintf(
-	"If that is meant: apply --allow-deletes %d. A trailer of a commit counts for nothing here yet: no commit is known that this host converged to.",
+	"If this is intended: apply --allow-deletes %d. A trailer of a commit has no effect here yet: no commit is known that this host converged to.",
 	[count(counted)],
 ) if {
 	input.trailers_grant == false
 } else := sprintf(
-	"If that is meant: a commit with the trailer \"Allow-Deletes: %d\", or apply --allow-deletes %d.",
+	"If this is intended: a commit with the trailer \"Allow-Deletes: %d\", or apply --allow-deletes %d.",
 	[count(counted), count(counted)],
 )

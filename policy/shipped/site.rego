@@ -14,7 +14,7 @@ package homestak.site
 # scope: rule
 deny contains {
 	"rule": "prod-no-password",
-	"message": sprintf("posture %s lets users log in by password", [name]),
+	"message": sprintf("posture %s lets users log in with a password", [name]),
 	"address": sprintf("posture.%s", [name]),
 	"fix": "Write password_authentication = \"no\" in its ssh block, or give the posture a name that does not begin with prod.",
 } if {
@@ -29,7 +29,7 @@ deny contains {
 # scope: rule
 deny contains {
 	"rule": "prod-no-network-auth",
-	"message": sprintf("posture %s takes the network for a proof of identity", [name]),
+	"message": sprintf("posture %s accepts the network as identity", [name]),
 	"address": sprintf("posture.%s", [name]),
 	"fix": "Write method = \"node_token\" (or \"site_token\") in its auth block, or give the posture a name that does not begin with prod.",
 } if {
@@ -63,7 +63,7 @@ deny contains {
 	"rule": "vmid-range",
 	"message": sprintf("VMID %d of %s is outside of the site's ranges", [node.vmid, name]),
 	"address": sprintf("%s.%s", [node.type, name]),
-	"fix": sprintf("Possible: %s.", [concat(", ", [text |
+	"fix": sprintf("Allowed: %s.", [concat(", ", [text |
 		some range, limits in input.site.vmid_range
 		text := sprintf("%s from %d to %d", [range, limits.from, limits.to])
 	])]),

@@ -107,6 +107,6 @@ test_a_finding_names_its_node if {
 		"rule": "vmid-range",
 		"message": "VMID 5 of web is outside of the site's ranges",
 		"address": "ct.web",
-		"fix": "Possible: guests from 10000 to 10999, test from 99000 to 99999.",
+		"fix": "Allowed: guests from 10000 to 10999, test from 99000 to 99999.",
 	}}
 }

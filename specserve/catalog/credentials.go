@@ -163,7 +163,7 @@ func (c *Catalog) Authorize(ctx context.Context, in policy.AuthInput, shown Cred
 	case shown.Err != nil:
 		return d.Reason, &problem.Error{Code: problem.CodeOf(shown.Err), Cause: shown.Err}
 	case shown.Kind == "" || shown.Kind == policy.NoCredential:
-		return d.Reason, &problem.Error{Code: problem.NoCredential, Message: "a credential is needed"}
+		return d.Reason, &problem.Error{Code: problem.NoCredential, Message: "a credential is required"}
 	default:
 		return d.Reason, &problem.Error{Code: problem.Refused}
 	}
