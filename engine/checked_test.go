@@ -61,7 +61,7 @@ func TestAFailingCheckFailsTheStep(t *testing.T) {
 				require.Equal(t, 50*time.Second, time.Since(began))
 				require.Equal(t, want.nodes, enginetest.Statuses(r))
 				require.ElementsMatch(t, strings.Split(want.applied, ", "), i.Applied)
-				text := "check up (db.hcl:7:3) does not hold: db does not answer; tried 6 times since " + began.UTC().Format("15:04:05 UTC")
+				text := "check up (db.hcl:7:3) failed: db does not answer; tried 6 times since " + began.UTC().Format("15:04:05 UTC")
 				require.EqualError(t, r.Err, "create box.db: "+text)
 				require.False(t, r.Nodes[0].Checks[0].OK)
 				if onError != "rollback" {
@@ -82,7 +82,7 @@ func TestTheNextPassGoesOn(t *testing.T) {
 		i.Applied = nil
 		r := i.Pass(enginetest.CheckedSite("stop")).Run(t.Context())
 		require.Equal(t, engine.Failed, r.Outcome)
-		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not healthy: check up (db.hcl:7:3) does not hold: db does not answer; tried 6 times")
+		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not healthy: check up (db.hcl:7:3) failed: db does not answer; tried 6 times")
 		require.Empty(t, i.Applied)
 		require.Equal(t, "db:failed lone:completed web:failed", enginetest.Statuses(r))
 
@@ -107,7 +107,7 @@ func TestUnwellGuestsAreTriedAgain(t *testing.T) {
 		r := p.Run(t.Context())
 		require.Zero(t, time.Since(began))
 		require.Equal(t, engine.Partly, r.Outcome)
-		require.EqualError(t, r.Err, "box.db: check up (db.hcl:7:3) does not hold: db does not answer")
+		require.EqualError(t, r.Err, "box.db: check up (db.hcl:7:3) failed: db does not answer")
 		require.Equal(t, "db:failed lone:completed web:completed", enginetest.Statuses(r))
 		require.Equal(t, map[string]int{"db": 1, "lone": 1}, i.Asked)
 	})

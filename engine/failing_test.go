@@ -31,7 +31,7 @@ func TestWhatNeedsAnUnwellGuestTriesItOnce(t *testing.T) {
 		r := p.Run(t.Context())
 		require.Zero(t, time.Since(began))
 		require.Equal(t, 1, i.Times("db"))
-		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not healthy: check up (db.hcl:7:3) does not hold: db does not answer")
+		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not healthy: check up (db.hcl:7:3) failed: db does not answer")
 
 		i.Set("db", false)
 		p = i.Pass(enginetest.CheckedSite("stop"))

@@ -163,6 +163,6 @@ func TestAPassThatCannotLook(t *testing.T) {
 		}
 		r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
 		require.Equal(t, engine.Failed, r.Outcome)
-		require.ErrorContains(t, r.Err, "tried 4 times, looking at the host before each further one, and how it ended is still not known: EOF; and it cannot be seen: connection refused")
+		require.ErrorContains(t, r.Err, "tried 4 times, checking the host before each retry; the outcome is still unknown: EOF; and checking it failed: connection refused")
 	})
 }

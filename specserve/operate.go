@@ -88,7 +88,7 @@ func (x *request) awaitPass() error {
 	}
 	if err != nil {
 		x.reason = err.Error()
-		text = (&problem.Error{Code: problem.Internal, Message: "the pass was not completed: the agent stops", Hint: "say it again when it runs"}).Body()
+		text = (&problem.Error{Code: problem.Internal, Message: "the pass was not completed: the agent stops", Hint: "run it again after its restart"}).Body()
 	}
 	_, err = out.Write(append(text, '\n'))
 	return err

@@ -64,7 +64,7 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 			return err
 		}
 		d := doctor.Doctor{Config: s.Access("").Proxmox(site, h), Want: want, Of: site, Progress: func(check string) {
-			progress.Waits("looking at host " + h.Name + ": " + check)
+			progress.Waits("checking host " + h.Name + ": " + check)
 		}}
 		done := doctor.HostReport{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}
 		progress.Waits("")

@@ -192,7 +192,7 @@ func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 	e.signals <- os.Interrupt
 	require.Equal(t, exit.Interrupted, e.end())
 	require.Contains(t, e.err.String(), "stopping: nothing new is started; waiting for vm.first")
-	require.Contains(t, e.err.String(), "Ctrl-C again leaves now")
+	require.Contains(t, e.err.String(), "Ctrl-C again exits now")
 	require.Contains(t, e.err.String(), "vm.first: created")
 	require.Contains(t, e.err.String(), "vm.then-1: skipped")
 	require.NotContains(t, e.err.String(), "fix the cause", "nothing is broken")
@@ -224,7 +224,7 @@ func TestCtrlCWhileLookingEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, st := serve(t, pvesim.Config{Latency: time.Hour}, 1)
 	e := st.start(t, "plan", "--site", st.site, "--json", "-v")
-	e.says(e.err, "looking at host father")
+	e.says(e.err, "checking host father")
 	e.signals <- os.Interrupt
 	require.Equal(t, exit.Interrupted, e.end())
 	require.Contains(t, keysOf(t, e.out.String()), "format_version")
@@ -263,7 +263,7 @@ func TestTheLiveLine(t *testing.T) {
 	e := st.start(t, "apply", "--site", st.site, "--yes")
 	require.Equal(t, exit.Done, e.end())
 	text := e.err.String()
-	require.Contains(t, text, "1 running, 2 to come · image.debian creating 0 s")
+	require.Contains(t, text, "1 running, 2 waiting · image.debian creating 0 s")
 	require.NotContains(t, text, "image.debian: creating", "the line of a beginning is the live line")
 	for line := range strings.SplitSeq(text, "\r\x1b[K") {
 		shown, _, _ := strings.Cut(line, "\n")

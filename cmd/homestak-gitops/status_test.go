@@ -33,13 +33,13 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	})
 	code, out, _ = runIn(t, env, "status")
 	require.Equal(t, exit.Done, code, "its first pass is under way")
-	require.Contains(t, out, "no pass has ended yet")
+	require.Contains(t, out, "no pass has finished yet")
 	f.Change(func(s *agent.Status) {
 		s.Last = &agent.PassStatus{Outcome: engine.Failed, Error: "no route to father", Unknown: 1}
 		s.Summary = "host could not be seen: no route to father"
 	})
 	_, out, _ = runIn(t, env, "status")
-	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 not seen\n`, out, "reported once, and nothing of what is to be done")
+	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 unknown\n`, out, "reported once, and nothing of what is to be done")
 	code, out, _ = runIn(t, env, "status", "--json")
 	require.Equal(t, exit.Failed, code)
 	var s agent.Status
@@ -135,7 +135,7 @@ func TestSuspendAndResume(t *testing.T) {
 	require.Contains(t, stderr, "homestak-gitops resume -M web")
 	code, _, stderr = runIn(t, env, "resume")
 	require.Equal(t, exit.Failed, code)
-	require.Contains(t, stderr, "there is nothing to resume: everything is not suspended\n  suspended is: manifest web")
+	require.Contains(t, stderr, "there is nothing to resume: everything is not suspended\n  suspended: manifest web")
 	code, out, _ = runIn(t, env, "resume", "-M", "web")
 	require.Zero(t, code)
 	require.Equal(t, "the agent goes on with manifest web, and looks now\n", out)

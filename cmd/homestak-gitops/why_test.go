@@ -65,7 +65,7 @@ func TestWhy(t *testing.T) {
   by commit  3f2c1a9d “Web 2” (A. Homelab)
   is         ready
 last done
-  2026-01-02 12:00:00  update done in 1.5 s, to put back what was changed on the host
+  2026-01-02 12:00:00  update done in 1.5 s, to revert changes on the host
       by father with commit 3f2c1a9d “Web 2” (A. Homelab)
       because memory differs
       memory: 512 → 1024
@@ -106,7 +106,7 @@ func TestHistoryTable(t *testing.T) {
 	t.Parallel()
 	f, _ := aPast(t)
 	require.Equal(t, `  WHEN                 COMMIT    BY                 OUTCOME  TOOK  WHAT
-  2026-01-02 12:00:00  3f2c1a9d  father             done     12 s  1 change (drift put back)  “Web 2” (A. Homelab)
+  2026-01-02 12:00:00  3f2c1a9d  father             done     12 s  1 change (drift reverted)  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  father             partly   12 s  1 add, 1 destroy  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  cli:me@here apply  done     12 s  1 add  “Web 2” (A. Homelab)
 `, view.History(f.List, "", false))
@@ -148,7 +148,7 @@ func TestLeftBehind(t *testing.T) {
 	require.Equal(t, "Web 2", s.InForce.Subject)
 	require.Nil(t, s.Converged)
 	text := view.Status(s, noon.Add(time.Hour), false)
-	require.True(t, strings.HasPrefix(text, "father  no agent is running here; this is what it knew at 2026-01-02 12:00:12\n"), text)
+	require.True(t, strings.HasPrefix(text, "father  no agent is running here; this is its state at 2026-01-02 12:00:12\n"), text)
 	require.Contains(t, text, "last pass   partly 59 min ago in 12 s: 1 add, 1 destroy")
 }
 

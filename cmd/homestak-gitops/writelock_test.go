@@ -59,7 +59,7 @@ func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
 	socket, _ := controltest.Serve(t, f, "")
 	<-f.Free
 	e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes", "--json")
-	e.says(e.err, "the agent of host father is at work; waiting")
+	e.says(e.err, "the agent of host father is busy; waiting")
 	e.signals <- os.Interrupt
 	require.Equal(t, exit.Interrupted, e.end(), e.err)
 }

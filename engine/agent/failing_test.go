@@ -56,7 +56,7 @@ func TestAnAgentRemembersWhoWasUnwell(t *testing.T) {
 		s = w.pass(50 * time.Second)
 		require.Nil(t, s.Converged)
 		require.Equal(t, "box.db:true box.lone:false box.web:true", ready(s))
-		require.Contains(t, s.Nodes[1].Error, "check up (lone.hcl:7:3) does not hold: lone does not answer")
+		require.Contains(t, s.Nodes[1].Error, "check up (lone.hcl:7:3) failed: lone does not answer")
 
 		w.end()
 		w.start()

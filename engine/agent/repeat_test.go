@@ -30,7 +30,7 @@ func TestAnAgentDoesNotInsist(t *testing.T) {
 		w.start()
 		w.pass(8 * time.Second)
 		require.EqualValues(t, 4, tries.Load(), "the first pass")
-		require.Equal(t, 3, w.log.count("how that ended is not known"), "each further try is logged")
+		require.Equal(t, 3, w.log.count("the outcome is unknown; checking"), "each further try is logged")
 		require.Equal(t, 4, w.looks())
 		w.pass(time.Hour)
 		// 10 s, 20 s, … 5 min, then every 5 min: some 16 passes.

@@ -105,7 +105,7 @@ const (
 )
 
 // errStopped is the reason of steps that were not begun after Options.Stop.
-var errStopped = errors.New("stopped before it was begun")
+var errStopped = errors.New("stopped before it started")
 
 // Run carries out steps and returns what became of each, in their order. Whose
 // predecessors (Step.After, as far as they are among the steps) did not succeed is
@@ -257,7 +257,7 @@ func (r *run) close(why error) {
 	}
 	r.closed = why
 	if r.running > 0 {
-		r.notify(Event{What: Waiting, Text: fmt.Sprintf("nothing new is started, %d still at work", r.running)})
+		r.notify(Event{What: Waiting, Text: fmt.Sprintf("nothing new is started, %d still running", r.running)})
 	}
 }
 

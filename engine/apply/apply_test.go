@@ -247,7 +247,7 @@ func TestRollback(t *testing.T) {
 		got := apply.Run(t.Context(), steps, apply.Options{OnError: always(apply.Rollback), Notify: seen.notify}, do)
 		require.Equal(t, []string{"vm.a rolled-back", "vm.b rolled-back", "vm.c failed: storage is full", "vm.slow rolled-back", "vm.other done", "vm.later done"}, told(got))
 		require.Equal(t, 61*time.Second, got[3].Duration, "the removal does not count")
-		require.Contains(t, seen, "note vm.c failed: of manifest web 4 created here are removed again (1 running, 1 left)")
+		require.Contains(t, seen, "note vm.c failed: rolling back manifest web, 4 created by this run to remove (1 running, 1 left)")
 		event := func(text string) int {
 			return slices.IndexFunc(seen, func(e string) bool { return strings.HasPrefix(e, text) })
 		}

@@ -172,7 +172,7 @@ func (r *run) rollBack(m *manifest) {
 			}
 		}
 	}
-	r.notify(Event{What: Note, Text: fmt.Sprintf("%s failed: of manifest %s %d created here are removed again", m.failed.step.Address, m.name, len(undos))})
+	r.notify(Event{What: Note, Text: fmt.Sprintf("%s failed: rolling back manifest %s, %d created by this run to remove", m.failed.step.Address, m.name, len(undos))})
 	for _, u := range undos {
 		r.tasks = append(r.tasks, u)
 		if u.waits == 0 {

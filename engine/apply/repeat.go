@@ -26,13 +26,13 @@ func Repeat(do Do, observe Observe, b Backoff, stop <-chan struct{}) Do {
 		last := err // of do
 		for try := 1; err != nil && OutcomeUnknown(err); try++ {
 			if try == b.Tries {
-				return fmt.Errorf("tried %d times, looking at the host before each further one, and how it ended is still not known: %w", try, err)
+				return fmt.Errorf("tried %d times, checking the host before each retry; the outcome is still unknown: %w", try, err)
 			}
 			since, pause := time.Now(), b.pause(s, try)
 			if end, ok := ctx.Deadline(); ok && time.Until(end) < pause {
 				return err
 			}
-			Report(ctx, fmt.Sprintf("%s: how that ended is not known; looking at the host and going on in %.1f s (try %d of %d): %v",
+			Report(ctx, fmt.Sprintf("%s: the outcome is unknown; checking the host and retrying in %.1f s (try %d of %d): %v",
 				s.Address, pause.Seconds(), try+1, b.Tries, redact(s, err)))
 			if !sleep(ctx, pause, stop) {
 				return err
@@ -40,7 +40,7 @@ func Repeat(do Do, observe Observe, b Backoff, stop <-chan struct{}) Do {
 			left, observeErr := observe(ctx, s, since)
 			switch {
 			case observeErr != nil && OutcomeUnknown(observeErr):
-				err = fmt.Errorf("%w; and it cannot be seen: %w", last, observeErr)
+				err = fmt.Errorf("%w; and checking it failed: %w", last, observeErr)
 			case observeErr != nil:
 				return fmt.Errorf("%w; %w", err, observeErr)
 			case left == nil:

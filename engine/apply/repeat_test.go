@@ -56,11 +56,11 @@ func TestRepeat(t *testing.T) {
 		"first it cannot be seen": {answers: []error{lost("596"), nil}, looks: []any{lost("dark"), &web}, done: []int{100, 100}, most: 3 * time.Second},
 		"it can never be seen": {
 			answers: []error{lost("596")}, looks: []any{lost("dark"), lost("dark"), lost("dark")}, done: []int{100}, most: 7 * time.Second,
-			err: "tried 4 times, looking at the host before each further one, and how it ended is still not known: 596; and it cannot be seen: dark",
+			err: "tried 4 times, checking the host before each retry; the outcome is still unknown: 596; and checking it failed: dark",
 		},
 		"never": {
 			answers: []error{lost("1"), lost("2"), lost("3"), lost("4")}, looks: []any{&web, &web, &web}, done: []int{100, 100, 100, 100}, most: 7 * time.Second,
-			err: "tried 4 times, looking at the host before each further one, and how it ended is still not known: 4",
+			err: "tried 4 times, checking the host before each retry; the outcome is still unknown: 4",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestRepeatIsLeft(t *testing.T) {
 		require.Equal(t, 3, tries)
 		require.Equal(t, apply.Failed, results[0].Status)
 		require.Len(t, notes, 2)
-		require.True(t, strings.HasPrefix(notes[0], "vm.web: how that ended is not known; looking at the host and going on in 0."), notes[0])
+		require.True(t, strings.HasPrefix(notes[0], "vm.web: the outcome is unknown; checking the host and retrying in 0."), notes[0])
 		require.Contains(t, notes[1], "(try 3 of 4): 596: password (sensitive)")
 	})
 }

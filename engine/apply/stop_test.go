@@ -56,15 +56,15 @@ func TestStopAndCancel(t *testing.T) {
 			var seen tape
 			got, took := run(t, time.Minute, 0, apply.Options{Notify: seen.notify}, lasting(time.Hour))
 			require.Equal(t, time.Hour, took)
-			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c skipped: stopped before it was begun", "vm.d skipped: stopped before it was begun"}, told(got))
-			require.Contains(t, seen, "waiting nothing new is started, 2 still at work (2 running, 2 left)")
+			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c skipped: stopped before it started", "vm.d skipped: stopped before it started"}, told(got))
+			require.Contains(t, seen, "waiting nothing new is started, 2 still running (2 running, 2 left)")
 		})
 	})
 	t.Run("stop, then cancel", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			got, took := run(t, time.Minute, 2*time.Minute, apply.Options{}, lasting(time.Hour))
 			require.Equal(t, 2*time.Minute, took)
-			require.Equal(t, []string{"vm.a failed: context canceled", "vm.b failed: context canceled", "vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: stopped before it was begun"}, told(got))
+			require.Equal(t, []string{"vm.a failed: context canceled", "vm.b failed: context canceled", "vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: stopped before it started"}, told(got))
 		})
 	})
 	t.Run("cancel", func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestStopAndCancel(t *testing.T) {
 			})
 			require.Equal(t, 3*time.Hour, took)
 			require.Equal(t, []string{"vm.a done", "vm.b done", "vm.c rolled-back", "vm.d failed: storage is full"}, told(got))
-			require.Contains(t, seen, "note vm.a stays: stopped before it was begun (0 running, 0 left)")
+			require.Contains(t, seen, "note vm.a stays: stopped before it started (0 running, 0 left)")
 		})
 	})
 	t.Run("before it began", func(t *testing.T) {

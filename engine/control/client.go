@@ -85,7 +85,7 @@ func (s Search) OfHost(ctx context.Context, h *model.Host) (*Client, error) {
 	case errors.Is(err, ErrNoAgent):
 		return nil, nil //nolint:nilnil // no agent is the usual case, and nothing wrong
 	case err != nil:
-		return nil, fmt.Errorf("%w\nwithout it two writers could meet; if that agent converges another host, set HOMESTAK_SOCKET=%s", err, NoSocket)
+		return nil, fmt.Errorf("%w\nwithout its answer two processes could write to the host; if that agent converges another host, set HOMESTAK_SOCKET=%s", err, NoSocket)
 	}
 	api := strings.TrimRight(h.API, "/")
 	if c.Card.Identity != h.Name || c.Card.API != "" && c.Card.API != api {
@@ -109,7 +109,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, ErrNoAgent
 	case errors.Is(err, fs.ErrPermission):
-		return nil, deniedf("the agent's socket %s may not be opened by %s\n%s", socket, Whoami(), socketHint(socket))
+		return nil, deniedf("no permission to open the agent's socket %s as %s\n%s", socket, Whoami(), socketHint(socket))
 	case err != nil:
 		return nil, err
 	}

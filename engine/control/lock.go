@@ -33,7 +33,7 @@ func LockHost(dataDir string, h *model.Host, verb string) (release func(), err e
 	name := filepath.Join(dir, fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/")))))
 	release, err = LockFile(name, Holder{Verb: verb})
 	if locked, ok := errors.AsType[*LockedError](err); ok {
-		return nil, refusedf("host %s is being changed %w\nwait until it is done: who holds the write lock relies on its plan", h.Name, locked)
+		return nil, refusedf("host %s is being changed %w\nwait until it is done, and run this again", h.Name, locked)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock host %s: %w\nname a folder that you may write: HOMESTAK_DATA_DIR", h.Name, err)

@@ -53,9 +53,9 @@ func ReadOffline(dataDir string) (*Offline, error) {
 	_, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("no agent is running here, and none was: there is no %s\nname its folder with --data-dir, or %s", dir, start)
+		return nil, fmt.Errorf("no agent is running here, and none ever ran: there is no %s\nname its folder with --data-dir, or %s", dir, start)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, deniedf("no agent is running here, and what the last one knew may not be read: %w\nrun this as root or as the agent's user", err)
+		return nil, deniedf("no agent is running here, and there is no permission to read the state of the last one: %w\nrun this as root or as the agent's user", err)
 	case err != nil:
 		return nil, fmt.Errorf("no agent is running here: %w", err)
 	}
@@ -63,9 +63,9 @@ func ReadOffline(dataDir string) (*Offline, error) {
 	s, err := l.State()
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return nil, deniedf("no agent is running here, and what the last one knew may not be read: %w\n%s", err, FolderHint(dataDir, err))
+		return nil, deniedf("no agent is running here, and there is no permission to read the state of the last one: %w\n%s", err, FolderHint(dataDir, err))
 	case err != nil:
-		return nil, fmt.Errorf("no agent is running here, and what the last one knew cannot be read: %w", err)
+		return nil, fmt.Errorf("no agent is running here, and the state of the last one cannot be read: %w", err)
 	}
 	last, _ := l.Last(1, nil) // what cannot be read is for history to report
 	return &Offline{l, LastStatus(s, last)}, nil

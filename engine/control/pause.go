@@ -75,7 +75,7 @@ func (c *Client) AllowDestroy(ctx context.Context, manifest string, suspend bool
 		return false, nil
 	case !suspend:
 		return false, refusedf("the agent of host %s deploys manifest %s: it would only create it again\n"+
-			"remove it in git and push, which destroys it too; or say --suspend, and the agent leaves it alone until it is resumed", c.Card.Identity, manifest)
+			"remove it in git and push, which destroys it too; or add --suspend: the agent then ignores it until it is resumed", c.Card.Identity, manifest)
 	}
 	_, err = c.Suspend(ctx, ledger.Suspension{Manifest: manifest, Reason: "destroyed by hand"}, 0)
 	return err == nil, err

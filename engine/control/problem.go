@@ -51,7 +51,7 @@ func badRequest(message, hint string) *ProblemError {
 }
 
 func stoppingProblem() *ProblemError {
-	return &ProblemError{Status: http.StatusServiceUnavailable, Code: "stopping", Message: "the agent stops", Hint: "say it again when it runs"}
+	return &ProblemError{Status: http.StatusServiceUnavailable, Code: "stopping", Message: "the agent is stopping", Hint: "run it again after its restart"}
 }
 
 func writeAnswer(w http.ResponseWriter, status int, doc any) {

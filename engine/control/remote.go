@@ -110,7 +110,7 @@ func (c *Client) awaitThere(ctx context.Context) (Ended, error) {
 		Error *ProblemError `json:"error"`
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, 256<<20)).Decode(&got); err != nil {
-		return Ended{}, fmt.Errorf("wait for the pass of the agent on %s: %w\nit goes on without you: status shows how it ends", c.socket, causeOf(ctx, err))
+		return Ended{}, fmt.Errorf("wait for the pass of the agent on %s: %w\nthe pass continues: status shows how it ends", c.socket, causeOf(ctx, err))
 	}
 	if got.Error != nil {
 		return Ended{}, got.Error

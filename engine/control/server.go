@@ -179,7 +179,7 @@ func (c *Server) history(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if text := r.URL.Query().Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 0 {
-			return nil, badRequest("n is not a number of receipts", "leave it out for 20, or say 0 for all")
+			return nil, badRequest("n is not a number of receipts", "omit it for 20, or use 0 for all")
 		}
 	}
 	return historyOf(c.Receipts, n, r.URL.Query().Get("address")), nil
@@ -221,7 +221,7 @@ func (c *Server) why(_ http.ResponseWriter, r *http.Request) (any, error) {
 
 // reconcile checks now; with ?wait it answers after the pass, for as long as the client stays.
 func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) {
-	c.Log.Info("asked to look", "over", "socket")
+	c.Log.Info("reconcile requested", "over", "socket")
 	if !r.URL.Query().Has("wait") {
 		c.Agent.CheckNow()
 		writeAnswer(w, http.StatusAccepted, struct{}{})
@@ -241,7 +241,7 @@ func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, err
 	if !c.Wake(node) {
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", oneLine(node)),
-			Hint: "a node that is pushed to is checked by the agent itself: leave NODE out",
+			Hint: "the agent checks push nodes itself: omit NODE",
 		}
 	}
 	writeAnswer(w, http.StatusAccepted, struct{}{})
@@ -259,7 +259,7 @@ func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case s.Reason == "":
 		return nil, badRequest("a suspension needs a reason", "add --reason TEXT: status shows why the node is suspended")
 	case s.Until != nil && !s.Until.After(s.Since):
-		return nil, badRequest("the end of the suspension is over already", "say --for 2h, or nothing for until it is resumed")
+		return nil, badRequest("the suspension would end in the past", "use --for 2h, or omit --for to suspend until it is resumed")
 	case s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest):
 		return nil, badRequest(fmt.Sprintf("the agent deploys no manifest %q", s.Manifest), diag.DidYouMean(s.Manifest, manifests))
 	}
@@ -277,7 +277,7 @@ func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if err := readBody(r, &what); err != nil {
 		return nil, err
 	}
-	c.Log.Info("asked to go on", "over", "socket", "by", what.By)
+	c.Log.Info("resume requested", "over", "socket", "by", what.By)
 	was, err := c.Agent.Resume(what.Manifest)
 	if err := c.agentError(err); err != nil {
 		return nil, err
@@ -289,7 +289,7 @@ func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 			for _, s := range list {
 				names[SuspendedWhat(s.Manifest)] = true
 			}
-			hint = fmt.Sprintf("suspended is: %s", strings.Join(slices.Sorted(maps.Keys(names)), ", "))
+			hint = fmt.Sprintf("suspended: %s", strings.Join(slices.Sorted(maps.Keys(names)), ", "))
 		}
 		return nil, &ProblemError{Status: http.StatusNotFound, Code: "not_suspended", Message: "there is nothing to resume: " + SuspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
 	}
@@ -301,14 +301,14 @@ func (*Server) agentError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("the agent cannot keep it: %w", err)
+	return fmt.Errorf("the agent cannot save it: %w", err)
 }
 
 // hold keeps the agent paused for as long as the client's connection lives.
 func (c *Server) hold(w http.ResponseWriter, r *http.Request) (any, error) {
 	who, verb := r.URL.Query().Get("who"), r.URL.Query().Get("verb")
 	if who == "" || len(who)+len(verb) > 200 {
-		return nil, badRequest("who holds?", "name who= and verb=, shortly")
+		return nil, badRequest("who and verb are missing or too long", "use who= and verb=, at most 200 characters together")
 	}
 	patient(w)
 	release, err := c.Agent.Pause(r.Context(), oneLine(who+" ("+verb+")"))
@@ -356,7 +356,7 @@ func readBody(r *http.Request, into any) error {
 		return &ProblemError{Status: http.StatusRequestEntityTooLarge, Code: "too_large", Message: "the request is larger than 64 KiB"}
 	}
 	if err != nil || d.More() {
-		return badRequest("the body is not the JSON document that is asked for", fmt.Sprint(err))
+		return badRequest("the body is not the expected JSON document", fmt.Sprint(err))
 	}
 	return nil
 }

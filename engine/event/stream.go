@@ -50,7 +50,7 @@ func (l *Log) Serve(w http.ResponseWriter, r *http.Request, ending <-chan struct
 		events, missed, more := l.After(last)
 		text := ""
 		if missed {
-			text = line(Event{Type: Missed, At: time.Now().UTC(), Text: "events in between are not kept any more"})
+			text = line(Event{Type: Missed, At: time.Now().UTC(), Text: "some events in between are no longer kept"})
 		}
 		for _, e := range events {
 			text += line(e)

@@ -63,7 +63,7 @@ func (e *connectError) Error() string { return e.addr + ": " + e.text }
 // Unwrap gives the network's error.
 func (e *connectError) Unwrap() error { return e.err }
 
-// Read ends when no byte came for the idle time.
+// Read ends when no byte received for the idle time.
 func (c *conn) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
 		return 0, err
@@ -95,7 +95,7 @@ func (c *conn) story(err error) string {
 		if n == 1 {
 			bytes = "byte"
 		}
-		text = fmt.Sprintf("%s, %d %s came", text, n, bytes)
+		text = fmt.Sprintf("%s, %d %s received", text, n, bytes)
 	}
 	switch {
 	case c.ctx.Err() != nil:

@@ -136,7 +136,7 @@ func (e *Error) Error() string {
 	if !e.At.IsZero() {
 		where = " (" + e.At.String() + ")"
 	}
-	text := fmt.Sprintf("check %s%s does not hold: %s", e.Check, where, e.Saw)
+	text := fmt.Sprintf("check %s%s failed: %s", e.Check, where, e.Saw)
 	if e.Tries > 1 {
 		text += fmt.Sprintf("; tried %d times since %s", e.Tries, e.Since.UTC().Format("15:04:05 UTC"))
 	}

@@ -55,13 +55,13 @@ func (a *attempt) trySSH(ctx context.Context, addr string) (string, error) {
 	case key == "" && named == "":
 		return "", fmt.Errorf("%s: %s", addr, c.story(err))
 	case key == "":
-		return "", fmt.Errorf("%s: %s, but no SSH comes about: %s", addr, named, c.story(err))
+		return "", fmt.Errorf("%s: %s, but the SSH handshake failed: %s", addr, named, c.story(err))
 	case signer == nil:
 		return who, nil
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("%s, %s", who, c.story(err))
 	default:
-		return "", fmt.Errorf("%s, but it does not let %s in with the key %s: %w", who, a.User, ssh.FingerprintSHA256(signer.PublicKey()), err)
+		return "", fmt.Errorf("%s, but it rejects user %s with the key %s: %w", who, a.User, ssh.FingerprintSHA256(signer.PublicKey()), err)
 	}
 }
 

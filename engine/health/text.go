@@ -20,7 +20,7 @@ const (
 // a terminal, and not longer than a person reads.
 func (s *Subject) show(c *model.Check, saw string) string {
 	if c.Sensitive {
-		return "what it saw is not shown, since the check is made from a secret"
+		return "the result is not shown, because the check uses a secret"
 	}
 	return cut(clean(s.redact(saw)), most)
 }

@@ -65,7 +65,7 @@ func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way
 			return "", fmt.Errorf("%s: %w", addr, err)
 		}
 	}
-	return addr + ": taken to answer, since it is simulated", nil
+	return addr + ": assumed to answer, because it is simulated", nil
 }
 
 // place is where an endpoint is, for Dial, and how it is called in texts.
@@ -77,7 +77,7 @@ func (a *attempt) target(ctx context.Context, e model.Endpoint) (string, error) 
 	if !a.at.IP.IsValid() {
 		at, err := a.Machine.Address(ctx)
 		if err != nil {
-			return "", fmt.Errorf("its address is not known: %w", whyEnded(ctx, err))
+			return "", fmt.Errorf("its address is unknown: %w", whyEnded(ctx, err))
 		}
 		a.at, a.last = at, at.IP
 	}
@@ -118,7 +118,7 @@ func (a *attempt) tryTCP(ctx context.Context, c *model.Check, addr string) (stri
 // made again: whoever declares a command knows that it may run more than once.
 func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error) {
 	if c.Command == "" {
-		return "", &HopelessError{"its command is made from a secret that is not known here"}
+		return "", &HopelessError{"its command uses a secret that is unknown here"}
 	}
 	out, err := a.Machine.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", c.Command}})
 	switch {
@@ -147,7 +147,7 @@ func (a *attempt) wrote(out guest.Output) string {
 // unreadable is an endpoint that cannot be read: the loader has refused it, unless it is
 // made from a secret that is not known here.
 func unreadable(err error) error {
-	return &HopelessError{fmt.Sprintf("where to try is not known: it %v", err)}
+	return &HopelessError{fmt.Sprintf("the target is unknown: it %v", err)}
 }
 
 // whyEnded prefers why a try had to end over what came of that.

@@ -203,12 +203,12 @@ func TestSSH(t *testing.T) {
 	accepts = false
 	got, ok = saw(t, p, s, try)
 	require.False(t, ok)
-	require.Contains(t, got, "192.0.2.7:22: SSH-2.0-OpenSSH_9.9, host key "+shown+", but it does not let homestak in with the key SHA256:")
+	require.Contains(t, got, "192.0.2.7:22: SSH-2.0-OpenSSH_9.9, host key "+shown+", but it rejects user homestak with the key SHA256:")
 
 	p = listen(t, func(c net.Conn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
 	got, ok = saw(t, p, s, try)
 	require.False(t, ok)
-	require.Contains(t, got, "192.0.2.7:22: 220 mail.example ESMTP, but no SSH comes about: ")
+	require.Contains(t, got, "192.0.2.7:22: 220 mail.example ESMTP, but the SSH handshake failed: ")
 }
 
 func TestAgentAndCommand(t *testing.T) {
@@ -257,7 +257,7 @@ func TestAgentAndCommand(t *testing.T) {
 	out = guest.Output{Code: 1, Err: "anything"}
 	got, ok = saw(t, health.Prober{}, s, func(c *model.Check) { c.Command, c.Sensitive = "curl -u x:$PASS", true })
 	require.False(t, ok)
-	require.Equal(t, "what it saw is not shown, since the check is made from a secret", got)
+	require.Equal(t, "the result is not shown, because the check uses a secret", got)
 
 	fails = errors.New("the guest agent of VM 100 does not answer")
 	for _, edit := range []func(*model.Check){agent, command("")} {

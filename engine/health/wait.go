@@ -34,7 +34,7 @@ func (p Prober) run(ctx context.Context, s Subject, checks []model.Check, once b
 	a := &attempt{Prober: p, Subject: s}
 	for _, c := range checks {
 		if out.Err != nil {
-			out.Results = append(out.Results, Result{Name: c.Name, Detail: "not tried, since one before it does not hold"})
+			out.Results = append(out.Results, Result{Name: c.Name, Detail: "not tried, because an earlier check failed"})
 			continue
 		}
 		r, err := a.until(ctx, &c, once)

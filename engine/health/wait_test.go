@@ -55,9 +55,9 @@ func TestACheckThatNeverHolds(t *testing.T) {
 		began := time.Now()
 		checks := append(check(tcp), model.Check{Name: "later", Agent: true})
 		r := health.Prober{Dial: d.dial}.Run(t.Context(), subject(&machine{}), checks)
-		require.EqualError(t, r.Err, "check web (web.hcl:31:5) does not hold: 192.0.2.7:8080: no route to host; tried 4 times since "+began.UTC().Format("15:04:05 UTC"))
+		require.EqualError(t, r.Err, "check web (web.hcl:31:5) failed: 192.0.2.7:8080: no route to host; tried 4 times since "+began.UTC().Format("15:04:05 UTC"))
 		require.Equal(t, 15*time.Second, time.Since(began), "a fourth pause would have no try after it")
-		require.Equal(t, health.Result{Name: "later", Detail: "not tried, since one before it does not hold"}, r.Results[1])
+		require.Equal(t, health.Result{Name: "later", Detail: "not tried, because an earlier check failed"}, r.Results[1])
 		require.Equal(t, 35*time.Second, health.Limit([]model.Check{{Timeout: 20 * time.Second}, {Timeout: 15 * time.Second}}))
 	})
 }
@@ -70,10 +70,10 @@ func TestHopelessIsNotWaitedFor(t *testing.T) {
 		}}
 		began := time.Now()
 		r := health.Prober{}.Run(t.Context(), subject(g), check(tcp))
-		require.ErrorContains(t, r.Err, "its address is not known: VM 100 has no guest agent configured")
+		require.ErrorContains(t, r.Err, "its address is unknown: VM 100 has no guest agent configured")
 		require.Zero(t, time.Since(began))
 		r = health.Prober{}.Run(t.Context(), subject(g), check(func(*model.Check) {}))
-		require.ErrorContains(t, r.Err, "its command is made from a secret that is not known here")
+		require.ErrorContains(t, r.Err, "its command uses a secret that is unknown here")
 	})
 }
 
@@ -158,12 +158,12 @@ func TestDeadlinesOfATry(t *testing.T) {
 		"idle":            {dialer{serve: silent}, http, 10 * time.Second, "192.0.2.7:80: connected in 0 ms, then no byte for 10 s"},
 		"idle, tcp":       {dialer{serve: silent}, func(c *model.Check) { c.TCP, c.Expect = "25", "220"; c.Timeout = time.Hour }, 10 * time.Second, "192.0.2.7:25: connected in 0 ms, then no byte for 10 s"},
 		"idle, ssh":       {dialer{serve: silent}, func(c *model.Check) { c.SSH, c.Timeout = true, time.Hour }, 10 * time.Second, "192.0.2.7:22: connected in 0 ms, then no byte for 10 s"},
-		"total":           {dialer{serve: drip}, http, 30 * time.Second, "192.0.2.7:80: connected in 0 ms, 4 bytes came, not finished after 30 s"},
+		"total":           {dialer{serve: drip}, http, 30 * time.Second, "192.0.2.7:80: connected in 0 ms, 4 bytes received, not finished after 30 s"},
 		"what is left":    {dialer{serve: silent}, func(c *model.Check) { c.HTTP, c.Timeout = "/", 3*time.Second }, 3 * time.Second, "192.0.2.7:80: connected in 0 ms, not finished after 3 s"},
 		"closed":          {dialer{serve: request}, http, 0, "192.0.2.7:80: connected in 0 ms, then the other side closed it"},
 		"closed, ssh":     {dialer{serve: func(net.Conn) {}}, func(c *model.Check) { c.SSH = true }, 0, "192.0.2.7:22: connected in 0 ms, then the other side closed it"},
 		"no such name":    {dialer{err: func(int) error { return &net.DNSError{Name: "db.example", Err: "no such host"} }}, func(c *model.Check) { c.TCP = "db.example:1" }, 0, "db.example:1: the name db.example is not known: no such host"},
-		"some other word": {dialer{serve: func(c net.Conn) { request(c); _, _ = c.Write([]byte("220 mail\r\n")) }}, http, 0, `192.0.2.7:80: connected in 0 ms, 10 bytes came, then: net/http: HTTP/1.x transport connection broken: malformed HTTP status code "mail"`},
+		"some other word": {dialer{serve: func(c net.Conn) { request(c); _, _ = c.Write([]byte("220 mail\r\n")) }}, http, 0, `192.0.2.7:80: connected in 0 ms, 10 bytes received, then: net/http: HTTP/1.x transport connection broken: malformed HTTP status code "mail"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -129,8 +129,8 @@ func TestTheChainTellsOfChanges(t *testing.T) {
 			b, err := os.ReadFile(path(1))
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(path(1), []byte(strings.Replace(string(b), "apply", "agent", 1)), 0o600))
-		}, 4, "ab01: it is not what"},
-		"one that is gone": {func(t *testing.T, path func(int) string) { t.Helper(); require.NoError(t, os.Remove(path(2))) }, 3, "ab01: it is not what"},
+		}, 4, "ab01: it is not the predecessor"},
+		"one that is gone": {func(t *testing.T, path func(int) string) { t.Helper(); require.NoError(t, os.Remove(path(2))) }, 3, "ab01: it is not the predecessor"},
 		"garbage": {func(t *testing.T, path func(int) string) {
 			t.Helper()
 			require.NoError(t, os.WriteFile(path(3), []byte("{"), 0o600))

@@ -54,7 +54,7 @@ func (l *Ledger) Write(r Receipt) (Receipt, error) {
 	}
 	l.usual.learn(l, append(ids, r.ID))
 	if err := l.rotate(append(ids, r.ID)); err != nil {
-		return r, fmt.Errorf("take away old receipts: %w", err)
+		return r, fmt.Errorf("remove old receipts: %w", err)
 	}
 	return r, nil
 }
@@ -139,7 +139,7 @@ func (l *Ledger) Verify() (intact int, broken []string, err error) {
 			if sound {
 				intact--
 			}
-			broken = append(broken, fmt.Sprintf("%s: it is not what %s says came before it: it was changed, or one between them is gone", before, id))
+			broken = append(broken, fmt.Sprintf("%s: it is not the predecessor that %s recorded: it was changed, or one between them is missing", before, id))
 		}
 		if sound = err == nil; sound {
 			intact++

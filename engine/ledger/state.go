@@ -72,12 +72,12 @@ func (l *Ledger) SetState(s State) error {
 	s.Suspended = append([]Suspension{}, s.Suspended...)
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		return fmt.Errorf("keep state: %w", err)
+		return fmt.Errorf("save state: %w", err)
 	}
 	l.write.Lock()
 	defer l.write.Unlock()
 	if err := errors.Join(l.setAside(), durable.Replace(l.stateFile(), append(b, '\n'))); err != nil {
-		return fmt.Errorf("keep state: %w", err)
+		return fmt.Errorf("save state: %w", err)
 	}
 	return nil
 }

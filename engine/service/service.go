@@ -279,10 +279,10 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 		for {
 			select {
 			case <-s.asked:
-				log.Info("asked to look", "over", "https")
+				log.Info("reconcile requested", "over", "https")
 				s.Agent.CheckNow()
 			case <-hangups:
-				log.Info("asked to look", "over", "SIGHUP")
+				log.Info("reconcile requested", "over", "SIGHUP")
 				select {
 				case n.reloads <- time.Now():
 				default: // one is open already

@@ -11,6 +11,6 @@ func TestBranchNames(t *testing.T) {
 		require.NoError(t, checkBranch(good))
 	}
 	for _, bad := range []string{"-x", "a b", "a\nb", "a..b", "/a", "a/", "a//b", "a~1", "a^", "a:b", "x.lock", "refs*", "a\\b", "a\x7f"} {
-		require.ErrorContains(t, checkBranch(bad), "not a name of a branch")
+		require.ErrorContains(t, checkBranch(bad), "not a branch name")
 	}
 }

@@ -99,7 +99,7 @@ func (d disk) prepare() error {
 
 func (d disk) mkdir(name string) error {
 	if err := d.do("mkdir", name, func() error { return os.MkdirAll(d.path(name), 0o700) }); err != nil {
-		return fmt.Errorf("make the folder of the local copy: %w", err)
+		return fmt.Errorf("create the folder of the local copy: %w", err)
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (d disk) claim() error {
 		return fmt.Errorf("read the folder of the local copy: %w", err)
 	}
 	if len(found) > 0 {
-		return fmt.Errorf("%s holds files (%s) but is not a copy that this program made: name an empty folder, or one that does not exist", d.dir, found[0].Name())
+		return fmt.Errorf("%s contains files (%s) but is not a local copy of this program: name an empty folder, or one that does not exist", d.dir, found[0].Name())
 	}
 	return d.do("create", ownerFile, func() error { return os.WriteFile(d.path(ownerFile), []byte(ownerText), 0o600) })
 }

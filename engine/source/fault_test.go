@@ -159,7 +159,7 @@ func TestLogins(t *testing.T) {
 	head(t, repo) // without a restart
 
 	plain := openRepository(t, source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}})
-	require.Contains(t, fault(t, plain, remote.ErrDenied, false), "it wants a login")
+	require.Contains(t, fault(t, plain, remote.ErrDenied, false), "it requires a login")
 }
 
 func TestCredentialsOfTheURLAreNotShown(t *testing.T) {

@@ -73,7 +73,7 @@ func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *pac
 	r.state = next
 	if err := r.compact(before.head); err != nil {
 		// The new head is here, and that is what was asked for.
-		r.o.Log.Warn("The local copy of the repository could not be made smaller; it is tried again.", "folder", r.o.Dir, "error", err)
+		r.o.Log.Warn("The local copy of the repository could not be compacted; this is retried.", "folder", r.o.Dir, "error", err)
 	}
 	return nil
 }
@@ -132,13 +132,13 @@ func (r *Repository) bring(ctx context.Context, c remote.Conversation, refs *pac
 	}
 	switch {
 	case errors.Is(err, errLimit):
-		return r.from.Fault(objects.ErrTooLarge, fmt.Sprintf("more than %d MiB to fetch", r.o.MaxPack>>20), "take large files out of the repository, or raise the limit", err)
+		return r.from.Fault(objects.ErrTooLarge, fmt.Sprintf("more than %d MiB to fetch", r.o.MaxPack>>20), "remove large files from the repository, or raise the limit", err)
 	case errors.Is(err, objects.ErrTooLong): // it would take all memory or time
-		return r.from.Fault(objects.ErrTooLarge, err.Error(), "take that out of the repository; a site has no use for it", err)
+		return r.from.Fault(objects.ErrTooLarge, err.Error(), "remove that from the repository; a site does not need it", err)
 	case errors.Is(err, errBadPack):
-		return r.from.Fault(remote.ErrCut, err.Error(), "nothing is lost, it is tried again", err)
+		return r.from.Fault(remote.ErrCut, err.Error(), "nothing is lost, this is retried", err)
 	case errors.Is(err, plumbing.ErrObjectNotFound):
-		return r.from.Fault(remote.ErrCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.Want), "it is tried again; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
+		return r.from.Fault(remote.ErrCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.Want), "this is retried; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
 	}
 	return err
 }

@@ -197,7 +197,7 @@ func TestACommitOfTooDeepFolders(t *testing.T) {
 		return append(sent, commitOf(level))
 	}
 	_, err := sending(t, Options{}, nested(objects.Deepest+1)...).Head(t.Context())
-	require.ErrorContains(t, err, "more than 256 folders in each other")
+	require.ErrorContains(t, err, "more than 256 nested folders")
 	r := sending(t, Options{}, nested(objects.Deepest)...)
 	c, err := r.Head(t.Context())
 	require.NoError(t, err)

@@ -89,7 +89,7 @@ func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
 		id, err = add.commit(id, c)
 	}
 	if err != nil {
-		return model.Commit{}, fmt.Errorf("make a commit: %w", err)
+		return model.Commit{}, fmt.Errorf("create a commit: %w", err)
 	}
 	m.use(&objects.Store{Objects: add.to}) // as after a fetch: readers of an older commit are not disturbed
 	m.head = id
@@ -191,7 +191,7 @@ func (a adding) entry(name string, e fs.DirEntry) (object.TreeEntry, error) {
 		return object.TreeEntry{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return object.TreeEntry{}, fmt.Errorf("%s is not a file that git can hold", name)
+		return object.TreeEntry{}, fmt.Errorf("%s is not a file that git can store", name)
 	}
 	if info.Size() > defaultFile {
 		return object.TreeEntry{}, fmt.Errorf("%s: %w: more than %d MiB", name, objects.ErrTooLarge, defaultFile>>20)

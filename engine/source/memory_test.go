@@ -150,5 +150,5 @@ func TestAddRefusesWhatIsNoCommit(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err = source.NewMemory("../x")
-	require.ErrorContains(t, err, "outside of the repository")
+	require.ErrorContains(t, err, "outside the repository")
 }

@@ -277,7 +277,7 @@ func TestLinksThatLeadOut(t *testing.T) {
 	f, err := repo.Files(id)
 	require.NoError(t, err)
 	for name, want := range map[string]string{
-		"out": "leads out of the repository", "abs": "leads out of the repository", "gone": "does not exist", "loop": "in a circle", "long": "too long",
+		"out": "points outside the repository", "abs": "points outside the repository", "gone": "does not exist", "loop": "in a circle", "long": "too long",
 	} {
 		_, err := fs.ReadFile(f, name)
 		require.ErrorContains(t, err, want)
@@ -289,13 +289,13 @@ func TestLinksThatLeadOut(t *testing.T) {
 		notes = append(notes, n.String())
 	}
 	require.Equal(t, []string{
-		"abs:1:1: warning: a symbolic link leads out of the repository",
-		"gone:1:1: warning: a symbolic link leads nowhere",
-		"lfs:1:1: warning: a file is a pointer of git-lfs",
-		"loop:1:1: warning: symbolic links lead in a circle",
-		"loop2:1:1: warning: symbolic links lead in a circle",
+		"abs:1:1: warning: a symbolic link points outside the repository",
+		"gone:1:1: warning: a symbolic link is broken",
+		"lfs:1:1: warning: a file is a git-lfs pointer",
+		"loop:1:1: warning: symbolic links form a loop",
+		"loop2:1:1: warning: symbolic links form a loop",
 		"mod:1:1: warning: a submodule is not read",
-		"out:1:1: warning: a symbolic link leads out of the repository",
+		"out:1:1: warning: a symbolic link points outside the repository",
 	}, notes)
 }
 
@@ -316,7 +316,7 @@ func TestAFolderThatIsNotThere(t *testing.T) {
 		require.Empty(t, repo.Notes(id))
 	}
 	_, err := source.OpenRepository(source.Options{Dir: t.TempDir(), URL: r.URL(), Path: "../x"})
-	require.ErrorContains(t, err, "outside of the repository")
+	require.ErrorContains(t, err, "outside the repository")
 }
 
 func TestAFileThatIsTooLarge(t *testing.T) {
@@ -341,7 +341,7 @@ func TestAFolderOfSomebodyElseIsLeftAlone(t *testing.T) {
 	_, err := source.OpenRepository(source.Options{Dir: dir, URL: r.URL()})
 	require.ErrorContains(t, err, "thesis.txt")
 	_, err = source.OpenRepository(source.Options{Dir: r.Dir, URL: r.URL()})
-	require.ErrorContains(t, err, "not a copy that this program made")
+	require.ErrorContains(t, err, "not a local copy of this program")
 	require.FileExists(t, filepath.Join(dir, "thesis.txt"))
 }
 

@@ -110,7 +110,7 @@ func checkBranch(name string) error {
 		strings.HasSuffix(name, ".lock") || strings.Contains(name, "..") || strings.Contains(name, "//") ||
 		strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) })
 	if bad {
-		return fmt.Errorf("%q is not a name of a branch: give it as git does, such as main", name)
+		return fmt.Errorf("%q is not a branch name such as main", name)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func checkBranch(name string) error {
 func cleanPath(name string) (string, error) {
 	p := path.Clean("/" + filepath.ToSlash(name))[1:]
 	if strings.HasPrefix(path.Clean(filepath.ToSlash(name)), "..") {
-		return "", fmt.Errorf("the folder %q lies outside of the repository", name)
+		return "", fmt.Errorf("the folder %q is outside the repository", name)
 	}
 	if p == "" {
 		return ".", nil

@@ -58,7 +58,7 @@ func receiptLine(r ledger.Receipt, address string) string {
 		text = strings.Join(one, ", ")
 	}
 	if r.Drift {
-		text += " (drift put back)"
+		text += " (drift reverted)"
 	}
 	if r.Subject != "" {
 		text += "  “" + r.Subject + "”"

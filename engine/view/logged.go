@@ -21,10 +21,10 @@ type logged struct {
 
 // Observe reports how long it took, and what was seen.
 func (d logged) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
-	d.notef("looking at host %s (%s)", d.host.Name, d.host.API)
+	d.notef("checking host %s (%s)", d.host.Name, d.host.API)
 	began := time.Now()
 	have, err := d.Driver.Observe(ctx, w)
-	d.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
+	d.notef("checked host %s in %s: %d managed, %d unmanaged, %d unknown",
 		d.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
 	return have, err
 }

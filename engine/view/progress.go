@@ -77,7 +77,7 @@ func (p *Progress) Waits(phase string) {
 }
 
 // Observing is the phase before a plan.
-func Observing(host string) string { return "looking at host " + host }
+func Observing(host string) string { return "checking host " + host }
 
 // Notify takes an event; see apply.Options.Notify.
 func (p *Progress) Notify(e apply.Event) {
@@ -147,7 +147,7 @@ func (p *Progress) report(e apply.Event) {
 		p.running = slices.DeleteFunc(p.running, func(r running) bool { return r.step.Address == e.Step.Address })
 		p.term.notef("%s", Printable(Ended(e)))
 	case apply.Waiting:
-		p.term.notef("stopping: nothing new is started; waiting for %s\nCtrl-C again leaves now", p.names())
+		p.term.notef("stopping: nothing new is started; waiting for %s\nCtrl-C again exits now", p.names())
 	case apply.Note:
 		p.term.notef("%s", Printable(e.Text))
 	}
@@ -283,7 +283,7 @@ func (p *Progress) live(now time.Time) string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d running, %d to come", len(p.running), p.left)
+	fmt.Fprintf(&b, "%d running, %d waiting", len(p.running), p.left)
 	for _, r := range p.running {
 		if r.waits != "" {
 			fmt.Fprintf(&b, " · %s", r.waits)

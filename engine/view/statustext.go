@@ -77,10 +77,10 @@ func PassLine(l agent.PassStatus, now time.Time) string {
 		text += ": " + summaryLine(s) // of a pass that could not even plan it would say that nothing is to be done
 	}
 	if l.Drift {
-		text += ", put back what was changed on the host"
+		text += ", reverted changes on the host"
 	}
 	if l.Unknown > 0 {
-		text += fmt.Sprintf(", %d not seen", l.Unknown)
+		text += fmt.Sprintf(", %d unknown", l.Unknown)
 	}
 	if l.Pending > 0 {
 		text += fmt.Sprintf(", %d pending", l.Pending)
@@ -175,9 +175,9 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	health := p.as(good, "healthy")
 	switch {
 	case s.State == control.Absent:
-		health = p.as(bad, "no agent is running here; this is what it knew at "+When(s.At))
+		health = p.as(bad, "no agent is running here; this is its state at "+When(s.At))
 	case Beginning(s):
-		health = p.as(busy, "no pass has ended yet")
+		health = p.as(busy, "no pass has finished yet")
 	case !s.Healthy:
 		health = p.as(bad, "not healthy")
 	}
@@ -228,7 +228,7 @@ func around(row func(label, format string, args ...any), s agent.Status, now tim
 	if v := s.Server; v != nil {
 		switch {
 		case v.Error != "":
-			row("server", "%s  does not serve as it should %s", v.Address, failing(v.Failing, v.Error))
+			row("server", "%s  fails to serve %s", v.Address, failing(v.Failing, v.Error))
 		case v.Commit == "":
 			row("server", "%s  has no commit to serve yet", v.Address)
 		default:
@@ -241,9 +241,9 @@ func around(row func(label, format string, args ...any), s agent.Status, now tim
 	if v := s.Parent; v != nil {
 		switch {
 		case v.Error != "":
-			row("parent", "%s  does not take reports %s", v.URL, failing(v.Failing, v.Error))
+			row("parent", "%s  does not accept reports %s", v.URL, failing(v.Failing, v.Error))
 		case v.Reported == nil:
-			row("parent", "%s  no report was sent yet", v.URL)
+			row("parent", "%s  no report sent yet", v.URL)
 		default:
 			row("parent", "%s  last report %s ago", v.URL, ago(now, *v.Reported))
 		}
@@ -273,7 +273,7 @@ func checksLine(s agent.Status, now time.Time) string {
 		parts = append(parts, "answered "+ago(now, *r.Checked)+" ago")
 	}
 	if s.NextCheck != nil {
-		parts = append(parts, "next look "+until(now, *s.NextCheck))
+		parts = append(parts, "next check "+until(now, *s.NextCheck))
 	}
 	if s.NextFull != nil {
 		full := "next full check " + until(now, *s.NextFull)
@@ -283,7 +283,7 @@ func checksLine(s agent.Status, now time.Time) string {
 		parts = append(parts, full)
 	}
 	if len(parts) == 0 {
-		return "not looked at yet"
+		return "not checked yet"
 	}
 	return strings.Join(parts, ", ")
 }
@@ -324,7 +324,7 @@ func suspensionLine(s ledger.Suspension, now time.Time) string {
 // Busy says what an agent does that is not ready yet.
 func Busy(host string, s agent.Status) string {
 	if s.Running == nil {
-		return "the agent of host " + host + " is at work"
+		return "the agent of host " + host + " is busy"
 	}
 	text := "the agent is converging host " + host
 	if s.Running.Steps > 0 {

@@ -57,7 +57,7 @@ func TestStatusText(t *testing.T) {
   converges 3f2c1a9d; 55aa55aa is not valid
 
   repository  https://git.example/site.git  main  home/
-              answered 5.0 s ago, next look in 48 s
+              answered 5.0 s ago, next check in 48 s
   head        55aa55aa “Web 3” (B. Hasty), 5.0 s ago
   in force    3f2c1a9d “Web 2” (A. Homelab), 60 s ago
   converged   11223344 “Begin” (A. Homelab), 3 days ago
@@ -75,7 +75,7 @@ func TestStatusText(t *testing.T) {
     next  vm.d
     next  vm.e
     next  and 2 more
-  last pass   partly 6 min ago in 3.2 s: 2 add, 1 destroy, 1 unmanaged, put back what was changed on the host, 2 not seen, 1 pending: create vm.x: 500
+  last pass   partly 6 min ago in 3.2 s: 2 add, 1 destroy, 1 unmanaged, reverted changes on the host, 2 unknown, 1 pending: create vm.x: 500
   suspended   manifest db by me@here, 60 min ago, ends in 90 min: restore
 
   NODE      VMID   ON    SINCE   STATE

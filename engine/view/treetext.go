@@ -21,7 +21,7 @@ func Tree(r report.Report, now time.Time, p Paint) string {
 	fmt.Fprintln(&t.out, strings.Join(root, "  "))
 	t.draw(r.Identity, "")
 	if r.Cut > 0 {
-		fmt.Fprintf(&t.out, "and %s that had no room in a report\n", Count(r.Cut, "node"))
+		fmt.Fprintf(&t.out, "and %s that did not fit into a report\n", Count(r.Cut, "node"))
 	}
 	return t.out.String()
 }

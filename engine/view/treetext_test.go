@@ -26,7 +26,7 @@ func TestTree(t *testing.T) {
 │   ├── app  vm   run  not ready  2 differ  cores
 │   └── db   ct   create  stale  reported 60 min ago  a?[31m
 └── old    pve  destroy  not ready  has not reported yet
-and 2 nodes that had no room in a report
+and 2 nodes that did not fit into a report
 `, view.Tree(r, at, false))
 }
 
@@ -44,6 +44,6 @@ func TestStatusOfServerAndParent(t *testing.T) {
 	s.Server = &agent.ServerStatus{Address: ":44443", Error: "address already in use", Failing: &ago}
 	s.Parent = &agent.ParentStatus{URL: "https://192.0.2.10:44443", Error: "connection refused", Failing: &ago}
 	text = view.Status(s, at, false)
-	require.Contains(t, text, "  server      :44443  does not serve as it should for 60 s: address already in use\n")
-	require.Contains(t, text, "  parent      https://192.0.2.10:44443  does not take reports for 60 s: connection refused\n")
+	require.Contains(t, text, "  server      :44443  fails to serve for 60 s: address already in use\n")
+	require.Contains(t, text, "  parent      https://192.0.2.10:44443  does not accept reports for 60 s: connection refused\n")
 }

@@ -34,9 +34,9 @@ func Why(r control.Reasons) string {
 		row("removed", "with commit %s", named(r.Removed.Commit, r.Removed.Subject, r.Removed.Author))
 	case len(r.Unmanaged) > 0:
 	case !r.Known && r.Running:
-		row("declared", "not known: the files of commit %s are not at hand; it is after the next pass", commitLine(r.InForce))
+		row("declared", "unknown: the files of commit %s are not available before the next pass", commitLine(r.InForce))
 	case !r.Known:
-		row("declared", "not known: no agent is running that could say")
+		row("declared", "unknown: no agent is running")
 	case len(r.Receipts) > 0:
 		row("declared", "no: the commit in force does not have it, but it was not removed")
 	}
@@ -64,7 +64,7 @@ func Why(r control.Reasons) string {
 func pastStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
 	drift := ""
 	if r.Drift {
-		drift = ", to put back what was changed on the host"
+		drift = ", to revert changes on the host"
 	}
 	fmt.Fprintf(b, "  %s  %s %s in %.1f s%s\n", When(r.Began), st.Action, st.Status, st.Seconds, drift)
 	fmt.Fprintf(b, "      by %s with commit %s\n", r.By, named(r.Commit, r.Subject, r.Author))

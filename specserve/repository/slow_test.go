@@ -113,7 +113,7 @@ func TestCut(t *testing.T) {
 	needGit(t)
 	out, err := tryGit("clone", "-q", w.url, t.TempDir())
 	require.Error(t, err)
-	require.Contains(t, out, "what you ask for has more than 1 MiB; use --depth 1")
+	require.Contains(t, out, "the request is for more than 1 MiB; use --depth 1")
 }
 
 // Many clients ask for the same at once: the pack is made once, and each gets all of it, over

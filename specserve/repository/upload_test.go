@@ -83,10 +83,10 @@ func TestRefusedRequests(t *testing.T) {
 		pkt(want+"\n", "deepen-since 1\n", "", "done\n"):     "deepen-since is not supported here; use --depth, or none of it",
 		pkt(want+"\n", "filter blob:none\n", "", "done\n"):   "filter is not supported here; use --depth, or none of it",
 		pkt(want + "\n"):     "the request ends before its flush packet",
-		"zzzz":               "the request is not made of packets of git's protocol",
-		"0003":               "the request is not made of packets of git's protocol",
-		"0032want":           "the request is not made of packets of git's protocol",
-		pkt("ERR from me\n"): "the request is not made of packets of git's protocol",
+		"zzzz":               "the request does not consist of git protocol packets",
+		"0003":               "the request does not consist of git protocol packets",
+		"0032want":           "the request does not consist of git protocol packets",
+		pkt("ERR from me\n"): "the request does not consist of git protocol packets",
 		pkt(want+"\n", "") + strings.Repeat(pkt("have "+id+"\n"), 32<<10+1): "more than 32768 commits are named as known; clone again",
 	} {
 		if strings.HasPrefix(message, "more") {

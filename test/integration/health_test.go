@@ -158,7 +158,7 @@ func TestANodeThatIsNotWell(t *testing.T) {
 				r := w.pass(t.Context())
 				require.Equal(t, engine.Partly, r.Outcome)
 				require.Equal(t, left, w.guests())
-				require.ErrorContains(t, r.Err, "check http (site.hcl:34:5) does not hold: 10.0.")
+				require.ErrorContains(t, r.Err, "check http (site.hcl:34:5) failed: 10.0.")
 				require.ErrorContains(t, r.Err, ":8080: answered 503, first line: starting; tried 60 times since ")
 				web := r.Nodes[1]
 				require.Equal(t, "web", web.Name)

@@ -70,7 +70,7 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 	r := s.pass("apply", tenAtOnce(&notes))
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Len(t, notes, 8, "%v", notes)
-	require.Contains(t, notes[0], "image.debian-12: how that ended is not known; looking at the host and going on in")
+	require.Contains(t, notes[0], "image.debian-12: the outcome is unknown; checking the host and retrying in")
 	require.Contains(t, notes[0], "(try 2 of 4)")
 
 	left := s.unfinished()
@@ -180,7 +180,7 @@ func TestNoWorkerEver(t *testing.T) {
 	before := len(s.requests())
 	r := s.try()
 	require.Equal(t, engine.Failed, r.Outcome, describe(r))
-	require.Contains(t, nodeOf(r, "a").Error, "tried 4 times, looking at the host before each further one, and how it ended is still not known: ")
+	require.Contains(t, nodeOf(r, "a").Error, "tried 4 times, checking the host before each retry; the outcome is still unknown: ")
 	require.Contains(t, nodeOf(r, "a").Error, "got no worker upid - start worker failed (PVE could not start the process of the task)")
 	starts, lists := 0, 0
 	for _, q := range s.requests()[before:] {

@@ -43,7 +43,7 @@ type Author struct {
 func Begin(upstream, dir string, tree fs.FS) (*Author, error) {
 	head := plumbing.NewBranchReferenceName(Branch)
 	if _, err := git.PlainInitWithOptions(upstream, &git.PlainInitOptions{Bare: true, InitOptions: git.InitOptions{DefaultBranch: head}}); err != nil {
-		return nil, fmt.Errorf("make repository %s: %w", upstream, err)
+		return nil, fmt.Errorf("create repository %s: %w", upstream, err)
 	}
 	repo, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: head}})
 	if err == nil {
@@ -53,7 +53,7 @@ func Begin(upstream, dir string, tree fs.FS) (*Author, error) {
 		err = os.CopyFS(dir, tree)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make checkout %s: %w", dir, err)
+		return nil, fmt.Errorf("create checkout %s: %w", dir, err)
 	}
 	return &Author{Name: "A. Homelab", Email: "admin@example.org", upstream: upstream, dir: dir, repo: repo}, nil
 }

@@ -155,8 +155,8 @@ func (f *Tree) find(name string, follow bool) (object.TreeEntry, error) {
 
 // What is wrong with a symbolic link.
 var (
-	errOutside = errors.New("a symbolic link leads out of the repository; put the file itself there")
-	errLoop    = errors.New("symbolic links lead in a circle")
+	errOutside = errors.New("a symbolic link points outside the repository; put the file itself there")
+	errLoop    = errors.New("symbolic links form a loop")
 )
 
 func (f *Tree) child(folder object.TreeEntry, name string) (object.TreeEntry, error) {
@@ -234,7 +234,7 @@ func (f *Tree) ReadFile(name string) ([]byte, error) {
 func (f *Tree) content(i object.TreeEntry) ([]byte, error) {
 	data, err := f.store.typed(i.Hash, plumbing.BlobObject, f.limit)
 	if errors.Is(err, ErrTooLong) {
-		return nil, fmt.Errorf("%w: more than %d MiB in one file; a site has no use for it", ErrTooLarge, f.limit>>20)
+		return nil, fmt.Errorf("%w: more than %d MiB in one file; a site does not need it", ErrTooLarge, f.limit>>20)
 	}
 	return data, err
 }

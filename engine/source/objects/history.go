@@ -132,7 +132,7 @@ func (g *Graph) Between(from, to plumbing.Hash) ([]*Commit, error) {
 		return nil, err
 	}
 	if unsure {
-		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: history is not here in full", ErrUnrelated, from, to)
+		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: the history here is incomplete", ErrUnrelated, from, to)
 	}
 	return fresh.Sorted(), nil
 }

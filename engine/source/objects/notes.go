@@ -36,16 +36,16 @@ func (f *Tree) note(name string, i object.TreeEntry) diag.List {
 	case filemode.Dir:
 		return nil
 	case filemode.Submodule:
-		return diag.List{diag.Warnf(at, "a submodule is not read", "%s is another repository, and counts as an empty folder; put its files into this one.", name)}
+		return diag.List{diag.Warnf(at, "a submodule is not read", "%s is another repository, and is read as an empty folder; put its files into this one.", name)}
 	case filemode.Symlink:
 		_, err := f.Stat(name)
 		switch {
 		case errors.Is(err, errOutside):
-			return diag.List{diag.Warnf(at, "a symbolic link leads out of the repository", "%s cannot be read; put the file itself there.", name)}
+			return diag.List{diag.Warnf(at, "a symbolic link points outside the repository", "%s cannot be read; put the file itself there.", name)}
 		case errors.Is(err, errLoop):
-			return diag.List{diag.Warnf(at, "symbolic links lead in a circle", "%s cannot be read.", name)}
+			return diag.List{diag.Warnf(at, "symbolic links form a loop", "%s cannot be read.", name)}
 		case errors.Is(err, fs.ErrNotExist):
-			return diag.List{diag.Warnf(at, "a symbolic link leads nowhere", "%s cannot be read.", name)}
+			return diag.List{diag.Warnf(at, "a symbolic link is broken", "%s cannot be read.", name)}
 		}
 		return nil
 	}
@@ -55,7 +55,7 @@ func (f *Tree) note(name string, i object.TreeEntry) diag.List {
 	}
 	data, err := f.store.typed(i.Hash, plumbing.BlobObject, longestPointer)
 	if err == nil && bytes.HasPrefix(data, []byte(lfsHead)) {
-		return diag.List{diag.Warnf(at, "a file is a pointer of git-lfs", "%s is not the file itself: those of git-lfs are not fetched. Commit it without git-lfs.", name)}
+		return diag.List{diag.Warnf(at, "a file is a git-lfs pointer", "%s is only a pointer: git-lfs files are not fetched. Commit it without git-lfs.", name)}
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func (s *Store) decode(id plumbing.Hash, kind plumbing.ObjectType, o interface {
 		return err
 	}
 	if err := o.Decode(NewObject(kind, data)); err != nil {
-		return fmt.Errorf("%s %s cannot be understood: %w", kind, id, err)
+		return fmt.Errorf("%s %s cannot be parsed: %w", kind, id, err)
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (s *Store) tree(id plumbing.Hash) ([]object.TreeEntry, error) {
 	}
 	for _, e := range t.Entries {
 		if e.Name == "" || e.Name == "." || e.Name == ".." || strings.Contains(e.Name, "/") {
-			return nil, fmt.Errorf("tree %s: holds a file of the impossible name %q", id, e.Name)
+			return nil, fmt.Errorf("tree %s: contains a file with the invalid name %q", id, e.Name)
 		}
 	}
 	return t.Entries, nil
@@ -192,7 +192,7 @@ func (v *Inventory) tree(id plumbing.Hash, depth int) (extent, error) {
 	e, ok := v.trees[id]
 	if !ok && (v.Skip == nil || !v.Skip(id)) {
 		if depth > Deepest {
-			return e, fmt.Errorf("%w: more than %d folders in each other", ErrTooLong, Deepest)
+			return e, fmt.Errorf("%w: more than %d nested folders", ErrTooLong, Deepest)
 		}
 		entries, err := v.store.tree(id)
 		if err != nil {
@@ -220,7 +220,7 @@ func (v *Inventory) tree(id plumbing.Hash, depth int) (extent, error) {
 		v.trees[id], v.IDs[id] = e, true
 	}
 	if depth+e.height > Deepest+1 {
-		return e, fmt.Errorf("%w: more than %d folders in each other", ErrTooLong, Deepest)
+		return e, fmt.Errorf("%w: more than %d nested folders", ErrTooLong, Deepest)
 	}
 	return e, nil
 }

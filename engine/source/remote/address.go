@@ -43,9 +43,9 @@ func ParseAddress(text string) (Address, error) {
 	scheme, rest, hasScheme := strings.Cut(text, "://")
 	switch {
 	case text == "":
-		return Address{}, errors.New("no URL of a repository is given")
+		return Address{}, errors.New("no repository URL is given")
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return Address{}, errors.New("the URL of the repository holds control characters")
+		return Address{}, errors.New("the URL of the repository contains control characters")
 	case !hasScheme:
 		return parsePlain(text)
 	}
@@ -124,7 +124,7 @@ func parseHTTP(text string) (Address, error) {
 	u.RawPath = strings.TrimRight(u.RawPath, "/")
 	a.url, a.shown = u, u.String()
 	if u.Scheme == "http" && !loopback(u.Hostname()) {
-		return Address{}, fmt.Errorf("%s: anybody on the way could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
+		return Address{}, fmt.Errorf("%s: anyone on the network could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
 	}
 	return a, nil
 }

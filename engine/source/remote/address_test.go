@@ -39,7 +39,7 @@ func TestAddresses(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	for text, want := range map[string]string{
-		"":                           "no URL",
+		"":                           "no repository URL",
 		"http://example.org/x":       "use https://example.org/x",
 		"https:///x":                 "names no host",
 		"https://example.org/x?a=b":  "no ? or #",

@@ -85,10 +85,10 @@ func (a Address) refused(text string) *Error {
 	has := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(low, p) })
 	}
-	kind, advice := ErrUnreachable, "it is tried again"
+	kind, advice := ErrUnreachable, "this is retried"
 	switch {
 	case has("permission denied", "access denied", "not allowed", "unauthorized", "forbidden"):
-		kind, advice = ErrDenied, "give the key or token the right to read this repository; some servers say the same where there is none of that name"
+		kind, advice = ErrDenied, "give the key or token the right to read this repository; some servers say the same if the repository does not exist"
 	case has("not found", "does not appear to be a git repository", "does not exist", "no such", "not a git repository", "could not be found"):
 		kind, advice = ErrNotFound, adviceNotFound
 	case has("dubious ownership"):

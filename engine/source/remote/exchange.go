@@ -106,11 +106,11 @@ func (x *exchange) explain(ctx context.Context, from Address, err, otherwise err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case x.tooSlow(), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
-		return from.Fault(ErrTimeout, "no answer in time", "it is tried again", err)
+		return from.Fault(ErrTimeout, "no answer in time", "this is retried", err)
 	case errors.As(err, &dns):
 		return from.Fault(ErrUnreachable, dns.Error(), "check the name in the URL, and the name servers", err)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return from.Fault(otherwise, "", "it is tried again", err)
+		return from.Fault(otherwise, "", "this is retried", err)
 	}
-	return from.Fault(otherwise, err.Error(), "it is tried again", err)
+	return from.Fault(otherwise, err.Error(), "this is retried", err)
 }

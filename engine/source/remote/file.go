@@ -88,7 +88,7 @@ func (r *fileRemote) failed(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return r.from.Fault(ErrDenied, err.Error(), "let this program's user read the folder", err)
 	}
-	return r.from.Fault(ErrCut, err.Error(), "it is tried again; if that does not help, run git fsck there", err)
+	return r.from.Fault(ErrCut, err.Error(), "this is retried; if that does not help, run git fsck there", err)
 }
 
 func (c *fileConversation) Close() { _ = c.storage.Close() }

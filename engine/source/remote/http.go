@@ -91,7 +91,7 @@ func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) 
 	req.Header.Set("User-Agent", "git/homestak-gitops") // some servers look for git there
 	c.answered = false
 	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
-		return nil, c.x.fail(c.from.Fault(ErrNotGit, "it redirects to a place without encryption", "use the URL it really has", nil))
+		return nil, c.x.fail(c.from.Fault(ErrNotGit, "it redirects to an unencrypted URL", "use its real URL", nil))
 	}
 	res, err := c.transport().RoundTrip(req)
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *httpRemote) login() (transport.AuthMethod, error) {
 	}
 	text, err := os.ReadFile(r.o.Auth.TokenFile)
 	if err != nil {
-		return nil, r.from.Fault(ErrLogin, err.Error(), "put a token there, readable for this program", err)
+		return nil, r.from.Fault(ErrLogin, err.Error(), "put a token there that this program can read", err)
 	}
 	token, _, _ := strings.Cut(string(text), "\n")
 	token = strings.TrimSpace(token)
@@ -174,7 +174,7 @@ func (r *httpRemote) connect() error {
 	if r.o.Auth.CAFile != "" {
 		var err error
 		if ca, err = os.ReadFile(r.o.Auth.CAFile); err != nil {
-			return r.from.Fault(ErrUntrusted, err.Error(), "put the certificate there that the server's is signed with", err)
+			return r.from.Fault(ErrUntrusted, err.Error(), "put the certificate of the server's CA there", err)
 		}
 	}
 	if r.base != nil && r.ca == string(ca) {
@@ -219,7 +219,7 @@ func (c *httpConversation) explain(ctx context.Context, err error) error {
 	}
 	switch {
 	case errors.As(failure, &cert):
-		return c.from.Fault(ErrUntrusted, cert.Err.Error(), "if it is your own, name the certificate it is signed with in ca_file", failure)
+		return c.from.Fault(ErrUntrusted, cert.Err.Error(), "if it is yours, name the certificate of its CA in ca_file", failure)
 	case errors.As(failure, &record), failure != nil && strings.Contains(failure.Error(), "server gave HTTP response to HTTPS client"):
 		return c.from.Fault(ErrNotGit, "it does not speak TLS", "check the port in the URL", failure)
 	case failure != nil || c.x.ctx.Err() != nil:
@@ -228,7 +228,7 @@ func (c *httpConversation) explain(ctx context.Context, err error) error {
 		}
 		return c.x.explain(ctx, c.from, err, ErrCut)
 	case strings.Contains(err.Error(), "redirect"):
-		return c.from.Fault(ErrNotGit, err.Error(), "use the URL it really has", nil)
+		return c.from.Fault(ErrNotGit, err.Error(), "use its real URL", nil)
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
 		return c.from.NoCommit()
 	case errors.As(err, &line):
@@ -249,7 +249,7 @@ func (r *httpRemote) status(res *http.Response, loggedIn bool) error {
 	case code == http.StatusOK:
 		return nil
 	case code == http.StatusUnauthorized && !loggedIn:
-		return r.from.Fault(ErrDenied, detail, "it wants a login: put a token into a file and name that in token_file", nil)
+		return r.from.Fault(ErrDenied, detail, "it requires a login: put a token into a file and name that in token_file", nil)
 	case code == http.StatusUnauthorized:
 		return r.from.Fault(ErrDenied, detail, "it does not accept this token and user name: renew it in its file, no restart is needed", nil)
 	case code == http.StatusForbidden:
@@ -257,7 +257,7 @@ func (r *httpRemote) status(res *http.Response, loggedIn bool) error {
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return r.from.Fault(ErrNotFound, detail, adviceNotFound, nil)
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
-		return r.from.Fault(ErrUnreachable, detail, "it is tried again", nil)
+		return r.from.Fault(ErrUnreachable, detail, "this is retried", nil)
 	}
 	return r.from.Fault(ErrNotGit, detail, "check the URL", nil)
 }
@@ -274,7 +274,7 @@ func (r *httpRemote) smart(res *http.Response, in io.Reader) error {
 	start := make([]byte, 41)
 	n, _ := io.ReadFull(in, start)
 	if dumb.Match(start[:n]) {
-		return r.from.Fault(ErrDumb, "", "serve it by git http-backend, ssh or a host of git repositories", nil)
+		return r.from.Fault(ErrDumb, "", "serve it with git http-backend, over ssh, or from a git hosting service", nil)
 	}
 	return r.from.Fault(ErrNotGit, fmt.Sprintf("it answers with %q", kind), "check the URL; it may be a web page", nil)
 }

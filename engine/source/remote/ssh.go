@@ -175,7 +175,7 @@ func (c *sshConversation) unconnected(ctx context.Context, err error) error {
 		return c.from.Fault(ErrDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)
 	}
 	if strings.Contains(err.Error(), "no common algorithm") || strings.Contains(err.Error(), "overflow reading version") {
-		f := c.from.Fault(ErrUnreachable, err.Error(), "check the port in the URL, and the age of the server", err)
+		f := c.from.Fault(ErrUnreachable, err.Error(), "check the port in the URL, and the version of the server", err)
 		f.temporary = false
 		return f
 	}

@@ -72,11 +72,11 @@ func (r *sshRemote) keys() ([]ssh.Signer, error) {
 func (r *sshRemote) key(file string) (ssh.Signer, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, r.from.Fault(ErrLogin, err.Error(), "put the private key there, readable for this program", err)
+		return nil, r.from.Fault(ErrLogin, err.Error(), "put the private key there, readable by this program", err)
 	}
 	key, err := ssh.ParsePrivateKey(text)
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		return nil, r.from.Fault(ErrLogin, file+" is protected by a passphrase, and there is no terminal to type it on", "use a key of its own for this, without one: ssh-keygen -t ed25519 -N ''", err)
+		return nil, r.from.Fault(ErrLogin, file+" is protected by a passphrase, and there is no terminal to type it on", "use a separate key without one: ssh-keygen -t ed25519 -N ''", err)
 	}
 	if err != nil {
 		// What the library says may quote what it found; a key is a secret.
@@ -152,13 +152,13 @@ func (r *sshRemote) explainKey(err error, key ssh.PublicKey) error {
 	switch {
 	case errors.As(err, &why) && len(why.Want) > 0:
 		w := why.Want[0]
-		return r.from.Fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s says otherwise; somebody may be in between", shown, w.Line, w.Filename),
-			fmt.Sprintf("if the server was set up again, remove that line, then run %s", r.scan()), err)
+		return r.from.Fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s has another key; somebody may be intercepting the connection", shown, w.Line, w.Filename),
+			fmt.Sprintf("if the server was reinstalled, remove that line, then run %s", r.scan()), err)
 	case errors.As(err, &why):
 		return r.from.Fault(ErrHostKey, "it is not known: the server shows "+shown,
 			fmt.Sprintf("compare that with the server's own, then run %s", r.scan()), err)
 	case errors.As(err, &revoked):
-		return r.from.Fault(ErrHostKey, "it was revoked: "+shown, "do not use this server before you know why", err)
+		return r.from.Fault(ErrHostKey, "it was revoked: "+shown, "do not use this server until you know why", err)
 	}
 	return r.from.Fault(ErrHostKey, err.Error(), "check the server's keys", err)
 }

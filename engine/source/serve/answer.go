@@ -203,7 +203,7 @@ func (p parcel) write(ctx context.Context, s *Snapshot, most int64, w io.Writer)
 			return err
 		}
 		if v.Bytes > most {
-			return bad("what you ask for has more than %d MiB; use --depth 1, or ask for less at a time", most>>20)
+			return bad("the request is for more than %d MiB; use --depth 1, or ask for less at a time", most>>20)
 		}
 	}
 	return objects.WritePack(w, s.store, v.List())

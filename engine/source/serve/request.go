@@ -60,7 +60,7 @@ func (l lines) next() (line string, ok bool, err error) {
 	case err == nil:
 		return "", false, nil
 	case errors.Is(err, pktline.ErrInvalidPktLen), errors.As(err, &sent), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return "", false, bad("the request is not made of packets of git's protocol")
+		return "", false, bad("the request does not consist of git protocol packets")
 	}
 	return "", false, err
 }
@@ -151,7 +151,7 @@ func (req *request) want(line string) error {
 		}
 		req.depth = int(n)
 	case "deepen-since", "deepen-not", "deepen-relative", "filter":
-		return bad("%s is not supported here; use --depth, or none of it", word)
+		return bad("%s is not supported here; use --depth, or nothing", word)
 	default:
 		return bad("expected a commit that you want, got %.60q", line)
 	}

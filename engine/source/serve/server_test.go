@@ -225,7 +225,7 @@ func TestMostPack(t *testing.T) {
 	s.Publish(h.snapshot(Content{InForce: id}))
 	answer, err := ask(s, "want "+id+" side-band-64k\n", "", "done\n")
 	require.NoError(t, err)
-	require.Equal(t, pkt("NAK\n", "\x03what you ask for has more than 1 MiB; use --depth 1, or ask for less at a time\n"), answer)
+	require.Equal(t, pkt("NAK\n", "\x03the request is for more than 1 MiB; use --depth 1, or ask for less at a time\n"), answer)
 }
 
 // A client that waits for its pack gets empty packets.

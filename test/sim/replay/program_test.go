@@ -110,7 +110,7 @@ func (p process) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.transport.RoundTrip(r)
 }
 
-// sampled waits for the next look of the status daemon: it looks every ten seconds since
+// sampled waits for the next check of the status daemon: it looks every ten seconds since
 // the host began.
 func (p process) sampled(t *testing.T) {
 	const period = 10 * time.Second
