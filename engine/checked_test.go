@@ -187,7 +187,7 @@ func TestCancellingAWaitForChecks(t *testing.T) {
 		r := i.Pass(enginetest.CheckedSite("rollback")).Run(ctx)
 		require.Equal(t, 12*time.Second, time.Since(began))
 		require.ErrorIs(t, r.Err, errLeave)
-		require.Contains(t, r.Nodes[0].Error, "does not hold: db does not answer; tried 2 times")
+		require.Contains(t, r.Nodes[0].Error, "failed: db does not answer; tried 2 times")
 		require.NotContains(t, strings.Join(i.Applied, ","), "delete", "nobody may want a removal now")
 	})
 }
@@ -294,7 +294,7 @@ func TestASilentNodeDoesNotKeepThePass(t *testing.T) {
 		r = pass(db)
 		require.Zero(t, time.Since(began))
 		require.Equal(t, "db:failed lone:completed web:failed", enginetest.Statuses(r))
-		require.ErrorContains(t, r.Err, "check report does not hold: "+answer.Error())
+		require.ErrorContains(t, r.Err, "check report failed: "+answer.Error())
 
 		answer = nil
 		r = pass(db)

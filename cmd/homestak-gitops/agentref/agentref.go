@@ -130,7 +130,7 @@ func (f *Flags) NotedRecord(ctx context.Context) (Record, error) {
 	r, err := f.Record(ctx)
 	if o, ok := r.(*control.Offline); ok && err == nil {
 		s, _ := o.Status(ctx) // it is read already
-		f.ui.Notef("no agent is running here; this is what it knew at %s", view.When(s.At))
+		f.ui.Notef("no agent is running here; this is its state at %s", view.When(s.At))
 	}
 	return r, err
 }

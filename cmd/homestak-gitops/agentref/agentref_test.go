@@ -71,7 +71,7 @@ func TestAgentThatDoesNotRun(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(data, control.LedgerDir), 0o700))
 	r, err := f.NotedRecord(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, stderr.String(), "no agent is running here; this is what it knew at ")
+	require.Contains(t, stderr.String(), "no agent is running here; this is its state at ")
 	s, err := r.Status(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, control.Absent, s.State)
