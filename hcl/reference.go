@@ -161,7 +161,7 @@ func (p *page) rows(s *decode.Schema, rule string, defaults reflect.Value, costs
 	}
 }
 
-// defaultOf gives what an attribute is unless set, as it would be written.
+// defaultOf returns the default of an attribute, as it would be written.
 func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 	v := reflect.ValueOf(decode.DefaultValue(rule + "." + f.Name))
 	if !v.IsValid() && defaults.IsValid() {
@@ -224,7 +224,7 @@ func typeName(f model.Field, rule string) string {
 	}
 }
 
-// agent writes what agent.hcl may hold: a file of each machine, not of the site.
+// agent documents agent.hcl, which is a file of each machine, not of the site.
 func (p *page) agent() {
 	p.printf("\n# agent.hcl\n\nThe configuration of an agent: a file on the machine that runs it, not part of the site. ")
 	p.printf("Every attribute is optional. A flag of `agent` overrides the environment, which overrides the file: the variable of ")

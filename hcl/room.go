@@ -12,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// checkRoom finds ranges of VMIDs that are too small for the nodes which draw from
-// them, as a count can make them with one digit.
+// checkRoom finds VMID ranges that are too small for the nodes that choose from them; one digit in
+// a count is enough for that.
 func (rs *rules) checkRoom() {
 	if !rs.Complete || len(rs.site.VMIDRanges) == 0 {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// rules are those that no single block can break: names, VMIDs, claims, parents and circles.
+// rules checks what depends on several blocks: names, VMIDs, claims, parents and cycles.
 type rules struct {
 	*parse.Tree
 	site      *model.Site
@@ -21,7 +21,7 @@ type rules struct {
 	invalid   map[string]bool // addresses of resources with findings of their own
 }
 
-// check holds the site against all of them.
+// check checks the site against all rules.
 func (rs *rules) check() {
 	for _, m := range rs.manifests {
 		rs.Current = m.At.File
@@ -40,8 +40,8 @@ func (rs *rules) deployed() []*manifest {
 	return slices.DeleteFunc(slices.Clone(rs.manifests), func(m *manifest) bool { return m.Host == "" })
 }
 
-// checkTopology holds a manifest against its pattern, and its nodes against what
-// the manifest and the site say of all of them.
+// checkTopology checks a manifest against its pattern, and its nodes against the rules of manifest
+// and site.
 func (rs *rules) checkTopology(m *manifest) {
 	naming := rs.naming()
 	for _, n := range m.Nodes {
@@ -71,7 +71,8 @@ func (rs *rules) checkTopology(m *manifest) {
 	}
 }
 
-// checkAgents refuses what takes several agents for one host: they would work against each other.
+// checkAgents rejects a site that needs several agents for one host: they would undo each other's
+// changes.
 func (rs *rules) checkAgents() {
 	for _, m := range rs.manifests {
 		at := (&model.Resource{At: m.At, Ranges: m.ranges}).RangeOf("pattern")
@@ -108,7 +109,7 @@ func (rs *rules) naming() *regexp.Regexp {
 	return re
 }
 
-// checkVMID holds a node's VMID against PVE's limits and the site's ranges.
+// checkVMID checks a node's VMID against PVE's limits and the site's ranges.
 func (rs *rules) checkVMID(n *model.Node) {
 	r, ranges := n.Resource, rs.site.VMIDRanges
 	if n.VMIDRange != "" {
@@ -136,7 +137,7 @@ func (rs *rules) checkVMID(n *model.Node) {
 	}
 }
 
-// checkIdentities sees to it that a node name means one machine in the whole site.
+// checkIdentities ensures that a node name is unique in the whole site.
 func (rs *rules) checkIdentities() {
 	seen := map[string]*model.Node{}
 	for _, m := range rs.deployed() {
@@ -176,8 +177,8 @@ func (rs *rules) checkVMIDs() {
 	}
 }
 
-// checkOwnVMIDs finds objects beside the manifests that become a guest, as a template
-// does that is made here, under a VMID that something else on the host declares.
+// checkOwnVMIDs finds objects outside the manifests that become a guest, such as a template from an
+// image, with a VMID that something else on the host declares.
 func (rs *rules) checkOwnVMIDs(want *model.Want) {
 	for _, addr := range want.State.Addresses() {
 		r := want.State[addr]
@@ -195,8 +196,8 @@ func (rs *rules) checkOwnVMIDs(want *model.Want) {
 	}
 }
 
-// resolveAll makes the complete form of every resource, each on its host, to hear
-// from its kind what is wrong with it. What has findings already is not heard.
+// resolveAll resolves every resource on its host, for the problems that its kind reports. It skips
+// resources with findings.
 func (rs *rules) resolveAll() {
 	if rs.site.Name == "" {
 		return
@@ -239,7 +240,7 @@ func (rs *rules) resolveAll() {
 	}
 }
 
-// addUnlessInvalid adds findings of kinds, unless the resource has findings of its own.
+// addUnlessInvalid adds findings of kinds, unless the resource already has findings.
 func (rs *rules) addUnlessInvalid(found diag.List) {
 	for _, f := range found {
 		if !rs.invalid[f.Address] {
@@ -261,7 +262,7 @@ func (rs *rules) checkNeeds(n *model.Node, host string) {
 	}
 }
 
-// claims finds what two resources would both have.
+// claims finds conflicts: what two resources claim.
 type claims struct {
 	*rules
 	seen map[model.Claim]claimed
@@ -272,7 +273,7 @@ type claimed struct {
 	at diag.Range
 }
 
-// add notes the claims of a resolved resource. All deployed nodes share the scope "".
+// add records the claims of a resolved resource. All deployed nodes share the scope "".
 func (c *claims) add(scope string, r *model.Resource) {
 	kind := c.site.Kinds.Get(r.Addr.Kind)
 	if kind == nil || kind.Claims == nil || c.invalid[r.Addr.String()] {

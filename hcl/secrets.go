@@ -18,11 +18,11 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/sops"
 )
 
-// ParseSecrets reads secrets: YAML with the sections of model.SecretSections, each a map from
-// names to texts, and in auth one level more under node_tokens, whose keys become
-// node_tokens.NAME. A name without a value is known, its value is not. A file that SOPS
-// encrypted is decrypted by keys; with nil, or if it cannot be decrypted here, it has no
-// values. No finding repeats a value or a line of the file.
+// ParseSecrets reads secrets: YAML with the sections of model.SecretSections, each a map from names
+// to texts, and in auth one level more under node_tokens, whose keys become node_tokens.NAME. A
+// name without a value is known, its value is not. A file encrypted by SOPS is decrypted with keys;
+// if keys is nil, or cannot decrypt it, it has no values. No finding repeats a value or a line of
+// the file.
 func ParseSecrets(name string, data []byte, keys *sops.Keys) (*model.Secrets, diag.List) {
 	p := secretParser{name: name, out: &model.Secrets{Values: map[string]map[string]string{}, Source: name}}
 	for _, section := range model.SecretSections() {
@@ -73,7 +73,7 @@ type secretParser struct {
 	name  string
 	out   *model.Secrets
 	found diag.List
-	file  *sops.File // nil: the file is in the clear
+	file  *sops.File // nil: the file is not encrypted
 }
 
 // encrypted reads a file that SOPS encrypted.
@@ -142,7 +142,7 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 	}
 }
 
-// entries goes over a map in the order of the file; anything else is a finding.
+// entries iterates over a map in file order; anything else is a finding.
 func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string, *yaml.Node) bool) {
 	n = target(n)
 	return func(yield func(string, *yaml.Node) bool) {
@@ -172,7 +172,7 @@ func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string
 	}
 }
 
-// target follows an alias to what it stands for.
+// target resolves an alias.
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias

@@ -60,7 +60,7 @@ func (l *load) decodeSite() {
 	}
 }
 
-// decodeBlock decodes a block at the top of a file into its struct, with all defaults.
+// decodeBlock decodes a top-level block into its struct, with all defaults.
 func (l *load) decodeBlock(b *parse.Block, target any, secrets bool) *decode.Decoder {
 	l.Current = b.At.Filename
 	d := &decode.Decoder{Evaluator: l.Evaluator, Schemas: l.schemas, What: b.Type.Name + " " + parse.Quote(b.Name), Scope: l.Base}
@@ -144,7 +144,7 @@ func (l *load) decodeHost(b *parse.Block, site *model.Site) {
 	site.Local.Complete(h)
 }
 
-// readCA takes the certificates of the file that the attribute ca names.
+// readCA reads the certificates from the file in the attribute ca.
 func (l *load) readCA(b *parse.Block, h *model.Host) {
 	at := b.Body.Attributes["ca"].Expr.Range()
 	data, problem := l.Read(h.CA)

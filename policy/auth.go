@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Kinds of credentials that a request may carry.
+// Kinds of credentials in a request.
 const (
 	NoCredential = "none"
 	SiteToken    = "site_token"
@@ -22,8 +22,8 @@ const (
 
 // The codes of a refusal.
 const (
-	Unauthenticated = 401 // who asks is not known
-	Forbidden       = 403 // it is known, and must not have this
+	Unauthenticated = 401 // the client is unknown
+	Forbidden       = 403 // the client is known, but not permitted
 )
 
 const allowRule = "allow"
@@ -31,7 +31,7 @@ const allowRule = "allow"
 // authQuestion asks for both; an allow that does not hold is undefined, hence the list.
 const authQuestion = `{"allow": [a | a := data.homestak.auth.allow], "deny": data.homestak.auth.deny}`
 
-// AuthInput is what is known of a request to the server.
+// AuthInput describes a request to the server.
 type AuthInput struct {
 	Method, Path string
 	Identity     string         // of the node it is about; "" if it is about none
@@ -40,22 +40,22 @@ type AuthInput struct {
 	Credential   Credential
 }
 
-// Credential is what a request shows, after it was checked.
+// Credential is the verified credential of a request.
 type Credential struct {
 	Kind     string // NoCredential, SiteToken, NodeToken or Provisioning; "" is NoCredential
 	Valid    bool   // genuine and not expired
 	Identity string // the node it was given to; "" for a site's token
 }
 
-// Decision is what becomes of a request. The zero Decision refuses.
+// Decision is the result for a request. The zero Decision refuses it.
 type Decision struct {
 	Allow  bool
 	Code   int    // Unauthenticated or Forbidden; 0 if allowed
 	Reason string // for the log, in one line; it holds no credential
 }
 
-// Authorize decides about a request. It is allowed if some rule allows it and none
-// denies it. Policies that fail refuse it as forbidden, by their name.
+// Authorize decides a request. It is allowed if some rule allows it and none denies it. Policies
+// that fail refuse it as forbidden, and the reason names them.
 func (s *Set) Authorize(ctx context.Context, in AuthInput) Decision {
 	if !s.works() {
 		return Decision{Code: Forbidden, Reason: s.whyNot()[0].Summary}
@@ -94,8 +94,8 @@ func (in AuthInput) decision(answer *ast.Term) Decision {
 	}
 }
 
-// refusal reads why a request is denied. Of several reasons the lowest code counts, so
-// that who is not known does not learn what is forbidden.
+// refusal reads why a request is denied. The lowest code of several reasons counts, so that an
+// unknown client does not learn what is forbidden.
 func refusal(denied ast.Set) Decision {
 	d := Decision{}
 	denied.Until(func(t *ast.Term) bool {
@@ -118,7 +118,7 @@ func refusal(denied ast.Set) Decision {
 	return d
 }
 
-// document is what the rules of homestak.auth get.
+// document is the input of the rules of homestak.auth.
 func (in AuthInput) document() map[string]any {
 	var posture any
 	if in.Posture != nil {
@@ -130,7 +130,7 @@ func (in AuthInput) document() map[string]any {
 	}
 }
 
-// address gives the bare address of a peer, an IPv4 one as such, "" if it is none.
+// address returns the bare address of a peer, IPv4 unmapped, "" if it is not an address.
 func address(remote string) string {
 	ip, err := netip.ParseAddr(remote)
 	if err != nil {
@@ -143,16 +143,15 @@ func address(remote string) string {
 	return ip.Unmap().WithZone("").String()
 }
 
-// How much is remembered of decisions: enough for 10,000 nodes that ask in turn, and not
-// so much that strangers could fill the memory with it.
+// Limits of the cache of decisions: enough for 10,000 nodes that ask in turn, but clients must not
+// be able to fill the memory.
 const (
 	maxDecisions = 16_384
 	maxPath      = 256 // bytes; a longer path is decided each time
 )
 
-// decisions remembers what was decided. The same request has the same decision, as the
-// input of auth holds no time, so this is a memo and no state. The mutex is held for a
-// look into the map only; requests come from many goroutines.
+// decisions caches decisions. The same request has the same decision, because the input of auth has
+// no time. Requests come from many goroutines, so a mutex protects the map.
 type decisions struct {
 	mutex sync.Mutex
 	made  map[AuthInput]Decision

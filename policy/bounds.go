@@ -12,10 +12,10 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown"
 )
 
-// The largest values that policies may make. One call can make much out of little
-// (join a text with itself a million times), in one piece and without looking whether
-// it was asked to stop. So calls that can are bounded before they begin; what grows
-// step by step is left to the limits of the whole evaluation, in limit.go.
+// The largest values that policies may create. One call can create a huge value (join a text with
+// itself a million times) without checking whether it should stop. So such calls are limited before
+// they start; values that grow step by step are left to the limits of the whole evaluation, in
+// limit.go.
 const (
 	maxText   = 1 << 20        // bytes of a text
 	maxGuess  = 16 * maxText   // the same, where only an upper estimate can be had before the call
@@ -24,7 +24,7 @@ const (
 	maxList   = 1_000_000      // elements of a list made by one call
 )
 
-// bound says why a call must not be made; nil lets it be made.
+// bound returns an error if a call must not be made.
 type bound func(args []*ast.Term) error
 
 // bounds are the functions whose result may be much larger than their arguments, or
@@ -40,13 +40,13 @@ func bounds() map[string]bound {
 		"time.add_date": boundZone, "time.clock": boundZone, "time.date": boundZone, "time.format": boundZone, "time.weekday": boundZone,
 		"base64.decode": nil, "base64.encode": nil, "base64url.decode": nil, "base64url.encode": nil, "base64url.encode_no_pad": nil,
 		"hex.encode": nil, "json.unmarshal": nil, "lower": nil, "to_number": nil, "units.parse": nil, "units.parse_bytes": nil,
-		"upper": nil, "urlquery.encode": nil, "urlquery.encode_object": nil, // nil: only their result is looked at
+		"upper": nil, "urlquery.encode": nil, "urlquery.encode_object": nil, // nil: only the result is checked
 	}
 }
 
-// install puts the bounds around the functions. OPA has one table of functions for
-// the whole process, and this package is its only user: it writes there once, before
-// anything is compiled, and never again.
+// install wraps the functions with their bounds. OPA has one table of functions for the whole
+// process, and this package is its only user: it writes there once, before anything is compiled,
+// and never again.
 var install = sync.OnceFunc(func() {
 	for name, b := range bounds() {
 		call := topdown.GetBuiltin(name)
@@ -86,7 +86,7 @@ func over(size, most int, err error) error {
 	return nil
 }
 
-// boundResult looks at what a call has made; deep also at what is inside of it.
+// boundResult checks the result of a call; deep also checks what is inside it.
 func boundResult(t *ast.Term, deep bool) error {
 	switch v := t.Value.(type) {
 	case ast.String:
@@ -110,7 +110,7 @@ func boundResult(t *ast.Term, deep bool) error {
 	}
 }
 
-// digits is how many a number has when it is written out, 1e9 included.
+// digits is the number of digits of a number in full notation, also for 1e9.
 func digits(n ast.Number) int {
 	s := string(n)
 	e := strings.IndexAny(s, "eE")

@@ -11,14 +11,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// root is the first part of the names of all packages that are asked.
+// root is the prefix of the names of all evaluated packages.
 const root = "homestak"
 
-// asked lists the packages that are asked.
+// asked lists the packages that are evaluated.
 func asked() []string { return []string{sitePackage, planPackage, guardPackage, authPackage} }
 
-// extensible are the rules that a site may add to in each of those packages. Every
-// other shipped rule is there for these, and what it means must not change.
+// extensible are the rules that a site may add to in each of those packages. All other shipped
+// rules are helpers, whose meaning must not change.
 func extensible(pkg string) []string {
 	if pkg == authPackage {
 		return []string{allowRule, denyRule}
@@ -26,15 +26,15 @@ func extensible(pkg string) []string {
 	return []string{denyRule, warnRule}
 }
 
-// checker holds compiled rules against what is asked, and what the input has.
+// checker checks compiled rules against the evaluated packages and the fields of the input.
 type checker struct {
 	*ruleset
 	compiler *ast.Compiler
 }
 
-// check finds rules of the site that would compile and be silent: in packages that
-// nobody asks, under names of shipped ones, about fields that no input has, by other
-// rules that do not exist.
+// check finds rules of the site that compile but never report anything: in packages that are not
+// evaluated, with names of shipped rules, with fields that no input has, with references to rules
+// that do not exist.
 func (c *checker) check(known shapes) diag.List {
 	var found diag.List
 	ours := map[string]bool{}
@@ -60,7 +60,7 @@ func (c *checker) check(known shapes) diag.List {
 	return append(found, c.checkFields(known)...)
 }
 
-// checkPackage holds a module against the packages that are asked.
+// checkPackage checks that the package of a module is evaluated.
 func (c *checker) checkPackage(m *ast.Module) diag.List {
 	pkg, at := packageOf(m), m.Package.Location
 	if slices.Contains(asked(), pkg) {
@@ -81,8 +81,8 @@ func (c *checker) checkPackage(m *ast.Module) diag.List {
 	return found
 }
 
-// checkReferences finds references to rules that do not exist. There are no data beside
-// the rules, so such a reference can only be a mistake.
+// checkReferences finds references to rules that do not exist. There is no data besides the rules,
+// so such a reference is always a mistake.
 func (c *checker) checkReferences() diag.List {
 	var found diag.List
 	for _, name := range sortedKeys(c.compiler.Modules) {

@@ -8,10 +8,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// counter counts the rules of a question by the worst that each has said. Rules that
-// write the same name into what they say are one rule, in several pieces. Of rules
-// without a name nobody can tell which one has spoken: every finding counts as that of
-// another one, as long as there are others.
+// counter counts the rules of a query by their most severe result. Rules with the same name in
+// their results are one rule. For rules without a name it is unknown which one reported a finding:
+// every finding counts as another rule, as long as there are others.
 type counter struct {
 	named   map[spoken]diag.Severity
 	unnamed map[spoken]*unnamed // by package and name of the rules, without label

@@ -9,11 +9,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// open is the secrecy of what no secret may stand in: the loader refuses it there.
+// open is the secrecy of values that cannot be secret: the loader rejects secrets there.
 func open(string) bool { return false }
 
-// secretsOf says which attributes were made from secrets: those named, what is in
-// them, and what holds them.
+// secretsOf reports which attributes come from secrets: the named ones, their children and their
+// parents.
 func secretsOf(sensitive []string) func(path string) bool {
 	if len(sensitive) == 0 {
 		return open
@@ -64,7 +64,7 @@ func describe(v reflect.Value, prefix string, secret func(path string) bool) map
 	return d
 }
 
-// masked hides a value, but not that there is none.
+// masked hides a value, but not whether it is set.
 func masked(v any, secret bool) any {
 	if v == nil || !secret {
 		return v
@@ -98,7 +98,7 @@ func attribute(f *model.Field, v reflect.Value) any {
 	return v.Interface() // string, int, int64 or float64, by the contract of model.Kind
 }
 
-// text is a text that is null where it is empty.
+// text is a string, or null if it is empty.
 func text(s string) any {
 	if s == "" {
 		return nil

@@ -15,16 +15,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Version is that of the documents that rules get as their input. It changes when a
-// rule written for an older one would misread it; further fields do not change it.
+// Version is the version of the input of rules. It changes if a rule for an older version would
+// misread the input; additional fields do not change it.
 const Version = 1
 
-// Request is what rules know beside site and plan.
+// Request is the part of the input besides site and plan.
 type Request struct {
 	Commit       model.Commit // its ID is "" for a folder that is not a checkout
 	Signer       *string      // whose verified signature the commit carries; nil: none
 	Now          time.Time
-	Unattended   bool    // nobody watches: an agent's pass
+	Unattended   bool    // an agent's pass, without a person
 	Destroy      bool    // the removal was asked for by name, by destroy or at the end of test
 	AllowDeletes int     // so many removals are granted by flag or trailer
 	Untraced     bool    // no trailer of a commit grants any: since when they would count is not known
@@ -35,7 +35,7 @@ type Request struct {
 	Want *model.Want
 }
 
-// Before is what the site lost since the commit that was converged to before.
+// Before describes what the site lost since the previously converged commit.
 type Before struct {
 	Nodes   int             // deployed in that commit
 	Lost    []model.Address // of these
@@ -54,9 +54,9 @@ func (b *Before) document() any {
 	return map[string]any{"nodes": b.Nodes, "lost": lost, "granted": b.Granted}
 }
 
-// Input is the document that rules check: site, plan (nil before there is one) and
-// request. Every field is always there, null where nothing is known. What was made
-// from a secret, or may hold one, reads "(sensitive)".
+// Input is the document that rules check: site, plan (nil before there is one) and request. Every
+// field is always present, null if unknown. Values that come from a secret, or may contain one, are
+// "(sensitive)".
 func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
 	return document(site, p, r, nodeDocuments)
 }
@@ -104,7 +104,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 	}, nil
 }
 
-// siteDocument describes the site block, hosts, postures, nodes, and what stands beside them.
+// siteDocument describes the site block, hosts, postures, nodes and other resources.
 func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	if s == nil {
 		return nil
@@ -191,7 +191,7 @@ func shippedNodes(s *model.Site, _ *model.Want) map[string]any {
 	return nodes
 }
 
-// deployed gives the nodes that a host shall hold; those of recipes are nobody's.
+// deployed returns the deployed nodes of a host; nodes of recipes are not deployed.
 func deployed(s *model.Site) iter.Seq2[*model.Manifest, *model.Node] {
 	return func(yield func(*model.Manifest, *model.Node) bool) {
 		for _, m := range s.Manifests {
@@ -232,7 +232,7 @@ func resolved(s *model.Site, w *model.Want, m *model.Manifest, n *model.Node) *m
 	return r
 }
 
-// named gives the spec of one node: without a hostname of its own it has the node's.
+// named returns the spec of one node: its hostname defaults to the node's name.
 func named(spec map[string]any, node string) map[string]any {
 	identity := spec["identity"].(map[string]any)
 	if identity["hostname"] != nil {

@@ -16,10 +16,9 @@ const maxAnswer = 16 << 20
 // ErrUndefined is the answer to a query that holds for nothing.
 var ErrUndefined = errors.New("undefined")
 
-// Eval answers a query over all rules with an input such as Input makes, under the
-// limits that every evaluation has. A query of one expression without variables gives
-// its value; any other the list of all answers, each an object of its variables.
-// Sets become lists.
+// Eval evaluates a query over all rules with an input such as that of Input, within the limits of
+// every evaluation. A query of one expression without variables gives its value; any other the list
+// of all answers, each an object of its variables. Sets become lists.
 func (s *Set) Eval(ctx context.Context, query string, input any) (any, error) {
 	if !s.works() {
 		why := s.whyNot()[0]

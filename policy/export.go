@@ -15,10 +15,10 @@ import (
 // so that a file which nobody has changed can be distinguished from any other.
 const seal = "# exported by homestak-gitops policy export, sha256:"
 
-// Export writes the shipped rules and their tests into a folder, which it makes if need
-// be, for editors and for the real `opa test`. A file there that is not an unchanged
-// export is left alone: then nothing is written, and the error names all of them.
-// In a site's folder policy/ unchanged exports are ignored, as they are shipped anyway.
+// Export writes the shipped rules and their tests to a folder, which it creates if necessary, for
+// editors and for the real `opa test`. A file there that is not an unchanged export is not
+// overwritten: then nothing is written, and the error names all of them. In a site's folder policy/
+// unchanged exports are ignored, as they are shipped anyway.
 func Export(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the folder for policies: %w", err)

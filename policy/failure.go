@@ -41,8 +41,8 @@ func (rs *ruleset) failure(packages []string, err error) diag.Finding {
 	return f
 }
 
-// unlocated is the denial by rules of which nobody knows which one it was: they did
-// not even notice that they were stopped. It names the files it may be.
+// unlocated is the denial if it is unknown which rule failed, because the evaluation did not notice
+// that it was stopped. It names the possible files.
 func (rs *ruleset) unlocated(packages []string, source, why, fix string) diag.Finding {
 	var names []string
 	for _, r := range rs.rules {
@@ -62,7 +62,7 @@ func (rs *ruleset) unlocated(packages []string, source, why, fix string) diag.Fi
 	return f
 }
 
-// culprit finds the rule that began what failed, and the place where it failed.
+// culprit finds the rule whose evaluation failed, and the position of the failure.
 func (rs *ruleset) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location) {
 	locations := []*ast.Location{failed.Location} // innermost first
 	for _, frame := range failed.StackTrace {
@@ -95,7 +95,7 @@ func (rs *ruleset) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Loca
 	return found, at
 }
 
-// findingsOf makes denials of errors of the compiler.
+// findingsOf converts errors of the compiler to denials.
 func (s sources) findingsOf(errs ast.Errors) diag.List {
 	var out diag.List
 	for _, e := range errs {

@@ -14,7 +14,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown"
 )
 
-// The limits of one evaluation where Options name no others.
+// The default limits of one evaluation.
 const (
 	defaultTime   = 5 * time.Second
 	defaultMemory = 256 << 20
@@ -28,20 +28,20 @@ const checkEvery = 10 * time.Millisecond
 // where it was.
 const grace = 2 * time.Second
 
-// limits keep what policies do within time and memory. Evaluations may run side by
-// side; each is watched by the goroutine that asked for it.
+// limits enforces the limits of time and memory. Evaluations may run in parallel; the calling
+// goroutine watches each of them.
 type limits struct {
 	time   time.Duration
 	memory uint64
 
-	// stray counts evaluations that were stopped and have not ended. Nothing can end
-	// a goroutine that does not look, so it is left behind; as long as it runs, no
-	// further one is begun.
+	// stray counts evaluations that were stopped and have not ended. A goroutine that does not
+	// check for cancellation cannot be stopped, so it is abandoned; as long as it runs, no other
+	// evaluation starts.
 	stray atomic.Int32
 }
 
-// stopped is an evaluation that was ended from outside. What it says of its end itself
-// counts for less: it may only say that something in it took too long.
+// stopped is an evaluation that was cancelled. Its own error is less useful: it may only say that
+// something took too long.
 type stopped struct {
 	why   string
 	cause error // nil for a limit
@@ -89,8 +89,8 @@ func (b *brake) still(f func()) {
 	b.state.CompareAndSwap(paused, rolling)
 }
 
-// within runs an evaluation in a goroutine of its own and waits for its end, or for
-// that of its limits: then context and cancel tell it to stop. A panic in it is an error.
+// within runs an evaluation in a separate goroutine and waits until it ends or exceeds a limit:
+// then it is cancelled by context and cancel. A panic in it is an error.
 func within[T any](ctx context.Context, l *limits, run func(context.Context, topdown.Cancel) (T, error)) (T, error) {
 	var none T
 	if l.stray.Load() > 0 {

@@ -41,8 +41,8 @@ type file struct {
 // sources are all files that were read.
 type sources []file
 
-// load reads the shipped files and the site's. Any file of policies that cannot be
-// read is an error: nobody knows what it denies.
+// load reads the shipped files and the site's. A policy file that cannot be read is an error,
+// because its denials are unknown.
 func load(site fs.FS) (sources, diag.List) {
 	l := &loader{}
 	l.walk(shippedFiles, shippedFolder, true)

@@ -1,21 +1,20 @@
 // Package policy checks a site and a plan: values in, findings out. It is the only user of OPA.
 //
-// Policies are rules in Rego: some are shipped with this program (shipped/), a site
-// adds its own in policy/*.rego. A rule says deny or warn in one of four packages,
-// and the package says when it is asked:
+// Policies are rules in Rego: some are shipped with this program (shipped/), a site adds its own in
+// policy/*.rego. A rule adds to deny or warn in one of four packages, and the package defines when
+// it is evaluated:
 //
 //	homestak.site    Set.Site       the site as it is declared, before anything is looked at
 //	homestak.plan    Set.Plan       what is going to be done
 //	homestak.guard   Set.Plan       the same, for what stops accidents
 //	homestak.auth    Set.Authorize  a request to the server
 //
-// Input makes the document that the first three check. Compile makes a Set of all
-// rules, once a commit; the Set then answers any number of questions, each with one
-// prepared query over the whole document.
+// Input creates the document for the first three. Compile creates a Set of all rules, once for each
+// commit; the Set then evaluates any number of documents, with one prepared query for each.
 //
-// Everything fails closed. What does not compile, ends in an error, runs too long, takes
-// too much memory or says something of another shape than a finding denies, by the
-// name of its file and rule; so does the zero Set. The pieces of that:
+// Everything fails closed. A rule that does not compile, fails, runs too long, needs too much
+// memory or returns something other than a finding denies, and the denial names its file and rule;
+// so does the zero Set. The files for that:
 //
 //	load.go       which files are policies, and how large they may be
 //	check.go      a rule that nobody would ever ask is an error, not a rule that holds
@@ -43,7 +42,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// The packages that are asked.
+// The evaluated packages.
 const (
 	sitePackage  = "homestak.site"
 	planPackage  = "homestak.plan"
@@ -51,7 +50,7 @@ const (
 	authPackage  = "homestak.auth"
 )
 
-// Options are what policies are compiled with.
+// Options are the options of Compile.
 type Options struct {
 	Site   fs.FS         // the site's tree, of which policy/ is read; nil: the shipped rules alone
 	Kinds  model.Kinds   // so that attributes of nodes are checked too; nil: they are not
@@ -64,8 +63,8 @@ type Options struct {
 	Last *Set
 }
 
-// Set is all rules of a commit, ready to be asked. It may be used by several
-// goroutines. The zero Set denies everything, and so does one that did not compile.
+// Set has all compiled rules of a commit. It may be used by several goroutines. The zero Set denies
+// everything, and so does one that did not compile.
 type Set struct {
 	ruleset
 	limits   limits
@@ -174,7 +173,7 @@ func (s *Set) prepare(ctx context.Context, query string) (rego.PreparedEvalQuery
 	).PrepareForEval(ctx)
 }
 
-// question asks packages for all they deny and warn of.
+// question is a query for all denials and warnings of packages.
 func (rs *ruleset) question(packages ...string) string {
 	var asked []string
 	for _, p := range packages {
@@ -187,8 +186,8 @@ func (rs *ruleset) question(packages ...string) string {
 	return "{" + strings.Join(asked, ", ") + "}"
 }
 
-// said lists which of deny and warn a package has: what has no rule at all would make
-// the whole question undefined.
+// said lists which of deny and warn a package has: one without a rule would make the whole query
+// undefined.
 func (rs *ruleset) said(pkg string) []string {
 	names := map[string]bool{}
 	for _, r := range rs.rules {
@@ -199,8 +198,8 @@ func (rs *ruleset) said(pkg string) []string {
 	return sortedKeys(names)
 }
 
-// Constant reports whether what Site says of a site follows from that site alone, so
-// that asking about it again is no use: it does as long as only shipped rules are asked.
+// Constant reports whether the result of Site depends only on the site, so that it need not be
+// evaluated again: this is so with only shipped rules.
 func (s *Set) Constant() bool {
 	return s.works() && !slices.ContainsFunc(s.rules, func(r rule) bool { return r.pkg == sitePackage && !r.shipped })
 }
@@ -210,8 +209,8 @@ func (s *Set) Site(ctx context.Context, site *model.Site, r Request) (diag.List,
 	return s.evaluate(ctx, []string{sitePackage}, site, nil, r)
 }
 
-// Plan checks a plan, and the accidents it may be. A denial by a guard has the source
-// guard, any other the source policy.
+// Plan checks a plan, also for accidents. A denial by a guard has the source guard, any other the
+// source policy.
 func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {
 	if p == nil {
 		return denied(diag.List{denial(diag.FromPolicy, "there is no plan to check", "")})

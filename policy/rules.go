@@ -17,8 +17,8 @@ type rule struct {
 	shipped   bool
 }
 
-// ruleset is all rules and the files that they stand in. It puts questions to the rules, and
-// says of what they answer, or of how they failed, which one it was.
+// ruleset has all rules and their files. It evaluates queries, and finds the rule for each result
+// or failure.
 type ruleset struct {
 	sources
 	rules []rule

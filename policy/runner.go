@@ -47,8 +47,8 @@ type TestResult struct {
 	Shipped bool     `json:"shipped"`
 }
 
-// OK reports whether nothing went wrong. Skipped tests are not wrong here; `opa test`
-// ends with 2 for them.
+// OK reports whether no test failed. Skipped tests do not count as failed; `opa test` exits with 2
+// for them.
 func (t Tally) OK() bool { return t.Failed+t.Errors == 0 }
 
 // Test runs all tests, shipped and the site's, as `opa test` does, and writes what

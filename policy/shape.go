@@ -10,9 +10,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// shape says which fields a part of an input document has, so that a misspelt one is
-// found when a policy is compiled: to Rego it would be merely undefined, and the rule
-// would be silent for ever. The nil shape may be anything.
+// shape says which fields a part of an input document has, so that a misspelt one is found when a
+// policy is compiled: to Rego it would be merely undefined, and the rule would never report
+// anything. The nil shape may be anything.
 type shape struct {
 	fields map[string]*shape // of an object whose fields are known; nil for a list or map
 	each   *shape            // of every element of a list, or every value of a map

@@ -89,8 +89,8 @@ func (rs *ruleset) entries(pkg, name string, set ast.Set, n *counter) diag.List 
 	return found
 }
 
-// entry makes a finding of what a rule says: a text, or an object with the message and
-// perhaps the name of the rule, an address, and what to do. It gives that name, too.
+// entry converts a result of a rule to a finding: a text, or an object with the message and
+// optionally the name of the rule, an address, and a fix. It also returns the name.
 func (rs *ruleset) entry(pkg, name string, t *ast.Term) (f diag.Finding, label string) {
 	f = denial(sourceOf(pkg), "", "")
 	if name == warnRule {
@@ -180,7 +180,7 @@ func (rs *ruleset) who(pkg, name, label string) string {
 	return who
 }
 
-// misshapen is the denial by a rule that says what nobody understands.
+// misshapen is the denial by a rule whose result is not a finding.
 func (rs *ruleset) misshapen(pkg, name string, t *ast.Term, problem string) diag.Finding {
 	f := denial(sourceOf(pkg), fmt.Sprintf("%s.%s denies: %s", pkg, name, problem), "")
 	var lines []string

@@ -30,9 +30,9 @@ const keySize = 32
 // never equals the MAC of all values: SHA-256 of "sops" (SOPS, sops.go, MACOnlyEncryptedInitialization).
 const onlyEncrypted = "8a3fd2ad54ce66527b1034f3d147be0b0b975b3bf44f72c6fdadec8176f27d69"
 
-// Decrypt gives every encrypted value of a file that Parse found no errors in its plaintext, if
-// an identity is among its recipients and the MAC is right; else no value changes. That no
-// identity matches is a warning, which says which ones there are.
+// Decrypt replaces every encrypted value by its plaintext, if an identity is a recipient and the
+// MAC is correct; otherwise no value changes. The file must have been parsed without errors. If no
+// identity matches, the result is a warning that lists the identities.
 func (f *File) Decrypt(keys *Keys) diag.List {
 	key, err := f.dataKey(keys)
 	switch {

@@ -1,6 +1,6 @@
-// Package sops reads YAML files that SOPS (https://getsops.io) encrypted for age recipients:
-// names are in the clear, values are not, and a MAC covers all values. Nothing is written,
-// no program is started, and what was decrypted is in memory only.
+// Package sops reads YAML files encrypted by SOPS (https://getsops.io) for age recipients: names
+// are not encrypted, values are, and a MAC covers all values. The package writes nothing, runs no
+// program, and keeps plaintext in memory only.
 //
 //	Parse       a YAML document becomes a File: what has to be encrypted by its rules, is
 //	FindKeys    the age identities of this machine and its user (identities.go)

@@ -20,7 +20,7 @@ const Entry = "sops"
 // Unknown is the tag of values that are encrypted, as long as they are not decrypted.
 const Unknown = "!unknown"
 
-// File is a file that SOPS encrypted.
+// File is a file encrypted by SOPS.
 type File struct {
 	// Root is the map of the file without its entry sops. Encrypted values have the tag Unknown,
 	// and those that were decrypted the tag of their type, such as !!str.
@@ -42,7 +42,7 @@ type File struct {
 type leaf struct {
 	node  *yaml.Node
 	path  []string
-	value *value // nil: it is in the clear
+	value *value // nil: it is not encrypted
 }
 
 // group is a group of recipients, each of whom can decrypt the same: the key of all values or, where
@@ -103,10 +103,10 @@ func Parse(name string, doc *yaml.Node) (*File, diag.List) {
 	return f, p.found
 }
 
-// InClear reports whether a value is in the clear because the rules of the file leave it so.
+// InClear reports whether the rules of the file leave a value unencrypted.
 func (f *File) InClear(n *yaml.Node) bool { return f.clear[n] }
 
-// Recipients are those that can decrypt the file.
+// Recipients lists who can decrypt the file.
 func (f *File) Recipients() []string {
 	var out []string
 	for _, g := range f.groups {
@@ -170,7 +170,7 @@ func (p *parser) metadata(meta *yaml.Node) {
 	p.signature(meta)
 }
 
-// recipients reads for whom the data key is encrypted.
+// recipients reads the recipients of the data key.
 func (p *parser) recipients(meta *yaml.Node) {
 	p.keysLine, p.needed = meta.Line, 1
 	kinds := others(meta)
@@ -219,7 +219,7 @@ func (p *parser) group(from *yaml.Node) (out group) {
 	return out
 }
 
-// threshold reads how many of several groups it takes; all of them unless the file says so.
+// threshold reads how many of the groups are required; all of them unless the file says otherwise.
 func (p *parser) threshold(meta *yaml.Node, groups int) {
 	p.needed = groups
 	n := field(meta, "shamir_threshold")
@@ -243,7 +243,7 @@ func others(n *yaml.Node) []string {
 	return out
 }
 
-// signature reads the MAC and what belongs to it.
+// signature reads the MAC and its metadata.
 func (p *parser) signature(meta *yaml.Node) {
 	if n := field(meta, "mac_only_encrypted"); n != nil && n.Tag != "!!null" {
 		only, err := strconv.ParseBool(n.Value)

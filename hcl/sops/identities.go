@@ -22,7 +22,7 @@ type Sources struct {
 	File string              // one more file; "" for none
 }
 
-// Keys are age identities, and what else was tried to find some. A nil *Keys has none.
+// Keys are age identities, and the sources without usable ones. A nil *Keys has none.
 type Keys struct {
 	all    []identity
 	failed []string // sources with identities that cannot be used, each with the reason
@@ -37,16 +37,16 @@ type identity struct {
 	from   string
 }
 
-// maxKeys bounds a file of identities, in bytes.
+// maxKeys limits the size of an identity file, in bytes.
 const maxKeys = 1 << 20
 
 // FindKeys reads all identities that the sources have, as sops does: SOPS_AGE_KEY,
 // SOPS_AGE_KEY_FILE, sops/age/keys.txt below XDG_CONFIG_HOME or ~/.config,
-// SOPS_AGE_SSH_PRIVATE_KEY_FILE, ~/.ssh/id_ed25519 and ~/.ssh/id_rsa. What cannot be read is only
-// reported when nothing decrypts; the findings are about files that others can read.
+// SOPS_AGE_SSH_PRIVATE_KEY_FILE, ~/.ssh/id_ed25519 and ~/.ssh/id_rsa. Unreadable sources are only
+// reported if decryption fails; the findings are about files that others can read.
 //
-// Programs are not started: neither SOPS_AGE_KEY_CMD nor plugins of age, which might wait for
-// somebody to answer; see docs/decisions/0031-secrets-in-git.md.
+// It runs no programs: neither SOPS_AGE_KEY_CMD nor age plugins, which might prompt; see
+// docs/decisions/0031-secrets-in-git.md.
 func FindKeys(s Sources) (*Keys, diag.List) {
 	r := &keyReader{Keys: &Keys{}}
 	if s.Env != nil {
@@ -171,7 +171,7 @@ func readFile(name string) ([]byte, fs.FileInfo, error) {
 	return data, info, err
 }
 
-// words reads identities that are parted by spaces or lines, as SOPS_AGE_KEY has them.
+// words reads identities separated by spaces or lines, as in SOPS_AGE_KEY.
 func (r *keyReader) words(from, text string) {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

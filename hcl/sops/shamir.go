@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// combine puts together what was shared out by Shamir's scheme as SOPS does it: the bytes of the
-// secret are the values at 0 of polynomials over GF(2⁸). A share has one value of each, and at its
-// end the point at which it is the value. Shares that are too few, or of different secrets, give
-// something else than the secret; the MAC of the file shows that.
+// combine reconstructs a secret from Shamir shares in the format of SOPS: the bytes of the secret
+// are the values at 0 of polynomials over GF(2⁸). A share has one value of each, and ends with the
+// point of these values. Too few shares, or shares of different secrets, give a wrong result, which
+// the MAC of the file detects.
 func combine(shares [][]byte) ([]byte, error) {
 	last := len(shares[0]) - 1
 	var points []byte
