@@ -1,13 +1,12 @@
-// Package apply carries out the steps of a plan: as many side by side as allowed,
-// none before the ones it waits for, and as each manifest wants it when one fails.
+// Package apply runs the steps of a plan: in parallel up to a limit, each after its dependencies,
+// and with the on_error policy of its manifest when one fails.
 //
-// Run is a loop in the goroutine that calls it. That goroutine owns everything: the
-// graph, the results, what every manifest has come to. A worker gets a copy of one
-// step, calls Do, and sends one answer; so nothing is shared and nothing locked.
-// Run returns when no worker lives any more.
+// Run is a loop in the calling goroutine. That goroutine owns everything: the graph, the results,
+// the state of every manifest. A worker gets a copy of one step, calls Do, and sends one answer; so
+// nothing is shared and nothing is locked. Run returns when all workers have ended.
 //
-// What a step does is not known here. Do is given by whoever knows the host, and
-// further behaviour is another Do around it, as Retry is.
+// This package does not know what a step does. The caller provides Do, and wraps it for more
+// behaviour, as Retry does.
 package apply
 
 import (
@@ -21,22 +20,22 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Do carries out one step. It is called from many goroutines at once, but never
-// twice at a time for one address.
+// Do runs one step. It is called from many goroutines at once, but never twice at a time for one
+// address.
 //
-// A step may be half done already, or wholly: by a run before, or by one whose
-// answer was lost. Do looks first, and takes what is done for done; above all, the
-// deletion of what is not there succeeds. After its context ended it changes
-// nothing more and returns soon, for Run waits for it. It only reads the step.
+// A step may already be done, in part or completely: by an earlier run, or by one whose answer was
+// lost. Do checks first, and treats work that is already done as success; in particular, the
+// deletion of something that does not exist succeeds. After its context ended it changes nothing
+// more and returns soon, because Run waits for it. It must not modify the step.
 //
-// To roll a creation back Do gets a deletion whose Have is what was wanted: where
-// the creation failed half-way, less may be there, or nothing.
+// To roll back a creation, Do gets a deletion whose Have is what was wanted: if the creation
+// failed, less may exist, or nothing.
 type Do func(ctx context.Context, s plan.Step) error
 
-// Status is what became of a step.
+// Status is the outcome of a step.
 type Status string
 
-// The ends of a step.
+// The outcomes of a step.
 const (
 	Done       Status = "done"
 	Failed     Status = "failed"
@@ -44,7 +43,7 @@ const (
 	RolledBack Status = "rolled-back" // created, then removed again since another step failed
 )
 
-// Result is what became of one step.
+// Result is the result of one step.
 type Result struct {
 	Step     plan.Step
 	Status   Status
@@ -54,26 +53,27 @@ type Result struct {
 	Tasks    []string      // ids of the host's tasks that it was done by, and rolled back by, as far as Do noted them (model.RecordTask)
 }
 
-// What a manifest may want when one of its steps fails.
+// What a manifest declares for a failed step.
 const (
 	Stop     = "stop"     // nothing new of it is started
 	Rollback = "rollback" // the same, and what this run created of it is removed again
 	Continue = "continue" // only what depends on the step is not done
 )
 
-// Options says how steps are carried out. The zero value is ready for use.
+// Options are the options of Run. The zero value is ready for use.
 type Options struct {
 	Width    int                           // how many steps work at once; 10 unless set. See YieldForever
 	Deadline func(plan.Step) time.Duration // how long a step may take, 0 for ever; nil: all for ever
 	OnError  func(manifest string) string  // Stop, Rollback or Continue; nil, and every other answer: Stop
 	Stop     <-chan struct{}               // closed: start nothing new, finish what runs
-	Notify   func(Event)                   // told of everything, from the goroutine of Run; a slow one holds the run up
+	Notify   func(Event)                   // called for every event, from the goroutine of Run; it must be fast
 }
 
 const defaultWidth = 10
 
-// NotYetError is given by Do for a step that it did not begin, since what the step needs is not ready yet. The step is
-// skipped, and what depends on it. Nothing of its manifest counts as failed.
+// NotYetError is returned by Do for a step that it did not start, because something that the step
+// needs is not ready yet. The step is skipped, and what depends on it. Nothing of its manifest
+// counts as failed.
 type NotYetError struct{ Err error }
 
 // Error says what is not ready yet.
@@ -82,7 +82,7 @@ func (e *NotYetError) Error() string { return e.Err.Error() }
 // Unwrap gives the same.
 func (e *NotYetError) Unwrap() error { return e.Err }
 
-// Event says what just happened, for progress.
+// Event reports progress.
 type Event struct {
 	What    What
 	Step    plan.Step     // of Started and Finished; a roll back shows as a deletion
@@ -107,9 +107,9 @@ const (
 // errStopped is the reason of steps that were not begun after Options.Stop.
 var errStopped = errors.New("stopped before it started")
 
-// Run carries out steps and returns what became of each, in their order. Whose
-// predecessors (Step.After, as far as they are among the steps) did not succeed is
-// skipped. When ctx ends, workers are told so by theirs, and nothing new is started.
+// Run runs steps and returns their results, in the same order. A step is skipped if one of its
+// predecessors (Step.After, if it is one of the steps) did not succeed. When ctx ends, the contexts
+// of workers end, and nothing new is started.
 func Run(ctx context.Context, steps []plan.Step, o Options, do Do) []Result {
 	if o.Width <= 0 {
 		o.Width = defaultWidth
@@ -126,7 +126,7 @@ func Run(ctx context.Context, steps []plan.Step, o Options, do Do) []Result {
 	return r.results
 }
 
-// run is the state of one Run; it belongs to that goroutine.
+// run is the state of one Run; its goroutine owns it.
 type run struct {
 	o         Options
 	do        Do
@@ -166,7 +166,7 @@ const (
 	over
 )
 
-// answer is what a worker sends, once.
+// answer is the message of a worker, sent once.
 type answer struct {
 	task  *task
 	err   error
@@ -199,8 +199,7 @@ func (r *run) prepare(steps []plan.Step) {
 	}
 }
 
-// loop starts what is ready and takes in answers until nothing runs and nothing
-// can be started.
+// loop starts ready steps and handles answers until nothing runs and nothing can be started.
 func (r *run) loop(ctx context.Context) {
 	ended, stop := ctx.Done(), r.o.Stop
 	heed := func() { // before anything new, even where an answer waits as well

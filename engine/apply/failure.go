@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// manifest is what a deployment has come to in this run. The one without a name is
-// that of the objects beside the manifests; it never fails as a whole.
+// manifest is the state of a deployment in this run. The one without a name is that of the objects
+// beside the manifests; it never fails as a whole.
 type manifest struct {
 	name     string
 	running  int
@@ -21,7 +21,7 @@ type manifest struct {
 	rollback bool  // is to be rolled back as soon as nothing of it runs
 }
 
-// take books the answer of a worker.
+// take records the answer of a worker.
 func (r *run) take(a answer) {
 	t, m := a.task, r.manifests[a.task.step.Manifest]
 	t.state = over
@@ -74,7 +74,7 @@ func (r *run) end(t *task, s Status, err error) {
 	r.notify(Event{What: Finished, Step: t.step, Result: res})
 }
 
-// skip books a step that is not begun, and all that depend on it.
+// skip records a step that is not started, and all that depend on it.
 func (r *run) skip(t *task, why error) {
 	if t.state != waiting {
 		return
@@ -91,8 +91,8 @@ func (r *run) skip(t *task, why error) {
 	}
 }
 
-// fail books a failure, and does to the manifest what that wants then. An object
-// beside the manifests fails for each one that depends on it.
+// fail records a failure, and applies the on_error policy of the manifest. The failure of an object
+// outside the manifests counts for each manifest that depends on it.
 func (r *run) fail(t *task, err error) {
 	r.end(t, Failed, err)
 	hit := map[string]bool{t.step.Manifest: true}
@@ -136,9 +136,9 @@ func (t *task) dependants(hit map[string]bool) {
 	}
 }
 
-// rollBack starts the removal of what this run created of a manifest, children
-// first; the step that failed may have left something half-made and goes as well.
-// What another manifest has come to live on stays, with all that it needs.
+// rollBack starts the removal of what this run created of a manifest, children first; the failed
+// step may have left something incomplete, so it is removed as well. What another manifest depends
+// on stays, with everything that it needs.
 func (r *run) rollBack(m *manifest) {
 	if r.closed != nil {
 		r.notify(Event{What: Note, Text: fmt.Sprintf("manifest %s is not rolled back: %v", m.name, r.closed)})
@@ -181,7 +181,7 @@ func (r *run) rollBack(m *manifest) {
 	}
 }
 
-// keep takes out of what shall be removed whatever something else lives on.
+// keep excludes from the removal everything that something else depends on.
 func (r *run) keep(m *manifest, made map[*task]bool) {
 	todo := slices.Clone(r.tasks)
 	for len(todo) > 0 {
@@ -210,8 +210,8 @@ func undoing(s plan.Step, failed model.Address) plan.Step {
 	}
 }
 
-// undone books the answer to a removal. What failed stays failed: that it left
-// nothing behind is no success. The event reports the removal itself.
+// undone records the answer to a removal. A failed step stays failed, even if it left nothing
+// behind. The event reports the removal itself.
 func (r *run) undone(t *task, err error) {
 	res := &r.results[t.index]
 	res.Tasks = slices.Concat(res.Tasks, t.tasks)

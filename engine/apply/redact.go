@@ -11,8 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// shortest is how long a secret must be to be looked for: shorter ones stand in any
-// text by chance.
+// shortest is the minimum length of redacted secrets: shorter ones occur in any text by chance.
 const shortest = 4
 
 // hushedError is an error whose text had a secret in it. Who unwraps it gets the
@@ -28,8 +27,8 @@ func (e *hushedError) Error() string { return e.text }
 // Unwrap gives the original.
 func (e *hushedError) Unwrap() error { return e.err }
 
-// redact takes the values that a step made from secrets out of the text of its error: a
-// host may repeat what it does not like, and errors go into logs and receipts.
+// redact removes the secret values of a step from the text of its error: a host may repeat invalid
+// values, and errors go into logs and receipts.
 func redact(s plan.Step, err error) error {
 	if err == nil {
 		return nil

@@ -10,15 +10,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Observe finds out what is left of a step that failed at a moment since, by looking at the
-// host: the step to do now, or nil where nothing is left. An error whose OutcomeUnknown
-// is true asks for another look later; any other ends the step.
+// Observe reads from the host what is left of a step that was tried at since: the step to do now,
+// or nil if nothing is left. After an error whose OutcomeUnknown is true it is called again later;
+// any other error ends the step.
 type Observe func(ctx context.Context, s plan.Step, since time.Time) (left *plan.Step, err error)
 
-// Repeat tries a step again when an error leaves open how it ended (see OutcomeUnknown).
-// It never repeats blindly: before each further try, look says what is left to do. The
-// pauses and the number of tries are those of Backoff. Once the context ended or stop
-// was closed, nothing is tried any more.
+// Repeat retries a step if its outcome is unknown (see OutcomeUnknown). Before each retry, observe
+// reports what is left to do. The pauses and the number of tries are those of Backoff. Once the
+// context ended or stop was closed, nothing is tried any more.
 func Repeat(do Do, observe Observe, b Backoff, stop <-chan struct{}) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {
@@ -55,9 +54,9 @@ func Repeat(do Do, observe Observe, b Backoff, stop <-chan struct{}) Do {
 	}
 }
 
-// OutcomeUnknown reports whether any error within err says of itself that what it
-// reports on may be done, in part or not at all: a request without an answer, a task
-// without an end. Only looking at the host tells.
+// OutcomeUnknown reports whether any error within err says that the operation may be done, in part
+// or not at all: a request without an answer, a task without an end. Only reading the host shows
+// the outcome.
 func OutcomeUnknown(err error) bool {
 	if err == nil {
 		return false

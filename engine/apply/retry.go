@@ -20,10 +20,9 @@ type Backoff struct {
 	Most  time.Duration // the longest pause; 30s unless set
 }
 
-// Retry tries a step again when its error says of itself that it is Temporary, as
-// a lock that somebody else holds. Each pause is shortened by chance, down to half,
-// so that steps which failed together do not come back together. It never outlasts
-// the context, and tries nothing after that ended.
+// Retry retries a step if its error is Temporary, such as a lock that somebody else holds. Each
+// pause has a random jitter, down to half, so that steps which failed together do not retry
+// together. It never outlasts the context, and does not retry after it ended.
 func Retry(do Do, b Backoff) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {

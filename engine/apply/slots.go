@@ -41,10 +41,9 @@ func (r *run) withSlots(ctx context.Context, t *task) context.Context {
 	return context.WithValue(ctx, slotKey{}, asking(ask))
 }
 
-// YieldForever gives up the slot of a step among those at work, since it only waits from now
-// on for what is no work of the host, such as a health check: other steps are begun
-// meanwhile. It is called with the context of a Do, by the goroutine of that; with any
-// other, nothing happens.
+// YieldForever gives up the slot of a running step, because from now on it only waits for something
+// that is not work of the host, such as a health check: other steps start meanwhile. It is called
+// with the context of a Do, by the goroutine of that; with any other, nothing happens.
 //
 // Of one manifest no more than Options.Width steps are begun and not over, with a slot
 // or without, so that a failure stops it before it came further than it ever did.
@@ -55,16 +54,15 @@ func YieldForever(ctx context.Context) {
 	}
 }
 
-// Report reports a sentence about a step at work, as a Note. It is called as YieldForever is.
+// Report reports a sentence about a running step, as a Note. It is called as YieldForever is.
 func Report(ctx context.Context, text string) {
 	if ask, ok := ctx.Value(slotKey{}).(asking); ok {
 		_ = ask(ctx, slotRequest{message: text})
 	}
 }
 
-// Yield is YieldForever for a step that has work to do yet. The function that comes of it waits
-// until there is a slot again, before anything new is begun; it answers the cause if
-// its context ends first.
+// Yield is YieldForever for a step that has more work to do. The returned function waits for a
+// slot, with priority over new steps; it returns the cause if its context ends first.
 func Yield(ctx context.Context) (back func(context.Context) error) {
 	ask, ok := ctx.Value(slotKey{}).(asking)
 	if !ok {
@@ -121,7 +119,7 @@ func (r *run) decisive(t *task) bool {
 	return name != "" && (t.step.Action != plan.Create || r.policy(name) != Continue)
 }
 
-// policy is what a manifest wants when a step of it fails.
+// policy is the on_error policy of a manifest.
 func (r *run) policy(name string) string {
 	if r.o.OnError == nil {
 		return Stop
@@ -129,8 +127,8 @@ func (r *run) policy(name string) string {
 	return r.o.OnError(name)
 }
 
-// next takes out the first of those that may start now whose manifest lets it; nil
-// if there is none.
+// next removes and returns the first ready step whose manifest allows it to start; nil if there is
+// none.
 func (r *run) next() *task {
 	for i, t := range r.ready {
 		m := r.manifests[t.step.Manifest]

@@ -25,7 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Client asks an agent that answers on a socket, or over HTTPS; see Remote.
+// Client talks to an agent over its socket, or over HTTPS; see Remote.
 type Client struct {
 	Card   Card   // what the agent said of itself
 	socket string // file, or URL of the server
@@ -34,16 +34,16 @@ type Client struct {
 	http   *http.Client
 }
 
-// ErrNoAgent is why there is nobody to ask.
+// ErrNoAgent: no agent is running.
 var ErrNoAgent = errors.New("no agent is running here")
 
 // StandardSocket is where the agent of the machine listens.
 const StandardSocket = "/run/homestak-gitops/agent.sock"
 
-// NoSocket as HOMESTAK_SOCKET says that there is no agent to ask.
+// NoSocket is the value of HOMESTAK_SOCKET for a machine without an agent.
 const NoSocket = "none"
 
-// Search says where the agent of this machine may listen.
+// Search describes where the agent of this machine may listen.
 type Search struct {
 	Socket  string // where the user says; NoSocket: there is no agent to ask; "" for what the rest says
 	DataDir string // a lock file there names the socket of its agent
@@ -72,13 +72,13 @@ func (s Search) Find(ctx context.Context) (*Client, error) {
 	return c, err
 }
 
-// OfHost finds the agent of a host: one that says it converges a host of that name and,
-// if it knows already, of that API. Without one it gives nil. One that may not be asked
-// is an error, since it may well be that one.
+// OfHost finds the agent of a host, by the name and, if known, the API of the host that it
+// converges. It returns nil if there is none. An agent without access to its socket is an error,
+// because it may be the agent of this host.
 func (s Search) OfHost(ctx context.Context, h *model.Host) (*Client, error) {
 	c, err := s.Find(ctx)
 	if errors.Is(err, ErrNoAgent) && s.Given {
-		// Whose locks are elsewhere still shares the host with the agent of the machine.
+		// With another lock folder, the agent of the machine may still write to the host.
 		c, err = Dial(ctx, StandardSocket)
 	}
 	switch {
@@ -94,8 +94,8 @@ func (s Search) OfHost(ctx context.Context, h *model.Host) (*Client, error) {
 	return c, nil
 }
 
-// Dial asks who answers on a socket. ErrNoAgent if nobody does, a *DeniedError if the user
-// may not open it.
+// Dial connects to the agent on a socket. The error is ErrNoAgent if none answers, a *DeniedError
+// if the user may not open the socket.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	c := &Client{socket: socket, base: "http://agent"}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -134,29 +134,29 @@ func socketHint(socket string) string {
 	return hint
 }
 
-// Status asks how the agent and its nodes are.
+// Status returns the status of the agent and its nodes.
 func (c *Client) Status(ctx context.Context) (agent.Status, error) {
 	var s agent.Status
 	err := c.get(ctx, "/status", &s)
 	return s, err
 }
 
-// History asks for the last receipts, newest first: n of them, or all for 0; only those that
-// touched an address, or all for "".
+// History returns the last n receipts, newest first, or all for 0; only those about an address, or
+// all for "".
 func (c *Client) History(ctx context.Context, n int, address string) (History, error) {
 	var h History
 	err := c.get(ctx, "/history?n="+strconv.Itoa(n)+"&address="+url.QueryEscape(address), &h)
 	return h, err
 }
 
-// Verify asks whether the chain of receipts holds.
+// Verify verifies the chain of receipts.
 func (c *Client) Verify(ctx context.Context) (Chain, error) {
 	var chain Chain
 	err := c.get(ctx, "/history/verify", &chain)
 	return chain, err
 }
 
-// Why asks why something is as it is; see ReasonsOf for what an address may be.
+// Why explains the state of an address; see ReasonsOf for its forms.
 func (c *Client) Why(ctx context.Context, address string) (Reasons, error) {
 	var r Reasons
 	err := c.get(ctx, "/why/"+url.PathEscape(address), &r)
@@ -177,7 +177,7 @@ func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
 // watchEvery is how often a client reads the status of a pass under way.
 const watchEvery = 300 * time.Millisecond
 
-// ReconcileWatched is Reconcile, and shows the status again and again until the pass has ended.
+// ReconcileWatched is Reconcile, and shows the status repeatedly until the pass has ended.
 func (c *Client) ReconcileWatched(ctx context.Context, show func(agent.Status)) (agent.PassStatus, error) {
 	type answer struct {
 		pass agent.PassStatus
@@ -202,8 +202,7 @@ func (c *Client) ReconcileWatched(ctx context.Context, show func(agent.Status)) 
 	}
 }
 
-// StepsSince asks for the steps of the newest receipt, if its pass ended since then: the one that was
-// under way when the agent was asked was seen beginning.
+// StepsSince returns the steps of the newest receipt, if its pass ended after that time.
 func (c *Client) StepsSince(ctx context.Context, since time.Time) ([]ledger.Step, error) {
 	h, err := c.History(ctx, 1, "")
 	return stepsSince(h, since), err
@@ -220,9 +219,8 @@ func stepsSince(h History, since time.Time) []ledger.Step {
 	return last.Steps
 }
 
-// Events calls a function with each event that the agent keeps, behind the one with an ID if it is
-// not "", and then with each that happens, if it is to follow. It ends when the agent does, or the
-// function returns an error.
+// Events calls a function for each stored event after the one with an ID (all for ""), and, to
+// follow, for each new one. It ends when the agent stops, or the function returns an error.
 func (c *Client) Events(ctx context.Context, after string, follow bool, each func(event.Event) error) error {
 	res, err := c.send(ctx, http.MethodGet, fmt.Sprintf("/events?follow=%t", follow), nil, "Last-Event-ID", after)
 	if err != nil {
@@ -240,7 +238,7 @@ func (c *Client) post(ctx context.Context, path string, body, into any) error {
 	return c.call(ctx, http.MethodPost, path, body, into)
 }
 
-// call asks and reads the answer; into may be nil.
+// call sends a request and reads the answer; into may be nil.
 func (c *Client) call(ctx context.Context, method, path string, body, into any) error {
 	res, err := c.send(ctx, method, path, body)
 	if err != nil {
@@ -291,7 +289,7 @@ func (c *Client) send(ctx context.Context, method, path string, body any, header
 	return nil, doc.Error
 }
 
-// causeOf prefers the reason why a context ended over the bare fact.
+// causeOf prefers the cause of a context's end to its error.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) &&
 		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {

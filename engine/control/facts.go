@@ -11,11 +11,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Facts are what the process of an agent knows beside the agent's status: where the last
-// valid commits declare things, and what on the host is unmanaged. The agent's goroutine
-// writes them and those of the socket read them, hence the lock. Nothing is decided by
-// them; they hold no more than answers need, since they stay between passes. The zero
-// value knows nothing.
+// Facts are what the agent's process knows in addition to its status: where the last valid commits
+// declare objects, and what on the host is unmanaged. The agent's goroutine writes them and the
+// server's goroutines read them, hence the lock. No decision depends on them; they contain only
+// what answers need, because they stay in memory between passes. The zero value is empty.
 type Facts struct {
 	identity string
 
@@ -33,7 +32,7 @@ type commit struct {
 	at map[string]Declaration // by address
 }
 
-// Declaration is where the site says that something shall be.
+// Declaration is where the site declares an object.
 type Declaration struct {
 	Manifest string     `json:"manifest"` // "" for what stands beside the manifests
 	Node     string     `json:"node"`     // "" for what is no node
@@ -48,10 +47,10 @@ type Unmanaged struct {
 	Why  string `json:"why"`
 }
 
-// NewFacts knows nothing yet of the host of an agent's identity.
+// NewFacts returns empty facts for the host of an agent's identity.
 func NewFacts(identity string) *Facts { return &Facts{identity: identity} }
 
-// Site learns from a site that was read. One that does not converge moves nothing.
+// Site records a loaded site. One that does not converge changes nothing.
 func (k *Facts) Site(d engine.Desired) {
 	if d.Site == nil {
 		return
@@ -93,7 +92,7 @@ func (k *Facts) Site(d engine.Desired) {
 	}
 }
 
-// Observed learns from an observation of the host.
+// Observed records an observation of the host.
 func (k *Facts) Observed(have model.Observed) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -128,7 +127,7 @@ func (k *Facts) declared(id, address string) (at *Declaration, all []string, ok 
 	return nil, nil, false
 }
 
-// beyond gives what on the host is unmanaged, and what of it could not be observed.
+// beyond returns the unmanaged guests on the host, and the parts that could not be observed.
 func (k *Facts) beyond() ([]Unmanaged, []model.Unknown) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

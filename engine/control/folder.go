@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// FolderError adds to an error about the data folder what to do.
+// FolderError adds a hint to an error about the data folder.
 func FolderError(dir string, err error) error {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.ENOSPC) {
 		return err
@@ -30,9 +30,9 @@ func FolderHint(dir string, err error) string {
 	return "name a folder that you may write: data_dir in agent.hcl, or --data-dir"
 }
 
-// HandOver gives what root made in the data folder of another user to that user: its
-// agent could not read it otherwise. It does nothing where the folder is root's, or
-// where the program is not run by root.
+// HandOver changes the owner of files that root created in another user's data folder to that user,
+// whose agent could not read them otherwise. It does nothing if the folder belongs to root, or if
+// the program does not run as root.
 //
 // The owner may change the folder at the same time. So nothing outside of it is
 // reached (os.Root), and a file with a second name is left alone: it may be one of

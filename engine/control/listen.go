@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// longestSocket is what the kernel takes as the name of a socket (unix(7)), less the
-// zero at its end.
+// longestSocket is the kernel's limit for the name of a socket (unix(7)), without the zero at its
+// end.
 const longestSocket = 107
 
-// Listen makes the control socket, for its owner and group. What a dead agent
-// left there is replaced; where a live one answers, it is left alone.
+// Listen makes the control socket, for its owner and group. It replaces the socket of a dead agent,
+// but not of a running one.
 func Listen(ctx context.Context, name string) (net.Listener, error) {
 	if len(name) > longestSocket {
 		return nil, fmt.Errorf("make the control socket: %s is too long, the system takes %d bytes\nname a shorter one with --socket or HOMESTAK_SOCKET", name, longestSocket)

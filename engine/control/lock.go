@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Holder is who holds a lock, as written into its file.
+// Holder is the holder of a lock, as written into its file.
 type Holder struct {
 	PID    int       `json:"pid"`
 	Verb   string    `json:"verb"`
@@ -42,9 +42,9 @@ func LockHost(dataDir string, h *model.Host, verb string) (release func(), err e
 	return release, nil
 }
 
-// LockFile takes a lock, without waiting. The lock is the kernel's (flock) and ends
-// with the process; the contents of the file only say who holds it. The error
-// is a *LockedError if somebody does.
+// LockFile takes a lock, without waiting. The lock is the kernel's (flock) and ends with the
+// process; the content of the file is only for messages. The error is a *LockedError if somebody
+// does.
 func LockFile(name string, by Holder) (release func(), err error) {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -67,8 +67,8 @@ func LockFile(name string, by Holder) (release func(), err error) {
 	}, nil
 }
 
-// shareWithOwner gives what root made in somebody's data folder to the owner of that
-// folder: an agent that is not root could not lock the file otherwise.
+// shareWithOwner changes the owner of a file that root created to the owner of its folder: an agent
+// that is not root could not lock the file otherwise.
 func shareWithOwner(dir, name string) {
 	if os.Geteuid() != 0 {
 		return
@@ -106,8 +106,8 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("by %s: pid %d, %s, since %s", e.By.User, e.By.PID, e.By.Verb, e.By.Since.Local().Format(time.DateTime))
 }
 
-// ReadHolder says who holds a lock, or held it when its process was killed; the zero
-// value if the file does not say.
+// ReadHolder returns who holds a lock, or held it when its process was killed; the zero value if
+// the file does not say.
 func ReadHolder(name string) Holder { return readLock(name).By }
 
 func readLock(name string) *LockedError {

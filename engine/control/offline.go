@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
-// What an agent keeps in its data folder, beside the locks of hosts.
+// Files of an agent in its data folder, besides the locks of hosts.
 const (
 	AgentLock = "agent.lock" // locked as long as an agent runs; says where it is reached
 	LedgerDir = "ledger"     // receipts, and what the agent wants to know after a restart
@@ -23,14 +23,14 @@ const (
 // Absent is the state of an agent that does not run.
 const Absent agent.State = "absent"
 
-// Offline is what an agent that does not run any more left behind. It answers like a Client,
-// and is only read.
+// Offline is the stored state of an agent that is not running. It answers like a Client, and is
+// read-only.
 type Offline struct {
 	receipts Receipts
 	status   agent.Status
 }
 
-// Status says what the agent knew.
+// Status returns the last known status.
 func (o *Offline) Status(context.Context) (agent.Status, error) { return o.status, nil }
 
 // History lists receipts as Client.History does.
@@ -41,12 +41,12 @@ func (o *Offline) History(_ context.Context, n int, address string) (History, er
 // Verify checks the chain of receipts.
 func (o *Offline) Verify(context.Context) (Chain, error) { return chainOf(o.receipts) }
 
-// Why says what the receipts know of an address.
+// Why explains an address from the receipts alone.
 func (o *Offline) Why(_ context.Context, address string) (Reasons, error) {
 	return ReasonsOf(address, o.status, &Facts{}, o.receipts), nil
 }
 
-// ReadOffline reads what the last agent of a data folder left behind.
+// ReadOffline reads the stored state of the last agent of a data folder.
 func ReadOffline(dataDir string) (*Offline, error) {
 	dir := filepath.Join(dataDir, LedgerDir)
 	const start = "start one: homestak-gitops agent --repository URL --identity NAME, or systemctl start homestak-gitops"
@@ -71,7 +71,7 @@ func ReadOffline(dataDir string) (*Offline, error) {
 	return &Offline{l, LastStatus(s, last)}, nil
 }
 
-// LastStatus is the status of an agent that left this state and this last receipt behind.
+// LastStatus derives the status of a stopped agent from its state and its last receipt.
 func LastStatus(s ledger.State, last []ledger.Receipt) agent.Status {
 	out := agent.Status{
 		Version: 1, Identity: s.Identity, State: Absent, Suspended: append([]ledger.Suspension{}, s.Suspended...),

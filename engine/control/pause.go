@@ -16,10 +16,10 @@ const (
 	pauseNote  = 300 * time.Millisecond // after so long the user learns what the program waits for
 )
 
-// Pause keeps the agent from beginning a pass until the returned function is called, the
-// context or this process ends. It waits for the pass under way, at most 10 minutes, and
-// then gives a *RefusedError. If it has to wait, it calls waiting once, with the status of
-// the agent; that is the zero value if the agent did not answer.
+// Pause keeps the agent from starting a pass until the returned function is called, the context or
+// this process ends. It waits for the pass under way, at most 10 minutes, and then gives a
+// *RefusedError. If it has to wait, it calls waiting once, with the status of the agent; that is
+// the zero value if the agent did not answer.
 func (c *Client) Pause(ctx context.Context, verb string, waiting func(agent.Status)) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	type answer struct {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ProblemError is why a request got no answer.
+// ProblemError is the reason why a request failed.
 type ProblemError struct {
 	Status  int    `json:"-"`
 	Code    string `json:"code"`
@@ -64,7 +64,7 @@ func writeAnswer(w http.ResponseWriter, status int, doc any) {
 	_, _ = w.Write(append(b, '\n')) // who does not take the answer has none
 }
 
-// RefusedError is an error because somebody else changes the host, or is about to.
+// RefusedError is an error because another process changes the host, or is about to.
 type RefusedError struct{ Err error }
 
 // Error gives the message of the cause, and on the next line what to do.

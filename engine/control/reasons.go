@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Reasons is why something is as it is: the document of why.
+// Reasons explains the state of an object: the document of why.
 type Reasons struct {
 	Address   string              `json:"address"`
 	Running   bool                `json:"running"`   // an agent answered; otherwise only receipts are known
@@ -28,7 +28,7 @@ type Reasons struct {
 	Hint      string              `json:"hint"` // the nearly right address
 }
 
-// Removal is the pass that took something away.
+// Removal is the pass that removed something.
 type Removal struct {
 	Commit  string `json:"commit"`
 	Subject string `json:"subject"`
@@ -41,8 +41,7 @@ const (
 	touchesRead  = 100 // receipts in which it looks for an address of that name
 )
 
-// ReasonsOf gathers what is known of an address. The name of a node alone, or a VMID,
-// stands for the address if one has it.
+// ReasonsOf collects what is known about an address. The name of a node or a VMID also works.
 func ReasonsOf(address string, s agent.Status, k *Facts, from Receipts) Reasons {
 	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Unmanaged: []Unmanaged{}, Unknown: []model.Unknown{}}
 	id := ""
@@ -87,7 +86,7 @@ func ReasonsOf(address string, s agent.Status, k *Facts, from Receipts) Reasons 
 	return r
 }
 
-// whole finds the address that a name or VMID stands for; what none is stays.
+// whole finds the address for a name or VMID; any other text is returned unchanged.
 func whole(text string, all []string, nodes []engine.NodeStatus) string {
 	if slices.Contains(all, text) {
 		return text
@@ -105,7 +104,7 @@ func whole(text string, all []string, nodes []engine.NodeStatus) string {
 	return text
 }
 
-// removed finds which pass took something away that is not declared any more.
+// removed finds the pass that removed something that is no longer declared.
 func removed(r Reasons) *Removal {
 	if r.Declared != nil || len(r.Receipts) == 0 || len(r.Receipts[0].Steps) == 0 {
 		return nil

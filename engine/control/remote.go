@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
-// Remote asks an agent over HTTPS: its status, tree and events, and for checks. The transport knows the
-// server and has the key.
+// Remote talks to an agent over HTTPS: status, tree, events and reconcile. The transport has the
+// server's pin and the key.
 func Remote(server string, transport http.RoundTripper) *Client {
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the key is for this server
 	base := strings.TrimRight(server, "/")
@@ -27,7 +27,7 @@ func Remote(server string, transport http.RoundTripper) *Client {
 // errNoAgentThere is of a server that serves a folder.
 var errNoAgentThere = errors.New("the server there does not belong to an agent: it was started by serve, and has no status of one")
 
-// Tree asks for the agent with its nodes, and what those reported of their own.
+// Tree returns the agent with its nodes, and the reports of nodes and children.
 func (c *Client) Tree(ctx context.Context) (report.Report, error) {
 	if !c.remote {
 		var r report.Report
@@ -47,7 +47,7 @@ func (c *Client) Tree(ctx context.Context) (report.Report, error) {
 	return *s.Tree, nil
 }
 
-// Ended is how a pass ended that somebody asked for.
+// Ended is the result of a requested pass.
 type Ended struct {
 	Pass    agent.PassStatus `json:"pass"`
 	Steps   []ledger.Step    `json:"steps"`   // that it made
@@ -60,7 +60,7 @@ func (e *Ended) Status() agent.Status {
 	return agent.Status{Refused: e.Refused, Repository: agent.RepositoryStatus{Error: e.Lost}}
 }
 
-// Await makes an agent check now, and waits for the end of that pass.
+// Await requests a check of an agent, and waits for the end of that pass.
 func Await(ctx context.Context, a Agent, r Receipts) (Ended, error) {
 	asked := time.Now().UTC()
 	pass, err := a.Reconcile(ctx)
@@ -71,11 +71,11 @@ func Await(ctx context.Context, a Agent, r Receipts) (Ended, error) {
 	return Ended{Pass: pass, Steps: stepsSince(historyOf(r, 1, ""), asked), Refused: after.Refused, Lost: after.Repository.Error}, nil
 }
 
-// ErrNoPass is of a server that checks, and has no passes whose end could be waited for.
+// ErrNoPass is returned for a server that checks its files but runs no passes.
 var ErrNoPass = errors.New("the server there does not belong to an agent: it checks its files now, and there is no pass to wait for")
 
-// Await makes the agent check repository and host now, and waits for the end of that pass. An agent of this
-// machine shows meanwhile how far it is. The error may be ErrNoPass.
+// Await requests a check of repository and host, and waits for the end of that pass. An agent of
+// this machine shows meanwhile how far it is. The error may be ErrNoPass.
 func (c *Client) Await(ctx context.Context, show func(agent.Status)) (Ended, error) {
 	if c.remote {
 		return c.awaitThere(ctx)

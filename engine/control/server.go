@@ -23,7 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
-// Agent is what the socket needs of the agent.
+// Agent is what the server needs from the agent.
 type Agent interface {
 	Status() agent.Status
 	CheckNow()
@@ -33,14 +33,14 @@ type Agent interface {
 	Resume(manifest string) (bool, error)
 }
 
-// Receipts are the records of what was done.
+// Receipts gives access to the receipts.
 type Receipts interface {
 	Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt, error)
 	Verify() (good int, broken []string, err error)
 }
 
-// Server answers on the agent's socket: HTTP with JSON bodies. Who may open the socket
-// may do all of it; the mode of the file keeps others away.
+// Server serves the agent's socket: HTTP with JSON bodies. Everybody who may open the socket may do
+// all of this; access is controlled by the mode of the file.
 //
 //	GET  /agent            who this is: Card
 //	GET  /status           agent.Status
@@ -64,13 +64,13 @@ type Server struct {
 	Card     Card // without what Facts knows
 	Log      *slog.Logger
 
-	// Tree is the agent with its nodes, and what those reported of their own.
+	// Tree returns the agent with its nodes, and the reports of nodes and children.
 	Tree func() report.Report
 	// Wake asks a node to check itself, or the child that manages it; false: there is no such node.
 	Wake func(node string) bool
 }
 
-// Card says which agent answers.
+// Card identifies an agent.
 type Card struct {
 	Version   int      `json:"version"` // of this interface: 1
 	Program   string   `json:"program"` // version of the program
@@ -93,7 +93,7 @@ type Chain struct {
 	Broken []string `json:"broken"` // what is wrong, a text for each of the others
 }
 
-// The bounds of what clients may ask and take.
+// Limits for requests and connections.
 const (
 	controlBody  = 64 << 10         // bytes of a request
 	controlRead  = 10 * time.Second // to send it
@@ -102,7 +102,7 @@ const (
 	controlEnd   = time.Second      // for answers under way when the agent stops
 )
 
-// Serve answers until ctx ends, and then ends what waits. It closes the listener.
+// Serve serves requests until ctx ends, and then ends those that wait. It closes the listener.
 func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s := &http.Server{
 		Handler: c.routes(ctx.Done()), BaseContext: func(net.Listener) context.Context { return ctx },
@@ -235,7 +235,7 @@ func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) 
 	return pass, err
 }
 
-// reconcileNode asks a node below.
+// reconcileNode asks a node or child to check itself.
 func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, error) {
 	node := r.PathValue("node")
 	if !c.Wake(node) {
@@ -296,7 +296,7 @@ func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return struct{}{}, nil
 }
 
-// agentError is for changes of what the agent keeps on disk.
+// agentError wraps errors of changes that the agent stores on disk.
 func (*Server) agentError(err error) error {
 	if err == nil {
 		return nil
@@ -329,15 +329,15 @@ func (c *Server) hold(w http.ResponseWriter, r *http.Request) (any, error) {
 	return nil, nil //nolint:nilnil // the answer was its headers
 }
 
-// patient takes the deadlines off a connection: its client waits as long as it likes,
-// and its end is noticed all the same.
+// patient removes the deadlines of a connection: its client may wait for any time, and a disconnect
+// is still noticed.
 func patient(w http.ResponseWriter) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	_ = rc.SetWriteDeadline(time.Time{})
 }
 
-// oneLine takes control characters out of what a client says of itself.
+// oneLine removes control characters from a client's text.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && (r < ' ' || r == 0x7f) {

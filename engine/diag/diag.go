@@ -1,9 +1,9 @@
-// Package diag holds findings: what is wrong with a site, a plan or a host, said
-// to the person who can fix it. A finding names what, why, where and what to do
-// next; an error (package errors) is for the operator of the program instead.
+// Package diag has findings: problems of a site, a plan or a host, for the person who can fix them.
+// A finding says what, where, why and what to do next; an error (package errors) is about a failed
+// operation.
 //
-// Findings are values. Packages return them beside their result, warnings travel
-// with success, and nothing stops at the first one.
+// Findings are values. Packages return them together with their result, also warnings with a
+// success, and do not stop at the first one.
 package diag
 
 import (
@@ -41,7 +41,7 @@ type Range struct {
 	Start, End Pos
 }
 
-// IsZero reports whether the range names no place.
+// IsZero reports whether the range is empty.
 func (r Range) IsZero() bool { return r.File == "" }
 
 // String gives file:line:column, or "" for the zero Range.
@@ -86,7 +86,7 @@ type Finding struct {
 	Code     string   `json:"code,omitempty"` // the source line at At, without its newline
 }
 
-// String gives one line: place, severity, summary.
+// String returns one line: position, severity, summary.
 func (f Finding) String() string {
 	s := string(f.Severity) + ": " + f.Summary
 	if !f.At.IsZero() {
@@ -112,8 +112,8 @@ func (l List) Errors() int {
 // HasErrors reports whether any finding stops a pass.
 func (l List) HasErrors() bool { return l.Errors() > 0 }
 
-// Sorted gives the findings in reading order (file, line, column, then summary),
-// those without a place last, and each only once.
+// Sorted returns the findings by file, line, column and summary, those without a position last,
+// without duplicates.
 func (l List) Sorted() List {
 	s := slices.Clone(l)
 	slices.SortStableFunc(s, func(a, b Finding) int {
@@ -133,20 +133,20 @@ func (l List) Sorted() List {
 	return slices.Compact(s)
 }
 
-// Errorf makes an error finding of the site at a place.
+// Errorf returns an error finding of the site at a position.
 func Errorf(at Range, summary, detail string, args ...any) Finding {
 	return Finding{Severity: Error, Summary: summary, Detail: fmt.Sprintf(detail, args...), Source: FromSite, At: at}
 }
 
-// Warnf makes a warning of the site at a place.
+// Warnf returns a warning of the site at a position.
 func Warnf(at Range, summary, detail string, args ...any) Finding {
 	f := Errorf(at, summary, detail, args...)
 	f.Severity = Warning
 	return f
 }
 
-// FromError makes a finding of an error that is not about a file of the site. What follows
-// its first line is the detail.
+// FromError converts an error that is not about a file of the site to a finding. Its first line is
+// the summary, the rest is the detail.
 func FromError(err error) Finding {
 	summary, detail, _ := strings.Cut(err.Error(), "\n")
 	return Errorf(Range{}, summary, "%s", detail)

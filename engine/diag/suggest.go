@@ -8,9 +8,8 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Nearest gives the candidate that was probably meant by a misspelt name, or "".
-// A candidate counts when at most a third of the name differs (and always for
-// one wrong character).
+// Nearest returns the candidate that a misspelt name probably means, or "". A candidate counts when
+// at most a third of the name differs (and always for one wrong character).
 func Nearest(name string, candidates []string) string {
 	best, bestDist := "", max(len(name)/3, 1)+1
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
@@ -22,8 +21,8 @@ func Nearest(name string, candidates []string) string {
 	return best
 }
 
-// distance is how many characters differ. Two neighbours that changed places, the
-// commonest slip there is, count as one.
+// distance is the number of characters that differ. A transposition of two neighbours, the most
+// common typo, counts as one.
 func distance(a, b string) int {
 	d := levenshtein.Distance(a, b, nil)
 	if d != 2 || len(a) != len(b) {
@@ -37,8 +36,8 @@ func distance(a, b string) int {
 	return d
 }
 
-// DidYouMean turns Nearest into a sentence, with the known names where there is
-// no near one; "" when there is nothing to choose from.
+// DidYouMean turns Nearest into a sentence, or lists the known names if none is near; "" if there
+// are no names.
 func DidYouMean(name string, candidates []string) string {
 	if n := Nearest(name, candidates); n != "" {
 		return fmt.Sprintf("did you mean %q?", n)

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// maxCode bounds the source line shown, in characters: a minified file must not
-// fill the screen.
+// maxCode limits the displayed source line, in characters: a minified file must not fill the
+// screen.
 const maxCode = 160
 
-// Text writes the findings for people: place, severity and summary on the first
-// line, the source line with the culprit marked, then the detail.
+// Text writes the findings for people: position, severity and summary on the first line, the source
+// line with the range underlined, then the detail.
 //
 //	manifests/web.hcl:12:14: error: unknown preset "vm-smal"
 //	  12 |     preset = preset.vm-smal

@@ -1,5 +1,5 @@
-// Package durable replaces files so that a reader sees the old content or the new one, also after a
-// crash or a power failure.
+// Package durable replaces files atomically: a reader sees the old content or the new one, also
+// after a crash or a power failure.
 package durable
 
 import (
@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 )
 
-// Unfinished is how the names of files begin that a crash left half-written: who owns a folder may
+// Unfinished is the name prefix of files that a crash left incomplete: the owner of a folder may
 // remove them when nothing writes there.
 const Unfinished = ".new-"
 
-// Replace makes a file have a content, with mode 0600. The content is written beside the file,
-// and renamed to it once it is on the disk.
+// Replace writes a file, with mode 0600. It writes the content to a temporary file beside it, syncs
+// that, and renames it.
 func Replace(name string, content []byte) (err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, Unfinished) // with mode 0600
@@ -41,7 +41,7 @@ func Replace(name string, content []byte) (err error) {
 	return Sync(dir)
 }
 
-// Sync makes the names in a folder last.
+// Sync syncs the names in a folder to disk.
 func Sync(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// Exclusively runs a function while no other process, and nobody else in this one, does so for the
-// same folder. It waits for its turn. The lock is the kernel's, and ends with the process. All
-// writers of such a folder use it, so what Replace left unfinished there is of one that died, and is
-// removed first.
+// Exclusively runs a function under an exclusive lock of a folder, against other processes and
+// goroutines. It waits for the lock, which is the kernel's and ends with the process. All writers
+// of such a folder use it, so unfinished files of Replace belong to a dead writer, and are removed
+// first.
 func Exclusively(dir string, do func() error) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -40,8 +40,8 @@ func Exclusively(dir string, do func() error) error {
 	return do()
 }
 
-// HandOver gives a file to the owner of its folder, if root made it: what root does by hand in the
-// folder of a service must stay readable for that service.
+// HandOver changes the owner of a file that root created to the owner of its folder: the service
+// that owns the folder must be able to read it.
 func HandOver(dir, name string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -57,7 +57,8 @@ func HandOver(dir, name string) error {
 	return os.Lchown(name, int(owner.Uid), int(owner.Gid))
 }
 
-// ReadPrivate reads a file that only its owner may read, as Replace makes it. Another mode is an error.
+// ReadPrivate reads a file that only its owner may read, as Replace writes it. Another mode is an
+// error.
 func ReadPrivate(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

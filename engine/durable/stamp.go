@@ -6,26 +6,27 @@ import (
 	"time"
 )
 
-// Stamps are how files were at one moment, for whoever asks again and again whether they are still that.
+// Stamps identify the content of files at one moment, to check repeatedly whether they changed.
 type Stamps struct {
 	at    time.Time
 	files []fs.FileInfo // nil: there was none
 }
 
-// fresh is how long after a file was written another write may leave it the time that it has: clocks of file systems tick.
+// fresh is how long after a write another write may get the same timestamp, because of the
+// resolution of file system clocks.
 const fresh = 2 * time.Second
 
-// StampsOf is how some files are now.
+// StampsOf returns the stamps of files now.
 func StampsOf(names ...string) Stamps {
 	s := Stamps{at: time.Now(), files: make([]fs.FileInfo, len(names))}
 	for i, name := range names {
-		s.files[i], _ = os.Stat(name) // one that cannot be seen is as none: it differs as soon as it can
+		s.files[i], _ = os.Stat(name) // an unreadable file counts as absent: it differs as soon as it is readable
 	}
 	return s
 }
 
-// Same reports whether the same files certainly have what they had at another moment: nobody replaced or wrote one, and
-// none had been written just before.
+// Same reports whether the same files certainly have the same content as at another moment: none
+// was replaced or written, and none had been written just before.
 func (s Stamps) Same(before Stamps) bool {
 	if len(s.files) == 0 || len(s.files) != len(before.files) {
 		return false

@@ -1,8 +1,8 @@
-// Package event turns what an agent publishes of itself into a stream of events: a new commit,
-// the beginning and end of a pass and of its steps, a node that is ready or is not any more.
+// Package event turns the statuses of an agent into a stream of events: a new commit, the start and
+// end of a pass and of its steps, a node that becomes ready or not ready.
 //
-// Read in this order: Event, Between (what happened from one status to the next), Log (the last
-// events, and who waits for the next), stream.go (over HTTP).
+// Read in this order: Event, Between (the events between two statuses), Log (the last events, and
+// their followers), stream.go (over HTTP).
 package event
 
 import (
@@ -50,8 +50,8 @@ const (
 	Resumed            Type = "resumed"
 )
 
-// Between lists what happened from one status of an agent to the next, in the order in which a
-// person would say it. Of the first status, before is the zero value.
+// Between lists the events between two statuses of an agent, in a natural order. Of the first
+// status, before is the zero value.
 func Between(before, after agent.Status) []Event {
 	d := differ{before: before, after: after}
 	if before.Identity == "" {
@@ -184,7 +184,7 @@ func passText(p *agent.PassStatus) string {
 	return line
 }
 
-// nodes compares the nodes. They are published after a pass, as a list of its own.
+// nodes compares the nodes. They are published after a pass, as a separate list.
 func (d *differ) nodes() {
 	was, is := d.before.Nodes, d.after.Nodes
 	if len(was) == len(is) && (len(is) == 0 || &was[0] == &is[0]) {
@@ -225,8 +225,8 @@ func problem(n *engine.NodeStatus) string {
 // mostText is how long the text of an event may be, in bytes.
 const mostText = 500
 
-// oneLine bounds a text, and takes control characters out of it: a stream has one line for each
-// event, and it may be printed on a terminal.
+// oneLine limits a text, and removes control characters: a stream has one line for each event, and
+// it may be printed on a terminal.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {

@@ -23,13 +23,12 @@ type Log struct {
 	more   chan struct{} // closed when there is another event
 }
 
-// NewLog makes the log of a run that began at a time.
+// NewLog returns the log of a run that started at a time.
 func NewLog(began time.Time) *Log {
 	return &Log{run: strconv.FormatInt(began.UnixMilli(), 36), first: 1, more: make(chan struct{})}
 }
 
-// Record adds what happened since the status before. It is called with each status, in their
-// order.
+// Record adds the events since the previous status. Call it with each status, in order.
 func (l *Log) Record(s agent.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,9 +49,9 @@ func (l *Log) Record(s agent.Status) {
 	l.more = make(chan struct{})
 }
 
-// After lists the events behind the one with an ID, "" for all that are kept. Missed is set if
-// there were others between them: the ID is of another run, or too long ago. The channel is
-// closed when there are more.
+// After lists the events after the one with an ID, or all stored events for "". Missed is set if
+// events in between were dropped: the ID is too old, or from another run. The channel is closed
+// when there are more.
 func (l *Log) After(id string) (events []Event, missed bool, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

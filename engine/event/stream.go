@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// alive is how often a stream without events says that it is there: proxies end silent ones.
+	// alive is the interval of keep-alive comments: proxies close silent streams.
 	alive = 15 * time.Second
 	// patience is how long a client may take to read.
 	patience = 10 * time.Second
@@ -21,12 +21,12 @@ const (
 	longest = 64 << 10
 )
 
-// Missed is the type of an event in a stream that stands for others which are not kept any more.
+// Missed is the type of an event that replaces dropped ones.
 const Missed Type = "missed"
 
-// Serve writes the events as server-sent events (HTML Living Standard, 9.2), beginning behind
-// the one of the header Last-Event-ID. With the query follow=false it ends at the newest, else
-// when the client does, or when ending is closed.
+// Serve writes the events as server-sent events (HTML Living Standard, 9.2), starting after the one
+// in the header Last-Event-ID. With the query follow=false it ends at the newest, else when the
+// client does, or when ending is closed.
 func (l *Log) Serve(w http.ResponseWriter, r *http.Request, ending <-chan struct{}) {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // a client that only reads sends nothing

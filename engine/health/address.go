@@ -10,22 +10,21 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
-// NIC is a network card of a guest, as its host has it.
+// NIC is a network card of a guest, as configured on its host.
 type NIC struct {
 	Name     string         // net0
 	MAC      string         // in any case
-	Static   []netip.Prefix // addresses that the guest is told to have
+	Static   []netip.Prefix // configured addresses of the guest
 	Gateways []netip.Addr
 }
 
-// Interface is a network interface, as the guest itself sees it.
+// Interface is a network interface, as the guest reports it.
 type Interface struct {
 	MAC string
 	IPs []netip.Prefix
 }
 
-// Declared gives the static address of the first card, IPv4 before IPv6; false if it
-// has none.
+// Declared returns the static address of the first card, IPv4 before IPv6; false if it has none.
 func Declared(nics []NIC) (guest.Address, bool) {
 	if len(nics) == 0 || len(nics[0].Static) == 0 {
 		return guest.Address{}, false
@@ -35,11 +34,10 @@ func Declared(nics []NIC) (guest.Address, bool) {
 	return guest.Address{IP: ip, Why: fmt.Sprintf("%s on %s, as declared", ip, n.Name), Declared: true}, true
 }
 
-// Choose takes one of the addresses that a guest reports of itself. Only interfaces with
-// the MAC of one of its cards count: a bridge of docker is none. An address in a
-// subnet that is declared, by a static address or around a gateway (those of the cards
-// and near), comes before others, then the first card, then IPv4. False if there is
-// none to be reached at, as early in boot.
+// Choose selects one of the addresses that a guest reports. Only interfaces with the MAC of one of
+// its cards count, so a docker bridge does not. An address in a subnet that is declared, by a
+// static address or around a gateway (those of the cards and near), comes before others, then the
+// first card, then IPv4. False if there is none to be reached at, as early in boot.
 func Choose(nics []NIC, seen []Interface, near []netip.Addr, by string) (guest.Address, bool) {
 	type candidate struct {
 		at          netip.Prefix

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// conn is a connection whose reads and writes end when nothing moves for a while, or
-// with the context it was made in; and which can tell how far it came. One goroutine
-// reads; what it counts is read by others too, since HTTP and SSH have their own.
+// conn is a connection with an idle timeout for reads and writes, which ends with its context and
+// records its progress. One goroutine reads; what it counts is read by others too, since HTTP and
+// SSH have their own.
 type conn struct {
 	net.Conn
 	ctx  context.Context //nolint:containedctx // the time of the try, which is that of the connection
@@ -25,7 +25,7 @@ type conn struct {
 	free func() bool   // stops the watch of ctx
 }
 
-// dial connects within its own deadline. Its error says where and what came instead.
+// dial connects within its own deadline. Its error says where, and what happened instead.
 func (a *attempt) dial(ctx context.Context, network, addr string) (*conn, error) {
 	connect := cmp.Or(a.Connect, 5*time.Second)
 	within, cancel := context.WithTimeout(ctx, connect)
@@ -51,7 +51,7 @@ func (a *attempt) dial(ctx context.Context, network, addr string) (*conn, error)
 	return c, nil
 }
 
-// connectError is a connection that did not come about.
+// connectError is a failed attempt to connect.
 type connectError struct {
 	addr, text string
 	err        error
@@ -87,7 +87,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// story says how far a connection came, and how an error ended it.
+// story describes how far a connection got, and the error that ended it.
 func (c *conn) story(err error) string {
 	text := "connected in " + short(c.took)
 	if n := c.got.Load(); n > 0 {
@@ -109,7 +109,7 @@ func (c *conn) story(err error) string {
 	}
 }
 
-// reason is the kernel's word for it, without the addresses that stand there already.
+// reason is the kernel's error text, without the addresses, which the message already has.
 func reason(err error) string {
 	var dns *net.DNSError
 	var no syscall.Errno

@@ -1,5 +1,5 @@
-// Package health checks that a guest is well: it tries what the check blocks of its
-// node and spec say until each passes or its time is over, and reports what it saw.
+// Package health runs the checks of a guest: it tries the check blocks of its node and spec until
+// each passes or times out, and reports the results.
 //
 // Read in this order:
 //
@@ -11,8 +11,8 @@
 //	address.go  which of its addresses a guest is reached at
 //	text.go     what may be shown of what came back
 //
-// It knows no host. Whoever does gives it a guest.Machine, the way into one guest; the network
-// is that of this machine, unless Prober says otherwise.
+// It knows nothing about hosts. The caller provides a guest.Machine for access to a guest; the
+// network is that of this machine, unless Prober has another.
 package health
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Subject is the guest to be checked, and what is needed for it.
+// Subject is the guest to check, with everything that its checks need.
 type Subject struct {
 	Address model.Address
 	Machine guest.Machine
@@ -43,14 +43,13 @@ type Prober struct {
 	// Dial connects; net.Dialer unless set. The deadline of its context is Connect.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Simulated is set where guests live in a simulator, which has no network: it
-	// reports whether the guest with an address is up, and then a check that would go
-	// over the network holds, whatever it expects to come back. Commands are run by
-	// the simulator, and their output is not looked at.
+	// Simulated is set for guests in a simulator, which has no network: it returns an error if the
+	// guest with an address is not up; otherwise a check over the network passes, whatever it
+	// expects. The simulator runs commands, and their output is not checked.
 	Simulated func(ip netip.Addr) error
 
 	// Reported says what a node in mode pull reported last: that it is ready, or an error why it is
-	// not. Nil: nobody takes reports, and those of nodes are not waited for.
+	// not. Nil: there is no server for reports, so checks do not wait for them.
 	Reported func(node string) (saw string, err error)
 
 	Every   time.Duration // between two tries, where the check does not say it; 5 s unless set
@@ -63,7 +62,7 @@ type Prober struct {
 	Notify func(Progress)
 }
 
-// Progress is how far a check is that does not hold yet, or has come to hold.
+// Progress is the progress of a check that does not pass yet, or has just passed.
 type Progress struct {
 	Address model.Address
 	For     model.Address // whose step waits, where that is another guest's; zero if not
@@ -72,13 +71,13 @@ type Progress struct {
 	Tries   int
 	Waited  time.Duration
 	Timeout time.Duration
-	Passed  bool // it holds, so it is not waited for any more
+	Passed  bool // it passed
 }
 
 // Step is whose step waits for the check.
 func (p *Progress) Step() model.Address { return cmp.Or(p.For, p.Address) }
 
-// String says in a line which check is waited for, and what it saw last; "" when it holds.
+// String says in one line which check has not passed yet, and its last result; "" when it passed.
 func (p *Progress) String() string {
 	if p.Passed {
 		return ""
@@ -98,23 +97,23 @@ func whole(d time.Duration) string {
 	}
 }
 
-// Result is what became of one check.
+// Result is the result of one check.
 type Result struct {
 	Name    string  `json:"name"`
 	OK      bool    `json:"ok"`
 	Detail  string  `json:"detail"` // what was seen last
-	Tries   int     `json:"tries"`  // 0: one before it did not hold
+	Tries   int     `json:"tries"`  // 0: an earlier one failed
 	Seconds float64 `json:"duration_seconds"`
 }
 
-// Report is what became of the checks of one guest.
+// Report has the results of the checks of one guest.
 type Report struct {
 	IP      string // where it was reached, "" if that was not needed
 	Results []Result
-	Err     error // of the first that does not hold, an *Error
+	Err     error // of the first that failed, an *Error
 }
 
-// Error is a check that does not hold.
+// Error is a failed check.
 type Error struct {
 	Check string
 	At    diag.Range
@@ -149,7 +148,7 @@ func (e *Error) Error() string {
 // Unwrap gives why it was given up.
 func (e *Error) Unwrap() error { return e.Err }
 
-// HopelessError is what waiting does not fix.
+// HopelessError is an error that waiting does not fix.
 type HopelessError struct{ Text string }
 
 // Error is the text.

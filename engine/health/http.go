@@ -23,10 +23,9 @@ const (
 
 var errElsewhere = errors.New("redirected elsewhere")
 
-// tryHTTP asks with a GET. Redirects are followed three times and only to the same
-// host: what answers elsewhere proves nothing of this guest. A guest's own certificate
-// is not verified, since nobody but itself has signed it when it is young; that of a
-// host with a name is.
+// tryHTTP sends a GET. It follows up to three redirects, and only to the same host: another host
+// says nothing about this guest. The certificate at a guest's own address is not verified, because
+// a new guest has a self-signed one; that of a host with a name is.
 func (a *attempt) tryHTTP(ctx context.Context, c *model.Check, e model.Endpoint, addr string) (string, error) {
 	scheme := "http"
 	if e.TLS {
@@ -77,8 +76,8 @@ func (a *attempt) tryHTTP(ctx context.Context, c *model.Check, e model.Endpoint,
 	return fmt.Sprintf("%s: %s in %s", addr, text, short(time.Since(began))), nil
 }
 
-// checkAnswer compares an answer with what is expected. A body that breaks off counts as far
-// as it came: the status was given. broke is how it did.
+// checkAnswer compares an answer with the expectation. An incomplete body counts as far as it was
+// received; broke is the error that ended it.
 func (a *attempt) checkAnswer(c *model.Check, status int, body string, broke error) (string, error) {
 	first := ""
 	if l := a.line(body); l != "" {

@@ -13,10 +13,9 @@ import (
 
 const sshPort = 22
 
-// trySSH logs in where the private key is one that the guest accepts; else it goes as
-// far as nobody needs a key: the server proves that it holds the host key it shows.
-// Any host key is taken, for a young guest has made its own: a login by public key
-// gives the server nothing that it could use elsewhere.
+// trySSH logs in if the guest accepts the private key; otherwise it stops after the key exchange,
+// in which the server proves that it has its host key. It accepts any host key, because a new guest
+// creates its own: a login by public key gives the server nothing that it could use elsewhere.
 func (a *attempt) trySSH(ctx context.Context, addr string) (string, error) {
 	c, err := a.dial(ctx, "tcp", addr)
 	if err != nil {

@@ -16,8 +16,7 @@ const (
 	minimum  = 4    // shorter secrets stand in any text by chance
 )
 
-// show makes of what was seen what may be shown: without secrets, without what drives
-// a terminal, and not longer than a person reads.
+// show makes a result safe to display: without secrets and terminal control sequences, and short.
 func (s *Subject) show(c *model.Check, saw string) string {
 	if c.Sensitive {
 		return "the result is not shown, because the check uses a secret"
@@ -25,7 +24,7 @@ func (s *Subject) show(c *model.Check, saw string) string {
 	return cut(clean(s.redact(saw)), most)
 }
 
-// redact takes secrets out. It comes before any cut, which could leave half of one.
+// redact removes secrets. It runs before any cut, which could leave half of one.
 func (s *Subject) redact(text string) string {
 	secrets := slices.Clone(s.Secrets)
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
@@ -37,7 +36,7 @@ func (s *Subject) redact(text string) string {
 	return text
 }
 
-// redactEnd takes out what a text ends with and a secret begins with.
+// redactEnd removes the beginning of a secret at the end of a text.
 func (s *Subject) redactEnd(text string) string {
 	longest := 0
 	for _, v := range s.Secrets {
@@ -53,7 +52,7 @@ func (s *Subject) redactEnd(text string) string {
 	return text[:len(text)-longest] + model.Sensitive
 }
 
-// clean makes one line of a text, of characters that only show.
+// clean makes one line of printable characters.
 func clean(text string) string {
 	text = strings.ToValidUTF8(text, "�")
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -89,7 +88,7 @@ func (s *Subject) line(text string) string {
 	return cut(clean(first), mostLine)
 }
 
-// short writes a duration as people say it.
+// short formats a duration for people.
 func short(d time.Duration) string {
 	switch {
 	case d < time.Second:

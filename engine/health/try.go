@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// attempt is the proof of one guest under way. It belongs to the goroutine of Run.
+// attempt is the running check of one guest. The goroutine of Run owns it.
 type attempt struct {
 	Prober
 	Subject
@@ -23,8 +23,7 @@ type attempt struct {
 	last netip.Addr    // as it was found last
 }
 
-// try makes one try: what was seen of a check that holds, or an error that says what
-// was seen instead.
+// try runs a check once. It returns the result of a check that passed, or an error with the result.
 func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 	switch c.Way() {
 	case model.WayReport:
@@ -48,8 +47,8 @@ func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 	}
 }
 
-// tryAt tries an endpoint by way of the network, if there is one: of a simulated guest
-// it reports whether that is up. unread is why the endpoint cannot be read.
+// tryAt tries an endpoint over the network; for a simulated guest it only reports whether the guest
+// is up. unread is why the endpoint cannot be read.
 func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way func(addr string) (string, error)) (string, error) {
 	if unread != nil {
 		return "", unreadable(unread)
@@ -68,7 +67,7 @@ func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way
 	return addr + ": assumed to answer, because it is simulated", nil
 }
 
-// place is where an endpoint is, for Dial, and how it is called in texts.
+// target returns the address of an endpoint, for Dial and for texts.
 func (a *attempt) target(ctx context.Context, e model.Endpoint) (string, error) {
 	port := strconv.Itoa(e.Port)
 	if e.Host != "" {
@@ -84,7 +83,7 @@ func (a *attempt) target(ctx context.Context, e model.Endpoint) (string, error) 
 	return net.JoinHostPort(a.at.IP.String(), port), nil
 }
 
-// longestBanner is how much of what a server begins with is looked at.
+// longestBanner limits how much of a server's first output is read.
 const longestBanner = 4 << 10
 
 func (a *attempt) tryTCP(ctx context.Context, c *model.Check, addr string) (string, error) {
@@ -114,8 +113,8 @@ func (a *attempt) tryTCP(ctx context.Context, c *model.Check, addr string) (stri
 	return "", fmt.Errorf("%s: began without %q: %s", addr, c.Expect, a.line(got.String()))
 }
 
-// tryCommand runs a command inside the guest. A try whose outcome was lost is simply
-// made again: whoever declares a command knows that it may run more than once.
+// tryCommand runs a command inside the guest. If the outcome of a try is unknown, it runs again: a
+// declared command may run more than once.
 func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error) {
 	if c.Command == "" {
 		return "", &HopelessError{"its command uses a secret that is unknown here"}
@@ -150,7 +149,7 @@ func unreadable(err error) error {
 	return &HopelessError{fmt.Sprintf("the target is unknown: it %v", err)}
 }
 
-// whyEnded prefers why a try had to end over what came of that.
+// whyEnded prefers the cause of a cancellation to the resulting error.
 func whyEnded(ctx context.Context, err error) error {
 	if ctx.Err() == nil || hopeless(err) {
 		return err

@@ -11,20 +11,19 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// What a check has where nobody filled in its defaults.
+// Defaults of a check without values.
 const (
 	defaultTimeout  = 5 * time.Minute
 	defaultInterval = 5 * time.Second
 )
 
-// Run tries the checks one after the other, each until it holds or its time is over;
-// what comes after one that does not hold is not tried. It returns soon after ctx
-// ended.
+// Run tries the checks one after the other, each until it passes or times out; it does not try
+// those after a failed one. It returns soon after ctx ended.
 func (p Prober) Run(ctx context.Context, s Subject, checks []model.Check) Report {
 	return p.run(ctx, s, checks, false)
 }
 
-// Once is Run with a single try of each check, for a guest that had its time before.
+// Once is Run with a single try of each check, for a guest that already used up its timeouts.
 func (p Prober) Once(ctx context.Context, s Subject, checks []model.Check) Report {
 	return p.run(ctx, s, checks, true)
 }
@@ -55,7 +54,7 @@ func Limit(checks []model.Check) time.Duration {
 	return sum
 }
 
-// until tries one check until it holds.
+// until tries one check until it passes.
 func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result, error) {
 	began := time.Now()
 	timeout, interval := cmp.Or(c.Timeout, defaultTimeout), cmp.Or(c.Interval, a.Every, defaultInterval)

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// abandoned is the age at which a file that is not whole yet has no writer any more.
+	// abandoned is the age at which an incomplete file no longer has a writer.
 	abandoned = time.Minute
 	// longest bounds what is read of one file; the receipt of 10,000 steps has some 10 MB.
 	longest = 64 << 20
 )
 
-// get reads a file that somebody else may have filled.
+// get reads a file that another program may have written.
 func get(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -41,8 +41,7 @@ func get(name string) ([]byte, error) {
 	return b, errors.Join(err, f.Close())
 }
 
-// sweep takes away what a writer that died left half-written. What is young may be
-// another's who writes now.
+// sweep removes incomplete files of dead writers. Recent ones may belong to a running writer.
 func sweep(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -62,7 +61,7 @@ func sweep(dir string) error {
 	return errors.Join(errs...)
 }
 
-// ignoreAbsent takes what is not there for what was to be.
+// ignoreAbsent treats a missing file as success.
 func ignoreAbsent(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -1,13 +1,12 @@
-// Package ledger is the memory of an agent: what it did (receipts), and the little
-// it wants to know again after a restart (State). None of it is needed to be right:
-// who loses the folder loses history, and never a guest.
+// Package ledger stores what an agent did (receipts), and the state that it needs after a restart
+// (State). None of it is needed for correctness: if you lose the folder, you lose history, but
+// never a guest.
 //
-// The folder holds state.json, and receipts/TIME-PLAN.json, one for each pass that
-// changed something; by their names they are in the order in which they were
-// written, and each holds the hash of the one before. Every file is written beside
-// its place and then moved there, so that a reader, in this process or another, sees
-// the whole of it or nothing. Writers take turns: whoever may write to the host
-// writes its receipt before it gives that up.
+// The folder has state.json, and receipts/TIME-PLAN.json, one for each pass that changed something;
+// their names sort in the order of writing, and each has the hash of the previous one. Every file
+// is replaced atomically, so that a reader, in this process or another, sees all of it or nothing.
+// Writers take turns: the holder of the write lock of the host writes its receipt before it
+// releases the lock.
 package ledger
 
 import (
@@ -21,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Receipt is what one pass changed, or tried to: one JSON file. It holds no secret:
-// a sensitive change is named, its values are not.
+// Receipt records what one pass changed, or tried to: one JSON file. It has no secrets: a sensitive
+// change has no values.
 type Receipt struct {
 	Version  int       `json:"version"`  // 1
 	Previous string    `json:"previous"` // sha256 of the receipt before, "" for the first
@@ -38,7 +37,7 @@ type Receipt struct {
 	Began    time.Time `json:"began"`
 	Seconds  float64   `json:"duration_seconds"`
 	Outcome  string    `json:"outcome"`
-	Drift    bool      `json:"drift"` // put back what was changed on the host
+	Drift    bool      `json:"drift"` // the pass reverted changes on the host
 	Steps    []Step    `json:"steps"`
 	Findings diag.List `json:"findings"`
 }
@@ -51,7 +50,7 @@ type Step struct {
 	Class   string    `json:"class"`
 	Reason  string    `json:"reason"`
 	Changes []Change  `json:"changes"`
-	Tasks   []string  `json:"upids"` // tasks of PVE that it was done by
+	Tasks   []string  `json:"upids"` // its tasks on PVE
 	Status  string    `json:"status"`
 	Error   string    `json:"error"`
 	Began   time.Time `json:"began"`
@@ -66,7 +65,7 @@ type Change struct {
 	Sensitive bool   `json:"sensitive"`
 }
 
-// Suspension is somebody's word that nothing shall be converged for a while.
+// Suspension is a request to converge nothing for a while.
 type Suspension struct {
 	Manifest string     `json:"manifest"` // "" for everything
 	Reason   string     `json:"reason"`
@@ -75,7 +74,7 @@ type Suspension struct {
 	Until    *time.Time `json:"until"` // null: until it is resumed
 }
 
-// State is what an agent knows again after a restart.
+// State is the state of an agent that survives a restart.
 type State struct {
 	Version       int          `json:"version"` // 1
 	Identity      string       `json:"identity"`
@@ -104,8 +103,8 @@ type CommitRef struct {
 	Since time.Time `json:"since"`
 }
 
-// Ledger is a folder of receipts and one file of state. One process writes it; any
-// number read it.
+// Ledger is a folder of receipts and one file of state. One process writes it; any number may read
+// it.
 //
 // Its methods may be called from any goroutine: receipts come from the one that makes
 // passes, the state also from whoever suspends. So there are locks: write makes of
@@ -121,20 +120,20 @@ type Ledger struct {
 	usual   medians
 }
 
-// Options bound what is kept. The zero value is ready for use.
+// Options limit what is stored. The zero value is ready for use.
 type Options struct {
 	Files int   // receipts; 1,000 unless set
 	Bytes int64 // of all receipts together; 64 MiB unless set
 }
 
-// ErrReadOnly is the answer to a write into a ledger that was opened by Read.
+// ErrReadOnly is returned by writes to a ledger opened with Read.
 var ErrReadOnly = errors.New("the ledger is open for reading only")
 
-// Open opens a folder, making it (mode 0700) if need be, with the usual bounds.
+// Open opens a folder with the default limits; it creates the folder (mode 0700) if necessary.
 func Open(dir string) (*Ledger, error) { return Options{}.Open(dir) }
 
-// Open opens a folder, making it (mode 0700) if need be. What a writer that died
-// left half-written is taken away.
+// Open opens a folder; it creates the folder (mode 0700) if necessary, and removes incomplete files
+// of dead writers.
 func (o Options) Open(dir string) (*Ledger, error) {
 	if o.Files <= 0 {
 		o.Files = 1000
@@ -154,9 +153,8 @@ func (o Options) Open(dir string) (*Ledger, error) {
 	return l, nil
 }
 
-// Read gives a ledger that only reads, beside a process that may be writing: it
-// makes nothing, changes nothing, and needs no right to. A folder that does not
-// exist is an empty ledger.
+// Read returns a read-only ledger, also while another process writes: it creates and changes
+// nothing, and needs no permission to. A folder that does not exist is an empty ledger.
 func Read(dir string) *Ledger { return &Ledger{dir: dir, readOnly: true} }
 
 func (l *Ledger) receipts() string { return filepath.Join(l.dir, "receipts") }

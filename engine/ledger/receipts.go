@@ -23,9 +23,9 @@ const (
 	stamp = "20060102T150405.000Z"
 )
 
-// Write keeps a receipt: its Version, Previous and ID are set here. It is whole on
-// disk, or not there. The oldest go where there are more than the folder keeps; that
-// this failed is reported beside a receipt that is kept.
+// Write stores a receipt, and sets its Version, Previous and ID. The file is complete, or not
+// there. It removes the oldest receipts over the limit; if only that fails, the receipt is stored
+// and the error is returned.
 func (l *Ledger) Write(r Receipt) (Receipt, error) {
 	if l.readOnly {
 		return r, ErrReadOnly
@@ -70,8 +70,8 @@ func (r Receipt) listed() Receipt {
 	return r
 }
 
-// name gives a receipt the name of its file: when it began, and its plan. It comes
-// after the newest one there is, also where the clock was set back or stands still.
+// name returns the file name of a receipt: its start time and its plan. It sorts after the newest
+// receipt, even if the clock was set back.
 func name(r Receipt, newest string) string {
 	at := r.Began.UTC()
 	if at.IsZero() {
@@ -95,9 +95,8 @@ func name(r Receipt, newest string) string {
 	return at.Format(stamp) + "-" + plan[:min(len(plan), 16)]
 }
 
-// Last gives the newest n receipts that match, newest first; n 0 gives all, match
-// nil takes every one. Files that cannot be read are named in the error, beside all
-// others.
+// Last returns the newest n receipts that match, newest first; all for n 0, any for match nil. The
+// error names files that cannot be read; the others are still returned.
 func (l *Ledger) Last(n int, match func(*Receipt) bool) ([]Receipt, error) {
 	ids, err := l.ids()
 	if err != nil {
@@ -118,21 +117,20 @@ func (l *Ledger) Last(n int, match func(*Receipt) bool) ([]Receipt, error) {
 	return out, errors.Join(errs...)
 }
 
-// Verify reads the chain of receipts, and says how many hold and which do not, each
-// with what is wrong: "ID: why". A receipt is intact by the next one, which knows its
-// hash; so nothing can be said against a change of the newest, or that the oldest
-// ones are missing.
+// Verify reads the chain of receipts, and returns how many are intact and a text for each of the
+// others: "ID: why". The next receipt has the hash of each one; so a change of the newest cannot be
+// detected, nor that the oldest ones are missing.
 func (l *Ledger) Verify() (intact int, broken []string, err error) {
 	ids, err := l.ids()
 	if err != nil {
 		return 0, nil, fmt.Errorf("read receipts: %w", err)
 	}
 	before, hash := "", ""
-	sound := false // what stands before
+	sound := false // whether the previous one was intact
 	for _, id := range ids {
 		r, b, err := l.read(id)
 		if errors.Is(err, fs.ErrNotExist) {
-			before, sound = "", false // a writer takes the oldest away meanwhile; so what stood before is gone, too
+			before, sound = "", false // a writer removes the oldest meanwhile, so the previous one is gone, too
 			continue
 		}
 		if before != "" && err == nil && r.Previous != hash {
@@ -194,8 +192,8 @@ func readReceipt(b []byte) (Receipt, error) {
 	return r, nil
 }
 
-// rotate takes the oldest receipts away until the others are few and small enough;
-// the newest stays in any case.
+// rotate removes the oldest receipts until the others are within the limits; the newest always
+// stays.
 func (l *Ledger) rotate(ids []string) error {
 	var total int64
 	var errs []error

@@ -15,8 +15,8 @@ const stateVersion = 1
 
 func (l *Ledger) stateFile() string { return filepath.Join(l.dir, "state.json") }
 
-// State reads the state; the zero State if there is none. One that cannot be read is
-// an error, and the caller goes on with the zero State.
+// State reads the state; the zero State if there is none. If it cannot be read, the caller
+// continues with the zero State.
 func (l *Ledger) State() (State, error) {
 	b, err := get(l.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,8 +44,8 @@ func readState(b []byte) (State, error) {
 	return s, nil
 }
 
-// setAside gives a state that cannot be read another name, once: a newer program may
-// have written it, and somebody may want to know what was suspended.
+// setAside renames an unreadable state, once: a newer program may have written it, and a person may
+// need to know what was suspended.
 func (l *Ledger) setAside() error {
 	if l.checked {
 		return nil
@@ -61,8 +61,8 @@ func (l *Ledger) setAside() error {
 	return os.Rename(l.stateFile(), filepath.Join(l.dir, "state.unreadable.json"))
 }
 
-// SetState keeps the state, whole or not at all. One before that cannot be read is not
-// written over: it is state.unreadable.json then.
+// SetState stores the state atomically. An unreadable previous state is not overwritten, but
+// renamed to state.unreadable.json.
 func (l *Ledger) SetState(s State) error {
 	if l.readOnly {
 		return ErrReadOnly

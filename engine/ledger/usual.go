@@ -47,8 +47,7 @@ func (m *medians) of(key string) time.Duration {
 	return m.median[key]
 }
 
-// learn takes in the receipts that it does not know, of which another process may
-// have written some. What cannot be read teaches nothing.
+// learn adds new receipts, also those of another process. It ignores unreadable ones.
 func (m *medians) learn(l *Ledger, ids []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 )
 
-// commits are the commits that are here, with their files: the part that a Repository
-// and a Memory have in common.
+// commits are the local commits with their files: the common part of Repository and Memory.
 type commits struct {
 	objects *objects.Store // replaced when something is added; files of before read the old one
 	graph   *objects.Graph
@@ -25,7 +24,7 @@ type commits struct {
 
 func (c *commits) use(s *objects.Store) { c.objects, c.graph = s, objects.NewGraph(s) }
 
-// Commit describes a commit that is here; ErrUnknown if it is not.
+// Commit describes a local commit; ErrUnknown if it is not local.
 func (c *commits) Commit(_ context.Context, id string) (model.Commit, error) {
 	h, err := objects.ParseID(id)
 	if err != nil {
@@ -72,13 +71,12 @@ func (c *commits) Since(_ context.Context, from, to string) ([]model.Commit, err
 	return out, nil
 }
 
-// Files gives the files of a commit's site folder: a read-only view, straight from
-// the local copy. Symbolic links are followed as long as they stay inside the
-// repository. Submodules are empty folders. The FileInfo.Sys of a file is the id of
-// its contents, a string that is equal for equal contents.
+// Files returns the files of a commit's site folder: a read-only view of the local copy. Symbolic
+// links are followed as long as they stay inside the repository. Submodules are empty folders. The
+// FileInfo.Sys of a file is the id of its contents, a string that is equal for equal contents.
 //
-// It fails with ErrUnknown if the commit is not here, and with fs.ErrNotExist if it
-// has no such folder.
+// It fails with ErrUnknown if the commit is not local, and with fs.ErrNotExist if it has no such
+// folder.
 func (c *commits) Files(id string) (fs.FS, error) {
 	return c.objects.Files(id, c.path, c.maxFile)
 }
@@ -86,8 +84,8 @@ func (c *commits) Files(id string) (fs.FS, error) {
 // Tree is Files for the whole repository, whatever the site's folder in it is.
 func (c *commits) Tree(id string) (fs.FS, error) { return c.objects.Files(id, ".", c.maxFile) }
 
-// Notes warns of what Files cannot show as expected: submodules, links that lead
-// nowhere or out of the repository, and files that are only pointers of git-lfs.
+// Notes warns of what Files cannot show as expected: submodules, links that are broken or point
+// outside the repository, and git-lfs pointers.
 func (c *commits) Notes(id string) diag.List {
 	f, err := c.objects.Files(id, c.path, c.maxFile)
 	if err != nil {
@@ -96,8 +94,8 @@ func (c *commits) Notes(id string) diag.List {
 	return f.Notes()
 }
 
-// Snapshot gives what a serve.Server shows of the commits that are here. It stays readable
-// when what is here changes.
+// Snapshot returns the local commits for a serve.Server. It stays readable when the local copy
+// changes.
 func (c *commits) Snapshot(content serve.Content) (*serve.Snapshot, error) {
 	return serve.New(c.graph, c.maxFile, content)
 }

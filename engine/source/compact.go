@@ -9,19 +9,19 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
-// When the local copy is made smaller: at mostPacks packs, or when it is twice as large
-// as it was the last time, and as it must be, small sizes aside.
+// The local copy is compacted at mostPacks packs, or when it is twice as large as after the last
+// compaction, apart from small sizes.
 const (
 	mostPacks = 32
 	smallCopy = 1 << 20
-	// spare is how many bytes of older history stay in any case. A branch that is
-	// merged later mostly began there, and then does not bring its whole past.
+	// spare is how many bytes of older history are always kept. A branch that is merged later
+	// mostly started there, so its whole past need not be fetched.
 	spare = 64 << 10
 )
 
-// compact writes what must stay into one pack and removes the others, if that is
-// worth it: the head, the commits kept, what is between them, and as much of the
-// history before as these weigh. The commits of also stay this time too.
+// compact writes what must stay into one pack and removes the others, if that is worthwhile: the
+// head, the kept commits, everything between them, and older history of about the same size. The
+// commits of also stay this time, too.
 func (r *Repository) compact(also ...plumbing.Hash) error {
 	if len(r.packs) <= r.o.packs && r.packs.size() <= 2*r.compacted+smallCopy {
 		return nil
@@ -56,7 +56,7 @@ func (r *Repository) compact(also ...plumbing.Hash) error {
 	return r.disk.drop(old, p)
 }
 
-// live gathers the objects that stay, and says how many bytes those have that must.
+// live collects the objects that stay, and returns the size of those that must stay.
 func (r *Repository) live(also []plumbing.Hash) (*objects.Inventory, int64, error) {
 	now, err := r.graph.Past(r.state.head)
 	if err != nil {

@@ -18,22 +18,22 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 )
 
-// disk is the folder of a local copy: a bare repository that git can read too, with
-// all objects in packs. Its files are written under another name and then renamed, and a
-// pack counts only once its index is there. So a program that is killed leaves either
-// the old or the new state, and at most some files that nobody needs. What a power cut
-// tears is found by its checksum. go-git's own storage rewrites its files in place.
+// disk is the folder of a local copy: a bare repository that git can read too, with all objects in
+// packs. Its files are written under another name and then renamed, and a pack counts only once its
+// index is there. So a killed program leaves either the old or the new state, and at most some
+// unused files. Checksums detect damage by a power failure. go-git's own storage rewrites its files
+// in place.
 type disk struct {
 	dir     string
 	branch  string
 	largest int64 // bytes of an object
 	cache   cache.Object
-	// before is called before each change of the folder; its error prevents that
-	// change. It is nil outside of tests.
+	// before is called before each change of the folder; its error prevents that change. It is nil
+	// outside tests.
 	before func(op, name string) error
 }
 
-// state is what the copy holds beside objects.
+// state is what the copy has besides objects.
 type state struct {
 	head plumbing.Hash   // of the branch, as last fetched; zero before that
 	kept []plumbing.Hash // sorted
@@ -65,8 +65,8 @@ func (d disk) do(op, name string, f func() error) error {
 
 func (d disk) path(name string) string { return filepath.Join(d.dir, filepath.FromSlash(name)) }
 
-// prepare makes what is missing of the folder, and removes what a killed program had
-// not yet renamed. A folder that holds something else is left alone.
+// prepare creates the missing parts of the folder, and removes incomplete files of a killed
+// program. It refuses a folder with other content.
 func (d disk) prepare() error {
 	err := d.mkdir(".")
 	if err == nil {
@@ -104,7 +104,7 @@ func (d disk) mkdir(name string) error {
 	return nil
 }
 
-// claim marks an empty folder as ours. Nothing is ever removed without that file.
+// claim marks an empty folder as a local copy. Without that file nothing is ever removed.
 func (d disk) claim() error {
 	if _, err := os.Lstat(d.path(ownerFile)); err == nil {
 		return nil
@@ -119,7 +119,7 @@ func (d disk) claim() error {
 	return d.do("create", ownerFile, func() error { return os.WriteFile(d.path(ownerFile), []byte(ownerText), 0o600) })
 }
 
-// wipe removes the copy and makes an empty one.
+// wipe removes the copy and creates an empty one.
 func (d disk) wipe() error {
 	err := d.claim()
 	found, rerr := os.ReadDir(d.dir)
@@ -148,8 +148,8 @@ func (d disk) write(name string, data []byte) error {
 	return nil
 }
 
-// rename gives a file its name. Contents and name last over a power cut: the repository
-// may be on a machine that comes back only when this one has started it.
+// rename gives a file its final name. Content and name survive a power failure: the repository may
+// be on a machine that only boots after this one.
 func (d disk) rename(tmp, name string) error {
 	if err := d.sync(tmp); err != nil {
 		return err
@@ -174,8 +174,7 @@ func (d disk) remove(name string) error {
 	return d.do("remove", name, func() error { return os.Remove(d.path(name)) })
 }
 
-// save writes the state that follows another. The ends come first: a commit that is
-// named must not be without them.
+// save writes a new state. It writes the ends first: a named commit must not be without them.
 func (d disk) save(s, before state) error {
 	var ends, refs bytes.Buffer
 	for _, id := range s.ends {
@@ -198,8 +197,7 @@ func (d disk) save(s, before state) error {
 	return d.write(stateFile, refs.Bytes())
 }
 
-// load reads the state and the packs, all of which it checks. Packs without an index
-// are removed.
+// load reads and checks the state and all packs. It removes packs without an index.
 func (d disk) load() (state, packs, error) {
 	s, err := d.loadState()
 	if err != nil {
@@ -292,8 +290,8 @@ func checkSum(r io.ReaderAt, size int64, want [sha1.Size]byte) error {
 	return err
 }
 
-// add makes a pack of what fill writes, and puts it beside the others. It gives nil
-// for a pack without objects. An error of fill is given as it is.
+// add creates a pack from the output of fill. It returns nil for a pack without objects, and an
+// error of fill unchanged.
 func (d disk) add(fill func(w io.Writer) error) (p *pack, err error) {
 	var f *os.File
 	err = d.do("create", packDir+"/"+tmpPrefix, func() error {

@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
-// mostHaves bounds how many commits are shown to the remote to find common ground.
+// mostHaves limits how many commits are offered to the remote to find common history.
 const mostHaves = 64
 
 // tip is the commit of the branch.
@@ -38,8 +38,8 @@ func (r *Repository) tip(refs *packp.AdvRefs) (plumbing.Hash, error) {
 	return plumbing.ZeroHash, r.from.Fault(remote.ErrNoBranch, fmt.Sprintf("%q", r.o.Branch), diag.DidYouMean(r.o.Branch, names), nil)
 }
 
-// fetch brings the commit tip and makes it the head. Nothing that was here changes
-// until all of it is there.
+// fetch fetches the commit tip and makes it the head. The local copy does not change until the
+// fetch is complete.
 func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *packp.AdvRefs, tip plumbing.Hash) error {
 	n, err := r.need(tip)
 	if err != nil {
@@ -50,8 +50,8 @@ func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *pac
 		err = r.bring(ctx, c, refs, n)
 	}
 	if n.Depth != 1 && (errors.Is(err, objects.ErrTooLarge) || errors.Is(err, errParts)) {
-		// The way from what is here to the new head is too long, or what is here is not
-		// what the remote assumes: begin again with the head alone.
+		// The new head is too far away, or the local copy is not what the remote assumes: start
+		// over with the head alone.
 		err = r.again(ctx, remote.Need{Want: tip, Depth: 1})
 	} else if err == nil {
 		err = r.deepen(ctx, tip)
@@ -72,13 +72,13 @@ func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *pac
 	}
 	r.state = next
 	if err := r.compact(before.head); err != nil {
-		// The new head is here, and that is what was asked for.
+		// The fetch was successful; compaction is optional.
 		r.o.Log.Warn("The local copy of the repository could not be compacted; this is retried.", "folder", r.o.Dir, "error", err)
 	}
 	return nil
 }
 
-// need says what is missing for a commit to be here.
+// need returns what is missing for a commit.
 func (r *Repository) need(tip plumbing.Hash) (remote.Need, error) {
 	n := remote.Need{Want: tip, Haves: r.state.tips()}
 	if len(n.Haves) == 0 {
@@ -99,10 +99,10 @@ func (r *Repository) need(tip plumbing.Hash) (remote.Need, error) {
 	return n, nil
 }
 
-// errParts is of an answer that lacks parts of the commit that was asked for.
+// errParts: the answer lacks parts of the requested commit.
 var errParts = errors.New("parts of the commit are missing")
 
-// bring adds a pack to the objects, and checks that the commit is then complete.
+// bring adds a fetched pack to the objects, and checks that the commit is then complete.
 func (r *Repository) bring(ctx context.Context, c remote.Conversation, refs *packp.AdvRefs, n remote.Need) error {
 	req, err := remote.Request(refs, n)
 	if err != nil {
@@ -143,7 +143,7 @@ func (r *Repository) bring(ctx context.Context, c remote.Conversation, refs *pac
 	return err
 }
 
-// again asks once more: a conversation can bring something only once.
+// again starts a new conversation: each can fetch only once.
 func (r *Repository) again(ctx context.Context, n remote.Need) error {
 	c, refs, err := r.remote.Ask(ctx)
 	if err != nil {
@@ -175,10 +175,10 @@ func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 	return err
 }
 
-// errLimit is of a pack that is longer than allowed.
+// errLimit: the pack is longer than allowed.
 var errLimit = errors.New("the limit is reached")
 
-// limited accepts so many bytes, and remembers why it did not accept more.
+// limited accepts a number of bytes, and records why it rejected more.
 type limited struct {
 	w    io.Writer
 	left int64

@@ -21,15 +21,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
-// Memory is a repository without a remote and without a folder: for commits that
-// nobody pushed. It has the methods of a Repository, and is for one goroutine like it.
+// Memory is a repository without a remote and without a folder, for commits that were never pushed.
+// It has the methods of a Repository, and like it is for one goroutine.
 type Memory struct {
 	commits
 	head plumbing.Hash
 }
 
-// NewMemory makes an empty repository, in which the site is in the folder path; "" is
-// its root.
+// NewMemory returns an empty repository with the site in the folder path; "" is its root.
 func NewMemory(path string) (*Memory, error) {
 	clean, err := cleanPath(path)
 	if err != nil {
@@ -64,8 +63,8 @@ func (h heap) EncodedObject(_ plumbing.ObjectType, id plumbing.Hash) (plumbing.E
 	return h[id], h.HasEncodedObject(id)
 }
 
-// Synthesize gives the id that git would give to a commit of a tree, without keeping
-// anything. Equal trees and equal c give equal ids.
+// Synthesize returns the id that git would compute for a commit of a tree, without storing it.
+// Equal trees and equal c give equal ids.
 func Synthesize(tree fs.FS, c model.Commit) (string, error) {
 	m, err := NewMemory("")
 	if err != nil {
@@ -75,10 +74,10 @@ func Synthesize(tree fs.FS, c model.Commit) (string, error) {
 	return made.ID, err
 }
 
-// Add makes a commit of the files of a tree and takes it as the head. Of c it takes
-// Parents, Author (who is the committer too), At to the second, and as the message
-// Subject and Trailers, sorted by key; its ID is computed. What git does not know is
-// left out: empty folders, and anything named .git.
+// Add creates a commit from the files of a tree and makes it the head. Of c it takes Parents,
+// Author (who is the committer too), At to the second, and as the message Subject and Trailers,
+// sorted by key; its ID is computed. What git does not know is left out: empty folders, and
+// anything named .git.
 func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
 	add := adding{from: tree, to: maps.Clone(m.objects.Objects.(heap))}
 	id, err := add.folder(".")

@@ -77,9 +77,8 @@ func newPack(f *os.File, index *idxfile.MemoryIndex, shared cache.Object) (*pack
 	}, nil
 }
 
-// indexPack checks a pack that somebody else made, and gives the index of its objects,
-// each of which has at most largest bytes: else the error is errTooLong. Any other is
-// errBadPack.
+// indexPack checks a pack from another program, and returns the index of its objects. The error is
+// errTooLong if an object has more than largest bytes, otherwise errBadPack.
 func indexPack(f *os.File, largest int64) (*idxfile.MemoryIndex, error) {
 	if err := checkSizes(f, largest); err != nil {
 		return nil, err
@@ -103,7 +102,7 @@ func indexPack(f *os.File, largest int64) (*idxfile.MemoryIndex, error) {
 	return m, nil
 }
 
-// errBadPack is of a pack that came damaged.
+// errBadPack: the pack is damaged.
 var errBadPack = errors.New("bad pack")
 
 // checkSizes reads a pack without holding its objects, which may have at most so many
@@ -201,7 +200,7 @@ func (ps packs) EncodedObject(_ plumbing.ObjectType, id plumbing.Hash) (plumbing
 	return o, unreadable(err)
 }
 
-// unreadable hides that go-git takes parts of a damaged pack for missing.
+// unreadable corrects that go-git treats parts of a damaged pack as missing.
 func unreadable(err error) error {
 	if err == nil {
 		return nil

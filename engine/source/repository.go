@@ -16,9 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
-// Repository follows one branch of a remote repository. Its methods are for one
-// goroutine; the files it returns may be read by any, at any time, also while it
-// fetches and after what they belong to was forgotten.
+// Repository follows one branch of a remote repository. Its methods are for one goroutine; any
+// goroutine may read the returned files at any time, also during a fetch and after their commit was
+// removed.
 type Repository struct {
 	o      Options
 	from   remote.Address
@@ -33,8 +33,8 @@ type Repository struct {
 	compacted int64 // bytes of packs when compaction was last considered
 }
 
-// OpenRepository opens the local copy, or makes an empty one; it does not ask the
-// remote. A copy that is damaged is removed, with a warning in o.Log.
+// OpenRepository opens the local copy, or creates an empty one; it does not contact the remote. It
+// removes a damaged copy, with a warning in o.Log.
 func OpenRepository(o Options) (*Repository, error) { return open(o, nil) }
 
 // open is OpenRepository with a hook before each change of the local copy.
@@ -120,9 +120,9 @@ func (r *Repository) newStore(ps packs) *objects.Store {
 	return &objects.Store{Objects: ps, Damaged: func() { flag.Store(true) }}
 }
 
-// Head asks the remote for the newest commit of the branch, and brings it here if it
-// is new. Where nothing changed that is one request. The error is a *RemoteError if it is
-// the remote's; what was here stays readable in any case.
+// Head asks the remote for the newest commit of the branch, and fetches it if it is new. Without a
+// change that is one request. Errors of the remote are *remote.Error; the local copy stays readable
+// in any case.
 func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 	if r.damaged.Load() {
 		if err := r.reload(); err != nil {
@@ -147,12 +147,12 @@ func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 	return r.commit(tip)
 }
 
-// Keep sets which commits, beside the head, must stay available; it replaces what an
-// earlier call set, and holds over a restart. The other commits are forgotten in
-// time, and so may be history before the oldest of these.
+// Keep sets which commits, besides the head, must stay available; it replaces an earlier call, and
+// survives a restart. Other commits are removed in time, and so may be the history before the
+// oldest of these.
 //
-// Commits that are not here cannot be kept: they are named by an error that is
-// ErrUnknown, and the others are kept nevertheless.
+// Commits that are not local cannot be kept: an ErrUnknown error names them, and the others are
+// still kept.
 func (r *Repository) Keep(ids ...string) error {
 	var kept []plumbing.Hash
 	var errs []error

@@ -1,14 +1,14 @@
 // Package source follows the repository of a site for an agent; on the command line a site is a
-// folder, see package checkout. OpenRepository makes a Repository, which
-// holds a local copy of one branch: Head asks the remote, by file, https or ssh, and
-// brings what is new; Files gives the files of a commit, read straight from the copy
-// without a checkout; Since lists the commits between two; Keep says what must stay,
-// and everything else is forgotten in time, so that the copy stays small.
+// folder, see package checkout. OpenRepository opens a Repository, a local copy of one branch: Head
+// fetches new commits from the remote, by file, https or ssh; Files returns the files of a commit,
+// read directly from the copy without a checkout; Since lists the commits between two others; Keep
+// says which commits must stay, and everything else is removed in time, so that the copy stays
+// small.
 //
-// A Memory is a repository without a remote, for commits that nobody pushed: the
-// synthetic ones of a test.
+// A Memory is a repository without a remote, for commits that were never pushed: the synthetic ones
+// of a test.
 //
-// What can go wrong with the remote is a *remote.Error.
+// Errors of the remote are *remote.Error.
 package source
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
-// Options say which repository is followed, and how.
+// Options are the options of a repository.
 type Options struct {
-	// Dir is the folder of the local copy. It belongs to one Repository alone: two
-	// that share it would remove each other's files. It may be deleted while no
-	// program uses it. Nothing is locked here: the caller does that.
+	// Dir is the folder of the local copy. It belongs to one Repository alone: two that share it
+	// would remove each other's files. It may be deleted while no program uses it. The caller must
+	// lock it.
 	Dir string
 
 	// URL is where the repository is: a folder or file://, https://, ssh://, or

@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Logged is a driver that reports what it observes of a host, line by line.
+// Logged wraps a driver to log its observations of a host.
 func Logged(d engine.Driver, h *model.Host, notef func(format string, args ...any)) engine.Driver {
 	return logged{d, h, notef}
 }
@@ -19,7 +19,7 @@ type logged struct {
 	notef func(format string, args ...any)
 }
 
-// Observe reports how long it took, and what was seen.
+// Observe logs its duration and its result.
 func (d logged) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
 	d.notef("checking host %s (%s)", d.host.Name, d.host.API)
 	began := time.Now()
@@ -29,7 +29,7 @@ func (d logged) Observe(ctx context.Context, w *model.Want) (model.Observed, err
 	return have, err
 }
 
-// Release is that of the driver.
+// Release releases the driver.
 func (d logged) Release() {
 	if r, ok := d.Driver.(engine.Releaser); ok {
 		r.Release()

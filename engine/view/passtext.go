@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// StepEnd says how a step ended, in the words of progress.
+// StepEnd describes the result of a step, with the words of Progress.
 func StepEnd(st ledger.Step) string {
 	name := st.Address
 	switch apply.Status(st.Status) {
@@ -34,8 +34,8 @@ func StepEnd(st ledger.Step) string {
 	}
 }
 
-// Reconciled says how the pass that somebody asked for ended, in one line. It leaves out an
-// error that the status after it has anyway: that is the ending, or a finding.
+// Reconciled describes the result of a requested pass in one line. It omits an error that the
+// status after it shows anyway.
 func Reconciled(l agent.PassStatus, after agent.Status, now time.Time) string {
 	l.Error, _, _ = strings.Cut(l.Error, "\n")
 	said := after.Refused == nil && after.Repository.Error == ""
@@ -48,8 +48,8 @@ func Reconciled(l agent.PassStatus, after agent.Status, now time.Time) string {
 	return fmt.Sprintf("%s: %s", Short(l.Commit), Printable(PassLine(l, now)))
 }
 
-// PassProgress shows on stderr how a pass comes on, from one status of the agent to the
-// next: in lines, or on a terminal in one live line. It belongs to one goroutine.
+// PassProgress shows the progress of a pass on stderr, from one status of the agent to the next: in
+// lines, or on a terminal in one live line. It is for one goroutine.
 type PassProgress struct {
 	Term    Terminal
 	running []agent.StepNow
@@ -97,7 +97,7 @@ func (w *PassProgress) draw(s agent.Status, now time.Time) {
 	w.drawn = true
 }
 
-// Erase takes the live line away.
+// Erase removes the live line.
 func (w *PassProgress) Erase() {
 	if w.drawn {
 		fmt.Fprint(w.Term.W, "\r\x1b[K")

@@ -12,10 +12,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Progress says on stderr what steps do: a line when one begins and one when it
-// ends. On a terminal only the ends get lines, and one live line below them shows
-// what runs, for how long, and how long the like of it took in this run. Before the
-// steps, the live line says what is waited for, if that takes more than a second.
+// Progress reports steps on stderr: one line when a step starts and one when it ends. On a terminal
+// only the ends get lines, and one live line below them shows what runs, for how long, and how long
+// similar steps took in this run. Before the steps, the live line shows the current phase, if that
+// takes more than a second.
 //
 // Its goroutine owns everything here; notify sends events to it, and close waits
 // until all were reported.
@@ -35,7 +35,7 @@ type Progress struct {
 	drawn   bool // the live line stands on the terminal
 }
 
-// work is what steps must have in common for one to tell how long another takes.
+// work groups steps of similar duration.
 type work struct {
 	kind   string
 	action plan.Action
@@ -59,7 +59,7 @@ const (
 	patience  = time.Second            // a phase that is shorter is not shown
 )
 
-// Watch begins a progress, which ends with close.
+// Watch starts a progress, which ends with Close.
 func Watch(t Terminal) *Progress {
 	p := &Progress{
 		term: t, events: make(chan apply.Event), checks: make(chan health.Progress), phases: make(chan string), answer: make(chan struct{}), done: make(chan struct{}),
@@ -69,14 +69,14 @@ func Watch(t Terminal) *Progress {
 	return p
 }
 
-// Waits says what is waited for while no step runs; "" for nothing: then the live
-// line is gone when it returns, and the terminal free for other text.
+// Waits shows a phase while no step runs; "" ends it: then the live line is removed, and other text
+// can be printed.
 func (p *Progress) Waits(phase string) {
 	p.phases <- phase
 	<-p.answer
 }
 
-// Observing is the phase before a plan.
+// Observing is the text of the phase before a plan.
 func Observing(host string) string { return "checking host " + host }
 
 // Notify takes an event; see apply.Options.Notify.
@@ -85,8 +85,8 @@ func (p *Progress) Notify(e apply.Event) {
 	<-p.answer
 }
 
-// Checking takes in that a check does not hold yet; see health.Prober. It is called by
-// the goroutines of steps.
+// Checking shows a check that has not passed yet; see health.Prober. The goroutines of steps call
+// it.
 func (p *Progress) Checking(w health.Progress) {
 	select {
 	case p.checks <- w:
@@ -153,7 +153,8 @@ func (p *Progress) report(e apply.Event) {
 	}
 }
 
-// wait takes in what is waited for. Where there is no live line it is reported once a check.
+// wait shows a check that has not passed yet. Without a live line it is reported once for each
+// check.
 func (p *Progress) wait(w health.Progress) {
 	for i := range p.running {
 		if p.running[i].step.Address == w.Step() {
@@ -165,15 +166,14 @@ func (p *Progress) wait(w health.Progress) {
 	}
 }
 
-// learn notes how long a step took that went well.
+// learn records the duration of a successful step.
 func (p *Progress) learn(e apply.Event) {
 	w := work{e.Step.Address.Kind, e.Step.Action}
 	s := p.took[w]
 	p.took[w] = workTime{s.steps + 1, s.time + e.Result.Duration}
 }
 
-// usually says how long a step of this work takes, by those that are done; "" as
-// long as none is.
+// usually returns how long a step of this work usually takes; "" if none is done yet.
 func (p *Progress) usually(s plan.Step) string {
 	t := p.took[work{s.Address.Kind, s.Action}]
 	if t.steps == 0 {
@@ -248,7 +248,7 @@ func (p *Progress) names() string {
 	return strings.Join(names, ", ")
 }
 
-// erase takes the live line away, so that other text can stand there.
+// erase removes the live line, so that other text can be printed.
 func (p *Progress) erase() {
 	if p.drawn {
 		fmt.Fprint(p.term.W, "\r\x1b[K")
@@ -276,7 +276,7 @@ func (p *Progress) draw(now time.Time) {
 // live is the text of the live line, "" for none.
 func (p *Progress) live(now time.Time) string {
 	if len(p.running) == 0 {
-		// With -v other lines tell it, and they know nothing of the live line.
+		// With -v log lines report it, and they would break the live line.
 		if waited := now.Sub(p.since); p.phase != "" && waited >= patience && !p.term.Verbose {
 			return fmt.Sprintf("%s, %d s", p.phase, int(waited.Seconds()))
 		}

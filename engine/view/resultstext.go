@@ -8,8 +8,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/apply"
 )
 
-// Results says in a line what was done; nothing where there was nothing to do,
-// since the plan said so. Whether some of it was not done says unfinished.
+// Results counts the results in one line; it prints nothing if there was nothing to do. It reports
+// whether steps are unfinished.
 func Results(r engine.Report) (line string, unfinished bool) {
 	if len(r.Results) == 0 {
 		return "", false

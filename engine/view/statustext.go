@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// refusal says why a commit is not in force.
+// refusal explains why a commit is not in force.
 func refusal(s agent.Status, p Paint) string {
 	if s.Refused == nil {
 		return ""
@@ -35,7 +35,7 @@ func refusal(s agent.Status, p Paint) string {
 	return b.String()
 }
 
-// runningText says of the pass under way: what runs, what comes.
+// runningText describes the running pass: current and next steps.
 func runningText(r agent.Running, now time.Time, p Paint) string {
 	var b strings.Builder
 	head := fmt.Sprintf("pass on %s for %s", Short(r.Commit), ago(now, r.Since))
@@ -60,7 +60,7 @@ func runningText(r agent.Running, now time.Time, p Paint) string {
 	return b.String()
 }
 
-// stepLine says of a step that runs.
+// stepLine describes a running step.
 func stepLine(n agent.StepNow, now time.Time) string {
 	text := fmt.Sprintf("%s %s for %s", n.Address, doing(n.Action), ago(now, n.Since))
 	if n.Usually > 0 {
@@ -69,12 +69,12 @@ func stepLine(n agent.StepNow, now time.Time) string {
 	return Printable(text)
 }
 
-// PassLine says how a pass ended.
+// PassLine describes the result of a pass.
 func PassLine(l agent.PassStatus, now time.Time) string {
 	text := fmt.Sprintf("%s %s ago in %s", l.Outcome, ago(now, l.Ended), span(time.Duration(l.Seconds*float64(time.Second))))
 	s := l.Summary
 	if whole := l.Outcome == engine.Done || l.Outcome == engine.Planned; whole || s.Create+s.Update+s.Replace+s.Delete > 0 {
-		text += ": " + summaryLine(s) // of a pass that could not even plan it would say that nothing is to be done
+		text += ": " + summaryLine(s) // for a pass without a plan it would say that there is nothing to do
 	}
 	if l.Drift {
 		text += ", reverted changes on the host"
@@ -143,7 +143,7 @@ func nodesText(b *strings.Builder, nodes []engine.NodeStatus, now time.Time, p P
 	})
 }
 
-// standing says how a node is.
+// standing describes the state of a node.
 func standing(n engine.NodeStatus) string {
 	var text string
 	switch {
@@ -164,7 +164,7 @@ func standing(n engine.NodeStatus) string {
 	return text
 }
 
-// Beginning reports whether an agent is at its first pass, and nothing is wrong so far.
+// Beginning reports whether an agent is in its first pass, without problems so far.
 func Beginning(s agent.Status) bool {
 	return s.State != control.Absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
 }
@@ -217,7 +217,7 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	return b.String()
 }
 
-// around says of the server for nodes, and of the agent above.
+// around describes the server for nodes, and the parent.
 func around(row func(label, format string, args ...any), s agent.Status, now time.Time) {
 	failing := func(since *time.Time, what string) string {
 		if since == nil {
@@ -250,7 +250,7 @@ func around(row func(label, format string, args ...any), s agent.Status, now tim
 	}
 }
 
-// withoutKnownError is the last pass, without an error that the status says anyway.
+// withoutKnownError is the last pass, without an error that the status shows anyway.
 func withoutKnownError(s agent.Status) agent.PassStatus {
 	l := *s.Last
 	l.Error, _, _ = strings.Cut(l.Error, "\n")
@@ -260,7 +260,7 @@ func withoutKnownError(s agent.Status) agent.PassStatus {
 	return l
 }
 
-// checksLine says when the agent checks repository and host.
+// checksLine describes when the agent checks repository and host.
 func checksLine(s agent.Status, now time.Time) string {
 	var parts []string
 	if r := s.Repository; r.Error != "" {
@@ -288,8 +288,8 @@ func checksLine(s agent.Status, now time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-// commits says of head, the one in force and the converged one; in one line where
-// all are the same.
+// commits describes the head, the commit in force and the converged one; in one line if all are the
+// same.
 func commits(row func(label, format string, args ...any), s agent.Status, now time.Time) {
 	line := func(label string, c *agent.CommitStatus) {
 		if c != nil {
@@ -312,7 +312,7 @@ func commits(row func(label, format string, args ...any), s agent.Status, now ti
 	}
 }
 
-// suspensionLine says of a suspension.
+// suspensionLine describes a suspension.
 func suspensionLine(s ledger.Suspension, now time.Time) string {
 	end := "until it is resumed"
 	if s.Until != nil {
@@ -321,7 +321,7 @@ func suspensionLine(s ledger.Suspension, now time.Time) string {
 	return fmt.Sprintf("%s by %s, %s ago, %s: %s", control.SuspendedWhat(s.Manifest), s.By, ago(now, s.Since), end, s.Reason)
 }
 
-// Busy says what an agent does that is not ready yet.
+// Busy describes what a busy agent does.
 func Busy(host string, s agent.Status) string {
 	if s.Running == nil {
 		return "the agent of host " + host + " is busy"

@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
-// Tree draws an agent with its nodes, and what those reported of their own.
+// Tree draws an agent with its nodes, and what they reported.
 func Tree(r report.Report, now time.Time, p Paint) string {
 	t := treeText{below: map[string][]report.Node{}, now: now, paint: p}
 	for _, n := range r.Nodes {

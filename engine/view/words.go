@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 )
 
-// Printable keeps a terminal from being driven by what a host answered.
+// Printable removes terminal control sequences, since texts may come from a host.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && (r < ' ' || r == 0x7f) {
@@ -30,7 +30,7 @@ func Reachable(listener net.Addr) string {
 	return listener.String()
 }
 
-// Count says how many there are of something.
+// Count formats a number with its noun.
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -52,7 +52,7 @@ func orNothing(s string) string {
 	return s
 }
 
-// Paint gives text its colour, or leaves it as it is.
+// Paint colours text, or leaves it unchanged.
 type Paint bool
 
 // as gives text the colour of an SGR code.
@@ -70,7 +70,7 @@ const (
 	dim  = "2"
 )
 
-// table draws rows in columns; color gives a cell its colour.
+// table draws rows in columns; color returns the colour of a cell.
 func table(b *strings.Builder, rows [][]string, color func(row, column int, text string) string) {
 	width := map[int]int{}
 	for _, r := range rows {
@@ -119,7 +119,7 @@ func Short(id string) string {
 	return id[:min(len(id), 8)]
 }
 
-// When writes a point in time, as the clock on the wall has it.
+// When formats a point in time, in local time.
 func When(t time.Time) string {
 	if t.IsZero() {
 		return "a time unknown"
@@ -127,10 +127,10 @@ func When(t time.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// ago says how long something is past.
+// ago formats the time since something.
 func ago(now, t time.Time) string { return span(now.Sub(t)) }
 
-// until says when something comes.
+// until formats the time until something.
 func until(now, t time.Time) string {
 	if !t.After(now) {
 		return "now"
@@ -138,7 +138,7 @@ func until(now, t time.Time) string {
 	return "in " + span(t.Sub(now))
 }
 
-// span writes a length of time in its two largest units at most.
+// span formats a duration in at most two units.
 func span(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < 10*time.Second:

@@ -1,7 +1,6 @@
-// Package api is the client of the API of Proxmox VE. It makes PVE's answers
-// trustworthy: every failure is a typed error with a Class, a write is never sent
-// twice, reads are repeated, no node gets more requests at once than it can serve, and
-// the end of a task is waited for, whatever is lost on the way.
+// Package api is the client of the Proxmox VE API. Every failure is a typed error with a Class.
+// Writes are never sent twice, reads are retried, no node gets more requests at once than it can
+// serve, and waiting for a task survives lost answers.
 //
 // Read client.go first (Open, Get, Post, Do), then errors.go (what an error means),
 // transport.go (what happens to a request) and task.go (how a task is waited for).
@@ -30,8 +29,8 @@ import (
 
 const userAgent = "homestak-gitops"
 
-// Client speaks to one PVE API. Safe for concurrent use: everything in it is set
-// before the first request.
+// Client is a client of one PVE API. It is safe for concurrent use: nothing in it changes after
+// Open.
 type Client struct {
 	api   *pve.Client
 	http  *http.Client // for what the library cannot send: uploads that can be cancelled
@@ -48,7 +47,7 @@ const (
 	perNode = 4
 )
 
-// Config says whose API is spoken to, and as whom.
+// Config is the configuration of a Client.
 type Config struct {
 	Host        *model.Host
 	Token       string            // user@realm!name=secret; Host.APIToken if empty
@@ -60,7 +59,7 @@ type Config struct {
 	Sent func(method string, status int)
 }
 
-// Open makes a client. It sends no request; errors are those of the configuration.
+// Open returns a client. It sends no request; errors are about the configuration.
 func Open(cfg Config) (*Client, error) {
 	h, inner, token, width := cfg.Host, cfg.Transport, cfg.Token, cfg.Concurrency
 	if width <= 0 {
@@ -95,7 +94,7 @@ func Open(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// User is who the token belongs to, with the name of the token: user@realm!name.
+// User is the user and name of the token: user@realm!name.
 func (c *Client) User() string {
 	user, _, _ := strings.Cut(c.token, "=")
 	return user
@@ -135,9 +134,8 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(body, &doc)
 }
 
-// Read reads a path and returns the answer as it came. It does not go through the
-// library, which would parse every answer twice: reading is nearly all that an agent
-// does in a year.
+// Read reads a path and returns the raw answer. It does not use the library, which would parse
+// every answer twice: an agent does almost nothing but read.
 func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
 	req, err := c.NewRequest(ctx, http.MethodGet, path, http.NoBody)
 	if err != nil {
@@ -156,8 +154,8 @@ func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
 	return io.ReadAll(res.Body)
 }
 
-// ReadList reads a list. Null is none: it proves nothing of what is there, and an empty
-// list is what PVE answers where there is nothing.
+// ReadList reads a list. Null is an error, because it does not mean that nothing exists: for that
+// PVE answers with an empty list.
 func ReadList[T any](ctx context.Context, c *Client, path string, into *[]T) error {
 	err := c.Get(ctx, path, into)
 	if err == nil && *into == nil {
@@ -166,7 +164,7 @@ func ReadList[T any](ctx context.Context, c *Client, path string, into *[]T) err
 	return err
 }
 
-// ErrNoList is an answer that proves nothing of what is there.
+// ErrNoList is null in place of a list, which does not mean that nothing exists.
 var ErrNoList = errors.New("the answer is null where a list was expected")
 
 // NewRequest makes a request to a path, with the token, for whoever sends it past the
@@ -191,15 +189,14 @@ func (c *Client) PostFor(ctx context.Context, path string, p Params, into any) e
 	return c.call(c.api.Post(ctx, path, p.body(), into))
 }
 
-// Do sends a request that makes something, and waits until it is done.
+// Do sends a write, and waits until it is done.
 func (c *Client) Do(ctx context.Context, path string, p Params) error {
 	upid, err := c.Post(ctx, path, p)
 	return c.AwaitWrite(ctx, upid, err)
 }
 
-// AwaitWrite waits for the task of a write that was just sent. Where the answer of
-// the write was lost, it returns ErrOutcomeLost: the work may be done or not, and the
-// caller must observe again.
+// AwaitWrite waits for the task of a write that was just sent. If the answer of the write was lost,
+// it returns ErrOutcomeLost: the caller must read the host to find the outcome.
 func (c *Client) AwaitWrite(ctx context.Context, upid string, err error) error {
 	if err != nil {
 		if ClassOf(err) == OutcomeUnknown {
@@ -214,7 +211,7 @@ func (c *Client) AwaitWrite(ctx context.Context, upid string, err error) error {
 	return err
 }
 
-// ErrOutcomeLost is a write whose outcome is not known.
+// ErrOutcomeLost: the outcome of a write is unknown.
 var ErrOutcomeLost = errors.New("the outcome of the request is unknown")
 
 // Put sends a PUT, and returns the UPID of the task that PVE started, "" if none.

@@ -12,20 +12,20 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Class is what an error means to the driver. It is decided here, from PVE's
-// status and texts, and nowhere else.
+// Class is the class of an error, for the driver. Only this file derives it from PVE's status and
+// texts.
 type Class int
 
 // The classes.
 const (
 	Other          Class = iota
-	NotFound             // the thing is not there (or, with rights on a pool only, may be hidden)
+	NotFound             // the object does not exist (or, with privileges on a pool only, is hidden)
 	Exists               // the id or name is taken
 	Busy                 // locked by another task; later it may work
 	Changed              // the configuration changed since its digest was read
 	Denied               // this token may not
 	NoLogin              // no valid token
-	OutcomeUnknown       // no answer, one of a proxy in between, or a task that did not start: the outcome of a write is open
+	OutcomeUnknown       // no answer, an answer of a proxy, or a task that did not start: the outcome of a write is unknown
 	Invalid              // a parameter is wrong
 )
 
@@ -53,8 +53,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, text)
 }
 
-// Temporary reports that nothing was done and the same may succeed later: another
-// task has a lock.
+// Temporary reports that nothing was done and a retry may succeed: another task has a lock.
 func (e *Error) Temporary() bool { return e.Class() == Busy }
 
 // OutcomeUnknown reports that only observing the host shows whether it was done; see
@@ -129,8 +128,8 @@ func (e *Error) Class() Class {
 	}
 }
 
-// ClassOf finds the class of an error from anywhere in this package. An error
-// that is not an answer of PVE came from the network: its outcome is open.
+// ClassOf returns the class of any error of this package. An error that is not an answer of PVE
+// came from the network: its outcome is unknown.
 func ClassOf(err error) Class {
 	if api, ok := errors.AsType[*Error](err); ok {
 		return api.Class()
@@ -147,14 +146,13 @@ func ClassOf(err error) Class {
 	return Other
 }
 
-// EndsPass reports whether an error is one after which further requests are of no use:
-// no question will be answered, or nobody waits for it any more. Any other darkens only
-// what was asked about.
+// EndsPass reports whether further requests are useless after an error: none will succeed, or the
+// caller is gone. Any other error only concerns its request.
 func EndsPass(ctx context.Context, err error) bool {
 	return err != nil && (ClassOf(err) == NoLogin || ctx.Err() != nil)
 }
 
-// tokenProblem says what is wrong with a token without showing any of it.
+// tokenProblem describes what is wrong with a token without repeating it.
 func tokenProblem(h *model.Host, token string) error {
 	switch {
 	case token == "" && h.Local:
@@ -165,19 +163,19 @@ func tokenProblem(h *model.Host, token string) error {
 	return &LoginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
 }
 
-// LoginError is a token that cannot work, found before any request.
+// LoginError is an unusable token, detected before any request.
 type LoginError struct{ text string }
 
 // Error says what is missing.
 func (e *LoginError) Error() string { return e.text }
 
-// NetError is a request without an answer.
+// NetError is the error of a request without an answer.
 type NetError struct {
 	Method, Path string
 	Err          error
 }
 
-// Error says what was attempted and what came instead of an answer.
+// Error says what was attempted and what happened instead of an answer.
 func (e *NetError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
 
 // OutcomeUnknown is true: the host may have done it; see apply.OutcomeUnknown.
@@ -186,7 +184,7 @@ func (*NetError) OutcomeUnknown() bool { return true }
 // Unwrap gives the network's own error.
 func (e *NetError) Unwrap() error { return e.Err }
 
-// IsDenied reports whether the host refused who we are or what we may.
+// IsDenied reports whether the host rejected the token or its privileges.
 func IsDenied(err error) bool {
 	c := ClassOf(err)
 	return c == Denied || c == NoLogin

@@ -14,8 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ContentTypes reads what a storage takes. PVE lists it in the order of a hash, which changes
-// from answer to answer; it is sorted here.
+// ContentTypes returns the content types that a storage accepts. PVE lists it in the order of a
+// hash, which changes from answer to answer; it is sorted here.
 func ContentTypes(list string) []string {
 	return slices.DeleteFunc(slices.Sorted(strings.SplitSeq(list, ",")), func(c string) bool { return c == "" || c == "none" })
 }

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// mostSilence is how long the host may not answer before a wait is given up.
+	// mostSilence is how long the host may be silent before a wait fails.
 	mostSilence = time.Minute
 	minPoll     = 150 * time.Millisecond
 	nearPoll    = 100 * time.Millisecond // when a task is about to end
 	maxPoll     = 25 * time.Second
 )
 
-// TaskError is a task that ended badly. Status is PVE's exit status.
+// TaskError is a failed task. Status is PVE's exit status.
 type TaskError struct {
 	UPID, Type, Status string
 	Cause              string // what it said last, where the status does not say why
@@ -50,7 +50,7 @@ func (e *TaskError) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 func (e *TaskError) Class() Class {
 	switch e.Status {
 	case "unexpected status", "":
-		return OutcomeUnknown // killed, or its host went down: how far it came is open
+		return OutcomeUnknown // killed, or its host went down: the outcome is unknown
 	default:
 		return (&Error{Status: 500, Message: e.Status}).Class()
 	}
@@ -69,9 +69,8 @@ type Tasks struct {
 	usual   map[string]time.Duration // by type of task: how long those took that went well, the last ones counting most
 }
 
-// poller is the shared poll of one node. There is no goroutine of its own: one of
-// those that wait leads, by taking the only slot in lead, and polls for all;
-// when its own task is over the next one takes the lead.
+// poller is the shared poll of one node. It has no goroutine: one of the waiting goroutines takes
+// the only slot in lead, and polls for all; when its own task is over the next one takes over.
 type poller struct {
 	waiting map[*waiter]bool
 	lead    chan struct{}
@@ -139,7 +138,7 @@ func (t *Tasks) status(ctx context.Context, node, upid string) (taskState, error
 	return taskState{ended: doc.Status == "stopped", exit: doc.ExitStatus}, err
 }
 
-// recordDuration remembers how long a task took that went well.
+// recordDuration records the duration of a successful task.
 func (t *Tasks) recordDuration(kind string, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,7 +206,7 @@ func (t *Tasks) leave(p *poller, w *waiter) {
 	delete(p.waiting, w)
 }
 
-// lead waits for w and, while others wait on the same node, polls for all of them.
+// lead waits for w and, while others wait on the same node, polls for them, too.
 func (t *Tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (taskState, error) {
 	polled := time.Now()
 	for {

@@ -1,4 +1,4 @@
-// Package controltest has an agent that only answers, for tests of what asks one over its socket.
+// Package controltest has a fake agent, for tests of clients of its socket.
 package controltest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
-// Agent is an agent that does nothing but answer. Its fields are set before it is asked.
+// Agent is a fake agent. Set its fields before the first request.
 type Agent struct {
 	Pass    agent.PassStatus
 	Passing chan struct{} // closed: the pass that Reconcile waits for is over

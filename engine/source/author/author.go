@@ -1,9 +1,9 @@
-// Package author is somebody who writes a site: a bare repository that an agent
-// looks at, a checkout of it to edit, and pushes from the one to the other.
+// Package author simulates the author of a site: a bare repository that an agent follows, a
+// checkout to edit, and pushes from the checkout to the repository.
 //
-// A push here is one: the receiving side of git's protocol takes a pack and moves the
-// branch. Both sides run in this process, so that no git need be installed; whoever has
-// git may clone the same repository and push to it.
+// A push is a real one: the receiving side of git's protocol gets a pack and moves the branch. Both
+// sides run in this process, so git need not be installed; with git you can clone the same
+// repository and push to it.
 package author
 
 import (
@@ -38,8 +38,8 @@ type Author struct {
 	repo          *git.Repository
 }
 
-// Begin makes an empty bare repository and a checkout of it, which holds the files of
-// tree. Nothing is committed yet. Neither folder may hold anything.
+// Begin creates an empty bare repository and a checkout with the files of tree. Nothing is
+// committed yet. Both folders must be empty.
 func Begin(upstream, dir string, tree fs.FS) (*Author, error) {
 	head := plumbing.NewBranchReferenceName(Branch)
 	if _, err := git.PlainInitWithOptions(upstream, &git.PlainInitOptions{Bare: true, InitOptions: git.InitOptions{DefaultBranch: head}}); err != nil {
@@ -58,8 +58,8 @@ func Begin(upstream, dir string, tree fs.FS) (*Author, error) {
 	return &Author{Name: "A. Homelab", Email: "admin@example.org", upstream: upstream, dir: dir, repo: repo}, nil
 }
 
-// Push commits the checkout as it is, deletions included, and pushes it. It gives the
-// id of the commit. That nothing changed is no error, and makes an empty commit.
+// Push commits the checkout, deletions included, and pushes it. It returns the id of the commit.
+// Without changes it creates an empty commit.
 func (a *Author) Push(ctx context.Context, message string) (string, error) {
 	id, err := a.commit(message)
 	if err == nil {
@@ -83,8 +83,8 @@ func (a *Author) commit(message string) (plumbing.Hash, error) {
 	return tree.Commit(message, &git.CommitOptions{Author: who, Committer: who, AllowEmptyCommits: true})
 }
 
-// push sends what the repository lacks of a commit, and moves the branch to it. Like
-// git's, it refuses where the branch holds what the commit does not build on.
+// push sends the missing objects of a commit, and moves the branch to it. Like git, it refuses if
+// the branch is not an ancestor of the commit.
 func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
 	at, err := transport.NewEndpoint(a.upstream)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// Head is the id of the commit that is checked out, "" where there is none. Unlike Commit it does not
-// compare the folder with it, and so costs next to nothing.
+// Head is the id of the checked-out commit, "" if there is none. Unlike Commit it does not compare
+// the folder with it, so it is cheap.
 func (w *Worktree) Head() (string, error) {
 	if w.repo == nil {
 		return "", nil

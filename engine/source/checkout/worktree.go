@@ -1,5 +1,5 @@
-// Package checkout says which commit the folder of a site on a disk is at, if it lies in a
-// git checkout, and whether it holds anything else.
+// Package checkout finds the commit of a site folder in a git checkout, and whether the folder
+// differs from it.
 package checkout
 
 import (

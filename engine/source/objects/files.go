@@ -23,8 +23,8 @@ const longestLinks = 40
 // longestTarget is how long the target of a symbolic link may be.
 const longestTarget = 4096
 
-// Tree is the fs.FS of a folder of a commit. It reads the objects as they were when it
-// was made, whatever happens to the local copy.
+// Tree is the fs.FS of a folder of a commit. It reads the objects as they were at its creation,
+// whatever happens to the local copy.
 type Tree struct {
 	store *Store
 	root  plumbing.Hash // the tree of the whole commit
@@ -79,7 +79,7 @@ func (f *Tree) below(folder string) error {
 	return nil
 }
 
-// instead says what a folder holds where something was not found.
+// instead lists what a folder contains where something was not found.
 func (f *Tree) instead(at, name string) string {
 	n, err := f.find(at, true)
 	if err != nil {
@@ -174,7 +174,7 @@ func (f *Tree) child(folder object.TreeEntry, name string) (object.TreeEntry, er
 	return items[i], nil
 }
 
-// target is where a link leads, which must not be out of the repository at once.
+// target returns the target of a link, which must be inside the repository.
 func (f *Tree) target(link object.TreeEntry) (string, error) {
 	data, err := f.store.typed(link.Hash, plumbing.BlobObject, longestTarget)
 	if err != nil {

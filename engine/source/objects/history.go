@@ -12,17 +12,17 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// Graph is which commit has which parents, as far as the commits are here. It is
-// read from a store when asked, and remembered: reading objects is the slow part.
+// Graph has the parents of local commits. It reads them from a store on demand and caches them,
+// because reading objects is slow.
 type Graph struct {
 	Store *Store
 	Known map[plumbing.Hash]*Commit
 }
 
-// Commit is a commit as a graph has it.
+// Commit is a commit of a graph.
 type Commit struct {
 	ID      plumbing.Hash
-	Parents []plumbing.Hash // all, also those that are not here
+	Parents []plumbing.Hash // all, also those that are not local
 	Tree    plumbing.Hash
 	at      time.Time
 }
@@ -30,7 +30,7 @@ type Commit struct {
 // NewGraph gives the graph of the commits of a store.
 func NewGraph(s *Store) *Graph { return &Graph{s, map[plumbing.Hash]*Commit{}} }
 
-// Node gives a commit, or nil if it is not here.
+// Node returns a commit, or nil if it is not local.
 func (g *Graph) Node(id plumbing.Hash) (*Commit, error) {
 	if n := g.Known[id]; n != nil {
 		return n, nil
@@ -47,10 +47,10 @@ func (g *Graph) Node(id plumbing.Hash) (*Commit, error) {
 	return n, nil
 }
 
-// Past is the commits that some can be reached from, those included.
+// Past is a set of commits and their ancestors.
 type Past map[plumbing.Hash]*Commit
 
-// Past lists the commits that some can be reached from, as far as they are here.
+// Past lists local commits and their ancestors.
 func (g *Graph) Past(ids ...plumbing.Hash) (Past, error) {
 	p := Past{}
 	for todo := slices.Clone(ids); len(todo) > 0; {
@@ -71,7 +71,7 @@ func (g *Graph) Past(ids ...plumbing.Hash) (Past, error) {
 	return p, nil
 }
 
-// Ends lists the commits of which a parent is not here.
+// Ends lists the commits with a missing parent.
 func (p Past) Ends() []plumbing.Hash {
 	var out []plumbing.Hash
 	for id, n := range p {

@@ -12,13 +12,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// lfsHead is how the files begin that git-lfs leaves in place of the real ones.
+// lfsHead is the beginning of a git-lfs pointer.
 const lfsHead = "version https://git-lfs.github.com/spec/v1\n"
 
-// longestPointer is how long such a file is at most.
+// longestPointer is the maximum size of a pointer.
 const longestPointer = 1024
 
-// Notes warns of what is in a commit but not in its files.
+// Notes warns of parts of a commit that its files do not show.
 func (f *Tree) Notes() diag.List {
 	var out diag.List
 	_ = fs.WalkDir(f, ".", func(name string, d fs.DirEntry, err error) error {

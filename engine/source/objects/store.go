@@ -18,16 +18,16 @@ import (
 // maxPlain bounds a commit or a tree, in bytes.
 const maxPlain = 32 << 20
 
-// Errors about commits and where they are kept.
+// Errors about commits and their storage.
 var (
-	// ErrUnrelated is why Since cannot list what is between two commits: the older
-	// one was never seen, or the branch was rewritten.
+	// ErrUnrelated: Since cannot list the commits between two others, because the older one is
+	// unknown, or the branch was rewritten.
 	ErrUnrelated = model.ErrUnrelated
-	// ErrUnknown is of a commit that is not here: never fetched, or forgotten.
+	// ErrUnknown: the commit is not local. It was never fetched, or was removed.
 	ErrUnknown = errors.New("no such commit here")
-	// ErrDamaged is of a local copy that cannot be read. The next Head replaces it.
+	// ErrDamaged: the local copy cannot be read. The next Head replaces it.
 	ErrDamaged = errors.New("the local copy is damaged")
-	// ErrTooLarge is of a file, an object or a pack beyond its limit.
+	// ErrTooLarge: a file, an object or a pack is over its limit.
 	ErrTooLarge = errors.New("too large")
 )
 
@@ -40,19 +40,18 @@ type Storage interface {
 	EncodedObject(kind plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error)
 }
 
-// Store reads objects, as they are at one moment. It never changes: a fetch or a
-// compaction makes a new one, and readers of the old one are not disturbed.
+// Store reads objects of one moment. It never changes: a fetch or a compaction creates a new one,
+// and does not affect readers of the old one.
 type Store struct {
 	Objects Storage
 	// damaged is called when an object turns out to be damaged. It may be nil.
 	Damaged func()
 }
 
-// ErrTooLong is of an object with more bytes than the reader accepts, and of a commit
-// with more files than anybody can walk through.
+// ErrTooLong: an object is larger than the reader accepts, or a commit has too many files.
 var ErrTooLong = errors.New("too long")
 
-// Has reports whether an object is here.
+// Has reports whether an object is local.
 func (s *Store) Has(id plumbing.Hash) bool { return s.Objects.HasEncodedObject(id) == nil }
 
 // length gives the size of an object without its contents.
@@ -155,10 +154,10 @@ const (
 	Deepest     = 256       // folders in folders
 )
 
-// Inventory is a set of objects, gathered commit by commit with all their files.
+// Inventory is a set of objects, collected commit by commit with all their files.
 type Inventory struct {
 	store *Store
-	Skip  func(id plumbing.Hash) bool // objects that are not gathered; nil: none
+	Skip  func(id plumbing.Hash) bool // objects that are skipped; nil: none
 	IDs   map[plumbing.Hash]bool
 	trees map[plumbing.Hash]extent // of the trees in ids
 	Bytes int64

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// The ways to a repository.
+// The transports.
 const (
 	byFile = "file"
 	byHTTP = "http"

@@ -13,11 +13,11 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 )
 
-// Auth names files rather than secrets, and they are read at every use: nothing need be
-// restarted when one is replaced.
+// Auth names files instead of secrets. They are read at every use, so a replaced file needs no
+// restart.
 type Auth struct {
 	TokenFile string // https: a token or password, on the first line
-	Username  string // https: goes with the token; "git" if empty
+	Username  string // https: the user for the token; "git" if empty
 
 	KeyFile        string // ssh: the private key; those of ~/.ssh if empty
 	KnownHostsFile string // ssh: the host keys; ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts if empty
@@ -25,17 +25,17 @@ type Auth struct {
 	CAFile string // https: certificates trusted beside the system's
 }
 
-// Options say how a remote is asked.
+// Options are the options of a remote.
 type Options struct {
 	Auth      Auth
 	Transport http.RoundTripper // of https; nil: the network, as Auth says
 	Timeout   time.Duration     // of one check, see Options
 	MaxPack   int64             // bytes of one download
-	// Has reports whether an object is here already. A folder is read without sending those.
+	// Has reports whether an object is already local. A remote in a folder does not send those.
 	Has func(id plumbing.Hash) bool
 }
 
-// New gives what asks the repository at an address.
+// New returns a Remote for an address.
 func New(from Address, o Options) Remote {
 	switch from.by {
 	case byHTTP:
@@ -47,20 +47,20 @@ func New(from Address, o Options) Remote {
 	}
 }
 
-// Remote is where a repository is asked. Its errors are a *Error, or ctx's.
+// Remote is a remote repository. Its errors are *Error, or ctx's.
 type Remote interface {
-	// Ask asks which branches there are.
+	// Ask lists the branches.
 	Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error)
 }
 
-// Conversation is with a remote that has said which branches there are.
+// Conversation is a conversation with a remote, after it listed its branches.
 type Conversation interface {
-	// Pack writes one whole pack with what is asked for. It may be called once.
+	// Pack writes one complete pack with the requested objects. Call it at most once.
 	Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error
 	Close()
 }
 
-// Need is what a fetch asks for.
+// Need is the request of a fetch.
 type Need struct {
 	Want  plumbing.Hash
 	Haves []plumbing.Hash // commits that are here, with all that belongs to them and their past, down to ends

@@ -22,8 +22,7 @@ var (
 	ErrLogin       = errors.New("the credentials cannot be used")
 )
 
-// Error is why the remote could not be asked, or its answer not used. Nothing that
-// was here before is lost by one.
+// Error is the reason why the remote could not be read. The local copy stays as it was.
 type Error struct {
 	Kind   error  // one of the kinds above
 	Where  string // the repository, without credentials
@@ -54,7 +53,7 @@ func (f *Error) Unwrap() []error {
 	return []error{f.Kind, f.Err}
 }
 
-// Temporary reports whether trying again, with nothing changed here, may help.
+// Temporary reports whether a retry may help without any change here.
 func (f *Error) Temporary() bool { return f.temporary }
 
 // oneLine makes text of a server safe to print: one line, no control characters,
@@ -68,18 +67,18 @@ func oneLine(s string) string {
 	return s
 }
 
-// Fault makes an error of the remote at an address.
+// Fault returns an error of the remote at an address.
 func (a Address) Fault(kind error, detail, advice string, err error) *Error {
 	again := kind == ErrEmpty || kind == ErrTimeout || kind == ErrUnreachable || kind == ErrCut //nolint:errorlint // the kinds themselves
 	return &Error{Kind: kind, Where: a.String(), Detail: detail, Advice: advice, Err: err, temporary: again}
 }
 
-// NoCommit is of a repository that is there, and empty.
+// NoCommit is the error of an empty repository.
 func (a Address) NoCommit() error {
 	return a.Fault(ErrEmpty, "", "push a first commit with a site", nil)
 }
 
-// refused makes a Error of a line by which a server refused a request.
+// refused converts a server's refusal to an Error.
 func (a Address) refused(text string) *Error {
 	low := strings.ToLower(text)
 	has := func(parts ...string) bool {

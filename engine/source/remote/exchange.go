@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// exchange is one conversation over a network. It ends when it takes too long, or when
-// nothing comes for a while, and remembers how the connection failed: go-git's errors
-// do not say that.
+// exchange is one conversation over a network. It has a total and an idle timeout, and records how
+// the connection failed, because go-git's errors do not say that.
 type exchange struct {
 	ctx     context.Context // ends with the conversation; why is its cause
 	cancel  context.CancelCauseFunc
@@ -91,8 +90,8 @@ const mostRefs = 64 << 20
 // with its packets, and what comes before, which is read into memory.
 func mostAnswer(pack int64) int64 { return pack + pack/8 + mostRefs }
 
-// explain makes a Error of what went wrong, of kind otherwise where nothing better
-// is known. The caller's own end of ctx is given as it is.
+// explain converts a failure to an Error; its kind is otherwise if nothing better is known. A
+// cancellation by the caller is returned unchanged.
 func (x *exchange) explain(ctx context.Context, from Address, err, otherwise error) error {
 	if x.failure != nil {
 		err = x.failure

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// sshRemote runs git-upload-pack on another machine. Each check is a connection of
-// its own, so a changed key or host key counts at once. go-git's own ssh transport has
-// no deadline while the connection is made.
+// sshRemote runs git-upload-pack on another machine. Each check uses a new connection, so a changed
+// key or host key takes effect at once. go-git's own ssh transport has no deadline while the
+// connection is made.
 type sshRemote struct {
 	o    Options
 	from Address
@@ -145,7 +145,7 @@ func (c *sshConversation) Close() {
 	c.x.stop()
 }
 
-// explain says what is wrong with what came, or why nothing did.
+// explain says what is wrong with the answer, or why there was none.
 func (c *sshConversation) explain(ctx context.Context, err error) error {
 	var fault *Error
 	var odd *packp.ErrUnexpectedData
@@ -169,7 +169,7 @@ func (c *sshConversation) explain(ctx context.Context, err error) error {
 	return c.x.explain(ctx, c.from, err, ErrCut)
 }
 
-// unconnected says why there was no conversation.
+// unconnected explains why the connection failed.
 func (c *sshConversation) unconnected(ctx context.Context, err error) error {
 	if strings.Contains(err.Error(), "unable to authenticate") {
 		return c.from.Fault(ErrDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// config says who we are and whom we trust, from the files as they are now.
+// config returns our keys and the trusted host keys, from the current files.
 func (r *sshRemote) config() (*ssh.ClientConfig, error) {
 	keys, err := r.keys()
 	if err != nil {
@@ -40,8 +40,7 @@ func (r *sshRemote) user() string {
 	return r.o.Auth.Username
 }
 
-// keys reads the private keys to log in with: the one that is named, or those that
-// ssh would take.
+// keys reads the private keys for the login: the configured one, or those that ssh would use.
 func (r *sshRemote) keys() ([]ssh.Signer, error) {
 	files := []string{r.o.Auth.KeyFile}
 	if r.o.Auth.KeyFile == "" {

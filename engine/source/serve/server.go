@@ -18,13 +18,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
-// How long, and how many, snapshots answer after another one took their place.
+// How long, and how many, old snapshots can still be used.
 const (
 	Overlap     = 2 * time.Minute
 	mostOverlap = 4
 )
 
-// Options are the bounds of a server. The zero value is useful.
+// Options are the limits of a server. The zero value is useful.
 type Options struct {
 	Dir      string // of temporary files; the system's if empty
 	MostPack int64  // bytes of what one answer holds, before compression; 512 MiB if zero
@@ -49,7 +49,7 @@ type replaced struct {
 	until time.Time
 }
 
-// NewServer makes a server that shows nothing yet.
+// NewServer returns a server without a snapshot.
 func NewServer(o Options) *Server {
 	if o.MostPack <= 0 {
 		o.MostPack = 512 << 20
@@ -66,8 +66,8 @@ func NewServer(o Options) *Server {
 	return &Server{o: o, spool: newSpool(o.Dir, o.MostDisk)}
 }
 
-// Publish shows a snapshot from now on. Nil shows nothing, and also ends what the
-// snapshots before are still good for.
+// Publish serves a snapshot from now on. Nil serves nothing, and also ends the use of old
+// snapshots.
 func (s *Server) Publish(next *Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Server) Publish(next *Snapshot) {
 	s.current = next
 }
 
-// Current is the snapshot that is shown, nil for none.
+// Current is the served snapshot, nil for none.
 func (s *Server) Current() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,10 +109,10 @@ func (s *Server) offering(ids []plumbing.Hash) *Snapshot {
 
 // Errors of Server.
 var (
-	// ErrNothing is of a server that shows nothing.
+	// ErrNothing: the server has no snapshot.
 	ErrNothing = errors.New("no commit is in force yet")
-	// ErrCut is of an answer that was begun and cannot be ended: the connection has to be
-	// closed, so that the client notices.
+	// ErrCut: an answer was started and cannot be completed. The caller must close the connection,
+	// so that the client notices.
 	ErrCut = errors.New("the answer is not complete")
 )
 

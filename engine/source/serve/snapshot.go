@@ -16,7 +16,7 @@ import (
 // may have a branch of any name.
 const LastGood = "refs/homestak/last-good"
 
-// Content says what a snapshot shows.
+// Content describes a snapshot.
 type Content struct {
 	Branch   string // what HEAD is, without refs/heads/
 	InForce  string // the commit that HEAD and the branch are at

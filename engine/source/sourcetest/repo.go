@@ -1,4 +1,4 @@
-// Package sourcetest makes git repositories and real servers for them, for tests.
+// Package sourcetest creates git repositories and real servers for them, for tests.
 //
 // New makes an empty bare repository in a folder; Commit, Merge, ForcePush and the
 // others change it as a push would. HTTPS serves it by git http-backend, SSH by sshd;
