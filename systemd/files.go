@@ -1,4 +1,5 @@
-// Package systemd is the units of the agent, as files for a machine. install.sh puts the same ones there by hand.
+// Package systemd has the units of the agent, as files for a machine. install.sh installs the same
+// ones.
 package systemd
 
 import "embed"
@@ -6,7 +7,7 @@ import "embed"
 //go:embed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer homestak-gitops.sysusers.conf
 var files embed.FS
 
-// File is a file of a machine, which root owns and everybody may read.
+// File is a file on a machine, owned by root and readable by everybody.
 type File struct{ Path, Content string }
 
 // The unit of the agent, and what its user is made from.

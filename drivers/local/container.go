@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
-// Container is the way into a container of a Proxmox VE host, by its pct; so a container needs no
-// sshd. The host is a machine by itself: this one, or one that is reached otherwise.
+// Container runs commands in a container of a Proxmox VE host, with pct on the host; so a container
+// needs no sshd. The host is any guest.Machine: this machine, or a remote one.
 func Container(host guest.Machine, vmid int) guest.Machine {
 	return &container{host: host, id: strconv.Itoa(vmid)}
 }
@@ -22,8 +22,8 @@ type container struct {
 	id   string
 }
 
-// Address is as guest.Machine wants it: the first address that the host sees of it
-// (lxc-info(1), -i and -H), IPv4 before IPv6.
+// Address implements guest.Machine: the first address that the host sees of it (lxc-info(1), -i and
+// -H), IPv4 before IPv6.
 func (c *container) Address(ctx context.Context) (guest.Address, error) {
 	out, err := c.host.Run(ctx, guest.Command{Args: []string{"/usr/bin/lxc-info", "-n", c.id, "-i", "-H"}})
 	switch {
@@ -45,16 +45,16 @@ func (c *container) Address(ctx context.Context) (guest.Address, error) {
 	return guest.Address{IP: best, Why: fmt.Sprintf("%s by lxc-info", best)}, nil
 }
 
-// Ping is as guest.Machine wants it.
+// Ping implements guest.Machine.
 func (c *container) Ping(ctx context.Context) error {
 	_, err := c.Run(ctx, guest.Command{Args: []string{"true"}})
 	return err
 }
 
-// Run is as guest.Machine wants it. pct reads its arguments in the locale's encoding, so that
-// this must be UTF-8, and they too (get_options in PVE/JSONSchema.pm). It becomes
-// lxc-attach (PVE/CLI/pct.pm), which connects stdin and outputs as they are. The environment
-// is set here, since its default differs between PVE 8 and 9 (keep-env).
+// Run implements guest.Machine. pct reads its arguments in the locale's encoding, so that this must
+// be UTF-8, and they too (get_options in PVE/JSONSchema.pm). It becomes lxc-attach
+// (PVE/CLI/pct.pm), which connects stdin and outputs as they are. The environment is set here,
+// since its default differs between PVE 8 and 9 (keep-env).
 //
 // A shell in the container waits for the command, since lxc-attach before LXC 6 gives exit
 // code 0 for one that was killed by a signal; so a signal comes as 128 and its number.
@@ -81,7 +81,7 @@ func (c *container) Run(ctx context.Context, cmd guest.Command) (guest.Output, e
 	return out, nil
 }
 
-// failed says whether it was not the command that failed, but the way to it.
+// failed reports whether pct failed, and not the command.
 func (c *container) failed(out guest.Output) error {
 	said := strings.TrimSpace(out.Err)
 	switch {

@@ -1,5 +1,4 @@
-// Package local is the way into the machine that the program runs on, and from there into
-// the containers of that host.
+// Package local runs commands on the local machine, and in its containers.
 package local
 
 import (
@@ -20,7 +19,7 @@ import (
 // spec is applied. Safe for concurrent use: it has no state.
 type Machine struct{ grace time.Duration }
 
-// New is this machine.
+// New returns this machine.
 func New() Machine { return Machine{defaultGrace} }
 
 // defaultGrace is how long a command that has to end may take to clean up, and how long an
@@ -43,11 +42,11 @@ func (Machine) Address(context.Context) (guest.Address, error) {
 	return guest.Address{IP: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Why: "this machine", Declared: true}, nil
 }
 
-// Ping is as guest.Machine wants it: whoever asks is alive.
+// Ping implements guest.Machine: the local machine is always reachable.
 func (Machine) Ping(ctx context.Context) error { return context.Cause(ctx) }
 
-// Run is as guest.Machine wants it. The command has a process group of its own. When ctx ends,
-// the group gets SIGTERM, and what is left of it after a grace of 5 s SIGKILL.
+// Run implements guest.Machine. The command has a process group of its own. When ctx ends, the
+// group gets SIGTERM, and what is left of it after a grace of 5 s SIGKILL.
 func (m Machine) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	if err := c.Check(); err != nil {
 		return guest.Output{}, err

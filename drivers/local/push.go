@@ -17,8 +17,8 @@ func HasContainers(ctx context.Context, host guest.Machine) bool {
 	return err == nil && out.Code == 0
 }
 
-// IsHere fails unless a container with this VMID and name is on a machine, and the machine is this node: the same VMID
-// may be that of another container elsewhere.
+// IsHere returns an error unless the machine is this node and has a container with this VMID and
+// name: elsewhere the VMID may belong to another container.
 func IsHere(ctx context.Context, host guest.Machine, vmid int, node, name string) error {
 	id := strconv.Itoa(vmid)
 	out, err := host.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `uname -n; exec "$@"`, "sh", pct, "config", id}})
@@ -35,8 +35,8 @@ func IsHere(ctx context.Context, host guest.Machine, vmid int, node, name string
 	return &lastingError{fmt.Sprintf("container %s (%s) of node %s is not on this machine, which is %s: run the program on that node, as root", id, name, node, here)}
 }
 
-// Push copies a file of the machine into a container (pct(1), push). The file belongs to root there. It is not in place
-// at once: the caller renames it.
+// Push copies a file of the machine into a container (pct(1), push). The file belongs to root
+// there. The write is not atomic: the caller renames the file.
 func Push(ctx context.Context, host guest.Machine, vmid int, from, to, mode string) error {
 	id := strconv.Itoa(vmid)
 	out, err := host.Run(ctx, guest.Command{Args: []string{pct, "push", id, from, to, "--perms", mode}})

@@ -326,7 +326,7 @@ func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 // TestClonesAndTemplatesThatCannotBe are refused before anything is asked of PVE.
 func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
 	for says, edit := range map[string]func(*guest.VM, *template.Template){
-		`clone = "link" is not valid`:                      func(v *guest.VM, _ *template.Template) { v.Clone = "link" },
+		`clone = "link" is not valid`:                         func(v *guest.VM, _ *template.Template) { v.Clone = "link" },
 		"clone without template":                              func(v *guest.VM, _ *template.Template) { v.Template, v.Image, v.Clone = "", "debian-12", "full" },
 		"lies where its template lies, on tank and not on x":  func(v *guest.VM, _ *template.Template) { v.Disks = []guest.Disk{{Name: "root", Storage: "x"}} },
 		`template "golden" has no vmid`:                       func(_ *guest.VM, t *template.Template) { t.VMID = 0 },

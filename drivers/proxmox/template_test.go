@@ -188,7 +188,7 @@ func TestContainersThatCannotBe(t *testing.T) {
 		`range "2-4" in the trunk of a container`:               nic(guest.CTNIC{Trunks: []string{"2-4"}}),
 		"PVE refuses timezone":                                  func(c *guest.CT) { c.Timezone = "../x" },
 		"password too short":                                    func(c *guest.CT) { c.Password = "abc" },
-		`power = "off" is not valid`:                         func(c *guest.CT) { c.Power = "off" },
+		`power = "off" is not valid`:                            func(c *guest.CT) { c.Power = "off" },
 		`"a b" is not a tag`:                                    func(c *guest.CT) { c.Tags = []string{"a b"} },
 		"description holds an ownership tag":                    func(c *guest.CT) { c.Description = "homestak-gitops: {}" },
 		"swap out of range":                                     func(c *guest.CT) { c.Swap = -1 },

@@ -1,5 +1,5 @@
-// Package ssh is the way into a machine over the network: one connection for each machine, kept
-// alive and used by all of its commands.
+// Package ssh runs commands on a machine over SSH: one connection for each machine, kept alive and
+// shared by all of its commands.
 //
 // Read machine.go first (Run), then connection.go (how a connection is made and found dead),
 // session.go (how a command runs over it), config.go (keys) and errors.go.
@@ -20,8 +20,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Config says how a machine is reached, and who is let in. Durations and numbers that are 0 have the
-// default that stands beside them.
+// Config is the configuration of a Machine. Durations and numbers that are 0 have the default in
+// their comment.
 type Config struct {
 	Address string // a name or an IP address
 	Port    int    // 22
@@ -35,10 +35,10 @@ type Config struct {
 	// HostKeys are the keys that the machine may show, as in the files *.pub of sshd: type, base64,
 	// comment. It must show one of them.
 	HostKeys []string
-	// Learn is for a machine without HostKeys: it stores the key that the machine shows. It is called
-	// before we log in, once: from then on the machine must show that key. An error refuses
-	// the key. Nil refuses every key. A caller that can has HostKeys instead, from a way that nobody
-	// else is on.
+	// Learn is for a machine without HostKeys: it stores the key that the machine shows. It is
+	// called before we log in, once: from then on the machine must show that key. An error refuses
+	// the key. Nil refuses every key. Callers should set HostKeys instead, from a trusted source,
+	// if they can.
 	Learn func(ctx context.Context, key string) error
 
 	// Via is the machine from which this one is reached; it forwards the connection
@@ -48,8 +48,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	Connect   time.Duration // how long connecting and logging in may take: 20 s
-	KeepAlive time.Duration // how often the machine is asked for a sign of life: 15 s
-	Misses    int           // after how many such times without any the connection is dead: 3
+	KeepAlive time.Duration // interval of keep-alive requests: 15 s
+	Misses    int           // after how many missed answers the connection is dead: 3
 	Sessions  int           // how many commands may run at once: 10, the default of MaxSessions in sshd_config(5)
 }
 
@@ -61,8 +61,7 @@ const (
 	defaultSessions  = 10
 )
 
-// New opens the way into a machine. It connects when it is first used. Errors are those of the
-// configuration.
+// New returns a Machine. It connects on first use. Errors are about the configuration.
 func New(cfg Config) (*Machine, error) {
 	cfg.Port = cmp.Or(cfg.Port, defaultPort)
 	cfg.User = cmp.Or(cfg.User, root)

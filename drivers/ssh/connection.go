@@ -39,7 +39,7 @@ func (m *Machine) start(f func()) bool {
 	return !m.closed
 }
 
-// connection gives one that lives, as far as is known.
+// connection returns a connection that is alive, as far as is known.
 func (m *Machine) connection(ctx context.Context) (*connection, error) {
 	if c, err := m.current(); c != nil || err != nil {
 		return c, err
@@ -68,7 +68,7 @@ func (m *Machine) connection(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-// current gives the connection if it lives; neither it nor an error if there has to be another.
+// current returns the connection if it is alive; neither it nor an error if a new one is needed.
 func (m *Machine) current() (*connection, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,7 +133,7 @@ func (m *Machine) connect(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-// dial opens what the connection goes over.
+// dial opens the underlying network connection.
 func (m *Machine) dial(ctx context.Context) (net.Conn, error) {
 	if m.cfg.Via == nil {
 		return m.cfg.Dial(ctx, "tcp", m.address)
@@ -168,8 +168,8 @@ func (c *connection) watch() {
 	c.end(err)
 }
 
-// keepAlive asks for a sign of life again and again. Without an answer for Misses times KeepAlive the
-// connection is dead: a machine that lost its power or its network sends nothing that says so.
+// keepAlive sends keep-alive requests. Without an answer for Misses times KeepAlive the connection
+// is dead: a machine that lost its power or its network sends nothing that says so.
 func (c *connection) keepAlive() {
 	every := c.m.cfg.KeepAlive
 	timer := time.NewTimer(every)
@@ -190,7 +190,7 @@ func (c *connection) keepAlive() {
 	}
 }
 
-// ping asks for a sign of life. The name of the request is the one that OpenSSH uses for this
+// ping sends a keep-alive request. The name of the request is the one that OpenSSH uses for this
 // (PROTOCOL, section 2.1); any answer will do, also that it is unknown.
 func (c *connection) ping(ctx context.Context) error {
 	if ctx.Err() != nil {
@@ -305,7 +305,7 @@ func (l *login) close() {
 	}
 }
 
-// check decides whether the machine is the one it says.
+// check verifies the host key of the machine.
 func (l *login) check(_ string, _ net.Addr, shown ssh.PublicKey) error {
 	l.m.mu.Lock()
 	pinned := l.m.pinned
@@ -336,7 +336,7 @@ func fingerprints(keys []ssh.PublicKey) []string {
 	return out
 }
 
-// failed says why nobody is logged in.
+// failed explains why the login failed.
 func (l *login) failed(err error) error {
 	l.m.mu.Lock()
 	pinned := l.m.pinned

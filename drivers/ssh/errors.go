@@ -19,7 +19,7 @@ func (e *configError) Error() string { return e.text }
 // Hopeless is true; see guest.Machine.
 func (*configError) Hopeless() bool { return true }
 
-// HostKeyError is a machine that shows another key than it must.
+// HostKeyError is a machine with a wrong or unknown host key.
 type HostKeyError struct {
 	Machine string   // user@host:port
 	Pinned  []string // fingerprints with types; none: no key was pinned
@@ -49,8 +49,8 @@ func (e *HostKeyError) Unwrap() error { return e.Err }
 // Hopeless is true, except where the key could not be stored; see guest.Machine.
 func (e *HostKeyError) Hopeless() bool { return e.Err == nil }
 
-// LoginError is a machine that lets nobody in with the keys that we have. It is not Hopeless:
-// a machine that boots for the first time has its sshd before its keys.
+// LoginError is a machine that rejects all of our keys. It is not Hopeless: a machine that boots
+// for the first time has its sshd before its keys.
 type LoginError struct {
 	Machine string
 	Offered []string // fingerprints with types

@@ -17,8 +17,7 @@ import (
 
 const root = "root"
 
-// Machine is a machine that is reached over the network. Safe for concurrent use. Close it when it is
-// no longer used.
+// Machine is a remote machine. It is safe for concurrent use. Close it after use.
 type Machine struct {
 	cfg     Config
 	address string // host:port
@@ -41,7 +40,7 @@ type Machine struct {
 // errClosed is a machine that was closed.
 var errClosed = errors.New("the connection to this machine was closed")
 
-// name is how the machine is called in texts.
+// name is the name of the machine in texts.
 func (m *Machine) name() string {
 	name := m.cfg.User + "@" + m.address
 	if m.cfg.Via != nil {
@@ -71,7 +70,7 @@ func (m *Machine) Address(ctx context.Context) (guest.Address, error) {
 	return guest.Address{IP: ip, Why: fmt.Sprintf("%s, the address of %s", ip, m.cfg.Address)}, nil
 }
 
-// Ping is as guest.Machine wants it: the machine's sshd answers a request.
+// Ping implements guest.Machine: the machine's sshd answers a request.
 func (m *Machine) Ping(ctx context.Context) error {
 	for again := false; ; again = true {
 		c, err := m.connection(ctx)
@@ -198,8 +197,8 @@ func (r *retry) wait(ctx context.Context, c *connection, refused error) error {
 	}
 }
 
-// Close ends the connection, and with it what runs over it. It waits until nothing of it is
-// left.
+// Close ends the connection and everything that runs over it, and waits for the end of its
+// goroutines.
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -211,7 +210,7 @@ func (m *Machine) Close() error {
 	return nil
 }
 
-// enter notes that a command uses a connection, and leave that it does not any more.
+// enter records that a command uses a connection, and leave that it no longer does.
 func (m *Machine) enter(c *connection) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -226,7 +225,7 @@ func (m *Machine) leave(c *connection) {
 	}
 }
 
-// retire takes a connection out of use. It ends when no command uses it any more.
+// retire stops new commands on a connection. It ends when no command uses it any more.
 func (m *Machine) retire(c *connection) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

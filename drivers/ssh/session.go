@@ -196,7 +196,7 @@ func (o *output) Write(p []byte) (int, error) {
 // text is what came before the marker, if that did not come.
 func (o *output) text() string { return o.before + string(o.tail) }
 
-// shellError is a login shell that did not come to the command.
+// shellError is a login shell that ended before it ran the command.
 type shellError struct {
 	code int
 	said string
@@ -210,7 +210,7 @@ func (e *shellError) Error() string {
 	return fmt.Sprintf("the login shell of this user ended with exit code %d before it ran the command: %s; it must be a POSIX shell that runs commands", e.code, said)
 }
 
-// errRefused is a server that runs no commands.
+// errRefused is a server that refuses to run commands.
 var errRefused = errors.New("its sshd refuses to run a command")
 
 // note takes what the server reports of the command, and reports whether that has ended.
@@ -239,7 +239,7 @@ func (s *session) note(req *ssh.Request) bool {
 	return ended
 }
 
-// lost says that a connection or a session was lost, and why.
+// lost returns an error for a lost connection or session.
 func (s *session) lost(what, err error) error {
 	select {
 	case <-s.c.ended:

@@ -1,7 +1,7 @@
-// Package doctor examines a host before anything is done with it: whether it can be
-// reached, who it is, what the token may, and whether storages, bridges, images and
-// templates that a site names are there. It only reads, through the driver and its client;
-// every finding says what was seen, why it matters, and what to do.
+// Package doctor checks a host before it is used: whether it is reachable, its identity, the
+// token's privileges, and whether the storages, bridges, images and templates of a site exist. It
+// only reads, through the driver and its client; every finding says what was found, why it matters,
+// and what to do.
 package doctor
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Doctor examines one host before anything is done with it. It only reads.
+// Doctor checks one host before it is used. It only reads.
 type Doctor struct {
 	proxmox.Config
 	Want *model.Want
 	Of   *model.Site
 	Now  func() time.Time // nil: time.Now
-	// Progress hears which area is examined now; may be nil.
+	// Progress is called with the current area; may be nil.
 	Progress func(area string)
 }
 
@@ -27,7 +27,7 @@ type Doctor struct {
 // that hangs must not delay the rest for minutes.
 const checkTime = 15 * time.Second
 
-// area is a part of the examination. What it needs must have gone well.
+// area is a group of checks. The areas that it needs must have succeeded.
 type area struct {
 	name    string
 	needs   []string
@@ -35,8 +35,8 @@ type area struct {
 	examine func(context.Context)
 }
 
-// Examine makes all checks and returns them in order. None stops at the first
-// trouble: what cannot be checked says so.
+// Examine runs all checks and returns them in order. It does not stop at a failure; checks that
+// cannot run are listed as not checked.
 func (d *Doctor) Examine(ctx context.Context) []Check {
 	found := &findings{bad: map[string]string{}}
 	for _, a := range d.areas(found) {
@@ -48,7 +48,7 @@ func (d *Doctor) Examine(ctx context.Context) []Check {
 	return found.checks
 }
 
-// areas is the examination, in the order in which it is reported.
+// areas lists all areas, in the order of the report.
 func (d *Doctor) areas(found *findings) []area {
 	driver, refused := proxmox.Open(d.Config)
 	now := d.Now
@@ -85,7 +85,7 @@ func (d *Doctor) areas(found *findings) []area {
 	}
 }
 
-// run examines the area, if what it needs went well.
+// run runs the checks of an area, if the areas that it needs succeeded.
 func (a area) run(ctx context.Context, found *findings) {
 	for _, n := range a.needs {
 		if why := found.bad[n]; why != "" {

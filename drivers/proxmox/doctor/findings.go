@@ -8,11 +8,11 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// Result says how a check ended.
+// Result is the result of a check.
 type Result string
 
-// What a check may say. NotChecked is neither good nor bad: what it depends on
-// failed, or it cannot be seen from here.
+// The results of a check. NotChecked means that a check that it depends on failed, or that it
+// cannot be checked from here.
 const (
 	OK         Result = "ok"
 	Warning    Result = "warning"
@@ -31,13 +31,13 @@ type Check struct {
 	Denied bool `json:"denied,omitempty"` // it failed because a login or a privilege is missing
 }
 
-// findings is what an examination has found out so far. It belongs to one goroutine.
+// findings has the results so far. One goroutine owns it.
 type findings struct {
 	checks []Check
 	bad    map[string]string // areas that failed, and so what depends on them is not checked
 }
 
-// failed reports whether an area failed or, because of another one, was not examined.
+// failed reports whether an area failed or, because of another one, was not checked.
 func (f *findings) failed(area string) bool { return f.bad[area] != "" }
 
 func (f *findings) add(c Check) { f.checks = append(f.checks, c) }
@@ -58,8 +58,7 @@ func (f *findings) fail(name, seen, why string, fix ...string) {
 	f.add(Check{Name: name, Result: Failed, Seen: seen, Why: why, Fix: fix})
 }
 
-// unread says that a request of a check failed, which says nothing about what
-// was to be checked.
+// unread records that a request of a check failed, so its result is unknown.
 func (f *findings) unread(name string, err error) {
 	if api.ClassOf(err) == api.Denied {
 		f.skip(name, "the token may not see it: %s", messageOf(err))
@@ -68,8 +67,7 @@ func (f *findings) unread(name string, err error) {
 	f.add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: api.IsDenied(err), Fix: []string{"read the log of the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
 }
 
-// messageOf is PVE's own text of an error, without the hint that the doctor's
-// lines give better.
+// messageOf is PVE's text of an error, without the hint, because the doctor has a better one.
 func messageOf(err error) string {
 	if refused, ok := errors.AsType[*api.Error](err); ok {
 		return strings.TrimSpace(refused.Message)

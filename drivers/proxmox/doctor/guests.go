@@ -20,7 +20,7 @@ type guests struct {
 	token    *token
 	nodes    *nodes
 	have     model.Observed
-	complete bool // have is the whole truth
+	complete bool // have is complete
 }
 
 // check observes the host as a plan does, and reports what would block one.
@@ -52,7 +52,7 @@ func (g *guests) check(ctx context.Context) {
 	}
 	for _, f := range have.Unmanaged {
 		switch {
-		case f.Unfinished && f.Fix == "": // somebody is creating it
+		case f.Unfinished && f.Fix == "": // it is being created
 		case f.Unfinished:
 			g.warn("guests", fmt.Sprintf("%s %d is incomplete: %s", f.Kind, f.VMID, f.Why), "it keeps its VMID and its disks, and no token can remove it", f.Fix)
 		case f.Claims != (model.Address{}):
@@ -118,7 +118,7 @@ func (g *guests) managed(ctx context.Context) {
 		"only to remove one that the manager cannot stop", g.token.grantCommands([]rights.Need{need}, g.token.roles(ctx))...)
 }
 
-// ranges reports which VMIDs of the site are used by somebody else.
+// ranges reports which VMIDs of the site's ranges unmanaged guests use.
 func (g *guests) ranges() {
 	for _, r := range g.site.VMIDRanges {
 		var taken []string

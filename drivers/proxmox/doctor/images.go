@@ -23,12 +23,11 @@ import (
 type images struct {
 	*subject
 	guests *guests
-	files  fs.FS // the site's; nil where they are not at hand
+	files  fs.FS // the site's; nil if they are not available
 }
 
-// check compares the files of the site with their checksums, and lets the host itself
-// try the addresses that it is to download from. Container templates that are files are
-// checked in the same way.
+// check compares the files of the site with their checksums, and lets the host check the URLs of
+// its downloads. Container templates that are files are checked in the same way.
 func (i *images) check(ctx context.Context) {
 	for _, addr := range i.want.State.Addresses() {
 		r := i.want.State[addr]
@@ -114,7 +113,7 @@ func (i *images) file(ctx context.Context, name string, r *model.Resource, image
 	}
 }
 
-// checksum reads a file, and gives up with its context.
+// checksum hashes a file, until its context ends.
 func checksum(ctx context.Context, files fs.FS, name string) (sum string, size int64, err error) {
 	f, err := files.Open(name)
 	if err != nil {

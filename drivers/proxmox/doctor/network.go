@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// network checks the bridges that network cards of the site are plugged into.
+// network checks the bridges of the site's network cards.
 type network struct {
 	*subject
 	session *session

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// nodes is which nodes of the cluster are there and online, and what they are able to do.
+// nodes checks which nodes of the cluster exist and are online, and their capabilities.
 type nodes struct {
 	*subject
 	online map[string]bool // by name
@@ -80,7 +80,7 @@ func (n *nodes) quorum(ctx context.Context) {
 	}
 }
 
-// dark reports that a node is known to be offline, or not to be there at all.
+// dark reports whether a node is known to be offline or missing.
 func (n *nodes) dark(node string) bool {
 	return len(n.online) > 0 && !n.online[node]
 }

@@ -73,7 +73,7 @@ func (p *privileges) missing(lacks, group []rights.Need, roles map[string][]stri
 	p.add(c)
 }
 
-// asked says who asks for a privilege, and where; "" if the host as such does.
+// asked names the resources that need a privilege; "" if the host itself does.
 func asked(n rights.Need) string {
 	if len(n.By) == 0 {
 		return ""

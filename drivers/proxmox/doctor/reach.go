@@ -25,7 +25,7 @@ const (
 	skewFailure     = 60 * time.Second
 )
 
-// reach checks the way to the host's API: its address, the port, and the certificate.
+// reach checks the connection to the host's API: address, port and certificate.
 type reach struct {
 	*subject
 	transport http.RoundTripper // a simulator's; nil where there is a network
@@ -61,7 +61,7 @@ func (r *reach) address(ctx context.Context) {
 	}
 }
 
-// resolving is why a name has no address, without which server said so.
+// resolving is the reason why a name does not resolve, without the name server.
 func resolving(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.Err
@@ -88,8 +88,8 @@ func (r *reach) connection(ctx context.Context) {
 	r.fail("connection", err.Error(), "every request to the host needs this connection"+r.at(), fix...)
 }
 
-// certificate shakes hands without any check first, so that what is wrong with the
-// certificate can be distinguished, and then verifies it as the driver will.
+// certificate first makes a TLS handshake without verification, to distinguish problems of the
+// certificate, and then verifies it as the driver does.
 func (r *reach) certificate(ctx context.Context) {
 	if r.transport != nil {
 		r.skip("certificate", "a simulator in this program has none")

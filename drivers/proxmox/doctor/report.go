@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// Report is what was found on the hosts of a site.
+// Report has the results for the hosts of a site.
 type Report struct {
 	Success  bool         `json:"success"` // no check failed
 	Site     string       `json:"site"`
@@ -17,7 +17,7 @@ type Report struct {
 	Findings diag.List    `json:"findings"`
 }
 
-// HostReport is what was found on one host.
+// HostReport has the results for one host.
 type HostReport struct {
 	Host   string  `json:"host"`
 	API    string  `json:"api"`
@@ -48,8 +48,8 @@ func (c HostReport) Count(r Result) int {
 	return n
 }
 
-// alike are the names of the checks from the i-th on that were not made, for one
-// and the same reason; of any other check its own name.
+// alike returns the names of the checks from i on that were not run for the same reason; for any
+// other check its own name.
 func (c HostReport) alike(i int) []string {
 	k := c.Checks[i]
 	names := []string{k.Name}
@@ -62,7 +62,7 @@ func (c HostReport) alike(i int) []string {
 	return names
 }
 
-// Text writes what was found on the host, in colour if that is wanted.
+// Text writes the results of the host, optionally in colour.
 func (c HostReport) Text(w io.Writer, color bool) {
 	fmt.Fprintf(w, "host %s  %s\n", c.Host, c.API)
 	width := 0

@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// session is what the first request with the token shows: whether the host takes the
-// token, which version it has, and what time it is there.
+// session has the results of the first request with the token: whether the host accepts the token,
+// its version, and its time.
 type session struct {
 	*subject
 	transport http.RoundTripper // a simulator's; nil where there is a network
@@ -62,9 +62,9 @@ func (s *session) signIn(ctx context.Context) {
 	}
 }
 
-// probe sends GET /version past all that the driver does with answers, and records
-// how far the clocks are apart. A Date names whole seconds, and the answer to a
-// wrong token comes 3 s late: what fits between sending and receiving is no skew.
+// probe sends GET /version without the driver's handling of answers, and records the clock skew. A
+// Date has whole seconds, and the answer to a wrong token is delayed by 3 s: a time between sending
+// and receiving is not skew.
 func (s *session) probe(ctx context.Context) (status int, reason, version string, err error) {
 	inner := s.transport
 	if inner == nil {

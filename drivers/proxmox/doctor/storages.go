@@ -26,8 +26,8 @@ type storages struct {
 	guests  *guests
 }
 
-// check checks that the storages which the site names are there, switched on, for the
-// right content, and with room for what is not created yet.
+// check checks that the storages of the site exist, are enabled, accept the right content, and have
+// room for what is not created yet.
 func (s *storages) check(ctx context.Context) {
 	n := proxmox.DeriveNeeds(s.site, s.want, s.session.major())
 	byStorage := map[string][]rights.Use{}

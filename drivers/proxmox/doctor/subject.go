@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// subject is the host that is examined, with what the site wants of it. All areas share it,
-// and the findings; what an area finds out for later ones is in the type of that area.
+// subject is the host that is checked, with the site's requirements. All areas share it, and the
+// findings; results for later areas are in the type of an area.
 type subject struct {
 	*findings
 	host   *model.Host

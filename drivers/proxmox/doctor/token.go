@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
-// token is what the token may do on the host. PVE is asked about each path once, so that
-// pools, inheritance and privilege separation count as PVE counts them.
+// token has the token's privileges on the host. PVE is asked once for each path, so that pools,
+// inheritance and privilege separation are evaluated by PVE.
 type token struct {
 	*subject
 	rights map[string]map[string]bool // by path: privilege, and whether it is inherited below

@@ -27,9 +27,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Image is a disk image or ISO on a host's storage. Its file name has our name
-// and the hash of its content, so that a new content is a new file and old and new
-// can stand side by side while guests are made.
+// Image is a disk image or ISO on a host's storage. Its file name has the prefix homestak and the
+// hash of its content, so that new content is a new file, and both can exist while guests are
+// created.
 type Image struct {
 	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads it from (https)."`
 	File     string `hcl:"file,optional" plan:"-" doc:"File of the site that is uploaded instead."`
@@ -153,7 +153,7 @@ func (i *Image) FileName(site, name string) string {
 
 var fileName = regexp.MustCompile(`^` + owner.PVETag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso|tar\.(?:zst|xz|gz|bz2))$`)
 
-// ParseFileName reads what the name of a file of ours says: site, image or template, ending.
+// ParseFileName splits the name of a managed file: site, image or template, extension.
 func ParseFileName(volid string) (site, name, ending string, ok bool) {
 	m := fileName.FindStringSubmatch(path.Base(volid))
 	if m == nil {
@@ -162,8 +162,8 @@ func ParseFileName(volid string) (site, name, ending string, ok bool) {
 	return m[1], m[2], m[3], true
 }
 
-// listImages reads the storages where images of the site may lie: those that are
-// wanted, and the host's own, where old ones may be left.
+// listImages reads the storages that may have images of the site: the wanted ones, and the host's,
+// which may have old ones.
 func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	h := obs.Host
 	out := model.Observed{State: model.State{}}
@@ -224,15 +224,15 @@ func imagesOn(w *model.Want, storage, content string) []model.Address {
 	return out
 }
 
-// ReportsFirst reports whether of two contents of one image the first is the one to speak
-// of: an older one that was not removed counts before the wanted one, or it would lie
-// there for ever. Each pass removes one.
+// ReportsFirst reports whether the first of two contents of one image is reported: an older one
+// that was not removed comes before the wanted one, because otherwise it would never be removed.
+// Each pass removes one.
 func ReportsFirst(volid, than, wanted string) bool {
 	return than == wanted || volid != wanted && volid < than
 }
 
-// EnsureImage fetches a file unless it is there: after an earlier order it only
-// remains to remove the old one.
+// EnsureImage fetches a file unless it exists: after an earlier attempt only the old one may be
+// left to remove.
 func EnsureImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
 	there, err := hasVolume(ctx, h, h.Model.PVENode(), want)
 	switch {
@@ -278,7 +278,7 @@ func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (boo
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == want.Volume }), err
 }
 
-// RemoveVolume deletes a file of ours; one that is gone is success.
+// RemoveVolume deletes a managed file; a missing one is success.
 func RemoveVolume(ctx context.Context, h *kind.Host, node, volid string) error {
 	if _, _, _, ok := ParseFileName(volid); !ok {
 		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
@@ -313,7 +313,7 @@ func imageNeeds(i *Image, n *rights.Needs) {
 	}
 }
 
-// UploadNeeds asks for what a file of ours on a storage takes.
+// UploadNeeds adds the privileges for an uploaded file on a storage.
 func UploadNeeds(n *rights.Needs, i *Image) {
 	n.Uses = append(n.Uses, rights.Use{Storage: i.Storage, Content: i.Content(), GiB: 0, By: n.From, Attr: "storage"})
 	path := "/storage/" + i.Storage
@@ -345,8 +345,8 @@ func ArchiveEnding(name string) string {
 	return ""
 }
 
-// ImageOf gives the complete form of a declared image; nil if there is none of that
-// name, which the loader has reported already.
+// ImageOf returns the resolved form of a declared image; nil if there is none of that name, which
+// the loader has reported.
 func ImageOf(in model.Scope, name string) *Image {
 	r := in.Site.Objects[model.Address{Kind: "image", Name: name}]
 	if r == nil {

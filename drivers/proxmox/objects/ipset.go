@@ -45,7 +45,7 @@ var IPSetKind = kind.Of[IPSet]{
 		if c := api.ClassOf(err); err != nil && c != api.Exists && c != api.OutcomeUnknown {
 			return attempt("creating ipset "+s.Address.Name, err)
 		}
-		return setEntries(ctx, h, s.Address.Name, want.Entries) // verifies that the set is ours
+		return setEntries(ctx, h, s.Address.Name, want.Entries) // verifies that the set is managed
 	},
 	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, _ *IPSet) error {
 		return setEntries(ctx, h, s.Address.Name, want.Entries)
@@ -168,8 +168,8 @@ func readEntries(ctx context.Context, h *kind.Host, name string) (called map[str
 	return called, nil
 }
 
-// setEntries makes the entries of a set those that are wanted: first what is missing, then what
-// is too much, so that nobody is locked out in between.
+// setEntries changes the entries of a set to the wanted ones: it adds before it removes, so that
+// nobody is locked out in between.
 func setEntries(ctx context.Context, h *kind.Host, name string, want []string) error {
 	sets, err := readIPSets(ctx, h)
 	if err != nil {

@@ -2,9 +2,9 @@
 // values of one are the same, why a value or a key is refused, and what the token needs to
 // set one.
 //
-// Proxmox VE keeps most values as they were sent, fills in nothing, and takes many spellings
-// for one thing: "on" for 1, "virtio" for "type=virtio", "1" for "network,disk,usb". Text
-// that differs is no change as long as the guest would be the same.
+// Proxmox VE stores most values as sent, without defaults, and accepts many spellings of the same
+// value: "on" for 1, "virtio" for "type=virtio", "1" for "network,disk,usb". A different text is
+// not a change if the guest would be the same.
 package options
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
-// Keys are what is known of the configuration of VMs, or of containers.
+// Keys describes the configuration keys of VMs, or of containers.
 type Keys struct {
 	Create, Change *pveapi.Method // the requests that they are parameters of
 	// unsaid are defaults that PVE's code has and the API table has not, of whole keys
@@ -32,9 +32,9 @@ type Keys struct {
 	Invented map[string]bool
 }
 
-// VM gives those of VMs (qemu-server: PVE/QemuServer.pm, CPUConfig.pm, PCI.pm, RNG.pm;
-// API2/Qemu.pm, create_vm). For cpuunits the default is that of cgroup v2, which PVE 8
-// and 9 run on.
+// VM returns those of VMs (qemu-server: PVE/QemuServer.pm, CPUConfig.pm, PCI.pm, RNG.pm;
+// API2/Qemu.pm, create_vm). For cpuunits the default is that of cgroup v2, which PVE 8 and 9 run
+// on.
 var VM = sync.OnceValue(func() *Keys {
 	return &Keys{
 		Create: method("POST", "/nodes/n/qemu"), Change: method("PUT", "/nodes/n/qemu/100/config"),
@@ -48,7 +48,7 @@ var VM = sync.OnceValue(func() *Keys {
 	}
 })
 
-// CT gives those of containers (pve-container, PVE/LXC/Config.pm).
+// CT returns those of containers (pve-container, PVE/LXC/Config.pm).
 var CT = sync.OnceValue(func() *Keys {
 	return &Keys{
 		Create: method("POST", "/nodes/n/lxc"), Change: method("PUT", "/nodes/n/lxc/100/config"),
@@ -65,7 +65,7 @@ func method(verb, path string) *pveapi.Method {
 	return m
 }
 
-// Refusal says why Proxmox VE would not create a guest with a value; "" if it would.
+// Refusal explains why Proxmox VE would reject a value; "" if it would not.
 func (k *Keys) Refusal(key, value string) string {
 	return k.Create.Check(map[string]any{"node": "n", "vmid": "100", key: value})[key]
 }
@@ -86,8 +86,7 @@ func (k *Keys) Same(key, a, b string) bool {
 	return a == b || k.meaning(key, a) == k.meaning(key, b)
 }
 
-// meaning brings the value of a key into the one form that all its spellings share.
-// What cannot be read stays as it is.
+// meaning normalises the value of a key. A value that cannot be parsed is unchanged.
 func (k *Keys) meaning(key, value string) string {
 	value = strings.TrimSpace(value)
 	v, known := k.Change.Param(key)

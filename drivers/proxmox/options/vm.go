@@ -10,8 +10,8 @@ import (
 // The options of VMs: which of them Proxmox VE takes from an API token, and when they
 // take effect.
 
-// Refused says why the files may not set a key of VMs as an option, by its family; "" if
-// they may.
+// Refused explains why the files may not set a key of VMs as an option, by its family; "" if they
+// may.
 func Refused(family string) string { return refused[family] }
 
 // refused are the reasons, indexed keys by family.
@@ -57,8 +57,8 @@ var devices = map[string]struct {
 	"rng0":       {regexp.MustCompile(`urandom|/random`), "use /dev/urandom"},
 }
 
-// HostDevice says what a token may set in place of a value that reaches through to a device
-// of the node; "" if the value does not.
+// HostDevice says what a token may set instead of a value that passes through a device of the node;
+// "" if the value does not.
 func HostDevice(key, value string) string {
 	d, ok := devices[VM().Family(key)]
 	if !ok || value == "" || d.fine.MatchString(value) {
@@ -73,8 +73,8 @@ var atOnce = map[string]bool{
 	"shares": true, "startup": true, "tags": true, "vmstatestorage": true,
 }
 
-// AtOnce reports whether Proxmox VE changes a key at once while the machine runs, since the
-// running machine has no use for it.
+// AtOnce reports whether Proxmox VE applies a key at once while the machine runs, because it has no
+// effect on a running machine.
 func AtOnce(key string) bool { return atOnce[key] }
 
 // BootDevices are the devices of a boot order.
@@ -82,8 +82,8 @@ func BootDevices(boot string) []string {
 	return strings.FieldsFunc(property.Parse(boot).Values["order"], func(r rune) bool { return r == ';' })
 }
 
-// Privilege is the privilege that PVE wants for a key of a VM (qemu-server, API2/Qemu.pm,
-// check_vm_modify_config_perm). What PVE keeps for root@pam the files cannot say.
+// Privilege is the privilege that PVE requires for a key of a VM (qemu-server, API2/Qemu.pm,
+// check_vm_modify_config_perm). The files cannot set keys that PVE reserves for root@pam.
 func Privilege(key string) string {
 	switch strings.TrimRight(key, "0123456789") {
 	case "cores", "cpu", "cpulimit", "cpuunits", "numa", "smp", "sockets", "vcpus":

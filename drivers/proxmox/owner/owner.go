@@ -1,6 +1,6 @@
-// Package owner decides what is managed. A guest carries an ownership tag, the last line of
-// its description (Tag, ParseDescription, Describe), and has an identity of its own that
-// a copy has not. Identity.Check compares the two: only what passes may be changed.
+// Package owner decides what is managed. A guest has an ownership tag, the last line of its
+// description (Tag, ParseDescription, Describe), and an identity that a copy does not have.
+// Identity.Check compares the two: only guests that pass may be changed.
 package owner
 
 import (
@@ -17,18 +17,18 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// PVETag is on every guest that we own, for people and as a first hint. It does not identify a guest.
+// PVETag is on every managed guest, for people and as a first hint. It does not identify a guest.
 const PVETag = "homestak"
 
-// MaxDescription is how many characters of a description PVE takes (qemu-server, QemuServer.pm).
+// MaxDescription is PVE's limit for the characters of a description (qemu-server, QemuServer.pm).
 const MaxDescription = 8192
 
 // Prefix starts the last line of a description that we wrote.
 const Prefix = "homestak-gitops: "
 
-// Tag is the ownership tag: what is written on a resource so that no file needs to
-// remember it. It has what destruction needs, because then the files are gone.
-// No secrets: everybody who may see the guest can read it.
+// Tag is the ownership tag, which is stored on the resource itself. It has what a removal needs,
+// because then the files no longer declare the resource. It has no secrets: everybody who may see
+// the guest can read it.
 type Tag struct {
 	V            int               `json:"v"`
 	Site         string            `json:"site"`
@@ -43,7 +43,7 @@ type Tag struct {
 	CreationVMID int               `json:"born,omitempty"`    // the VMID that it was made under: a backup restored elsewhere keeps it
 	From         string            `json:"from,omitempty"`    // image.debian-12, template.golden
 	Content      string            `json:"content,omitempty"` // file name of the image that a template was made from
-	Linked       bool              `json:"linked,omitempty"`  // its root disk stands on that of its template
+	Linked       bool              `json:"linked,omitempty"`  // its root disk is based on its template's
 	Needs        []model.Address   `json:"needs,omitempty"`
 	Destroy      *Destroy          `json:"destroy,omitempty"`
 	Slots        map[string]string `json:"slots,omitempty"` // disk.data → scsi1, nic.lan → net0
@@ -55,7 +55,7 @@ type Tag struct {
 	Seed         *NocloudISO       `json:"seed,omitempty"`
 }
 
-// Destroy is how a guest wants to go.
+// Destroy says how to destroy a guest.
 type Destroy struct {
 	Policy string `json:"policy,omitempty"`
 	Orphan string `json:"orphan,omitempty"`
@@ -68,12 +68,12 @@ func (t Tag) Readable() bool {
 	return t.V == 1 && t.Site != "" && t.Node != "" && slices.Contains([]string{"vm", "pve", "ct", TemplateType}, t.Type)
 }
 
-// Addr is the address of what carries it.
+// Addr is the address of the tagged resource.
 func (t Tag) Addr() model.Address { return model.Address{Kind: t.Type, Name: t.Node} }
 
-// Of gives what the files decide of the tag of an object: what it is made from, what it needs,
-// and how it is destroyed. down is how many seconds it gets to shut down; 0 for PVE's default.
-// Identity and slots come with the object.
+// Of returns the part of an object's tag that the files decide: its source, its dependencies, and
+// how it is destroyed. down is how many seconds it gets to shut down; 0 for PVE's default. Identity
+// and slots come with the object.
 func Of(in model.Scope, kind, from string, down int) Tag {
 	t := Tag{V: 1, Site: in.Site.Name, Type: kind, Node: in.Name, From: from, Needs: slices.Clone(in.Needs)}
 	if in.Host != nil {
@@ -106,8 +106,8 @@ func (t Tag) Line() string {
 	return Prefix + string(b)
 }
 
-// Terms is what the files decide of a tag, as one readable text for the plan; the
-// rest (identity, slots) follows from the guest.
+// Terms is the part of a tag that the files decide, as text for the plan; the rest (identity,
+// slots) comes from the guest.
 func (t Tag) Terms() string {
 	needs := make([]string, 0, len(t.Needs))
 	for _, a := range t.Needs {
@@ -135,9 +135,9 @@ func (t Tag) Terms() string {
 	return strings.Join(parts, ", ")
 }
 
-// ParseDescription takes a description apart: what people wrote, and the tag, which
-// is written as the last line but found on any (the last one counts), since people
-// add their notes at the end. found is true also for a tag that cannot be read.
+// ParseDescription splits a description into the notes of people, and the tag, which is written as
+// the last line but found on any (the last one counts), since people add their notes at the end.
+// found is true also for a tag that cannot be read.
 func ParseDescription(s string) (notes string, m Tag, found bool) {
 	lines := strings.Split(strings.TrimRight(s, " \t\r\n"), "\n")
 	at := len(lines) - 1
@@ -205,7 +205,7 @@ func (t Tag) matches(cfg view.Config) (ok bool, what string) {
 	return false, "MAC address"
 }
 
-// TemplateType is what the tag of a template calls itself.
+// TemplateType is the type in the tag of a template.
 const TemplateType = "template"
 
 // NocloudISO is what a machine's tag records of its NoCloud ISO: where it is or was, and
@@ -215,14 +215,14 @@ type NocloudISO struct {
 	Volume string `json:"volume,omitempty"`
 	Data   string `json:"data,omitempty"` // of user_data
 	Net    string `json:"net,omitempty"`  // of addresses and name servers
-	Pull   bool   `json:"pull,omitempty"` // it got to know its parent by it
+	Pull   bool   `json:"pull,omitempty"` // it has the address of the parent
 }
 
-// HasNocloudISO reports whether a machine got its first words from an image of its own, so
-// that it has no cloud-init drive of PVE's.
+// HasNocloudISO reports whether a machine was created with a NoCloud ISO, so that it has no
+// cloud-init drive of PVE.
 func (t Tag) HasNocloudISO() bool { return t.Seed != nil && t.Seed.Volume != "" }
 
-// ShutdownSeconds is how many seconds a guest gets to shut down.
+// ShutdownSeconds is the shutdown timeout of a guest, in seconds.
 func (t Tag) ShutdownSeconds() int {
 	if t.Destroy != nil && t.Destroy.Down > 0 {
 		return t.Destroy.Down
@@ -230,8 +230,7 @@ func (t Tag) ShutdownSeconds() int {
 	return 60
 }
 
-// RemovalPolicy is the decommission policy of a tag. What the command line left behind for
-// somebody to inspect (owner cli:…) has none.
+// RemovalPolicy is the decommission policy of a tag. Guests of a kept test (owner cli:…) have none.
 func (t Tag) RemovalPolicy() string {
 	if t.Destroy == nil || t.Destroy.Policy == "" || strings.HasPrefix(t.Owner, "cli:") {
 		return RemoveAtOnce
@@ -258,13 +257,13 @@ const (
 	RemoveUnused   = "requires_migration_first"
 )
 
-// Identity is who we are in tags. Templates belong to the host and not to who made
-// them, as images do: what a test made serves the agent as well.
+// Identity is our identity in tags. Templates belong to the host and not to their creator, like
+// images: the agent also uses those of a test.
 type Identity struct{ Site, Owner, Host string }
 
-// Verify reports whether a guest is ours: the tag names our site and us, and the
-// guest's own identity is the one the tag was written for. why says what speaks
-// against it; claims is set when only the identity is not verified.
+// Verify reports whether a guest is managed by us: the tag has our site and owner, and the guest
+// has the identity in the tag. why is the reason if not; claims is set if only the identity does
+// not match.
 func (id Identity) Verify(m Tag, found bool, at view.GuestRef, cfg view.Config) (ok bool, why string, claims model.Address) {
 	same, what := m.matches(cfg)
 	switch {
@@ -287,7 +286,7 @@ func (id Identity) Verify(m Tag, found bool, at view.GuestRef, cfg view.Config) 
 	}
 }
 
-// Verdict is what was found out of one guest, mostly right before something is done to it.
+// Verdict is the result of a check of one guest, mostly right before a change.
 type Verdict struct {
 	Notes   string
 	Tag     Tag
@@ -302,8 +301,8 @@ func (id Identity) Check(cfg view.Config, at view.GuestRef) Verdict {
 	return Verdict{notes, m, owned, against}
 }
 
-// IsOwnedAs reports whether the guest is provably the one of an address.
+// IsOwnedAs reports whether the guest is verified as the one of an address.
 func (v Verdict) IsOwnedAs(addr model.Address) bool { return v.Owned && v.Tag.Addr() == addr }
 
-// Why says what speaks against it: its identity is not verified, or it is another managed one.
+// Why explains why not: its identity is not verified, or it is another managed guest.
 func (v Verdict) Why() string { return cmp.Or(v.Against, "it is "+v.Tag.Addr().String()) }

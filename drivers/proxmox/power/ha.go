@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// haPatience is how long the HA manager gets beyond the guest's own time: it checks
+	// haPatience is how much longer than the guest's own time the HA manager may take: it checks
 	// its guests every ten seconds, and its nodes report every five (pve-ha-manager).
 	haPatience = 3 * time.Minute
 	haPoll     = 2 * time.Second
@@ -52,12 +52,13 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 	}
 }
 
-// HAError says that the HA manager gave up on a guest, and what brings it back.
+// HAError is the text for a guest that the HA manager gave up on, with the fix.
 func HAError(at view.GuestRef) string {
 	return fmt.Sprintf("the HA manager has given up on it (state error): fix what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.HAName())
 }
 
-// ReleaseFromHA takes a guest that shall go out of the HA manager, which could not stop it.
+// ReleaseFromHA removes a guest from the HA manager, which could not stop it, before the guest is
+// destroyed.
 func (g Guest) ReleaseFromHA(ctx context.Context) error {
 	_, err := g.Host.API.Delete(ctx, api.Path("cluster", "ha", "resources", g.Ref.HAName()), url.Values{})
 	switch {

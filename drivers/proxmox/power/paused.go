@@ -7,11 +7,11 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
-// Paused is how QEMU calls a machine that somebody paused (`qm suspend`), and the power that
-// the plan shows of it. PVE lists it as running.
+// Paused is QEMU's state of a machine after `qm suspend`, and the value of power in the plan. PVE
+// lists it as running.
 const Paused = "paused"
 
-// HaltReason says why a machine stands still.
+// HaltReason explains why a machine is halted.
 func HaltReason(qmp string) string {
 	switch qmp {
 	case "io-error":
@@ -29,8 +29,8 @@ func HaltReason(qmp string) string {
 	}
 }
 
-// HaltFix says what to do about it. Such a machine is not resumed by itself: an error of a
-// disk may come of a full storage, and what sleeps would go to sleep again.
+// HaltFix says what to do about it. Such a machine is not resumed automatically: the cause of a
+// disk error may be a full storage, and a sleeping machine would go to sleep again.
 func HaltFix(at view.GuestRef, qmp string) string {
 	switch qmp {
 	case "io-error":
@@ -44,7 +44,7 @@ func HaltFix(at view.GuestRef, qmp string) string {
 	}
 }
 
-// Unpause lets a paused machine run on.
+// Unpause resumes a paused machine.
 func (g Guest) Unpause(ctx context.Context) error {
 	_, err := g.whenUnlocked(ctx, func() (string, error) { return g.Host.API.Post(ctx, g.Ref.Path("status", "resume"), nil) })
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package power starts, stops and restarts a guest, and waits until it really is so: PVE does
-// some of that in later tasks, and the HA manager in its own time.
+// Package power starts, stops and restarts a guest, and waits for the result: PVE does part of the
+// work in later tasks, and the HA manager acts later.
 package power
 
 import (
@@ -19,7 +19,7 @@ import (
 // before it counts as hanging: PVE then stops the guest by itself (forceStop).
 const shutdownGrace = time.Minute
 
-// Guest is a guest of a host, as what can be started and stopped.
+// Guest is a guest of a host that can be started and stopped.
 type Guest struct {
 	Host *kind.Host
 	Ref  view.GuestRef
@@ -28,7 +28,7 @@ type Guest struct {
 // Of is the guest of a host.
 func Of(h *kind.Host, at view.GuestRef) Guest { return Guest{h, at} }
 
-// State is what a node says of a guest this moment.
+// State is the current state of a guest, from its node.
 type State struct {
 	Running bool
 	QMP     string // what QEMU says of a VM that runs: running, paused, io-error, …

@@ -163,7 +163,8 @@ func (g Guest) recentTasks(ctx context.Context) ([]api.TaskEntry, error) {
 	return list, err
 }
 
-// staysDown says that a VM did not come back, what was seen, and what to do.
+// staysDown returns an error for a VM that did not start again, with the observations and what to
+// do.
 func (g Guest) staysDown(ctx context.Context, now State, seen error, patience time.Duration) error {
 	switch missing, err := view.Lacks(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
 	case seen != nil:

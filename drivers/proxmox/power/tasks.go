@@ -31,11 +31,10 @@ func (g Guest) Tasks(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// AwaitOwnTasks waits for what an earlier run of this program started on a guest and did not
-// live to see end. How it ended is seen in the state of the guest, so it does not
-// matter here. waited reports that there was something; others are tasks of somebody
-// else, which are not waited for. A start that the node itself ordered is: it mostly is
-// the second half of a restart of ours, and it is short.
+// AwaitOwnTasks waits for tasks that an interrupted run of this program started on a guest. Their
+// result shows in the state of the guest, so it does not matter here. waited reports that there
+// were any; it does not wait for others, the tasks of other users, except for a start by the node
+// itself: that is mostly the second half of one of our restarts, and short.
 func (g Guest) AwaitOwnTasks(ctx context.Context) (waited bool, others []string, err error) {
 	tasks, err := g.Tasks(ctx)
 	if err != nil {
@@ -62,9 +61,9 @@ func startsAgain(upid string) bool {
 	return id.Type == "qmstart" && id.User == "root@pam"
 }
 
-// LockText says that a guest is locked, by what, and what clears it. Such an error is
-// not temporary on purpose: a backup may take hours, and the lock of a task that died
-// stays until somebody at the node takes it away (no token may).
+// LockText describes the lock of a guest, and what clears it. Such an error is not temporary on
+// purpose: a backup may take hours, and the lock of a task that died stays until somebody at the
+// node takes it away (no token may).
 func LockText(at view.GuestRef, lock string, tasks []string) string {
 	switch {
 	case len(tasks) > 0:

@@ -6,7 +6,7 @@ import "cmp"
 // (PVE/QemuServer.pm, nic_model_list).
 var CardModels = []string{"virtio", "e1000", "e1000-82540em", "e1000-82544gc", "e1000-82545em", "e1000e", "i82551", "i82557b", "i82559er", "ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3"}
 
-// CardModel gives model and MAC address of a nic's property string.
+// CardModel returns model and MAC address of a nic's property string.
 func CardModel(p Set) (model, mac string) {
 	for _, m := range CardModels {
 		if v, ok := p.Values[m]; ok {

@@ -1,5 +1,5 @@
-// Package property reads and writes the texts that Proxmox VE keeps in the values of
-// a guest's configuration: property strings, lists of tags, sizes, VLANs and ssh keys.
+// Package property reads and writes values in the configuration of a Proxmox VE guest: property
+// strings, lists of tags, sizes, VLANs and ssh keys.
 package property
 
 import (
@@ -19,7 +19,7 @@ type Set struct {
 	Values  map[string]string // the others
 }
 
-// Parse takes a property string apart.
+// Parse parses a property string.
 func Parse(s string) Set {
 	p := Set{Values: map[string]string{}}
 	for i, part := range strings.Split(s, ",") {
@@ -136,7 +136,7 @@ func SplitTags(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ',' || r == ' ' })
 }
 
-// Tags gives a guest's tags in the form in which they are wanted.
+// Tags normalises a guest's tags.
 func Tags(s string) []string {
 	var out []string
 	for _, t := range SplitTags(s) {
@@ -146,14 +146,13 @@ func Tags(s string) []string {
 	return slices.Compact(out)
 }
 
-// EncodeKeys gives PVE's form of ssh keys: percent-encoded by RFC 3986, where a
-// space is %20 and never +.
+// EncodeKeys encodes SSH keys for PVE: percent-encoded by RFC 3986, where a space is %20 and never
+// +.
 func EncodeKeys(keys []string) string {
 	return strings.ReplaceAll(url.QueryEscape(strings.Join(keys, "\n")), "+", "%20")
 }
 
-// DecodeKeys reads what EncodeKeys wrote, or what somebody else did: without empty
-// lines and blanks around the keys.
+// DecodeKeys decodes SSH keys, without empty lines and spaces around the keys.
 func DecodeKeys(s string) []string {
 	plain, err := url.PathUnescape(s)
 	if err != nil {
@@ -162,7 +161,7 @@ func DecodeKeys(s string) []string {
 	return KeyLines(plain)
 }
 
-// KeyLines takes a text apart into the keys on its lines.
+// KeyLines splits a text into one key a line.
 func KeyLines(plain string) []string {
 	out := []string{}
 	for line := range strings.Lines(plain) {

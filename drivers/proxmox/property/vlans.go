@@ -21,7 +21,7 @@ func (v VLANs) String() string {
 	return fmt.Sprintf("%d-%d", v.First, v.Last)
 }
 
-// ParseVLANs reads an entry of a trunk; ok tells whether PVE would take it.
+// ParseVLANs parses an entry of a trunk; ok reports whether PVE accepts it.
 func ParseVLANs(s string) (v VLANs, ok bool) {
 	first, last, isRange := strings.Cut(s, "-")
 	if !IsNumber(first) || isRange && !IsNumber(last) {
@@ -35,8 +35,8 @@ func ParseVLANs(s string) (v VLANs, ok bool) {
 	return v, v.First >= 1 && v.First <= v.Last && v.Last <= MaxVLAN
 }
 
-// SortVLANs brings the entries of a trunk into one form: sorted, each VLAN once. Ranges
-// that touch become one, if there may be ranges.
+// SortVLANs normalises the entries of a trunk: sorted, each VLAN once. Ranges that touch become
+// one, if there may be ranges.
 func SortVLANs(list []VLANs, ranges bool) []string {
 	slices.SortFunc(list, func(a, b VLANs) int { return a.First - b.First })
 	var out []string

@@ -1,6 +1,5 @@
-// Package rights knows which privileges of Proxmox VE a site needs, and what they are
-// for. A kind says what it needs by the methods of Needs; the storages and bridges that it
-// names are collected beside.
+// Package rights collects the Proxmox VE privileges that a site needs, and their purpose. A kind
+// declares its needs with the methods of Needs, which also collect its storages and bridges.
 package rights
 
 import (
@@ -17,13 +16,13 @@ import (
 // Grant is a privilege on a path of PVE's access list.
 type Grant struct{ Path, Priv string }
 
-// String gives the privilege and its path as people say it.
+// String returns the privilege and its path.
 func (g Grant) String() string { return g.Priv + " on " + g.Path }
 
 // Need is a privilege that a site needs on a host.
 type Need struct {
 	Grant
-	Or   [][]Grant  // each of these sets does as well
+	Or   [][]Grant  // each of these sets is also enough
 	Role string     // the documented role that it is part of
 	For  string     // what it is for, such as "memory"
 	By   []string   // the resources that ask for it; none where the host as such does
@@ -49,8 +48,7 @@ const (
 	RoleHA        = "HomestakHA"
 )
 
-// Needs collects what the resources of a site ask for. The methods are the words
-// in which a kind says what it needs.
+// Needs collects what the resources of a site need.
 type Needs struct {
 	Site  *model.Site
 	Host  *model.Host
@@ -64,7 +62,7 @@ type Needs struct {
 	Uploads []string // of the site, that are uploaded
 }
 
-// Use is a storage that something of the site is to be kept on.
+// Use is the use of a storage by the site.
 type Use struct {
 	Storage, Content string // content is PVE's word: images, rootdir, import, iso, vztmpl, backup
 	GiB              int    // how much room a new one takes, 0 if that is not known
@@ -72,7 +70,7 @@ type Use struct {
 	Attr             string
 }
 
-// Bridge is a bridge that something of the site is plugged into.
+// Bridge is a bridge that the site uses.
 type Bridge struct {
 	Name  string
 	VLAN  int
@@ -81,7 +79,7 @@ type Bridge struct {
 	Attr  string
 }
 
-// New begins the collection for a host of the given major version of PVE.
+// New returns an empty collection for a host with the given major version of PVE.
 func New(site *model.Site, host *model.Host, major int) *Needs {
 	return &Needs{Site: site, Host: host, Major: major, index: map[Grant]int{}, From: &model.Resource{At: host.At}}
 }
@@ -94,11 +92,11 @@ func (n *Needs) All() []Need {
 	return n.list
 }
 
-// Add notes a need; attr is the attribute that asks, "" for the resource itself.
+// Add records a need; attr is the attribute that needs it, "" for the resource itself.
 func (n *Needs) Add(need Need, attr string) {
 	if i, known := n.index[need.Grant]; known {
 		old := &n.list[i]
-		if old.Soft && !need.Soft { // what it is needed for counts more than what it is good for
+		if old.Soft && !need.Soft { // a required need replaces an optional one
 			old.Soft, old.For, old.At = false, need.For, n.From.RangeOf(attr)
 		}
 		if by := n.From.Addr.String(); len(old.By) == 0 || old.By[len(old.By)-1] != by {
@@ -114,19 +112,19 @@ func (n *Needs) Add(need Need, attr string) {
 	n.list = append(n.list, need)
 }
 
-// Soft notes a privilege that the site converges without.
+// Soft records a privilege that the site converges without.
 func (n *Needs) Soft(g Grant, role, what string) {
 	n.Add(Need{Grant: g, Role: role, For: what, Soft: true}, "")
 }
 
-// Guest asks for a privilege on the guests of this host: those of its pool, or all.
-// PVE accepts either where a guest enters a pool (RPCEnvironment.pm, check_vm_perm).
-// Each of others does as well.
+// Guest records a privilege on the guests of this host: those of its pool, or all. PVE accepts
+// either where a guest enters a pool (RPCEnvironment.pm, check_vm_perm). Each of others is also
+// enough.
 func (n *Needs) Guest(priv, attr, what string, others ...string) {
 	n.Add(n.onGuests(priv, what, others...), attr)
 }
 
-// SoftGuest is guest for what the site converges without.
+// SoftGuest is Guest for a privilege that the site converges without.
 func (n *Needs) SoftGuest(priv, attr, what string, others ...string) {
 	need := n.onGuests(priv, what, others...)
 	need.Soft = true
@@ -145,7 +143,7 @@ func (n *Needs) onGuests(priv, what string, others ...string) Need {
 	return need
 }
 
-// Disk asks for room on a storage, for a volume of so many GiB.
+// Disk records the use of a storage, for a volume of gib GiB.
 func (n *Needs) Disk(storage, content string, gib int, attr, what string) {
 	n.Uses = append(n.Uses, Use{storage, content, gib, n.From, attr})
 	n.Add(Need{Grant: Grant{"/storage/" + storage, "Datastore.AllocateSpace"}, Role: RoleDisks, For: what}, attr)
@@ -154,9 +152,9 @@ func (n *Needs) Disk(storage, content string, gib int, attr, what string) {
 // manyVLANs is how many VLANs of a trunk are asked for one by one.
 const manyVLANs = 16
 
-// Card asks for a bridge, or for each of its VLANs that a card uses: they are zones of
-// their own in the access list (pve-guest-common, PVE/GuestHelpers.pm, check_vnet_access).
-// For a trunk of very many it is the bridge, whose entry counts for all of them.
+// Card records the use of a bridge, or of each VLAN of a card: they are separate paths in the
+// access list (pve-guest-common, PVE/GuestHelpers.pm, check_vnet_access). For a trunk of very many
+// it is the bridge, whose entry counts for all of them.
 func (n *Needs) Card(bridge string, vlan int, trunks []string, attr string) {
 	n.Bridges = append(n.Bridges, Bridge{bridge, vlan, len(trunks) > 0, n.From, attr})
 	path := "/sdn/zones/localnetwork/" + bridge

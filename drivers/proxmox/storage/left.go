@@ -11,15 +11,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// A creation whose worker was killed leaves volumes behind, and `qm destroy` removes only those that a
-// configuration names. Nothing that a check reads shows them: it takes the list of the disks on a storage, and a token
-// that may see disks of a guest that does not exist (PVE/Storage.pm, check_volume_access). To make that list is
-// slow where PVE starts qemu-img for each file, so it is asked for only where something speaks for a leftover: a guest
-// whose creation died, what such a look found before, a creation that failed just now, and `doctor`.
-// They are reported and never removed: that nothing else uses them only a person can tell.
+// A creation whose worker was killed leaves volumes behind, and `qm destroy` removes only those
+// that a configuration names. Nothing that a check reads shows them: it takes the list of the disks
+// on a storage, and a token that may see disks of a guest that does not exist (PVE/Storage.pm,
+// check_volume_access). To make that list is slow where PVE starts qemu-img for each file, so it is
+// asked for only where something speaks for a leftover: a guest whose creation died, what such a
+// look found before, a creation that failed just now, and `doctor`. They are reported and never
+// removed: only a person can know that nothing else uses them.
 
-// Left are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
-// has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
+// Left lists the volumes on a storage without a guest, whose VMID is in a range of the site,
+// sorted. exists has the known VMIDs; PVE is asked again about the others. Only one VMID counts
+// unless it is 0.
 func Left(ctx context.Context, c *api.Client, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
 	path := api.Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
 	if only != 0 {

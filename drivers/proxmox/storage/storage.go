@@ -22,7 +22,7 @@ func List(ctx context.Context, c *api.Client, at view.NodeStorage, content strin
 	return list, err
 }
 
-// Free deletes a volume; one that is gone is success.
+// Free deletes a volume; a missing one is success.
 func Free(ctx context.Context, c *api.Client, node, volid string) error {
 	upid, err := c.Delete(ctx, api.Path("nodes", node, "storage", property.StorageOf(volid), "content", volid), nil)
 	if err = c.AwaitWrite(ctx, upid, err); api.ClassOf(err) == api.NotFound {
@@ -31,9 +31,9 @@ func Free(ctx context.Context, c *api.Client, node, volid string) error {
 	return err
 }
 
-// Clones lists the VMIDs of guests with a disk on a base volume. PVE writes the
-// base before the name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an
-// LVM thin pool a clone stands for itself and has no such name.
+// Clones lists the VMIDs of guests with a disk on a base volume. PVE writes the base before the
+// name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an LVM thin pool a clone is
+// independent and has no such name.
 func Clones(ctx context.Context, c *api.Client, node, volume string) ([]int, error) {
 	on, _, ok := strings.Cut(volume, ":")
 	if !ok {

@@ -27,7 +27,7 @@ const (
 // notConverted ends Template.Made of a VM that is not converted to a template yet.
 const notConverted = " (not converted yet)"
 
-// fromImage completes a template that is made from an image.
+// fromImage resolves a template that is created from an image.
 func (t *Template) fromImage(in model.Scope) []model.Problem {
 	var out []model.Problem
 	if t.VMID == 0 {
@@ -60,7 +60,7 @@ func IsConverted(cfg view.Config) bool {
 	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
-// Observed makes the resource of a managed template from its configuration.
+// Observed returns the resource of a managed template, from its configuration.
 func Observed(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
 	t := &Template{Made: m.Content, Tag: m, DiskVolume: property.VolumeOf(cfg.Now[removal.TemplateSlot])}
 	if !IsConverted(cfg) {
@@ -90,8 +90,8 @@ func (c Clone) String() string {
 	return strings.TrimSpace(fmt.Sprintf("VM %d %s", c.VMID, c.Name))
 }
 
-// refuse refuses to remove or recreate a template that linked clones are based on. Where it is only
-// removed, the ownership tags of managed clones hold it back already.
+// refuse refuses to remove or recreate a template that linked clones are based on. If it is only
+// removed, the ownership tags of managed clones already prevent that.
 func (t *Template) refuse(want *model.Resource) []model.Problem {
 	if t.IsUnconverted() && want != nil && want.Spec.(*Template).Made == t.Tag.Content {
 		return nil

@@ -1,5 +1,5 @@
-// Package template describes what containers are unpacked from and what guests are cloned from:
-// what the files declare of a template, and what was observed. It sends no request.
+// Package template describes container templates, and guests to clone: declared and observed. It
+// sends no request.
 package template
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Template is what a container is unpacked from, or a guest to clone. A download is managed and
-// named like an image, by site, name and content. An existing volume or guest is only named: it is
-// checked and never changed.
+// Template is a container template, or a guest to clone. A download is managed and named like an
+// image, by site, name and content. An existing volume or guest is only named: it is checked and
+// never changed.
 type Template struct {
 	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that is on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never created or removed."`
 	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
@@ -89,7 +89,7 @@ func Schema() model.Kind {
 	}
 }
 
-// Of is the completed form of a declared template; an empty one if the site has none with that
+// Of returns the resolved form of a declared template; an empty one if the site has none with that
 // name, which the loader reports.
 func Of(in model.Scope, name string) *Template {
 	r := in.Site.Objects[model.Address{Kind: "template", Name: name}]
@@ -141,7 +141,7 @@ func (t *Template) Resolve(in model.Scope) []model.Problem {
 	return out
 }
 
-// download sets the file that a download gets.
+// download sets the file name of a download.
 func (t *Template) download(in model.Scope) []model.Problem {
 	var out []model.Problem
 	if u, err := url.Parse(t.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
