@@ -76,32 +76,25 @@ func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		all.Go(func() { seen[i], errs[i] = d.Observe(ctx, j.share(w, i)) })
 	}
 	all.Wait()
-	have := model.Observed{State: model.State{}, Taken: map[int]string{}}
-	for i, o := range seen {
-		p := j.parts[i]
+	for i, p := range j.parts {
 		if errs[i] != nil {
 			if slices.ContainsFunc(p.Kinds, func(k *model.Kind) bool { return k.Guest }) {
 				return model.Observed{}, errors.Join(errs...)
 			}
-			o = unobservedKinds(j.host, p, errs[i])
+			seen[i] = unobservedKinds(j.host, p, errs[i])
 		}
-		if have.At.IsZero() || !o.At.IsZero() && o.At.Before(have.At) {
-			have.At = o.At
-		}
-		maps.Copy(have.State, o.State)
-		maps.Copy(have.Taken, o.Taken)
-		have.Unmanaged = append(have.Unmanaged, o.Unmanaged...)
-		have.Pending = append(have.Pending, o.Pending...)
-		have.Undeclared = append(have.Undeclared, o.Undeclared...)
-		have.Unknown = append(have.Unknown, o.Unknown...)
-		have.Findings = append(have.Findings, o.Findings...)
-		have.Preflight = append(have.Preflight, o.Preflight...)
-		have.Only = have.Only || o.Only
-		for _, hint := range o.SweepHints {
-			have.SweepHints = append(have.SweepHints, p.Name+hintSeparator+hint)
-		}
+		seen[i].SweepHints = prefixed(p.Name+hintSeparator, seen[i].SweepHints)
 	}
-	return have, nil
+	return model.Together(seen...), nil
+}
+
+// prefixed puts a word before each of some texts.
+func prefixed(word string, texts []string) []string {
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		out[i] = word + text
+	}
+	return out
 }
 
 // hintSeparator stands between the name of a driver and its hint in Observed.SweepHints.

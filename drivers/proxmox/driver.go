@@ -13,7 +13,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -105,27 +104,13 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	if err := g.Wait(); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
-	for _, p := range parts {
-		merge(&all, p)
-	}
+	all = model.Together(slices.Insert(parts, 0, all)...)
 	if err := preflight.Problems(ctx, kindsByName(), guestFacts, obs, &all); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	all.Preflight = append(all.Preflight, parentless(ctx, d.host, want)...)
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })
 	return all, nil
-}
-
-func merge(all *model.Observed, p model.Observed) {
-	maps.Copy(all.State, p.State)
-	maps.Copy(all.Taken, p.Taken)
-	all.Unmanaged = append(all.Unmanaged, p.Unmanaged...)
-	all.Pending = append(all.Pending, p.Pending...)
-	all.Undeclared = append(all.Undeclared, p.Undeclared...)
-	all.Unknown = append(all.Unknown, p.Unknown...)
-	all.Findings = append(all.Findings, p.Findings...)
-	all.SweepHints = append(all.SweepHints, p.SweepHints...)
-	all.Preflight = append(all.Preflight, p.Preflight...)
 }
 
 // Apply carries out one step and returns when it is done on the host. After an error a part of it

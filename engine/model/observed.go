@@ -1,6 +1,7 @@
 package model
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -34,6 +35,27 @@ type Observed struct {
 	// SweepHints go into the next Want.SweepHints: where to look for things to remove that nothing else may lead to
 	// by then. They are in words of the driver's own, and may get lost.
 	SweepHints []string
+}
+
+// Together puts parts of one observation together. No resource and no VMID is in two of them. At is the earliest.
+func Together(parts ...Observed) Observed {
+	all := Observed{State: State{}, Taken: map[int]string{}}
+	for _, p := range parts {
+		if all.At.IsZero() || !p.At.IsZero() && p.At.Before(all.At) {
+			all.At = p.At
+		}
+		maps.Copy(all.State, p.State)
+		maps.Copy(all.Taken, p.Taken)
+		all.Unmanaged = append(all.Unmanaged, p.Unmanaged...)
+		all.Pending = append(all.Pending, p.Pending...)
+		all.Undeclared = append(all.Undeclared, p.Undeclared...)
+		all.Unknown = append(all.Unknown, p.Unknown...)
+		all.Findings = append(all.Findings, p.Findings...)
+		all.Preflight = append(all.Preflight, p.Preflight...)
+		all.SweepHints = append(all.SweepHints, p.SweepHints...)
+		all.Only = all.Only || p.Only
+	}
+	return all
 }
 
 // NotObserved is the observation of a host that could not be seen: nothing is known of it, so
