@@ -105,10 +105,12 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	all = model.Together(slices.Insert(parts, 0, all)...)
-	if err := preflight.Problems(ctx, kindsByName(), guestFacts, obs, &all); err != nil {
+	problems, err := preflight.Check(ctx, kindsByName(), obs, all)
+	if err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
-	all.Preflight = append(all.Preflight, parentless(ctx, d.host, want)...)
+	all.Unknown = problems.Unknown(all.Unknown)
+	all.Preflight = slices.Concat(all.Preflight, problems.Found, parentless(ctx, d.host, want))
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })
 	return all, nil
 }

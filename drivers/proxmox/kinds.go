@@ -73,6 +73,6 @@ func guestKindOf[S any](schema model.Kind) kind.Of[S] {
 		Before:     provision.AwaitOwnTasks,
 		Remove:     removal.Guest,
 		Privileges: func(_ *S, n *rights.Needs) { guest.Needs(guest.TargetOf(n.From), n) },
-		More:       func(want, have *model.Resource) bool { return guest.TargetOf(want).NeedsMore(guest.StateOf(have)) },
+		More:       guest.NeedsMore,
 	}
 }

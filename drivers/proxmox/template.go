@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
@@ -9,7 +10,11 @@ import (
 )
 
 var templateKind = kind.Of[template.Template]{
-	Model:      template.Schema(),
+	Model: func() model.Kind {
+		schema := template.Schema()
+		schema.Remarks = guest.Remarks
+		return schema
+	}(),
 	List:       inventory.Templates,
 	Create:     provision.CreateTemplate,
 	Update:     provision.UpdateTemplate,

@@ -78,8 +78,19 @@ type Kind struct {
 	// nothing. It becomes part of the step's reason. May be nil.
 	Note func(want, have *Resource, paths []string) string
 
+	// Remarks says what is to be reported of a resource that is there, whether a step follows or not: want is nil for one
+	// that is not wanted. Host is the declared one, nil if there is none. May be nil.
+	Remarks func(host *Host, want, have *Resource) Remarks
+
 	// Brief names a wanted resource in a few words for the line of its creation, such as "vm-small, debian-12".
 	Brief func(want *Resource) string
+}
+
+// Remarks are what a plan reports of a resource beside its steps.
+type Remarks struct {
+	Pending    []Pending // what the host holds already and applies later
+	Undeclared []Setting // settings that no file names or ever named: they are no drift, and stay
+	Findings   diag.List
 }
 
 // Problem is something wrong with a spec, at the path of one of its attributes

@@ -111,6 +111,7 @@ type Guest struct {
 	Starting    bool        // observed: it runs since minutes at most, and need not answer yet
 	Digest      string      // observed: of the configuration that was read
 	Lock        string      // observed: PVE's lock on the configuration, "" if free
+	LockLeft    bool        // observed: it is locked, and no task works on it that would end that
 	Locked      string      // observed: why nothing can be done to it now, and what clears that; "" if something can
 	Hibernated  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
 	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did

@@ -14,12 +14,9 @@ type Observed struct {
 	At        time.Time
 	State     State // ours, by ownership tag and identity
 	Unmanaged []Unmanaged
-	Pending   []Pending
-	// Undeclared are settings of managed resources that no file names or ever named: they are no drift, and stay.
-	Undeclared []Setting
-	Unknown    []Unknown
-	Taken      map[int]string // every VMID in use on the host or its cluster, and by what
-	Findings   diag.List
+	Unknown   []Unknown
+	Taken     map[int]string // every VMID in use on the host or its cluster, and by what
+	Findings  diag.List      // about the host; what is to be said of one resource are the remarks of its kind
 
 	// Only is that nothing was read but the guests of Want.Changed, and all of these. The rest of the host is neither
 	// here nor in Unknown: nothing may be concluded of it.
@@ -47,8 +44,6 @@ func Together(parts ...Observed) Observed {
 		maps.Copy(all.State, p.State)
 		maps.Copy(all.Taken, p.Taken)
 		all.Unmanaged = append(all.Unmanaged, p.Unmanaged...)
-		all.Pending = append(all.Pending, p.Pending...)
-		all.Undeclared = append(all.Undeclared, p.Undeclared...)
 		all.Unknown = append(all.Unknown, p.Unknown...)
 		all.Findings = append(all.Findings, p.Findings...)
 		all.Preflight = append(all.Preflight, p.Preflight...)

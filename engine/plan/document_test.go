@@ -138,9 +138,9 @@ func TestSecretsAreNowhere(t *testing.T) {
 	want[addr("vm.poor")].Missing = []string{"secret.passwords.root"}
 	in := input(want, have)
 	in.Want.Nodes[addr("vm.drifted")] = &model.Node{Drift: "report"}
-	in.Have.Pending = []model.Pending{
+	hold(&in, []model.Pending{
 		{Address: addr("vm.changed"), Path: "password", Before: secret, After: secret + "x"}, {Address: addr("vm.changed"), Path: "options.args", Before: secret},
-	}
+	})
 	p := plan.Make(in)
 	require.Equal(t, []string{"update vm.changed", "create vm.new"}, steps(p))
 	var md strings.Builder
@@ -204,7 +204,7 @@ func TestMoved(t *testing.T) {
 			change: func(in *plan.Input) {
 				in.Have.Unmanaged = []model.Unmanaged{{VMID: 998, Name: "other", Kind: "ct"}}
 				in.Have.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline"}}
-				in.Have.Pending = []model.Pending{{Address: addr("vm.db-1"), Path: "numa", Before: 0, After: 1}}
+				hold(in, []model.Pending{{Address: addr("vm.db-1"), Path: "numa", Before: 0, After: 1}})
 			},
 			moved: []string{
 				"unmanaged ct 998 is new", "unmanaged vm 999 is gone", "unknown: node pve2 is new", "pending: vm.db-1 numa 0 → 1 is new",

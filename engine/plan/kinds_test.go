@@ -152,6 +152,21 @@ func input(want, have model.State) plan.Input {
 	}
 }
 
+// hold lets the kinds report pending changes.
+func hold(in *plan.Input, pending []model.Pending) {
+	for _, k := range in.Kinds {
+		k.Remarks = func(_ *model.Host, _, have *model.Resource) model.Remarks {
+			var out model.Remarks
+			for _, w := range pending {
+				if w.Address == have.Addr {
+					out.Pending = append(out.Pending, w)
+				}
+			}
+			return out
+		}
+	}
+}
+
 // steps tells a plan's steps in short: "create vm.web-1 after image.debian-12".
 func steps(p *plan.Plan) []string {
 	out := []string{}

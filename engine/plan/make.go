@@ -50,14 +50,13 @@ type draft struct {
 	addrs []model.Address        // of both, in order
 	scope map[model.Address]bool // what the plan is limited to; nil for everything
 	steps map[model.Address]*Step
+
+	undeclared []model.Setting
 }
 
 func newDraft(in Input) *draft {
 	in.Have.Unmanaged = slices.SortedStableFunc(slices.Values(in.Have.Unmanaged), func(a, b model.Unmanaged) int {
 		return cmp.Or(cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name))
-	})
-	in.Have.Pending = slices.SortedStableFunc(slices.Values(in.Have.Pending), func(a, b model.Pending) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Path, b.Path))
 	})
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	d := &draft{
@@ -65,8 +64,8 @@ func newDraft(in Input) *draft {
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
-			Unmanaged:  in.Have.Unmanaged, Pending: slices.Clone(in.Have.Pending),
-			Unknown: slices.Clone(in.Have.Unknown), Findings: slices.Clone(in.Have.Findings),
+			Unmanaged:  in.Have.Unmanaged,
+			Unknown:    slices.Clone(in.Have.Unknown), Findings: slices.Clone(in.Have.Findings),
 		},
 	}
 	for _, k := range in.Kinds {
@@ -85,7 +84,33 @@ func newDraft(in Input) *draft {
 		}
 	}
 	slices.SortFunc(d.addrs, model.Address.Compare)
+	d.remark()
 	return d
+}
+
+// remark takes in what kinds have to report of what is there.
+func (d *draft) remark() {
+	var host *model.Host
+	if d.in.Want != nil {
+		host = d.in.Want.Host
+	}
+	for _, addr := range d.addrs {
+		have := d.have[addr]
+		if have == nil {
+			continue
+		}
+		k := d.kinds[addr.Kind]
+		if k == nil || k.Remarks == nil {
+			continue
+		}
+		r := k.Remarks(host, d.want[addr], have)
+		d.plan.Pending = append(d.plan.Pending, r.Pending...)
+		d.undeclared = append(d.undeclared, r.Undeclared...)
+		d.plan.Findings = append(d.plan.Findings, r.Findings...)
+	}
+	slices.SortStableFunc(d.plan.Pending, func(a, b model.Pending) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Path, b.Path))
+	})
 }
 
 // mayPlan reports whether the input allows any step at all. A host that the site
@@ -121,7 +146,7 @@ type proposal struct {
 
 func newProposal(d *draft) *proposal {
 	p := &proposal{draft: d, pending: map[model.Address][]model.Pending{}}
-	for _, w := range d.in.Have.Pending {
+	for _, w := range d.plan.Pending {
 		p.pending[w.Address] = append(p.pending[w.Address], w)
 	}
 	return p
@@ -359,7 +384,7 @@ func (d *draft) document(id string) *Plan {
 	}
 	// What goes as a whole waits for no restart any more, nor does what a step reverts.
 	p.Pending = slices.DeleteFunc(p.Pending, func(w model.Pending) bool { return gone[w.Address] || p.reverts(w) })
-	for _, s := range d.in.Have.Undeclared {
+	for _, s := range d.undeclared {
 		if d.want[s.Address] != nil && d.within(s.Address) && !gone[s.Address] {
 			p.Undeclared = append(p.Undeclared, s)
 		}

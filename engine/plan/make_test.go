@@ -138,11 +138,12 @@ func TestWhatLeavesTheSite(t *testing.T) {
 func TestPendingIsNoStep(t *testing.T) {
 	want, have := guest("vm.a", 0, &VM{Cores: 4, Memory: 2, Password: "new"}), guest("vm.a", 100, &VM{Cores: 2, Memory: 1, Password: "old"})
 	in := input(state(want), state(have))
-	in.Have.Pending = []model.Pending{
+	waits := []model.Pending{
 		{Address: addr("vm.a"), Path: "password", Before: "old", After: "new", Why: "set"},
 		{Address: addr("vm.a"), Path: "memory", Before: 1, After: 3, Why: "set"},
 		{Address: addr("vm.a"), Path: "cores", Before: 2, After: 4, Why: "set"}, // an int of another size than the attribute's
 	}
+	hold(&in, waits)
 	p := plan.Make(in)
 	require.Equal(t, []string{"memory 1 → 2 (hot)"}, changes(p.Steps[0]), "only what is not on its way already")
 	require.Equal(t, []model.Pending{
@@ -150,16 +151,16 @@ func TestPendingIsNoStep(t *testing.T) {
 		{Address: addr("vm.a"), Path: "memory", Before: 1, After: 3, Why: "set"},
 		{Address: addr("vm.a"), Path: "password", Before: "(sensitive)", After: "(sensitive)", Why: "set"},
 	}, p.Pending)
-	require.Equal(t, "old", in.Have.Pending[0].Before, "the input is only read")
+	require.Equal(t, "old", waits[0].Before, "the input is only read")
 }
 
 func TestWhatGoesWaitsForNoRestart(t *testing.T) {
 	stays := guest("vm.b", 101, &VM{Cores: 2})
 	in := input(state(stays), state(guest("vm.a", 100, &VM{Cores: 2}), stays))
-	in.Have.Pending = []model.Pending{
+	hold(&in, []model.Pending{
 		{Address: addr("vm.a"), Path: "cores", Before: 2, After: 4, Why: "set"},
 		{Address: addr("vm.b"), Path: "cores", Before: 2, After: 4, Why: "set"},
-	}
+	})
 	p := plan.Make(in)
 	require.Equal(t, []string{"vm.b"}, []string{p.Pending[0].Address.String()})
 	require.Len(t, p.Pending, 1)

@@ -91,7 +91,7 @@ func busy() plan.Input {
 		{Address: "vm.app", Why: "lives on inner: children of a pve node are not made yet"},
 		{Address: "spec", Why: "of 3 nodes: checked, not applied inside the guests yet"},
 	}
-	in.Have.Pending = []model.Pending{{Address: addr("vm.hot"), Path: "cores", Before: int64(2), After: int64(4), Why: "set; takes effect at the next full restart"}}
+	hold(&in, []model.Pending{{Address: addr("vm.hot"), Path: "cores", Before: int64(2), After: int64(4), Why: "set; takes effect at the next full restart"}})
 	in.Have.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline for 5 minutes"}, {Scope: "vm 105", Why: "no answer (596)", VMID: 105, Name: "lost"}}
 	for i := range 512 {
 		in.Have.Unmanaged = append(in.Have.Unmanaged, model.Unmanaged{VMID: 5000 + i, Name: fmt.Sprint("other-", i), Kind: "vm", Why: "no ownership tag"})
@@ -141,7 +141,7 @@ func TestTextDrivesNoTerminal(t *testing.T) {
 	in := input(want, state(guest("vm.a", 100, &VM{Description: "y"})))
 	in.Site, in.Commit, in.Host = evil, evil, evil
 	in.Have.Unmanaged = []model.Unmanaged{{VMID: 1, Name: evil, Kind: evil}}
-	in.Have.Pending = []model.Pending{{Address: addr("vm.a"), Path: evil, Before: evil, After: evil, Why: evil}}
+	hold(&in, []model.Pending{{Address: addr("vm.a"), Path: evil, Before: evil, After: evil, Why: evil}})
 	in.Have.Unknown = []model.Unknown{{Scope: evil, Why: evil}}
 	in.Want.Deferred = []model.Deferred{{Address: evil, Why: evil}}
 	p := plan.Make(in)

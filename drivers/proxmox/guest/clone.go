@@ -18,9 +18,9 @@ func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
 	return g.Resolved().TemplateVMID, g.Common().LXC
 }
 
-// IneffectiveChanges implements Target: a full clone cannot become a linked one, nor the other way
+// ineffectiveChanges implements Target: a full clone cannot become a linked one, nor the other way
 // round.
-func (v VMTarget) IneffectiveChanges(want *model.Resource, other State) diag.List {
+func (v VMTarget) ineffectiveChanges(want *model.Resource, other State) diag.List {
 	have := other.(VMState)
 	if v.Template == "" || have.Tag.From != v.OwnerTag.From || have.Tag.Linked == (v.Clone == template.Linked) {
 		return nil

@@ -11,7 +11,7 @@ import (
 // align prepares have for the comparison with want: what the files leave open becomes equal, and
 // PendingRestart says whether a restart is due.
 func align(want Target, have State) {
-	due := RestartDue(want, have)
+	due := restartDue(want, have)
 	alignValues(want, have)
 	have.SetPendingRestart(due)
 }

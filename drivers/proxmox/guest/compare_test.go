@@ -196,7 +196,7 @@ func TestNeedsMore(t *testing.T) {
 		"an empty CD":      {files: func(v *guest.VM) { v.Options["ide0"] = "none,media=cdrom" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.more, guest.TargetOf(wantedVM(c.files)).NeedsMore(guest.StateOf(observed(false, nil, nil))))
+			require.Equal(t, c.more, guest.NeedsMore(wantedVM(c.files), observed(false, nil, nil)))
 		})
 	}
 }

@@ -110,8 +110,12 @@ func (c *CT) Common() Common {
 	}
 }
 
-// SetPower implements State.
-func (c *CT) SetPower(power string) { c.Power = power }
+// WithPower implements State.
+func (c CTState) WithPower(power string) State {
+	ct := *c.CT
+	ct.Power = power
+	return CTState{&ct, c.Observation}
+}
 
 // SetPendingRestart implements State.
 func (c *CT) SetPendingRestart(pending bool) { c.PendingRestart = pending }

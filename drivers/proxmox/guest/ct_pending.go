@@ -14,8 +14,11 @@ func (c CTState) WithConfig(cfg view.Config) State {
 	return StateOf(ctFromConfig(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
 }
 
-// Pending implements State.
-func (c CTState) Pending(addr model.Address) []model.Pending {
+// firstBootChanges implements State. A container has no cloud-init.
+func (CTState) firstBootChanges(model.Address, *model.Resource) []model.Pending { return nil }
+
+// pending implements State.
+func (c CTState) pending(addr model.Address, _ bool) []model.Pending {
 	return pendingKeys(c.Config, addr, func(key string) string { return AttributePath(c, key) }, func(key string) string { return revertHint(c, "pct", key) })
 }
 

@@ -19,9 +19,9 @@ func HashKeys(keys []string) string {
 	return seed.Sum(strings.Join(keys, "\n"))
 }
 
-// IneffectiveChanges implements Target: PVE writes the SSH keys of root only when it creates a
+// ineffectiveChanges implements Target: PVE writes the SSH keys of root only when it creates a
 // container.
-func (c CTTarget) IneffectiveChanges(want *model.Resource, other State) diag.List {
+func (c CTTarget) ineffectiveChanges(want *model.Resource, other State) diag.List {
 	addr, have := want.Addr, other.(CTState)
 	now := HashKeys(c.RootKeys)
 	if now == "" || have.Tag.Keys == "" || now == have.Tag.Keys || have.Tag.Provisional() {

@@ -67,12 +67,12 @@ type Target interface {
 	RestartHelps(have State) bool
 	// class is the cost of changing the attribute at path, see model.Kind.Class.
 	class(have *model.Resource, path string, cost model.Class) model.Class
-	// IneffectiveChanges warns about changes in the files that cannot reach a guest that exists.
-	IneffectiveChanges(want *model.Resource, have State) diag.List
+	// ineffectiveChanges warns about changes in the files that cannot reach a guest that exists.
+	ineffectiveChanges(want *model.Resource, have State) diag.List
 
-	// NeedsMore reports whether it needs something of the host that have does not have: room
+	// needsMore reports whether it needs something of the host that have does not have: room
 	// on a storage, a bridge, a file, or to be started.
-	NeedsMore(have State) bool
+	needsMore(have State) bool
 	// basicNeeds adds the privileges that every guest of this kind needs.
 	basicNeeds(n *rights.Needs)
 	// optionNeeds adds the privileges for what this one declares.
@@ -82,18 +82,18 @@ type Target interface {
 // State is a guest as it was observed: a VMState or a CTState.
 type State interface {
 	Guest
-	// Observed is what was read of it beside its attributes. It is not copied: package inventory
-	// adds Snapshots.
+	// Observed is what was read of it beside its attributes.
 	Observed() *Observation
-	// SetPower replaces the power that was observed, where another one counts: the one that the
-	// HA manager is about to reach, or that of a paused VM.
-	SetPower(power string)
+	// WithPower is the state of the same guest if it had another power.
+	WithPower(power string) State
 	// SetPendingRestart replaces whether a restart is pending.
 	SetPendingRestart(pending bool)
 	// WithConfig is the state of the same guest if it had another configuration.
 	WithConfig(cfg view.Config) State
-	// Pending lists the changes that PVE applies at the next full restart.
-	Pending(addr model.Address) []model.Pending
+	// pending lists the changes that PVE applies at the next full restart of the guest, which runs or not.
+	pending(addr model.Address, runs bool) []model.Pending
+	// firstBootChanges lists what the guest read at its first boot and the files have changed since.
+	firstBootChanges(addr model.Address, want *model.Resource) []model.Pending
 	// sameOption reports whether two values of an option mean the same on this guest; see
 	// options.Keys.Align.
 	sameOption(key, want, have string) bool
@@ -150,13 +150,7 @@ type Observation struct {
 	Tag    owner.Tag   // the ownership tag as found
 	Config view.Config // the configuration
 	uptime int         // seconds since PVE started the guest
-
-	// Reported is that a guest in mode pull has reported to its parent, so its first boot is over.
-	Reported bool
-
-	// Snapshots names a snapshot for each volume that snapshots contain. It is set only where
-	// a volume is to be moved or removed.
-	Snapshots map[string]string
+	Facts
 }
 
 // Observed is the observation itself, see State.
@@ -193,23 +187,26 @@ type Common struct {
 func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 	return model.Kind{
 		Name: name, Block: "node", Doc: doc, Guest: true, Absent: absent,
-		New:     func() any { return attribute.Default(new(S)) },
-		Claims:  func(s any) []model.Claim { return claims(s.(spec).Ports()) },
-		Align:   func(want, have *model.Resource) { align(TargetOf(want), StateOf(have)) },
+		New:    func() any { return attribute.Default(new(S)) },
+		Claims: func(s any) []model.Claim { return claims(s.(spec).Ports()) },
+		Align: func(want, have *model.Resource) {
+			have.Spec = stateFor(want, have).Spec()
+			align(TargetOf(want), StateOf(have))
+		},
 		Reverts: func(want, have *model.Resource) []model.Pending { return Reverts(TargetOf(want), StateOf(have)) },
 		Class: func(want, have *model.Resource, path string, cost model.Class) model.Class {
 			return TargetOf(want).class(have, path, cost)
 		},
 		Refuse: refuseGuest,
-		Note:   noteGuest,
-		Brief:  func(want *model.Resource) string { return TargetOf(want).brief() },
+		Note:   noteGuest, Remarks: Remarks,
+		Brief: func(want *model.Resource) string { return TargetOf(want).brief() },
 	}
 }
 
 // refuseGuest lists the problems that keep a guest from becoming want, or from being removed where
 // want is nil, see model.Kind.Refuse.
 func refuseGuest(want, have *model.Resource) []model.Problem {
-	h := StateOf(have)
+	h := stateFor(want, have)
 	if want == nil {
 		return h.Volumes().refuseRemoval(have.Guest)
 	}

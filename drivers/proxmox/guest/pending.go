@@ -119,9 +119,19 @@ func IsVolumeRevert(want Target, have State, path, slot string) bool {
 	return there && cfg.IsPending(slot) && IsRevert(want, have, path)
 }
 
-// RestartDue reports whether the guest is to be restarted for its pending changes: the restart
-// helps, and the files allow it.
-func RestartDue(want Target, have State) bool {
+// restartDue reports whether the guest is to be restarted for its pending changes.
+func restartDue(want Target, have State) bool {
+	return have.Observed().UselessRestart == "" && restartAsked(want, have)
+}
+
+// RestartAsked reports whether the files ask for a restart of an observed guest, so that it matters how the last
+// restarts ended.
+func RestartAsked(want, have *model.Resource) bool {
+	return restartAsked(TargetOf(want), StateOf(have))
+}
+
+// restartAsked reports whether a restart for the pending changes helps, and the files allow it.
+func restartAsked(want Target, have State) bool {
 	w := want.Common()
 	return have.Common().PendingRestart && w.Restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // NewMedia are the slots of the CD drives whose image is not in them in present, the present
@@ -20,8 +21,14 @@ func (v VMTarget) NewMedia(present map[string]string) []string {
 	return out
 }
 
-// NeedsMore implements Target. Options of a VM may need volumes, too.
-func (v VMTarget) NeedsMore(other State) bool {
+// NeedsMore reports whether a wanted guest needs something of the host that the observed one does not have, see
+// Target.
+func NeedsMore(want, have *model.Resource) bool {
+	return TargetOf(want).needsMore(stateFor(want, have))
+}
+
+// needsMore implements Target. Options of a VM may need volumes, too.
+func (v VMTarget) needsMore(other State) bool {
 	have := other.(VMState)
 	return len(v.NewMedia(have.Config.Next)) > 0 || guestNeedsMore(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
@@ -29,8 +36,8 @@ func (v VMTarget) NeedsMore(other State) bool {
 		})
 }
 
-// NeedsMore implements Target.
-func (c CTTarget) NeedsMore(have State) bool { return guestNeedsMore(c, have) }
+// needsMore implements Target.
+func (c CTTarget) needsMore(have State) bool { return guestNeedsMore(c, have) }
 
 // guestNeedsMore reports what VMs and containers have in common: whether the guest is to be
 // started, a disk is to be on another storage, or a card is to get another bridge or MAC address.

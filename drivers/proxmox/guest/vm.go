@@ -117,8 +117,12 @@ func (v *VM) Common() Common {
 	}
 }
 
-// SetPower implements State.
-func (v *VM) SetPower(power string) { v.Power = power }
+// WithPower implements State.
+func (v VMState) WithPower(power string) State {
+	vm := *v.VM
+	vm.Power = power
+	return VMState{&vm, v.Observation}
+}
 
 // SetPendingRestart implements State.
 func (v *VM) SetPendingRestart(pending bool) { v.PendingRestart = pending }

@@ -115,9 +115,8 @@ func isSensitive(r *model.Resource, path string) bool {
 	return slices.ContainsFunc(r.Sensitive, func(s string) bool { return s == path || strings.HasPrefix(s, path+".") })
 }
 
-// FirstBootChanges lists what the VM read at its first boot and the files have changed since.
-// cloud-init does not read it again, so it is reported and nothing else is done.
-func (v VMState) FirstBootChanges(addr model.Address, want *model.Resource) []model.Pending {
+// firstBootChanges implements State. cloud-init does not read it again, so it is reported and nothing else is done.
+func (v VMState) firstBootChanges(addr model.Address, want *model.Resource) []model.Pending {
 	w, ok := TargetOf(want).(VMTarget)
 	if !ok || v.Tag.UUID == "" {
 		return nil

@@ -14,14 +14,14 @@ import (
 // WithConfig implements State.
 func (v VMState) WithConfig(cfg view.Config) State {
 	out := StateOf(vmFromConfig(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
-	out.Observed().Reported = v.Reported
+	out.Observed().Facts = v.Facts
 	return out
 }
 
-// Pending implements State.
-func (v VMState) Pending(addr model.Address) []model.Pending {
+// pending implements State.
+func (v VMState) pending(addr model.Address, runs bool) []model.Pending {
 	out := []model.Pending{}
-	if v.Power == "running" && v.cloudInitPending() {
+	if runs && v.cloudInitPending() {
 		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + cloudInitAgain, Before: "as at the last boot", After: "as declared"})
 	}
 	return append(out, pendingKeys(v.Config, addr, func(key string) string { return AttributePath(v, key) }, func(key string) string { return revertHint(v, "qm", key) }, "sshkeys", "cipassword")...)

@@ -19,11 +19,10 @@ import (
 
 // Changed reads the guests of want.Changed alone, two requests for each: its configuration, and its power as its node
 // sees it. That is enough to compare a guest with the files if it is there, is the one that it was, and nothing has to
-// be known of the host beside it. Otherwise ok is false, and the whole host is to be observed: that a guest does not
+// be known of the host beside it. Otherwise enough is false, and the whole host is to be observed: that a guest does not
 // answer is no evidence of anything.
-func Changed(ctx context.Context, h *kind.Host, want *model.Want) (out model.Observed, ok bool, err error) {
+func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Observed, enough bool, err error) {
 	d := finder{h}
-	out = model.Observed{State: model.State{}, Taken: map[int]string{}, Only: true}
 	addrs := make([]model.Address, 0, len(want.Changed))
 	for addr := range want.Changed {
 		addrs = append(addrs, addr)
@@ -41,30 +40,27 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (out model.Obs
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return out, false, err
+		return model.Observed{}, false, err
 	}
 	if slices.Contains(alone, false) {
-		return out, false, nil
+		return model.Observed{}, false, nil
 	}
-	c := classifier{id: d.ID, want: want, wanted: wantedGuests(want), out: &out, verified: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: &view.View{}}
+	obs := &kind.Observation{Host: h, Want: want, View: &view.View{}}
+	c := newClassifier(obs, wantedGuests(want), nil)
+	taken := map[int]string{}
 	for i, g := range listed {
-		out.Taken[g.VMID] = g.Kind() + " " + g.Name
+		taken[g.VMID] = g.Kind() + " " + g.Name
 		c.add(g, configs[i])
 	}
-	c.finish()
-	obs := &kind.Observation{Host: h, Want: want, View: c.view}
-	for _, read := range []func(context.Context, *kind.Observation, *model.Observed) error{d.skipUselessRestarts, d.findSnapshots} {
-		if err := read(ctx, obs, &out); err != nil {
-			return out, false, err
-		}
+	out := c.result()
+	out.Taken, out.Only = taken, true
+	if out.State, err = d.withFacts(ctx, obs, out.State); err != nil {
+		return model.Observed{}, false, err
 	}
 	for _, addr := range addrs {
 		r, w := out.State[addr], want.State[addr]
-		if r == nil || w == nil || guest.TargetOf(w).NeedsMore(guest.StateOf(r)) {
-			return out, false, nil
-		}
-		if v, is := guest.StateOf(r).(guest.VMState); is {
-			d.noteFirstBoot(v, addr, w, &out)
+		if r == nil || w == nil || guest.NeedsMore(w, r) {
+			return model.Observed{}, false, nil
 		}
 	}
 	return out, len(out.Unmanaged) == 0 && len(out.Unknown) == 0, nil
@@ -94,14 +90,7 @@ func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Gu
 	return g, cfg, tag && runs && !now.Managed, nil
 }
 
-// noteFirstBoot notes what a VM read at its first boot and the files have changed since, and whether that boot is over.
-func (d finder) noteFirstBoot(v guest.VMState, addr model.Address, w *model.Resource, out *model.Observed) {
-	if w != nil {
-		out.Pending = append(out.Pending, v.FirstBootChanges(addr, w)...)
-	}
-	if hasSeed(v.Tag) {
-		v.Reported = v.Tag.Seed.Pull && d.Parent != nil && d.Parent.HasReported(v.Tag.Node)
-	}
+// hasReported reports whether a guest in mode pull that still has its seed has reported to its parent.
+func (d finder) hasReported(tag owner.Tag) bool {
+	return tag.HasNocloudISO() && tag.Seed.Pull && d.Parent != nil && d.Parent.HasReported(tag.Node)
 }
-
-func hasSeed(m owner.Tag) bool { return m.Seed != nil && m.Seed.Volume != "" }

@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -26,11 +25,20 @@ type classifier struct {
 	id       owner.Identity
 	want     *model.Want
 	wanted   wanted
-	out      *model.Observed
+	view     *view.View    // what the cluster's list says
 	unread   []view.Listed // may be managed, and could not be read
 	verified map[model.Address][]*model.Resource
-	view     *view.View      // what the cluster's list says
 	names    map[string]bool // of guests with an ownership tag of this site: their present names, and those in the tags
+
+	unmanaged []model.Unmanaged
+	unknown   []model.Unknown
+}
+
+func newClassifier(obs *kind.Observation, wanted wanted, unread []view.Listed) *classifier {
+	return &classifier{
+		id: obs.Host.ID, want: obs.Want, wanted: wanted, view: obs.View, unread: unread,
+		verified: map[model.Address][]*model.Resource{}, names: map[string]bool{},
+	}
 }
 
 // addAll classifies guests by their configurations.
@@ -42,7 +50,7 @@ func (c *classifier) addAll(guests []view.Listed, read map[view.GuestRef]kind.Re
 			continue
 		}
 		c.unread = append(c.unread, g)
-		c.out.Unknown = append(c.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.Err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: c.wanted.nameOf(g), Denied: api.IsDenied(a.Err)})
+		c.unknown = append(c.unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.Err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: c.wanted.nameOf(g), Denied: api.IsDenied(a.Err)})
 	}
 }
 
@@ -53,7 +61,7 @@ func (c *classifier) addUnread(g view.Listed) {
 		f.Claims = claims
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
 	}
-	c.out.Unmanaged = append(c.out.Unmanaged, f)
+	c.unmanaged = append(c.unmanaged, f)
 }
 
 // add classifies a guest by its configuration.
@@ -69,7 +77,7 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 	}
 	lock := cfg.Now["lock"]
 	if ok && cfg.Now["template"] == "1" && m.Type != owner.TemplateType {
-		c.out.Unmanaged = append(c.out.Unmanaged, convertedByHand(g, name, m.Addr()))
+		c.unmanaged = append(c.unmanaged, convertedByHand(g, name, m.Addr()))
 		return
 	}
 	if ok && lock != "create" && lock != "clone" {
@@ -104,7 +112,7 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 		f.Why = "no ownership tag, but the name of " + f.Claims.String()
 		f.Fix = c.lostTagFix(g.Ref(), cfg, f.Claims, "rename one of the two")
 	}
-	c.out.Unmanaged = append(c.out.Unmanaged, f)
+	c.unmanaged = append(c.unmanaged, f)
 }
 
 // renumbered reports a guest whose VMID is not the one that it was created with, such as a backup
@@ -142,66 +150,52 @@ func (c *classifier) unreadDuplicate(r *model.Resource) string {
 	return ""
 }
 
-// finish fills in the observation: managed guests with their findings, and the guests that share an
-// identity.
-func (c *classifier) finish() {
+// result is the observation as far as the configurations show it: the managed guests, and all others. Guests that share
+// an identity are unmanaged, with a finding.
+func (c *classifier) result() model.Observed {
+	out := model.Observed{State: model.State{}, Unmanaged: c.unmanaged, Unknown: c.unknown}
 	for _, addr := range slices.SortedFunc(maps.Keys(c.verified), model.Address.Compare) {
 		rs := c.verified[addr]
 		if duplicate := c.unreadDuplicate(rs[0]); duplicate != "" && len(rs) == 1 { // else the original might be started beside a restored backup
 			g := rs[0].Guest
-			c.out.Unknown = append(c.out.Unknown, model.Unknown{
+			out.Unknown = append(out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
 				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: view.GuestKind(addr) == "ct"}, duplicate),
 			})
 			continue
 		}
 		if len(rs) == 1 {
-			c.out.State[addr] = rs[0]
-			c.deferToHA(rs[0])
-			c.checkNode(rs[0])
-			have := guest.StateOf(rs[0])
-			if have == nil {
-				continue
-			}
-			c.out.Pending = append(c.out.Pending, have.Pending(addr)...)
-			w := c.want.State[addr]
-			if w == nil {
-				continue
-			}
-			if want := guest.TargetOf(w); want != nil {
-				c.out.Undeclared = append(c.out.Undeclared, undeclaredOptions(addr, want.Common(), have)...)
-				c.out.Findings = append(c.out.Findings, want.IneffectiveChanges(w, have)...)
-			}
+			out.State[addr] = rs[0]
 			continue
 		}
 		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })
 		var who []string
 		for _, r := range rs {
-			c.out.Unmanaged = append(c.out.Unmanaged, model.Unmanaged{
+			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				VMID: r.Guest.VMID, Name: guest.NameOf(r), Kind: view.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
 				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
 			})
 			who = append(who, view.RefOf(r).String())
 		}
-		c.out.Findings = append(c.out.Findings, guest.Finding(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
+		out.Findings = append(out.Findings, guest.Finding(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
 	}
-	c.checkPools()
-	slices.SortFunc(c.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
+	out.Findings = append(out.Findings, c.otherPools(out.State)...)
+	return out
 }
 
-// checkPools reports guests in another pool than the one that the host names: a guest joins its
+// otherPools reports guests in another pool than the one that the host names: a guest joins its
 // pool when it is created. Moving it needs privileges on both pools and the right to grant
 // privileges on the guest (pve-access-control, API2/Pool.pm), so that is left to people.
-func (c *classifier) checkPools() {
+func (c *classifier) otherPools(have model.State) diag.List {
 	h := c.want.Host
 	if h == nil || h.Pool == "" {
-		return
+		return nil
 	}
 	var who, ids []string
-	for _, addr := range slices.SortedFunc(maps.Keys(c.out.State), model.Address.Compare) {
-		g := c.out.State[addr].Guest
+	for _, addr := range slices.SortedFunc(maps.Keys(have), model.Address.Compare) {
+		g := have[addr].Guest
 		if w := c.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, c.view.Guests[g.VMID].Pool) {
 			continue
 		}
@@ -209,49 +203,14 @@ func (c *classifier) checkPools() {
 		ids = append(ids, strconv.Itoa(g.VMID))
 	}
 	if len(who) == 0 {
-		return
+		return nil
 	}
-	c.out.Findings = append(c.out.Findings, diag.Finding{
+	return diag.List{{
 		Severity: diag.Warning, Source: diag.FromGuard, Address: "host." + h.Name, At: h.At,
 		Summary: fmt.Sprintf("guests are not in pool %s, which host %s names, but in another: %s", h.Pool, h.Name, strings.Join(who, ", ")),
 		Detail: fmt.Sprintf("a guest joins the pool when it is made. To move them, on a node, before the old pool goes: pvesh set /pools/%s --allow-move 1 --vms %s",
 			h.Pool, strings.Join(ids, ",")),
-	})
-}
-
-// undeclaredOptions are the options of a guest that no file names and that this program never set.
-// A boot order that begins with the root disk is the one from its creation.
-func undeclaredOptions(addr model.Address, want guest.Common, have guest.State) []model.Setting {
-	var out []model.Setting
-	seen := have.Observed()
-	for key, val := range have.Common().Options {
-		_, named := want.Options[key]
-		devices := options.BootDevices(val)
-		made := key == "boot" && len(devices) > 0 && devices[0] == seen.Tag.Slots["disk.root"]
-		ours := named || made || slices.Contains(seen.Tag.Options, key) || want.Keys.Invented[key]
-		if !ours && !want.Keys.Same(key, val, "") && seen.Config.Now[key] == val {
-			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
-		}
-	}
-	slices.SortFunc(out, func(a, b model.Setting) int { return strings.Compare(a.Path, b.Path) })
-	return out
-}
-
-// checkNode warns of a guest on a node of the cluster that the host does not name. It stays managed
-// and stays there: no guest is moved by itself.
-func (c *classifier) checkNode(r *model.Resource) {
-	h := c.want.Host
-	if h == nil {
-		return
-	}
-	if nodes := h.AllNodes(); !slices.Contains(nodes, r.Guest.Node) {
-		c.warn(r.Addr, fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", r.Addr, r.Guest.Node, h.Name, strings.Join(nodes, ", ")),
-			"add the node to nodes of the host, or migrate the guest back")
-	}
-}
-
-func (c *classifier) warn(addr model.Address, summary, detail string) {
-	c.out.Findings = append(c.out.Findings, guest.Finding(diag.Warning, addr, summary, detail))
+	}}
 }
 
 // convertedByHand lists a managed guest that somebody converted to a template: it cannot become a

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,27 +15,26 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// findClones finds the linked clones of managed templates: by the configurations that were read,
-// and by the list of disks on the storage, which costs a request for each template. That list has
+// withClones are managed guests, the templates among them with their linked clones: by the configurations that were
+// read, and by the list of disks on the storage, which costs a request for each template. That list has
 // only disks that the token may see (Datastore.Audit, and VM.Config.Disk on their guest:
 // PVE/Storage.pm, check_volume_access), and is empty without an error if it may see none. PVE
 // itself refuses to remove a template with clones that neither source shows.
-func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
-	ours := map[int]*model.Resource{}
-	for _, r := range out.State {
-		if r.Guest != nil {
-			ours[r.Guest.VMID] = r
-		}
+func (d finder) withClones(ctx context.Context, obs *kind.Observation, guests model.State) (model.State, error) {
+	out, byVMID := maps.Clone(guests), map[int]*model.Resource{}
+	for _, r := range guests {
+		byVMID[r.Guest.VMID] = r
 	}
-	for _, addr := range out.State.Addresses() {
-		r := out.State[addr]
-		t, ok := r.Spec.(*template.Template)
-		if !ok || r.Guest == nil {
+	for _, addr := range guests.Addresses() {
+		r := guests[addr]
+		old, ok := r.Spec.(*template.Template)
+		if !ok {
 			continue
 		}
+		t := *old
 		ids, err := storage.Clones(ctx, d.API, r.Guest.Node, t.DiskVolume)
 		if api.EndsPass(ctx, err) {
-			return err
+			return nil, err
 		}
 		t.Unobservable = err
 		for at, a := range obs.Configs {
@@ -45,13 +45,15 @@ func (d finder) findClones(ctx context.Context, obs *kind.Observation, out *mode
 		slices.Sort(ids)
 		for _, id := range slices.Compact(ids) {
 			c := template.Clone{VMID: id, Name: obs.Guests[id].Name}
-			if o := ours[id]; o != nil {
+			if o := byVMID[id]; o != nil {
 				c.Addr, c.NeedsTemplate = o.Addr, slices.Contains(o.Needs, addr)
 			}
 			t.Clones = append(t.Clones, c)
 		}
+		with := *r
+		with.Spec, out[addr] = &t, &with
 	}
-	return nil
+	return out, nil
 }
 
 // isLinkedTo reports whether a disk of a guest is a linked clone of a base volume, or will be after

@@ -24,10 +24,48 @@ import (
 type finder struct{ *kind.Host }
 
 // Guests reads every guest that may be managed, and classifies it. All others are unmanaged, and
-// their configuration is not read.
+// their configuration is not read. Each reader gets what is known before it, and returns what it read.
 func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	d := finder{obs.Host}
-	out := model.Observed{State: model.State{}, Taken: map[int]string{}}
+	listed, err := d.list(ctx, obs)
+	if err != nil {
+		return listed, err
+	}
+	found, err := d.classify(ctx, obs)
+	if err != nil {
+		return found, err
+	}
+	found = model.Together(listed, found)
+	if found.State, err = d.withClones(ctx, obs, found.State); err != nil {
+		return found, err
+	}
+	seeds, err := d.readSeeds(ctx, obs, found)
+	if err != nil {
+		return found, err
+	}
+	if found.State, err = d.withFacts(ctx, obs, found.State); err != nil {
+		return found, err
+	}
+	hidden, err := d.findHidden(ctx, obs, found)
+	if err != nil {
+		return found, err
+	}
+	unfinished, err := d.classifyUnfinished(ctx, obs, found)
+	if err != nil {
+		return found, err
+	}
+	found.Unmanaged = slices.DeleteFunc(found.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished })
+	found = model.Together(found, hidden, unfinished)
+	left, err := d.readLeftVolumes(ctx, obs, found)
+	out := model.Together(found, seeds, left)
+	slices.Sort(out.SweepHints)
+	return out, err
+}
+
+// list lists all guests into the observation, with the configurations of those on the cluster's list that may be
+// managed. It returns the VMIDs in use, and what could not be listed.
+func (d finder) list(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	out := model.Observed{Taken: map[int]string{}}
 	wanted := wantedGuests(obs.Want)
 	// The guests on the cluster's list are read first: PVE closes the connection after each of
 	// the requests that follow, and these then close connections that are open already.
@@ -44,31 +82,38 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	if err != nil {
 		return out, err
 	}
-	out.Unknown = unknown
-	guests := mergeLists(obs.View.Guests, fresh)
-	obs.Guests = guests
-	var maybe, unread, rest []view.Listed
-	for _, id := range slices.Sorted(maps.Keys(guests)) {
-		g := guests[id]
+	obs.Guests, out.Unknown = mergeLists(obs.View.Guests, fresh), unknown
+	for id, g := range obs.Guests {
 		out.Taken[id] = g.Kind() + " " + g.Name
+	}
+	return out, nil
+}
+
+// classify reads the configurations of guests that may be managed and were not read yet, and separates managed guests
+// from all others.
+func (d finder) classify(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	wanted := wantedGuests(obs.Want)
+	var offline []model.Unknown
+	var maybe, later, unread, rest []view.Listed
+	for _, id := range slices.Sorted(maps.Keys(obs.Guests)) {
+		g := obs.Guests[id]
 		switch {
 		case !wanted.mayBeManaged(g):
 			rest = append(rest, g)
 		case !obs.View.Nodes[g.Node]:
 			unread = append(unread, g)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), id), Why: "its node " + g.Node + " is offline", VMID: id, Guest: g.Kind(), Name: wanted.nameOf(g)})
+			offline = append(offline, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), id), Why: "its node " + g.Node + " is offline", VMID: id, Guest: g.Kind(), Name: wanted.nameOf(g)})
 		default:
 			maybe = append(maybe, g)
+			if _, done := obs.Configs[g.Ref()]; !done {
+				later = append(later, g)
+			}
 		}
 	}
-	later := slices.DeleteFunc(slices.Clone(maybe), func(g view.Listed) bool {
-		_, done := obs.Configs[g.Ref()]
-		return done
-	})
 	if err := obs.ReadConfigs(ctx, later); err != nil {
-		return out, err
+		return model.Observed{}, err
 	}
-	c := classifier{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, verified: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
+	c := newClassifier(obs, wanted, unread)
 	c.addAll(maybe, obs.Configs)
 	// A guest with the same name as one with an ownership tag of this site may be its copy.
 	var namesakes []view.Listed
@@ -80,19 +125,11 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 		namesakes = append(namesakes, g)
 	}
 	if err := obs.ReadConfigs(ctx, namesakes); err != nil {
-		return out, err
+		return model.Observed{}, err
 	}
 	c.addAll(namesakes, obs.Configs)
-	c.finish()
-	// The order matters: findPaused may change the power that counts, and with it whether a
-	// restart is due; hidden and unfinished guests come after all managed ones.
-	for _, read := range []func(context.Context, *kind.Observation, *model.Observed) error{
-		d.findClones, d.findSeeds, d.findLocks, d.findPaused, d.skipUselessRestarts, d.findSnapshots, d.findHidden, d.classifyUnfinished, d.findLeftVolumes,
-	} {
-		if err := read(ctx, obs, &out); err != nil {
-			return out, err
-		}
-	}
+	out := c.result()
+	out.Unknown = append(offline, out.Unknown...)
 	return out, nil
 }
 

@@ -25,17 +25,18 @@ const (
 // must not be created again. Every token may ask PVE whether a VMID is taken (pve-manager,
 // PVE/API2/Cluster.pm, nextid). If the token sees all guests, or nothing is to be created, this
 // sends no request.
-func (d finder) findHidden(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+func (d finder) findHidden(ctx context.Context, obs *kind.Observation, found model.Observed) (model.Observed, error) {
+	out := model.Observed{Taken: map[int]string{}}
 	if !obs.View.LimitedVisibility {
-		return nil
+		return out, nil
 	}
-	may, whole := candidates(obs.Want, out)
+	may, whole := candidates(obs.Want, found)
 	if !whole {
 		out.Unknown = append(out.Unknown, model.Unknown{
-			Scope: "all guests", Only: notFound(obs.Want, out),
+			Scope: "all guests", Only: notFound(obs.Want, found.State),
 			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms",
 		})
-		return nil
+		return out, nil
 	}
 	ask := slices.Sorted(maps.Keys(may))
 	taken := make([]bool, len(ask))
@@ -49,7 +50,7 @@ func (d finder) findHidden(ctx context.Context, obs *kind.Observation, out *mode
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return fmt.Errorf("asking which VMIDs are free: %w", err)
+		return out, fmt.Errorf("asking which VMIDs are free: %w", err)
 	}
 	for i, id := range ask {
 		if taken[i] {
@@ -60,14 +61,14 @@ func (d finder) findHidden(ctx context.Context, obs *kind.Observation, out *mode
 			})
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // notFound are the wanted guests that were not found.
-func notFound(w *model.Want, out *model.Observed) []model.Address {
+func notFound(w *model.Want, have model.State) []model.Address {
 	list := []model.Address{}
 	for _, addr := range w.State.Addresses() {
-		if w.State[addr].Guest != nil && out.State[addr] == nil {
+		if w.State[addr].Guest != nil && have[addr] == nil {
 			list = append(list, addr)
 		}
 	}
@@ -76,13 +77,13 @@ func notFound(w *model.Want, out *model.Observed) []model.Address {
 
 // candidates are the VMIDs that seem free, each with the wanted guests that were not found and may
 // have it. whole is false if there are too many to ask for.
-func candidates(w *model.Want, out *model.Observed) (may map[int][]model.Address, whole bool) {
+func candidates(w *model.Want, found model.Observed) (may map[int][]model.Address, whole bool) {
 	highest := 0
-	for id := range out.Taken {
+	for id := range found.Taken {
 		highest = max(highest, id)
 	}
 	may = map[int][]model.Address{}
-	for _, addr := range notFound(w, out) {
+	for _, addr := range notFound(w, found.State) {
 		r := w.State[addr]
 		ranges := r.Guest.Choose
 		switch {
@@ -97,7 +98,7 @@ func candidates(w *model.Want, out *model.Observed) (may map[int][]model.Address
 				last = min(rg.To, max(highest, rg.From)+hiddenReach)
 			}
 			for id := rg.From; id <= last; id++ {
-				if out.Taken[id] == "" && !slices.Contains(may[id], addr) {
+				if found.Taken[id] == "" && !slices.Contains(may[id], addr) {
 					may[id] = append(may[id], addr)
 				}
 				if len(may) > maxQuestions {

@@ -20,22 +20,23 @@ import (
 // sweepVolumes in Observed.SweepHints asks the next pass to check for left volumes again.
 const sweepVolumes = "volumes"
 
-// findLeftVolumes reports volumes without a guest, on storages that the token may audit. It sends
+// readLeftVolumes reports volumes without a guest, on storages that the token may audit. It sends
 // requests only if a creation died in this pass, or an earlier pass found such volumes.
-func (d finder) findLeftVolumes(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
-	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && obs.Want.MayUse(f.VMID) })
+func (d finder) readLeftVolumes(ctx context.Context, obs *kind.Observation, found model.Observed) (model.Observed, error) {
+	var out model.Observed
+	died := slices.ContainsFunc(found.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && obs.Want.MayUse(f.VMID) })
 	if !died && !slices.Contains(obs.Want.SweepHints, sweepVolumes) {
-		return nil
+		return out, nil
 	}
 	again, done := died, map[string]bool{}
 	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b view.NodeStorage) int { return strings.Compare(seed.SweepHint(a), seed.SweepHint(b)) }) {
 		if !obs.View.Nodes[at.Node] || !slices.Contains(strings.Split(obs.View.Storages[at], ","), "images") || !slices.Contains(guest.DiskStorages(obs.Want), at.Storage) {
 			continue
 		}
-		left, err := storage.Left(ctx, d.API, at, obs.Want, 0, out.Taken)
+		left, err := storage.Left(ctx, d.API, at, obs.Want, 0, found.Taken)
 		switch {
 		case api.EndsPass(ctx, err):
-			return err
+			return out, err
 		case err != nil:
 			again = true // the next pass tries again; nothing depends on it
 			continue
@@ -56,7 +57,6 @@ func (d finder) findLeftVolumes(ctx context.Context, obs *kind.Observation, out 
 	}
 	if again {
 		out.SweepHints = append(out.SweepHints, sweepVolumes)
-		slices.Sort(out.SweepHints)
 	}
-	return nil
+	return out, nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -25,41 +24,19 @@ const (
 	maxRestarts = 3
 )
 
-// skipUselessRestarts removes the restart from the plan of a guest that restarts do not help, and
-// reports it. Its pending changes stay listed. Only guests whose restart is due cost a request.
-func (d finder) skipUselessRestarts(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
-	for _, addr := range out.State.Addresses() {
-		have, w := out.State[addr], obs.Want.State[addr]
-		if w == nil || have.Guest == nil {
-			continue
-		}
-		to, from := guest.TargetOf(w), guest.StateOf(have)
-		if to == nil || from == nil || !guest.RestartDue(to, from) {
-			continue
-		}
-		at := view.RefOf(have)
-		why, err := d.uselessRestarts(ctx, at)
-		switch {
-		case api.EndsPass(ctx, err):
-			return err
-		case err != nil || why == "": // if it cannot be seen, the restart itself shows it
-			continue
-		}
-		from.SetPendingRestart(false)
-		out.Findings = append(out.Findings, guest.Warning(addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", addr, why),
-			fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
-				at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node)))
+// readRestarts says why the last restarts of a guest by this token speak against another one now; "" if they do not, or
+// none is due. A restart whose worker was killed does not count. Only guests whose restart is due cost a request.
+func (d finder) readRestarts(ctx context.Context, want, have *model.Resource) (string, error) {
+	if !guest.RestartAsked(want, have) {
+		return "", nil
 	}
-	return nil
-}
-
-// uselessRestarts says why the last restarts of a guest by this token speak against another one
-// now; "" if they do not. A restart whose worker was killed does not count.
-func (d finder) uselessRestarts(ctx context.Context, at view.GuestRef) (string, error) {
+	at := view.RefOf(have)
 	var list []api.TaskEntry
 	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.Node, "tasks"), strconv.Itoa(at.VMID), time.Now().Add(-restartPause).Unix())
-	if err := api.ReadList(ctx, d.API, path, &list); err != nil {
+	if err := api.ReadList(ctx, d.API, path, &list); api.EndsPass(ctx, err) {
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
+	} else if err != nil {
+		return "", nil // the restart itself shows it
 	}
 	list = slices.DeleteFunc(list, func(e api.TaskEntry) bool {
 		return !d.API.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, api.TaskType(e.UPID)) || e.Status == "unexpected status"

@@ -116,16 +116,15 @@ func possibleTargets(f model.Unmanaged, want *model.Want, have model.State, by [
 // creating, and guests whose creation died. The first are unknown until their task ends. The second
 // are unknown only if they may become a wanted guest, else unmanaged. The third are reported, and
 // their VMIDs stay in use.
-func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, found model.Observed) (model.Observed, error) {
 	type answer struct {
 		tasks []creation
 		err   error
 	}
 	asked := map[string]answer{} // by node
-	var kept []model.Unmanaged
-	for _, f := range out.Unmanaged {
+	var out model.Observed
+	for _, f := range found.Unmanaged {
 		if !f.Unfinished {
-			kept = append(kept, f)
 			continue
 		}
 		a, done := asked[f.Node]
@@ -134,80 +133,78 @@ func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, o
 			asked[f.Node] = a
 		}
 		if api.EndsPass(ctx, a.err) {
-			return a.err
+			return out, a.err
 		}
-		u, err := d.classifyOne(ctx, obs, out, &f, a.tasks, a.err)
+		one, err := d.classifyOne(ctx, obs, found.State, f, a.tasks, a.err)
 		if err != nil {
-			return err
+			return out, err
 		}
-		if u == nil {
-			kept = append(kept, f)
-			continue
-		}
-		u.Scope, u.VMID, u.Guest = fmt.Sprintf("%s %d", f.Kind, f.VMID), f.VMID, f.Kind
-		out.Unknown = append(out.Unknown, *u)
+		out = model.Together(out, one)
 	}
-	out.Unmanaged = kept
-	return nil
+	return out, nil
 }
 
-// classifyOne classifies one unfinished guest: it returns what is unknown because of it, or nil if
-// f stays unmanaged, with its reason filled in.
-func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, tasksErr error) (*model.Unknown, error) {
+// classifyOne classifies one unfinished guest: it is unknown, or f stays unmanaged, with its reason filled in.
+func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have model.State, f model.Unmanaged, running []creation, tasksErr error) (model.Observed, error) {
 	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
-	others := func(why string, by []creation, denied bool) *model.Unknown {
-		if only := possibleTargets(*f, obs.Want, out.State, by); len(only) > 0 {
-			return &model.Unknown{Why: why, Only: only, Creating: true, Denied: denied}
+	unknown := func(u model.Unknown) model.Observed {
+		u.Scope, u.VMID, u.Guest = fmt.Sprintf("%s %d", f.Kind, f.VMID), f.VMID, f.Kind
+		return model.Observed{Unknown: []model.Unknown{u}}
+	}
+	others := func(why string, by []creation, denied bool) model.Observed {
+		if only := possibleTargets(f, obs.Want, have, by); len(only) > 0 {
+			return unknown(model.Unknown{Why: why, Only: only, Creating: true, Denied: denied})
 		}
 		f.Why, f.Claims, f.Fix = why, model.Address{}, ""
-		return nil
+		return model.Observed{Unmanaged: []model.Unmanaged{f}}
 	}
 	if tasksErr != nil {
 		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+tasksErr.Error(), nil, api.IsDenied(tasksErr)), nil
 	}
-	by := creatorsOf(*f, running)
+	by := creatorsOf(f, running)
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })
 	switch {
 	case len(mine) > 0 && (len(mine) == len(by) || obs.Want.MayUse(f.VMID)):
 		// An earlier run ordered it, maybe with other VMID ranges than this one.
-		return &model.Unknown{Why: "is being created by a task that runs; look again when it is done"}, nil
+		return unknown(model.Unknown{Why: "is being created by a task that runs; look again when it is done"}), nil
 	case len(by) > 0:
 		return others("is being created by "+by[0].String(), by, false), nil
 	}
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	switch lock := cfg.Now["lock"]; {
 	case api.EndsPass(ctx, err):
-		return nil, err
+		return model.Observed{}, err
 	case err != nil:
 		return others("was being created, and cannot be read any more: "+err.Error(), nil, api.IsDenied(err)), nil
 	case lock == "create" || lock == "clone":
-		reportAbandoned(obs, out, f, at)
-		return nil, nil
+		return abandoned(obs, have, f, at), nil
 	}
 	// Its task ended between the two requests.
 	const why = "was being created until a moment ago; look again"
 	f.Name = cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if _, m, found := owner.ParseDescription(cfg.Description()); found && (m.Site == "" || m.Site == d.ID.Site) {
-		return &model.Unknown{Why: why}, nil
+		return unknown(model.Unknown{Why: why}), nil
 	}
 	return others(why, nil, false), nil
 }
 
-// reportAbandoned notes that no task works on an unfinished guest. In the VMID ranges of the site
+// abandoned is an unfinished guest on which no task works. In the VMID ranges of the site
 // it is most likely left by a creation of this program, and is reported with how to clear it, which
 // no token may do.
-func reportAbandoned(obs *kind.Observation, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
+func abandoned(obs *kind.Observation, have model.State, f model.Unmanaged, at view.GuestRef) model.Observed {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
 	if !obs.View.SeesTasks[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)
 	}
-	claimed := f.Claims != (model.Address{}) && out.State[f.Claims] == nil // then the creation is refused with the same message
+	out := model.Observed{Unmanaged: []model.Unmanaged{f}}
+	claimed := f.Claims != (model.Address{}) && have[f.Claims] == nil // then the creation is refused with the same message
 	if claimed || !obs.Want.MayUse(f.VMID) {
-		return
+		return out
 	}
 	fix := "if nobody is creating it: " + at.Rescue() + "; then check for volumes that it left behind: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
-	out.Findings = append(out.Findings, diag.Finding{
+	out.Findings = diag.List{{
 		Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
 		Summary: fmt.Sprintf("%s on node %s is %s; its VMID is not used meanwhile", at, at.Node, f.Why), Detail: fix,
-	})
+	}}
+	return out
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -25,13 +26,13 @@ type claimed struct {
 func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 	wants := map[string]claimed{}
 	for _, addr := range changed {
-		s.claimAddresses(s.obs.Want.State[addr], s.out.State[addr], wants)
+		s.claimAddresses(s.obs.Want.State[addr], s.have.State[addr], wants)
 	}
 	if len(wants) == 0 {
 		return nil
 	}
 	var others, unread []view.Listed
-	for _, f := range s.out.Unmanaged {
+	for _, f := range s.have.Unmanaged {
 		g := view.Listed{VMID: f.VMID, Node: f.Node, LXC: f.Kind == "ct", Name: f.Name}
 		if f.VMID == 0 || f.Unfinished || !s.obs.View.Nodes[f.Node] {
 			continue
@@ -77,20 +78,19 @@ func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 
 // claimAddresses notes the MAC addresses that a guest is to get and does not have.
 func (s *check) claimAddresses(want, have *model.Resource, into map[string]claimed) {
-	facts, ok := s.facts(want, have)
-	if !ok {
+	w := guest.TargetOf(want)
+	if w == nil {
 		return
 	}
-	has := map[string]string{} // name of a card → MAC address
+	var has []guest.Port
 	if have != nil {
-		observed, _ := s.facts(have, nil)
-		for _, c := range observed.Cards {
-			has[c.Name] = c.MAC
+		if h := guest.StateOf(have); h != nil {
+			has = h.Ports()
 		}
 	}
-	for _, c := range facts.Cards {
-		if c.MAC != "" && !strings.EqualFold(c.MAC, has[c.Name]) {
-			into[strings.ToUpper(c.MAC)] = claimed{want, "nic." + c.Name, c.Bridge, facts.MustRun}
+	for _, p := range w.Ports() {
+		if h, _ := guest.Find(has, p.Name); p.MAC != "" && !strings.EqualFold(p.MAC, h.MAC) {
+			into[strings.ToUpper(p.MAC)] = claimed{want, "nic." + p.Name, p.Bridge, w.Common().Power == "running"}
 		}
 	}
 }

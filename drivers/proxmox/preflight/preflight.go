@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -28,29 +29,18 @@ import (
 // would fail. What is as wanted already costs no question, and what the token may
 // not see is not called missing.
 
-// FactsOf gives the facts of a guest, as it is wanted or was observed; ok is false for what is
-// not a guest. have is what was observed of a wanted one, and nil else.
-type FactsOf func(r, have *model.Resource) (f Facts, ok bool)
-
-// Facts are what these checks need to know of a guest.
-type Facts struct {
-	Cards        []Card
-	MustRun      bool     // it is to run
-	BridgesInUse []string // that its cards are plugged into now
-	NewMedia     []Medium // images that its CD drives are to get, and do not have
+// Problems are what would make steps fail.
+type Problems struct {
+	Found []model.PreflightProblem
+	// Missing are the storages that are not there on the host's own node.
+	Missing map[string]bool
 }
-
-// Card is a network card of a guest.
-type Card struct{ Name, Bridge, MAC string }
-
-// Medium is an image in a CD drive.
-type Medium struct{ Slot, Volume string }
 
 // check is what was asked of a host for that, each thing once.
 type check struct {
 	obs   *kind.Observation
-	out   *model.Observed
-	facts FactsOf
+	have  model.Observed
+	found Problems
 
 	storages map[string]map[string]string // by node, its storages and what they take; nil where it did not say
 	using    map[string]map[string]bool   // by node: bridges that guests of ours run on
@@ -58,16 +48,17 @@ type check struct {
 	sees     map[string]bool              // storages of which the token would see it if they were there
 }
 
-// Problems adds to the observation what would make fail what is not as wanted yet.
-func Problems(ctx context.Context, kinds map[string]kind.Kind, facts FactsOf, obs *kind.Observation, out *model.Observed) error {
-	if slices.ContainsFunc(out.Unknown, func(u model.Unknown) bool { return u.All }) {
-		return nil // nothing is planned there
+// Check finds what would make fail what is not as wanted yet. have is what was observed.
+func Check(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observation, have model.Observed) (Problems, error) {
+	s := &check{obs, have, Problems{Missing: map[string]bool{}}, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
+	if have.NothingSeen() {
+		return s.found, nil // nothing is planned there
 	}
-	s := &check{obs, out, facts, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
 	var changed []model.Address
 	for _, addr := range obs.Want.State.Addresses() {
 		w, k := obs.Want.State[addr], kinds[addr.Kind]
-		if have := out.State[addr]; k == nil || have != nil && !k.NeedsMore(w, have) {
+		is := have.State[addr]
+		if k == nil || is != nil && !k.NeedsMore(w, is) {
 			continue
 		}
 		changed = append(changed, addr)
@@ -75,8 +66,8 @@ func Problems(ctx context.Context, kinds map[string]kind.Kind, facts FactsOf, ob
 		n.From = w
 		k.Needs(w.Spec, n)
 		node := obs.Host.Model.PVENode()
-		if h := out.State[addr]; h != nil && h.Guest != nil {
-			node = h.Guest.Node
+		if is != nil && is.Guest != nil {
+			node = is.Guest.Node
 		} else if w.Guest != nil {
 			node = cmp.Or(w.Guest.Node, node)
 		}
@@ -84,19 +75,20 @@ func Problems(ctx context.Context, kinds map[string]kind.Kind, facts FactsOf, ob
 			continue
 		}
 		if err := s.storagesFor(ctx, node, n.Uses); err != nil {
-			return err
+			return s.found, err
 		}
 		if err := s.missingBridges(ctx, node, n.Bridges); err != nil {
-			return err
+			return s.found, err
 		}
-		if err := s.media(ctx, node, w, out.State[addr]); err != nil {
-			return err
+		if err := s.media(ctx, node, w, is); err != nil {
+			return s.found, err
 		}
 		for _, f := range n.Uploads {
 			s.file(f, w)
 		}
 	}
-	return s.addresses(ctx, changed)
+	err := s.addresses(ctx, changed)
+	return s.found, err
 }
 
 // report adds a problem, at the line that declares it: what the resource does not say
@@ -109,7 +101,7 @@ func (s *check) report(o model.PreflightProblem, r *model.Resource, declared str
 	} else {
 		o.At = s.obs.Want.Host.At
 	}
-	s.out.Preflight = append(s.out.Preflight, o)
+	s.found.Found = append(s.found.Found, o)
 }
 
 func (s *check) storagesFor(ctx context.Context, node string, uses []rights.Use) error {
@@ -135,7 +127,7 @@ func (s *check) storagesFor(ctx context.Context, node string, uses []rights.Use)
 			names := s.names(node, u.Content)
 			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.Storage, node)
 			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", didYouMean(u.Storage, names), s.obs.Want.Host.Name)
-			s.forget(node, u.Storage)
+			s.found.Missing[u.Storage] = s.found.Missing[u.Storage] || node == s.obs.Host.Model.PVENode()
 		} else { // a disk that lies there already stays, and grows
 			if u.Attr != "" {
 				o.Path = declared
@@ -200,14 +192,12 @@ func (s *check) names(node, content string) []string {
 	return out
 }
 
-// forget takes out what a listing of images or templates, which are on the host's own
-// node, said of a storage that is not there: it is reported now.
-func (s *check) forget(node, storage string) {
-	if node != s.obs.Host.Model.PVENode() {
-		return
-	}
-	s.out.Unknown = slices.DeleteFunc(s.out.Unknown, func(u model.Unknown) bool {
-		return (u.Kind == "image" || u.Kind == "template") && strings.HasSuffix(u.Scope, " on storage "+storage)
+// Unknown is what stays unknown: what a listing of images or templates, which are on the host's own node, said of a storage
+// that is not there is among the problems.
+func (p Problems) Unknown(all []model.Unknown) []model.Unknown {
+	return slices.DeleteFunc(slices.Clone(all), func(u model.Unknown) bool {
+		_, storage, _ := strings.Cut(u.Scope, " on storage ")
+		return (u.Kind == "image" || u.Kind == "template") && p.Missing[storage]
 	})
 }
 
@@ -303,13 +293,18 @@ func (s *check) missingBridges(ctx context.Context, node string, plugs []rights.
 // inUse are the bridges that guests of ours which run on a node are plugged into.
 func (s *check) inUse(node string) map[string]bool {
 	out := map[string]bool{}
-	for _, r := range s.out.State {
+	for _, r := range s.have.State {
 		if r.Guest == nil || !r.Guest.Running || r.Guest.Node != node {
 			continue
 		}
-		facts, _ := s.facts(r, nil)
-		for _, name := range facts.BridgesInUse {
-			out[name] = true
+		h := guest.StateOf(r)
+		if h == nil {
+			continue
+		}
+		for key, val := range h.Observed().Config.Now {
+			if property.IsNet(key) {
+				out[property.Parse(val).Values["bridge"]] = true
+			}
 		}
 	}
 	return out
@@ -330,9 +325,18 @@ func (s *check) file(name string, r *model.Resource) {
 
 // media checks whether the images are there that are to be put into CD drives.
 func (s *check) media(ctx context.Context, node string, want, have *model.Resource) error {
-	facts, _ := s.facts(want, have)
-	for _, m := range facts.NewMedia {
-		slot, volid := m.Slot, m.Volume
+	v, ok := guest.TargetOf(want).(guest.VMTarget)
+	if !ok {
+		return nil
+	}
+	var present map[string]string
+	if have != nil {
+		if h, ok := guest.StateOf(have).(guest.VMState); ok {
+			present = h.Config.Next
+		}
+	}
+	for _, slot := range v.NewMedia(present) {
+		volid := property.VolumeOf(v.Options[slot])
 		if s.isCreated(volid) {
 			continue
 		}
