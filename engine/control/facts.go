@@ -22,7 +22,7 @@ type Facts struct {
 	api       string
 	manifests []string // that the last valid site deploys on the host
 	commits   []commit // the last valid ones, the newest last: the head, and what is in force
-	unmanaged []Unmanaged
+	unmanaged []model.Unmanaged
 	unknown   []model.Unknown
 }
 
@@ -37,14 +37,6 @@ type Declaration struct {
 	Manifest string     `json:"manifest"` // "" for what stands beside the manifests
 	Node     string     `json:"node"`     // "" for what is no node
 	At       diag.Range `json:"at"`
-}
-
-// Unmanaged is a guest that the agent does not own.
-type Unmanaged struct {
-	VMID int    `json:"vmid"`
-	Name string `json:"name"`
-	Kind string `json:"kind"`
-	Why  string `json:"why"`
 }
 
 // NewFacts returns empty facts for the host of an agent's identity.
@@ -96,10 +88,7 @@ func (k *Facts) Site(d engine.Desired) {
 func (k *Facts) Observed(have model.Observed) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.unmanaged = k.unmanaged[:0:0]
-	for _, f := range have.Unmanaged {
-		k.unmanaged = append(k.unmanaged, Unmanaged{f.VMID, f.Name, f.Kind, f.Why})
-	}
+	k.unmanaged = slices.Clone(have.Unmanaged)
 	k.unknown = slices.Clone(have.Unknown)
 }
 
@@ -128,7 +117,7 @@ func (k *Facts) declared(id, address string) (at *Declaration, all []string, ok 
 }
 
 // beyond returns the unmanaged guests on the host, and the parts that could not be observed.
-func (k *Facts) beyond() ([]Unmanaged, []model.Unknown) {
+func (k *Facts) beyond() ([]model.Unmanaged, []model.Unknown) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.unmanaged), slices.Clone(k.unknown)

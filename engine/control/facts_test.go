@@ -46,7 +46,7 @@ func TestFactsKeepsTwoCommits(t *testing.T) {
 	require.False(t, ok, "what does not converge is not known")
 	k.Observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 7, Name: "x", Kind: "vm", Why: "no mark"}}})
 	unmanaged, _ := k.beyond()
-	require.Equal(t, []Unmanaged{{7, "x", "vm", "no mark"}}, unmanaged)
+	require.Equal(t, []model.Unmanaged{{VMID: 7, Name: "x", Kind: "vm", Why: "no mark"}}, unmanaged)
 }
 
 func load(t *testing.T, text string) *model.Site {

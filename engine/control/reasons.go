@@ -21,7 +21,7 @@ type Reasons struct {
 	Declared  *Declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
 	Node      *engine.NodeStatus  `json:"node"`      // how it is; null if it is no node of the subtree
 	Removed   *Removal            `json:"removed"`   // how it left the host, if it did
-	Unmanaged []Unmanaged         `json:"unmanaged"` // guests of that name that the agent does not own
+	Unmanaged []model.Unmanaged   `json:"unmanaged"` // guests of that name that the agent does not own
 	Unknown   []model.Unknown     `json:"unknown"`   // parts of the host that could not be seen
 	Receipts  []ledger.Receipt    `json:"receipts"`  // the last that touched it, newest first, with that step only
 	NotFound  bool                `json:"not_found"`
@@ -43,7 +43,7 @@ const (
 
 // ReasonsOf collects what is known about an address. The name of a node or a VMID also works.
 func ReasonsOf(address string, s agent.Status, k *Facts, from Receipts) Reasons {
-	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Unmanaged: []Unmanaged{}, Unknown: []model.Unknown{}}
+	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Unmanaged: []model.Unmanaged{}, Unknown: []model.Unknown{}}
 	id := ""
 	if s.InForce != nil {
 		id = s.InForce.ID
