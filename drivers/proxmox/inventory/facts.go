@@ -92,7 +92,7 @@ func (d finder) readQMP(ctx context.Context, obs *kind.Observation, r *model.Res
 	case api.EndsPass(ctx, err):
 		return "", err
 	case err != nil || !now.Running:
-		return "", nil
+		return "", nil //nolint:nilerr // the power as it is listed counts
 	default:
 		return now.QMP, nil
 	}
@@ -112,7 +112,7 @@ func (d finder) readSnapshots(ctx context.Context, want, r *model.Resource) (map
 	case api.EndsPass(ctx, err):
 		return nil, err
 	case err != nil:
-		return nil, nil
+		return nil, nil //nolint:nilerr // the step itself shows it
 	default:
 		return inUse, nil
 	}

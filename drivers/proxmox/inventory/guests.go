@@ -31,7 +31,7 @@ func Guests(ctx context.Context, obs *kind.Observation) (model.Observed, error) 
 	if err != nil {
 		return listed, err
 	}
-	found, err := d.classify(ctx, obs)
+	found, err := classify(ctx, obs)
 	if err != nil {
 		return found, err
 	}
@@ -91,7 +91,7 @@ func (d finder) list(ctx context.Context, obs *kind.Observation) (model.Observed
 
 // classify reads the configurations of guests that may be managed and were not read yet, and separates managed guests
 // from all others.
-func (d finder) classify(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+func classify(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	wanted := wantedGuests(obs.Want)
 	var offline []model.Unknown
 	var maybe, later, unread, rest []view.Listed

@@ -36,7 +36,7 @@ func (d finder) readRestarts(ctx context.Context, want, have *model.Resource) (s
 	if err := api.ReadList(ctx, d.API, path, &list); api.EndsPass(ctx, err) {
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
 	} else if err != nil {
-		return "", nil // the restart itself shows it
+		return "", nil //nolint:nilerr // the restart itself shows it
 	}
 	list = slices.DeleteFunc(list, func(e api.TaskEntry) bool {
 		return !d.API.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, api.TaskType(e.UPID)) || e.Status == "unexpected status"

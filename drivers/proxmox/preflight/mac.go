@@ -26,7 +26,7 @@ type claimed struct {
 func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 	wants := map[string]claimed{}
 	for _, addr := range changed {
-		s.claimAddresses(s.obs.Want.State[addr], s.have.State[addr], wants)
+		claimAddresses(s.obs.Want.State[addr], s.have.State[addr], wants)
 	}
 	if len(wants) == 0 {
 		return nil
@@ -77,7 +77,7 @@ func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 }
 
 // claimAddresses notes the MAC addresses that a guest is to get and does not have.
-func (s *check) claimAddresses(want, have *model.Resource, into map[string]claimed) {
+func claimAddresses(want, have *model.Resource, into map[string]claimed) {
 	w := guest.TargetOf(want)
 	if w == nil {
 		return
