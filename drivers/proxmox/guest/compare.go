@@ -9,17 +9,16 @@ import (
 )
 
 // align prepares have for the comparison with want: what the files leave open becomes equal, and
-// PendingRestart says whether a restart is due.
+// it is noted whether a restart is due.
 func align(want Target, have State) {
 	due := restartDue(want, have)
 	alignValues(want, have)
-	have.SetPendingRestart(due)
+	have.setRestartDue(due)
 }
 
-// alignValues is align without the pending restart.
+// alignValues is align without the restart.
 func alignValues(want Target, have State) {
 	w, h := want.Common(), have.Common()
-	have.SetPendingRestart(false)
 	want.align(have)
 	w.Keys.Align(w.Options, h.Options, have.Observed().Tag.Options, have.sameOption)
 }

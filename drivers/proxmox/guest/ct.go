@@ -40,8 +40,8 @@ type CT struct {
 
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
 
-	Terms          string `plan:"mark"`                   // the part of the ownership tag that the files decide
-	PendingRestart bool   `plan:"pending" cost:"restart"` // observed: a restart is pending; compared: it is due
+	Terms      string `plan:"mark"`                   // the part of the ownership tag that the files decide
+	RestartDue bool   `plan:"pending" cost:"restart"` // set for the comparison: pending changes ask for a restart
 }
 
 // CTDisk is the root disk or a mount point. The ownership tag records its slot.
@@ -106,7 +106,7 @@ func (c *CT) Spec() any { return c }
 func (c *CT) Common() Common {
 	return Common{
 		LXC: true, Power: c.Power, Restart: c.Restart, Description: c.Description, Template: c.Template, Tags: c.Tags,
-		Options: c.Options, Startup: c.Startup, PendingRestart: c.PendingRestart, Keys: options.CT(), attributes: CTAttributes(),
+		Options: c.Options, Startup: c.Startup, Keys: options.CT(), attributes: CTAttributes(),
 	}
 }
 
@@ -117,8 +117,8 @@ func (c CTState) WithPower(power string) State {
 	return CTState{&ct, c.Observation}
 }
 
-// SetPendingRestart implements State.
-func (c *CT) SetPendingRestart(pending bool) { c.PendingRestart = pending }
+// setRestartDue implements State.
+func (c *CT) setRestartDue(due bool) { c.RestartDue = due }
 
 // brief implements Target.
 func (c CTTarget) brief() string {

@@ -19,7 +19,7 @@ func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 	c := cfg.Next
 	t := CTState{
 		&CT{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
-		&Observation{Tag: m, Config: cfg, uptime: g.Uptime},
+		&Observation{Tag: m, Config: cfg, runs: g.Running, uptime: g.Uptime},
 	}
 	CTAttributes().Observe(t.CT, c)
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
@@ -27,7 +27,6 @@ func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 		t.Tag.Slots = rootSlot() // a provisional clone: its ownership tag does not have the template's slots
 	}
 	t.readDevices()
-	t.PendingRestart = g.Running && len(cfg.PendingKeys()) > 0
 	for k, val := range c {
 		if t.isOption(k, val) {
 			t.Options[k] = val

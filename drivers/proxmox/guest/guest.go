@@ -86,8 +86,8 @@ type State interface {
 	Observed() *Observation
 	// WithPower is the state of the same guest if it had another power.
 	WithPower(power string) State
-	// SetPendingRestart replaces whether a restart is pending.
-	SetPendingRestart(pending bool)
+	// setRestartDue notes for the comparison whether a restart is due.
+	setRestartDue(due bool)
 	// WithConfig is the state of the same guest if it had another configuration.
 	WithConfig(cfg view.Config) State
 	// pending lists the changes that PVE applies at the next full restart of the guest, which runs or not.
@@ -149,6 +149,7 @@ func (r *Resolution) Resolved() *Resolution { return r }
 type Observation struct {
 	Tag    owner.Tag   // the ownership tag as found
 	Config view.Config // the configuration
+	runs   bool        // PVE lists it as running
 	uptime int         // seconds since PVE started the guest
 	Facts
 }
@@ -169,17 +170,16 @@ func (o *Observation) deviceAt(slot string) string {
 // Common has the attributes that mean the same for VMs and for containers. Options is the guest's
 // own map; all else is a copy.
 type Common struct {
-	LXC            bool   // it is a container
-	Power          string // running or stopped; of a paused VM paused
-	Restart        string // never or allowed
-	Description    string
-	Template       string // its name in the files; "" for none
-	Tags           []string
-	Options        map[string]string
-	Startup        *Startup
-	PendingRestart bool
-	Keys           *options.Keys // what the keys of its configuration mean
-	attributes     attribute.Table
+	LXC         bool   // it is a container
+	Power       string // running or stopped; of a paused VM paused
+	Restart     string // never or allowed
+	Description string
+	Template    string // its name in the files; "" for none
+	Tags        []string
+	Options     map[string]string
+	Startup     *Startup
+	Keys        *options.Keys // what the keys of its configuration mean
+	attributes  attribute.Table
 }
 
 // schemaOf describes a kind of guests whose attributes are the fields of S, with the functions that

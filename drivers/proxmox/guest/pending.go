@@ -130,10 +130,15 @@ func RestartAsked(want, have *model.Resource) bool {
 	return restartAsked(TargetOf(want), StateOf(have))
 }
 
+// restartPending reports whether PVE, or cloud-init, waits for a restart of the running guest.
+func (o *Observation) restartPending() bool {
+	return o.runs && (len(o.Config.PendingKeys()) > 0 || o.cloudInitPending())
+}
+
 // restartAsked reports whether a restart for the pending changes helps, and the files allow it.
 func restartAsked(want Target, have State) bool {
 	w := want.Common()
-	return have.Common().PendingRestart && w.Restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
+	return have.Observed().restartPending() && w.Restart == "allowed" && w.Power == "running" && want.RestartHelps(have)
 }
 
 // pendingKeys lists the pending changes of a configuration. path gives the path of a key in the

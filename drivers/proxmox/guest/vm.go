@@ -36,14 +36,14 @@ type VM struct {
 	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. One that no file names is left as it is. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
 
-	Name           string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
-	User           string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // created at first boot
-	Keys           []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
-	DNS            []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`
-	Domain         string   `plan:"domain" pve:"searchdomain" priv:"VM.Config.Cloudinit" words:"domain in the site block or the spec"`
-	Terms          string   `plan:"mark"`                   // the part of the ownership tag that the files decide
-	PendingRestart bool     `plan:"pending" cost:"restart"` // observed: a restart is pending; compared: it is due
-	Seed           string   `plan:"seed"`                   // observed: the attached seed image; wanted: none
+	Name       string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
+	User       string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // created at first boot
+	Keys       []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
+	DNS        []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`
+	Domain     string   `plan:"domain" pve:"searchdomain" priv:"VM.Config.Cloudinit" words:"domain in the site block or the spec"`
+	Terms      string   `plan:"mark"`                   // the part of the ownership tag that the files decide
+	RestartDue bool     `plan:"pending" cost:"restart"` // set for the comparison: pending changes ask for a restart
+	Seed       string   `plan:"seed"`                   // observed: the attached seed image; wanted: none
 }
 
 // Disk is a disk of a VM. The ownership tag records its slot.
@@ -113,7 +113,7 @@ func (v *VM) Spec() any { return v }
 func (v *VM) Common() Common {
 	return Common{
 		Power: v.Power, Restart: v.Restart, Description: v.Description, Template: v.Template, Tags: v.Tags,
-		Options: v.Options, Startup: v.Startup, PendingRestart: v.PendingRestart, Keys: options.VM(), attributes: VMAttributes(),
+		Options: v.Options, Startup: v.Startup, Keys: options.VM(), attributes: VMAttributes(),
 	}
 }
 
@@ -124,8 +124,8 @@ func (v VMState) WithPower(power string) State {
 	return VMState{&vm, v.Observation}
 }
 
-// SetPendingRestart implements State.
-func (v *VM) SetPendingRestart(pending bool) { v.PendingRestart = pending }
+// setRestartDue implements State.
+func (v *VM) setRestartDue(due bool) { v.RestartDue = due }
 
 // Declared implements Guest.
 func (v *VM) Declared() map[string]string { return v.Options }

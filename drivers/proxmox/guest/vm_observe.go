@@ -20,7 +20,7 @@ func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 	c := cfg.Next
 	v := VMState{
 		&VM{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
-		&Observation{Tag: m, Config: cfg, uptime: g.Uptime},
+		&Observation{Tag: m, Config: cfg, runs: g.Running, uptime: g.Uptime},
 	}
 	VMAttributes().Observe(v.VM, c)
 	v.Seed = seed.Attached(m, c)
@@ -33,7 +33,6 @@ func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 		v.Tag.Slots = map[string]string{"disk.root": BootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
-	v.PendingRestart = g.Running && (len(cfg.PendingKeys()) > 0 || v.cloudInitPending())
 	for k, val := range c {
 		if v.isOption(k, val) && !options.VM().Invented[k] {
 			v.Options[k] = val
