@@ -177,7 +177,7 @@ func (c *verifier) check(v *Value, value any, path string) {
 func (v *Value) mayMiss() bool { return v.Optional || v.Alias != "" || v.Type == "null" }
 
 func (c *verifier) checkObject(v *Value, members map[string]any, path string) {
-	if v.Props == nil && v.AdditionalValue == nil {
+	if v.Props == nil && (v.Additional == nil || v.Additional.Value == nil) {
 		return
 	}
 	for name, member := range v.Props {
@@ -188,9 +188,9 @@ func (c *verifier) checkObject(v *Value, members map[string]any, path string) {
 	for name, value := range members {
 		switch {
 		case v.Props[name] != nil:
-		case v.AdditionalValue != nil:
-			c.check(v.AdditionalValue, value, join(path, name))
-		case v.Additional != nil && !*v.Additional:
+		case v.Additional != nil && v.Additional.Value != nil:
+			c.check(v.Additional.Value, value, join(path, name))
+		case v.Additional != nil && !v.Additional.Allowed:
 			c.found.add(join(path, name), unknown)
 		}
 	}

@@ -157,9 +157,8 @@ func TestCheckAdditional(t *testing.T) {
 
 // Objects do not occur in parameters of the table, but in PVE's checks.
 func TestCheckObjects(t *testing.T) {
-	closed := false
 	inner := &pveapi.Value{
-		Type: "object", Additional: &closed,
+		Type: "object", Additional: &pveapi.Additional{},
 		Props: map[string]*pveapi.Value{"a": {Type: "integer"}, "b": {Type: "string", Optional: true, Pattern: "x+"}},
 	}
 	m := &pveapi.Method{Params: map[string]*pveapi.Value{"o": inner}}
@@ -169,7 +168,7 @@ func TestCheckObjects(t *testing.T) {
 		"o.a": "property is missing and it is not optional", "o.b": "value does not match the regex pattern", "o.c": unknownText,
 	}, m.Check(map[string]any{"o": map[string]any{"b": "y", "c": 1}}))
 
-	inner.Additional, inner.AdditionalValue = nil, &pveapi.Value{Type: "integer"}
+	inner.Additional = &pveapi.Additional{Allowed: true, Value: &pveapi.Value{Type: "integer"}}
 	require.Equal(t, map[string]string{"o.c": "type check ('integer') failed - got 'z'"},
 		m.Check(map[string]any{"o": map[string]any{"a": 1, "c": "z"}}))
 }

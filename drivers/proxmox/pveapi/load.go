@@ -111,6 +111,10 @@ func parse(verb, path, text string) *Method {
 	if err := json.Unmarshal([]byte(text), &m); err != nil {
 		panic(fmt.Sprintf("pveapi: parse %s %s of the embedded table: %v", verb, path, err))
 	}
+	for _, v := range m.Params {
+		v.prepare()
+	}
+	m.Returns.prepare()
 	m.check84 = m.Check84
 	for _, name := range m.Dropped {
 		m.Params[name] = &Value{Type: "string", Optional: true, Until: "8.4"}
@@ -119,28 +123,31 @@ func parse(verb, path, text string) *Method {
 	return m.Method
 }
 
-// UnmarshalJSON reads the two forms of "additional" besides the plain fields.
-func (v *Value) UnmarshalJSON(text []byte) error {
-	type plain Value
-	whole := struct {
-		*plain
-		Additional json.RawMessage `json:"additional"`
-	}{plain: (*plain)(v)}
-	if err := json.Unmarshal(text, &whole); err != nil {
-		return err
+// UnmarshalJSON reads the two forms: a truth value, or what such members are.
+func (a *Additional) UnmarshalJSON(text []byte) error {
+	if bytes.HasPrefix(text, []byte("{")) {
+		a.Allowed = true
+		return json.Unmarshal(text, &a.Value)
+	}
+	return json.Unmarshal(text, &a.Allowed)
+}
+
+// prepare makes the tests of the patterns of a value and of all within it. A method of
+// the decoder would do that too, but then it reads each value once for every one around it.
+func (v *Value) prepare() {
+	if v == nil {
+		return
 	}
 	if v.Pattern != "" {
 		v.expression = expression(v.Pattern)
 	}
-	switch string(whole.Additional) {
-	case "":
-	case "true", "false":
-		allowed := string(whole.Additional) == "true"
-		v.Additional = &allowed
-	default:
-		allowed := true
-		v.Additional, v.AdditionalValue = &allowed, new(Value)
-		return json.Unmarshal(whole.Additional, v.AdditionalValue)
+	for _, values := range []map[string]*Value{v.Sub, v.Props} {
+		for _, inner := range values {
+			inner.prepare()
+		}
 	}
-	return nil
+	v.Items.prepare()
+	if v.Additional != nil {
+		v.Additional.Value.prepare()
+	}
 }

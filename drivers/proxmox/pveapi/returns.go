@@ -86,7 +86,7 @@ func (c *comparison) compare(v *Value, data any, path string) {
 }
 
 func (c *comparison) compareObject(v *Value, members map[string]any, path string) {
-	if v.Props == nil && v.AdditionalValue == nil {
+	if v.Props == nil && (v.Additional == nil || v.Additional.Value == nil) {
 		return // PVE says no more than that it is an object.
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.Props)) {
@@ -102,9 +102,9 @@ func (c *comparison) compareObject(v *Value, members map[string]any, path string
 		switch {
 		case ok:
 			c.compare(member, members[name], join(path, name))
-		case v.AdditionalValue != nil:
-			c.compare(v.AdditionalValue, members[name], join(path, name))
-		case v.Additional != nil && !*v.Additional:
+		case v.Additional != nil && v.Additional.Value != nil:
+			c.compare(v.Additional.Value, members[name], join(path, name))
+		case v.Additional != nil && !v.Additional.Allowed:
 			c.deviate(join(path, name), "not in the description, which allows no more")
 		default:
 			c.extra = append(c.extra, anyElement(join(path, name)))

@@ -34,9 +34,8 @@ type Value struct {
 	Items *Value            `json:"items"` // Elements of an array.
 	Props map[string]*Value `json:"props"` // Members of an object.
 	// Additional says whether an object may have members beyond Props; nil
-	// means PVE does not say. AdditionalValue describes them where it does.
-	Additional      *bool  `json:"-"`
-	AdditionalValue *Value `json:"-"`
+	// means PVE does not say.
+	Additional *Additional `json:"additional"`
 
 	Requires      string   `json:"requires"`      // Another parameter that must be given too.
 	TypeProperty  string   `json:"typeProperty"`  // The parameter that selects a subtype, and
@@ -49,6 +48,12 @@ type Value struct {
 	Until string `json:"-"`
 
 	expression func(word string) bool // Pattern, compiled.
+}
+
+// Additional is what PVE says of members of an object beyond those that it names.
+type Additional struct {
+	Allowed bool
+	Value   *Value // What they are; nil where PVE does not say.
 }
 
 // Method is one method of one path.
