@@ -298,7 +298,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 // Guests are those on the host of a machine, by name.
 func (m *Machine) Guests() map[string]pvesim.Guest {
 	out := map[string]pvesim.Guest{}
-	for _, g := range m.Host.Snapshot().Guests {
+	for _, g := range m.Host.Guests() {
 		if g.Config["template"] != "1" {
 			out[cmp.Or(g.Name(), fmt.Sprintf("guest %d", g.VMID))] = g
 		}
@@ -323,7 +323,7 @@ func tagOf(g pvesim.Guest) (t tag, has bool) {
 // Managed names the guests on the host that have an ownership tag, sorted.
 func (m *Machine) Managed() []string {
 	out := []string{}
-	for _, g := range m.Host.Snapshot().Guests {
+	for _, g := range m.Host.Guests() {
 		if t, has := tagOf(g); has {
 			out = append(out, t.Node)
 		}
@@ -342,7 +342,7 @@ func (f *Forest) Step() error {
 		}
 	}
 	for _, m := range f.Machines() {
-		for _, g := range m.Host.Snapshot().Guests {
+		for _, g := range m.Host.Guests() {
 			t, has := tagOf(g)
 			if !has || t.Type != "pve" || !g.Running || g.Lock != "" || f.Machine(t.Node) != nil {
 				continue
@@ -361,11 +361,12 @@ func (f *Forest) there(m *Machine) *pvesim.Guest {
 	if f.Machine(m.Parent.Name) != m.Parent {
 		return nil
 	}
-	g, ok := m.Parent.Host.Snapshot().Guest(m.vmid)
-	if !ok || g.Config["smbios1"] != m.uuid {
-		return nil
+	for _, g := range m.Parent.Host.Guests() {
+		if g.VMID == m.vmid && g.Config["smbios1"] == m.uuid {
+			return &g
+		}
 	}
-	return &g
+	return nil
 }
 
 // remove takes away a machine and all that is in it.

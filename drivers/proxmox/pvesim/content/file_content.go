@@ -3,11 +3,12 @@ package content
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
+	"hash"
 	"io"
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
@@ -16,33 +17,41 @@ import (
 // itself is not kept.
 type FileContent struct {
 	Size int64
-	head []byte // Its beginning: enough to know a disk image by.
-	all  []byte // All of it, where it is small.
-	Sums map[string]string
+	head []byte                   // Its beginning: enough to know a disk image by.
+	all  []byte                   // All of it, where it is small.
+	Sums func() map[string]string // Its checksums, see [Sums].
 	tar  tarListing
 	Root *RootSystem // If it is the archive of a root file system.
 }
 
 // ReadContent reads a file to its end.
 func ReadContent(from io.Reader) (*FileContent, error) {
-	f, all, head := &FileContent{Sums: map[string]string{}}, hashes(), &bytes.Buffer{}
-	writers := []io.Writer{&limitedWriter{w: head, left: mostKept}, &f.tar}
-	for _, h := range all {
-		writers = append(writers, h)
+	f, begin := &FileContent{}, &bytes.Buffer{}
+	n, err := io.Copy(begin, io.LimitReader(from, mostKept+1))
+	if err != nil {
+		return nil, err
 	}
 	root := newRootReader()
-	n, err := io.Copy(io.MultiWriter(append(writers, root)...), from)
+	writers, all := []io.Writer{&f.tar, root}, map[string]hash.Hash{}
+	if n > mostKept {
+		all = hashes()
+		for _, h := range all {
+			writers = append(writers, h)
+		}
+	}
+	f.head = begin.Bytes()[:min(512, begin.Len())]
+	f.Size, err = io.Copy(io.MultiWriter(writers...), io.MultiReader(bytes.NewReader(begin.Bytes()), from))
 	f.Root = root.end()
 	if err != nil {
 		return nil, err
 	}
-	f.Size, f.head = n, head.Bytes()[:min(512, head.Len())]
-	if n <= mostKept {
-		f.all = head.Bytes()
+	if n > mostKept {
+		sums := sumsOf(all)
+		f.head, f.Sums = bytes.Clone(f.head), func() map[string]string { return sums }
+		return f, nil
 	}
-	for name, h := range all {
-		f.Sums[name] = hex.EncodeToString(h.Sum(nil))
-	}
+	f.all = begin.Bytes()
+	f.Sums = sync.OnceValue(func() map[string]string { return Sums(f.all) }) // hardly any is asked for
 	return f, nil
 }
 
@@ -51,22 +60,6 @@ const mostKept = 1 << 20
 
 // All is the whole file; nil if it is too large to be kept.
 func (f *FileContent) All() []byte { return f.all }
-
-// limitedWriter keeps the first bytes and swallows the others.
-type limitedWriter struct {
-	w    io.Writer
-	left int
-}
-
-func (l *limitedWriter) Write(p []byte) (int, error) {
-	if keep := p[:min(l.left, len(p))]; len(keep) > 0 {
-		l.left -= len(keep)
-		if _, err := l.w.Write(keep); err != nil {
-			return 0, err
-		}
-	}
-	return len(p), nil
-}
 
 // qcowMagic is how an image of qcow2 begins.
 const qcowMagic = "QFI\xfb"

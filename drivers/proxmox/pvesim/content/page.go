@@ -42,7 +42,7 @@ func PageOf(content io.Reader) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	return Page{Size: f.Size, Disk: f.DiskSize(), Sums: f.Sums, File: f}, nil
+	return Page{Size: f.Size, Disk: f.DiskSize(), Sums: f.Sums(), File: f}, nil
 }
 
 // Known is what is known of the content of a page; nil if that is nothing.
@@ -56,9 +56,16 @@ func (p Page) Known() *FileContent {
 
 // Sums are the checksums of a content, by the names of the algorithms of PVE.
 func Sums(content []byte) map[string]string {
-	sums := map[string]string{}
-	for name, h := range hashes() {
+	all := hashes()
+	for _, h := range all {
 		_, _ = h.Write(content)
+	}
+	return sumsOf(all)
+}
+
+func sumsOf(all map[string]hash.Hash) map[string]string {
+	sums := map[string]string{}
+	for name, h := range all {
 		sums[name] = hex.EncodeToString(h.Sum(nil))
 	}
 	return sums

@@ -177,16 +177,20 @@ func (req *Request) diedInServer(text string, line8, line9 int) error {
 }
 
 // apiPath takes a path apart: the format and the path of the call. A path that is not
-// one of the API stays whole, without a format.
+// one of the API stays whole, without a format. It begins as $split_abs_uri in
+// PVE/APIServer/AnyEvent.pm says: ^/api2/+([a-z][a-z0-9]+)(/.*)?$. Every request is read
+// here, and that expression took a fiftieth of the time of the simulator.
 func apiPath(path string) (format, rest string) {
-	if m := apiURI.FindStringSubmatch(path); m != nil {
-		return m[1], m[2]
+	after, found := strings.CutPrefix(path, "/api2/")
+	after = strings.TrimLeft(after, "/")
+	format, _, _ = strings.Cut(after, "/")
+	rest = after[len(format):]
+	if !found || len(format) < 2 || format[0] < 'a' || strings.Contains(rest, "\n") ||
+		strings.TrimLeft(format, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
+		return "", path
 	}
-	return "", path
+	return format, rest
 }
-
-// apiURI is how a path of the API begins ($split_abs_uri in PVE/APIServer/AnyEvent.pm).
-var apiURI = regexp.MustCompile(`^/api2/+([a-z][a-z0-9]+)(/.*)?$`)
 
 // upload is the file part of a multipart body.
 type upload struct {

@@ -43,13 +43,13 @@ type Volume struct {
 	Ctime     int64
 	Notes     string
 	Protected bool
-	Image     string              // What a disk was made from: name and address.
-	URL       string              // Where it was downloaded from.
-	Sums      map[string]string   // Of its file, where they are known.
-	Backup    *Backup             // What an archive holds of a guest.
-	Root      *content.RootSystem // What a template of containers has, where its content is known.
-	Broken    bool                // A template that tar cannot unpack.
-	Disc      []byte              // What is on a small ISO image that was uploaded; nobody changes it.
+	Image     string                   // What a disk was made from: name and address.
+	URL       string                   // Where it was downloaded from.
+	Sums      func() map[string]string // Of its file; nil where they are not known.
+	Backup    *Backup                  // What an archive holds of a guest.
+	Root      *content.RootSystem      // What a template of containers has, where its content is known.
+	Broken    bool                     // A template that tar cannot unpack.
+	Disc      []byte                   // What is on a small ISO image that was uploaded; nobody changes it.
 }
 
 // NewStore is a storage with nothing on it.

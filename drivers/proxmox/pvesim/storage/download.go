@@ -71,7 +71,7 @@ func apiUpload(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	return w.Fork(c, w.Cfg.Node, core.Job{Kind: "imgcopy", Begin: func(t *core.Task) error {
 		t.Logf("starting file import from: %s", temporary)
 		if algorithm != "" {
-			if err := checksum(t, up.Sums[algorithm], sum); err != nil {
+			if err := checksum(t, up.Sums()[algorithm], sum); err != nil {
 				return err
 			}
 		}
@@ -152,7 +152,7 @@ func apiDownload(w *core.World, c *core.Call, s *core.Store) (any, error) {
 		}
 		v := &core.Volume{
 			Name: volname, Content: content, Format: core.FileFormat(content, name), Size: found.Size, Length: found.Size, Used: found.Size,
-			Ctime: w.Now.Unix(), System: content == "import", URL: from, Sums: found.Sums,
+			Ctime: w.Now.Unix(), System: content == "import", URL: from, Sums: known(found.Sums),
 		}
 		if known := found.Known(); content == "vztmpl" && known != nil {
 			v.Root, v.Broken = known.Root, !known.Unpacks(name)
@@ -239,10 +239,18 @@ func checksum(t *core.Task, got, want string) error {
 	return perl.Fail("checksum mismatch: got '%s' != expect '%s'", got, want)
 }
 
+// known are the checksums of a page that somebody described; nil without any.
+func known(sums map[string]string) func() map[string]string {
+	if sums == nil {
+		return nil
+	}
+	return func() map[string]string { return sums }
+}
+
 // checksumOf is the checksum of a file. That of a page nobody described is invented.
 func checksumOf(v *core.Volume, algorithm string) string {
 	if v.Sums != nil {
-		return v.Sums[algorithm]
+		return v.Sums()[algorithm]
 	}
 	return content.Sums([]byte(v.URL + v.Name))[algorithm]
 }
@@ -250,7 +258,7 @@ func checksumOf(v *core.Volume, algorithm string) string {
 // is says whether a file that is there already is the one that a download would bring.
 func is(p content.Page, old *core.Volume, from, algorithm, sum string) bool {
 	if old.Sums != nil {
-		return strings.EqualFold(old.Sums[algorithm], sum)
+		return strings.EqualFold(old.Sums()[algorithm], sum)
 	}
 	return old.URL == from && (p.Sums == nil || strings.EqualFold(p.Sums[algorithm], sum))
 }
