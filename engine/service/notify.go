@@ -33,6 +33,7 @@ type notifier struct {
 	starving bool      // the watchdog is not fed
 	last     time.Time // end of the pass that memory was given back after
 	before   uint64    // bytes that were allocated until then
+	shared   bool      // the process is that of simulated hosts too, and of other agents on them
 }
 
 // Mailbox holds the newest status, for one reader: whoever puts one never waits.
@@ -159,8 +160,12 @@ func (n *notifier) send(state string) {
 const passWorth = 8 << 20
 
 // giveBack returns to the system what a pass needed and the agent does not: it sleeps
-// for most of its life, and by itself the runtime would keep the memory for minutes.
+// for most of its life, and by itself the runtime would keep the memory for minutes. Where
+// the process has much that is none of the agent's, a collection costs more than it gives.
 func (n *notifier) giveBack() {
+	if n.shared {
+		return
+	}
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)
 	if now := sample[0].Value.Uint64(); now-n.before > passWorth {

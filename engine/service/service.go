@@ -238,7 +238,7 @@ func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, 
 	log := s.o.Log
 	n := &notifier{
 		statuses: make(Mailbox, 1), reloads: make(chan time.Time, 1), stopping: stop,
-		notify: sdNotify, stuck: s.Agent.Stuck, log: log,
+		notify: sdNotify, stuck: s.Agent.Stuck, log: log, shared: s.o.Simulated != nil,
 	}
 	var err error
 	if n.watchdog, err = daemon.SdWatchdogEnabled(false); err != nil {
