@@ -2,6 +2,7 @@ package policy
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -42,7 +43,7 @@ const functions = `
 	urlquery.decode urlquery.decode_object urlquery.encode urlquery.encode_object uuid.parse walk`
 
 // capabilities is what policies may use.
-func capabilities() *ast.Capabilities {
+var capabilities = sync.OnceValue(func() *ast.Capabilities {
 	all := ast.CapabilitiesForThisVersion()
 	allowed := map[string]bool{}
 	for name := range strings.FieldsSeq(functions) {
@@ -57,4 +58,4 @@ func capabilities() *ast.Capabilities {
 	}
 	c.AllowNet = []string{} // not nil, which would mean every host
 	return &c
-}
+})

@@ -31,6 +31,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -111,22 +112,52 @@ func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 	return s, found
 }
 
+// shippedRules are the shipped rules alone, compiled: most sites have no others. They are
+// the same for all sites, so a process compiles them once. It is not for any caller to
+// cancel that.
+var shippedRules = sync.OnceValue(func() *Set {
+	s := &Set{}
+	s.sources, s.found = load(nil)
+	if s.found = append(s.found, s.build()...); !s.found.HasErrors() {
+		s.found = append(s.found, s.prepareAll(context.Background())...)
+	}
+	return s
+})
+
 // compile compiles the files of the set; found has what was wrong with reading them.
 func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List {
-	modules, l := s.parse(func(f file) bool { return !f.test })
-	if found = append(found, l...); found.HasErrors() {
-		return found.Sorted()
+	if !found.HasErrors() && !slices.ContainsFunc(s.sources, func(f file) bool { return !f.shipped }) {
+		ours := shippedRules()
+		s.rules, s.compiler, s.queries = ours.rules, ours.compiler, ours.queries
+		return slices.Concat(found, ours.found)
 	}
-	s.rules = rulesOf(modules, s.shipped)
-	s.compiler = compiler()
-	s.compiler.Compile(modules)
-	if s.compiler.Failed() {
-		return append(found, s.findingsOf(s.compiler.Errors)...).Sorted()
+	if found = append(found, s.build()...); found.HasErrors() {
+		return found.Sorted()
 	}
 	found = append(found, (&checker{&s.ruleset, s.compiler}).check(shapesOf(o.Kinds))...).Sorted()
 	if found.HasErrors() {
 		return found
 	}
+	return append(found, s.prepareAll(ctx)...)
+}
+
+// build compiles the files of the set, but for tests. It finds what the compiler finds.
+func (s *Set) build() diag.List {
+	modules, found := s.parse(func(f file) bool { return !f.test })
+	if found.HasErrors() {
+		return found
+	}
+	s.rules = rulesOf(modules, s.shipped)
+	s.compiler = compiler()
+	s.compiler.Compile(modules)
+	if s.compiler.Failed() {
+		return append(found, s.findingsOf(s.compiler.Errors)...)
+	}
+	return found
+}
+
+// prepareAll prepares the questions to the rules.
+func (s *Set) prepareAll(ctx context.Context) diag.List {
 	forgetText(s.compiler.Modules)
 	s.queries = map[string]rego.PreparedEvalQuery{}
 	for asked, text := range map[string]string{
@@ -136,11 +167,11 @@ func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List
 	} {
 		q, err := s.prepare(ctx, text)
 		if err != nil {
-			return append(found, denial(diag.FromPolicy, "the rules of "+asked+" cannot be evaluated: "+firstLine(err), ""))
+			return diag.List{denial(diag.FromPolicy, "the rules of "+asked+" cannot be evaluated: "+firstLine(err), "")}
 		}
 		s.queries[asked] = q
 	}
-	return found
+	return nil
 }
 
 // forgetText takes the source texts out of compiled rules, but for their ranges. When
