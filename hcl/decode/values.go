@@ -288,10 +288,12 @@ var (
 	wordText     = regexp.MustCompile(`^[^\s\x00-\x1f\x7f]+$`)
 	siteZoneText = regexp.MustCompile(`^(host|UTC|[A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$`)
 	timezoneText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$`)
-	userText     = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+	userText     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`) })
 	modeText     = regexp.MustCompile(`^0?[0-7]{3,4}$`)
-	domainText   = regexp.MustCompile(`^(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)$`)
-	checksumText = regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`)
+	domainText   = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)$`)
+	})
+	checksumText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`) })
 )
 
 func matches(re *regexp.Regexp, problem string) func(string) string {
@@ -315,11 +317,11 @@ func siteZone(s string) string {
 }
 
 func userName(s string) string {
-	return matches(userText, "must be a user name that useradd accepts: at most 32 lower-case letters, digits, _ and -")(s)
+	return matches(userText(), "must be a user name that useradd accepts: at most 32 lower-case letters, digits, _ and -")(s)
 }
 func fileMode(s string) string { return matches(modeText, "must be octal, such as 0644")(s) }
 func checksum(s string) string {
-	return matches(checksumText, "must be sha256: and 64 hexadecimal digits")(s)
+	return matches(checksumText(), "must be sha256: and 64 hexadecimal digits")(s)
 }
 
 func name(s string) string {
@@ -330,7 +332,7 @@ func name(s string) string {
 }
 
 func domain(s string) string {
-	if len(s) > 253 || !domainText.MatchString(s) {
+	if len(s) > 253 || !domainText().MatchString(s) {
 		return "must be a DNS domain such as home.example"
 	}
 	return ""

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve/pin"
@@ -95,11 +96,11 @@ func Read(b []byte) (Parent, error) {
 }
 
 // label is a name as the site has it.
-var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var label = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
 
 // Check says what is wrong with it.
 func (p Parent) Check() error {
-	if !label.MatchString(p.Identity) {
+	if !label().MatchString(p.Identity) {
 		return fmt.Errorf("identity %.80q is not the name of a node", p.Identity)
 	}
 	if err := checkServer(p.Server); err != nil {

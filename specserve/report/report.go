@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -88,8 +89,8 @@ const (
 func (p Phase) known() bool { return p == Create || p == Config || p == Run || p == Destroy }
 
 var (
-	label  = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
-	commit = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})?$`)
+	label  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`) })
+	commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})?$`) })
 )
 
 // InvalidError is a document that breaks a rule.
@@ -142,7 +143,7 @@ func (r *Report) check(identity string, now time.Time) error {
 		return invalid("its version is %d, this server reads %d", r.Version, Version)
 	case r.Identity != identity:
 		return invalid("it is of %.80q, and was sent as %s", r.Identity, identity)
-	case !commit.MatchString(r.Commit) || !commit.MatchString(r.LastGood):
+	case !commit().MatchString(r.Commit) || !commit().MatchString(r.LastGood):
 		return invalid("commit and last_good are object names of git")
 	case !r.Phase.known():
 		return invalid("phase %.80q is not known", r.Phase)
@@ -181,7 +182,7 @@ func (r *Report) checkNodes() error {
 	above := map[string]bool{r.Identity: true}
 	for i, n := range r.Nodes {
 		switch {
-		case !label.MatchString(n.Name):
+		case !label().MatchString(n.Name):
 			return invalid("node %d has the name %.80q", i+1, n.Name)
 		case above[n.Name]:
 			return invalid("node %s is there twice", n.Name)
@@ -191,7 +192,7 @@ func (r *Report) checkNodes() error {
 			return invalid("the parent of node %s, %.80q, is not before it", n.Name, n.Parent)
 		case !n.Phase.known():
 			return invalid("phase %.80q of node %s is not known", n.Phase, n.Name)
-		case !commit.MatchString(n.Commit):
+		case !commit().MatchString(n.Commit):
 			return invalid("commit of node %s is an object name of git", n.Name)
 		case n.Drift < 0:
 			return invalid("node %s has a drift of %d", n.Name, n.Drift)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 const (
@@ -15,21 +16,27 @@ const (
 // own words stand in the task's log (qemu-server, QemuServer.pm, vm_start_nolock;
 // pve-container, LXC.pm, vm_start; pve-common, Tools.pm, run_command), or a backup, which
 // says of itself that there were errors (pve-manager, VZDump.pm, exec_backup).
-var unexplained = regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed|^job errors$`)
+var unexplained = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed|^job errors$`)
+})
 
 // routine are lines of a log that never say why a task failed.
-var routine = regexp.MustCompile(`^$|^no content$|^TASK |^OK$|^trying to acquire lock|^generating cloud-init ISO|^Formatting '|^transferred |^(kvm|qemu[\w-]*): warning: |^WARN: |^(swtpm_setup|Starting vTPM|Ending vTPM|Creating )`)
+var routine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^$|^no content$|^TASK |^OK$|^trying to acquire lock|^generating cloud-init ISO|^Formatting '|^transferred |^(kvm|qemu[\w-]*): warning: |^WARN: |^(swtpm_setup|Starting vTPM|Ending vTPM|Creating )`)
+})
 
 // follows are lines of what went wrong because of something that an earlier line names:
 // QEMU on the script that plugs in a card, PVE on QEMU, and the outer functions of LXC
 // (qemu-server, QemuServer.pm, vm_start_nolock; LXC names the innermost first).
-var follows = regexp.MustCompile(`network script \S+ failed with status|^stopping swtpm instance|^(__lxc_start|lxc_spawn|lxc_start|lxc_init|start): \d+ |^(__lxc_start|lxc_spawn|lxc_start): `)
+var follows = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`network script \S+ failed with status|^stopping swtpm instance|^(__lxc_start|lxc_spawn|lxc_start|lxc_init|start): \d+ |^(__lxc_start|lxc_spawn|lxc_start): `)
+})
 
 // cause gives the lines of a task's log that say why it died, where its exit status does
 // not; "" where it does, or where the log cannot be seen. It is the last lines that are
 // neither routine nor the consequence of another.
 func (t *Tasks) cause(ctx context.Context, node, upid, status string) string {
-	if !unexplained.MatchString(status) {
+	if !unexplained().MatchString(status) {
 		return ""
 	}
 	var lines []struct {
@@ -52,8 +59,8 @@ func decisive(log []string, status string) string {
 	var causes, consequences []string
 	for _, text := range log {
 		switch {
-		case named && !strings.HasPrefix(text, "ERROR: "), routine.MatchString(text), strings.Contains(status, text):
-		case follows.MatchString(text):
+		case named && !strings.HasPrefix(text, "ERROR: "), routine().MatchString(text), strings.Contains(status, text):
+		case follows().MatchString(text):
 			consequences = append(consequences, text)
 		default:
 			causes = append(causes, text)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
@@ -73,11 +74,11 @@ var errUnmanagedSet = errors.New("it is not managed any more (no ownership tag i
 
 // ipsetName is a name as PVE's parser keeps it, which is in lower case (PVE/Firewall.pm,
 // $ipset_name_pattern and generic_fw_config_parser).
-var ipsetName = regexp.MustCompile(`^[a-z][a-z0-9_-]{1,63}$`)
+var ipsetName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_-]{1,63}$`) })
 
 func resolveIPSet(r *model.Resource, scope model.Scope) []model.Problem {
 	var problems []model.Problem
-	if !ipsetName.MatchString(scope.Name) {
+	if !ipsetName().MatchString(scope.Name) {
 		problems = append(problems, model.Problem{Summary: "invalid name of an ipset", Detail: "Use 2 to 64 lower-case letters, digits, - and _, with a letter first."})
 	}
 	s := r.Spec.(*IPSet)

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -143,7 +144,7 @@ func (f *Found) None() bool { return f.program == "" && f.files[settingsFile] ==
 var (
 	identityLine = regexp.MustCompile(`(?m)^identity = "([^"\n]*)"$`)
 	urlLine      = regexp.MustCompile(`(?m)^  url += "([^"\n]*)"$`)
-	pinsLine     = regexp.MustCompile(`(?m)^  pins += \[("sha256:[0-9a-f]{64}"(, )?)*\]$`)
+	pinsLine     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^  pins += \[("sha256:[0-9a-f]{64}"(, )?)*\]$`) })
 	pinText      = regexp.MustCompile(`"(sha256:[0-9a-f]{64})"`)
 )
 
@@ -223,7 +224,7 @@ func (f *Found) Agent() *Agent {
 }
 
 // pinsAside is agent.hcl without its pins, which may be others.
-func pinsAside(text string) string { return pinsLine.ReplaceAllString(text, "") }
+func pinsAside(text string) string { return pinsLine().ReplaceAllString(text, "") }
 
 // shipped are the files that the program comes with, that of its user first.
 func shipped() []systemd.File {

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
@@ -263,7 +264,7 @@ func (r *httpRemote) status(res *http.Response, loggedIn bool) error {
 }
 
 // dumb is how the list of branches begins that is only a file.
-var dumb = regexp.MustCompile(`^[0-9a-f]{40}\t`)
+var dumb = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{40}\t`) })
 
 // smart checks that the answer is from a git server, by its content type.
 func (r *httpRemote) smart(res *http.Response, in io.Reader) error {
@@ -273,7 +274,7 @@ func (r *httpRemote) smart(res *http.Response, in io.Reader) error {
 	}
 	start := make([]byte, 41)
 	n, _ := io.ReadFull(in, start)
-	if dumb.Match(start[:n]) {
+	if dumb().Match(start[:n]) {
 		return r.from.Fault(ErrDumb, "", "serve it with git http-backend, over ssh, or from a git hosting service", nil)
 	}
 	return r.from.Fault(ErrNotGit, fmt.Sprintf("it answers with %q", kind), "check the URL; it may be a web page", nil)

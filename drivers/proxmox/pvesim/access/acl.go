@@ -210,7 +210,7 @@ func apiUpdateACL(w *core.World, c *core.Call) (any, error) {
 		return nil, &perl.APIError{Status: http.StatusBadRequest, Errors: map[string]string{"users": needed, "groups": needed, "tokens": needed}}
 	}
 	remove, path := c.Flag("delete"), normalPath(c.In["path"])
-	if !perl.IsTrue(c.In["path"]) || !core.ACLPath.MatchString(c.In["path"]) || !remove && !knownPath(w, path) {
+	if !perl.IsTrue(c.In["path"]) || !core.ACLPath().MatchString(c.In["path"]) || !remove && !knownPath(w, path) {
 		return nil, perl.BadParam("path", "invalid ACL path '"+c.In["path"]+"'")
 	}
 	if err := w.NeedUserLock("ACL update failed"); err != nil {

@@ -6,19 +6,22 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // upidForm is the form of a task's id (PVE/UPID.pm in pve-common).
-var upidForm = regexp.MustCompile(`^UPID:([A-Za-z0-9-]+):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
+var upidForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^UPID:([A-Za-z0-9-]+):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
+})
 
 // taskCall finds the task of a call, and checks who may see it: its owner, or
 // who may look at the node (check_task_user and the code around it in
 // PVE/API2/Tasks.pm).
 func taskCall(c *core.Call, priv string) (*core.Task, error) {
-	parts := upidForm.FindStringSubmatch(c.In["upid"])
+	parts := upidForm().FindStringSubmatch(c.In["upid"])
 	if parts == nil {
 		return nil, perl.BadParam("upid", "unable to parse worker upid")
 	}

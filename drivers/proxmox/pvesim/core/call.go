@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
@@ -151,11 +152,11 @@ func VMPath(vmid int) string { return "/vms/" + strconv.Itoa(vmid) }
 
 // ACLPath is what the path of a privilege may look like (normalize_path in
 // PVE/AccessControl.pm).
-var ACLPath = regexp.MustCompile(`^[\p{L}\p{N}.\-_/]+$`)
+var ACLPath = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\p{L}\p{N}.\-_/]+$`) })
 
 // ShownPath is a path as a 403 names it: one that cannot be is left out.
 func ShownPath(path string) string {
-	if !ACLPath.MatchString(path) {
+	if !ACLPath().MatchString(path) {
 		return ""
 	}
 	return path

@@ -185,7 +185,7 @@ func (a *Access) Revoke(path, roleid string, side func(*ACLEntry) map[string]map
 
 // Allowed says whether somebody has a privilege on a path.
 func (a *Access) Allowed(id Identity, path, priv string) bool {
-	if !ACLPath.MatchString(path) {
+	if !ACLPath().MatchString(path) {
 		return false
 	}
 	_, ok := a.Privileges(id, path)[priv]
