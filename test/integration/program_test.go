@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,13 +14,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
-// built is where the binary under test stands. It is built by the first test that
-// runs it, and removed by TestMain.
+// built is where the binary under test stands. Unless there is one it is built by the
+// first test that runs it, and removed by TestMain.
 var built struct {
 	once sync.Once
-	dir  string
+	dir  string // removed at the end
+	path string
 	err  error
 }
 
@@ -44,17 +46,12 @@ func flagGiven(name string) bool {
 func program(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "homestak-"); built.err != nil {
-			return
-		}
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if text, err := build.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("%w: %s", err, text)
+		if built.dir, built.err = os.MkdirTemp("", "homestak-"); built.err == nil {
+			built.path, built.err = released.Path(built.dir)
 		}
 	})
 	require.NoError(t, built.err)
-	return filepath.Join(built.dir, "homestak-gitops")
+	return built.path
 }
 
 // ran is a run of the binary.

@@ -3,15 +3,13 @@ package real_test
 import (
 	"context"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // stories are run one after another: each begins with a range in which nothing is, and
@@ -84,7 +82,9 @@ func runOn(t *testing.T, s settings) {
 	t.Helper()
 	l := openLab(t, s)
 	t.Cleanup(func() { l.cleanUp(t, "") })
-	l.program = build(t)
+	program, err := released.Path(t.TempDir())
+	require.NoError(t, err)
+	l.program = program
 	name := prefix + "template.tar.gz"
 	require.NoError(t, l.upload(t.Context(), l.node, l.files, "vztmpl", name, containerTemplate(t)))
 	l.template = l.files + ":vztmpl/" + name
@@ -98,15 +98,4 @@ func runOn(t *testing.T, s settings) {
 	}
 	require.NoError(t, l.free(t.Context(), l.template))
 	l.requireNothingLeft(t)
-}
-
-// build makes the binary as it is released.
-func build(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "homestak-gitops")
-	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", program, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	text, err := command.CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	return program
 }

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // TestReplayProgram sends each of the first stories to the verb sim of the program as it is
@@ -26,7 +25,8 @@ import (
 // runs faster than the one on the wall. The stories run side by side, for each one mostly
 // waits: for the status daemon, for refused logins.
 func TestReplayProgram(t *testing.T) {
-	binary := buildProgram(t)
+	binary, err := released.Path(t.TempDir())
+	require.NoError(t, err)
 	for _, name := range storyNames(t) {
 		if path.Dir(name) != storySets[0] {
 			continue // The others are replayed in process and served, by TestReplay.
@@ -43,18 +43,6 @@ func TestReplayProgram(t *testing.T) {
 			t.Logf("%d of %d exchanges agree, %d are excused", equal, len(s.Exchanges), len(excused[name]))
 		})
 	}
-}
-
-// buildProgram builds the program as it is released.
-func buildProgram(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "homestak-gitops")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", binary,
-		"github.com/homestak/homestak-gitops/cmd/homestak-gitops")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	text, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	return binary
 }
 
 // speed is how many times as fast the clock of the program runs. What the machine takes for
