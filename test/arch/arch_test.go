@@ -232,6 +232,15 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			},
 			"drivers/proxmox/vm.go: holds the kinds vmKind, ctKind: a kind is one file",
 		},
+		{
+			"wait by the wall clock", sleepLaw,
+			map[string]string{
+				"hcl/x_test.go":         "package hcl\nfunc f() { time.Sleep(1) }",
+				"engine/plan/x_test.go": "package plan; import _ \"testing/synctest\"",
+				"engine/plan/y_test.go": "package plan\nfunc f() { time.Sleep(1) }",
+			},
+			"hcl/x_test.go: time.Sleep waits by the wall clock: wait for a condition, or test in a bubble of testing/synctest",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			planted := fstest.MapFS{}

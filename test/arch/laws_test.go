@@ -246,6 +246,7 @@ var laws = []law{
 	{"nothing happens before main", initLaw},
 	{"packages are named by what they hold", nameLaw},
 	{"every kind is in the table of kinds, one a file, each with its test", kindLaw},
+	{"only tests with simulated clocks sleep", sleepLaw},
 }
 
 // pvesim is the simulator; trying are the packages and files that may name it, or name what
@@ -466,4 +467,33 @@ func tableOf(d ast.Decl) map[string]bool {
 		return true
 	})
 	return out
+}
+
+// sleepLaw finds files that sleep in packages whose tests have no bubble of testing/synctest:
+// there it is the clock of the wall. It does not find a test outside a bubble where others
+// are in one, since what sleeps is often a helper.
+func sleepLaw(tree []source) []string {
+	simulated := map[string]bool{}
+	for _, f := range tree {
+		if f.test && slices.Contains(f.imports(), "testing/synctest") {
+			simulated[f.pkg()] = true
+		}
+	}
+	var found []string
+	for _, f := range tree {
+		if f.test && simulated[f.pkg()] {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok || s.Sel.Name != "Sleep" {
+				return true
+			}
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" {
+				found = append(found, f.path+": time.Sleep waits by the wall clock: wait for a condition, or test in a bubble of testing/synctest")
+			}
+			return true
+		})
+	}
+	return found
 }
