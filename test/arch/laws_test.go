@@ -212,6 +212,7 @@ var libraries = []library{
 	{path: "mvdan.cc/sh/v3", owners: []string{"drivers/simworld/sh", "drivers/simworld/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
+	{path: "golang.org/x/sys", owners: []string{"drivers/proxmox/pmxcfs"}, why: "the files of a node are read every second, with no call more than needed"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops/process"}, why: "only the command has a terminal"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
 	{path: "github.com/prometheus/client_golang", owners: []string{"specserve/metric"}, why: "one package keeps to registries of its own, and none of the program"},

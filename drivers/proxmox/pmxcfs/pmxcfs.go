@@ -13,7 +13,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +34,8 @@ type State struct {
 	List    uint64        // version of the list of guests
 	Guests  map[int]Guest // of the whole cluster
 	Running map[int]bool  // guests of this node
+
+	ran uint64 // grows with each other Running
 }
 
 // Guest is an entry of the list of guests.
@@ -60,8 +61,10 @@ type Reader struct {
 
 // groups are the control groups of the guests of a kind.
 type groups struct {
-	seen  fs.FileInfo // the folder; nil: there is none
-	names []string
+	seen   stamp  // of the folder
+	there  bool   // the folder is
+	list   []byte // what is in it, as it was read last
+	buffer []byte
 }
 
 // Read reads the files. What is in them and in the folders is read only where something shows that it is not as
@@ -86,8 +89,7 @@ func (r *Reader) read() (State, error) {
 			return State{}, err
 		}
 	}
-	now.Running, err = r.running()
-	return now, err
+	return r.running(now)
 }
 
 // guests reads the list of guests.
@@ -112,16 +114,10 @@ func (r *Reader) guests() (map[int]Guest, error) {
 // versions reads the file of versions. Its State has the guests of the last one.
 func (r *Reader) versions() (State, error) {
 	name := r.path(versionFile)
-	f, err := os.Open(name)
+	text, err := readFresh(name, r.buffer[:0])
 	if err != nil {
 		return State{}, err
 	}
-	into := bytes.NewBuffer(r.buffer[:0])
-	_, err = into.ReadFrom(f)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return State{}, err
-	}
-	text := into.Bytes()
 	if r.text != nil && bytes.Equal(text, r.text) {
 		r.buffer = text
 		return r.last, nil
@@ -142,54 +138,46 @@ func (r *Reader) versions() (State, error) {
 	return now, nil
 }
 
-// running lists the guests that have a control group. As long as the folders are as before the answer
-// is the same map.
-func (r *Reader) running() (map[int]bool, error) {
+// running lists the guests that have a control group, in a State that has everything else. As long as the folders are as
+// before it has the same map.
+func (r *Reader) running(now State) (State, error) {
 	again := r.reads%listEvery == 0
 	r.reads++
 	same := r.last.Running != nil
 	for i, folder := range []string{vmGroups, ctGroups} {
 		g := &r.groups[i]
 		name := r.path(folder)
-		is, err := os.Stat(name)
+		is, err := stampOf(name)
 		if errors.Is(err, fs.ErrNotExist) { // as long as none runs
-			same = same && g.seen == nil
+			same = same && !g.there
 			*g = groups{}
 			continue
 		} else if err != nil {
-			return nil, err
+			return State{}, err
 		}
-		if !again && g.seen != nil && reflect.DeepEqual(is.Sys(), g.seen.Sys()) {
+		if !again && g.there && is == g.seen {
 			continue
 		}
-		names, err := namesIn(name)
+		list, err := listing(name, g.buffer[:0])
 		if err != nil {
-			return nil, err
+			return State{}, err
 		}
-		same = same && g.seen != nil && slices.Equal(names, g.names)
-		g.seen, g.names = is, names
+		same = same && g.there && bytes.Equal(list, g.list)
+		g.seen, g.there, g.list, g.buffer = is, true, list, g.list
 	}
 	if same {
-		return r.last.Running, nil
+		return now, nil
 	}
-	out := map[int]bool{}
+	now.Running = map[int]bool{}
+	now.ran = r.last.ran + 1
 	for _, g := range r.groups {
-		for _, name := range g.names {
+		for _, name := range namesIn(g.list) {
 			if id, err := strconv.Atoi(strings.TrimSuffix(name, ".scope")); err == nil {
-				out[id] = true
+				now.Running[id] = true
 			}
 		}
 	}
-	return out, nil
-}
-
-func namesIn(folder string) ([]string, error) {
-	f, err := os.Open(folder)
-	if err != nil {
-		return nil, err
-	}
-	names, err := f.Readdirnames(-1)
-	return names, errors.Join(err, f.Close())
+	return now, nil
 }
 
 func (r *Reader) path(name string) string { return filepath.Join("/", r.Root, name) }
@@ -199,6 +187,9 @@ func (r *Reader) path(name string) string { return filepath.Join("/", r.Root, na
 func (s State) Since(before State) (guests []int, all bool) {
 	if s.Began != before.Began {
 		return nil, true
+	}
+	if s.List == before.List && s.ran == before.ran {
+		return nil, false
 	}
 	changed := map[int]bool{}
 	if s.List != before.List {
@@ -213,14 +204,16 @@ func (s State) Since(before State) (guests []int, all bool) {
 			}
 		}
 	}
-	for id := range s.Running {
-		if !before.Running[id] {
-			changed[id] = true
+	if s.ran != before.ran {
+		for id := range s.Running {
+			if !before.Running[id] {
+				changed[id] = true
+			}
 		}
-	}
-	for id := range before.Running {
-		if !s.Running[id] {
-			changed[id] = true
+		for id := range before.Running {
+			if !s.Running[id] {
+				changed[id] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(changed)), false
