@@ -230,7 +230,7 @@ func (f *Folder) Policies() *policy.Set { return f.loader.Policies() }
 
 // Eval evaluates a query over the rules of the site; see policy.Set.Eval.
 func (f *Folder) Eval(ctx context.Context, query string, input any) (any, error) {
-	return f.loader.set.Eval(ctx, query, input)
+	return f.loader.set().Eval(ctx, query, input)
 }
 
 // Verdict says whether the site is valid, with these findings, in one line.

@@ -20,16 +20,15 @@ import (
 
 // Loader loads the trees of sites and checks them with their policies. It keeps what it
 // has loaded: of the next tree it parses only files that changed, and it compiles policies
-// only if one of them changed. Where it loads the same tree again and again, it keeps only
-// the result, since the syntax of a large site takes more memory than all the rest. A
+// only if one of them changed. A pass may load two trees, the one before beside its own, so
+// the results of both are kept. Where it loads the same tree once more, it keeps only that
+// result, since the syntax of a large site takes more memory than all the rest. A
 // Loader is for one goroutine at a time.
 type Loader struct {
 	kinds model.Kinds
 	files hcl.Loader
-	set   *policy.Set // the policies of the last tree
-	last  siteCheck   // of the last site
-	was   loaded      // the last tree
-	again bool        // it was loaded twice
+	was   *loaded // the last tree; nil: none
+	other *loaded // the one before, if it is another
 }
 
 // NewLoader makes a loader of sites that may declare these kinds.
@@ -37,7 +36,14 @@ func NewLoader(kinds model.Kinds) *Loader { return &Loader{kinds: kinds} }
 
 // Policies are the compiled policies of the tree that was loaded last. They stay as they are when
 // another one is loaded.
-func (l *Loader) Policies() *policy.Set { return l.set }
+func (l *Loader) Policies() *policy.Set { return l.set() }
+
+func (l *Loader) set() *policy.Set {
+	if l.was == nil {
+		return nil
+	}
+	return l.was.set
+}
 
 // loaded is the result of loading a tree.
 type loaded struct {
@@ -45,7 +51,14 @@ type loaded struct {
 	secrets       *model.Secrets
 	local         *model.LocalHost
 	site          *model.Site
+	set           *policy.Set
 	found, denied diag.List // by the language, and by compiling the policies
+	check         siteCheck // of its site
+}
+
+// of reports whether a load would give this once more.
+func (l *loaded) of(in Input) bool {
+	return l != nil && in.Tree != "" && in.Tree == l.tree && len(in.Vars) == 0 && reflect.DeepEqual(in.Secrets, l.secrets) && reflect.DeepEqual(in.Local, l.local)
 }
 
 // siteCheck is what the policies of a tree say of its site.
@@ -80,20 +93,24 @@ func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired 
 }
 
 // load loads a tree and compiles its policies, unless that was done already.
-func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) loaded {
-	if in.Tree != "" && in.Tree == l.was.tree && len(in.Vars) == 0 && reflect.DeepEqual(in.Secrets, l.was.secrets) && reflect.DeepEqual(in.Local, l.was.local) {
-		if l.again {
-			l.files.Forget()
-		}
-		l.again = true
+func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) *loaded {
+	switch {
+	case l.was.of(in):
+		l.files.Forget()
+		l.other = nil
+		return l.was
+	case l.other.of(in):
+		l.was, l.other = l.other, l.was
 		return l.was
 	}
-	l.again = false
-	got := loaded{secrets: in.Secrets, local: in.Local}
+	got := &loaded{secrets: in.Secrets, local: in.Local}
+	if l.was != nil {
+		got.check = l.was.check
+	}
 	compiled := make(chan struct{})
 	go func() {
 		defer close(compiled)
-		l.set, got.denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: l.kinds, Last: l.set})
+		got.set, got.denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: l.kinds, Last: l.set()})
 	}()
 	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars, Local: in.Local})
 	<-compiled
@@ -103,7 +120,10 @@ func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) loaded {
 	if len(in.Vars) == 0 && !got.found.HasErrors() && !got.denied.HasErrors() {
 		got.tree = in.Tree // errors may be of a timeout, or of a disk that could not be read
 	}
-	l.was = got
+	l.was, l.other = got, l.was
+	if l.other != nil && l.other.tree == "" {
+		l.other = nil // it is not given again
+	}
 	return got
 }
 
@@ -114,7 +134,7 @@ func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Inp
 	if now == nil {
 		now = time.Now
 	}
-	c := siteCheck{by: l.set}
+	c := siteCheck{by: l.set()}
 	if d.Site != nil && !d.Findings.HasErrors() {
 		c = l.checkSite(ctx, tree, d.Site, siteRequest(in, now()))
 		d.Findings = append(d.Findings, c.found...)
@@ -126,13 +146,14 @@ func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Inp
 
 // checkSite evaluates the policies on a site, unless the result is known already.
 func (l *Loader) checkSite(ctx context.Context, tree fs.FS, s *model.Site, q policy.Request) siteCheck {
-	if s == l.last.on && l.set == l.last.by && l.set.Constant() {
-		return l.last
+	set := l.set()
+	if last := l.was.check; s == last.on && set == last.by && set.Constant() {
+		return last
 	}
-	c := siteCheck{on: s, by: l.set}
-	c.found, c.rules = l.set.Site(ctx, s, q)
+	c := siteCheck{on: s, by: set}
+	c.found, c.rules = set.Site(ctx, s, q)
 	c.found = quoted(tree, c.found)
-	l.last = c
+	l.was.check = c
 	return c
 }
 

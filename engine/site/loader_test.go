@@ -139,9 +139,41 @@ func TestWhatIsReadAgainIsSmall(t *testing.T) {
 		return m.HeapAlloc
 	}
 	r := NewLoader(proxmox.Kinds())
-	heap(r)
 	converged, idle := heap(r), heap(r)
 	require.Less(t, idle+1<<20, converged)
+}
+
+// A pass about a new commit loads the one before beside it. Neither is loaded twice for that.
+func TestTwoNamedTreesAreReadOnce(t *testing.T) {
+	r := NewLoader(proxmox.Kinds())
+	var n atomic.Int64
+	trees := map[string]fs.FS{}
+	for _, name := range []string{"a", "b", "c"} {
+		trees[name] = openings{folder("policy/x.rego", "package homestak.site\nwarn contains \""+name+"\" if input.version == 1\n"), &n}
+	}
+	load := func(tree string) (engine.Desired, int64) {
+		n.Store(0)
+		d := r.Load(t.Context(), trees[tree], Input{Tree: tree})
+		require.Equal(t, []string{"warning: " + tree}, summaries(d))
+		return d, n.Load()
+	}
+	first, _ := load("a")
+	_, opened := load("b")
+	require.Positive(t, opened)
+	a := r.Policies()
+	again, opened := load("a")
+	require.Zero(t, opened)
+	require.Same(t, first.Site, again.Site)
+	require.NotSame(t, a, r.Policies(), "those of the tree that was loaded last")
+	_, opened = load("b")
+	require.Zero(t, opened)
+	load("b")
+	_, opened = load("a")
+	require.Positive(t, opened, "what rests at one tree keeps that alone")
+	load("b")
+	load("c")
+	_, opened = load("a")
+	require.Positive(t, opened, "they do not pile up")
 }
 
 // An agent reads again and again. Only what changed costs anything, and nothing of
@@ -152,11 +184,11 @@ func TestReadingAgain(t *testing.T) {
 	tree := folder("policy/lib.rego", library)
 	first := r.Load(t.Context(), tree, Input{})
 	require.Len(t, first.Findings, 1)
-	set, on := r.set, r.last.on
+	set, on := r.Policies(), r.was.check.on
 	require.NotNil(t, on)
 	again := r.Load(t.Context(), tree, Input{})
 	require.Same(t, first.Site, again.Site, "not loaded again")
-	require.Same(t, set, r.set, "not compiled again")
+	require.Same(t, set, r.Policies(), "not compiled again")
 	require.Equal(t, summaries(first), summaries(again))
 	p := &plan.Plan{}
 	require.Empty(t, again.PolicyCheck(t.Context(), engine.Question{Site: again.Site, Plan: p}))
