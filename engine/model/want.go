@@ -129,6 +129,14 @@ func (s *Site) ResolveAll() map[string]diag.List {
 	return found
 }
 
+// KeepResolved drops from Resolved what is of other identities: what a whole tree shall hold takes more memory than the
+// site. Who loads a site for one of them calls it before the site has readers. Later it changes nothing.
+func (s *Site) KeepResolved(identity string) {
+	if w := s.Resolved[identity]; w != nil && len(s.Resolved) > 1 {
+		s.Resolved = map[string]*Want{identity: w}
+	}
+}
+
 // belowText says of a child which nodes its own agent converges, and how many are below these.
 func belowText(n *Node, below []*Node) string {
 	const most = 5

@@ -89,7 +89,11 @@ func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired 
 	got := l.load(ctx, tree, in)
 	d := engine.Desired{Site: withMode(got.site, in.Mode), Commit: in.Commit.ID}
 	d.Findings = slices.Concat(diag.List{}, in.Found, got.found, got.denied)
-	return l.check(ctx, tree, d, in)
+	d = l.check(ctx, tree, d, in)
+	if got.site != nil && in.Local != nil {
+		got.site.KeepResolved(in.Local.Identity)
+	}
+	return d
 }
 
 // load loads a tree and compiles its policies, unless that was done already.

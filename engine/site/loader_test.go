@@ -143,6 +143,28 @@ func TestWhatIsReadAgainIsSmall(t *testing.T) {
 	require.Less(t, idle+1<<20, converged)
 }
 
+// An agent keeps worked out what is its own, and what others shall hold can still be had.
+func TestWhatOthersHoldIsNotKept(t *testing.T) {
+	tree := folder("hosts.hcl", "host \"father\" {\n  api = \"https://192.0.2.1:8006\"\n}\nhost \"mother\" {\n  api = \"https://192.0.2.2:8006\"\n}\n")
+	all := NewLoader(proxmox.Kinds()).Load(t.Context(), tree, Input{Tree: "a"}).Site
+	require.Len(t, all.Resolved, 2)
+	r := NewLoader(proxmox.Kinds())
+	of := func(tree string, files fs.FS) *model.Site {
+		return r.Load(t.Context(), files, Input{Tree: tree, Local: &model.LocalHost{Identity: "father"}}).Site
+	}
+	own := of("a", tree)
+	require.Len(t, own.Resolved, 1)
+	mine, found := own.Want("father")
+	require.Empty(t, found)
+	require.Same(t, own.Resolved["father"], mine)
+	others, found := own.Want("mother")
+	require.Empty(t, found)
+	require.Equal(t, all.Resolved["mother"].Host.API, others.Host.API)
+	before := own.Resolved
+	require.Same(t, own, of("b", tree), "a commit that changes no file of the site")
+	require.Equal(t, before, own.Resolved)
+}
+
 // A pass about a new commit loads the one before beside it. Neither is loaded twice for that.
 func TestTwoNamedTreesAreReadOnce(t *testing.T) {
 	r := NewLoader(proxmox.Kinds())
