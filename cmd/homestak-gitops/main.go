@@ -5,6 +5,11 @@
 // agentref finds an agent. What a verb does is in other packages.
 package main
 
+// How many processors there are is asked at the start. Go would ask the kernel again every second, which is a fifth of what
+// an agent costs that has nothing to do.
+//
+//go:debug updatemaxprocs=0
+
 import (
 	"context"
 	"fmt"

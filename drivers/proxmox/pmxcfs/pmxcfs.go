@@ -45,8 +45,8 @@ type Guest struct {
 }
 
 // listEvery is how often the control groups are listed although the folders look as before: the kernel counts what is in
-// them, and knows no time of the last change. One guest that stops in the second in which another one starts is found then.
-const listEvery = 10
+// them, and knows no time of the last change. One guest that stops while another one starts, between two readings, is found then.
+const listEvery = 7
 
 // Reader reads the files below the root of a node. The zero value is for this machine. It keeps what it
 // read last, and is for one goroutine.

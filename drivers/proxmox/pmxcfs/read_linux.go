@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is here runs every second or so on each node, so it uses the calls of the kernel as they are: package os makes twice
+// What is here runs every other second on each node, so it uses the calls of the kernel as they are: package os makes twice
 // as many of them.
 
 // readFresh appends the contents of a file as they are now. pmxcfs makes those of its files when their attributes are read

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Every is how often the files are read.
-const Every = time.Second
+// Every is how often the files are read. A change is to be noticed within two seconds, and each reading wakes the processor.
+const Every = 1500 * time.Millisecond
 
 // Watcher calls Changed when a guest that matters is not as it was.
 type Watcher struct {
