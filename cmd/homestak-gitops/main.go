@@ -5,8 +5,8 @@
 // agentref finds an agent. What a verb does is in other packages.
 package main
 
-// How many processors there are is asked at the start. Go would ask the kernel again every second, which is a fifth of what
-// an agent costs that has nothing to do.
+// How many processors there are is asked at the start. Go would ask the kernel again with every second in which anything
+// runs, in an agent that has nothing to do as often as it does something.
 //
 //go:debug updatemaxprocs=0
 
