@@ -1,14 +1,14 @@
+// How many processors there are is asked at the start. Go would ask the kernel again with every second in which anything
+// runs, in an agent that has nothing to do as often as it does something.
+//
+//go:debug updatemaxprocs=0
+
 // Command homestak-gitops makes Proxmox VE hosts become what a site repository says.
 //
 // main.go has the command tree, simulated.go what --sim stands for. Every other file is one verb: flags and
 // printing. What verbs have in common is in packages below: ui prints, session opens a site and its hosts,
 // agentref finds an agent. What a verb does is in other packages.
 package main
-
-// How many processors there are is asked at the start. Go would ask the kernel again with every second in which anything
-// runs, in an agent that has nothing to do as often as it does something.
-//
-//go:debug updatemaxprocs=0
 
 import (
 	"context"
