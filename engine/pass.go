@@ -393,7 +393,7 @@ func (p *Pass) check(ctx context.Context, c progress) diag.List {
 		return nil
 	}
 	q := p.question(c.desired, c.all, c.have, c.plan)
-	if p.Before != nil && !p.Destroy && slices.ContainsFunc(c.plan.Steps, removesGuest) {
+	if p.Before != nil && !p.Destroy && (slices.ContainsFunc(c.plan.Steps, removesGuest) || len(c.plan.Postponed()) > 0) {
 		q.Before = p.Before(ctx)
 	}
 	return c.desired.PolicyCheck(ctx, q)

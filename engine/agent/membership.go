@@ -74,6 +74,8 @@ func (m Membership) Course() (c Course, why string) {
 		return Stay, fmt.Sprintf("commit %s is older than %s, which was in force on %s, so that one stays\nif the parent came back from an old backup, let it fetch its repository; if the older state is meant, push it as a new commit", short, model.Commit{ID: m.Newer}.Short(), m.Identity)
 	case m.In && m.Bundle != nil && m.Bundle.Removed && m.Bundle.Commit == m.Commit:
 		return Hold, fmt.Sprintf("commit %s has %s, and its parent says of the same commit that it left the site\nrun reconcile on the parent, and see there with status which commit is in force", short, m.Identity)
+	case m.In && m.Child && m.Before == "" && m.Bundle == nil:
+		return Stay, fmt.Sprintf("commit %s has %s, but nothing was in force here yet, and no parent confirmed that this is %[2]s\nsee with status how the parent answers: if it says that the credentials are of another node (E302), fix the identity in agent.hcl", short, m.Identity)
 	case m.In:
 		return Converge, ""
 	case !m.Child:

@@ -46,8 +46,11 @@ func TestWhetherAnAgentLeavesTheSite(t *testing.T) {
 		"it is in the commit":                             {removed(func(m *agent.Membership) { m.In, m.Bundle.Removed = true, false }), agent.Converge, ""},
 		"it comes back":                                   {removed(func(m *agent.Membership) { m.In, m.Bundle.Commit = true, "a" }), agent.Converge, ""},
 		"the first commit": {removed(func(m *agent.Membership) {
-			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true}
+			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true, Bundle: &agent.Bundle{Commit: "b"}}
 		}), agent.Converge, ""},
+		"the name of another child in agent.hcl": {removed(func(m *agent.Membership) {
+			*m = agent.Membership{Identity: "inner", Commit: "b", Child: true, In: true}
+		}), agent.Stay, "no parent confirmed that this is inner"},
 		"the same commit":                                {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Same, nil }), agent.Converge, ""},
 		"a rewritten branch that has it":                 {removed(func(m *agent.Membership) { m.In, m.Order, m.Bundle = true, agent.Unrelated, nil }), agent.Converge, ""},
 		"history goes backward":                          {removed(func(m *agent.Membership) { m.In, m.Order, m.Newer, m.Bundle = true, agent.Unrelated, "a", nil }), agent.Stay, "is older than a"},
@@ -291,7 +294,7 @@ func TestAChildThatNeverConvergedLeaves(t *testing.T) {
 func TestAChildDoesNotGoBack(t *testing.T) {
 	live(t, func(w *world) {
 		w.options = func(o *agent.Options) {
-			o.Identity, o.Parent = "inner", func() *agent.Bundle { return nil }
+			o.Identity, o.Parent = "inner", func() *agent.Bundle { return &agent.Bundle{} }
 		}
 		w.repo.push("c1", childSite(map[string]int{"a": 1}))
 		w.start()

@@ -30,7 +30,7 @@ type Deferred struct {
 	Address string `json:"address"`
 	Why     string `json:"why"`
 
-	Postponed bool `json:"-"` // a later pass does it, without a further commit
+	Postponed bool `json:"postponed"` // a later pass does it, without a further commit
 }
 
 // MayUse reports whether a VMID is one that a wanted guest has or may get.

@@ -39,7 +39,7 @@ deny contains {
 	"fix": way_on,
 } if {
 	unasked
-	count(removals) > 0
+	count(removals) + count(postponed) > 0
 	count(counted) > cap
 }
 
@@ -81,6 +81,12 @@ granted if {
 before := input.before if {
 	is_object(input.before)
 } else := {}
+
+# Children that a later pass removes, when nothing is left in them: all in them goes before.
+postponed contains d.address if {
+	some d in object.get(input.plan, "deferred", [])
+	d.postponed == true
+}
 
 # Nodes that the whole site lost: their guests go here, or on another host of the tree.
 lost := {address | some address in object.get(before, "lost", [])}

@@ -65,6 +65,8 @@ test_caps[note] if {
 # The site had so many nodes before, and lost these.
 since(d, nodes, lost) := json.patch(d, [{"op": "add", "path": "/before", "value": {"nodes": nodes, "lost": lost, "granted": 0}}])
 
+leaving(d, postponed) := json.patch(d, [{"op": "add", "path": "/plan/deferred", "value": [{"address": "pve.inner", "why": "", "postponed": postponed}]}])
+
 web(n) := [sprintf("vm.web-%d", [i]) | some i in numbers.range(1, 100); i <= n]
 
 test_the_whole_site_counts[note] if {
@@ -74,6 +76,9 @@ test_the_whole_site_counts[note] if {
 		"more than half of the site": {"doc": since(doc(deletions(1), 1), 5, web(3)), "want": {"deletion-cap"}},
 		"replaced beside what the site lost": {"doc": since(doc([step(9, "replace", false)], 20), 40, web(3)), "want": {"deletion-cap"}},
 		"nothing goes here": {"doc": since(doc([], 20), 40, web(30)), "want": set()},
+		"a child that is emptied first": {"doc": leaving(since(doc([], 20), 40, web(30)), true), "want": {"deletion-cap"}},
+		"a child that is emptied first, with few nodes": {"doc": leaving(since(doc([], 20), 40, web(3)), true), "want": set()},
+		"something else that is deferred": {"doc": leaving(since(doc([], 20), 40, web(30)), false), "want": set()},
 		"granted": {"doc": granted(since(doc(deletions(1), 20), 40, web(6)), 6), "want": set()},
 		"granted for this host alone": {"doc": granted(since(doc(deletions(1), 20), 40, web(6)), 1), "want": {"deletion-cap"}},
 		"granted, and some are done": {
