@@ -65,6 +65,8 @@ func nextStep(s *Step, c model.Child) string {
 		return "if nothing is in it, or nothing that counts, " + allowOrphans(name)
 	case s.Action == Replace:
 		return fmt.Sprintf("take the nodes below %s out of the site first, or %s", name, allowOrphans(name))
+	case !c.Empty && len(c.Nodes) == 0:
+		return fmt.Sprintf("homestak-gitops plan on %s lists guests that nobody manages, if it has any: move or remove them, or %s", name, allowOrphans(name))
 	default:
 		return fmt.Sprintf("if %s does not report any more, start it and check its agent; if it is lost, %s", name, allowOrphans(name))
 	}

@@ -47,7 +47,11 @@ func Report(s agent.Status) report.Report {
 	}
 	r.Empty = isEmpty(s)
 	if n := unmanagedAlone(s); n > 0 {
-		r.Findings = append(r.Findings, diag.Warnf(diag.Range{}, fmt.Sprintf("%s is not empty: %d guests on it are not managed", s.Identity, n), "They would be destroyed with it: move or remove them (homestak-gitops plan on %[1]s lists them), or let them go with the trailer Allow-Orphans: %[1]s.", s.Identity))
+		are := fmt.Sprintf("%d guests on it are", n)
+		if n == 1 {
+			are = "1 guest on it is"
+		}
+		r.Findings = append(r.Findings, diag.Warnf(diag.Range{}, fmt.Sprintf("%s is not empty: %s not managed", s.Identity, are), "They would be destroyed with it: move or remove them (homestak-gitops plan on %[1]s lists them), or let them go with the trailer Allow-Orphans: %[1]s.", s.Identity))
 	}
 	return r
 }
