@@ -67,13 +67,14 @@ type Forest struct {
 	file    string // that stands for the program
 
 	mu       sync.Mutex // hosts are asked by agents while machines come and go
-	machines map[string]*Machine
-	serial   int // of machines
+	machines []*Machine // in the order in which they booted; one that moved is there twice for a while
+	serial   int        // of machines
 }
 
 // Machine is one with a host and, as long as it is up, an agent.
 type Machine struct {
 	Name   string
+	Typo   string   // identity that its agent.hcl has by mistake; "": its name
 	Parent *Machine // nil: the root
 	Host   *pvesim.Host
 	Data   string // folder of the agent
@@ -100,7 +101,7 @@ func New(ctx context.Context, root string, o Options) (*Forest, error) {
 	if o.Event == nil {
 		o.Event = func(Event) {}
 	}
-	f := &Forest{o: o, Network: newNetwork(o.Seed), ctx: ctx, file: filepath.Join(o.Dir, "program"), machines: map[string]*Machine{}}
+	f := &Forest{o: o, Network: newNetwork(o.Seed), ctx: ctx, file: filepath.Join(o.Dir, "program")}
 	if err := os.WriteFile(f.file, []byte("a program"), 0o600); err != nil {
 		return nil, err
 	}
@@ -128,26 +129,38 @@ func (f *Forest) boot(name string, parent *Machine, vmid int, uuid string) error
 		c.Fault = func(r *http.Request) (int, bool) { return fault(name, r) }
 	}
 	m.Host = pvesim.New(c)
-	f.machines[name] = m
+	f.machines = append(f.machines, m)
 	return nil
 }
 
-// Machine is the machine of a name; nil if there is none.
+// Machine is the machine of a name, the newest if there are two; nil if there is none.
 func (f *Forest) Machine(name string) *Machine {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.machines[name]
+	for _, m := range slices.Backward(f.machines) {
+		if m.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// On is the machine of a name on another one; nil if there is none.
+func (f *Forest) On(parent *Machine, name string) *Machine {
+	for _, m := range f.Machines() {
+		if m.Parent == parent && m.Name == name {
+			return m
+		}
+	}
+	return nil
 }
 
 // Machines are all that there are, by name.
 func (f *Forest) Machines() []*Machine {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*Machine
-	for _, m := range f.machines {
-		out = append(out, m)
-	}
-	slices.SortFunc(out, func(a, b *Machine) int { return strings.Compare(a.Name, b.Name) })
+	out := slices.Clone(f.machines)
+	slices.SortStableFunc(out, func(a, b *Machine) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -166,7 +179,7 @@ func (m *Machine) Start() error {
 	}
 	f := m.f
 	env := map[string]string{
-		"HOMESTAK_DATA_DIR": filepath.Join(m.Data, "data"), "HOMESTAK_IDENTITY": m.Name, "HOMESTAK_LISTEN": m.At.String(),
+		"HOMESTAK_DATA_DIR": filepath.Join(m.Data, "data"), "HOMESTAK_IDENTITY": cmp.Or(m.Typo, m.Name), "HOMESTAK_LISTEN": m.At.String(),
 	}
 	maps.Copy(env, f.o.Env)
 	c, found := service.ReadConfig(service.Flags{}, func(key string) string { return env[key] })
@@ -181,7 +194,7 @@ func (m *Machine) Start() error {
 	access := drivers.Access{Transport: m.transport}
 	o := service.Options{
 		Config: c, Program: "1.0", Kinds: access.Kinds(), Log: log, Simulated: func(netip.Addr) error { return nil },
-		Network: service.Network{Listen: f.Network.listen(m.At), Dial: f.Network.dial(m.Name, m.At.Addr())}, File: f.file,
+		Network: service.Network{Listen: f.Network.listen(m.At), Dial: f.Network.dial(m)}, File: f.file,
 		Open: func(files fs.FS, d engine.Desired, h *model.Host, sent func(string, int)) (engine.Driver, error) {
 			return drivers.Access{Files: files, Transport: m.transport, Sent: sent, Parent: s.Server()}.Open(d, h)
 		},
@@ -344,7 +357,7 @@ func (f *Forest) Step() error {
 	for _, m := range f.Machines() {
 		for _, g := range m.Host.Guests() {
 			t, has := tagOf(g)
-			if !has || t.Type != "pve" || !g.Running || g.Lock != "" || f.Machine(t.Node) != nil {
+			if !has || t.Type != "pve" || !g.Running || g.Lock != "" || f.On(m, t.Node) != nil {
 				continue
 			}
 			if err := f.boot(t.Node, m, g.VMID, g.Config["smbios1"]); err != nil {
@@ -358,7 +371,7 @@ func (f *Forest) Step() error {
 
 // there is the guest that a machine is, if it runs; nil if it was destroyed or is another one.
 func (f *Forest) there(m *Machine) *pvesim.Guest {
-	if f.Machine(m.Parent.Name) != m.Parent {
+	if !slices.Contains(f.Machines(), m.Parent) {
 		return nil
 	}
 	for _, g := range m.Parent.Host.Guests() {
@@ -378,7 +391,7 @@ func (f *Forest) remove(m *Machine, byHand bool) {
 	}
 	f.o.Event(Event{What: what, Machine: m.Parent.Name, Guest: m.Name, Inside: m.Managed()})
 	f.mu.Lock()
-	delete(f.machines, m.Name)
+	f.machines = slices.DeleteFunc(f.machines, func(other *Machine) bool { return other == m })
 	f.mu.Unlock()
 	for _, child := range f.Machines() {
 		if child.Parent == m {

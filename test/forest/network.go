@@ -18,7 +18,7 @@ type Network struct {
 	mu        sync.Mutex // agents dial and listen while a schedule cuts links
 	listeners map[netip.AddrPort]*listener
 	conns     map[*conn]bool
-	cut       map[string]bool // by the name of the machine whose link to its parent it is
+	cut       map[string]bool // by the name of the machine whose link to its parent it is, or by its data folder
 	lost      float64         // of the answers
 	r         *rand.Rand
 	dials     map[string]int // by machine
@@ -31,13 +31,14 @@ func newNetwork(seed uint64) *Network {
 	}
 }
 
-// Cut takes away the link of a machine to its parent, or gives it back. What is under way ends.
+// Cut takes away the link of a machine to its parent, or gives it back: of all of a name, or of the one with a data folder. What
+// is under way ends.
 func (n *Network) Cut(machine string, gone bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cut[machine] = gone
 	for c := range n.conns {
-		if gone && c.of == machine {
+		if gone && (c.of.Name == machine || c.of.Data == machine) {
 			_ = c.Conn.Close()
 			delete(n.conns, c)
 		}
@@ -66,7 +67,7 @@ func (n *Network) listen(at netip.AddrPort) func(context.Context, string) (net.L
 }
 
 // dial is the way of a machine to its parent.
-func (n *Network) dial(machine string, from netip.Addr) func(ctx context.Context, network, address string) (net.Conn, error) {
+func (n *Network) dial(m *Machine) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
@@ -76,8 +77,8 @@ func (n *Network) dial(machine string, from netip.Addr) func(ctx context.Context
 			return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: err}
 		}
 		n.mu.Lock()
-		l, cut := n.listeners[to], n.cut[machine]
-		n.dials[machine]++
+		l, cut := n.listeners[to], n.cut[m.Name] || n.cut[m.Data]
+		n.dials[m.Name]++
 		n.mu.Unlock()
 		switch {
 		case cut:
@@ -85,7 +86,7 @@ func (n *Network) dial(machine string, from netip.Addr) func(ctx context.Context
 		case l == nil:
 			return failed(syscall.ECONNREFUSED)
 		}
-		caller, callee := wire.Pipe(netip.AddrPortFrom(from, 40000), to)
+		caller, callee := wire.Pipe(netip.AddrPortFrom(m.At.Addr(), 40000), to)
 		select {
 		case l.incoming <- callee:
 		case <-l.closed:
@@ -93,7 +94,7 @@ func (n *Network) dial(machine string, from netip.Addr) func(ctx context.Context
 		case <-ctx.Done():
 			return failed(context.Cause(ctx))
 		}
-		c := &conn{Conn: caller, n: n, of: machine}
+		c := &conn{Conn: caller, n: n, of: m}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.conns[c] = true
@@ -105,7 +106,7 @@ func (n *Network) dial(machine string, from netip.Addr) func(ctx context.Context
 type conn struct {
 	net.Conn
 	n  *Network
-	of string
+	of *Machine
 }
 
 var errLost = errors.New("connection reset by peer")

@@ -25,12 +25,13 @@ type site struct {
 	vms    map[string]int    // a figure in their tags, by name
 	on     map[string]string // the machine that each is on
 	inner  bool
-	leaf   bool // only with inner
+	leaf   bool   // only with what it is on
+	leafOn string // father or inner
 	serial int
 }
 
 func newSite() *site {
-	return &site{vms: map[string]int{}, on: map[string]string{}, inner: true, leaf: true}
+	return &site{vms: map[string]int{}, on: map[string]string{}, inner: true, leaf: true, leafOn: "inner"}
 }
 
 func (s *site) copy() *site {
@@ -48,7 +49,7 @@ func (s *site) add(on string) string {
 
 // has reports whether a machine is declared.
 func (s *site) has(machine string) bool {
-	return machine == "father" || s.inner && (machine == "inner" || s.leaf && machine == "leaf")
+	return machine == "father" || s.inner && machine == "inner" || s.leaf && machine == "leaf" && s.has(s.leafOn)
 }
 
 // below names what is declared on a machine, sorted.
@@ -62,7 +63,7 @@ func (s *site) below(machine string) []string {
 	if machine == "father" && s.inner {
 		out = append(out, "inner")
 	}
-	if machine == "inner" && s.inner && s.leaf {
+	if machine == s.leafOn && s.has("leaf") {
 		out = append(out, "leaf")
 	}
 	slices.Sort(out)
@@ -83,8 +84,8 @@ func (s *site) files() map[string]string {
 	if s.inner {
 		node("inner", "pve", "father", "    cores = 2\n    spec = spec.plain\n")
 	}
-	if s.inner && s.leaf {
-		node("leaf", "pve", "inner", "    cores = 2\n    spec = spec.plain\n")
+	if s.has("leaf") {
+		node("leaf", "pve", s.leafOn, "    cores = 2\n    spec = spec.plain\n")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.vms)) {
 		if s.has(s.on[name]) {
@@ -213,8 +214,19 @@ func (w *world) event(e forest.Event) {
 // live lets time pass. Machines come and go, and each gets an agent half a minute after it booted.
 func (w *world) live(d time.Duration) {
 	w.t.Helper()
+	w.pass(d, time.Second)
+}
+
+// rest is live where nothing comes or goes, so that a look now and then suffices.
+func (w *world) rest(d time.Duration) {
+	w.t.Helper()
+	w.pass(d, time.Minute)
+}
+
+func (w *world) pass(d, every time.Duration) {
+	w.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		time.Sleep(time.Second)
+		time.Sleep(every)
 		require.NoError(w.t, w.Step())
 		for _, m := range w.Machines() {
 			if m.Agent() == nil && time.Now().After(w.down[m.Name]) && time.Since(m.Booted) >= 30*time.Second {
@@ -244,6 +256,11 @@ func (w *world) until(most time.Duration, what string, holds func() bool) {
 func (w *world) converged() bool { return w.differs() == "" }
 
 func (w *world) differs() string {
+	for _, m := range w.Machines() {
+		if m != w.Machine(m.Name) {
+			return m.Name + " is still on " + m.Parent.Name
+		}
+	}
 	for _, name := range []string{"father", "inner", "leaf"} {
 		m := w.Machine(name)
 		switch wanted := w.now.has(name); {
