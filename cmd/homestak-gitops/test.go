@@ -29,7 +29,8 @@ whether all is there, runs and passes its checks, and destroys them. It touches 
 itself; its guests belong to whoever runs the test, and to no agent.
 
 With --sim, a manifest whose nodes live on others is tried as a tree: the host and each pve node
-get an agent of their own, a commit deploys the manifest, and another one takes it away.
+get an agent of their own, a commit deploys the manifest, and another one takes it away. --mode is then
+that of all nodes, but for pve nodes.
 
 With --keep they stay; "destroy -M MANIFEST" on the same machine removes them.
 Ctrl-C once ends the test early and cleans up; twice leaves now.`,
@@ -98,14 +99,15 @@ func runTest(ctx context.Context, a *app, f *session.Flags, keep bool, dir strin
 
 // testTree tries a manifest with children, each of which has an agent of its own.
 func testTree(ctx context.Context, a *app, s *session.Session, m *model.Manifest, h *model.Host, o trial.Options, dir string) error {
-	if s.Flags.Mode != "" || len(s.Flags.Vars) > 0 {
-		return errors.New("--mode and --var are not for a manifest whose nodes live on each other: their agents read the site as it is committed\nset default_mode in execution of the manifest, or the default of the variable")
+	vars, err := s.Flags.Variables()
+	if err != nil {
+		return err
 	}
 	a.ui.Findings(s.Desired.Findings)
 	o.Site, o.Host, o.Manifest, o.Stop, o.Note, o.Progress = s.Desired.Site.Name, h, m, a.stopping.Once, a.ui.Notef, view.Watch(a.ui.Terminal())
 	t, err := trial.RunTree(ctx, o, trial.Tree{
 		Agent: s.Net.Agents.Agent, Running: s.Net.Agents.Running, Address: s.Net.Agents.Address,
-		Files: s.Files(), Secrets: s.Desired.Site.Secrets, Found: s.Desired.Findings, Paint: a.ui.Paint(),
+		Files: s.Files(), Secrets: s.Desired.Site.Secrets, Mode: s.Flags.Mode, Vars: vars, Found: s.Desired.Findings, Paint: a.ui.Paint(),
 	})
 	o.Progress.Close()
 	a.ui.Findings(t.Report.Findings)

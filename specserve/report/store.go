@@ -289,11 +289,13 @@ func withReport(n Node, c Received, reported bool, every time.Duration, now time
 	return n
 }
 
-// Problem says why a child is not ready, as far as its own findings do; "" if they do not.
+// Problem says why a child is not ready, as far as its own findings do; "" if they do not. An error says more than a warning.
 func (r Report) Problem() string {
-	for _, f := range r.Findings {
-		if f.Summary != "" {
-			return f.Summary
+	for _, severity := range []diag.Severity{diag.Error, diag.Warning} {
+		for _, f := range r.Findings {
+			if f.Summary != "" && f.Severity == severity {
+				return f.Summary
+			}
 		}
 	}
 	return ""

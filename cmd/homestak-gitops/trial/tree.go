@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,10 +36,14 @@ type Tree struct {
 	Running func(identity string) *service.Service              // the agent of a child; nil if none runs
 	Address func(node string, vmid int) string                  // of a guest on a PVE node; "" where it is not known
 
-	Files   fs.FS          // of the site
-	Secrets *model.Secrets // nil: none are known
-	Found   diag.List      // in the site
+	Files   fs.FS             // of the site
+	Secrets *model.Secrets    // nil: none are known
+	Mode    string            // of all nodes but those of type pve; "": as the files say
+	Vars    map[string]string // values of variables of the site
+	Found   diag.List         // in the site
 	Paint   view.Paint
+
+	Patience time.Duration // how long nothing may change before a tree counts as stuck; 0: 45 s
 }
 
 // HasChildren reports whether nodes of a manifest live on others.
@@ -50,8 +56,7 @@ func HasChildren(m *model.Manifest) bool {
 	return false
 }
 
-// patience is how long nothing may change before a tree counts as stuck.
-const patience = 45 * time.Second
+const defaultPatience = 45 * time.Second
 
 // growing is a tree under trial.
 type growing struct {
@@ -62,6 +67,7 @@ type growing struct {
 	author *author.Author
 	father *service.Service
 	commit string               // that is waited for
+	tried  bool                 // the manifest is deployed
 	since  map[string]time.Time // when a node was seen first
 }
 
@@ -97,7 +103,8 @@ func (g *growing) run(ctx context.Context) (err error) {
 	if err == nil {
 		err = g.phase("verify", func() error { return g.verify(limited) })
 	}
-	if g.o.Keep {
+	cleanup := g.o.Manifest.Settings == nil || g.o.Manifest.Settings.CleanupOnFailure == nil || *g.o.Manifest.Settings.CleanupOnFailure
+	if g.o.Keep || !g.tried || err != nil && !cleanup {
 		return err
 	}
 	if derr := g.phase("destroy", func() error { return g.destroy(ctx) }); err == nil {
@@ -106,7 +113,7 @@ func (g *growing) run(ctx context.Context) (err error) {
 	return err
 }
 
-// plant makes the repository, and starts the agent of the host.
+// plant makes the repository, and starts the agent of the host. The site deploys nothing yet.
 func (g *growing) plant(ctx context.Context) (end func() error, err error) {
 	empty, data := filepath.Join(g.dir, "empty"), filepath.Join(g.dir, "agent")
 	for _, dir := range []string{empty, data} {
@@ -117,7 +124,7 @@ func (g *growing) plant(ctx context.Context) (end func() error, err error) {
 	if g.author, err = author.Begin(g.file("site.git"), g.file("site"), os.DirFS(empty)); err != nil {
 		return nil, err
 	}
-	if err := g.write(g.o.Manifest.Name, g.o.Host.Name); err != nil {
+	if err := g.write("", ""); err != nil {
 		return nil, err
 	}
 	cfg := &service.Config{AgentFile: model.AgentFile{Identity: g.o.Host.Name, DataDir: data, Listen: serverOf(g.o.Host), Concurrency: 8, DriftEvery: time.Minute}}
@@ -137,11 +144,9 @@ func (g *growing) plant(ctx context.Context) (end func() error, err error) {
 		return nil, err
 	}
 	stop, ended := make(chan struct{}), make(chan error, 1)
-	first, err := g.author.Push(ctx, "A test of "+g.o.Manifest.Name)
-	if err != nil {
+	if g.commit, err = g.author.Push(ctx, "Before the test of "+g.o.Manifest.Name); err != nil {
 		return nil, err
 	}
-	g.commit, g.Report.Commit = first, first
 	go func() { ended <- g.father.Run(context.WithoutCancel(ctx), control.NoSocket, stop, nil) }()
 	return func() error {
 		close(stop)
@@ -177,7 +182,7 @@ func (g *growing) write(manifest, host string) error {
 		}
 		text, err := fs.ReadFile(g.Files, name)
 		if err == nil && filepath.Ext(name) == ".hcl" {
-			text, err = hcl.Deploy(text, name, manifest, host)
+			text, err = hcl.Deployment{Manifest: manifest, Host: host, Mode: g.Mode, Vars: g.Vars}.Rewrite(text, name)
 		}
 		if err != nil {
 			return err
@@ -186,10 +191,23 @@ func (g *growing) write(manifest, host string) error {
 	})
 }
 
-// create waits until the whole tree is there: each node is ready by its own agent.
+// create deploys the manifest, and waits until the whole tree is there: each node is ready by its own agent. The host converges to
+// the site without it first: what is granted for the end of the test counts from a commit that a host converged to.
 func (g *growing) create(ctx context.Context) error {
 	g.o.Progress.Waits("growing")
-	err := g.until(ctx, func(tree report.Report) bool { return g.lacks(tree) == "" })
+	if err := g.until(ctx, func(tree report.Report) bool { return tree.LastGood == g.commit }); err != nil {
+		return err
+	}
+	if err := g.write(g.o.Manifest.Name, g.o.Host.Name); err != nil {
+		return err
+	}
+	id, err := g.author.Push(ctx, "A test of "+g.o.Manifest.Name)
+	if err != nil {
+		return err
+	}
+	g.tried, g.commit, g.Report.Commit = true, id, id
+	g.father.Agent.CheckNow()
+	err = g.until(ctx, func(tree report.Report) bool { return g.lacks(tree) == nil })
 	tree := g.father.Tree()
 	g.note(tree)
 	if err == nil {
@@ -198,35 +216,59 @@ func (g *growing) create(ctx context.Context) error {
 	return err
 }
 
-// lacks says what a tree lacks; "" if it is complete.
-func (g *growing) lacks(tree report.Report) string {
-	above, seen := map[string]string{}, map[string]report.Node{}
+// lack is what keeps a tree from being complete.
+type lack struct {
+	node, on string // the node, and where it is
+	why      string
+}
+
+// lacks says what a tree lacks, nil if it is complete: of all nodes that are not as they must be, the deepest that is there, since
+// those that it lives on wait for it.
+func (g *growing) lacks(tree report.Report) *lack {
+	on, seen := map[string]string{}, map[string]report.Node{}
 	for _, n := range g.o.Manifest.Nodes {
-		above[n.Name] = g.o.Host.Name
-		if n.Parent != "" {
-			above[n.Name] = n.Parent
-		}
+		on[n.Name] = cmp.Or(n.Parent, g.o.Host.Name)
 	}
 	for _, n := range tree.Nodes {
 		seen[n.Name] = n
 	}
+	var out *lack
+	deepest := -1
 	for _, n := range g.o.Manifest.Nodes {
 		is, there := seen[n.Name]
+		depth, lost := 0, false
+		for at := n.Name; on[at] != ""; at = on[at] {
+			depth++
+			lost = lost || seen[on[at]].Stale
+		}
+		why := ""
 		switch {
+		case lost: // what is known of it is of before
 		case !there:
-			return n.Name + " is not there"
-		case is.Parent != above[n.Name]:
-			return fmt.Sprintf("%s is below %s, not %s", n.Name, is.Parent, above[n.Name])
+			why, depth = "is not there", 0
+		case is.Parent != on[n.Name]:
+			why = fmt.Sprintf("is below %s, not %s", is.Parent, on[n.Name])
 		case !is.Ready:
-			return strings.TrimSuffix(fmt.Sprintf("%s is not ready, in phase %s: %s", n.Name, is.Phase, is.Error), ": ")
+			why = strings.TrimSuffix(fmt.Sprintf("is not ready, in phase %s: %s", is.Phase, is.Error), ": ")
 		case n.Type == model.PVEType && is.Commit != g.Report.Commit:
-			return n.Name + " has not converged to the commit"
+			why = "has not converged to the commit"
+		}
+		if why != "" && depth > deepest {
+			out, deepest = &lack{n.Name, on[n.Name], why}, depth
 		}
 	}
-	if tree.LastGood != g.Report.Commit {
-		return g.o.Host.Name + " has not converged to the commit"
+	if out == nil && tree.LastGood != g.Report.Commit {
+		out = &lack{node: g.o.Host.Name, why: "has not converged to the commit"}
 	}
-	return ""
+	return out
+}
+
+// String is for people.
+func (l *lack) String() string {
+	if l.on == "" {
+		return l.node + " " + l.why
+	}
+	return fmt.Sprintf("%s on %s %s", l.node, l.on, l.why)
 }
 
 // verify checks again: the host has nothing left to do, and the tree is as it was.
@@ -238,34 +280,45 @@ func (g *growing) verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	why := g.lacks(g.father.Tree())
 	if pass.Outcome != engine.Done {
-		why = fmt.Sprintf("the pass that verifies it ended %s: %s", pass.Outcome, g.father.Status().Summary)
+		return g.failed("", fmt.Sprintf("verify: the pass that verifies it ended %s: %s", pass.Outcome, g.father.Status().Summary))
 	}
-	if why != "" {
-		return g.failed("verify: " + why)
+	if l := g.lacks(g.father.Tree()); l != nil {
+		return g.failed(l.node, "verify: "+l.String())
 	}
 	return nil
 }
 
-// destroy takes the manifest out of the site, and waits until all agents have done their part of that.
+// destroy takes the manifest out of the site, and waits until all agents have done their part of that. Children that did not get
+// so far that they could are let go.
 func (g *growing) destroy(ctx context.Context) error {
 	g.o.Progress.Waits("destroying")
 	began := time.Now()
 	if err := g.write("", ""); err != nil {
 		return err
 	}
+	g.o.Stop = nil // cleaning up is finished, whoever wants to leave
+	letGo := g.unable()
+	err := g.remove(ctx, began, letGo)
+	if left := g.left(); err != nil && len(left) > 0 && !slices.Equal(left, letGo) {
+		return errors.Join(err, g.remove(ctx, began, left))
+	}
+	return err
+}
+
+// remove pushes the site without the manifest. What is in these children goes with them.
+func (g *growing) remove(ctx context.Context, began time.Time, letGo []string) error {
 	message := fmt.Sprintf("End of the test\n\nAllow-Deletes: %d", len(g.o.Manifest.Nodes))
-	if dead := g.without(); len(dead) > 0 {
-		message += "\nAllow-Orphans: " + strings.Join(dead, ", ")
+	if len(letGo) > 0 {
+		message += "\nAllow-Orphans: " + strings.Join(letGo, ", ")
 	}
 	id, err := g.author.Push(ctx, message)
 	if err != nil {
 		return err
 	}
-	g.commit, g.o.Stop = id, nil // cleaning up is finished, whoever wants to leave
+	g.commit = id
 	g.father.Agent.CheckNow()
-	err = g.until(ctx, func(tree report.Report) bool {
+	return g.until(ctx, func(tree report.Report) bool {
 		left := map[string]bool{}
 		for _, n := range tree.Nodes {
 			left[n.Name] = true
@@ -278,14 +331,25 @@ func (g *growing) destroy(ctx context.Context) error {
 		}
 		return tree.LastGood == id && len(tree.Nodes) == 0
 	})
-	return err
 }
 
-// without lists the children that have no agent, since the test failed: nobody would empty them.
-func (g *growing) without() []string {
+// unable lists the children that were never ready: nobody is there to empty them, or nothing that is in them was ever as the
+// commit says, and a trailer grants nothing there.
+func (g *growing) unable() []string {
 	var out []string
-	for _, n := range g.o.Manifest.Nodes {
-		if n.Type == model.PVEType && g.Running(n.Name) == nil {
+	for i, n := range g.o.Manifest.Nodes {
+		if n.Type == model.PVEType && g.Report.Nodes[i].Status != engine.NodeCompleted {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+// left lists the children that are still there.
+func (g *growing) left() []string {
+	var out []string
+	for _, n := range g.father.Tree().Nodes {
+		if n.Type == model.PVEType {
 			out = append(out, n.Name)
 		}
 	}
@@ -300,7 +364,7 @@ func (g *growing) until(ctx context.Context, is func(report.Report) bool) error 
 	defer cancel()
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	was, changed := "", time.Now()
+	was, changed, patience := "", time.Now(), cmp.Or(g.Patience, defaultPatience)
 	for {
 		tree := g.father.Tree()
 		g.see(tree)
@@ -316,7 +380,8 @@ func (g *growing) until(ctx context.Context, is func(report.Report) bool) error 
 			g.Report.Findings = append(g.Report.Findings, st.Refused.Findings...).Sorted()
 			return &exit.Error{Code: exit.Failed}
 		case time.Since(changed) > patience:
-			return g.failed("nothing has changed for " + patience.String() + ": " + stuck(g, tree, st))
+			node, why := stuck(g, tree, st)
+			return g.failed(node, "nothing has changed for "+patience.String()+": "+why)
 		}
 		select {
 		case <-ticker.C:
@@ -326,17 +391,23 @@ func (g *growing) until(ctx context.Context, is func(report.Report) bool) error 
 	}
 }
 
-// stuck says what a tree waits for.
-func stuck(g *growing, tree report.Report, st agent.Status) string {
+// stuck says what a tree waits for, and the node that this is about.
+func stuck(g *growing, tree report.Report, st agent.Status) (node, why string) {
+	l := g.lacks(tree)
+	switch {
+	case len(tree.Nodes) == 0:
+	case g.commit != g.Report.Commit: // it is being removed
+		n := tree.Nodes[0]
+		return n.Name, strings.TrimSuffix(fmt.Sprintf("%s is still there: %s", n.Name, n.Error), ": ")
+	case l != nil:
+		return l.node, l.String()
+	}
 	for _, f := range tree.Findings {
 		if f.Severity == diag.Error {
-			return f.Summary
+			return "", f.Summary
 		}
 	}
-	if why := g.lacks(tree); why != "" {
-		return why
-	}
-	return st.Summary
+	return "", st.Summary
 }
 
 func fingerprint(tree report.Report) string {
@@ -365,9 +436,9 @@ func (g *growing) see(tree report.Report) {
 
 // note takes into the report what agents know of their nodes.
 func (g *growing) note(tree report.Report) {
-	why := map[string]string{}
+	seen := map[string]report.Node{}
 	for _, n := range tree.Nodes {
-		why[n.Name] = n.Error
+		seen[n.Name] = n
 	}
 	of := map[string]engine.NodeStatus{}
 	for _, s := range g.agents() {
@@ -378,8 +449,9 @@ func (g *growing) note(tree report.Report) {
 	for i := range g.Report.Nodes {
 		n := &g.Report.Nodes[i]
 		n.VMID = of[n.Name].VMID
-		if n.Error = why[n.Name]; n.Error != "" && n.Status != engine.NodeCompleted {
-			n.Status = engine.NodeFailed
+		is, there := seen[n.Name]
+		if n.Error = is.Error; there && n.Status != engine.NodeCompleted {
+			n.Status, n.Error = engine.NodeFailed, cmp.Or(n.Error, "what is on it is not ready")
 		}
 		if n.VMID != 0 {
 			n.IP = g.Address(of[n.Name].PVENode, n.VMID)
@@ -398,8 +470,14 @@ func (g *growing) agents() []*service.Service {
 	return all
 }
 
-// failed ends a phase with a finding.
-func (g *growing) failed(why string) error {
-	g.Report.Findings = append(g.Report.Findings, diag.Finding{Severity: diag.Error, Source: diag.FromGuard, Summary: why})
+// failed ends a phase with a finding, about a node if it has a name.
+func (g *growing) failed(node, why string) error {
+	f := diag.Finding{Severity: diag.Error, Source: diag.FromGuard, Summary: why}
+	for _, n := range g.o.Manifest.Nodes {
+		if n.Name == node {
+			f.Address, f.At = n.Resource.Addr.String(), n.At
+		}
+	}
+	g.Report.Findings = append(g.Report.Findings, f)
 	return &exit.Error{Code: exit.Failed}
 }
