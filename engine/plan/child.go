@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -28,6 +29,12 @@ func (g *guard) guardChild(s *Step) {
 		s.Reason += `; nodes in it go with it (orphan = "destroy")`
 	case withdrawn && orphan == model.OrphanAbandon:
 		g.postpone(s, `left the site, and stays with all that is in it (orphan = "abandon"): to remove it, `+allowOrphans(name), true)
+	case g.in.Destroy && s.Action == Delete:
+		why := "nodes of the site may be in it"
+		if !child.At.IsZero() {
+			why += ", " + known(child)
+		}
+		g.refuse(s, diag.FromGuard, why, fmt.Sprintf("Take manifest %s out of the site and push that: %s empties itself, and goes when nothing is left in it. To destroy it with all that is in it: --allow-orphans %[2]s.", g.in.Manifest, name))
 	default:
 		g.postpone(s, fmt.Sprintf("%s until nothing is left in it: %s; %s", s.Action.not(), known(child), nextStep(s, child)), !withdrawn)
 	}

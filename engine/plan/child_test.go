@@ -52,7 +52,6 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 		"replaced with nodes that go with a leaving": {replace: true, orphan: "destroy", child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "not replaced until"},
 		"replaced, and nothing is in it":             {replace: true, child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "image differs from the site and cannot be changed in place; nothing is left in it, as it reported at b0000000"},
 		"replaced, and nothing was in it":            {replace: true, child: model.Child{At: at, Commit: before, Empty: true, Gone: true}, says: "not replaced until"},
-		"destroyed by name":                          {destroy: true, orphan: "destroy", says: "not deleted until"},
 		"destroyed by name, and nothing is in it":    {destroy: true, child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "manifest m is destroyed; nothing is left in it, as it reported at b0000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,13 +82,35 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 			require.NotEmpty(t, p.Deferred)
 			require.Equal(t, "vm.inner", p.Deferred[0].Address)
 			require.Contains(t, p.Deferred[0].Why, c.says)
-			require.Equal(t, c.orphan == "abandon" || c.replace || c.destroy, len(p.Postponed()) == 0, "a later pass takes those that leave, and are not abandoned")
+			require.Equal(t, c.orphan == "abandon" || c.replace, len(p.Postponed()) == 0, "a later pass takes those that leave, and are not abandoned")
 			require.Empty(t, p.Findings, "it is no error, and no drift")
 			require.True(t, p.InSync())
 
 			in.AllowOrphans = []string{"inner"}
 			require.NotEqual(t, p.ID, plan.Make(in).ID, "another plan")
 		})
+	}
+}
+
+// Who destroys a manifest by name is told that a child is kept, and what to do: it stays in the site, so no pass takes it later.
+func TestAChildIsNotDestroyedByName(t *testing.T) {
+	for _, orphan := range []string{"refuse", "destroy", "abandon"} {
+		in := input(state(), state(child("vm.inner", 100, orphan, &VM{}), guest("vm.beside", 101, &VM{})))
+		in.Destroy, in.Manifest = true, "m"
+		for addr := range in.Have.State {
+			in.Have.State[addr].Manifest = "m"
+		}
+		p := plan.Make(in)
+		require.Equal(t, []string{"delete vm.beside"}, steps(p), "all else goes")
+		require.Len(t, p.Findings, 1)
+		require.Equal(t, "vm.inner is not deleted: nodes of the site may be in it", p.Findings[0].Summary)
+		require.Equal(t, "Take manifest m out of the site and push that: inner empties itself, and goes when nothing is left in it. To destroy it with all that is in it: --allow-orphans inner.", p.Findings[0].Detail)
+		require.Empty(t, p.Deferred)
+
+		in.Children = map[string]model.Child{"inner": {At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Commit: "a000000000000000000000000000000000000000", Nodes: []string{"app"}}}
+		require.Contains(t, plan.Make(in).Findings[0].Summary, "nodes of the site may be in it, last reported 2026-01-02 03:04:05 UTC, at a0000000: of 1 node (app)")
+		in.AllowOrphans = []string{"inner"}
+		require.ElementsMatch(t, []string{"delete vm.beside", "delete vm.inner"}, steps(plan.Make(in)))
 	}
 }
 

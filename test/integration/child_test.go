@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -257,6 +258,14 @@ func TestST03SimulatedAgentIsInstalled(t *testing.T) {
 	require.Equal(t, []string{`settings changed → "as shipped"`, `service "enabled, inactive" → "enabled, running"`}, changesOf(r.Plan, "agent.inner"))
 	s.works("after a change by hand")
 
+	r = s.story.pass("destroy", func(p *engine.Pass) {
+		p.Load = s.load
+		p.Manifest, p.Destroy = "web", true
+	})
+	require.Equal(t, engine.Refused, r.Outcome, describe(r))
+	require.Equal(t, exit.Refused, exit.Code(exit.OfPass(r)))
+	requireFinding(t, r.Findings, "pve.inner", "nodes of the site may be in it", "Take manifest web out of the site and push that", "--allow-orphans inner")
+	require.NotEmpty(t, s.ours(), "nobody but its agent knows what is in it")
 	s.story.pass("destroy", func(p *engine.Pass) {
 		p.Load = s.load
 		p.Manifest, p.Destroy, p.AllowOrphans = "web", true, []string{"inner"}
