@@ -82,6 +82,8 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 		found = append(found, f)
 	}
 	switch {
+	case c.Children == nil && c.Unserved != "":
+		return later("%s", c.Unserved)
 	case c.Children == nil:
 		return later("this command serves no children: the agent of %s installs it while it runs with a server (listen in agent.hcl)", in.Host.Name)
 	case via != model.ViaSSH:

@@ -45,6 +45,7 @@ type Config struct {
 	// Children gives the server for the agents of children; it is called when a pass needs it. Nil: there is none, and no
 	// agent is installed.
 	Children func() Children
+	Unserved string        // why there is none; "": none is expected
 	Upgrade  time.Duration // how long a new program may take until it reports: five minutes
 
 	Inside  Inside        // how a spec is compared and applied; package converge unless set

@@ -22,6 +22,7 @@ func (w *World) Network() wiring.Network {
 	p := &lazyParent{}
 	w.Others = p.dial
 	guests := w.ways(w.Dial, w.key)
+	guests.Unserved = "with --sim nothing serves the agents of simulated machines: homestak-gitops test -M MANIFEST --sim makes the whole tree, with its agents"
 	return wiring.Network{
 		Transport: w.Transport, Reaches: w.Hosts.Reaches, Guests: &guests, Specs: p, Agents: w,
 		Close: func() {
