@@ -51,10 +51,10 @@ func TestST21AParentThatLostItsDataFolderAndAChildThatLeaves(t *testing.T) {
 	l := grow(t)
 	stay := machine("stay", "vm", "")
 	l.push(tiered(stay, machine("inner", "pve", ""), machine("app", "vm", "inner")), "two levels", "inner below father, app below inner, stay below father")
-	l.halt()
-	require.NoError(t, os.RemoveAll(l.env["HOMESTAK_DATA_DIR"]))
+	l.stop()
+	require.NoError(t, os.RemoveAll(l.data))
 	l.repo.Commit(tiered(stay), "Farewell\n\nAllow-Deletes: 2")
-	l.env["HOMESTAK_DRIFT_EVERY"] = "5s"
+	l.drift = "5s"
 	l.start()
 	l.until("the child is gone", func() bool { return len(l.world.Hosts["father"].Snapshot().Guests) == 1 })
 	require.Equal(t, []string{"-inner", "-father"}, l.history.List()[3:])

@@ -21,6 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 )
@@ -33,6 +34,7 @@ type agents struct {
 
 	mu      sync.Mutex // for moments: they begin and end by themselves
 	dir     string     // of what they keep; "" before the first
+	version string     // of the program that agents of hosts run, and hand down
 	running map[string]*service.Service
 }
 
@@ -46,12 +48,30 @@ func (a *agents) folder() (string, error) {
 	dir, err := os.MkdirTemp("", "homestak-gitops-agents-")
 	if err == nil {
 		a.dir = dir
-		err = os.WriteFile(programIn(dir), []byte(download), 0o600)
+		err = os.WriteFile(programIn(dir), []byte(download(a.version)), 0o600)
 	}
 	if err != nil {
 		return "", fmt.Errorf("the agents of simulated machines: %w", err)
 	}
 	return dir, nil
+}
+
+// release makes another version the one that agents of hosts run when they are made.
+func (a *agents) release(version string) error {
+	dir, err := a.folder()
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version = version
+	return durable.Replace(programIn(dir), []byte(download(version))) // those that run have the other one open
+}
+
+func (a *agents) released() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.version
 }
 
 // programIn is the file of a folder that simulated machines get in place of this program.
@@ -110,7 +130,11 @@ func (a *agents) serve(ctx context.Context, m *debian.Machine, p *kernel.Process
 		return err
 	}
 	defer func() { _ = release() }()
-	s, err := a.world.service(cfg, vantage{
+	version, err := versionOf(m.K.FS)
+	if err != nil {
+		return err
+	}
+	s, err := a.world.service(cfg, version, vantage{
 		transport: hostAPI(m), reaches: reachesFrom(m, a.world.Hosts.Reaches), dial: m.Dial,
 		listen: func(at netip.AddrPort) (net.Listener, error) { return m.Listen(at.Port()) },
 	})

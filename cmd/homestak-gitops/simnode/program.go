@@ -35,9 +35,24 @@ import (
 const (
 	python      = "/usr/bin/python3"
 	interpreter = "/usr/lib/simulated/homestak-gitops"
-	download    = "#!" + interpreter + "\n"
 	installed   = "/usr/local/bin/homestak-gitops"
 )
+
+// download is the program in a version.
+func download(version string) string { return "#!" + interpreter + "\n# " + version + "\n" }
+
+// versionOf is that of the program which is installed on a machine.
+func versionOf(fs *files.FS) (string, error) {
+	text, err := fs.ReadFile(installed)
+	_, version, ok := strings.Cut(strings.TrimSpace(text), "\n# ")
+	if err == nil && !ok {
+		err = errors.New("it is not the simulated program")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", installed, err)
+	}
+	return version, nil
+}
 
 // Programs are those of nodes, for simworld.Guests whose network leads to a parent. No agent runs on them.
 func Programs() map[string]debian.Program { return programsOf(nil) }

@@ -59,7 +59,7 @@ func NewWorld(o Options) (*World, error) {
 	if _, w.key, err = simworld.Key(); err != nil {
 		return nil, err
 	}
-	w.agents = &agents{world: w, running: map[string]*service.Service{}}
+	w.agents = &agents{world: w, version: o.Version, running: map[string]*service.Service{}}
 	joined, installed := &simworld.Network{Dial: w.Dial}, programsOf(w.agents)
 	w.guests = func() *simworld.Guests {
 		return &simworld.Guests{Installed: installed, Network: joined, Inner: pvesim.Config{BootTime: bootTime, Record: o.Record}}
@@ -93,8 +93,11 @@ func (w *World) Dial(ctx context.Context, network, address string) (net.Conn, er
 
 // Agent makes the agent of a host, which serves at the address that its configuration says, in this network.
 func (w *World) Agent(cfg *service.Config) (*service.Service, error) {
-	return w.service(cfg, vantage{transport: w.Transport, reaches: w.Hosts.Reaches, dial: w.Dial, listen: func(at netip.AddrPort) (net.Listener, error) { return w.lan.Listen(at, at) }, keys: []string{w.key}})
+	return w.service(cfg, w.agents.released(), vantage{transport: w.Transport, reaches: w.Hosts.Reaches, dial: w.Dial, listen: func(at netip.AddrPort) (net.Listener, error) { return w.lan.Listen(at, at) }, keys: []string{w.key}})
 }
+
+// Release makes another version of the program that of the agents of hosts which are made from now on. They hand it down.
+func (w *World) Release(version string) error { return w.agents.release(version) }
 
 // Running is the agent of a child that runs now; nil if none does.
 func (w *World) Running(identity string) *service.Service {
@@ -130,7 +133,7 @@ type vantage struct {
 }
 
 // service makes an agent.
-func (w *World) service(cfg *service.Config, at vantage) (*service.Service, error) {
+func (w *World) service(cfg *service.Config, version string, at vantage) (*service.Service, error) {
 	dir, err := w.agents.folder()
 	if err != nil {
 		return nil, err
@@ -138,7 +141,7 @@ func (w *World) service(cfg *service.Config, at vantage) (*service.Service, erro
 	guests := w.ways(at.dial, at.keys...)
 	network := wiring.Network{Transport: at.transport, Reaches: at.reaches, Guests: &guests}
 	return network.Agent(service.Options{
-		Config: cfg, Program: w.o.Version, Log: w.o.Log.With("agent", cfg.Identity), File: programIn(dir), Pace: pace,
+		Config: cfg, Program: version, Log: w.o.Log.With("agent", cfg.Identity), File: programIn(dir), Pace: pace,
 		Network: service.Network{
 			Dial: at.dial,
 			Listen: func(_ context.Context, address string) (net.Listener, error) {
