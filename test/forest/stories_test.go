@@ -46,11 +46,13 @@ func (w *world) writes() (n int) {
 // server is the folder of the keys of a machine's server.
 func server(m *forest.Machine) string { return filepath.Join(m.Data, "data", daemon.Folder) }
 
-// knows is what a child keeps of its parent.
-func (w *world) knows(child string) (k struct {
+// known is what a child keeps of its parent.
+type known struct {
 	Pins  []string
 	Token string
-}) {
+}
+
+func (w *world) knows(child string) (k known) {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join(w.Machine(child).Data, "data", "parent.json"))
 	require.NoError(w.t, err)
@@ -226,7 +228,7 @@ func TestST19ParentAwayForHours(t *testing.T) {
 				w.rest(4 * time.Hour)
 				for _, name := range below {
 					require.Equal(t, before, w.status(name).InForce.ID, name)
-					require.True(t, w.status(name).Converged.ID == before, name)
+					require.Equal(t, before, w.status(name).Converged.ID, name)
 				}
 				require.Equal(t, guests, w.guests())
 				w.deletes("leaf", "vm-3")

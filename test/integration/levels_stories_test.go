@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -8,13 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// spec is a commit in which the spec of all nodes has these lines.
+// withSpec is a commit in which the spec of all nodes has these lines.
 func withSpec(files map[string]string, lines string) map[string]string {
-	out := map[string]string{"site.hcl": strings.Replace(levelsSite, "  platform {\n    packages = [\"htop\"]\n  }\n", lines, 1)}
-	for name, text := range files {
-		out[name] = text
-	}
+	out := maps.Clone(files)
+	out["site.hcl"] = strings.Replace(levelsSite, "  platform {\n    packages = [\"htop\"]\n  }\n", lines, 1)
 	return out
+}
+
+// deep are the guests of three levels.
+func (l *levels) deep() []int {
+	l.t.Helper()
+	return []int{l.vmid("father", "outer"), l.vmid("outer", "inner"), l.vmid("inner", "app")}
 }
 
 // ST-18 and ST-11, three levels down: a secret that only the spec of the last node uses changes while all agents run, and what a
@@ -36,13 +41,14 @@ func TestST18ASecretOfAGrandchild(t *testing.T) {
 		return out
 	}
 	require.Equal(t, "first", conf())
-	agents := []any{l.world.Running("outer"), l.world.Running("inner")}
+	outer, inner := l.world.Running("outer"), l.world.Running("inner")
 	app1 := l.vmid("inner", "app")
 
 	l.secret("second")
 	l.father.Agent.CheckNow()
 	l.until("the secret is where it is used", func() bool { return conf() == "second" })
-	require.Equal(t, agents, []any{l.world.Running("outer"), l.world.Running("inner")}, "no agent was started again")
+	require.Same(t, outer, l.world.Running("outer"), "no agent was started again")
+	require.Same(t, inner, l.world.Running("inner"))
 	require.Equal(t, app1, l.vmid("inner", "app"))
 
 	l.push(app("  platform {\n    packages = [\"git\"]\n  }\n"), "less", want)
@@ -64,7 +70,7 @@ func TestST21ARootThatLostItsData(t *testing.T) {
 	l := grow(t)
 	l.push(tiered(machine("outer", "pve", ""), machine("inner", "pve", "outer"), machine("app", "vm", "inner")), "three levels", "outer below father, inner below outer, app below inner")
 	made, pins := l.history.List(), l.father.Status().Server.Pins
-	ids := []int{l.vmid("father", "outer"), l.vmid("outer", "inner"), l.vmid("inner", "app")}
+	ids := l.deep()
 	l.stop()
 	require.NoError(t, os.RemoveAll(l.data))
 	l.start()
@@ -77,7 +83,7 @@ func TestST21ARootThatLostItsData(t *testing.T) {
 	require.Contains(t, settings, l.father.Status().Server.Pins[0], "it was given the new pins")
 	require.NotContains(t, settings, pins[0])
 	require.Equal(t, made, l.history.List(), "nothing was made or removed")
-	require.Equal(t, ids, []int{l.vmid("father", "outer"), l.vmid("outer", "inner"), l.vmid("inner", "app")})
+	require.Equal(t, ids, l.deep())
 	l.remove()
 }
 
@@ -95,7 +101,7 @@ func TestST20AnUpgradeIsHandedDown(t *testing.T) {
 		return ""
 	}
 	require.Equal(t, "1.2.3", runs("inner"))
-	ids := []int{l.vmid("father", "outer"), l.vmid("outer", "inner"), l.vmid("inner", "app")}
+	ids := l.deep()
 
 	commit := l.repo.Commit(tiered(append(nodes, machine("db", "vm", "inner"), machine("web", "vm", "inner"))...), "two more")
 	l.father.Agent.CheckNow()
@@ -110,7 +116,7 @@ func TestST20AnUpgradeIsHandedDown(t *testing.T) {
 	})
 	require.Equal(t, "2.0.0", l.father.Tree().Agent)
 	require.NotSame(t, inner, l.world.Running("inner"))
-	require.Equal(t, ids, []int{l.vmid("father", "outer"), l.vmid("outer", "inner"), l.vmid("inner", "app")})
+	require.Equal(t, ids, l.deep())
 	require.Len(t, l.world.Hosts.Find("inner").Snapshot().Guests, 3, "each is there once")
 	made := 0
 	for _, task := range l.world.Hosts.Find("inner").Snapshot().Tasks {
