@@ -304,3 +304,24 @@ func TestWhatIsInsideWithoutASpec(t *testing.T) {
 	require.Equal(t, []model.Deferred{{Address: "outer.a", Why: "not installed, since nobody serves"}}, w.Deferred)
 	require.Contains(t, w.State, enginetest.Addr("inner", "a"))
 }
+
+// A spec that cannot be withdrawn yet is deferred, with the reason; one of which nobody knows how its guest was entered is warned of.
+func TestALostSpecThatStays(t *testing.T) {
+	was := enginetest.InsideSite(map[string]int{"a": 1})
+	s := enginetest.InsideSite(map[string]int{"a": 1})
+	s.Manifests["web"].Nodes[0].Spec = ""
+	s.Kinds.Get("inner").Inside = func(*model.Resource, model.Scope) (*model.Resource, diag.List) {
+		return &model.Resource{Deferred: "the guest shall be off"}, nil
+	}
+	p := enginetest.NewInn().Pass(s)
+	p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return was, nil }
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	require.Equal(t, []model.Deferred{{Address: "box.a", Why: "spec base is not withdrawn yet: the guest shall be off"}}, r.Plan.Deferred)
+
+	p = enginetest.NewInn().Pass(s)
+	p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return nil, errors.New("no commit c1") }
+	r = p.Run(t.Context())
+	require.Equal(t, "It is not known how box.a was entered: no commit c1."+
+		" To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.", r.Findings[0].Detail)
+}

@@ -123,9 +123,9 @@ type Pass struct {
 	// Before returns Question.Before for a plan that removes guests. May be nil and return nil.
 	Before func(context.Context) *Before
 
-	// Earlier returns the site of the last converged commit, if that is another commit. It has the access to
-	// nodes that lost their spec since. May be nil and return nil.
-	Earlier func(context.Context) *model.Site
+	// Earlier returns the site of the commit whose spec was last applied in a guest, or nil if there is none. It is called for
+	// nodes without a spec: only that site has the access to them. May be nil.
+	Earlier func(ctx context.Context, guest model.Address) (*model.Site, error)
 
 	// Verdict decides on a plan that no policy denies: true applies it. If Verdict is nil,
 	// the pass ends with the plan.
@@ -300,10 +300,8 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 		own.SweepHints = p.SweepHints
 	}
 	if p.Earlier != nil && !p.Destroy {
-		if earlier := p.Earlier(ctx); earlier != nil {
-			own.State = maps.Clone(want.State)
-			found = distinct(found, d.Site.Withdraw(&own, earlier))
-		}
+		earlier := func(guest model.Address) (*model.Site, error) { return p.Earlier(ctx, guest) }
+		found = distinct(found, d.Site.Withdraw(&own, earlier))
 	}
 	if p.Destroy { // what is inside of guests is destroyed with them
 		own.State = maps.Clone(want.State)

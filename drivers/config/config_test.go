@@ -163,7 +163,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 
 	pass := func(earlier *model.Site) engine.Report {
 		p := w.pass()
-		p.Earlier = func(context.Context) *model.Site { return earlier }
+		p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return earlier, nil }
 		return p.Run(t.Context())
 	}
 	r = pass(was)
@@ -183,6 +183,15 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 		require.Empty(t, r.Plan.Steps)
 		require.Empty(t, r.Findings)
 	}
+
+	// A guest that shall be off cannot be entered yet.
+	k := w.site.Kinds.Get("guest")
+	b := w.site.Manifests["web"].Node("b").Resource
+	r2, found := k.Inside(&model.Resource{Addr: b.Addr, Spec: &struct {
+		Power string `hcl:"power"`
+	}{"stopped"}}, model.Scope{Site: w.site, Host: w.site.Hosts["father"], Node: w.site.Manifests["web"].Node("b"), Name: "b", Earlier: &model.Earlier{Site: was, Host: was.Hosts["father"], Node: was.Manifests["web"].Node("b")}})
+	require.Empty(t, found)
+	require.Equal(t, "the guest shall be off", r2.Deferred)
 
 	// One that cannot be entered as its spec said: what stays is said.
 	was.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: model.ViaExec}}}

@@ -95,6 +95,9 @@ func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, 
 	if was.Host == nil {
 		return nil, nil
 	}
+	if text(of.Spec, "power") == "stopped" {
+		return &model.Resource{Deferred: "the guest shall be off"}, nil
+	}
 	r, found := c.inside(of, model.Scope{Site: was.Site, Host: in.Host, Manifest: was.Node.Manifest, Node: was.Node, Name: in.Name, Needs: in.Needs})
 	found = slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Severity != diag.Error })
 	switch {

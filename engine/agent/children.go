@@ -66,25 +66,6 @@ func siteBefore(ctx context.Context, l *loop, c model.Commit) func(context.Conte
 	}
 }
 
-// siteEarlier gives the site of the commit that the host converged to, if that is another one.
-func siteEarlier(ctx context.Context, l *loop, c model.Commit) func(context.Context) *model.Site {
-	id := l.memory.Converged.ID
-	if id == "" || id == c.ID {
-		return nil
-	}
-	was, err := l.upstream.commit(ctx, id) // not in the pass: that runs beside the loop
-	if err != nil {
-		return nil
-	}
-	return func(ctx context.Context) *model.Site {
-		d := l.o.Load(ctx, was)
-		if d.Findings.HasErrors() {
-			return nil
-		}
-		return d.Site
-	}
-}
-
 // noteWithdrawn remembers which children on the host a commit lacks, and since which one.
 func (m *memory) noteWithdrawn(r *engine.Report, id string) {
 	if r.Want == nil || r.Plan == nil || r.Denied || r.Have.NothingSeen() {

@@ -175,7 +175,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	l.grants, warned = l.upstream.grant(ctx, &l.memory.State, c)
 	p.AllowDeletes, p.AllowOrphans, p.Untraced = l.grants.removals, l.grants.orphans, l.grants.untraced
 	p.Children = childrenFor(ctx, l, c)
-	p.Before, p.Earlier = siteBefore(ctx, l, c), siteEarlier(ctx, l, c)
+	p.Before, p.Earlier = siteBefore(ctx, l, c), sitesOfSpecs(ctx, l, c)
 	var d engine.Desired
 	var unknown error
 	var course Course

@@ -76,8 +76,8 @@ func (m *memory) expire(now time.Time) bool {
 	return len(gone) > 0
 }
 
-// refs lists the commits that matter: head, the good one, the converged one, and those that took a child out of
-// the site that is there yet.
+// refs lists the commits that matter: head, the good one, the converged one, those that took a child out of
+// the site that is there yet, and those whose specs are in guests.
 func (m *memory) refs() []string {
 	var out []string
 	for _, ref := range []ledger.CommitRef{m.Head, m.Good, m.Converged} {
@@ -85,7 +85,7 @@ func (m *memory) refs() []string {
 			out = append(out, ref.ID)
 		}
 	}
-	for _, id := range append(slices.Sorted(maps.Values(m.Withdrawn)), m.Member) {
+	for _, id := range slices.Concat(slices.Sorted(maps.Values(m.Withdrawn)), slices.Sorted(maps.Values(m.Specs)), []string{m.Member}) {
 		if id != "" && !slices.Contains(out, id) {
 			out = append(out, id)
 		}

@@ -89,7 +89,8 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	if r.Accepted && l.course == Converge {
 		m.Member = c.ID
 	}
-	if r.Outcome == engine.Done && len(r.Plan.Postponed()) == 0 {
+	m.noteSpecs(&r, c.ID)
+	if isCompleted(&r) {
 		m.Member = cmp.Or(m.Member, m.Converged.ID)
 		m.converged(c.ID, l.grants, suspendedManifests(aside))
 	}
@@ -100,6 +101,11 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	if !r.Denied {
 		l.recordEnd(c, r, drift)
 	}
+}
+
+// isCompleted reports whether the host is as the commit says, and nothing is left to a later pass.
+func isCompleted(r *engine.Report) bool {
+	return r.Outcome == engine.Done && len(r.Plan.Postponed()) == 0
 }
 
 // recordEnd puts the end of a pass into the status. Of the report, no more is kept than

@@ -92,6 +92,8 @@ type State struct {
 	UnusableVMIDs []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
 	// Withdrawn are the children on the host that left the site: the first commit that each was seen to lack.
 	Withdrawn map[string]string `json:"withdrawn,omitempty"`
+	// Specs are the guests inside of which a spec was applied: the commit of the last one, until nothing of it is left.
+	Specs map[string]string `json:"specs,omitempty"`
 	// Orphaned are the children that went with what was in them since Converged, as a trailer allowed: it counts once for each.
 	Orphaned   []string `json:"orphaned,omitempty"`
 	SweepHints []string `json:"recall,omitempty"` // where to look for things to remove, from the last observation of the host; a hint

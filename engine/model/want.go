@@ -18,6 +18,7 @@ type Want struct {
 	Suspended  map[string]bool  // manifests that are left as they are
 	Declared   map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
 	Nodes      map[Address]*Node
+	Specs      map[Address]bool   // guests inside of which a spec is applied (true), or an earlier one withdrawn (false)
 	Elsewhere  map[Address]string // nodes of the site: where they are declared, in a few words, for what this host does not hold any more
 	SweepHints []string           // Observed.SweepHints of the last observation, as far as it is remembered
 	// Changed are guests, and where the last observation found them, that are not as they were, while all else is. A driver
@@ -51,7 +52,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 		return w, nil // its findings were reported with the others of the load
 	}
 	h := s.HostFor(identity)
-	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Elsewhere: s.declared()}
+	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Specs: map[Address]bool{}, Elsewhere: s.declared()}
 	if h == nil {
 		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", identity), "%s", diag.DidYouMean(identity, s.Identities()))}
 	}
@@ -185,40 +186,63 @@ func (s *Site) inside(w *Want, of *Resource, n *Node, earlier *Earlier) (found d
 		r.Addr, r.Needs, r.Inside = addr, append([]Address{of.Addr}, r.Needs...), of.Addr
 		r.Manifest, r.Node = of.Manifest, of.Node
 		w.State[r.Addr] = r
-		of.Reports = of.Reports || r.Reports
+		if r.Reports {
+			of.Reports = true
+		}
 		if !k.Unspecified {
 			why = ""
+			if n.Mode == ModePush {
+				w.Specs[of.Addr] = earlier == nil
+			}
 		}
 	}
 	return found, why
 }
 
-// Withdraw adds to what a host shall hold that nothing shall be left of the specs that its nodes had at an earlier commit,
-// which the host converged to, and have no more. Only the earlier site says how these nodes are entered.
-func (s *Site) Withdraw(w *Want, earlier *Site) (found diag.List) {
+// Withdraw adds to what a host shall hold that nothing shall be left of the specs that its nodes had, and have no more.
+// Earlier gives the site by which a spec was applied in a guest last, nil if none was; only that says how the guest is entered.
+// What is not withdrawn, since nobody can enter the guest now, is deferred.
+func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (found diag.List) {
 	host := w.Host.Name
-	was := map[Address]*Node{}
-	for _, m := range earlier.Manifests {
-		for _, n := range m.Nodes {
-			if m.On(n) == host && n.Spec != "" && n.Mode == ModePush {
-				was[n.Resource.Addr] = n
-			}
-		}
-	}
+	w.State, w.Specs, w.Deferred = maps.Clone(w.State), maps.Clone(w.Specs), slices.Clip(w.Deferred) // the site keeps its own
 	for _, addr := range w.State.Addresses() {
-		n, old := w.Nodes[addr], was[addr]
-		if n == nil || old == nil || n.Spec != "" || n.Mode != ModePush {
+		n := w.Nodes[addr]
+		if n == nil || n.Spec != "" || n.Mode != ModePush {
 			continue
 		}
-		l, why := s.inside(w, w.State[addr], n, &Earlier{Site: earlier, Host: earlier.HostFor(host), Node: old})
-		if l.HasErrors() {
-			why = l[0].Summary
+		site, err := earlier(addr)
+		if err != nil {
+			found = append(found, StaysInside(addr, fmt.Sprintf("It is not known how %s was entered: %v.", addr, err)))
+			continue
 		}
-		if why != "" {
-			found = append(found, StaysInside(addr, fmt.Sprintf("Spec %s is not withdrawn: %s.", old.Spec, why)))
+		old := site.pushed(addr, host)
+		if old == nil {
+			continue
+		}
+		l, why := s.inside(w, w.State[addr], n, &Earlier{Site: site, Host: site.HostFor(host), Node: old})
+		switch {
+		case l.HasErrors():
+			found = append(found, StaysInside(addr, fmt.Sprintf("Spec %s is not withdrawn: %s.", old.Spec, l[0].Summary)))
+		case why != "":
+			w.Deferred = append(w.Deferred, Deferred{Address: addr.String(), Why: fmt.Sprintf("spec %s is not withdrawn yet: %s", old.Spec, why)})
 		}
 	}
 	return found
+}
+
+// pushed finds the node of a guest on a host that had a spec in mode push; nil if there was none, or s is nil.
+func (s *Site) pushed(guest Address, host string) *Node {
+	if s == nil {
+		return nil
+	}
+	for _, m := range s.Manifests {
+		for _, n := range m.Nodes {
+			if n.Resource.Addr == guest && m.On(n) == host && n.Spec != "" && n.Mode == ModePush {
+				return n
+			}
+		}
+	}
+	return nil
 }
 
 // StaysInside warns of what a spec put inside a guest, and nobody takes away.

@@ -95,7 +95,7 @@ func (s *simulated) pass(verb string) engine.Report {
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
 		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
-		pass.Earlier = func(context.Context) *model.Site { return s.earlier }
+		pass.Earlier = func(context.Context, model.Address) (*model.Site, error) { return s.earlier, nil }
 		s.loaded = pass.Load(s.t.Context()).Site
 	})
 }
