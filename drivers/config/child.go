@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
+	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -188,10 +189,20 @@ func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.
 		return model.Observed{}, err
 	}
 	out := model.Observed{State: model.State{}}
+	if w := want.Private.(*agentWay); w.spec == "" && f.Recorded() && !d.isWithdrawing(want.Node) {
+		out.Findings = diag.List{model.StaysInside(want.Inside, record.File+" of the machine lists it.")}
+	}
 	if !f.None() {
 		out.State[want.Addr] = &model.Resource{Addr: want.Addr, Spec: f.Agent(), Node: want.Node}
 	}
 	return out, nil
+}
+
+// isWithdrawing reports whether this pass withdraws the last spec of a node.
+func (d *Driver) isWithdrawing(node string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ways[converge.Address(node)] != nil
 }
 
 // applyAgent makes the agent on a machine what it has to be. Whatever was cut off before, it goes on.

@@ -20,6 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -463,4 +464,32 @@ func TestMachine(t *testing.T) {
 	require.NotSame(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 101}, nil))
 	d.(engine.Releaser).Release()
 	require.NotSame(t, m, d.Machine(converge.Address("a"), model.Guest{VMID: 100}, nil))
+}
+
+// What is wanted inside of a guest beside its spec uses the same connection, also while the last spec is withdrawn, which let
+// sshd listen elsewhere.
+func TestOneConnectionForAllThatIsInside(t *testing.T) {
+	w := newWorld("a")
+	cfg := config.Config{Inside: w.fleet, PrivateKeys: []string{"key"}, Children: func() config.Children { return nil }}
+	over := config.Over(engine.Provider{Kinds: enginetest.Kinds(), Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, cfg)
+	site := func(spec string) *model.Site {
+		s := enginetest.InsideSite(map[string]int{"a": 1})
+		s.Kinds = over.Kinds
+		s.Postures = map[string]*model.Posture{"tight": {Name: "tight", SSH: &model.SSHD{Port: 2222}}}
+		s.Specs["base"].Access = &model.Access{Via: model.ViaSSH, Posture: "tight"}
+		n := s.Manifests["web"].Nodes[0]
+		n.Spec, n.Type = spec, model.PVEType
+		return s
+	}
+	was, now := site("base"), site("")
+	want, _ := now.Want("father")
+	own := *want
+	require.Empty(t, now.Withdraw(&own, func(model.Address) (*model.Site, error) { return was, nil }))
+	require.Len(t, own.State, 4, "%v", own.State.Addresses())
+	d, err := over.Open(engine.Desired{Site: now}, now.Hosts["father"])
+	require.NoError(t, err)
+	_, err = d.Observe(t.Context(), &own)
+	require.NoError(t, err)
+	at := model.Guest{VMID: 100}
+	require.Same(t, d.Machine(converge.Address("a"), at, nil), d.Machine(model.Address{Kind: child.KindName, Name: "a"}, at, nil))
 }

@@ -68,12 +68,30 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 	return have, err
 }
 
-// remember keeps how the guests of this pass are entered.
+// remember keeps how the guests of this pass are entered. Where several things are wanted inside of one, they share its
+// connection: each knows all places where its sshd may answer, also those of a spec that the node has no more.
 func (d *Driver) remember(w *model.Want) {
 	ways := map[model.Address]*way{}
-	for addr, r := range w.State {
-		if of := wayOf(r); of != nil {
-			ways[addr] = of
+	shared := map[model.Address]*way{} // by SSH, of each guest
+	for _, addr := range w.State.Addresses() {
+		of := wayOf(w.State[addr])
+		if of == nil {
+			continue
+		}
+		own := *of
+		ways[addr] = &own
+		if own.via == model.ViaSSH {
+			if first := shared[own.guest]; first != nil {
+				first.join(&own)
+			} else {
+				first := own
+				shared[own.guest] = &first
+			}
+		}
+	}
+	for _, of := range ways {
+		if all := shared[of.guest]; all != nil && of.via == model.ViaSSH {
+			of.ports, of.near, of.ip = all.ports, all.near, all.ip
 		}
 	}
 	d.mu.Lock()
@@ -129,6 +147,27 @@ func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Res
 		}
 	}
 	return s.Observed(), nil
+}
+
+// join adds where another way to the same guest may lead. The port that every machine begins with stays the last one.
+func (w *way) join(other *way) {
+	w.ports = slices.DeleteFunc(union(w.ports, other.ports), func(p int) bool { return p == sshPort })
+	w.ports = append(w.ports, sshPort)
+	w.near = union(w.near, other.near)
+	if !w.ip.IsValid() {
+		w.ip = other.ip
+	}
+}
+
+// union lists what is in a or in b, each once, in this order.
+func union[T comparable](a, b []T) []T {
+	out := slices.Clone(a)
+	for _, v := range b {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 // isDelivery reports whether a node applies its spec itself, and only has to get to know its parent.

@@ -61,7 +61,7 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
-	{pkg: "engine/guest/child", may: []string{"engine/guest", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "engine/guest/child/childtest", "engine/plan"}},
+	{pkg: "engine/guest/child", may: []string{"engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "engine/guest/child/childtest", "engine/plan"}},
 	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
 	{pkg: "specserve/problem"}, // between parent and child: what server and client share
@@ -142,7 +142,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/report"}},
 	{pkg: "examples"}, // files only
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}},
-	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/proxmox/rights", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/child", "engine/guest/converge", "engine/guest/shell", "engine/guest/spec", "engine/model", "engine/plan", "specserve/parent"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
+	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/proxmox/rights", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/child", "engine/guest/converge", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model", "engine/plan", "specserve/parent"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},

@@ -493,3 +493,32 @@ func TestST20SimulatedUpgradeWithoutTime(t *testing.T) {
 	s.release("2.1")
 	s.works("a version that works")
 }
+
+// A node of type pve that loses its spec keeps its agent, and what the spec put on the machine is withdrawn over the same
+// connection, wherever the spec let sshd listen. Where nobody knows the spec, what stays is said.
+func TestST03SimulatedAgentOutlivesTheSpec(t *testing.T) {
+	s := beginTree(t, "spec = spec.base")
+	s.write("specs.hcl", "posture \"tight\" {\n  ssh {\n    port = 2222\n  }\n}\nspec \"base\" {\n  access {\n    posture = posture.tight\n  }\n  platform {\n    packages = [\"jq\"]\n  }\n}\n")
+	s.works("install")
+	was := s.load(t.Context()).Site
+	require.NotNil(t, was)
+
+	s.edit("manifests/web.hcl", "spec = spec.base", "")
+	r := s.run("plan")
+	require.True(t, r.Plan.InSync(), describe(r))
+	require.Contains(t, describe(r), "pve.inner has no spec any more, and what its last one put inside stays")
+
+	before := func(p *engine.Pass) {
+		p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return was, nil }
+	}
+	r = s.run("apply", before)
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.Equal(t, []string{"update guest.inner"}, actions(r.Plan))
+	s.holds("! command -v jq && systemctl is-active homestak-gitops", "without the spec")
+	for _, edits := range [][]func(*engine.Pass){{before}, nil} {
+		r = s.run("plan", edits...)
+		require.True(t, r.Plan.InSync(), describe(r))
+		require.Empty(t, r.Plan.Unknown)
+		require.NotContains(t, describe(r), "has no spec any more")
+	}
+}

@@ -132,6 +132,7 @@ type Found struct {
 	access  []string          // lines of user.cfg of roles and grants, and of the user of the agent; nil if that is not there
 	pve     bool              // it is Proxmox VE
 	unit    string            // how the unit is, in words
+	record  bool              // a spec put things on it
 	runs    bool              // it is enabled, and runs or begins to
 	upgrade string            // sum of the program that is being installed; "" for none
 	refused string            // sum of a program that did not report
@@ -140,6 +141,9 @@ type Found struct {
 
 // None reports whether nothing of an agent is there.
 func (f *Found) None() bool { return f.program == "" && f.files[settingsFile] == "" }
+
+// Recorded reports whether a spec put something on the machine that is still there.
+func (f *Found) Recorded() bool { return f.record }
 
 var (
 	identityLine = regexp.MustCompile(`(?m)^identity = "([^"\n]*)"$`)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
@@ -101,6 +102,7 @@ if [ -d /run/systemd/system ]; then
   printf '%s %s %s' "$(systemctl is-enabled ` + systemd.Service + ` 2>/dev/null)" "$(systemctl is-active ` + systemd.Service + ` 2>/dev/null)" \
     "$(systemctl show -p SubState --value ` + systemd.Service + ` 2>/dev/null)" | row unit
 fi
+if grep -q '"aspect"' ` + record.File + ` 2>/dev/null; then printf yes | row record; fi
 if [ -f ` + upgradeFile + ` ]; then row upgrade <` + upgradeFile + `; fi
 if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + `)" <` + refusedFile + `; fi
 `)
@@ -165,6 +167,8 @@ func (f *Found) read(r []string) {
 		f.api = true
 	case r[0] == "unit":
 		f.readUnit(r[last])
+	case r[0] == "record":
+		f.record = true
 	case r[0] == "upgrade":
 		f.upgrade = text
 	case r[0] == "refused" && last == 2:
