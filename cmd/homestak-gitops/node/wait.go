@@ -9,15 +9,21 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/parent"
 )
 
 // Wait waits for news of the parent, again and again, and starts the unit that fetches the spec and applies it. It
-// ends with ctx.
+// ends with ctx, and at once where there is nobody to wait for: without a parent, or a token for it.
 func (r Run) Wait(ctx context.Context, from Source) error {
-	if s, err := r.open(from); err != nil {
+	switch s, err := r.open(from); {
+	case errors.Is(err, parent.ErrNone):
+		r.Note("nothing to wait for: %s", err)
+		return nil
+	case err != nil:
 		return err
-	} else if s.Client.Parent.Token == "" {
-		return errors.New("the parent answers only who shows a token, and this machine has none: its timer asks for the spec now and then")
+	case s.Client.Parent.Token == "":
+		r.Note("nothing to wait for: the parent answers only who shows a token, and this machine has none\nits timer asks for the spec now and then")
+		return nil
 	}
 	r.Note("waiting for news of the parent")
 	open := func() (pull.Server, error) { return r.open(from) }

@@ -20,11 +20,13 @@ const (
 	pullUnit    = "homestak-gitops-pull.timer"
 	waitService = "/etc/systemd/system/homestak-gitops-wait.service"
 	waitUnit    = "homestak-gitops-wait.service"
+	// parentFile says who the parent of the node is, and by which token that knows it.
+	parentFile = "/etc/homestak-gitops/node.json"
 )
 
 // pull is when a node fetches its spec and applies it by itself: a service and its timer, and a second
-// service that starts the first when the parent has news. It may be the first that runs the steps, so none of
-// them stops it.
+// service that starts the first when the parent has news. That is only there while the parent knows the node by a token:
+// nobody else may wait. It may be the first that runs the steps, so none of them stops it.
 var pull = Of[pullFound]{
 	Name: "pull", Doc: "Units that fetch the spec and apply it.",
 	Paths: []string{"run"},
@@ -34,7 +36,8 @@ var pull = Of[pullFound]{
 		}
 		return script(
 			"for _f in "+pullService+" "+pullTimer+" "+waitService+"; do if [ -f \"$_f\" ]; then row file \"$_f\" <\"$_f\"; fi; done",
-			"if [ -d /run/systemd/system ]; then for _u in "+pullUnit+" "+waitUnit+"; do systemctl show -p UnitFileState,ActiveState,NeedDaemonReload -- \"$_u\" | row unit \"$_u\"; done; fi")
+			"if [ -d /run/systemd/system ]; then for _u in "+pullUnit+" "+waitUnit+"; do systemctl show -p UnitFileState,ActiveState,NeedDaemonReload -- \"$_u\" | row unit \"$_u\"; done; fi",
+			`if grep -q '"token": *"[^"]' `+parentFile+` 2>/dev/null; then printf yes | row token; fi`)
 	},
 	Parse: func(_ *Query, rows [][]string) (pullFound, error) {
 		f := pullFound{files: map[string]string{}, runs: map[string]bool{}}
@@ -42,6 +45,8 @@ var pull = Of[pullFound]{
 			switch {
 			case r[0] == "file" && len(r) == 3:
 				f.files[r[1]] = r[2]
+			case r[0] == "token":
+				f.token = true
 			case r[0] == "unit" && len(r) == 3:
 				enabled := strings.Contains(r[2], "UnitFileState=enabled\n") && strings.Contains(r[2], "NeedDaemonReload=no")
 				f.runs[r[1]] = enabled && (strings.Contains(r[2], "ActiveState=active\n") || strings.Contains(r[2], "ActiveState=activating\n"))
@@ -55,17 +60,17 @@ var pull = Of[pullFound]{
 		case want == nil && len(q.Record.Items("pull")) > 0:
 			have.Run = &spec.Run{Timer: "units of an earlier spec"}
 		case want == nil, len(f.files) == 0:
-		case f.files[pullService] != pullServiceText, f.files[pullTimer] != pullTimerText(want.Every()), f.files[waitService] != waitText(want):
+		case f.files[pullService] != pullServiceText, f.files[pullTimer] != pullTimerText(want.Every()), f.files[waitService] != f.waitText(want):
 			have.Run = &spec.Run{Timer: "otherwise"}
 		case !f.runs[pullUnit]:
 			have.Run = &spec.Run{Timer: "never: the timer is stopped"}
-		case want.Notified() && !f.runs[waitUnit]:
+		case f.waits(want) && !f.runs[waitUnit]:
 			have.Run = &spec.Run{Timer: "without its parent: " + waitUnit + " is stopped"}
 		default:
 			have.Run = &spec.Run{Timer: want.Timer}
 		}
 	},
-	Steps: func(q *Query, _ pullFound) []Step {
+	Steps: func(q *Query, f pullFound) []Step {
 		e := record.Entry{Aspect: "pull", Item: pullUnit, Identity: "name"}
 		if q.Want.Run == nil {
 			return []Step{{
@@ -79,10 +84,10 @@ var pull = Of[pullFound]{
 		waiting := script(
 			"if [ -f "+waitService+" ]; then systemctl disable --now -- "+waitUnit+" >/dev/null 2>&1 || :; drop "+waitService+"; fi",
 			"systemctl daemon-reload")
-		if q.Want.Run.Notified() {
+		if f.waits(q.Want.Run) {
 			waiting = script(
 				"systemctl unmask -- "+waitUnit+" >/dev/null 2>&1 || :",
-				shell.Put(waitService, waitText(q.Want.Run), "0644", "root", "root"),
+				shell.Put(waitService, f.waitText(q.Want.Run), "0644", "root", "root"),
 				"systemctl daemon-reload",
 				"systemctl enable -- "+waitUnit+" >/dev/null 2>&1 || die '"+waitUnit+" cannot be enabled'",
 				"systemctl restart -- "+waitUnit+" || unit_failed "+waitUnit)
@@ -105,7 +110,11 @@ var pull = Of[pullFound]{
 type pullFound struct {
 	files map[string]string
 	runs  map[string]bool // units that are enabled and active, as their files say
+	token bool            // the parent knows the node by one
 }
+
+// waits reports whether the node waits for news.
+func (f pullFound) waits(r *spec.Run) bool { return r.Notified() && f.token }
 
 // pullServiceText is the service. It has no sandbox: it makes the whole machine what the spec says.
 const pullServiceText = heading + `[Unit]
@@ -127,8 +136,8 @@ LimitCORE=0
 `
 
 // waitText is the service that waits for news; "" for none.
-func waitText(r *spec.Run) string {
-	if !r.Notified() {
+func (f pullFound) waitText(r *spec.Run) string {
+	if !f.waits(r) {
 		return ""
 	}
 	return heading + `[Unit]
@@ -141,7 +150,7 @@ After=network-online.target nss-lookup.target time-sync.target
 ExecStart=homestak-gitops config wait
 # A stop gives 130.
 SuccessExitStatus=130
-Restart=always
+Restart=on-failure
 RestartSec=30s
 LimitCORE=0
 
