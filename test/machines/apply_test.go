@@ -49,6 +49,9 @@ type field struct {
 	effect, absent string
 }
 
+// nisKept is that lines of NIS are what they were, behind all others.
+const nisKept = `[ "$(tail -n 3 /etc/passwd)" = "$(printf '+::::::\n-mallory::::::\n+@staff:x:65001:65001::/home/staff:\n')" ] && [ "$(tail -n 2 /etc/shadow)" = "$(printf '+::::::::\n-mallory\n')" ] && [ "$(tail -n 1 /etc/group)" = +::: ]`
+
 var fields = []field{
 	{
 		name: "hostname", with: `"identity": {"hostname": "edge", "domain": "home.example"}`, without: `"identity": {"hostname": "core", "domain": "lab.example"}`,
@@ -142,6 +145,12 @@ var fields = []field{
 		before: "useradd --create-home --shell /bin/sh --groups audio ann",
 		effect: `id -Gn ann | grep -w video | grep -w ops | grep -w audio && [ "$(getent passwd ann | cut -d: -f7)" = /bin/bash ]`,
 		absent: `[ "$(id -Gn ann)" = "ann audio" ] && [ "$(getent passwd ann | cut -d: -f7)" = /bin/sh ] && [ -z "$(getent shadow ann | cut -d: -f8)" ] && ! getent group ops`,
+	},
+	{
+		name: "user and sshd beside lines of NIS", with: user("ann", `, "groups": ["ops"]`) + `, "posture": {"ssh": {"port": "2222", "permit_root_login": "yes", "password_authentication": "no"}}`, without: `"access": {"former_users": "remove"}`,
+		before: "printf '+::::::\\n-mallory::::::\\n+@staff:x:65001:65001::/home/staff:\\n' >>/etc/passwd && printf '+::::::::\\n-mallory\\n' >>/etc/shadow && printf '+:::\\n' >>/etc/group",
+		effect: `id ann && id -Gn ann | grep -w ops && sshd -T | grep -qx 'port 2222' && ` + nisKept,
+		absent: `! id ann && sshd -T | grep -qx 'port 22' && ` + nisKept,
 	},
 	{
 		name: "groups", with: user("ann", `, "groups": ["video", "ops"]`), without: user("ann", `, "groups": ["video"]`),

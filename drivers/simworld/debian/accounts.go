@@ -48,20 +48,38 @@ func number(line string) int {
 type table [][]string
 
 func (m *Machine) table(name string) table {
-	text, _ := m.K.FS.ReadFile("/etc/" + name)
+	accounts, _ := m.accountLines(name)
 	var out table
-	for line := range strings.Lines(text) {
-		if line = strings.TrimRight(line, "\n"); line != "" {
-			out = append(out, strings.Split(line, ":"))
-		}
+	for _, line := range accounts {
+		out = append(out, strings.Split(line, ":"))
 	}
 	return out
 }
 
+// accountLines splits a file into the lines of accounts, and those of NIS.
+func (m *Machine) accountLines(name string) (accounts, nis []string) {
+	text, _ := m.K.FS.ReadFile("/etc/" + name)
+	for line := range strings.Lines(text) {
+		switch line = strings.TrimRight(line, "\n"); {
+		case line == "":
+		case line[0] == '+' || line[0] == '-':
+			nis = append(nis, line)
+		default:
+			accounts = append(accounts, line)
+		}
+	}
+	return accounts, nis
+}
+
+// write replaces the accounts of a file. What it has of NIS stays behind them (add_one_entry_nis in lib/commonio.c of shadow-utils).
 func (m *Machine) write(name string, t table) {
 	var b strings.Builder
 	for _, line := range t {
 		b.WriteString(strings.Join(line, ":") + "\n")
+	}
+	_, nis := m.accountLines(name)
+	for _, line := range nis {
+		b.WriteString(line + "\n")
 	}
 	must(m.K.FS.WriteText("/etc/"+name, b.String()))
 }

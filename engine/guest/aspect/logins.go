@@ -62,6 +62,7 @@ logins() (
   _here=$(ip -4 route get "$_from" 2>/dev/null | sed -n 's/.* src \([0-9.]*\).*/\1/p')
   _today=$(($(date +%s) / 86400)) _port=$(` + sshdSettings + ` 2>/dev/null | sed -n 's/^port //p' | head -n 1)
   while IFS=: read -r _u _ _id _ _ _home _shell; do
+    case $_u in ''|[+-]*) continue ;; esac # of NIS (nsswitch.conf(5), compat): no account
     case $_shell in *nologin|*false|*sync) continue ;; esac
     _shadow=$(grep "^$_u:" /etc/shadow || :)
     _until=$(printf '%s\n' "$_shadow" | cut -d: -f8)

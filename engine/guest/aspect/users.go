@@ -103,6 +103,9 @@ func parseAccounts(rows [][]string) (accounts, error) {
 	for _, r := range rows {
 		for line := range strings.Lines(r[1]) {
 			f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+			if isCompat(f[0]) {
+				continue
+			}
 			switch {
 			case r[0] == "passwd" && len(f) == 5:
 				uid, err1 := strconv.Atoi(f[1])
@@ -131,6 +134,10 @@ func parseAccounts(rows [][]string) (accounts, error) {
 	}
 	return a, nil
 }
+
+// isCompat reports whether a line includes or excludes accounts of NIS (nsswitch.conf(5), compat) and is none itself, whatever
+// it has in its other fields. The programs of shadow-utils keep such lines as they are.
+func isCompat(name string) bool { return strings.HasPrefix(name, "+") || strings.HasPrefix(name, "-") }
 
 // administrators are the groups whose members may become root on Debian and Ubuntu.
 var administrators = []string{"sudo", "admin", "wheel"}
