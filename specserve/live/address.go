@@ -2,6 +2,7 @@ package live
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -25,11 +27,14 @@ var ErrNotServing = errors.New("the server for nodes does not run")
 // token that was just minted. What it has reported before is forgotten. The error is ErrNotServing as long as
 // the server does not serve.
 func (s *Server) Parent(node, spec string) (parent.Parent, error) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	p, err := s.known()
+	p, err := s.Known()
 	if err != nil {
 		return parent.Parent{}, err
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.server == nil {
+		return parent.Parent{}, ErrNotServing
 	}
 	minted, err := keys.Mint(s.o.Access.Dir, node, spec, keys.Lifetime, time.Now())
 	if err != nil {
@@ -40,16 +45,20 @@ func (s *Server) Parent(node, spec string) (parent.Parent, error) {
 	return p, p.Check()
 }
 
-// known is what everybody gets to know of this server. The caller has the mutex.
-func (s *Server) known() (parent.Parent, error) {
-	if s.server == nil || s.commit.Site == nil {
+// Known is what children know of this server now, without identity and token. The error is ErrNotServing as long as the
+// server does not serve. It may take a moment, in which nobody else waits: a name may have to be resolved.
+func (s *Server) Known() (parent.Parent, error) {
+	s.mutex.Lock()
+	serving, site, state := s.server != nil, s.commit.Site, s.state
+	s.mutex.Unlock()
+	if !serving || site == nil {
 		return parent.Parent{}, ErrNotServing
 	}
-	address, err := s.url()
+	address, err := s.url(site, state.Address)
 	if err != nil {
 		return parent.Parent{}, err
 	}
-	pins, err := pin.ParseAll(s.state.Pins)
+	pins, err := pin.ParseAll(state.Pins)
 	return parent.Parent{Server: address, Pins: pins}, err
 }
 
@@ -77,13 +86,12 @@ func (s *Server) Reported(node string) (saw string, err error) {
 
 // url is where guests reach the server: as the address that it listens on says, or the site for its hosts,
 // or at the address of the host's API, if the agent runs there. That of a child is reached at the first address of its
-// machine. The caller has the mutex.
-func (s *Server) url() (string, error) {
-	host, port, err := net.SplitHostPort(s.state.Address)
+// machine.
+func (s *Server) url(site *model.Site, listens string) (string, error) {
+	host, port, err := net.SplitHostPort(listens)
 	if err != nil {
 		return "", fmt.Errorf("find out where nodes reach the server: %w", err)
 	}
-	site := s.commit.Site
 	ip := net.ParseIP(host)
 	h := site.HostFor(s.o.Identity)
 	switch {
@@ -121,17 +129,51 @@ func (s *Server) here(h *model.Host) (netip.Addr, bool) {
 			}
 		}
 	}
-	u, err := url.Parse(s.o.Above)
+	at := s.way.address(s.o.Above)
+	return at, at.IsValid()
+}
+
+const (
+	wayTime = 2 * time.Second  // how long a resolver may take
+	wayKept = 30 * time.Second // how long what was found counts: a machine has another address after a while at most
+)
+
+// way is by which address the machine reaches its parent. All who ask at once get the answer of one; its lock is held while a
+// name is resolved, wayTime at most.
+type way struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mutex sync.Mutex
+	found netip.Addr // not valid if none was ever found
+	next  time.Time  // when it is to be found out again
+}
+
+// address finds it; not valid if it is not known. While the resolver does not answer, what it answered before counts.
+func (w *way) address(above string) netip.Addr {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if time.Now().Before(w.next) {
+		return w.found
+	}
+	u, err := url.Parse(above)
 	if err != nil || u.Host == "" {
-		return netip.Addr{}, false
+		return netip.Addr{}
 	}
-	c, err := net.Dial("udp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) //nolint:noctx // nothing is sent
+	ctx, cancel := context.WithTimeout(context.Background(), wayTime)
+	defer cancel()
+	c, err := w.dial(ctx, "udp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) // nothing is sent
 	if err != nil {
-		return netip.Addr{}, false
+		w.next = time.Now().Add(wayTime)
+		return w.found
 	}
+	w.next = time.Now().Add(wayKept)
 	defer func() { _ = c.Close() }()
-	at, err := netip.ParseAddrPort(c.LocalAddr().String())
-	return at.Addr().Unmap(), err == nil && !at.Addr().IsLoopback()
+	if at, err := netip.ParseAddrPort(c.LocalAddr().String()); err == nil {
+		if w.found = at.Addr().Unmap(); w.found.IsLoopback() {
+			w.found = netip.Addr{}
+		}
+	}
+	return w.found
 }
 
 // isHere reports whether a name or an address is one of this machine.

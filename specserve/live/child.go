@@ -4,17 +4,7 @@ import (
 	"errors"
 	"io"
 	"time"
-
-	"github.com/homestak/homestak-gitops/specserve/parent"
 )
-
-// Known is what children know of this server now, without identity and token. The error is ErrNotServing as long as the
-// server does not serve.
-func (s *Server) Known() (parent.Parent, error) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	return s.known()
-}
 
 // Accepts says why a token is not one that this server accepts of a node; nil if it is.
 func (s *Server) Accepts(node, token string) error {

@@ -67,6 +67,7 @@ type Server struct {
 	o       Options
 	reports *report.Store
 	retry   time.Duration // until what failed is tried again
+	way     way           // to the parent
 	kept    []byte        // the file of reports as it is on the disk; of the goroutine of Run
 
 	mutex       sync.Mutex          // for moments: the agent publishes, the server checks its files, and both are asked how they are
@@ -102,7 +103,7 @@ func New(o Options) *Server {
 	if o.Open == nil {
 		o.Open = daemon.Listen
 	}
-	return &Server{o: o, reports: report.NewStore(), retry: retryAfter, state: State{Address: o.Listen}}
+	return &Server{o: o, way: way{dial: new(net.Dialer).DialContext}, reports: report.NewStore(), retry: retryAfter, state: State{Address: o.Listen}}
 }
 
 // State is how the server is now.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -53,7 +54,7 @@ func start(t *testing.T, listen string) *running {
 }
 
 // startIn starts one with the folder of an earlier one.
-func startIn(t *testing.T, dir, listen string) *running {
+func startIn(t *testing.T, dir, listen string, edits ...func(*live.Server)) *running {
 	t.Helper()
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
@@ -63,6 +64,9 @@ func startIn(t *testing.T, dir, listen string) *running {
 	})}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.RetryAfter(10 * time.Millisecond)
+	for _, edit := range edits {
+		edit(r.Server)
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -95,11 +99,16 @@ func (r *running) get(path, token string) (int, string) {
 
 func (r *running) ask(method, path, token string, body io.Reader) (int, string) {
 	r.t.Helper()
+	return r.askAt(r.State().Address, method, path, token, body)
+}
+
+func (r *running) askAt(address, method, path, token string, body io.Reader) (int, string) {
+	r.t.Helper()
 	s := r.State()
 	pins, err := pin.ParseAll(s.Pins)
 	require.NoError(r.t, err)
 	transport := &http.Transport{TLSClientConfig: pin.Client(pins), DisableKeepAlives: true}
-	q, err := http.NewRequestWithContext(r.t.Context(), method, "https://"+s.Address+path, body)
+	q, err := http.NewRequestWithContext(r.t.Context(), method, "https://"+address+path, body)
 	require.NoError(r.t, err)
 	q.Header.Set("Authorization", "Bearer "+token)
 	got, err := transport.RoundTrip(q)
@@ -307,3 +316,46 @@ func TestReportsAreKept(t *testing.T) {
 	require.True(t, again.HasReported("inner"))
 	require.False(t, empty(again))
 }
+
+// A resolver that does not answer keeps nobody waiting but who asks for the address, and only for a moment. What it answered before
+// counts meanwhile.
+func TestASlowResolverKeepsNobodyWaiting(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan net.Conn)
+	r := startIn(t, filepath.Join(t.TempDir(), "server"), "0.0.0.0:0", func(s *live.Server) {
+		s.DialAbove("https://father.example:44443", func(ctx context.Context, _, address string) (net.Conn, error) {
+			require.Equal(t, "father.example:44443", address)
+			_, bounded := ctx.Deadline()
+			require.True(t, bounded)
+			asked <- struct{}{}
+			return <-answer, nil
+		})
+	})
+	child := site(vm("app"))
+	child.Hosts["father"] = &model.Host{Name: "father", Local: true, Bridge: "no-such-bridge"}
+	r.inForce("c1", child)
+	r.until(func(s live.State) bool { return len(s.Pins) > 0 && s.Commit == "c1" })
+	known := make(chan string, 2)
+	for range 2 {
+		go func() {
+			p, err := r.Known()
+			known <- fmt.Sprint(p.Server, err)
+		}()
+	}
+	<-asked
+	_, port, err := net.SplitHostPort(r.State().Address)
+	require.NoError(t, err)
+	code, _ := r.askAt("127.0.0.1:"+port, http.MethodGet, "/health", "", http.NoBody)
+	require.Equal(t, http.StatusOK, code)
+	require.ErrorContains(t, r.Accepts("app", "no token"), "token", "it uses what the server owns")
+	near, far := net.Pipe()
+	defer func() { _ = far.Close() }()
+	answer <- addressed{near}
+	for range 2 {
+		require.Equal(t, "https://192.0.2.77:"+port+"<nil>", <-known, "one question is enough for both")
+	}
+}
+
+// addressed is a connection from an address.
+type addressed struct{ net.Conn }
+
+func (addressed) LocalAddr() net.Addr { return &net.UDPAddr{IP: net.IPv4(192, 0, 2, 77), Port: 4711} }
