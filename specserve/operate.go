@@ -46,12 +46,12 @@ func reconcile(x *request) error {
 // checkAll makes the server check its files, and every node that waits. With ?wait the answer of the server of an
 // agent says how its pass ended.
 func (x *request) checkAll() error {
-	x.waiting.wake("", func(w *waiter) chan struct{} { return w.reconcile })
+	x.waiting.askAll()
 	if x.o.Reconcile != nil && x.URL.Query().Has("wait") {
 		return x.awaitPass()
 	}
 	x.o.Check()
-	return x.done(http.StatusAccepted, "checking")
+	return x.done(http.StatusAccepted, checking)
 }
 
 // awaitPass answers when the pass has ended that somebody asked for, for as long as the client stays. The status
@@ -153,7 +153,7 @@ func takeHook(x *request, provider string) error {
 	switch verdict {
 	case hook.Pushed:
 		x.o.Check()
-		return x.done(http.StatusAccepted, "checking")
+		return x.done(http.StatusAccepted, checking)
 	case hook.Repeated:
 		return x.done(http.StatusOK, "was here before")
 	default:

@@ -146,9 +146,11 @@ func New(o Options) *Server {
 func (s *Server) Publish(v View) {
 	s.repository.Publish(v.Repository)
 	s.view.Store(&v)
-	s.waiting.wake("", func(w *waiter) chan struct{} { return w.published })
+	s.waiting.changed()
 	if v.Catalog != nil {
-		s.reports.Keep(func(identity string) bool { return v.node(identity) != nil })
+		served := func(identity string) bool { return v.node(identity) != nil }
+		s.reports.Keep(served)
+		s.waiting.serve(served)
 	}
 }
 

@@ -1,6 +1,7 @@
 package specserve
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -21,20 +22,40 @@ type waiter struct {
 	identity  string
 	published chan struct{} // perhaps there is another spec
 	reconcile chan struct{}
-	below     []string // nodes that a child manages, and that are to check themselves; guarded as all of waiters
+	asked     *inquiry // that it was woken for, and has not answered yet; guarded as all of waiters
 }
 
-// waiters are those who wait now. A mutex guards them: they come and go in many goroutines, and
-// whoever publishes wakes them all.
+// inquiry is that somebody wants a node to check itself.
+type inquiry struct {
+	below []string // nodes that a child manages, and that are to check themselves in turn
+}
+
+// mostBelow is of how many nodes below it a child hears at once. It checks all it has anyway.
+const mostBelow = 64
+
+// add adds the nodes of another inquiry about the same identity.
+func (q *inquiry) add(more *inquiry) {
+	for _, node := range more.below {
+		if len(q.below) < mostBelow && !slices.Contains(q.below, node) {
+			q.below = append(q.below, node)
+		}
+	}
+}
+
+// waiters are those who wait now, and what is kept for those who do not. A mutex guards them: they come and go in many
+// goroutines, and whoever publishes wakes them all.
 type waiters struct {
 	mutex sync.Mutex
 	all   map[*waiter]bool
-	by    map[string]int // how many wait for a node
+	by    map[string]int      // how many wait for a node
+	kept  map[string]*inquiry // for nodes that are served, until they wait again; one for each
 }
 
-func newWaiters() *waiters { return &waiters{all: map[*waiter]bool{}, by: map[string]int{}} }
+func newWaiters() *waiters {
+	return &waiters{all: map[*waiter]bool{}, by: map[string]int{}, kept: map[string]*inquiry{}}
+}
 
-// enter adds a waiter; nil if there are too many, of the node or of all.
+// enter adds a waiter; nil if there are too many, of the node or of all. It is woken for what was kept for its node.
 func (w *waiters) enter(identity string, l Limits) *waiter {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -44,9 +65,14 @@ func (w *waiters) enter(identity string, l Limits) *waiter {
 	one := &waiter{identity: identity, published: make(chan struct{}, 1), reconcile: make(chan struct{}, 1)}
 	w.all[one] = true
 	w.by[identity]++
+	if q := w.kept[identity]; q != nil {
+		delete(w.kept, identity)
+		one.ask(q)
+	}
 	return one
 }
 
+// leave takes a waiter out. What it was asked for, and could not answer, is kept for the next one of its node.
 func (w *waiters) leave(one *waiter) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -54,6 +80,25 @@ func (w *waiters) leave(one *waiter) {
 	if w.by[one.identity]--; w.by[one.identity] == 0 {
 		delete(w.by, one.identity)
 	}
+	if one.asked != nil {
+		w.keep(one.identity, one.asked)
+	}
+}
+
+// keep keeps an inquiry for a node that does not wait. The caller has the mutex.
+func (w *waiters) keep(identity string, q *inquiry) {
+	if before := w.kept[identity]; before != nil {
+		before.add(q)
+		return
+	}
+	w.kept[identity] = q
+}
+
+// serve drops what is kept for nodes that are served no more.
+func (w *waiters) serve(is func(identity string) bool) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	maps.DeleteFunc(w.kept, func(identity string, _ *inquiry) bool { return !is(identity) })
 }
 
 func (w *waiters) count() int {
@@ -62,41 +107,72 @@ func (w *waiters) count() int {
 	return len(w.all)
 }
 
-// wake wakes those who wait for a node, or all for "".
-func (w *waiters) wake(identity string, channel func(*waiter) chan struct{}) {
+// changed wakes all: there may be another spec for each.
+func (w *waiters) changed() {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	for one := range w.all {
-		if identity != "" && one.identity != identity {
-			continue
-		}
 		select {
-		case channel(one) <- struct{}{}:
+		case one.published <- struct{}{}:
 		default: // it knows already
 		}
 	}
 }
 
-// mostBelow is of how many nodes below it a child hears at once. It checks all it has anyway.
-const mostBelow = 64
-
-// ask asks those who wait for a node, or for the child that manages it, to check.
-func (w *waiters) ask(identity, node string) {
-	w.mutex.Lock()
-	for one := range w.all {
-		if one.identity == identity && node != identity && len(one.below) < mostBelow && !slices.Contains(one.below, node) {
-			one.below = append(one.below, node)
-		}
-	}
-	w.mutex.Unlock()
-	w.wake(identity, func(w *waiter) chan struct{} { return w.reconcile })
-}
-
-// asked are the nodes below that one who waits was asked for.
-func (w *waiters) asked(one *waiter) []string {
+// askAll asks all who wait to check themselves.
+func (w *waiters) askAll() {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	return one.below
+	for one := range w.all {
+		one.ask(&inquiry{})
+	}
+}
+
+// ask asks those who wait for a node, or for the child that manages it, to check. If nobody waits it is kept, and false.
+func (w *waiters) ask(identity, node string) (waits bool) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	below := func() *inquiry {
+		if node == identity {
+			return &inquiry{}
+		}
+		return &inquiry{below: []string{node}}
+	}
+	for one := range w.all {
+		if one.identity == identity {
+			one.ask(below())
+			waits = true
+		}
+	}
+	if !waits {
+		w.keep(identity, below())
+	}
+	return waits
+}
+
+// ask wakes a waiter. The caller has the mutex of waiters.
+func (one *waiter) ask(q *inquiry) {
+	if one.asked == nil {
+		one.asked = q
+	} else {
+		one.asked.add(q)
+	}
+	select {
+	case one.reconcile <- struct{}{}:
+	default: // it knows already
+	}
+}
+
+// answer takes what a waiter was asked for. If that cannot be sent it is to be given back by again.
+func (w *waiters) answer(one *waiter) (q *inquiry, again func()) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	q, one.asked = one.asked, nil
+	return q, func() {
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
+		w.keep(one.identity, q)
+	}
 }
 
 // wait answers when there is something to do for the node, or when its time is over. The node says
@@ -139,12 +215,20 @@ func wait(x *request) error {
 			return err
 		}
 		if !matches(has, tag) {
+			if what == toFetch {
+				x.waiting.answer(one) // it checks itself when it fetches
+			}
 			return x.done(http.StatusOK, what)
 		}
 		select {
 		case <-one.published:
 		case <-one.reconcile:
-			return x.json(http.StatusOK, Done{Status: toReconcile, Nodes: x.waiting.asked(one)})
+			q, again := x.waiting.answer(one)
+			err := x.json(http.StatusOK, Done{Status: toReconcile, Nodes: q.below})
+			if err != nil {
+				again()
+			}
+			return err
 		case <-over.C:
 			return x.nothing()
 		case <-x.ending:
@@ -175,8 +259,13 @@ func (x *request) nothing() error {
 	return nil
 }
 
-// reconcileNode asks the node that waits to check itself now. One that does not wait does so when
-// its time comes.
+// What became of the request to check a node.
+const (
+	checking = "checking"
+	kept     = "kept" // until the node asks next
+)
+
+// reconcileNode asks a node to check itself now. For one that does not wait at the moment that is kept until it does.
 func reconcileNode(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
 		return err
@@ -184,23 +273,26 @@ func reconcileNode(x *request) error {
 	if x.identity == x.o.Identity {
 		return x.checkAll()
 	}
-	if !x.Wake(x.identity) {
+	known, waits := x.Wake(x.identity)
+	if !known {
 		_, err := x.node()
 		return err
 	}
 	x.o.Check()
-	return x.done(http.StatusAccepted, "checking")
+	if !waits {
+		return x.done(http.StatusAccepted, kept)
+	}
+	return x.done(http.StatusAccepted, checking)
 }
 
-// Wake asks a node to check itself, if it waits; false: it is not served. Of nodes further down only the
-// child is known here that they are below: it checks all it has, and asks them in turn.
-func (s *Server) Wake(node string) bool {
+// Wake asks a node to check itself. Known: it is served. Waits: it is asked at once; else it is asked when it waits again. Of
+// nodes further down only the child is known here that they are below: it checks all it has, and asks them in turn.
+func (s *Server) Wake(node string) (known, waits bool) {
 	v, through := s.view.Load(), node
 	if v.node(node) == nil { // no report can take a node that is served here
 		if through = s.reports.Through(node); v.node(through) == nil {
-			return false
+			return false, false
 		}
 	}
-	s.waiting.ask(through, node)
-	return true
+	return true, s.waiting.ask(through, node)
 }

@@ -2,6 +2,7 @@ package specserve
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -171,17 +172,88 @@ func TestNoReportCapturesAWake(t *testing.T) {
 		all[n.Name] = w.waiting.enter(n.Name, w.o.Limits)
 	}
 	for node, woken := range map[string]string{"own": "own", "annex": "annex", "inner": "inner", "app": "inner", "store": "annex"} {
-		require.True(t, w.Wake(node), node)
+		known, waits := w.Wake(node)
+		require.True(t, known && waits, node)
 		for name, one := range all {
 			require.Equal(t, name == woken, len(one.reconcile) == 1, "%s for %s", name, node)
 		}
 		<-all[woken].reconcile
-		require.Equal(t, woken != node, slices.Contains(w.waiting.asked(all[woken]), node), "%s hears of %s", woken, node)
+		q, _ := w.waiting.answer(all[woken])
+		require.Equal(t, woken != node, slices.Contains(q.below, node), "%s hears of %s", woken, node)
 	}
-	require.False(t, w.Wake("nobody"))
+	lost := func(node string) {
+		known, waits := w.Wake(node)
+		require.False(t, known || waits, node)
+	}
+	lost("nobody")
 	// Nor does a report of a child that is not served any more.
 	put("gone", report.Node{Name: "lost", Parent: "gone"})
-	require.False(t, w.Wake("lost"))
+	lost("lost")
+
+	// While the child does not wait it is kept for it, once for each node and of so many nodes.
+	w.waiting.leave(all["inner"])
+	below := []report.Node{{Name: "app", Parent: "inner"}}
+	for i := range 2 * mostBelow {
+		below = append(below, report.Node{Name: fmt.Sprintf("app-%d", i), Parent: "inner"})
+	}
+	put("inner", below...)
+	for range 2 {
+		for _, n := range below {
+			known, waits := w.Wake(n.Name)
+			require.True(t, known && !waits, n.Name)
+		}
+	}
+	require.Len(t, w.waiting.kept, 1)
+	again := w.waiting.enter("inner", w.o.Limits)
+	<-again.reconcile
+	q, _ := w.waiting.answer(again)
+	require.Len(t, q.below, mostBelow)
+	require.Equal(t, "app", q.below[0])
+	require.Empty(t, w.waiting.kept)
+}
+
+// What an operator wants of a node that does not wait at the moment is kept until it waits again, and said.
+func TestAWakeBetweenTwoPollsIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWaiting(t, Limits{})
+		wait := func() *asked { return w.ask(t.Context(), "GET", "/wait/own", w.token) }
+		ask := func(status string) {
+			t.Helper()
+			got := w.ask(t.Context(), "POST", "/reconcile/own", "operator")
+			require.Equal(t, 202, got.Code)
+			require.JSONEq(t, `{"status":"`+status+`"}`, got.Body.String())
+		}
+		poll := wait()
+		<-poll.ended
+		require.Equal(t, 204, poll.Code)
+		ask("kept")
+		ask("kept")
+		poll = wait()
+		require.True(t, poll.done(), "it does not wait for what happened before")
+		require.JSONEq(t, `{"status":"reconcile"}`, poll.Body.String())
+		poll = wait()
+		require.False(t, poll.done(), "once is enough")
+		ask("checking")
+		require.True(t, poll.done())
+
+		// Its connection breaks as it is asked.
+		ctx, cancel := context.WithCancel(t.Context())
+		poll = w.ask(ctx, "GET", "/wait/own", w.token)
+		for one := range w.waiting.all {
+			w.waiting.mutex.Lock()
+			one.asked = &inquiry{} // and the end of the connection is noticed first
+			w.waiting.mutex.Unlock()
+		}
+		cancel()
+		<-poll.ended
+		poll = wait()
+		require.True(t, poll.done())
+
+		// A node that leaves the site is forgotten.
+		ask("kept")
+		w.Publish(w.moved("other"))
+		require.Empty(t, w.waiting.kept)
+	})
 }
 
 func TestWaitEnds(t *testing.T) {

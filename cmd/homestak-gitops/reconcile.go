@@ -45,10 +45,15 @@ func runReconcile(ctx context.Context, a *app, f *agentref.Flags, node []string,
 	}
 	switch {
 	case len(node) > 0:
-		if err := r.CheckNode(ctx, node[0]); err != nil {
+		asked, err := r.CheckNode(ctx, node[0])
+		if err != nil {
 			return err
 		}
-		return a.ui.Show(struct{}{}, fmt.Sprintf("%s is asked to check itself\n", node[0]))
+		text := "%s is asked to check itself\n"
+		if asked.Status == control.Kept {
+			text = "%s does not wait at the moment: it checks itself when it asks its parent next, or when its timer says\n"
+		}
+		return a.ui.Show(asked, fmt.Sprintf(text, node[0]))
 	case !wait:
 		if err := r.CheckNow(ctx); err != nil {
 			return err

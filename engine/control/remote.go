@@ -118,7 +118,16 @@ func (c *Client) awaitThere(ctx context.Context) (Ended, error) {
 	return got.Ended, nil
 }
 
+// Asked is what became of the request to check a node.
+type Asked struct {
+	Status string `json:"status"` // checking, or Kept
+}
+
+// Kept is the status of a node that does not wait at its parent: it is asked when it does so next.
+const Kept = "kept"
+
 // CheckNode asks a node to check itself, or the child that manages it.
-func (c *Client) CheckNode(ctx context.Context, node string) error {
-	return c.post(ctx, "/reconcile/"+url.PathEscape(node), nil, nil)
+func (c *Client) CheckNode(ctx context.Context, node string) (a Asked, err error) {
+	err = c.post(ctx, "/reconcile/"+url.PathEscape(node), nil, &a)
+	return a, err
 }

@@ -66,8 +66,9 @@ type Server struct {
 
 	// Tree returns the agent with its nodes, and the reports of nodes and children.
 	Tree func() report.Report
-	// Wake asks a node to check itself, or the child that manages it; false: there is no such node.
-	Wake func(node string) bool
+	// Wake asks a node to check itself, or the child that manages it. Known: there is such a node. Waits: it hears that at once,
+	// else when it asks next.
+	Wake func(node string) (known, waits bool)
 }
 
 // Card identifies an agent.
@@ -238,13 +239,18 @@ func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) 
 // reconcileNode asks a node or child to check itself.
 func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, error) {
 	node := r.PathValue("node")
-	if !c.Wake(node) {
+	known, waits := c.Wake(node)
+	if !known {
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", oneLine(node)),
 			Hint: "the agent checks push nodes itself: omit NODE",
 		}
 	}
-	writeAnswer(w, http.StatusAccepted, struct{}{})
+	asked := Asked{Status: "checking"}
+	if !waits {
+		asked.Status = Kept
+	}
+	writeAnswer(w, http.StatusAccepted, asked)
 	return nil, nil //nolint:nilnil // the answer is written
 }
 

@@ -185,5 +185,10 @@ func (s *Service) treeOf(st agent.Status) report.Report {
 	return s.server.Tree(own, st.At)
 }
 
-// wake asks a node below to check itself; false: there is no such node.
-func (s *Service) wake(node string) bool { return s.server != nil && s.server.Wake(node) }
+// wake asks a node below to check itself. Known: there is such a node; waits: it hears that at once.
+func (s *Service) wake(node string) (known, waits bool) {
+	if s.server == nil {
+		return false, false
+	}
+	return s.server.Wake(node)
+}

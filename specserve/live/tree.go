@@ -27,9 +27,12 @@ func (s *Server) Tree(own report.Report, now time.Time) report.Report {
 	return report.Fold(own, s.reports.All(), every, now)
 }
 
-// Wake asks a node to check itself, or the child that manages it; false: there is no such node.
-func (s *Server) Wake(node string) bool {
+// Wake asks a node to check itself, or the child that manages it; see specserve.Server.
+func (s *Server) Wake(node string) (known, waits bool) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.server != nil && s.server.Wake(node)
+	if s.server == nil {
+		return false, false
+	}
+	return s.server.Wake(node)
 }

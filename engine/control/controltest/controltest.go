@@ -157,7 +157,7 @@ func Serve(t *testing.T, f *Agent, api string) (socket string, end func()) {
 		Tree: func() report.Report {
 			return report.Report{Version: 1, Identity: "father", Phase: report.Run, Ready: true, Nodes: []report.Node{{Name: "app", Type: "vm", Parent: "father", Phase: report.Run, Ready: true}}}
 		},
-		Wake: func(node string) bool { return node == "app" },
+		Wake: func(node string) (known, waits bool) { return node == "app" || node == "away", node == "app" },
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
