@@ -11,13 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/specserve/backoff"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/problem"
@@ -82,23 +82,14 @@ func (c *Client) Spec(ctx context.Context, tag string) (Fetched, error) {
 		if f.final || attempt == len(pauses) {
 			return Fetched{}, c.explain(f, attempt, time.Since(start))
 		}
-		pause := max(jitter(pauses[attempt]), f.after)
+		pause := max(backoff.Jitter(pauses[attempt]), f.after)
 		if c.Failed != nil {
 			c.Failed(f.problem, pause)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Sleep(ctx, pause, nil) {
 			return Fetched{}, fmt.Errorf("fetching the spec of %s: %w", c.Parent.Identity, context.Cause(ctx))
 		}
 	}
-}
-
-// jitter makes a pause longer or shorter by up to a fifth.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // nobody gains by knowing it
 }
 
 // explain adds to the last error what was attempted.

@@ -10,11 +10,11 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/homestak/homestak-gitops/specserve/backoff"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -124,26 +124,24 @@ func (u *Uplink) client() *client.Client {
 // Between is how much time is between two reports at least, since the parent limits them.
 const Between = 5 * time.Second
 
-// Attempts at a report, and the pauses between them.
-const (
-	attempts   = 3
-	firstPause = 5 * time.Second
-	mostPause  = 2 * time.Minute
-)
+// attempts at a report.
+const attempts = 3
+
+// mostPause is the longest pause after attempts that failed.
+const mostPause = 2 * time.Minute
 
 // report sends a report after every pass, and when none was for a while. An attempt that fails is repeated
 // a few times; then the next report says what this one would have said.
 func (u *Uplink) report(ctx context.Context) {
 	for {
-		pause := firstPause
+		pause := backoff.Backoff{Most: mostPause}
 		for attempt := 1; ; attempt++ {
 			err := u.reportOnce(ctx)
-			if err == nil || attempt == attempts || !sleep(ctx, jitter(pause), nil) {
+			if err == nil || attempt == attempts || !backoff.Sleep(ctx, pause.Next(), nil) {
 				break
 			}
-			pause *= 2
 		}
-		if !sleep(ctx, u.o.Between, nil) || !sleep(ctx, jitter(u.o.Every)-u.o.Between, u.ended) {
+		if !backoff.Sleep(ctx, u.o.Between, nil) || !backoff.Sleep(ctx, backoff.Jitter(u.o.Every)-u.o.Between, u.ended) {
 			return
 		}
 	}
@@ -174,14 +172,10 @@ func (u *Uplink) reportOnce(ctx context.Context) error {
 	return err
 }
 
-// betweenPolls is the shortest time between the beginnings of two long polls. A poll usually lasts most of a minute:
-// only a parent that answers at once, again and again, is asked as often as that.
-const betweenPolls = 2 * time.Second
-
 // wait fetches the configuration whenever there is another one, and makes the agent check when the parent
 // says so.
 func (u *Uplink) wait(ctx context.Context) {
-	pause := firstPause
+	pause := backoff.Backoff{Most: mostPause}
 	var polled time.Time // when the last poll began; zero: none did
 	for {
 		changed, err := u.fetch(ctx)
@@ -191,7 +185,7 @@ func (u *Uplink) wait(ctx context.Context) {
 		var what string
 		var below []string
 		if err == nil {
-			if early := jitter(betweenPolls) - time.Since(polled); early > 0 && !sleep(ctx, early, nil) {
+			if early := backoff.Jitter(backoff.Between) - time.Since(polled); early > 0 && !backoff.Sleep(ctx, early, nil) {
 				return
 			}
 			polled = time.Now()
@@ -201,10 +195,9 @@ func (u *Uplink) wait(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			if !sleep(ctx, jitter(pause), nil) {
+			if !backoff.Sleep(ctx, pause.Next(), nil) {
 				return
 			}
-			pause = min(2*pause, mostPause)
 			continue
 		case what != "" && what != "config":
 			u.o.Check()
@@ -212,7 +205,7 @@ func (u *Uplink) wait(ctx context.Context) {
 				u.o.Wake(node)
 			}
 		}
-		pause = firstPause
+		pause.Reset()
 	}
 }
 
@@ -236,23 +229,4 @@ func (u *Uplink) tag() string {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	return u.kept.tag
-}
-
-// jitter makes a pause up to a fifth shorter or longer, so that children which lost their parent together do
-// not come back together.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // nobody gains by knowing it
-}
-
-// sleep waits for a time, or until something comes before; false when ctx ended.
-func sleep(ctx context.Context, d time.Duration, before <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-before:
-	case <-ctx.Done():
-		return false
-	}
-	return true
 }

@@ -60,7 +60,7 @@ var layers = append(simulatorLayers(), []layer{
 		tests: []string{"engine/guest/aspect/aspecttest"},
 	},
 	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
-	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
+	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
 	{pkg: "engine/guest/child", may: []string{"engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "engine/guest/child/childtest", "engine/plan"}},
 	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
@@ -69,8 +69,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/pin"},
 	{pkg: "specserve/parent", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/wire", may: []string{"engine/guest/spec", "specserve/pin"}},
-	{pkg: "specserve/client", may: []string{"specserve/parent", "specserve/pin", "specserve/problem", "specserve/wire"}, tests: []string{"engine/guest/spec"}},
-	{pkg: "specserve/uplink", may: []string{"engine/durable", "specserve/client", "specserve/parent", "specserve/pin", "specserve/wire"}},
+	{pkg: "specserve/backoff"},
+	{pkg: "specserve/client", may: []string{"specserve/backoff", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/wire"}, tests: []string{"engine/guest/spec"}},
+	{pkg: "specserve/uplink", may: []string{"engine/durable", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/pin", "specserve/wire"}},
 	{pkg: "specserve/report", may: []string{"engine/diag"}},
 	{pkg: "specserve/firstboot", may: []string{"specserve/parent"}, tests: []string{"drivers/proxmox/nocloud", "specserve/pin"}}, // nocloud: that it fits on a seed
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                   // conformance suites, for tests

@@ -3,42 +3,33 @@ package pull
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"time"
-)
 
-// Pauses of Wait: between two polls, and after one that failed or changed nothing; the latter doubles each time.
-const (
-	betweenPolls = 2 * time.Second
-	firstPause   = 5 * time.Second
-	mostPause    = 5 * time.Minute
+	"github.com/homestak/homestak-gitops/specserve/backoff"
 )
 
 // Wait asks the parent, by long polls, whether there is something to do for the node: another spec, or somebody who wants it
 // to check itself. Then it calls start, which returns when that is done. Open gives the parent as it is known by now; what is
 // wrong goes to note, once for each error in a row. It ends with ctx.
 func (f Folder) Wait(ctx context.Context, open func() (Server, error), start func(context.Context) error, note func(error)) error {
-	pause, said := firstPause, ""
+	var pause backoff.Backoff
+	said := ""
 	for {
 		err := f.waitOnce(ctx, open, start)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		next := betweenPolls
+		next := backoff.Jitter(backoff.Between)
 		if err == nil {
-			pause, said = firstPause, ""
+			pause.Reset()
+			said = ""
 		} else {
 			if text := err.Error(); text != said {
 				said = text
 				note(err)
 			}
-			next, pause = pause, min(2*pause, mostPause)
+			next = pause.Next()
 		}
-		timer := time.NewTimer(time.Duration(float64(next) * (0.8 + 0.4*rand.Float64()))) //nolint:gosec // nobody gains by knowing it
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Sleep(ctx, next, nil) {
 			return context.Cause(ctx)
 		}
 	}

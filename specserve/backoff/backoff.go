@@ -1,0 +1,55 @@
+// Package backoff is how long a client of a parent pauses before it asks again: a node in mode pull, and the agent of a child.
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Between is the shortest time between the beginnings of two long polls. A poll usually lasts most of a minute: only a parent that
+// answers at once, again and again, is asked as often as that.
+const Between = 2 * time.Second
+
+// Backoff gives the pauses after attempts that failed: the first one, then twice as long each time, and never longer than the
+// longest. Its zero value gives 5 s to 5 min.
+type Backoff struct {
+	First, Most time.Duration
+
+	next time.Duration
+}
+
+// Next is the next pause, with jitter.
+func (b *Backoff) Next() time.Duration {
+	first, most := b.First, b.Most
+	if first == 0 {
+		first = 5 * time.Second
+	}
+	if most == 0 {
+		most = 5 * time.Minute
+	}
+	now := min(max(b.next, first), most)
+	b.next = 2 * now
+	return Jitter(now)
+}
+
+// Reset makes the next pause the first one: an attempt succeeded.
+func (b *Backoff) Reset() { b.next = 0 }
+
+// Jitter makes a pause up to a fifth shorter or longer, so that clients which lost their parent together do not come back together.
+func Jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // nobody gains by knowing it
+}
+
+// Sleep waits for a time, or until something comes before; nil: nothing does. It is false when ctx ended.
+func Sleep(ctx context.Context, d time.Duration, before <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-before:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
