@@ -82,10 +82,10 @@ type Options struct {
 	// or ctx ends; ctx is for the waiting only. It calls blocked, at most once and on the
 	// goroutine that called it, with who holds the lock. May be nil.
 	Exclusive func(ctx context.Context, h *model.Host, blocked func(holder string)) (release func(), err error)
-	// InForce is called with the site of the commit that is converged to, and what counts beside it: at the start of
+	// InForce is called with the site of the commit that is converged to, and how far the host is: at the start of
 	// Run, when one of them is another one, and again in each pass, as secrets, rules and guests may change. It is called
 	// by one goroutine at a time, never while Source is in use, and must not ask the agent. May be nil.
-	InForce func(ctx context.Context, d engine.Desired, beside Beside)
+	InForce func(ctx context.Context, d engine.Desired, host HostState)
 	// Forget is called before a guest is created or replaced, and after it was removed: what it reported came from another
 	// machine. May be nil.
 	Forget func(node string)
@@ -104,10 +104,10 @@ type Options struct {
 	Notify func(Status)  // called after every change of state; must not block, nor ask the agent for anything but its status. May be nil
 }
 
-// Beside is what counts beside the site of the commit that is in force.
-type Beside struct {
+// HostState is how far the host is from the commit that is in force.
+type HostState struct {
 	Removed   []string // children on the host that the site lacks
-	Converged string   // the last commit that was converged to completely; "" for none
+	Converged string   // the last commit that the host converged to completely; "" for none
 }
 
 // ErrUnknownIdentity is why an agent converges nothing, not even the last good

@@ -48,8 +48,8 @@ func TestAChildGoesAfterItsReport(t *testing.T) {
 		w.end()
 		w.options = func(o *agent.Options) {
 			before(o)
-			o.InForce = func(_ context.Context, d engine.Desired, beside agent.Beside) {
-				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(beside.Removed, " ")) })
+			o.InForce = func(_ context.Context, d engine.Desired, host agent.HostState) {
+				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(host.Removed, " ")) })
 			}
 			o.Forget = func(child string) { w.set(func() { forgotten = append(forgotten, child) }) }
 		}
@@ -101,8 +101,8 @@ func TestAChildIsNotRemovedWhileAllIsSuspended(t *testing.T) {
 		w.end()
 		w.options = func(o *agent.Options) {
 			before(o)
-			o.InForce = func(_ context.Context, d engine.Desired, beside agent.Beside) {
-				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(beside.Removed, " ")) })
+			o.InForce = func(_ context.Context, d engine.Desired, host agent.HostState) {
+				w.set(func() { shown = append(shown, d.Commit+" without "+strings.Join(host.Removed, " ")) })
 			}
 		}
 		w.start()

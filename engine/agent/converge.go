@@ -186,10 +186,10 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 		was, errBefore = l.upstream.commit(ctx, member.Before)
 	}
 	good := l.memory.Good.ID
-	beside := Beside{Converged: l.memory.Converged.ID}
+	host := HostState{Converged: l.memory.Converged.ID}
 	active := !suspended(aside, "") // else no child is to empty itself, and none hears that
 	if active {
-		beside.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
+		host.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
 	}
 	p.Load = func(ctx context.Context) engine.Desired {
 		d = l.o.Load(ctx, c)
@@ -203,14 +203,14 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 			}, aside)
 		}
 		if c.ID == good {
-			l.o.inForce(ctx, d, beside)
+			l.o.inForce(ctx, d, host)
 		}
 		return d
 	}
 	p.Observed = func(have model.Observed) {
-		if active && (len(beside.Removed) > 0 || have.HasChild()) {
+		if active && (len(host.Removed) > 0 || have.HasChild()) {
 			want, _ := d.Site.Want(l.o.Identity)
-			beside.Removed = removedChildren(want, have, beside.Removed)
+			host.Removed = removedChildren(want, have, host.Removed)
 		}
 		if l.o.Observed != nil {
 			l.o.Observed(have)
@@ -223,7 +223,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 				return false, errNotVacant
 			}
 			shown = true
-			l.o.inForce(ctx, d, beside) // nodes that the pass makes fetch from this commit, and it waits for them
+			l.o.inForce(ctx, d, host) // nodes that the pass makes fetch from this commit, and it waits for them
 			return verdict(ctx, made)
 		}
 	}
@@ -232,27 +232,27 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if l.course = course; unknown != nil && r.Denied && course == Hold {
 		r.Err = unknown
 	}
-	if now := stillThere(&r, beside.Removed); len(now) < len(beside.Removed) {
-		beside.Removed, shown = now, false
+	if now := stillThere(&r, host.Removed); len(now) < len(host.Removed) {
+		host.Removed, shown = now, false
 	}
 	if r.Accepted && !shown {
-		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, beside) })
+		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, host) })
 	}
 	if p.Verdict == nil && r.Plan != nil {
 		l.withheld = len(r.Plan.Steps)
 	}
 	l.recordPass(c, r, aside)
-	if now := l.memory.Converged.ID; now != beside.Converged {
-		beside.Converged = now
-		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, beside) })
+	if now := l.memory.Converged.ID; now != host.Converged {
+		host.Converged = now
+		l.during(ctx, func(ctx context.Context) { l.o.inForce(ctx, d, host) })
 	}
 	return r
 }
 
 // inForce reports the site of the commit that is in force, if it is one to converge to.
-func (o *Options) inForce(ctx context.Context, d engine.Desired, beside Beside) {
+func (o *Options) inForce(ctx context.Context, d engine.Desired, host HostState) {
 	if o.InForce != nil && d.Site != nil && !d.Findings.HasErrors() {
-		o.InForce(ctx, d, beside)
+		o.InForce(ctx, d, host)
 	}
 }
 
@@ -263,15 +263,15 @@ func showLastGood(ctx context.Context, l *loop) {
 	if l.o.InForce == nil || !known {
 		return
 	}
-	beside := Beside{Converged: l.memory.Converged.ID}
+	host := HostState{Converged: l.memory.Converged.ID}
 	if !suspended(l.memory.Suspended, "") {
-		beside.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
+		host.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
 	}
 	l.during(ctx, func(ctx context.Context) {
 		defer func() { _ = recover() }()
 		d := l.o.Load(ctx, c)
 		if d.Commit = c.ID; d.Site != nil && d.Site.HostFor(l.o.Identity) != nil {
-			l.o.inForce(ctx, d, beside)
+			l.o.inForce(ctx, d, host)
 		}
 	})
 }

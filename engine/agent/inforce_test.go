@@ -21,10 +21,10 @@ func TestInForce(t *testing.T) {
 		var seen []string
 		var converged string
 		w.options = func(o *agent.Options) {
-			o.InForce = func(_ context.Context, d engine.Desired, beside agent.Beside) {
+			o.InForce = func(_ context.Context, d engine.Desired, host agent.HostState) {
 				require.False(t, d.Findings.HasErrors())
 				require.NotNil(t, d.Site)
-				seen, converged = append(seen, d.Commit), beside.Converged
+				seen, converged = append(seen, d.Commit), host.Converged
 			}
 		}
 		w.repo.push("a", boxes(map[string]int{"one": 1}))

@@ -106,12 +106,12 @@ func (s *Service) checkSoon() {
 }
 
 // inForce publishes the commit that is converged to; see agent.Options.
-func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, agent.Beside) {
-	return func(_ context.Context, d engine.Desired, beside agent.Beside) {
+func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, agent.HostState) {
+	return func(_ context.Context, d engine.Desired, host agent.HostState) {
 		s.server.InForce(live.Commit{
-			ID: d.Commit, LastGood: beside.Converged, Site: d.Site, Removed: beside.Removed, Policies: way.commits.Policies(d.Commit), Way: s.way(),
+			ID: d.Commit, LastGood: host.Converged, Site: d.Site, Removed: host.Removed, Policies: way.commits.Policies(d.Commit), Way: s.way(),
 			Needs:    func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
-			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit, beside.Converged) },
+			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit, host.Converged) },
 		})
 	}
 }
