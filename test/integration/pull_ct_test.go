@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	nodefile "github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // pct is the simulated node as a machine: its pct enters the simulated containers.
@@ -102,7 +103,10 @@ func TestST01SimulatedPullOfAContainer(t *testing.T) {
 		}
 	}
 	s.holds("[ -x /usr/local/bin/homestak-gitops ] && ! ls -A /usr/local/bin | grep new && systemctl is-active homestak-gitops-pull.timer", "the program and its timer")
-	s.holds("[ ! -e /etc/systemd/system/homestak-gitops-firstboot.service ]", "the first run is over")
+	nspawn.Await(t, "the first run is over", func() bool {
+		_, code := s.inside("[ ! -e /etc/systemd/system/homestak-gitops-firstboot.service ]")
+		return code == 0
+	})
 	out, _ := s.inside("stat -c '%a %U' " + nodefile.File)
 	require.Equal(t, "600 root\n", out)
 	at.calls = nil

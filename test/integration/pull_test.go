@@ -29,6 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
 	nodefile "github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
 // pulling is a story whose node web-1 is in mode pull: its parent is a real server, and the simulated
@@ -126,7 +127,11 @@ func TestST01SimulatedPull(t *testing.T) {
 	for _, f := range simulatedFields {
 		s.holds(f.effect, f.name)
 	}
-	s.holds("[ -x /usr/local/bin/homestak-gitops ] && [ ! -e /var/lib/homestak-gitops/firstboot.py ] && ! systemctl is-enabled homestak-gitops-firstboot.service", "the first boot is done")
+	// The node reports before its first boot takes itself away: that is tried again until the report is sent.
+	nspawn.Await(t, "the first boot is done", func() bool {
+		_, code := s.inside("[ -x /usr/local/bin/homestak-gitops ] && [ ! -e /var/lib/homestak-gitops/firstboot.py ] && ! systemctl is-enabled homestak-gitops-firstboot.service")
+		return code == 0
+	})
 	var done pull.Complete
 	require.NoError(t, json.Unmarshal([]byte(s.read("/var/lib/homestak-gitops/config-complete.json")), &done))
 	require.Equal(t, "web-1", done.Node)
