@@ -65,6 +65,36 @@ func TestAChangeThatCutsTheConnection(t *testing.T) {
 	})
 }
 
+// A machine that is busy takes longer for a login than one attempt lasts at first: the change holds all the same.
+func TestAChangeOfABusyMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := machine(t)
+		m.card("10.0.0.5/24")
+		fresh := false
+		m.script = func(_ int, text string) (guest.Output, error) {
+			switch {
+			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome") && !fresh:
+				return guest.Output{}, errLost
+			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome"):
+				return guest.Output{Out: "ok\n"}, nil
+			case strings.Contains(text, "network.sh.confirmed"):
+				m.card("10.0.0.6/24")
+			}
+			return guest.Output{}, nil
+		}
+		_, err := converge.Apply(t.Context(), m, want(t, address), converge.Options{Confirm: func(ctx context.Context, _ *spec.Spec, _ aspect.Step) error {
+			select {
+			case <-time.After(9 * time.Second): // of the ten that logging in may take
+				fresh = true
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}})
+		require.NoError(t, err)
+	})
+}
+
 // A change that fails is taken back by the machine; one that works but nobody reaches is taken back, too.
 func TestAChangeThatIsTakenBack(t *testing.T) {
 	for _, c := range []struct {
