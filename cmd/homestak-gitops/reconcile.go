@@ -27,7 +27,7 @@ due, and waits for the end of that pass. The exit code is that of the pass, as a
 give it. Ctrl-C ends the waiting; the agent goes on.
 
 With NODE a node in mode pull below is asked to check itself, or the child that manages it; tree
-shows what comes of it. An agent that is named by --server is asked with its operator key.`,
+shows what comes of it. One that is not connected is asked when it connects again. An agent that is named by --server is asked with its operator key.`,
 		Args: usage.Takes(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runReconcile(ctx, a, f, args, !noWait) }),
 	}
