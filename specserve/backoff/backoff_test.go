@@ -12,7 +12,7 @@ import (
 )
 
 func TestBackoff(t *testing.T) {
-	near := func(want time.Duration, got time.Duration) {
+	near := func(want, got time.Duration) {
 		t.Helper()
 		require.InDelta(t, want, got, float64(want)/5)
 	}
