@@ -205,19 +205,19 @@ type progress struct {
 	checks   map[model.Address]health.Report
 }
 
-// earlyEnd is the error of a pass that ends before its steps.
-type earlyEnd struct {
+// endError ends a pass before its steps.
+type endError struct {
 	outcome Outcome
 	denied  bool
 	err     error // nil if the findings have the reason
 }
 
 // Error implements error.
-func (e *earlyEnd) Error() string { return fmt.Sprintf("%s: %v", e.outcome, e.err) }
+func (e *endError) Error() string { return fmt.Sprintf("%s: %v", e.outcome, e.err) }
 
-func failed(err error) error  { return &earlyEnd{outcome: Failed, err: err} }
-func denied(by Outcome) error { return &earlyEnd{outcome: by, denied: true} }
-func onlyPlanned() error      { return &earlyEnd{outcome: Planned} }
+func failed(err error) error  { return &endError{outcome: Failed, err: err} }
+func denied(by Outcome) error { return &endError{outcome: by, denied: true} }
+func onlyPlanned() error      { return &endError{outcome: Planned} }
 
 // Run runs the pass. If ctx is cancelled, Run ends as soon as the running steps can stop. The
 // report has what was done.

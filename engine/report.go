@@ -89,7 +89,7 @@ func (p *Pass) report(ctx context.Context, began time.Time, c progress, err erro
 	if c.desired.Site != nil {
 		r.kinds = c.desired.Site.Kinds
 	}
-	if end := (*earlyEnd)(nil); errors.As(err, &end) {
+	if end := (*endError)(nil); errors.As(err, &end) {
 		r.Outcome, r.Err, r.Denied = end.outcome, end.err, end.denied
 	} else {
 		r.Outcome, r.Err = r.outcome(ctx)

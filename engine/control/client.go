@@ -34,7 +34,7 @@ type Client struct {
 	http   *http.Client
 }
 
-// ErrNoAgent: no agent is running.
+// ErrNoAgent means that no agent is running.
 var ErrNoAgent = errors.New("no agent is running here")
 
 // StandardSocket is where the agent of the machine listens.

@@ -47,7 +47,7 @@ func program(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "homestak-"); built.err == nil {
-			built.path, built.err = released.Path(built.dir)
+			built.path, built.err = released.Path(t.Context(), built.dir)
 		}
 	})
 	require.NoError(t, built.err)

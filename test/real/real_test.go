@@ -82,7 +82,7 @@ func runOn(t *testing.T, s settings) {
 	t.Helper()
 	l := openLab(t, s)
 	t.Cleanup(func() { l.cleanUp(t, "") })
-	program, err := released.Path(t.TempDir())
+	program, err := released.Path(t.Context(), t.TempDir())
 	require.NoError(t, err)
 	l.program = program
 	name := prefix + "template.tar.gz"

@@ -1,28 +1,28 @@
-// Package released gives tests of the whole program the binary as it is released.
+// Package released provides the binary as it is released to tests of the whole program.
 package released
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 )
 
-// Variable names a binary that is tested instead of one that is built for the test: make
-// test builds one for all packages. go test reads a file that a test has looked at again
-// before it takes an old result for it, so a binary that changed is tested.
+// Variable names a binary to test instead of building one: make test builds it once for all
+// packages. The test cache of go notices when that file changes, since Path reads it.
 const Variable = "HOMESTAK_PROGRAM"
 
-// Path is where the binary is. Unless there is one it is built into the folder.
-func Path(dir string) (string, error) {
+// Path returns the path of the binary. It builds one in dir unless Variable names one.
+func Path(ctx context.Context, dir string) (string, error) {
 	if path := os.Getenv(Variable); path != "" {
 		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("read what %s names: %w", Variable, err)
+			return "", fmt.Errorf("find the program of %s: %w", Variable, err)
 		}
 		return path, nil
 	}
 	path := filepath.Join(dir, "homestak-gitops")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program: %w: %s", err, text)

@@ -211,7 +211,7 @@ func (c *Client) AwaitWrite(ctx context.Context, upid string, err error) error {
 	return err
 }
 
-// ErrOutcomeLost: the outcome of a write is unknown.
+// ErrOutcomeLost means that the outcome of a write is unknown.
 var ErrOutcomeLost = errors.New("the outcome of the request is unknown")
 
 // Put sends a PUT, and returns the UPID of the task that PVE started, "" if none.

@@ -48,7 +48,7 @@ type Store struct {
 	Damaged func()
 }
 
-// ErrTooLong: an object is larger than the reader accepts, or a commit has too many files.
+// ErrTooLong means that an object is larger than the reader accepts, or a commit has too many files.
 var ErrTooLong = errors.New("too long")
 
 // Has reports whether an object is local.

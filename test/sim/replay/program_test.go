@@ -25,7 +25,7 @@ import (
 // runs faster than the one on the wall. The stories run side by side, for each one mostly
 // waits: for the status daemon, for refused logins.
 func TestReplayProgram(t *testing.T) {
-	binary, err := released.Path(t.TempDir())
+	binary, err := released.Path(t.Context(), t.TempDir())
 	require.NoError(t, err)
 	for _, name := range storyNames(t) {
 		if path.Dir(name) != storySets[0] {
