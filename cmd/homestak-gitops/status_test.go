@@ -48,7 +48,7 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	end()
 	code, out, stderr := runIn(t, env, "status", "--json")
 	require.Equal(t, exit.Failed, code)
-	require.Contains(t, stderr, "no agent is running here, and none was")
+	require.Contains(t, stderr, "no agent is running here, and none ever ran")
 	s = agent.Status{}
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
 	require.Equal(t, control.Absent, s.State)

@@ -209,7 +209,7 @@ func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.Len(t, p.Findings, 1)
 				require.Equal(t, diag.Error, p.Findings[0].Severity)
-				require.Contains(t, p.Findings[0].Summary, "VM 10000 is hibernated (lock suspended): PVE changes and removes nothing of it until it has run again")
+				require.Contains(t, p.Findings[0].Summary, "VM 10000 is hibernated (lock suspended): PVE refuses changes and removal until it has run again")
 				require.Contains(t, p.Findings[0].Summary, "`qm unlock 10000` on node father, which loses what it had in memory")
 				if name == "edited" { // the way on
 					w.VM("web-1").Power = "running"

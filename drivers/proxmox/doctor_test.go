@@ -188,7 +188,7 @@ func TestDoctorLooksAtStorages(t *testing.T) {
 	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
 	full := said(t, w.examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Failed, full.Result)
-	require.Equal(t, "it is full (0 MiB free), and what is still to be made needs up to 10 GiB", full.Seen)
+	require.Equal(t, "it is full (0 MiB free), and what is still to be created needs up to 10 GiB", full.Seen)
 	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
 	w.Apply()
 	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
@@ -382,7 +382,7 @@ func TestDoctorJudgesTheCertificate(t *testing.T) {
 	require.Regexp(t, "^it ended on ", over(time.Now().AddDate(2, 0, 10)).Seen)
 
 	h.Fingerprint = "12:34"
-	require.Contains(t, over(time.Now()).Seen, "is no SHA-256")
+	require.Contains(t, over(time.Now()).Seen, "is not a SHA-256")
 }
 
 func TestDoctorJudgesByAuthorityAndName(t *testing.T) {

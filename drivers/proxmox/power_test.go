@@ -283,7 +283,7 @@ func TestPausedIsChanged(t *testing.T) {
 // woken, and what a task has in its hands is left to it.
 func TestHaltedIsReported(t *testing.T) {
 	for state, says := range map[string]string{
-		"io-error":       "vm.db does not run: QEMU stopped it at an error of one of its disks (io-error)\nit is not resumed by itself",
+		"io-error":       "vm.db does not run: QEMU stopped it at an error of one of its disks (io-error)\nit is not resumed automatically",
 		"internal-error": "`qm reset 10000`",
 		"guest-panicked": "its system has crashed",
 		"suspended":      "its own system put it to sleep (suspended)",

@@ -29,7 +29,7 @@ func TestTheAgentAllowsToDestroy(t *testing.T) {
 	err := verb.AllowDestroy(t.Context(), host, "web", false)
 	_, refused := errors.AsType[*control.RefusedError](err)
 	require.True(t, refused)
-	require.ErrorContains(t, err, "it would only create it again\nremove it in git and push, which destroys it too; or say --suspend")
+	require.ErrorContains(t, err, "it would only create it again\nremove it in git and push, which destroys it too; or add --suspend")
 	require.Empty(t, f.Status().Suspended)
 
 	require.NoError(t, verb.AllowDestroy(t.Context(), host, "web", true))

@@ -17,6 +17,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
+// firstDepth is how many commits the first fetch brings. Whoever lost the local copy, or fetches from one who did,
+// still finds out that a commit comes after one that was in force before. Later fetches add to it, and compaction limits it.
+const firstDepth = 64
+
 // mostHaves limits how many commits are offered to the remote to find common history.
 const mostHaves = 64
 
@@ -82,7 +86,7 @@ func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *pac
 func (r *Repository) need(tip plumbing.Hash) (remote.Need, error) {
 	n := remote.Need{Want: tip, Haves: r.state.tips()}
 	if len(n.Haves) == 0 {
-		n.Depth = 1
+		n.Depth = firstDepth
 		return n, nil
 	}
 	p, err := r.graph.Past(n.Haves...)

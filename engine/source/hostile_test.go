@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -235,8 +236,9 @@ func TestAFetchLastsOverAPowerCut(t *testing.T) {
 // that the merge of an old branch opens.
 func TestEndsAreKnownAfterARestart(t *testing.T) {
 	remote := sourcetest.New(t)
-	remote.Commit(map[string]string{"a": "0"}, "root")
-	remote.Commit(map[string]string{"a": "1"}, "first")
+	for i := range firstDepth + 1 {
+		remote.Commit(map[string]string{"a": strconv.Itoa(i)}, "change")
+	}
 	o := Options{URL: remote.URL(), Dir: filepath.Join(sourcetest.TempDir(t), "copy")}
 	r, err := OpenRepository(o)
 	require.NoError(t, err)

@@ -95,8 +95,11 @@ func fsck(t *testing.T, dir string) {
 
 func TestHeadBringsACommitAndItsFiles(t *testing.T) {
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
-		for i := range 5 {
-			r.Commit(map[string]string{"old.txt": strings.Repeat("x", i)}, "old")
+		oldest := ""
+		for i := range 64 {
+			if made := r.Commit(map[string]string{"old.txt": strings.Repeat("x", i)}, "old"); i == 0 {
+				oldest = made
+			}
 		}
 		id := r.Commit(map[string]string{"site.hcl": "site \"a\" {\n}\n", "hosts/b.hcl": "host\n"}, "first\n\nwhy\n\nTicket: HOME-7")
 		repo := openRepository(t, o)
@@ -104,13 +107,15 @@ func TestHeadBringsACommitAndItsFiles(t *testing.T) {
 		require.Equal(t, id, c.ID)
 		require.Equal(t, "first", c.Subject)
 		require.Equal(t, model.Person{Name: "Ada Example", Email: "ada@example.org"}, c.Author)
-		require.Equal(t, "2026-01-02T03:09:05Z", c.At.UTC().Format("2006-01-02T15:04:05Z07:00"))
+		require.Equal(t, "2026-01-02T04:08:05Z", c.At.UTC().Format("2006-01-02T15:04:05Z07:00"))
 		require.Equal(t, map[string]string{"Ticket": "HOME-7"}, c.Trailers)
 		require.Len(t, c.Parents, 1)
 		require.Equal(t, "host\n", readFile(t, repo, id, "hosts/b.hcl"))
 		require.Equal(t, c, head(t, repo))
 		_, err := repo.Commit(t.Context(), c.Parents[0])
-		require.ErrorIs(t, err, objects.ErrUnknown, "the first fetch is of one commit")
+		require.NoError(t, err)
+		_, err = repo.Commit(t.Context(), oldest)
+		require.ErrorIs(t, err, objects.ErrUnknown, "the first fetch brings 64 commits")
 		fsck(t, o.Dir)
 
 		again := openRepository(t, o) // as after a restart
@@ -277,7 +282,7 @@ func TestLinksThatLeadOut(t *testing.T) {
 	f, err := repo.Files(id)
 	require.NoError(t, err)
 	for name, want := range map[string]string{
-		"out": "points outside the repository", "abs": "points outside the repository", "gone": "does not exist", "loop": "in a circle", "long": "too long",
+		"out": "points outside the repository", "abs": "points outside the repository", "gone": "does not exist", "loop": "form a loop", "long": "too long",
 	} {
 		_, err := fs.ReadFile(f, name)
 		require.ErrorContains(t, err, want)

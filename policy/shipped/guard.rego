@@ -19,7 +19,7 @@ deny contains {
 	"rule": "protected",
 	"message": sprintf("%s is protected, and the plan would %s it", [step.address, step.action]),
 	"address": step.address,
-	"fix": "Set protection = false on the node, and remove the node with a later commit, after that has been applied.",
+	"fix": "Set protection = false on the node, and do the rest with a later commit, after that has been applied.",
 } if {
 	some step in removals
 	not step.protected == false

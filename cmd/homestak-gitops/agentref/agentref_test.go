@@ -65,7 +65,7 @@ func TestAgentThatDoesNotRun(t *testing.T) {
 	names, _ = f.CompleteManifest(c, nil, "")
 	require.Empty(t, names)
 	_, err = f.NotedRecord(t.Context())
-	require.ErrorContains(t, err, "no agent is running here, and none was")
+	require.ErrorContains(t, err, "no agent is running here, and none ever ran")
 	require.Empty(t, stderr.String())
 
 	require.NoError(t, os.Mkdir(filepath.Join(data, control.LedgerDir), 0o700))
