@@ -42,7 +42,8 @@ LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitop
 # part of what go test compares before it takes an old result.
 test: export HOMESTAK_PROGRAM = $(CURDIR)/dist/test/homestak-gitops
 test: ## all tests
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w" -o $(HOMESTAK_PROGRAM) $(MAIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w" -o $(HOMESTAK_PROGRAM).new $(MAIN)
+	cmp -s $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM) || mv $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM)
 	$(GO) test -trimpath -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -parallel 8 -timeout 30m $(LONGEST) ./...
 
 # Under the race detector all is five to ten times as slow, and only what runs side by side

@@ -121,7 +121,7 @@ func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*pla
 	have := r.seen
 	have.Unknown = r.unknownTo(s)
 	made := plan.Make(plan.Input{
-		Site: r.desired.Site.Name, Commit: r.desired.Commit, Host: r.pass.Host, Kinds: r.desired.Site.Kinds, Want: r.wanted(s), Have: have,
+		Site: r.desired.Site.Name, Commit: r.desired.Commit, Host: r.pass.Host, Kinds: r.desired.Site.Kinds, Want: withReconnect(r.wanted(s), have.Reconnect), Have: have,
 		Manifest: r.pass.Manifest, Targets: r.pass.Targets, Destroy: r.pass.Destroy, Avoid: r.pass.Avoid,
 		Children: r.pass.Children, AllowOrphans: r.pass.AllowOrphans,
 	})
@@ -234,10 +234,12 @@ func (r *repeater) ended(s plan.Step, made *plan.Plan) error {
 			why = append(why, strings.TrimSpace(f.Summary+"\n"+f.Detail))
 		}
 	}
+	// The agent of a child that left the site is observed only until it can reach its parent.
+	reconnected := s.Inside != nil && r.want.State[s.Address] == nil
 	switch {
 	case len(why) > 0:
 		return errors.New(strings.Join(why, "\n"))
-	case r.seen.State[s.Address] == nil:
+	case r.seen.State[s.Address] == nil && !reconnected:
 		return errors.New("it is not on the host, and nothing more is planned for it: plan again")
 	default:
 		return nil

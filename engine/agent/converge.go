@@ -219,8 +219,11 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	shown := false
 	if verdict := p.Verdict; verdict != nil {
 		p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
-			if course == Vacant && slices.ContainsFunc(made.Steps, func(s plan.Step) bool { return s.Have != nil && s.Have.Guest != nil }) {
-				return false, errNotVacant
+			if course == Vacant {
+				if slices.ContainsFunc(made.Steps, func(s plan.Step) bool { return s.Have != nil && s.Have.Guest != nil }) {
+					return false, errNotVacant
+				}
+				made.Steps = nil // nothing shows that this agent made what is here
 			}
 			shown = true
 			l.o.inForce(ctx, d, host) // nodes that the pass makes fetch from this commit, and it waits for them

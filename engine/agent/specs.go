@@ -14,7 +14,7 @@ import (
 
 // What a spec put inside a guest is withdrawn when the node has no spec any more. The guest is entered as the spec says that was
 // applied last, so the commit of that is remembered until nothing of it is left: the guest may be off or its manifest suspended
-// for many commits. A state without any is of an older program, or new: then the commit counts that the host converged to.
+// for many commits. For a guest without such a commit, as after an upgrade of the program, that counts which the host converged to.
 
 // sitesOfSpecs gives the site by which a spec was applied in a guest last, each loaded once.
 func sitesOfSpecs(ctx context.Context, l *loop, now model.Commit) func(context.Context, model.Address) (*model.Site, error) {
@@ -25,12 +25,9 @@ func sitesOfSpecs(ctx context.Context, l *loop, now model.Commit) func(context.C
 		err    error
 		loaded bool
 	}
-	all := map[string]*known{}
+	all := map[string]*known{converged: {}}
 	for id := range maps.Values(specs) {
 		all[id] = &known{}
-	}
-	if len(specs) == 0 {
-		all[converged] = &known{}
 	}
 	for id, k := range all { // not in the pass: that runs beside the loop
 		if id != "" && id != now.ID {
@@ -38,8 +35,8 @@ func sitesOfSpecs(ctx context.Context, l *loop, now model.Commit) func(context.C
 		}
 	}
 	return func(ctx context.Context, guest model.Address) (*model.Site, error) {
-		id := specs[guest.String()]
-		if len(specs) == 0 {
+		id, noted := specs[guest.String()]
+		if !noted {
 			id = converged
 		}
 		if id == "" || id == now.ID {

@@ -48,6 +48,7 @@ func Together(parts ...Observed) Observed {
 		all.Findings = append(all.Findings, p.Findings...)
 		all.Preflight = append(all.Preflight, p.Preflight...)
 		all.SweepHints = append(all.SweepHints, p.SweepHints...)
+		all.Reconnect = append(all.Reconnect, p.Reconnect...)
 		all.Only = all.Only || p.Only
 	}
 	return all

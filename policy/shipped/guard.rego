@@ -19,7 +19,7 @@ deny contains {
 	"rule": "protected",
 	"message": sprintf("%s is protected, and the plan would %s it", [step.address, step.action]),
 	"address": step.address,
-	"fix": "Set protection = false on the node, and do the rest with a later commit, after that has been applied.",
+	"fix": "Keep the node in the files, with protection = false, until that has been applied. Remove or replace it with a later commit.",
 } if {
 	some step in removals
 	not step.protected == false
@@ -51,11 +51,11 @@ deny contains {
 # scope: rule
 deny contains {
 	"rule": "empty-site",
-	"message": sprintf("the site declares no node at all, and the plan removes %d of %d owned guests", [count(removals), owned]),
+	"message": sprintf("the site declares no node at all, and the plan removes %d of %d owned guests", [count(removals) + count(postponed), owned]),
 	"fix": concat(" ", ["Check branch and path.", way_on]),
 } if {
 	unasked
-	count(removals) > 0
+	count(removals) + count(postponed) > 0
 	owned > 0
 	count(object.keys(input.site.nodes)) == 0
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -72,7 +71,7 @@ type groups struct {
 func (r *Reader) Read() (State, error) {
 	now, err := r.read()
 	if err != nil {
-		r.text = nil // so that all of it is read again
+		r.text, r.groups = nil, [2]groups{} // so that all of it is read again
 		return State{}, err
 	}
 	r.last = now
@@ -98,7 +97,7 @@ func (r *Reader) guests() (map[int]Guest, error) {
 		IDs map[int]Guest `json:"ids"`
 	}
 	name := r.path(guestsFile)
-	data, err := os.ReadFile(name)
+	data, err := readFresh(name, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -95,6 +95,48 @@ func TestAChangeOfABusyMachine(t *testing.T) {
 	})
 }
 
+// silent is a machine whose old connection is dead: commands that ask for the outcome get no answer before the new address works.
+type silent struct {
+	*fake
+	reached *bool
+}
+
+func (m silent) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	if !*m.reached && strings.Contains(string(c.Stdin), "network.sh.outcome") && !strings.Contains(string(c.Stdin), "systemd-run") {
+		<-ctx.Done()
+		return guest.Output{}, context.Cause(ctx)
+	}
+	return m.fake.Run(ctx, c)
+}
+
+// A switch may forward to a changed address only after most of the minute. Asking over the dead connection must leave time for logins.
+func TestAChangeOfASlowNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, reached := machine(t), false
+		f.card("10.0.0.5/24")
+		f.script = func(_ int, text string) (guest.Output, error) {
+			switch {
+			case strings.Contains(text, "cat /var/lib/homestak-gitops/revert/network.sh.outcome") && reached:
+				return guest.Output{Out: "ok\n"}, nil
+			case strings.Contains(text, "network.sh.confirmed"):
+				f.card("10.0.0.6/24")
+			}
+			return guest.Output{}, nil
+		}
+		began := time.Now()
+		_, err := converge.Apply(t.Context(), silent{f, &reached}, want(t, address), converge.Options{Confirm: func(ctx context.Context, _ *spec.Spec, _ aspect.Step) error {
+			select {
+			case <-time.After(max(0, 40*time.Second-time.Since(began))):
+				reached = true
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}})
+		require.NoError(t, err)
+	})
+}
+
 // A change that fails is taken back by the machine; one that works but nobody reaches is taken back, too.
 func TestAChangeThatIsTakenBack(t *testing.T) {
 	for _, c := range []struct {

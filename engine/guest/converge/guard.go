@@ -100,15 +100,16 @@ type changeError struct{ text string }
 func (e *changeError) Error() string { return e.text }
 
 // awaitChange waits until the machine has made the change by itself, over whatever connection it
-// takes: the old one, or a new one where the change cut that. Each attempt may take longer than the one before: nobody knows
-// whether a connection is cut or a busy machine is slow, and a login that is given up too early begins from the start.
+// takes: the old one, or a new one where the change cut that. Each login may take longer than the one before: a login to a
+// busy machine that is given up too early begins from the start. The old connection, which may be dead, gets the same short time
+// in each round.
 func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 	slice := max(r.o.within()/10, time.Second)
 	f, outcome := revertScript(s.Guard()), outcomeFile(s.Guard())
 	ask := "_n=0\nwhile { [ -f " + f + " ] || [ -f " + f + ".end ]; } && [ ! -f " + outcome + " ] && [ $_n -lt " + fmt.Sprint(slice.Milliseconds()/400) + " ]; do sleep 0.2; _n=$((_n + 1)); done\n" +
 		"if grep -qx failed " + outcome + " 2>/dev/null; then cat " + outcome + "; rm -f " + f + ".*; elif [ -f " + outcome + " ]; then cat " + outcome + "; elif [ ! -f " + f + " ] && [ ! -f " + f + ".end ]; then echo none; fi"
 	for patience := slice; ; patience *= 2 {
-		asking, cancel := context.WithTimeout(ctx, patience)
+		asking, cancel := context.WithTimeout(ctx, slice)
 		out, err := r.m.Run(asking, shell.Script(ask))
 		cancel()
 		switch how, why, _ := strings.Cut(strings.TrimSpace(out.Out), "\n"); how {
