@@ -243,8 +243,14 @@ func TestAChildWithoutAPastLeaves(t *testing.T) {
 		holds(w.look(), "node inner could not be seen: offline")
 		w.set(func() { w.host.Unknown, w.host.ObserveErr = nil, errors.New("no API") })
 		holds(w.look(), "no API")
-		w.set(func() { w.host.ObserveErr = nil })
+		other := enginetest.Addr("disk", "other")
+		w.set(func() {
+			w.host.ObserveErr = nil
+			w.host.Holds[other] = &model.Resource{Addr: other, Spec: &enginetest.Box{Size: 1}}
+		})
 		empty(w.look(), "c2")
+		require.Contains(t, w.host.Holds, other, "nothing shows that this agent made it")
+		w.set(func() { delete(w.host.Holds, other) })
 
 		// It comes back, has nodes, loses its data folder, and leaves.
 		w.repo.push("c3", childSite(map[string]int{"a": 1}))

@@ -134,6 +134,42 @@ func TestALostSpecIsWithdrawnLater(t *testing.T) {
 	}
 }
 
+// A state of an older program has no commits of specs. One that is noted for a guest does not hide the commit that the host
+// converged to, by which the spec of another guest was applied.
+func TestALostSpecOfAGuestWithoutANote(t *testing.T) {
+	a, b := enginetest.Addr("inner", "a"), enginetest.Addr("inner", "b")
+	site := func(specs map[string]string) engine.Desired {
+		s := enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
+		for _, n := range s.Manifests["web"].Nodes {
+			n.Spec = specs[n.Name]
+		}
+		return engine.Desired{Site: s}
+	}
+	live(t, func(w *world) {
+		i := enginetest.NewInn()
+		w.options = func(o *agent.Options) {
+			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
+		}
+		w.repo.push("c1", site(map[string]string{"a": "base", "b": "base"}))
+		w.start()
+		w.pass(10 * time.Minute)
+		full := &enginetest.Room{Packages: []string{"nginx"}}
+		require.Equal(t, full, i.Holds[a].Spec)
+		require.Equal(t, full, i.Holds[b].Spec)
+		w.end()
+		state := w.state()
+		delete(state.Specs, enginetest.Addr("box", "b").String())
+		kept, err := ledger.Open(w.dir)
+		require.NoError(t, err)
+		require.NoError(t, kept.SetState(state))
+		w.repo.push("c2", site(map[string]string{"a": "base"}))
+		w.start()
+		w.pass(10 * time.Minute)
+		require.Equal(t, full, i.Holds[a].Spec)
+		require.Equal(t, &enginetest.Room{}, i.Holds[b].Spec)
+	})
+}
+
 // A spec of a commit that the host never converged to is withdrawn as well.
 func TestALostSpecOfACommitThatNeverConverged(t *testing.T) {
 	live(t, func(w *world) {
