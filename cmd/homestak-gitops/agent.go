@@ -32,7 +32,7 @@ func agentVerb(a *app) *cobra.Command {
 	f := &agentRun{}
 	c := &cobra.Command{
 		Use:   "agent [--once]",
-		Short: "Follow a repository, and make a host become what it says, again and again",
+		Short: "Follow a repository, and keep a host converged to it",
 		Long: `Reads the repository, and makes the host that its identity names become what the newest
 commit says; again at every new commit, and whenever something was changed on the host.
 A commit that is not valid, or that a policy denies, is not applied: the last good one

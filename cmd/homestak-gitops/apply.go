@@ -37,7 +37,7 @@ func runApply(ctx context.Context, a *app, f *session.Flags, sc plan.Scope, args
 	var kept *plan.Plan
 	if len(args) > 0 {
 		if f.Manifest != "" || len(sc.Targets) > 0 || sc.AllowDeletes > 0 || len(sc.AllowOrphans) > 0 {
-			return errors.New("a plan file says by itself what it is about, and what was granted to it: leave out -M, --target and --allow-deletes, and --allow-orphans")
+			return errors.New("a plan file contains its scope and what was allowed: leave out -M, --target, --allow-deletes and --allow-orphans")
 		}
 		doc, err := plan.ReadFile(args[0])
 		if err != nil {

@@ -77,7 +77,7 @@ func runReconcile(ctx context.Context, a *app, f *agentref.Flags, node []string,
 
 // showAsked says which agent checks now, where no pass of it is waited for.
 func showAsked(a *app, r *control.Client, f *agentref.Flags) error {
-	return a.ui.Show(struct{}{}, f.Name(r)+" looks now\n")
+	return a.ui.Show(struct{}{}, f.Name(r)+" checks now\n")
 }
 
 // showPass prints how a pass of the agent ended, and ends likewise. Where the newest

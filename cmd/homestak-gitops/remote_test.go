@@ -114,7 +114,7 @@ func TestReconcileElsewhere(t *testing.T) {
 	require.Contains(t, stderr, "is refused: see the findings above")
 	code, out, _ = reconcile("--no-wait")
 	require.Equal(t, exit.Done, code)
-	require.Equal(t, "the server at https://"+s.server.Address+" looks now\n", out)
+	require.Equal(t, "the server at https://"+s.server.Address+" checks now\n", out)
 	code, _, stderr = runIn(t, nil, append([]string{"reconcile"}, s.elsewhere(keys.ReadFile)...)...)
 	require.Equal(t, exit.Failed, code)
 	require.Contains(t, stderr, "this is not the operator key")

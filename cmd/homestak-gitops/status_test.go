@@ -117,7 +117,7 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 	socket, _ = controltest.Serve(t, f, "")
 	code, out, _ = runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "--no-wait")
 	require.Zero(t, code)
-	require.Equal(t, "the agent of host father looks now\n", out)
+	require.Equal(t, "the agent of host father checks now\n", out)
 	require.Equal(t, 1, f.Checks())
 }
 
@@ -138,7 +138,7 @@ func TestSuspendAndResume(t *testing.T) {
 	require.Contains(t, stderr, "there is nothing to resume: everything is not suspended\n  suspended: manifest web")
 	code, out, _ = runIn(t, env, "resume", "-M", "web")
 	require.Zero(t, code)
-	require.Equal(t, "the agent goes on with manifest web, and looks now\n", out)
+	require.Equal(t, "the agent continues with manifest web, and checks now\n", out)
 	code, _, stderr = runIn(t, env, "suspend", "-M", "wep", "--reason", "x")
 	require.Equal(t, exit.Failed, code)
 	require.Contains(t, stderr, `did you mean "web"?`)

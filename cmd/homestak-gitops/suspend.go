@@ -101,11 +101,11 @@ func runResume(ctx context.Context, a *app, f *suspendFlags) error {
 	if a.ui.JSON {
 		return a.ui.Emit(map[string]string{"resumed": f.manifest})
 	}
-	what := "the agent goes on"
+	what := "the agent continues"
 	if f.manifest != "" {
 		what += " with manifest " + f.manifest
 	}
-	a.ui.Printf("%s, and looks now\n", what)
+	a.ui.Printf("%s, and checks now\n", what)
 	return nil
 }
 

@@ -259,7 +259,7 @@ func TestMovedWithinItsCluster(t *testing.T) {
 		says  string
 	}{
 		{[]string{"father", "mother"}, ""},
-		{nil, "vm.web-1 is on node mother, which is none of host father (father): it is kept up there"},
+		{nil, "vm.web-1 is on node mother, which host father does not list (father): it stays managed there"},
 	} {
 		inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.Site.Hosts["father"].Nodes = c.nodes

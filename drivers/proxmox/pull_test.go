@@ -130,7 +130,7 @@ func TestANodeInModePullNeedsAParent(t *testing.T) {
 		p := w.Apply()
 		require.Empty(t, w.Host.Snapshot().Guests)
 		require.Len(t, p.Findings, 1)
-		require.Equal(t, "vm.web-1 is not created: it is in mode pull, and nobody here serves it its spec", p.Findings[0].Summary)
+		require.Equal(t, "vm.web-1 is not created: it is in mode pull, and no server for its spec runs here", p.Findings[0].Summary)
 		require.Contains(t, p.Findings[0].Detail, "listen")
 
 		w.Parent = parent

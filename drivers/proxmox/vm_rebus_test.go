@@ -123,7 +123,7 @@ func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 		"hibernated": {
 			before:  func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") }) },
 			between: func(*world) {},
-			says:    "the machine is hibernated, and knows disk root by its place; and with it: power stopped → running | leave the bus as it was and let it run first",
+			says:    "the machine is hibernated, and expects disk root where it is; and with it: power stopped → running | keep the bus, start the machine",
 		},
 		"started": {
 			before:  func(w *world) { w.VM("db").Power = "stopped" },

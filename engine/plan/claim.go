@@ -153,7 +153,7 @@ func (o *ordering) overlap(g *graph) {
 			o.find(t.by, diag.Finding{
 				Severity: diag.Warning, Source: diag.FromGuard, At: o.want[t.by].RangeOf(t.claim.Path),
 				Summary: fmt.Sprintf("%s gets the %s while %s still has it", t.by, t.what(), o.standing(t.from)),
-				Detail:  "waiting for that step would close a circle; release it in a commit of its own, so that never both have it",
+				Detail:  "the two steps would wait for each other; release it in a separate commit first, so that they never both have it",
 			})
 		}
 	}

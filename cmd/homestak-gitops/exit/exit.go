@@ -155,7 +155,7 @@ func Unreported(r engine.Report) error {
 	case len(r.Results) == 0:
 		return r.Err
 	case r.Outcome == engine.Interrupted:
-		return fmt.Errorf("%w\nwhat is done stays done: say the same again to go on", engine.ErrInterrupted)
+		return fmt.Errorf("%w\ncompleted steps are kept: run the same command again to continue", engine.ErrInterrupted)
 	case errors.Is(r.Err, ErrTimeout):
 		return ErrTimeout
 	default:

@@ -63,7 +63,7 @@ func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error
 		}
 		return exit.With(exit.Failed, errors.New("there is no terminal to ask on, so nothing was done\n"+wayOn))
 	}
-	fmt.Fprintf(u.Stderr, "%s\nOnly \"yes\" goes on: ", question(p, made))
+	fmt.Fprintf(u.Stderr, "%s\nType \"yes\" to continue: ", question(p, made))
 	answer := make(chan string, 1)
 	go func() {
 		// Ends with the line or with the process: a read from a terminal cannot be cancelled.

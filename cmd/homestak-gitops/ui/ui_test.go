@@ -144,7 +144,7 @@ func TestConfirm(t *testing.T) {
 	}{{"yes\n", true}, {" yes \n", true}, {"yes", true}, {"y\n", false}, {"no\n", false}, {"", false}} {
 		s := open(t, process.Process{InTerminal: true, Stdin: strings.NewReader(c.answer)})
 		err := s.Confirm(t.Context(), p, made)
-		require.Equal(t, "Do these 2 steps on host father?\nOnly \"yes\" goes on: ", s.err.String())
+		require.Equal(t, "Do these 2 steps on host father?\nType \"yes\" to continue: ", s.err.String())
 		require.Equal(t, c.agreed, err == nil, c.answer)
 		if !c.agreed {
 			require.EqualError(t, err, "not confirmed, so nothing was done")

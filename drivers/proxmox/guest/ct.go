@@ -78,7 +78,7 @@ func CTSchema() model.Kind {
 	return schemaOf[CT]("ct", "A container.", map[string]string{
 		"nic.model":  "a card of a container is always a pair of virtual ones (veth), so it has no model. Leave it out",
 		"nic.queues": "packet queues are of the virtio cards of VMs; a card of a container has none. Leave it out",
-		"clone":      "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
+		"clone":      "a container that is cloned is a full copy, since nothing on the host shows which template a linked clone of a container depends on. Leave it out",
 	})
 }
 

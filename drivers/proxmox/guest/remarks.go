@@ -47,7 +47,7 @@ func remarkNode(host *model.Host, have *model.Resource) diag.List {
 		return nil
 	}
 	return diag.List{Finding(diag.Warning, have.Addr,
-		fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", have.Addr, have.Guest.Node, host.Name, strings.Join(host.AllNodes(), ", ")),
+		fmt.Sprintf("%s is on node %s, which host %s does not list (%s): it stays managed there", have.Addr, have.Guest.Node, host.Name, strings.Join(host.AllNodes(), ", ")),
 		"add the node to nodes of the host, or migrate the guest back")}
 }
 

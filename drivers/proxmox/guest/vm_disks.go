@@ -112,7 +112,7 @@ func refuseBus(v VMState, want VMTarget, have *model.Resource) []model.Problem {
 		case v.Protection:
 			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")
 		case have.Guest.Hibernated != "" && want.Power == "running":
-			refuse(path, fmt.Sprintf("the machine is hibernated, and knows disk %s by its place", w.Name), "leave the bus as it was and let it run first, then change the bus")
+			refuse(path, fmt.Sprintf("the machine is hibernated, and expects disk %s where it is", w.Name), "keep the bus, start the machine, then change the bus")
 		case have.Guest.Running && want.Power == "running" && want.Restart != "allowed":
 			refuse(path, fmt.Sprintf("disk %s cannot go from bus %s to %s while the machine runs", w.Name, h.Bus, w.Bus),
 				`set restart = "allowed", or power = "stopped" for as long as it takes; the machine then sees the disk under another name (/dev/vda, /dev/sda), so mount by UUID`)

@@ -128,7 +128,7 @@ func (d vmCreator) userData() (string, error) {
 }
 
 // NoParent is what is wrong with the creation of a VM in mode pull where nobody serves its spec.
-const NoParent = "it is in mode pull, and nobody here serves it its spec"
+const NoParent = "it is in mode pull, and no server for its spec runs here"
 
 // isCreated reports whether an earlier order of the VM was carried out completely. If that cannot
 // be seen, the VM is ordered again, and PVE's answer decides.
