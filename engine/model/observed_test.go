@@ -14,8 +14,8 @@ import (
 func TestTogetherKeepsEachField(t *testing.T) {
 	var part model.Observed
 	v := reflect.ValueOf(&part).Elem()
-	for i := range v.NumField() {
-		switch f := v.Field(i); f.Kind() {
+	for _, f := range v.Fields() {
+		switch f.Kind() {
 		case reflect.Slice:
 			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
 		case reflect.Map:
@@ -28,7 +28,7 @@ func TestTogetherKeepsEachField(t *testing.T) {
 		}
 	}
 	all := reflect.ValueOf(model.Together(part))
-	for i := range v.NumField() {
-		require.Equal(t, v.Field(i).Interface(), all.Field(i).Interface(), v.Type().Field(i).Name)
+	for field, f := range v.Fields() {
+		require.Equal(t, f.Interface(), all.FieldByIndex(field.Index).Interface(), field.Name)
 	}
 }

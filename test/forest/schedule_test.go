@@ -285,7 +285,7 @@ func (w *world) operator() {
 	var names []string
 	for _, name := range []string{"inner", "leaf"} {
 		s, m := w.status(name), w.Machine(name)
-		lost := s != nil && strings.Contains(s.Summary, "nothing shows that it ever had this name")
+		lost := s != nil && strings.Contains(s.Summary, "no commit is known that") // had it, or was in force there
 		if above := w.Machine(map[string]string{"inner": "father", "leaf": "inner"}[name]); above != nil && !w.now.has(name) {
 			if _, there := above.Guests()[name]; there && (m == nil || lost) {
 				names = append(names, name)
