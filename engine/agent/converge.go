@@ -148,6 +148,11 @@ func (l *loop) convergeHeadOrLastGood(ctx context.Context) engine.Report {
 	return r
 }
 
+// countedByParent is how many removals are allowed to a child that left the site. Its parent reports that only for a commit whose
+// removals its own policies allowed, those in the child included, so they are not counted again. A child that never
+// converged could not count them as its parent did.
+const countedByParent = 1 << 30
+
 // runPass makes one pass with one commit, and records it. While everything is suspended
 // it only plans, and nobody else needs to wait for it.
 func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
@@ -201,6 +206,9 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 				}
 				return l.o.Load(ctx, was).Site
 			}, aside)
+			if course == Empty {
+				p.AllowDeletes = max(p.AllowDeletes, countedByParent)
+			}
 		}
 		if c.ID == good {
 			l.o.inForce(ctx, d, host)
