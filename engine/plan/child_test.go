@@ -92,7 +92,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 	}
 }
 
-// Who destroys a manifest by name is told that a child is kept, and what to do: it stays in the site, so no pass takes it later.
+// Who destroys a manifest by name gets a finding that a child is kept, and what to do: it stays in the site, so no pass takes it later.
 func TestAChildIsNotDestroyedByName(t *testing.T) {
 	for _, orphan := range []string{"refuse", "destroy", "abandon"} {
 		in := input(state(), state(child("vm.inner", 100, orphan, &VM{}), guest("vm.beside", 101, &VM{})))
