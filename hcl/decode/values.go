@@ -100,18 +100,18 @@ var valueRules = map[string]valueRule{
 	"spec.access.user.groups":           {check: userName},
 	"spec.access.user.shell":            {check: filePath, def: "/bin/bash"},
 	"spec.platform.packages":            {check: word},
-	"spec.platform.services.enable":     {check: word},
-	"spec.platform.services.disable":    {check: word},
+	"spec.platform.services.enable":     {check: unitName},
+	"spec.platform.services.disable":    {check: unitName},
 	"spec.config.timezone":              {check: timezone},
 	"spec.config.drift":                 {oneOf: drifts, def: "revert"},
 	"spec.config.file.mode":             {check: fileMode, def: "0644"},
-	"spec.config.file.owner":            {check: word, def: "root:root"},
+	"spec.config.file.owner":            {check: fileOwner, def: "root:root"},
 	"spec.config.repository.url":        {check: webURL},
-	"spec.config.repository.suites":     {check: word},
-	"spec.config.repository.components": {check: word},
+	"spec.config.repository.suites":     {check: aptWord},
+	"spec.config.repository.components": {check: aptWord},
 	"spec.config.command.creates":       {check: filePath},
 	"spec.config.file.group":            {check: userName},
-	"spec.config.file.restart":          {check: word},
+	"spec.config.file.restart":          {check: unitName},
 	"spec.config.mount.disk":            {check: name},
 	"spec.config.mount.fstype":          {oneOf: []string{"ext4", "xfs"}, def: "ext4"},
 	"spec.config.mount.options":         {check: mountOption},
@@ -289,8 +289,15 @@ var (
 	siteZoneText = regexp.MustCompile(`^(host|UTC|[A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$`)
 	timezoneText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$`)
 	userText     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`) })
-	modeText     = regexp.MustCompile(`^0?[0-7]{3,4}$`)
-	domainText   = sync.OnceValue(func() *regexp.Regexp {
+	ownerText    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}(:[a-z_][a-z0-9_-]{0,31})?$`) })
+	// As systemd.unit(5) allows, without a folder.
+	unitText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]*$`) })
+	// As in the names of suites and components, and $(ARCH) of sources.list(5).
+	aptText = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^([A-Za-z0-9._~+/]|\$\(ARCH\))([A-Za-z0-9._~+/-]|\$\(ARCH\))*$`)
+	})
+	modeText   = regexp.MustCompile(`^0?[0-7]{3,4}$`)
+	domainText = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)$`)
 	})
 	checksumText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`) })
@@ -319,6 +326,19 @@ func siteZone(s string) string {
 func userName(s string) string {
 	return matches(userText(), "must be a user name that useradd accepts: at most 32 lower-case letters, digits, _ and -")(s)
 }
+
+func fileOwner(s string) string {
+	return matches(ownerText(), "must be a user, or user:group")(s)
+}
+
+func unitName(s string) string {
+	return matches(unitText(), "must be a systemd unit, such as nginx or nginx.service")(s)
+}
+
+func aptWord(s string) string {
+	return matches(aptText(), "must be a suite or component as apt names it, such as bookworm or main")(s)
+}
+
 func fileMode(s string) string { return matches(modeText, "must be octal, such as 0644")(s) }
 func checksum(s string) string {
 	return matches(checksumText(), "must be sha256: and 64 hexadecimal digits")(s)

@@ -165,7 +165,7 @@ exit 76
 // install makes the step that installs packages. Which dependencies come with them is
 // known by simulating it, so that all are recorded before one of them is unpacked.
 func install(q *Query, names []string, f packagesFound) Step {
-	words := shell.Words(names)
+	words, listed := shell.Words(names), shell.Quote(strings.Join(names, ", "))
 	s := Step{Stage: StagePackages, Text: "install " + list(names), Wait: aptWait}
 	for _, n := range names {
 		e := record.Entry{Aspect: "packages", Item: n, Identity: "package"}
@@ -181,15 +181,15 @@ func install(q *Query, names []string, f packagesFound) Step {
 		`if [ -n "$_bad" ]; then`,
 		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
 		`fi`,
-		`_said=$(apt-get -s -q -y install `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install `+strings.Join(names, ", ")+`"; }`,
+		`_said=$(apt-get -s -q -y install -- `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install "`+listed+`; }`,
 		`_gone=`,
 		`for _r in $(printf '%s\n' "$_said" | sed -nE 's/^Remv ([^ ]+).*/\1/p'); do`,
 		`  _by=$(replaces "$_r" `+words+`)`,
-		`  case " `+strings.Join(q.Want.Platform.Packages, " ")+` " in *" $_r "*) _by= ;; esac`,
+		`  case `+shell.Quote(" "+strings.Join(q.Want.Platform.Packages, " ")+" ")+` in *" $_r "*) _by= ;; esac`,
 		`  if [ -z "$_by" ]; then _gone="$_gone $_r"; continue; fi`,
 		`  printf '%s %s %s\n' "$_r" "$_by" "$(apt-mark showmanual -- "$_r" 2>/dev/null | grep -c .)"`,
 		`done`,
-		`[ -z "$_gone" ] || die "installing `+strings.Join(names, ", ")+` would remove what is on this machine:$_gone (remove it by hand first, or take the package out of the spec)"`,
+		`[ -z "$_gone" ] || die "installing "`+listed+`" would remove what is on this machine:$_gone (remove it by hand first, or take the package out of the spec)"`,
 		// Behind the name of one that is only upgraded stands its version in brackets.
 		`printf '%s\n' "$_said" | sed -nE -e '/^Inst [^ ]+ \[/d' -e 's/^Inst ([^ ]+).*/\1/p'`)
 	s.Learn = func(answer string, s *Step) {
@@ -210,8 +210,8 @@ func install(q *Query, names []string, f packagesFound) Step {
 	s.Script = aptGet + script(
 		// What dpkg left half done when it was killed.
 		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
-		`apt_get install `+words+` || die "installing `+strings.Join(names, ", ")+` failed"`,
-		`apt-mark manual `+words+` >/dev/null 2>&1 || :`,
+		`apt_get install -- `+words+` || die "installing "`+listed+`" failed"`,
+		`apt-mark manual -- `+words+` >/dev/null 2>&1 || :`,
 		`_there=$(dpkg-query -W -f='${db:Status-Status} ${Package} ${Package}:${Architecture} \n' -- `+words+` 2>/dev/null | grep '^installed ')`,
 		`for _p in `+words+`; do`,
 		`  case $_there in *" $_p "*) ;; *) die "$_p is not installed although apt reports success" ;; esac`,
@@ -222,7 +222,7 @@ func install(q *Query, names []string, f packagesFound) Step {
 // aptLists brings the lists of apt up to date. They are good for an hour, if they know all the packages.
 func aptLists(words string, n int) string {
 	return script(
-		`if [ "$(apt-cache policy `+words+` 2>/dev/null | grep -c '^  Candidate: [^(]')" -lt `+itoa(n)+` ] || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
+		`if [ "$(apt-cache policy -- `+words+` 2>/dev/null | grep -c '^  Candidate: [^(]')" -lt `+itoa(n)+` ] || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
 		// Without that mode apt reports success although a list could not be fetched.
 		`  apt_get update -o APT::Update::Error-Mode=any || say "the lists of apt could not be brought up to date"`,
 		`fi`)

@@ -18,6 +18,7 @@ var repositories = Of[map[string]source]{
 		var lines []string
 		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
 			for _, f := range []string{sourcesFile(name), keyFile(name)} {
+				f = shell.Quote(f)
 				lines = append(lines, "if [ -f "+f+" ]; then row file "+f+" <"+f+"; fi")
 			}
 		}
@@ -55,7 +56,7 @@ var repositories = Of[map[string]source]{
 			if want == nil {
 				steps = append(steps, Step{
 					Stage: StageWithdrawSources, Text: "remove repository " + name, Drop: []record.Key{e.Key()},
-					Script: script("drop "+sourcesFile(name), "if [ -d "+keyFolder+" ]; then drop "+keyFile(name)+"; fi"),
+					Script: script("drop "+shell.Quote(sourcesFile(name)), "if [ -d "+keyFolder+" ]; then drop "+shell.Quote(keyFile(name))+"; fi"),
 				})
 				continue
 			}
@@ -134,7 +135,8 @@ func sourcesText(r *spec.Repository) string {
 // wrong address or key there would spoil every later update.
 func addRepository(want *spec.Repository, found source) string {
 	beside := "/run/homestak-" + want.Name + ".sources"
-	restoreKey := "rm -f " + keyFile(want.Name)
+	key := shell.Quote(keyFile(want.Name))
+	restoreKey := "rm -f " + key
 	if found.key != "" {
 		restoreKey = shell.Put(keyFile(want.Name), found.key, "0644", "root", "root")
 	}
@@ -144,12 +146,12 @@ func addRepository(want *spec.Repository, found source) string {
 	}
 	lines = append(lines,
 		shell.Put(beside, sourcesText(want), "0644", "root", "root"),
-		"if ! apt_get update -o Dir::Etc::sourcelist="+beside+" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any; then",
-		"  rm -f "+beside, "  "+restoreKey, "  die "+shell.Quote("repository "+want.Name+" cannot be read: check url, suites and key"),
+		"if ! apt_get update -o Dir::Etc::sourcelist="+shell.Quote(beside)+" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any; then",
+		"  rm -f "+shell.Quote(beside), "  "+restoreKey, "  die "+shell.Quote("repository "+want.Name+" cannot be read: check url, suites and key"),
 		"fi",
-		shell.Put(sourcesFile(want.Name), sourcesText(want), "0644", "root", "root"), "rm -f "+beside)
+		shell.Put(sourcesFile(want.Name), sourcesText(want), "0644", "root", "root"), "rm -f "+shell.Quote(beside))
 	if want.Key == "" {
-		lines = append(lines, "if [ -f "+keyFile(want.Name)+" ]; then drop "+keyFile(want.Name)+"; fi")
+		lines = append(lines, "if [ -f "+key+" ]; then drop "+key+"; fi")
 	}
 	return aptGet + script(lines...)
 }

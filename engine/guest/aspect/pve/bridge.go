@@ -29,7 +29,7 @@ var bridge = aspect.Of[bridgeState]{
 			return ":"
 		}
 		return shell.Lines(
-			"if [ -d /sys/class/net/"+name+"/bridge ]; then ls /sys/class/net/"+name+"/brif | row ports; fi",
+			"if [ -d "+device(name)+"/bridge ]; then ls "+device(name)+"/brif | row ports; fi",
 			`{ ip -o route show default || ip -o -6 route show default; } 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p' | head -n 1 | row card`,
 			"if [ -f "+interfacesFile+" ]; then row interfaces <"+interfacesFile+"; fi")
 	},
@@ -97,8 +97,8 @@ var bridge = aspect.Of[bridgeState]{
 		s.Change = shell.Lines(
 			shell.Put(interfacesFile, text, "0644", "root", "root"),
 			"ifreload -a >&2 9>&- || die 'the network does not take the bridge'",
-			"[ -d /sys/class/net/"+name+"/bridge ] || die 'ifreload made no bridge "+name+"'")
-		s.Check = "{ ip -o route show default; ip -o -6 route show default; } | grep -q ' dev " + name + " ' || die 'the default route does not go over bridge " + name + "'\n"
+			"[ -d "+device(name)+"/bridge ] || die "+shell.Quote("ifreload made no bridge "+name))
+		s.Check = "{ ip -o route show default; ip -o -6 route show default; } | grep -qF " + shell.Quote(" dev "+name+" ") + " || die " + shell.Quote("the default route does not go over bridge "+name) + "\n"
 		return []aspect.Step{s}
 	},
 }
@@ -135,7 +135,7 @@ func (f bridgeState) restore(name string) string {
 		return shell.Lines(put, "ifreload -a 9>&- || :")
 	}
 	return shell.Lines(
-		"ifdown "+name+" 2>/dev/null || :", "ip link delete "+name+" 2>/dev/null || :", put,
+		"ifdown "+shell.Quote(name)+" 2>/dev/null || :", "ip link delete "+shell.Quote(name)+" 2>/dev/null || :", put,
 		"ifreload -a 9>&- || :", "ifup "+shell.Quote(f.card)+" 9>&- || :")
 }
 
@@ -156,14 +156,17 @@ func (f bridgeState) withdraw(name string, e *record.Entry) aspect.Step {
 		s.Ask = f.unchanged()
 		s.Script = "[ -f " + bridgeFound + " ] || die 'what " + interfacesFile + " was before is not in " + bridgeFound + " any more'\n"
 		s.Change = shell.Lines(
-			"_ports=$(ls /sys/class/net/"+name+"/brif 2>/dev/null || :)",
-			"ifdown "+name+" 2>/dev/null || :", "ip link delete "+name+" 2>/dev/null || :",
+			"_ports=$(ls "+device(name)+"/brif 2>/dev/null || :)",
+			"ifdown "+shell.Quote(name)+" 2>/dev/null || :", "ip link delete "+shell.Quote(name)+" 2>/dev/null || :",
 			"put "+interfacesFile+" 0644 root root <"+bridgeFound,
 			`{ ifreload -a && for _p in $_ports; do ifup "$_p" || exit 1; done; } >&2 9>&- || die 'the network does not take its old settings'`)
-		s.Check = "[ ! -e /sys/class/net/" + name + " ] || die 'bridge " + name + " is still there'\n"
+		s.Check = "[ ! -e " + device(name) + " ] || die " + shell.Quote("bridge "+name+" is still there") + "\n"
 	}
 	return s
 }
+
+// device is the folder of a network interface in sysfs, as a word of the shell.
+func device(name string) string { return shell.Quote("/sys/class/net/" + name) }
 
 // gone reports whether the bridge neither is there nor comes with the next restart.
 func (f bridgeState) gone(name string) bool { return !f.up && !f.declares(name) }
