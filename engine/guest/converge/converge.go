@@ -155,6 +155,9 @@ func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, compl
 		return err
 	}
 	for _, r := range armed {
+		if len(r) != 2 {
+			return fmt.Errorf("the machine's answer about changes that nobody confirmed has a row of %d fields", len(r))
+		}
 		name, _, _ := strings.Cut(r[1], ".sh") // one with a number behind it runs
 		s.armed = append(s.armed, name)
 	}
