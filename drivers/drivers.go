@@ -5,6 +5,7 @@ package drivers
 import (
 	"io/fs"
 	"net/http"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
@@ -115,6 +116,9 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 	if cfg.Owner == "" {
 		cfg.Owner = h.Name
 	}
+	secrets := a.secrets(site, cfg.Owner)
+	cfg.Keys = func(owner string) [][]byte { return secrets.OwnershipKeys(site.Name, owner) }
+	cfg.KeyMissing = secrets.OwnershipKeyMissing(site.Name, cfg.Owner)
 	if a.Parent != nil {
 		cfg.Parent, cfg.Delivers = firstBoots{a.Parent}, a.guests().Delivers
 	}
@@ -123,3 +127,16 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 	}
 	return cfg
 }
+
+// secrets are those of a site, for its keys of ownership. A host that is simulated in this process starts without guests of
+// the site, and ends with it: where no key is known, the simulations of this process have one of their own.
+func (a Access) secrets(site *model.Site, owner string) *model.Secrets {
+	if a.Transport == nil || len(site.Secrets.OwnershipKeys(site.Name, owner)) > 0 {
+		return site.Secrets
+	}
+	return simulated()
+}
+
+var simulated = sync.OnceValue(func() *model.Secrets {
+	return &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKey: model.NewOwnershipKey()}}}
+})

@@ -35,3 +35,39 @@ func TestAccess(t *testing.T) {
 	require.Nil(t, a.Kinds().Get("guest"), "nobody answers in a simulator")
 	require.NotNil(t, drivers.Access{}.Kinds().Get("guest").Inside)
 }
+
+// The driver gets the keys of an owner from the secrets of the site, and is told where the site has a key whose value is not
+// known. The simulations of this process have one of their own where that would be none.
+func TestS1KeysForTheDriver(t *testing.T) {
+	host := &model.Host{Name: "father", API: "https://192.0.2.10:8006"}
+	way := func(*model.Site, *model.Host) (http.RoundTripper, string) { return http.DefaultTransport, "token" }
+	of := func(auth map[string]string) *model.Site {
+		return &model.Site{Name: "home", Secrets: &model.Secrets{Values: map[string]map[string]string{"auth": auth}}}
+	}
+	known := of(map[string]string{model.OwnershipKey: model.NewOwnershipKey()})
+	for name, c := range map[string]struct {
+		site            *model.Site
+		keys, simulated int
+		missing         bool
+	}{
+		"no secrets":   {&model.Site{Name: "home"}, 0, 1, false},
+		"no key":       {of(nil), 0, 1, false},
+		"known":        {known, 1, 1, false},
+		"rotated":      {of(map[string]string{model.OwnershipKey: model.NewOwnershipKey(), model.PreviousOwnershipKey: model.NewOwnershipKey()}), 2, 2, false},
+		"not known":    {of(map[string]string{model.OwnershipKey: ""}), 0, 1, true},
+		"of the owner": {of(known.Secrets.DerivedOwnershipKeys("home", "father")), 1, 1, false},
+		"of another":   {of(known.Secrets.DerivedOwnershipKeys("home", "mother")), 0, 1, true},
+	} {
+		cfg := drivers.Access{}.Proxmox(c.site, host)
+		require.Len(t, cfg.Keys("father"), c.keys, name)
+		require.Equal(t, c.missing, cfg.KeyMissing, name)
+		cfg = drivers.Access{Transport: way}.Proxmox(c.site, host)
+		require.Len(t, cfg.Keys("father"), c.simulated, name)
+		require.False(t, cfg.KeyMissing, name)
+	}
+	cfg := drivers.Access{Owner: "cli:me@here"}.Proxmox(known, host)
+	require.Equal(t, known.Secrets.OwnershipKeys("home", "cli:me@here"), cfg.Keys("cli:me@here"))
+	require.NotEqual(t, cfg.Keys("cli:me@here"), cfg.Keys("father"))
+	simulated := drivers.Access{Transport: way}
+	require.Equal(t, simulated.Proxmox(of(nil), host).Keys("father"), simulated.Proxmox(of(nil), host).Keys("father"), "the same in all passes of a process")
+}

@@ -114,10 +114,35 @@ func (p *secretParser) section(out map[string]string, section string, n *yaml.No
 			}
 		case key == "site_token" || key == "signing_key":
 			p.value(out, section, key, value)
+		case key == model.OwnershipKeys || key == model.PreviousOwnershipKeys:
+			for owner, derived := range p.entries(value, "auth."+key) {
+				p.ownershipKey(out, key+"."+owner, derived)
+			}
+		case model.IsOwnershipSecret(key):
+			p.ownershipKey(out, key, value)
 		default:
-			p.errorf(value.Line, "unknown key "+parse.Quote(key)+" in section auth", "%s", diag.DidYouMean(parse.Clip(key, parse.MaxQuoted), []string{"site_token", "signing_key", eval.NodeTokens}))
+			p.errorf(value.Line, "unknown key "+parse.Quote(key)+" in section auth", "%s", diag.DidYouMean(parse.Clip(key, parse.MaxQuoted), []string{"site_token", "signing_key", eval.NodeTokens, model.OwnershipKey, model.PreviousOwnershipKey, model.OwnershipKeys, model.PreviousOwnershipKeys}))
 		}
 	}
+}
+
+// ownershipKey reads a key that proves which guests are the site's, or one that is derived from it.
+func (p *secretParser) ownershipKey(out map[string]string, key string, n *yaml.Node) {
+	p.value(out, "auth", key, n)
+	if out[key] == "" {
+		return // it is not known here, or reported
+	}
+	if _, err := model.ParseOwnershipKey(out[key]); err != nil {
+		p.errorf(n.Line, "auth."+parse.Clip(key, parse.MaxQuoted)+" is not an ownership key", "%s.", ownershipKeyAdvice(key, err))
+		delete(out, key)
+	}
+}
+
+func ownershipKeyAdvice(key string, err error) string {
+	if strings.Contains(key, ".") {
+		return fmt.Sprintf("%v. Where the key of the site is, homestak-gitops token ownership OWNER prints the one of an owner", err)
+	}
+	return fmt.Sprintf("%v. A new one is 32 random bytes: openssl rand -hex 32. If guests have tags by the old key, restore that instead", err)
 }
 
 func (p *secretParser) value(out map[string]string, section, key string, n *yaml.Node) {

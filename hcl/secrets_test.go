@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/hcl/sops"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
@@ -104,4 +106,40 @@ func TestParseEncryptedSecrets(t *testing.T) {
 	s, found = hcl.ParseSecrets("s.yaml", bytes.Replace(data, []byte("site_token:"), []byte("signing_key:"), 1), keys)
 	require.Equal(t, []string{"s.yaml:7:1: error: auth.signing_key cannot be decrypted"}, summaries(found))
 	require.Equal(t, map[string]string{"a": "", "none": ""}, s.Values["passwords"])
+}
+
+// Keys of ownership are 64 digits in hex each, and no finding shows one.
+func TestS1OwnershipKeysInSecrets(t *testing.T) {
+	key := strings.Repeat("0a", 32)
+	s, found := hcl.ParseSecrets("s.yaml", []byte("auth:\n  ownership_key: "+key+"\n  ownership_key_previous: "+key+"\n  ownership_keys:\n    father: "+key+"\n  ownership_keys_previous:\n    father: "+key+"\n"), nil)
+	require.Empty(t, found)
+	require.Equal(t, map[string]string{"ownership_key": key, "ownership_key_previous": key, "ownership_keys.father": key, "ownership_keys_previous.father": key}, s.Values["auth"])
+	for text, want := range map[string]string{
+		"ownership_key: canary":                             `s.yaml:2:1: error: auth.ownership_key is not an ownership key`,
+		"ownership_key: \"" + strings.Repeat("z", 64) + `"`: `s.yaml:2:1: error: auth.ownership_key is not an ownership key`,
+		"ownership_key_previous: canary":                    `s.yaml:2:1: error: auth.ownership_key_previous is not an ownership key`,
+		"ownership_keys: canary":                            `s.yaml:2:1: error: auth.ownership_keys is not a map`,
+		"ownership_keys: {father: canary}":                  `s.yaml:2:1: error: auth.ownership_keys.father is not an ownership key`,
+		"ownership_key: 12":                                 `s.yaml:2:1: error: "ownership_key" in section auth is not a string`,
+		"ownership_kye: canary":                             `s.yaml:2:1: error: unknown key "ownership_kye" in section auth`,
+	} {
+		s, found := hcl.ParseSecrets("s.yaml", []byte("auth:\n  "+text+"\n"), nil)
+		require.Equal(t, []string{want}, summaries(found), text)
+		require.NotContains(t, found[0].Detail, "canary")
+		require.False(t, s.HasOwnershipKey(), "a bad key is not one that is missing: the finding says what to do")
+	}
+}
+
+// No file of a site can name such a key, nor get at it through the section: it would reach specs and guests.
+func TestS1OwnershipKeysAreNoValues(t *testing.T) {
+	key := strings.Repeat("0a", 32)
+	s, found := hcl.ParseSecrets("s.yaml", []byte("auth:\n  ownership_key: "+key+"\n  ownership_keys:\n    father: "+key+"\n"), nil)
+	require.Empty(t, found)
+	for _, secrets := range []*model.Secrets{s, nil} {
+		for _, reference := range []string{"secret.auth.ownership_key", `secret.auth["ownership_keys"]["father"]`, "secret.auth.ownership_keys.father", "upper(secret.auth.ownership_key_previous)"} {
+			_, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte("site \"home\" {\n}\nlocals {\n  a = " + reference + "\n}\n")}}, hcl.Options{Secrets: secrets})
+			require.True(t, found.HasErrors(), reference)
+			require.Contains(t, found[0].Summary, "cannot be used in the site's files", reference)
+		}
+	}
 }

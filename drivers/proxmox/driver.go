@@ -49,6 +49,12 @@ type Config struct {
 	// Delivers reports whether containers in mode pull get to know their parent by whoever enters them. Nil: they do not.
 	Delivers func(context.Context) bool
 
+	// Keys are the keys that prove the guests of an owner, the current one first, at most two; none: the site has no key.
+	// See [model.Secrets.OwnershipKeys]. Nil: none for anybody.
+	Keys func(owner string) [][]byte
+	// KeyMissing: the site has a key, and its value is not known here.
+	KeyMissing bool
+
 	Sent func(method string, status int) // called after each request; see api.Config
 }
 

@@ -61,3 +61,38 @@ func (s *Site) Leave(child *Host) *Site {
 	c.Resolved, c.Left = nil, child.Name
 	return &c
 }
+
+// Below lists the nodes below a host or child, however deep: what its agent converges, and what the agents of children
+// among that do.
+func (s *Site) Below(host string) []*Node {
+	var out []*Node
+	agents, seen := []string{host}, map[string]bool{host: true}
+	for i := 0; i < len(agents); i++ {
+		for _, m := range s.Manifests {
+			for _, n := range m.Nodes {
+				if m.On(n) != agents[i] || seen[n.Name] {
+					continue
+				}
+				seen[n.Name] = true
+				out = append(out, n)
+				if n.Type == PVEType {
+					agents = append(agents, n.Name)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// OwnersFrom lists a host or child and the children below it: those in whose names guests are managed there, sorted
+// after the first.
+func (s *Site) OwnersFrom(host string) []string {
+	out := []string{host}
+	for _, n := range s.Below(host) {
+		if n.Type == PVEType {
+			out = append(out, n.Name)
+		}
+	}
+	slices.Sort(out[1:])
+	return out
+}

@@ -240,6 +240,9 @@ func (ev *Evaluator) resolveSecret(t hclv2.Traversal) bool {
 	case !slices.Contains(known, section):
 		ev.Errorf(t.SourceRange(), "unknown section "+parse.Quote(section)+" of secrets", "%s", ev.Nearest(section, known))
 		return false
+	case section == "auth" && model.IsOwnershipSecret(key):
+		ev.Errorf(t.SourceRange(), "secret."+section+"."+parse.Clip(key, parse.MaxQuoted)+" cannot be used in the site's files", "It proves which guests are the site's. Whoever reads it can forge that, so no file, spec or guest may get it.")
+		return false
 	case ev.Inputs.Secrets == nil || !whole:
 		return true
 	}
@@ -268,6 +271,9 @@ func (ev *Evaluator) secretValues() cty.Value {
 	for _, section := range model.SecretSections() {
 		values, tokens := map[string]cty.Value{}, map[string]cty.Value{}
 		for key, text := range ev.Inputs.Secrets.Values[section] {
+			if section == "auth" && model.IsOwnershipSecret(key) {
+				continue // it is no value of the language
+			}
 			v := cty.StringVal(text)
 			if text == "" {
 				v = cty.UnknownVal(cty.String)

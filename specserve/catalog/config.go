@@ -81,7 +81,7 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 		}
 	}
 	add(in.Needs[""])
-	below := subtree(in.Site, child)
+	below := in.Site.Below(child)
 	for _, n := range below {
 		add(in.Needs[n.Name])
 		needed[section+"."+nodeTokens+n.Name] = true
@@ -100,6 +100,9 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 	for group, values := range in.Site.Secrets.Values {
 		out[group] = map[string]*string{}
 		for name, value := range values {
+			if group == section && model.IsOwnershipSecret(name) {
+				continue
+			}
 			out[group][name] = nil
 			public := len(below) > 0 && group == "ssh_keys" && !in.Site.Secrets.IsPrivateKey(name) // who logs in to its nodes
 			if value != "" && (public || needed[group] || needed[group+"."+name] || slices.Contains(own, value)) && (group != section || name != signingKey) {
@@ -107,27 +110,24 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 			}
 		}
 	}
+	addOwnershipKeys(in.Site, child, out)
 	return out
 }
 
-// subtree lists the nodes below a child, however deep: what its agent converges, and what the agents of
-// children among that do.
-func subtree(s *model.Site, child string) []*model.Node {
-	var out []*model.Node
-	agents, seen := []string{child}, map[string]bool{child: true}
-	for i := 0; i < len(agents); i++ {
-		for _, m := range s.Manifests {
-			for _, n := range m.Nodes {
-				if m.On(n) != agents[i] || seen[n.Name] {
-					continue
-				}
-				seen[n.Name] = true
-				out = append(out, n)
-				if n.Type == model.PVEType {
-					agents = append(agents, n.Name)
-				}
-			}
+// addOwnershipKeys adds the keys that are derived for a child and for the owners below it, and no others: so it can
+// prove its own guests, and forge neither for its siblings nor for its parent. The name of the site's key says that the
+// site has one.
+func addOwnershipKeys(s *model.Site, child string, out map[string]map[string]*string) {
+	if !s.Secrets.HasOwnershipKey() {
+		return
+	}
+	if out[section] == nil {
+		out[section] = map[string]*string{}
+	}
+	out[section][model.OwnershipKey] = nil
+	for _, owner := range s.OwnersFrom(child) {
+		for name, key := range s.Secrets.DerivedOwnershipKeys(s.Name, owner) {
+			out[section][name] = &key
 		}
 	}
-	return out
 }

@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -119,4 +120,56 @@ func TestConfigOfAChildThatLeaves(t *testing.T) {
 		_, _, err := wire.ReadConfig([]byte(bad), "gone")
 		require.Error(t, err, bad)
 	}
+}
+
+// A child gets the keys that prove its own guests and those of the children below it: neither the key of the site nor those
+// of its siblings or its parent, in none of its documents. It is told that the site has a key even if its parent does not know that.
+func TestS1KeysOfAChild(t *testing.T) {
+	s, needs := tree()
+	now, before := strings.Repeat("c1", 32), strings.Repeat("c2", 32)
+	auth := s.Secrets.Values["auth"]
+	auth["ownership_key"], auth["ownership_key_previous"], auth["ownership_keys.other"] = now, before, strings.Repeat("c3", 32)
+	needs["app"] = append(needs["app"], "auth", "auth.ownership_key") // a site cannot, and that is not what protects it
+	c := made(t, catalog.Input{Site: s, Agent: "father", Needs: needs})
+	inner, text, _ := config(t, c, "inner")
+	want := map[string]string{}
+	for _, owner := range []string{"inner", "leaf"} {
+		maps.Copy(want, s.Secrets.DerivedOwnershipKeys(s.Name, owner))
+	}
+	got := map[string]string{}
+	for name, value := range inner.Secrets["auth"] {
+		if model.IsOwnershipSecret(name) && value != nil {
+			got[name] = *value
+		}
+	}
+	require.Len(t, want, 4)
+	require.Equal(t, want, got)
+	canaries := []string{now, before, auth["ownership_keys.other"]}
+	for _, owner := range []string{"father", "other", "mother"} {
+		for _, key := range s.Secrets.DerivedOwnershipKeys(s.Name, owner) {
+			canaries = append(canaries, key)
+		}
+	}
+	documents := []string{text}
+	for _, n := range c.Names() {
+		document, _, err := c.Node(n).Answer(catalog.Own{})
+		if err == nil {
+			documents = append(documents, string(document))
+		}
+	}
+	for _, canary := range canaries {
+		for _, document := range documents {
+			require.NotContains(t, document, canary)
+		}
+	}
+
+	// The child passes the keys on in turn.
+	below := &model.Secrets{Values: map[string]map[string]string{"auth": got}}
+	require.Equal(t, s.Secrets.OwnershipKeys(s.Name, "leaf"), below.OwnershipKeys(s.Name, "leaf"))
+
+	auth["ownership_key"], auth["ownership_key_previous"] = "", ""
+	inner, _, _ = config(t, made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}), "inner")
+	require.Contains(t, inner.Secrets["auth"], "ownership_key")
+	require.Nil(t, inner.Secrets["auth"]["ownership_key"])
+	require.NotContains(t, inner.Secrets["auth"], "ownership_keys.inner")
 }
