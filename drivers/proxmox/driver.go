@@ -46,6 +46,11 @@ type Config struct {
 	Concurrency int               // DefaultConcurrency if 0
 	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: nobody does
 
+	// Keys returns the keys that sign the ownership tags of an owner, 32 bytes each: the current one first, then at most
+	// one that it replaces. Nil, or no keys: the site has none. KeyMissing: it has one, and its value is not known here.
+	Keys       func(owner string) [][]byte
+	KeyMissing bool
+
 	// Delivers reports whether containers in mode pull get to know their parent by whoever enters them. Nil: they do not.
 	Delivers func(context.Context) bool
 
@@ -70,7 +75,7 @@ func Open(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name}
+	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name, Keys: cfg.Keys, KeyMissing: cfg.KeyMissing}
 	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files, Parent: cfg.Parent, Delivers: cfg.Delivers}}, nil
 }
 

@@ -259,7 +259,14 @@ const (
 
 // Identity is our identity in tags. Templates belong to the host and not to their creator, like
 // images: the agent also uses those of a test.
-type Identity struct{ Site, Owner, Host string }
+type Identity struct {
+	Site, Owner, Host string
+
+	// Keys returns the keys that sign the tags of an owner, the current one first, at most two; none if the site has no
+	// key. KeyMissing: it has one whose value is not known here, so that signatures can be neither made nor checked.
+	Keys       func(owner string) [][]byte
+	KeyMissing bool
+}
 
 // Verify reports whether a guest is managed by us: the tag has our site and owner, and the guest
 // has the identity in the tag. why is the reason if not; claims is set if only the identity does
