@@ -46,11 +46,6 @@ type Config struct {
 	Concurrency int               // DefaultConcurrency if 0
 	Parent      kind.Parent       // serves nodes in mode pull their specs; nil: nobody does
 
-	// Keys returns the keys that sign the ownership tags of an owner, 32 bytes each: the current one first, then at most
-	// one that it replaces. Nil, or no keys: the site has none. KeyMissing: it has one, and its value is not known here.
-	Keys       func(owner string) [][]byte
-	KeyMissing bool
-
 	// Delivers reports whether containers in mode pull get to know their parent by whoever enters them. Nil: they do not.
 	Delivers func(context.Context) bool
 
