@@ -150,3 +150,32 @@ func TestNoticesChanges(t *testing.T) {
 		require.Error(t, w.Err())
 	})
 }
+
+// Where there are no files, as on every machine that is no node, they are looked for once a minute in the end; once they are
+// there, as often as ever.
+func TestLooksSeldomForWhatIsNotThere(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		noticed := make(chan []int, 1)
+		w := &pmxcfs.Watcher{Root: root, Changed: func(guests []int) { noticed <- slices.Clone(guests) }}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go w.Run(ctx)
+		pass := func(d time.Duration) {
+			<-time.After(d)
+			synctest.Wait()
+		}
+		pass(5*time.Minute + time.Second)
+		require.ErrorIs(t, w.Err(), os.ErrNotExist)
+		write(t, root, "etc/pve/.version", version)
+		write(t, root, "etc/pve/.vmlist", list)
+		pass(2 * pmxcfs.Every)
+		require.ErrorIs(t, w.Err(), os.ErrNotExist, "it sleeps")
+		pass(pmxcfs.Absent)
+		require.NoError(t, w.Err())
+		write(t, root, "etc/pve/.vmlist", strings.Replace(list, `"version": 3`, `"version": 8`, 1))
+		write(t, root, "etc/pve/.version", strings.Replace(version, "vmlist\": 7", "vmlist\": 8", 1))
+		pass(pmxcfs.Every)
+		require.Equal(t, []int{100}, <-noticed)
+	})
+}

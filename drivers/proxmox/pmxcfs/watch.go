@@ -2,6 +2,8 @@ package pmxcfs
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -9,6 +11,10 @@ import (
 
 // Every is how often the files are read. A change is to be noticed within two seconds, and each reading wakes the processor.
 const Every = 1500 * time.Millisecond
+
+// Absent is the longest pause while the files are not there. An agent that is not on a node of Proxmox VE never sees them; on
+// a node they are gone for a moment while the file system of the cluster restarts.
+const Absent = time.Minute
 
 // Watcher calls Changed when a guest that matters is not as it was.
 type Watcher struct {
@@ -38,13 +44,14 @@ func (w *Watcher) Err() error {
 	return w.err
 }
 
-// Run reads the files until ctx ends. What cannot be read now may be there later.
+// Run reads the files until ctx ends. What cannot be read now may be there later: as long as there are no files, each pause is
+// twice as long as the one before, up to Absent.
 func (w *Watcher) Run(ctx context.Context) {
 	r := &Reader{Root: w.Root}
 	var before State
-	ticker := time.NewTicker(Every)
-	defer ticker.Stop()
-	for {
+	timer := time.NewTimer(Every)
+	defer timer.Stop()
+	for pause := Every; ; {
 		now, err := r.Read()
 		if changed, all := now.Since(before); err == nil && before.Began != 0 {
 			if changed = w.those(changed); all || len(changed) > 0 {
@@ -55,8 +62,12 @@ func (w *Watcher) Run(ctx context.Context) {
 			before = now
 		}
 		w.note(err)
+		if pause = min(2*pause, Absent); !errors.Is(err, fs.ErrNotExist) {
+			pause = Every
+		}
+		timer.Reset(pause)
 		select {
-		case <-ticker.C:
+		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
