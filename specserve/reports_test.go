@@ -360,7 +360,7 @@ func TestWaitOnTheWire(t *testing.T) {
 	s.publish("3f2c1a9", site())
 	done := make(chan answer, 1)
 	go func() { done <- s.ask("GET", "/wait/own", bearer(ownToken)...) }()
-	require.Eventually(t, func() bool { return strings.Contains(s.metrics(), "homestak_nodes_waiting 1\n") }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.metrics(), "homestak_nodes_waiting 1\n") }, 5*time.Minute, 10*time.Millisecond)
 	require.NoError(t, s.stop())
 	require.Equal(t, 204, (<-done).status)
 }

@@ -83,7 +83,7 @@ func (s *agentStage) until(t *testing.T, text string) string {
 	require.Eventually(t, func() bool {
 		_, out, _ = runIn(t, s.env, "status")
 		return strings.Contains(out, text)
-	}, 20*time.Second, 5*time.Millisecond, "waiting for %q", text)
+	}, 5*time.Minute, 5*time.Millisecond, "waiting for %q", text)
 	return out
 }
 
@@ -103,7 +103,7 @@ func systemd(t *testing.T) *net.UnixConn {
 // hears reads messages until one has a text, and gives those before it.
 func hears(t *testing.T, conn *net.UnixConn, text string) (before []string) {
 	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Minute)))
 	buf := make([]byte, 4096)
 	for {
 		n, err := conn.Read(buf)
@@ -134,7 +134,7 @@ func TestTheAgentAsAUnit(t *testing.T) {
 	hears(t, conn, "RELOADING=1\nMONOTONIC_USEC=")
 	hears(t, conn, "READY=1")
 	s.until(t, "“one more”")
-	require.Eventually(t, func() bool { return len(s.host.Snapshot().Guests) == 3 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.host.Snapshot().Guests) == 3 }, 5*time.Minute, 5*time.Millisecond)
 	s.until(t, "father  healthy  idle")
 
 	s.signals <- syscall.SIGTERM

@@ -21,7 +21,7 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if args = args[1:]; strings.HasPrefix(args[0], "/") {
 		text, args = args[0][1:], args[1:]
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

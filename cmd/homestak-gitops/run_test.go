@@ -76,7 +76,7 @@ func (st stage) start(t *testing.T, args ...string) *execution {
 // says waits until the program wrote a text.
 func (e *execution) says(s *stream, text string) {
 	e.t.Helper()
-	require.Eventually(e.t, func() bool { return strings.Contains(s.String(), text) }, 20*time.Second, time.Millisecond,
+	require.Eventually(e.t, func() bool { return strings.Contains(s.String(), text) }, 5*time.Minute, time.Millisecond,
 		"waiting for %q", text)
 }
 
@@ -86,7 +86,7 @@ func (e *execution) end() int {
 	select {
 	case code := <-e.ended:
 		return code
-	case <-time.After(30 * time.Second):
+	case <-time.After(5 * time.Minute):
 		require.Fail(e.t, "the program does not end", "stdout: %s\nstderr: %s", e.out, e.err)
 		return -1
 	}

@@ -139,7 +139,7 @@ func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	require.Equal(t, doctor.Failed, missing.Result)
 	require.Equal(t, "no such volume on father", missing.Seen)
 	w.Root(http.MethodPost, "/nodes/father/storage/local/download-url", url.Values{"content": {"vztmpl"}, "filename": {"x.tar.zst"}, "url": {"https://images.test/x.tar.zst"}})
-	require.Eventually(t, func() bool { return said(t, w.examine(nil), "template debian-ct").Result == doctor.OK }, 5*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return said(t, w.examine(nil), "template debian-ct").Result == doctor.OK }, 5*time.Minute, 20*time.Millisecond)
 }
 
 // Who manages guests by HA hears of the one privilege that only a removal may need.
@@ -157,5 +157,5 @@ func TestDoctorWarnsOfHA(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got := said(t, w.examine(nil), "guests")
 		return got.Result == doctor.Warning && strings.Contains(got.Seen, "vm.web (10000)") && strings.Contains(strings.Join(got.Fix, "\n"), "HomestakHA")
-	}, 5*time.Second, 20*time.Millisecond)
+	}, 5*time.Minute, 20*time.Millisecond)
 }

@@ -281,7 +281,7 @@ func TestReconcileWaitsForItsPass(t *testing.T) {
 		}
 		close(got)
 	}()
-	require.Eventually(t, func() bool { return f.Checks() > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Checks() > 0 }, 5*time.Minute, time.Millisecond)
 	require.Empty(t, got)
 	close(f.Passing)
 	require.Equal(t, f.Pass, <-got)

@@ -141,7 +141,7 @@ func (m *machine) start() {
 	case m.at = <-m.ready:
 	case err := <-m.done:
 		require.NoError(m.t, err)
-	case <-time.After(60 * time.Second):
+	case <-time.After(5 * time.Minute):
 		m.t.Fatal("it does not start")
 	}
 	pins, err := pin.ParseAll(m.at.Pins)
@@ -151,7 +151,7 @@ func (m *machine) start() {
 		cancel()
 		began := time.Now()
 		require.NoError(m.t, <-m.done)
-		require.Less(m.t, time.Since(began), 2*time.Second)
+		require.Less(m.t, time.Since(began), time.Minute, "it does not hang")
 		require.NotContains(m.t, m.logged(), "canary")
 	})
 	m.t.Cleanup(m.stop)
@@ -179,13 +179,13 @@ func (m *machine) eventually(token string, status int, text string) {
 	require.Eventually(m.t, func() bool {
 		gotStatus, got = m.get(token)
 		return gotStatus == http.StatusTooManyRequests || gotStatus == status && strings.Contains(got, text)
-	}, 30*time.Second, 100*time.Millisecond, "%s", m.logged())
+	}, 5*time.Minute, 100*time.Millisecond, "%s", m.logged())
 	require.Equal(m.t, status, gotStatus)
 }
 
 func (m *machine) eventuallyLogs(text string) {
 	m.t.Helper()
-	require.Eventually(m.t, func() bool { return strings.Contains(m.logged(), text) }, 30*time.Second, 10*time.Millisecond, "%s", m.logged())
+	require.Eventually(m.t, func() bool { return strings.Contains(m.logged(), text) }, 5*time.Minute, 10*time.Millisecond, "%s", m.logged())
 }
 
 const first, second, third = "one-canary-token-of-node-own", "two-canary-token-of-node-own", "six-canary-token-of-node-own"
@@ -351,7 +351,7 @@ func TestKeysAreFollowed(t *testing.T) {
 	require.Equal(t, 200, ask(old))
 	require.NoError(t, os.WriteFile(name, []byte("canary-of-the-new-read-key\n"), 0o600))
 	m.eventuallyLogs("keys of readers, operators or hooks changed")
-	require.Eventually(t, func() bool { return ask("canary-of-the-new-read-key") == 200 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return ask("canary-of-the-new-read-key") == 200 }, 5*time.Minute, 10*time.Millisecond)
 	require.Equal(t, 401, ask(old))
 }
 

@@ -88,7 +88,7 @@ func (r *running) inForce(id string, s *model.Site) {
 // until waits for a state.
 func (r *running) until(is func(live.State) bool) live.State {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return is(r.State()) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(r.t, func() bool { return is(r.State()) }, 5*time.Minute, 5*time.Millisecond)
 	return r.State()
 }
 
@@ -139,7 +139,7 @@ func TestOperatorsNeedNoCommit(t *testing.T) {
 	require.Eventually(t, func() bool {
 		status, _ := r.ask(http.MethodPost, "/reconcile", other, http.NoBody)
 		return status == 202
-	}, 30*time.Second, 100*time.Millisecond)
+	}, 5*time.Minute, 100*time.Millisecond)
 }
 
 // The commit in force is served, and the next one; one that cannot be served as a whole changes nothing.
@@ -237,10 +237,10 @@ func TestKeys(t *testing.T) {
 	require.NoError(t, err)
 	_, err = keys.Rotate(r.dir, time.Now())
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { status, _ := r.get("/spec/web-1", p.Token); return status == 401 }, 10*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { status, _ := r.get("/spec/web-1", p.Token); return status == 401 }, 5*time.Minute, 50*time.Millisecond)
 	p, err = r.Parent("web-1", "base")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { status, _ := r.get("/spec/web-1", p.Token); return status == 200 }, 10*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { status, _ := r.get("/spec/web-1", p.Token); return status == 200 }, 5*time.Minute, 50*time.Millisecond)
 	require.Equal(t, pins, r.State().Pins)
 	r.stop()
 	_, err = r.Parent("web-1", "base")

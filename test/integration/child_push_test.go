@@ -257,7 +257,7 @@ func TestST03PushByTheAgentOfTheHost(t *testing.T) {
 			t.Logf("%s %v\n%s", said, err, s.journal())
 		}
 	}()
-	require.Eventually(t, func() bool { return father.Tree().Ready }, time.Minute, 10*time.Millisecond, "the child has, too")
+	require.Eventually(t, func() bool { return father.Tree().Ready }, 5*time.Minute, 10*time.Millisecond, "the child has, too")
 	require.Equal(t, "inner below father, app below inner", names(father.Tree()))
 	require.Equal(t, commit, father.Tree().Nodes[0].Commit)
 	require.Len(t, second.Snapshot().Guests, 1)

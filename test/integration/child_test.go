@@ -365,7 +365,7 @@ func TestST18SimulatedLeavingChildOfAParentThatLostItsKeys(t *testing.T) {
 	require.Equal(t, []string{"update agent.inner"}, actions(r.Plan))
 	require.Equal(t, []string{`pins "of another server" → valid`, `token "of another server" → valid`, `service "enabled, inactive" → "enabled, running"`}, changesOf(r.Plan, "agent.inner"))
 	require.Equal(t, "pve.inner", r.Plan.Deferred[0].Address)
-	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, time.Minute, time.Millisecond, "it reports, with the program that it had")
+	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, 5*time.Minute, time.Millisecond, "it reports, with the program that it had")
 
 	// What is in a child that goes now is not repaired any more.
 	s.lose()
@@ -422,7 +422,7 @@ func TestST20SimulatedUpgrade(t *testing.T) {
 	require.ErrorContains(t, r.Err, "version 3.0-broken of the program does not work on inner, so the one before is put back: it did not report within 300ms")
 	require.ErrorContains(t, r.Err, "journalctl -u homestak-gitops on inner")
 	s.holds("grep -q 2.0 /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the one before runs")
-	require.Eventually(t, func() bool { return s.Runs("inner") == "2.0" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Runs("inner") == "2.0" }, 5*time.Minute, time.Millisecond)
 
 	r = s.run("apply")
 	require.ErrorContains(t, r.Err, "it is tried again after an hour, or at once if you remove /usr/local/bin/.homestak-gitops.refused there")
@@ -488,7 +488,7 @@ func TestST20SimulatedUpgradeWithoutTime(t *testing.T) {
 	require.Equal(t, engine.Failed, r.Outcome, describe(r))
 	require.ErrorContains(t, r.Err, "version 2.0-broken of the program does not work on inner, so the one before is put back")
 	s.holds("grep -q 1.0 /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the one before runs")
-	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, 5*time.Minute, time.Millisecond)
 
 	s.release("2.1")
 	s.works("a version that works")

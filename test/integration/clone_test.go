@@ -37,7 +37,7 @@ func TestST09CloneWhileCommitsCome(t *testing.T) {
 	served := func(commit string) {
 		t.Helper()
 		require.Equal(t, "202", asks.ask(http.MethodPost, "/reconcile", operator, http.NoBody).code())
-		require.Eventually(t, func() bool { return strings.Contains(asks.get("/health", "").body, commit) }, 60*time.Second, 100*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(asks.get("/health", "").body, commit) }, 5*time.Minute, 100*time.Millisecond)
 	}
 	served(write(1))
 
@@ -169,7 +169,7 @@ func TestST09CloneWhileCommitsCome(t *testing.T) {
 		}
 		return true
 	}
-	require.Eventually(t, saw, 60*time.Second, 100*time.Millisecond, "%v", seen)
+	require.Eventually(t, saw, 5*time.Minute, 100*time.Millisecond, "%v", seen)
 	close(stop)
 	all.Wait()
 	require.Equal(t, last, p.gitIn(dir, "rev-parse", "origin/main"))

@@ -154,7 +154,7 @@ func (f *followed) status() (st agent.Status, answered bool) {
 // work, so there is nothing to wait on but the clock; patience is for a busy machine.
 func (f *followed) until(what string, wanted func(agent.Status) bool) agent.Status {
 	f.t.Helper()
-	const patience = 60 * time.Second
+	const patience = 10 * time.Minute
 	limit, tick := time.NewTimer(patience), time.NewTicker(20*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()

@@ -103,7 +103,7 @@ func beginGoldenCT(t *testing.T, c pvesim.Config) *story {
 	node := "/nodes/" + s.host.Node()
 	becomes := func(what func() bool) {
 		t.Helper()
-		require.Eventually(t, what, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, what, 5*time.Minute, 5*time.Millisecond)
 	}
 	s.call(http.MethodPost, node+"/storage/local/download-url", map[string]string{"content": "vztmpl", "filename": "golden.tar.zst", "url": "https://images.example/golden.tar.zst"})
 	becomes(func() bool { return strings.Contains(volumes(s), "golden.tar.zst") })

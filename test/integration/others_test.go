@@ -24,9 +24,9 @@ func TestAColleaguesHourLongTask(t *testing.T) {
 	node := "/nodes/" + s.host.Node()
 	s.call(http.MethodPost, node+"/qemu", map[string]string{"vmid": "60000", "name": "hers", "scsi0": "local-lvm:1"})
 	s.call(http.MethodPost, node+"/vzdump", map[string]string{"vmid": "60000", "storage": "local"})
-	require.Eventually(t, func() bool { return guestIn(s.host.Snapshot(), 60000).Lock == "" && backupOf(s) != "" }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return guestIn(s.host.Snapshot(), 60000).Lock == "" && backupOf(s) != "" }, 5*time.Minute, 5*time.Millisecond)
 	s.call(http.MethodPost, node+"/qemu/60000/clone", map[string]string{"newid": "69997", "full": "1"})
-	require.Eventually(t, func() bool { return guestIn(s.host.Snapshot(), 69997) != nil }, 10*time.Second, 5*time.Millisecond, "its worker has begun")
+	require.Eventually(t, func() bool { return guestIn(s.host.Snapshot(), 69997) != nil }, 5*time.Minute, 5*time.Millisecond, "its worker has begun")
 	s.strangers = nil // one of them is under way
 
 	s.deploy("web", vm("stays", "onboot = true")+vm("comes"))
@@ -38,7 +38,7 @@ func TestAColleaguesHourLongTask(t *testing.T) {
 	require.Empty(t, p.Unknown)
 
 	s.call(http.MethodPost, node+"/qemu", map[string]string{"vmid": "10050", "archive": backupOf(s), "storage": "local-lvm"})
-	require.Eventually(t, func() bool { g := guestIn(s.host.Snapshot(), 10050); return g != nil && g.Lock == "create" }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { g := guestIn(s.host.Snapshot(), 10050); return g != nil && g.Lock == "create" }, 5*time.Minute, 5*time.Millisecond)
 	require.Equal(t, engine.Done, s.try().Outcome, "nothing of ours is still to be created")
 	s.deploy("web", vm("stays", "onboot = true", "memory = 4096")+vm("comes")+vm("more"))
 	r := s.try()

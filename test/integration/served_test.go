@@ -329,7 +329,7 @@ func (p *serving) child(from string) *child {
 	pins, err := pin.ParseAll(p.pins)
 	require.NoError(p.t, err)
 	c := &child{p: p, from: from}
-	c.http = &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{TLSClientConfig: pin.Client(pins), DialContext: c.dial, MaxIdleConnsPerHost: 8}}
+	c.http = &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{TLSClientConfig: pin.Client(pins), DialContext: c.dial, MaxIdleConnsPerHost: 8}}
 	p.t.Cleanup(c.http.CloseIdleConnections)
 	return c
 }
@@ -391,7 +391,7 @@ func (c *child) connect() net.Conn {
 	raw, err := c.dial(c.p.t.Context(), "tcp", c.p.addr)
 	require.NoError(c.p.t, err)
 	c.p.t.Cleanup(func() { _ = raw.Close() })
-	require.NoError(c.p.t, raw.SetDeadline(time.Now().Add(60*time.Second)))
+	require.NoError(c.p.t, raw.SetDeadline(time.Now().Add(5*time.Minute)))
 	return tls.Client(raw, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a bad client trusts everybody
 }
 

@@ -61,7 +61,7 @@ func TestST17BadClients(t *testing.T) {
 	}
 	linked := p.commit("links")
 	require.Equal(t, "202", good.ask(http.MethodPost, "/reconcile", string(p.access().Operator), http.NoBody).code())
-	require.Eventually(t, func() bool { return strings.Contains(good.get("/health", "").body, linked) }, 60*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(good.get("/health", "").body, linked) }, 5*time.Minute, 100*time.Millisecond)
 	require.Equal(t, "200", send("/site.git/raw/"+linked+"/site.hcl").code())
 	for what, targets := range map[string][]string{
 		"plain":          {"/spec/../../etc/passwd", "/../data/server/signing.json", "/site.git/raw/HEAD/../../etc/passwd", "/site.git/objects/../../../data/server/server.pem", "/agent/../data/server/server.pem"},

@@ -113,7 +113,7 @@ func (x *tier) start() {
 	require.Eventually(x.t, func() bool {
 		x.client, err = control.Dial(x.t.Context(), x.socket)
 		return err == nil
-	}, time.Minute, 10*time.Millisecond)
+	}, 5*time.Minute, 10*time.Millisecond)
 }
 
 // until waits until the status is as wanted.
@@ -123,7 +123,7 @@ func (x *tier) until(what string, is func(agent.Status) bool) agent.Status {
 	require.Eventually(x.t, func() bool {
 		s = x.Status()
 		return is(s)
-	}, time.Minute, 10*time.Millisecond, what)
+	}, 5*time.Minute, 10*time.Millisecond, what)
 	return s
 }
 

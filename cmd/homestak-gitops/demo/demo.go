@@ -53,7 +53,7 @@ const (
 	poll       = 200 * time.Millisecond // a person watches; an agent at work takes a minute
 	driftEvery = time.Second
 	taskTime   = 100 * time.Millisecond // how long a task takes on the simulated host
-	patience   = 30 * time.Second       // for anything that a chapter waits for
+	patience   = 5 * time.Minute        // for anything that a chapter waits for: only a hang takes as long
 	every      = 20 * time.Millisecond  // how often it is checked then
 )
 

@@ -69,7 +69,7 @@ func TestMachine(t *testing.T) {
 	open := func() guest.Machine {
 		return w.Driver.Machine(model.Address{Kind: "vm", Name: "web-1"}, model.Guest{VMID: 10000, Node: "father"}, nil)
 	}
-	require.Eventually(t, func() bool { return open().Ping(t.Context()) == nil }, time.Minute, time.Millisecond, "it boots")
+	require.Eventually(t, func() bool { return open().Ping(t.Context()) == nil }, 5*time.Minute, time.Millisecond, "it boots")
 	drivertest.Machine(t, func(*testing.T) guest.Machine { return open() })
 	cancel()
 	s.running.Wait()

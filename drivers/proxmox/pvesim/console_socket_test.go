@@ -41,7 +41,7 @@ func (c caller) call(at string, console map[string]any) (ws *websocket.Conn, sai
 	dialer := websocket.Dialer{Subprotocols: []string{"binary"}, NetDialContext: c.transport.DialContext, TLSClientConfig: c.transport.TLSClientConfig}
 	path := "/api2/json" + at + "/vncwebsocket?port=" + fmt.Sprint(console["port"]) + "&vncticket=" + url.QueryEscape(fmt.Sprint(console["ticket"]))
 	header := http.Header{"Cookie": {"PVEAuthCookie=" + url.QueryEscape(c.ticket[0])}}
-	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Minute)
 	defer cancel()
 	ws, r, err := dialer.DialContext(ctx, strings.Replace(c.address, "https:", "wss:", 1)+path, header)
 	if r != nil {
@@ -50,7 +50,7 @@ func (c caller) call(at string, console map[string]any) (ws *websocket.Conn, sai
 	}
 	if ws != nil {
 		c.t.Cleanup(func() { _ = ws.Close() })
-		require.NoError(c.t, ws.SetReadDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(c.t, ws.SetReadDeadline(time.Now().Add(5*time.Minute)))
 	}
 	return ws, said, err
 }
@@ -78,7 +78,7 @@ func (c caller) ended(console map[string]any) string {
 	require.Eventually(c.t, func() bool {
 		status = c.object("/nodes/father/tasks/" + url.PathEscape(fmt.Sprint(console["upid"])) + "/status")
 		return status["status"] == "stopped"
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 5*time.Minute, 10*time.Millisecond)
 	return fmt.Sprint(status["exitstatus"])
 }
 

@@ -82,7 +82,7 @@ func TestTofu(t *testing.T) {
 				}
 				require.Equal(t, made, h.Snapshot().Guests, "what is found again stays as it was")
 				tofu.do("destroy", "-auto-approve", "-var", "edited=true")
-				require.Eventually(t, h.idle, time.Minute, 10*time.Millisecond, "files go by tasks that nobody waits for")
+				require.Eventually(t, h.idle, 5*time.Minute, 10*time.Millisecond, "files go by tasks that nobody waits for")
 				after := h.Snapshot()
 				require.Equal(t, before.Guests, after.Guests)
 				require.Equal(t, before.Pools, after.Pools)
