@@ -44,7 +44,8 @@ type Folder struct {
 }
 
 // Open loads the site in a folder, and checks it with its policies. What is wrong with the
-// site is among the findings of Desired; an error means that there is no such folder.
+// site is among the findings of Desired; an error means that there is no such folder, or that ctx
+// ended while the policies were asked.
 func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	root, err := os.OpenRoot(o.Dir)
 	if err != nil {
@@ -62,6 +63,10 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	f.input.Commit, f.input.Secrets, f.input.Found = f.Commit, secrets, append(f.input.Found, found...)
 	f.Desired = f.loader.Load(ctx, root.FS(), f.input)
 	f.loader.files = hcl.Loader{} // nothing is loaded twice, and what it keeps is as large as the site
+	if f.CheckLoaded() == nil && f.Check() != nil && ctx.Err() != nil {
+		f.Close()
+		return nil, fmt.Errorf("ask the policies of the site: %w", context.Cause(ctx)) // they had no time to answer, and deny nothing
+	}
 	return f, nil
 }
 

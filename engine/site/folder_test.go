@@ -1,6 +1,7 @@
 package site
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -106,6 +107,16 @@ func TestHostAndManifest(t *testing.T) {
 		require.Equal(t, c.host, h.Name)
 		require.Equal(t, c.manifest == recipe, CheckDeployed(c.manifest, "plan", h) != nil)
 	}
+}
+
+// On a slow machine --timeout may end while the policies are asked. That is no verdict of theirs.
+func TestN5TimeOverWhilePoliciesAreAsked(t *testing.T) {
+	const rule = "package homestak.site\ndeny contains name if some name, _ in input.site.nodes\n"
+	over := errors.New("the time is over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(over)
+	_, err := Open(ctx, FolderOptions{Kinds: proxmox.Kinds(), Dir: write(t, "hosts.hcl", twoHosts, "policy/x.rego", rule)})
+	require.ErrorIs(t, err, over)
 }
 
 // A recipe is bound to a host, and then the policies see it deployed.
