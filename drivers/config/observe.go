@@ -29,9 +29,9 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		return have, err
 	}
 	var wanted []*model.Resource
-	for _, addr := range w.State.Addresses() {
+	for _, addr := range w.State.Find(func(r *model.Resource) bool { return isInside(r.Addr) }) {
 		r := w.State[addr]
-		if at := have.State[r.Inside]; isInside(addr) && at != nil && at.Guest != nil {
+		if at := have.State[r.Inside]; at != nil && at.Guest != nil {
 			wanted = append(wanted, r)
 		}
 	}
@@ -73,12 +73,8 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 func (d *Driver) remember(w *model.Want) {
 	ways := map[model.Address]*way{}
 	shared := map[model.Address]*way{} // by SSH, of each guest
-	for _, addr := range w.State.Addresses() {
-		of := wayOf(w.State[addr])
-		if of == nil {
-			continue
-		}
-		own := *of
+	for _, addr := range w.State.Find(func(r *model.Resource) bool { return wayOf(r) != nil }) {
+		own := *wayOf(w.State[addr])
 		ways[addr] = &own
 		if own.via == model.ViaSSH {
 			if first := shared[own.guest]; first != nil {

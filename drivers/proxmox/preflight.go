@@ -15,11 +15,12 @@ import (
 // created: they would boot, and nobody would configure them.
 func parentless(ctx context.Context, h *kind.Host, want *model.Want) []model.PreflightProblem {
 	var out []model.PreflightProblem
-	for _, addr := range want.State.Addresses() {
+	pulls := func(r *model.Resource) bool {
+		t := guest.TargetOf(r)
+		return t != nil && t.Resolved() != nil && t.Resolved().Pulls != ""
+	}
+	for _, addr := range want.State.Find(pulls) {
 		t := guest.TargetOf(want.State[addr])
-		if t == nil || t.Resolved() == nil || t.Resolved().Pulls == "" {
-			continue
-		}
 		o := model.PreflightProblem{Address: addr, Path: "mode", Severity: diag.Warning, Withhold: true}
 		switch {
 		case t.Common().LXC && h.Parent != nil && h.Delivers != nil && h.Delivers(ctx):

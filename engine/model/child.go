@@ -28,9 +28,8 @@ type Child struct {
 // go as soon as nothing is left in them. Those that are abandoned, or of a suspended manifest, stay as they are.
 func (w *Want) Withdrawn(have State) []string {
 	var out []string
-	for _, addr := range have.Addresses() {
-		g := have[addr].Guest
-		if g == nil || g.Orphan == "" || g.Orphan == OrphanAbandon || w.Host == nil || w.State[addr] != nil || w.Suspended[have[addr].Manifest] {
+	for _, addr := range have.Find(func(r *Resource) bool { return r.Guest != nil && r.Guest.Orphan != "" }) {
+		if have[addr].Guest.Orphan == OrphanAbandon || w.Host == nil || w.State[addr] != nil || w.Suspended[have[addr].Manifest] {
 			continue
 		}
 		out = append(out, addr.Name)

@@ -170,6 +170,18 @@ func (s State) Addresses() []Address {
 	return slices.SortedFunc(maps.Keys(s), Address.Compare)
 }
 
+// Find returns the addresses of the resources that match, sorted. Where few do, it costs much less than Addresses.
+func (s State) Find(match func(*Resource) bool) []Address {
+	var out []Address
+	for addr, r := range s {
+		if match(r) {
+			out = append(out, addr)
+		}
+	}
+	slices.SortFunc(out, Address.Compare)
+	return out
+}
+
 // Class says what a change costs the running service, from nothing to data.
 type Class string
 

@@ -205,11 +205,8 @@ func (s *Site) inside(w *Want, of *Resource, n *Node, earlier *Earlier) (found d
 func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (found diag.List) {
 	host := w.Host.Name
 	w.State, w.Specs, w.Deferred = maps.Clone(w.State), maps.Clone(w.Specs), slices.Clip(w.Deferred) // the site keeps its own
-	for _, addr := range w.State.Addresses() {
+	for _, addr := range w.State.Find(func(r *Resource) bool { return w.pushesNothing(r.Addr) }) {
 		n := w.Nodes[addr]
-		if n == nil || n.Spec != "" || n.Mode != ModePush {
-			continue
-		}
 		site, err := earlier(addr)
 		if err != nil {
 			found = append(found, StaysInside(addr, fmt.Sprintf("It is not known how %s was entered: %v.", addr, err)))
@@ -228,6 +225,12 @@ func (s *Site) Withdraw(w *Want, earlier func(guest Address) (*Site, error)) (fo
 		}
 	}
 	return found
+}
+
+// pushesNothing reports whether a guest is that of a node in mode push without a spec.
+func (w *Want) pushesNothing(guest Address) bool {
+	n := w.Nodes[guest]
+	return n != nil && n.Spec == "" && n.Mode == ModePush
 }
 
 // pushed finds the node of a guest on a host that had a spec in mode push; nil if there was none, or s is nil.

@@ -74,10 +74,10 @@ func (d Disk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remov
 
 func (d CTDisk) volume() Volume { return Volume{d.Name, d.Storage, d.Size, d.Remove, d} }
 
-// Volumes are the disks of a guest, as they are wanted or as they were observed. The Observation of
-// wanted ones is empty.
+// Volumes are the disks of a guest, as they are wanted or as they were observed. The Observation is
+// shared with the guest; that of wanted ones is empty.
 type Volumes struct {
-	Observation
+	*Observation
 	Addr      model.Address // of a wanted guest
 	List      []Volume
 	protected bool // PVE refuses to remove the guest and its disks
@@ -95,18 +95,21 @@ func (c CTTarget) Volumes() *Volumes { return volumesOf(c.Resolution, nil, c.Dis
 // Volumes implements Guest.
 func (c CTState) Volumes() *Volumes { return volumesOf(nil, c.Observation, c.Disks, c.Protection) }
 
+// unseen is the observation of what is only wanted. Nobody writes to it.
+var unseen Observation
+
 // volumesOf joins the disks of a guest with its resolution or its observation; the other one is
 // nil.
 func volumesOf[D interface{ volume() Volume }](wanted *Resolution, seen *Observation, disks []D, protected bool) *Volumes {
-	out := &Volumes{protected: protected}
+	out := &Volumes{Observation: seen, List: make([]Volume, len(disks)), protected: protected}
 	if wanted != nil {
 		out.Addr = wanted.OwnerTag.Addr()
 	}
-	if seen != nil {
-		out.Observation = *seen
+	if seen == nil {
+		out.Observation = &unseen
 	}
-	for _, d := range disks {
-		out.List = append(out.List, d.volume())
+	for i, d := range disks {
+		out.List[i] = d.volume()
 	}
 	return out
 }

@@ -25,13 +25,10 @@ func (d finder) withClones(ctx context.Context, obs *kind.Observation, guests mo
 	for _, r := range guests {
 		byVMID[r.Guest.VMID] = r
 	}
-	for _, addr := range guests.Addresses() {
+	isTemplate := func(r *model.Resource) bool { _, is := r.Spec.(*template.Template); return is }
+	for _, addr := range guests.Find(isTemplate) {
 		r := guests[addr]
-		old, ok := r.Spec.(*template.Template)
-		if !ok {
-			continue
-		}
-		t := *old
+		t := *r.Spec.(*template.Template)
 		ids, err := storage.Clones(ctx, d.API, r.Guest.Node, t.DiskVolume)
 		if api.EndsPass(ctx, err) {
 			return nil, err

@@ -54,14 +54,13 @@ func Check(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observatio
 	if have.NothingSeen() {
 		return s.found, nil // nothing is planned there
 	}
-	var changed []model.Address
-	for _, addr := range obs.Want.State.Addresses() {
+	changed := obs.Want.State.Find(func(w *model.Resource) bool {
+		k, is := kinds[w.Addr.Kind], have.State[w.Addr]
+		return k != nil && (is == nil || k.NeedsMore(w, is))
+	})
+	for _, addr := range changed {
 		w, k := obs.Want.State[addr], kinds[addr.Kind]
 		is := have.State[addr]
-		if k == nil || is != nil && !k.NeedsMore(w, is) {
-			continue
-		}
-		changed = append(changed, addr)
 		n := rights.New(nil, obs.Want.Host, 9)
 		n.From = w
 		k.Needs(w.Spec, n)
