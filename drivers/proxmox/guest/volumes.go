@@ -95,8 +95,8 @@ func (c CTTarget) Volumes() *Volumes { return volumesOf(c.Resolution, nil, c.Dis
 // Volumes implements Guest.
 func (c CTState) Volumes() *Volumes { return volumesOf(nil, c.Observation, c.Disks, c.Protection) }
 
-// unseen is the observation of what is only wanted. Nobody writes to it.
-var unseen Observation
+// notObserved is the observation of what is only wanted. Nobody writes to it.
+var notObserved Observation
 
 // volumesOf joins the disks of a guest with its resolution or its observation; the other one is
 // nil.
@@ -106,7 +106,7 @@ func volumesOf[D interface{ volume() Volume }](wanted *Resolution, seen *Observa
 		out.Addr = wanted.OwnerTag.Addr()
 	}
 	if seen == nil {
-		out.Observation = &unseen
+		out.Observation = &notObserved
 	}
 	for i, d := range disks {
 		out.List[i] = d.volume()
