@@ -26,8 +26,9 @@ func statusVerb(a *app) *cobra.Command {
 does, what it refused and why, and how each node is. Where no agent runs, it shows what
 the last one left behind.
 
-Exits 0 if the agent runs and is healthy: its last pass completed, and nothing is
-refused; and while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
+Exits 0 if the agent runs and is healthy: its last pass completed, nothing is refused,
+and the repository answered one of the last three polls and still has the branch; and
+while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runStatus(ctx, a, f, watch) }),
 	}

@@ -27,7 +27,7 @@ func TestARepositoryThatDoesNotAnswerLeavesTheGoodCommitInForce(t *testing.T) {
 		require.Equal(t, "a=1", w.holds())
 		require.Equal(t, "no route to host\nask your network", s.Repository.Error)
 		require.Equal(t, "repository does not answer since "+s.Repository.Failing.Local().Format("15:04")+": no route to host; c1 stays in force", s.Summary)
-		require.True(t, s.Healthy, "the host is as the last known commit says")
+		require.False(t, s.Healthy, "nobody knows what the newest commit says")
 
 		asked := w.repo.asked()
 		s = w.pass(10 * time.Hour)

@@ -256,7 +256,7 @@ func (l *loop) schedule(r engine.Report) {
 // fetch asks the repository for its head, and reports whether that is one to check.
 func (l *loop) fetch(ctx context.Context) bool {
 	l.enter(Checking, fetchTime)
-	head, ok := l.upstream.head(ctx)
+	head, ok := l.upstream.head(ctx, l.memory.Head.ID)
 	if !ok && (isClosed(l.stop) || ctx.Err() != nil) {
 		return false
 	}
@@ -269,6 +269,7 @@ func (l *loop) fetch(ctx context.Context) bool {
 	l.upstream.commits[head.ID] = head
 	if before != head.ID {
 		l.o.Log.Info("new commit", "commit", head.ID, "subject", head.Subject, "author", personOf(head))
+		l.upstream.follows(ctx, before, head.ID)
 		l.memory.Head = refNow(head.ID)
 		l.memory.persist()
 		l.status.Refused = nil

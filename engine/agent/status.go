@@ -32,7 +32,7 @@ type Status struct {
 	Started  time.Time `json:"started"`
 	At       time.Time `json:"at"`
 	State    State     `json:"state"`
-	Healthy  bool      `json:"healthy"` // the last pass came to its end, and nothing is refused
+	Healthy  bool      `json:"healthy"` // the last pass came to its end, nothing is refused, and the repository answers
 	Summary  string    `json:"summary"` // all of it in one sentence, for people
 
 	Repository RepositoryStatus `json:"repository"`
@@ -92,7 +92,20 @@ type RepositoryStatus struct {
 	Checked *time.Time `json:"checked"` // last answer
 	Error   string     `json:"error"`   // of the last try, "" if it went well
 	Failing *time.Time `json:"failing"` // since when it does not answer
+	// Condition names what people should know of it; Rewritten is the sentence for the last of them.
+	Condition Condition `json:"condition"`
+	Rewritten string    `json:"rewritten"` // "history of main was rewritten: …", "" if the head came after the one before it
 }
+
+// Condition is a state of the repository that people should know.
+type Condition string
+
+// The conditions of a repository. With one of the first two the agent is not healthy.
+const (
+	NotAnswering     Condition = "not-answering"     // three polls in a row had no answer
+	BranchMissing    Condition = "branch-missing"    // it answers, and has no such branch any more
+	HistoryRewritten Condition = "history-rewritten" // the head is not a descendant of the one before it
+)
 
 // Refusal is why a commit did not converge.
 type Refusal struct {

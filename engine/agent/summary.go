@@ -56,12 +56,18 @@ func (v *view) standing(s *Status, now time.Time) string {
 	}
 	if f := s.Repository.Failing; f != nil {
 		text := fmt.Sprintf("repository does not answer since %s: %s", clock(*f, now), firstLine(s.Repository.Error))
+		if s.Repository.Condition == BranchMissing {
+			text = firstLine(s.Repository.Error)
+		}
 		if s.Refused == nil && v.unknown == "" {
 			text += "; " + force
 		}
 		parts = append(parts, text)
 	}
 	if text := v.lastPass(s); text != "" {
+		parts = append(parts, text)
+	}
+	if text := s.Repository.Rewritten; text != "" {
 		parts = append(parts, text)
 	}
 	for _, sus := range s.Suspended {

@@ -45,9 +45,9 @@ func (u *upstream) ask(ctx context.Context, question func(ctx context.Context) e
 	return err
 }
 
-// head asks for the newest commit. False if there is none, or the agent is to stop; an
-// error is recorded.
-func (u *upstream) head(ctx context.Context) (head model.Commit, ok bool) {
+// head asks for the newest commit. before is the one of the last answer, "" for none. False if there is
+// none, or the agent is to stop; an error is recorded.
+func (u *upstream) head(ctx context.Context, before string) (head model.Commit, ok bool) {
 	stopped := false
 	err := u.ask(ctx, func(ctx context.Context) (err error) {
 		head, err = u.source.Head(ctx)
@@ -57,10 +57,58 @@ func (u *upstream) head(ctx context.Context) (head model.Commit, ok bool) {
 	if err == nil && head.ID == "" {
 		err = fmt.Errorf("branch %s has no commit", u.branch)
 	}
+	if before != "" && (errors.Is(err, model.ErrNoBranch) || errors.Is(err, model.ErrNoCommit)) {
+		err = &vanishedError{branch: u.branch, err: err}
+	}
 	if err == nil || !stopped {
 		u.answered(err)
 	}
 	return head, err == nil
+}
+
+// vanishedError is a branch that is gone from a repository that answers.
+type vanishedError struct {
+	branch string
+	err    error
+}
+
+func (e *vanishedError) Error() string {
+	return fmt.Sprintf("branch %s is gone: it was deleted or renamed there. Push it again, or name the new one in agent.hcl (%v)", e.branch, e.err)
+}
+
+func (e *vanishedError) Unwrap() error { return e.err }
+
+// silence is how many polls in a row may have no answer before the agent counts as not healthy.
+const silence = 3
+
+// condition names the state of the repository.
+func (u *upstream) condition() Condition {
+	switch {
+	case errors.As(u.lost, new(*vanishedError)):
+		return BranchMissing
+	case u.unanswered >= silence:
+		return NotAnswering
+	case u.status.Rewritten != "":
+		return HistoryRewritten
+	}
+	return ""
+}
+
+// follows records whether a new head is a descendant of the one before it. Until commits are verified,
+// a rewritten branch is accepted, and shown.
+func (u *upstream) follows(ctx context.Context, before, head string) {
+	u.status.Rewritten = ""
+	if before != "" {
+		err := u.ask(ctx, func(context.Context) error {
+			_, err := u.source.Since(ctx, before, head)
+			return err
+		})
+		if errors.Is(err, model.ErrUnrelated) {
+			u.status.Rewritten = fmt.Sprintf("history of %s was rewritten: %s is not an ancestor of %s", u.branch, short(before), short(head))
+			u.log.Warn("the history of the branch was rewritten", "before", before, "head", head)
+		}
+	}
+	u.status.Condition = u.condition()
 }
 
 // answered records whether the repository answered. Where it did not, what was good stays
@@ -76,6 +124,7 @@ func (u *upstream) answered(err error) {
 		if u.status.Failing == nil {
 			u.status.Failing = now()
 		}
+		u.status.Condition = u.condition()
 		return
 	}
 	if u.lost != nil {
@@ -83,6 +132,7 @@ func (u *upstream) answered(err error) {
 	}
 	u.lost, u.unanswered = nil, 0
 	u.status.Error, u.status.Failing, u.status.Checked = "", nil, now()
+	u.status.Condition = u.condition()
 }
 
 // pause is how long to wait before the next question.

@@ -52,7 +52,8 @@ func (v *view) at(now time.Time) Status {
 		s.State = Waiting
 	}
 	completed := s.Last != nil && (s.Last.Outcome == engine.Done || s.Last.Outcome == engine.Planned)
-	s.Healthy = completed && s.Refused == nil && v.unknown == ""
+	reachable := s.Repository.Condition != NotAnswering && s.Repository.Condition != BranchMissing
+	s.Healthy = completed && s.Refused == nil && v.unknown == "" && reachable
 	s.Summary = v.summary(&s, now)
 	return s
 }

@@ -46,6 +46,7 @@ const (
 	NodeGone           Type = "node-gone"
 	RepositoryFailing  Type = "repository-failing"
 	RepositoryAnswered Type = "repository-answered" // again
+	HistoryRewritten   Type = "history-rewritten"   // the new head is not a descendant of the one before it
 	Suspended          Type = "suspended"
 	Resumed            Type = "resumed"
 )
@@ -87,6 +88,9 @@ func (d *differ) repository() {
 		d.add(RepositoryFailing, "", "", "%s", is)
 	case is == "" && was != "":
 		d.add(RepositoryAnswered, "", "", "%s", d.after.Repository.URL)
+	}
+	if is := d.after.Repository.Rewritten; is != "" && is != d.before.Repository.Rewritten {
+		d.add(HistoryRewritten, "", "", "%s", is)
 	}
 }
 

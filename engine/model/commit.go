@@ -27,3 +27,9 @@ func (c Commit) Short() string { return c.ID[:min(len(c.ID), 8)] }
 // ErrUnrelated is why nobody can tell what lies between two commits: the older one was
 // never seen, or the branch was rewritten.
 var ErrUnrelated = errors.New("not known to be an ancestor")
+
+// Why a repository that answers has no commit to give.
+var (
+	ErrNoBranch = errors.New("no such branch")
+	ErrNoCommit = errors.New("no commit yet") // nor any branch
+)

@@ -64,7 +64,7 @@ type adder = func(name, help string, value float64, labels ...string)
 func figures(add adder, s agent.Status) {
 	add("homestak_agent_info", "The agent, and the version of the program.", 1, "identity", s.Identity, "version", s.Agent)
 	add("homestak_agent_start_time_seconds", "When the agent started.", float64(s.Started.Unix()))
-	add("homestak_agent_healthy", "Whether the last pass came to its end, and nothing is refused.", one(s.Healthy))
+	add("homestak_agent_healthy", "Whether the last pass came to its end, nothing is refused, and the repository answers.", one(s.Healthy))
 	for _, c := range []struct {
 		as     string
 		commit *agent.CommitStatus
@@ -90,6 +90,7 @@ func figures(add adder, s agent.Status) {
 	failing("commit", s.Refused != nil)
 	failing("pass", s.Last != nil && s.Last.Error != "")
 	failing("repository", s.Repository.Error != "")
+	failing("history", s.Repository.Rewritten != "")
 	if s.Server != nil {
 		failing("server", s.Server.Error != "")
 	}

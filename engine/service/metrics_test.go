@@ -50,6 +50,7 @@ homestak_agent_commit_info{as="head",commit="ccc"} 1
 homestak_agent_commit_info{as="in_force",commit="bbb"} 1
 homestak_agent_drift_attributes 3
 homestak_agent_failing{what="commit"} 1
+homestak_agent_failing{what="history"} 0
 homestak_agent_failing{what="parent"} 1
 homestak_agent_failing{what="pass"} 1
 homestak_agent_failing{what="repository"} 1
@@ -72,6 +73,7 @@ func TestFiguresOfTheFirstMoment(t *testing.T) {
 	status := agent.Status{Agent: "1.2.3", Identity: "father", Healthy: true, Started: time.Unix(1, 0)}
 	require.Equal(t, `homestak_agent_drift_attributes 0
 homestak_agent_failing{what="commit"} 0
+homestak_agent_failing{what="history"} 0
 homestak_agent_failing{what="pass"} 0
 homestak_agent_failing{what="repository"} 0
 homestak_agent_healthy 1

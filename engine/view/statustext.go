@@ -77,7 +77,11 @@ func PassLine(l agent.PassStatus, now time.Time) string {
 		text += ": " + summaryLine(s) // for a pass without a plan it would say that there is nothing to do
 	}
 	if l.Drift {
-		text += ", reverted changes on the host"
+		if l.Outcome == engine.Planned {
+			text += ", the host was changed; nothing is reverted"
+		} else {
+			text += ", reverted changes on the host"
+		}
 	}
 	if l.Unknown > 0 {
 		text += fmt.Sprintf(", %d unknown", l.Unknown)
@@ -268,7 +272,11 @@ func checksLine(s agent.Status, now time.Time) string {
 		if r.Failing != nil {
 			since = " for " + ago(now, *r.Failing)
 		}
-		parts = append(parts, fmt.Sprintf("does not answer%s: %s", since, r.Error))
+		what := "does not answer" + since
+		if r.Condition == agent.BranchMissing {
+			what = "answers without the branch" + since
+		}
+		parts = append(parts, what+": "+r.Error)
 	} else if r.Checked != nil {
 		parts = append(parts, "answered "+ago(now, *r.Checked)+" ago")
 	}

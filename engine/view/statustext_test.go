@@ -99,3 +99,13 @@ func TestStatusText(t *testing.T) {
 `, Status(s, noon, false))
 	require.Contains(t, Status(s, noon, true), "\x1b[32mhealthy\x1b[0m")
 }
+
+// A pass of a suspended agent reverts nothing, and says so.
+func TestN3ASuspendedPassRevertsNothing(t *testing.T) {
+	now := time.Now()
+	l := agent.PassStatus{Outcome: engine.Planned, Ended: now.Add(-time.Minute), Drift: true, Summary: plan.Summary{Update: 1}}
+	require.Contains(t, PassLine(l, now), "the host was changed; nothing is reverted")
+	require.NotContains(t, PassLine(l, now), "reverted changes")
+	l.Outcome = engine.Done
+	require.Contains(t, PassLine(l, now), "reverted changes on the host")
+}

@@ -30,7 +30,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/model", may: []string{"engine/diag"}},
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "engine/source/remote", may: []string{"engine/source/objects"}},
+	{pkg: "engine/source/remote", may: []string{"engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}},
 	{
 		pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote", "engine/source/serve"},

@@ -4,14 +4,16 @@ import (
 	"errors"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The kinds of Error, for errors.Is.
 var (
 	ErrNotFound    = errors.New("no such repository")
 	ErrDenied      = errors.New("not permitted")
-	ErrNoBranch    = errors.New("no such branch")
-	ErrEmpty       = errors.New("no commit yet")
+	ErrNoBranch    = model.ErrNoBranch
+	ErrEmpty       = model.ErrNoCommit
 	ErrUntrusted   = errors.New("the server's certificate is not trusted")
 	ErrHostKey     = errors.New("the server's host key is not trusted")
 	ErrTimeout     = errors.New("took too long")
