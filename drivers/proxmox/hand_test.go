@@ -23,7 +23,7 @@ import (
 func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 	for name, damage := range map[string]func(string) string{
 		"broken":        func(s string) string { return s[:len(s)-5] },
-		"newer":         func(s string) string { return strings.Replace(s, `"v":1`, `"v":2`, 1) },
+		"newer":         func(s string) string { return strings.Replace(s, `"v":1`, `"v":3`, 1) },
 		"site stripped": func(s string) string { return strings.Replace(s, `"site":"home",`, "", 1) },
 		"another type":  func(s string) string { return strings.Replace(s, `"type":"vm"`, `"type":"pool"`, 1) },
 	} {

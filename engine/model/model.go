@@ -114,6 +114,7 @@ type Guest struct {
 	LockLeft    bool        // observed: it is locked, and no task works on it that would end that
 	Locked      string      // observed: why nothing can be done to it now, and what clears that; "" if something can
 	Hibernated  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
+	Unproven    Unproven    // observed: that its ownership is not proved; zero if it is
 	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did
 	HA          string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
 	Orphan      string      // observed: what happens to nodes of the site that live on it when it goes; "" for a guest that holds none
@@ -123,6 +124,13 @@ type Guest struct {
 // MayDraw reports whether a VMID may be chosen for the guest.
 func (g *Guest) MayDraw(vmid int) bool {
 	return len(g.Choose) == 0 || slices.ContainsFunc(g.Choose, func(r VMIDRange) bool { return vmid >= r.From && vmid <= r.To })
+}
+
+// Unproven says of a guest that nothing proves that it is ours, and what to do about it. Such a guest is never removed
+// or recreated. Unless MayChange, it only gets its proof, and only if it is as the files say.
+type Unproven struct {
+	Why, Fix  string
+	MayChange bool
 }
 
 // Renumbered says of a guest that it was not made under the VMID that it has, and what to do

@@ -55,6 +55,7 @@ func (g *guard) check() {
 	}
 	g.each(func(s *Step) { g.guardIdentity(s, claims[s.Address]) })
 	g.checkPreflight()
+	g.each(g.guardUnproven)
 	g.each(g.guardUnknown)
 	g.each(g.guardSite)
 	g.each(g.guardKind)
@@ -114,6 +115,23 @@ func (g *guard) guardIdentity(s *Step, claims []model.Unmanaged) {
 		}
 	}
 	g.refuse(s, diag.FromGuard, strings.Join(who, "; "), strings.Join(fix, "\n"))
+}
+
+// guardUnproven changes nothing of a guest that only claims to be ours, except to prove that it is, and removes none.
+func (g *guard) guardUnproven(s *Step) {
+	if s.Have == nil || s.Have.Guest == nil || s.Have.Guest.Unproven.Why == "" {
+		return
+	}
+	is := s.Have.Guest.Unproven
+	signs := len(s.Changes) == 1 && s.Changes[0].Path == "mark"
+	renumbered := s.Have.Guest.Renumbered.Why != "" && s.Want != nil && s.Want.Guest.VMID != 0 && s.Want.Guest.VMID != s.Have.Guest.VMID
+	if renumbered && s.Action != Update {
+		return // guardVMID says more
+	}
+	if !renumbered && s.Action == Update && (is.MayChange || signs) && s.Class != model.ClassReplace {
+		return
+	}
+	g.refuse(s, diag.FromGuard, is.Why, is.Fix)
 }
 
 // guardUnknown keeps the law that an incomplete view is never evidence of absence.

@@ -32,6 +32,8 @@ type classifier struct {
 
 	unmanaged []model.Unmanaged
 	unknown   []model.Unknown
+	findings  diag.List
+	unsure    []string // guests whose ownership tag cannot be verified, as no key is known here
 }
 
 func newClassifier(obs *kind.Observation, wanted wanted, unread []view.Listed) *classifier {
@@ -70,25 +72,38 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 	if name == "" {
 		name = g.Name
 	}
-	notes, m, found := owner.ParseDescription(cfg.Description())
-	ok, why, claims := c.id.Verify(m, found, g.Ref(), cfg)
+	is := c.id.Check(cfg, g.Ref())
+	m, found, claims := is.Tag, is.Found, is.Claims
 	if found && m.Site == c.id.Site {
 		c.names[m.Node], c.names[name] = true, true
 	}
 	lock := cfg.Now["lock"]
+	ok, addr := is.Matches, m.Addr()
+	switch declared := c.want.State[addr] != nil; {
+	case is.Unsure:
+		c.unsure = append(c.unsure, g.Ref().String())
+		return
+	case !c.id.HasKey() || m.Site != c.id.Site || claims == (model.Address{}) || m.Trust >= owner.Former:
+	case !ok && m.Trust == owner.Unsigned && is.Ours,
+		ok && !declared,
+		ok && m.Trust == owner.Unsigned && cfg.Now["template"] == "1" && m.Type != owner.TemplateType:
+		c.reject(g, name, is)
+		return
+	}
 	if ok && cfg.Now["template"] == "1" && m.Type != owner.TemplateType {
 		c.unmanaged = append(c.unmanaged, convertedByHand(g, name, m.Addr()))
 		return
 	}
 	if ok && lock != "create" && lock != "clone" {
-		r := guest.FromConfig(g, cfg, notes, m)
+		r := guest.FromConfig(g, cfg, is.Notes, m)
+		r.Guest.Unproven = c.unproven(g.Ref(), m)
 		r.Guest.RemovalNote = removal.Note(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
 		r.Guest.Orphan = m.OrphanPolicy()
 		c.verified[m.Addr()] = append(c.verified[m.Addr()], r)
 		return
 	}
-	f := model.Unmanaged{VMID: g.VMID, Name: name, Kind: g.Kind(), Why: why, Node: g.Node, Claims: claims}
+	f := model.Unmanaged{VMID: g.VMID, Name: name, Kind: g.Kind(), Why: is.Against, Node: g.Node, Claims: claims}
 	lock = cmp.Or(lock, g.Lock)
 	switch {
 	case lock == "create" || lock == "clone":
@@ -153,9 +168,9 @@ func (c *classifier) unreadDuplicate(r *model.Resource) string {
 // result is the observation as far as the configurations show it: the managed guests, and all others. Guests that share
 // an identity are unmanaged, with a finding.
 func (c *classifier) result() model.Observed {
-	out := model.Observed{State: model.State{}, Unmanaged: c.unmanaged, Unknown: c.unknown}
+	out := model.Observed{State: model.State{}}
 	for _, addr := range slices.SortedFunc(maps.Keys(c.verified), model.Address.Compare) {
-		rs := c.verified[addr]
+		rs := c.onlyProven(c.verified[addr])
 		if duplicate := c.unreadDuplicate(rs[0]); duplicate != "" && len(rs) == 1 { // else the original might be started beside a restored backup
 			g := rs[0].Guest
 			out.Unknown = append(out.Unknown, model.Unknown{
@@ -182,6 +197,15 @@ func (c *classifier) result() model.Observed {
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
 	}
 	out.Findings = append(out.Findings, c.otherPools(out.State)...)
+	out.Unmanaged, out.Unknown = append(out.Unmanaged, c.unmanaged...), append(out.Unknown, c.unknown...)
+	out.Findings = append(out.Findings, c.findings...)
+	if len(c.unsure) > 0 {
+		all := slices.SortedFunc(maps.Keys(c.want.State), model.Address.Compare)
+		out.Unknown = append(out.Unknown, model.Unknown{
+			Scope: "the guests of this site", Only: all,
+			Why: fmt.Sprintf("the key that verifies their ownership tags (secret.auth.%s) is not known here, so none is changed: %s", model.OwnershipKey, strings.Join(c.unsure, ", ")),
+		})
+	}
 	return out
 }
 

@@ -1,6 +1,7 @@
 // Package owner decides what is managed. A guest has an ownership tag, the last line of its
 // description (Tag, ParseDescription, Describe), and an identity that a copy does not have.
-// Identity.Check compares the two: only guests that pass may be changed.
+// A tag is signed by a key of the site (Identity.Sign). Identity.Check verifies signature and identity: only guests
+// that pass may be changed.
 package owner
 
 import (
@@ -10,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -53,6 +53,11 @@ type Tag struct {
 	Volumes      map[string]string `json:"volumes,omitempty"`  // disks that it has → their volumes, as last written: which one somebody detached by hand
 	Seeded       int64             `json:"seeded,omitempty"`   // Unix time of the last write for cloud-init to a guest that ran
 	Seed         *NocloudISO       `json:"seed,omitempty"`
+	Begun        int64             `json:"begun,omitempty"` // Unix time at which its creation began; only until the guest is complete
+	Sig          string            `json:"sig,omitempty"`   // see Identity.Sign
+
+	Trust  Trust `json:"-"` // what its signature proves, see Identity.Check
+	Resign bool  `json:"-"` // it is to be signed, or signed again, by the current key
 }
 
 // Destroy says how to destroy a guest.
@@ -65,7 +70,7 @@ type Destroy struct {
 // Readable reports whether this program understands the tag. A newer version may
 // mean something else by the same words; and only guests carry tags of guests.
 func (t Tag) Readable() bool {
-	return t.V == 1 && t.Site != "" && t.Node != "" && slices.Contains([]string{"vm", "pve", "ct", TemplateType}, t.Type)
+	return (t.V == 1 || t.V == 2) && t.Site != "" && t.Node != "" && slices.Contains([]string{"vm", "pve", "ct", TemplateType}, t.Type)
 }
 
 // Addr is the address of the tagged resource.
@@ -132,6 +137,9 @@ func (t Tag) Terms() string {
 			parts = append(parts, fmt.Sprintf("down %d s", d.Down))
 		}
 	}
+	if t.Resign {
+		parts = append(parts, "not signed by the site's key")
+	}
 	return strings.Join(parts, ", ")
 }
 
@@ -155,17 +163,9 @@ func ParseDescription(s string) (notes string, m Tag, found bool) {
 	return notes, m, true
 }
 
-// Describe joins notes and tag; PVE cuts trailing white space, so there is none. Of a
-// guest with very many disks there is no room to say which volume each has.
+// Describe joins notes and tag as they are; see Identity.Describe for the tag of a guest. PVE cuts trailing white space,
+// so there is none.
 func Describe(notes string, m Tag) string {
-	if text := withTag(notes, m); len(m.Volumes) == 0 || utf8.RuneCountInString(text) <= MaxDescription {
-		return text
-	}
-	m.Volumes = nil
-	return withTag(notes, m)
-}
-
-func withTag(notes string, m Tag) string {
 	if notes = strings.TrimRight(notes, " \t\r\n"); notes != "" {
 		return notes + "\n" + m.Line()
 	}
@@ -268,44 +268,60 @@ type Identity struct {
 	KeyMissing bool
 }
 
-// Verify reports whether a guest is managed by us: the tag has our site and owner, and the guest
-// has the identity in the tag. why is the reason if not; claims is set if only the identity does
-// not match.
-func (id Identity) Verify(m Tag, found bool, at view.GuestRef, cfg view.Config) (ok bool, why string, claims model.Address) {
-	same, what := m.matches(cfg)
-	switch {
-	case !found:
-		return false, "no ownership tag", model.Address{}
-	case !m.Readable():
-		return false, "its ownership tag cannot be read", model.Address{}
-	case m.Site != id.Site:
-		return false, "belongs to site " + m.Site, model.Address{}
-	case m.Type == TemplateType && m.Owner != id.Host, m.Type != TemplateType && m.Owner != id.Owner:
-		return false, "belongs to " + m.Owner, m.Addr()
-	case (m.Type == "ct") != at.LXC:
-		return false, fmt.Sprintf("carries the ownership tag of %s, but is a %s: a copied description", m.Addr(), strings.ToUpper(at.Kind())), m.Addr()
-	case m.Provisional() && m.VMID == at.VMID:
-		return true, "", m.Addr() // a clone that we started and whose identity we had not written yet
-	case !same:
-		return false, fmt.Sprintf("carries the ownership tag of %s, but is another machine (its %s is not the one in the tag): a copy", m.Addr(), what), m.Addr()
-	default:
-		return true, "", m.Addr()
-	}
-}
-
 // Verdict is the result of a check of one guest, mostly right before a change.
 type Verdict struct {
 	Notes   string
 	Tag     Tag
-	Owned   bool
-	Against string
+	Found   bool          // it has an ownership tag
+	Matches bool          // the tag is one of ours, and the guest has the identity in it
+	Owned   bool          // and the tag is signed for this guest, where the site has a key
+	Against string        // why not
+	Claims  model.Address // which of our guests it says to be
+	Ours    bool          // its tag names our site and us
+	Unsure  bool          // it has a tag of ours, and no key to verify it with is known here
 }
 
-// Check reads the tag of a guest, and verifies it.
+// Check reads the tag of a guest, and verifies it: the tag has our site and owner, the guest has the identity in the
+// tag, and the signature of the tag is for this guest.
 func (id Identity) Check(cfg view.Config, at view.GuestRef) Verdict {
-	notes, m, found := ParseDescription(cfg.Description())
-	owned, against, _ := id.Verify(m, found, at, cfg)
-	return Verdict{notes, m, owned, against}
+	v := Verdict{}
+	v.Notes, v.Tag, v.Found = ParseDescription(cfg.Description())
+	m := &v.Tag
+	m.Trust = id.trust(*m, at, cfg)
+	m.Resign = len(id.keys(m.Owner)) > 0 && m.Trust != Proven
+	same, what := m.matches(cfg)
+	mine := id.Owner
+	if m.Type == TemplateType {
+		mine = id.Host
+	}
+	claims := m.Addr()
+	v.Ours = v.Found && m.Readable() && m.Site == id.Site && m.Owner == mine
+	switch {
+	case !v.Found:
+		v.Against, claims = "no ownership tag", model.Address{}
+	case !m.Readable():
+		v.Against, claims = "its ownership tag cannot be read", model.Address{}
+	case m.Site != id.Site:
+		v.Against, claims = "belongs to site "+clean(m.Site), model.Address{}
+	case m.Owner != mine:
+		v.Against = "belongs to " + clean(m.Owner)
+	case (m.Type == "ct") != at.LXC:
+		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is a %s: a copied description", clean(m.Addr().String()), strings.ToUpper(at.Kind()))
+	case id.KeyMissing:
+		v.Unsure, v.Against = true, "the key that verifies its ownership tag is not known here"
+	case m.Provisional() && m.VMID == at.VMID && (m.Trust == Begun || !id.HasKey()):
+		v.Matches, v.Owned = true, true // a clone that we started and whose identity we had not written yet
+	case m.Provisional() && id.HasKey():
+		v.Against = fmt.Sprintf("carries the ownership tag of %s as if it was being created, which nothing proves", clean(m.Addr().String()))
+	case !same:
+		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is another machine (its %s is not the one in the tag): a copy", clean(m.Addr().String()), what)
+	case id.HasKey() && m.Trust == Unsigned:
+		v.Matches, v.Against = true, fmt.Sprintf("carries the ownership tag of %s without a valid signature for this guest", clean(m.Addr().String()))
+	default:
+		v.Matches, v.Owned = true, true
+	}
+	v.Claims = claims
+	return v
 }
 
 // IsOwnedAs reports whether the guest is verified as the one of an address.

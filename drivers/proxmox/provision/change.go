@@ -21,6 +21,7 @@ type change struct {
 	tag      owner.Tag      // the ownership tag after the change
 	notes    string         // the description after the change, without the tag
 	lastSeen lastSeen
+	id       owner.Identity // signs the tag
 
 	patch             // the keys to write
 	changesPower bool // the guest is to be started, resumed or stopped
@@ -33,9 +34,9 @@ type change struct {
 	newVolumes bool                    // volumes are created, whose names are known only afterwards
 }
 
-func newChange(at view.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {
+func newChange(id owner.Identity, at view.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {
 	return &change{
-		to: to, from: from, tag: m, patch: patch{api.Params{}, map[string]bool{}, map[string]bool{}},
+		id: id, to: to, from: from, tag: m, patch: patch{api.Params{}, map[string]bool{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, reattach: map[string]guest.Volume{}, free: map[string]string{}, oldSlot: map[string]string{},
 		lastSeen: lastSeen{at: at, addr: to.Addr, cfg: from.Config, changedByUs: map[string]bool{}},
 	}
@@ -119,12 +120,13 @@ func (c *change) describe(notes string, options map[string]string) {
 	c.notes, c.tag.Options = notes, slices.Sorted(maps.Keys(options))
 	c.tag.Volumes = c.from.Tag.Volumes // a difference in them alone is not written
 	c.carryDetached(false)
-	if owner.Describe(notes, c.tag) == strings.TrimRight(c.from.Config.Description(), " \t\r\n") {
+	text := func() string { return c.id.Describe(notes, c.tag, c.lastSeen.at, c.from.Config) }
+	if text() == strings.TrimRight(c.from.Config.Description(), " \t\r\n") {
 		return
 	}
 	c.carryDetached(true)
 	c.tag.Volumes = c.knownVolumes()
-	c.set["description"] = owner.Describe(notes, c.tag)
+	c.set["description"] = text()
 }
 
 // carryDetached carries over what the ownership tag records of detached disks, and of disks whose

@@ -48,7 +48,7 @@ func (d maker) writeClone(ctx context.Context, c clone, w patch) error {
 	var steps []patch
 	if slotted && !maps.Equal(c.provisional.Slots, c.want.Slots) {
 		c.provisional.Slots = c.want.Slots
-		steps = append(steps, patch{set: api.Params{"description": owner.Describe(c.notes, c.provisional)}})
+		steps = append(steps, patch{set: api.Params{"description": d.ID.Describe(c.notes, c.provisional, c.at, c.cfg)}})
 	}
 	if c.at.LXC {
 		parts := w.perVolume() // the first part has the final ownership tag, so it comes last

@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
@@ -51,7 +50,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 		return why
 	} else if m := is.Tag; !keepsMAC(cfg, back, m.MAC) {
 		m.MAC = ch.from.Tag.MAC // the MAC address of a card that it has again
-		back.set["description"] = owner.Describe(is.Notes, m)
+		back.set["description"] = d.ID.Describe(is.Notes, m, at, cfg)
 	}
 	back.preferReverts(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]patch{{set: back.set, del: back.del}}) {

@@ -47,6 +47,7 @@ func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) er
 	want := d.want
 	m.Slots, m.Keys = want.Slots(view.Config{}, nil), guest.HashKeys(want.RootKeys)
 	p := ctParams(want.CT, &m, view.Config{})
+	p["description"] = d.ID.Describe(want.Description, m, at, view.Config{})
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.NewValue(slot)
@@ -74,9 +75,9 @@ func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 	if is := cfg.Now["unprivileged"] == "1"; is != want.Unprivileged {
 		return fmt.Errorf("%s cannot be cloned for this: its unprivileged is %v, which no clone can change: set unprivileged = %v, or take another template", from, is, is)
 	}
-	early := m
+	early := d.ID.Begin(m)
 	early.VMID = at.VMID // identifies it until the MAC addresses of its cards are known
-	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": owner.Describe(want.Description, early), "full": true}
+	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": d.ID.Describe(want.Description, early, at, view.Config{}), "full": true}
 	if root, ok := guest.Find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
 	}
@@ -125,6 +126,7 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
 	w := patch{set: ctParams(want.CT, &m, cfg), del: map[string]bool{}}
+	w.set["description"] = d.ID.Describe(want.Description, m, at, cfg)
 	w.deleteTemplateKeys(cfg, guest.CTAttributes().Settings(want.CT))
 	for key, val := range w.set {
 		if cfg.Next[key] == attribute.Text(val) {
@@ -141,7 +143,7 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
-// ctParams are the keys of a whole container, without its disks and without what only a creation
+// ctParams are the keys of a whole container, without its disks, its description, and what only a creation
 // takes. It sets the MAC address in the ownership tag to that of the first card: the one that have
 // shows, or a new one.
 func ctParams(c *guest.CT, m *owner.Tag, have view.Config) api.Params {
@@ -158,7 +160,6 @@ func ctParams(c *guest.CT, m *owner.Tag, have view.Config) api.Params {
 		}
 		p[slot] = n.Text(slot, mac, nil)
 	}
-	p["description"] = owner.Describe(c.Description, *m)
 	return p
 }
 

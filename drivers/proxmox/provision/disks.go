@@ -46,13 +46,15 @@ func (c *change) knownVolumes() map[string]string {
 // recordVolumes writes the volumes of the disks into the ownership tag of a guest, if PVE chose
 // their names while it created them. Without that, only a disk that is detached by hand is not
 // attached again, so an error fails the step only if it ends the pass. The keys of lacks are
-// written by the same request, and for them every error counts.
+// written by the same request, and for them every error counts, as for a tag that is to be signed: only now it is known
+// when PVE created the guest.
 func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volumes, notes string, m *owner.Tag, lacks api.Params) error {
-	if len(want.List) < 2 && len(lacks) == 0 {
+	unsigned := m.Resign
+	if len(want.List) < 2 && len(lacks) == 0 && !unsigned {
 		return nil
 	}
 	checked := func(err error) error {
-		if err != nil && len(lacks) > 0 {
+		if err != nil && (len(lacks) > 0 || unsigned) {
 			return fmt.Errorf("completing %s: %w", l.at, err)
 		}
 		return onlyPassEnding(ctx, err)
@@ -64,6 +66,7 @@ func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volu
 	if p == nil {
 		p = api.Params{}
 	}
+	m.Begun = 0
 	if len(want.List) > 1 {
 		known := map[string]string{}
 		for _, w := range want.List {
@@ -72,7 +75,9 @@ func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volu
 			}
 		}
 		m.Volumes = known
-		if text := owner.Describe(notes, *m); text != strings.TrimRight(l.cfg.Description(), " \t\r\n") {
+	}
+	if len(want.List) > 1 || unsigned {
+		if text := d.ID.Describe(notes, *m, l.at, l.cfg); text != strings.TrimRight(l.cfg.Description(), " \t\r\n") {
 			p["description"] = text
 		}
 	}
@@ -195,7 +200,7 @@ func (d writer) freeVolume(ctx context.Context, ch *change, name string) error {
 		}
 		delete(ch.tag.Detached, name)
 		ch.tag.Removes = slices.DeleteFunc(ch.tag.Removes, func(n string) bool { return n == name })
-		_, err := d.API.Put(ctx, l.at.Path("config"), api.Params{"delete": key, "description": owner.Describe(ch.notes, ch.tag), "digest": digest})
+		_, err := d.API.Put(ctx, l.at.Path("config"), api.Params{"delete": key, "description": d.ID.Describe(ch.notes, ch.tag, l.at, l.cfg), "digest": digest})
 		return err
 	})
 }

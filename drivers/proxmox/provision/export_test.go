@@ -36,7 +36,7 @@ func CreateParams(spec any) map[string]any {
 func UpdateParams(want, have any, cfg map[string]string, path string) (set map[string]any, deleted []string) {
 	seen := &guest.Observation{Tag: owner.Tag{UUID: "x", MAC: "x"}, Config: view.Config{Now: cfg, Next: cfg}}
 	running := &model.Resource{Spec: have, Private: seen, Guest: &model.Guest{}}
-	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, guest.TargetOf(&model.Resource{Spec: want}), guest.StateOf(running))
+	c, kind := changeOf(owner.Identity{}, view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, guest.TargetOf(&model.Resource{Spec: want}), guest.StateOf(running))
 	kind.add(path)
 	return c.set, slices.Sorted(maps.Keys(c.del))
 }

@@ -77,9 +77,10 @@ func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *templ
 	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.Tag
 	m.Owner, m.UUID, m.CreationVMID = d.ID.Host, uuid.NewString(), at.VMID
+	m = d.ID.Begin(m)
 	p := api.Params{ // few keys: a clone gets those that its own files decide
 		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
-		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
+		"tags": owner.PVETag, "description": d.ID.Describe("", m, at, view.Config{}), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
 		removal.TemplateSlot: guest.Drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.DiskVolume), removal.TemplateSlot),
 	}
 	if err := d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.inPool(p))); err != nil {
@@ -92,7 +93,7 @@ func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *templ
 // died between the two, only the disk is converted (qemu-server, PVE/API2/Qemu.pm, template).
 func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	var failed error
-	tried, tagged := false, false
+	tried, tagged, signed := false, false, false
 	for {
 		cfg, err := view.ReadConfig(ctx, d.API, at)
 		if err != nil {
@@ -108,6 +109,13 @@ func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address
 			tags := strings.Join(append(property.Tags(cfg.Next["tags"]), owner.PVETag), ";")
 			if _, err := d.API.Put(ctx, at.Path("config"), api.Params{"tags": tags, "digest": cfg.Digest}); err != nil {
 				return fmt.Errorf("tagging %s: %w", at, err)
+			}
+			continue
+		case !signed && is.Tag.Resign: // only now it is known when PVE created it
+			signed = true
+			is.Tag.Begun = 0
+			if _, err := d.API.Put(ctx, at.Path("config"), api.Params{"description": d.ID.Describe(is.Notes, is.Tag, at, cfg), "digest": cfg.Digest}); err != nil {
+				return fmt.Errorf("signing the ownership tag of %s: %w", at, err)
 			}
 			continue
 		case cfg.Next[removal.TemplateSlot] == "":

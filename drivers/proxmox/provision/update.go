@@ -41,7 +41,7 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 		}
 		return mk.completeGuest(ctx, want, at)
 	}
-	ch, changer := changeOf(at, m, s, want, have)
+	ch, changer := changeOf(d.ID, at, m, s, want, have)
 	for _, c := range ch.takeReverts(want, have, s) {
 		changer.add(c.Path)
 	}
@@ -64,7 +64,7 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 
 // changeOf prepares the change of a guest: its future ownership tag, the slots of all devices, and
 // the disks that go to another bus.
-func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
+func changeOf(id owner.Identity, at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
 	h := have.Observed()
 	to, from := want.Volumes(), have.Volumes()
 	old, moved := from.RememberedSlots(to), changedBuses(s.Changes)
@@ -74,7 +74,7 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, hav
 	m.Slots, m.Detached = want.Slots(h.Config, old), map[string]string{}
 	is := h.Tag // keep what the files do not decide
 	m.UUID, m.Linked, m.Seeded, m.Seed, m.Keys, m.MAC = is.UUID, is.Linked, is.Seeded, is.Seed, is.Keys, is.MAC
-	ch := newChange(at, to, from, m)
+	ch := newChange(id, at, to, from, m)
 	for _, name := range moved {
 		ch.moveToBus(name)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -78,7 +77,7 @@ func onBus(value, slot string) string {
 // plan is based on.
 func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error {
 	first := patch{api.Params{}, maps.Clone(ch.del), ch.revert}
-	second := patch{set: api.Params{"description": owner.Describe(ch.notes, ch.tag)}}
+	second := patch{set: api.Params{"description": d.ID.Describe(ch.notes, ch.tag, ch.lastSeen.at, ch.lastSeen.cfg)}}
 	on := ch.tag
 	on.Detached = maps.Clone(ch.tag.Detached)
 	for name, from := range ch.oldSlot {
@@ -92,7 +91,7 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 			first.set[key] = val
 		}
 	}
-	first.set["description"] = owner.Describe(ch.notes, on)
+	first.set["description"] = d.ID.Describe(ch.notes, on, ch.lastSeen.at, ch.lastSeen.cfg)
 	// A digest does not show that somebody has started the VM since it was read, and PVE would
 	// remove the disk from the running VM.
 	if now, err := power.Of(d.Host, ch.lastSeen.at).State(ctx); err != nil {

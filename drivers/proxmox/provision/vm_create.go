@@ -60,7 +60,10 @@ func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Ta
 		return err
 	}
 	m.Slots = want.Slots(view.Config{}, nil)
+	m = d.ID.Begin(m)
+	m.Options = slices.Sorted(maps.Keys(want.Options))
 	p := vmParams(want.VM, m)
+	p["description"] = d.ID.Describe(want.Description, m, at, view.Config{})
 	p["vmid"] = at.VMID
 	if _, declared := want.Options["boot"]; !declared {
 		p["boot"] = want.BootOrder(m)
@@ -80,9 +83,9 @@ func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Ta
 func (d vmCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	want := d.want
 	m.Linked = want.Clone == template.Linked
-	early := m
+	early := d.ID.Begin(m)
 	early.UUID, early.VMID = "", at.VMID // identifies it until the clone has a UUID of its own
-	p := api.Params{"newid": at.VMID, "name": want.Name, "description": owner.Describe(want.Description, early), "full": !m.Linked}
+	p := api.Params{"newid": at.VMID, "name": want.Name, "description": d.ID.Describe(want.Description, early, at, view.Config{}), "full": !m.Linked}
 	if root, ok := guest.Find(want.Disks, "root"); ok && !m.Linked {
 		p["storage"] = root.Storage
 	}
@@ -128,7 +131,9 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		m.Slots = guest.CloneSlots(want, guest.BootDisk(cfg.Next))
 	}
 	m.Slots = want.Slots(cfg, m.Slots)
+	m.Options = slices.Sorted(maps.Keys(want.Options))
 	w := patch{set: vmParams(want.VM, m), del: map[string]bool{}}
+	w.set["description"] = d.ID.Describe(want.Description, m, at, cfg)
 	w.deleteTemplateKeys(cfg, guest.VMAttributes().Settings(want.VM))
 	for _, n := range want.NICs { // keep the MAC address that PVE gave the clone
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
@@ -149,11 +154,10 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	return d.writeClone(ctx, clone{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
-// vmParams are the keys of a whole VM, without its drives.
+// vmParams are the keys of a whole VM, without its drives and its description.
 func vmParams(v *guest.VM, m owner.Tag) api.Params {
-	m.Options = slices.Sorted(maps.Keys(v.Options))
 	p := guest.VMAttributes().Settings(v).OmitEmpty()
-	p["description"], p["smbios1"] = owner.Describe(v.Description, m), "uuid="+m.UUID
+	p["smbios1"] = "uuid=" + m.UUID
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]
 		p[slot] = n.Text("")

@@ -4,6 +4,7 @@ package proxmoxtest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -42,6 +43,8 @@ type World struct {
 		FirstBoot(node, spec, userData string) (string, error)
 		HasReported(node string) bool
 	}
+	// Keys are those of ownership tags, from the next Reopen on; nil: the site has none. See proxmox.Config.
+	Keys func(owner string) [][]byte
 }
 
 // kept are the good answers of all simulated hosts here: a sweep tells one story a thousand
@@ -74,6 +77,12 @@ func New(t *testing.T, c pvesim.Config) *World {
 	return w
 }
 
+// Keys are the keys of ownership tags in tests, one for each owner; see proxmox.Config.
+func Keys(owner string) [][]byte {
+	key := sha256.Sum256([]byte("a key of " + owner))
+	return [][]byte{key[:]}
+}
+
 // Reopen makes a new driver, as a restarted agent has.
 func (w *World) Reopen() {
 	w.T.Helper()
@@ -86,7 +95,7 @@ func (w *World) Reopen() {
 		}
 		return w.Host.RoundTrip(r)
 	})
-	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: check, Parent: w.Parent})
+	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: check, Parent: w.Parent, Keys: w.Keys})
 	require.NoError(w.T, err)
 	w.Driver = d
 }

@@ -38,7 +38,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 		return fmt.Errorf("removing %s: %w", at, err)
 	}
 	undo := s.Have == nil || s.Have.Guest.Digest == "" // taking back a create that was never observed
-	cfg, is, err := r.departing(ctx, s.Address)
+	cfg, is, err := r.departing(ctx, s.Address, undo)
 	switch {
 	case errors.Is(err, errGone):
 		return r.mustBeGone(ctx, err)
@@ -60,7 +60,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 	if err := r.takeLeave(ctx, is.Tag, policy, cfg); err != nil {
 		return fmt.Errorf("removing %s: %w", at, err)
 	}
-	cfg, is, err = r.departing(ctx, s.Address)
+	cfg, is, err = r.departing(ctx, s.Address, undo)
 	switch { // a shutdown or a backup takes time, in which much can happen
 	case errors.Is(err, errGone):
 		return r.mustBeGone(ctx, err)
@@ -89,7 +89,7 @@ var (
 
 // verify reads a guest that is to go: it must be provably ours, and nothing must
 // speak against its going.
-func (r target) departing(ctx context.Context, addr model.Address) (view.Config, owner.Verdict, error) {
+func (r target) departing(ctx context.Context, addr model.Address, undo bool) (view.Config, owner.Verdict, error) {
 	cfg, err := view.ReadConfig(ctx, r.host.API, r.at)
 	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
 		return cfg, owner.Verdict{}, errors.Join(errGone, err)
@@ -101,6 +101,8 @@ func (r target) departing(ctx context.Context, addr model.Address) (view.Config,
 	switch {
 	case !is.IsOwnedAs(addr):
 		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", r.at, addr, is.Why(), errNotOurs)
+	case r.host.ID.HasKey() && !is.Tag.AllowsRemoval() && !undo:
+		return cfg, is, fmt.Errorf("removing %s: its ownership tag does not prove that it is ours to remove: %w", r.at, errNotOurs)
 	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:
 		return cfg, is, fmt.Errorf("removing %s: somebody protected it: `qm set %d --protection 0` on node %s", r.at, r.at.VMID, r.at.Node)
 	case cfg.Next["protection"] == "1":

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -161,6 +162,7 @@ func (r *resolver) tagTerms(g guest.Target, from string, longest owner.Tag) (ter
 	m.Removes = g.Volumes().Removes()
 	g.Resolved().OwnerTag, terms = m, m.Terms()
 	m.UUID, m.Seed, m.MAC, m.Keys, m.CreationVMID = longest.UUID, longest.Seed, longest.MAC, longest.Keys, 999_999_999
+	m.Begun, m.Sig = math.MaxInt32, strings.Repeat("0", owner.SigLength)
 	m.Slots, m.Options = g.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(g.Declared()))
 	r.checkLength(c.Description, m)
 	return terms

@@ -1,0 +1,137 @@
+package owner
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+)
+
+// Trust is how much an ownership tag proves.
+type Trust int
+
+const (
+	// Unsigned: nobody but its writer vouches for the tag. Its signature is missing, or is not one for this guest.
+	Unsigned Trust = iota
+	// Begun: signed by us for a creation that began within creationLasts. It does not say which guest has the VMID now.
+	Begun
+	// Former: signed for this guest, by the key that the current one replaces.
+	Former
+	// Proven: signed for this guest by the current key.
+	Proven
+)
+
+// creationLasts is how long the tag of a creation proves anything.
+const creationLasts = 24 * time.Hour
+
+const (
+	sigVersion = "1."
+	sigBytes   = 16 // of the HMAC-SHA-256
+	// SigLength is how many characters a signature has.
+	SigLength = len(sigVersion) + (sigBytes*8+5)/6
+)
+
+// HasKey reports whether the site has a key for its ownership tags.
+func (id Identity) HasKey() bool { return id.KeyMissing || len(id.keys(id.Owner)) > 0 }
+
+func (id Identity) keys(owner string) [][]byte {
+	if id.Keys == nil {
+		return nil
+	}
+	return id.Keys(owner)
+}
+
+// Describe joins notes and tag, signed for a guest. cfg is the guest's present configuration; that of a
+// guest that does not exist yet is empty, and its tag has Begin applied. A site without a key signs nothing.
+// Of a guest with very many disks there is no room to say which volume each has.
+func (id Identity) Describe(notes string, m Tag, at view.GuestRef, cfg view.Config) string {
+	text := Describe(notes, id.Sign(m, at, cfg))
+	if len(m.Volumes) == 0 || utf8.RuneCountInString(text) <= MaxDescription {
+		return text
+	}
+	m.Volumes = nil
+	return Describe(notes, id.Sign(m, at, cfg))
+}
+
+// Sign signs a tag for a guest, see Describe.
+func (id Identity) Sign(m Tag, at view.GuestRef, cfg view.Config) Tag {
+	m.Sig, m.V = "", 1
+	keys := id.keys(m.Owner)
+	if len(keys) == 0 {
+		m.Begun = 0
+		return m
+	}
+	m.V = 2
+	m.Sig = m.mac(keys[0], at, cfg)
+	return m
+}
+
+// Begin marks the tag of a guest that is about to be created: the time at which PVE creates it is not known yet, and
+// maybe its identity neither.
+func (id Identity) Begin(m Tag) Tag {
+	m.Begun = time.Now().Unix()
+	return m
+}
+
+// mac is the signature of a tag on a guest. It covers all that the tag says, the VMID and kind of the guest, and the
+// creation time that PVE keeps in a VM's configuration: no privilege can set it (qemu-server, API2/Qemu.pm, create_vm;
+// PVE/QemuServer/MetaInfo.pm), and no other guest that gets this VMID has it, except clones of the same template, which
+// take it over.
+func (t Tag) mac(key []byte, at view.GuestRef, cfg view.Config) string {
+	t.Sig = ""
+	made := ""
+	if t.Begun == 0 {
+		made = property.Value(cfg.Now["meta"], "ctime")
+	}
+	doc, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // see Line
+	}
+	h := hmac.New(sha256.New, key)
+	fmt.Fprintf(h, "homestak-gitops ownership tag %s\n%d\n%s\n%s\n", sigVersion, at.VMID, at.Kind(), made)
+	h.Write(doc)
+	return sigVersion + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:sigBytes])
+}
+
+// trust is what the signature of a tag proves about a guest.
+func (id Identity) trust(m Tag, at view.GuestRef, cfg view.Config) Trust {
+	if m.V != 2 || m.Sig == "" {
+		return Unsigned
+	}
+	keys := id.keys(m.Owner)
+	i := slices.IndexFunc(keys, func(key []byte) bool { return hmac.Equal([]byte(m.mac(key, at, cfg)), []byte(m.Sig)) })
+	switch {
+	case i < 0:
+		return Unsigned
+	case m.Begun != 0:
+		if age := time.Since(time.Unix(m.Begun, 0)); age < -creationLasts || age > creationLasts {
+			return Unsigned
+		}
+		return Begun
+	case i > 0:
+		return Former
+	default:
+		return Proven
+	}
+}
+
+// AllowsRemoval reports whether a tag proves enough to destroy its guest.
+func (t Tag) AllowsRemoval() bool { return t.Trust >= Former }
+
+// clean is text from a tag, which anybody may have written, without what could deceive its reader.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff {
+			return -1
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,326 @@
+package proxmox_test
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+const (
+	herVM = 101
+	herCT = 103
+	ourCT = 10000 // db
+	ourVM = 10001 // web
+)
+
+// besieged is a site with two guests, one that is declared and not created yet, and beside them a VM and a container of
+// somebody else.
+func besieged(t *testing.T, version string, attack func(*testing.T, *world)) {
+	inTime(t, pvesim.Config{Version: version}, func(t *testing.T, w *world) {
+		w.hasKey()
+		w.Node("web", nil)
+		w.ct("db", nil)
+		w.Apply()
+		w.Node("new", nil)
+		w.Root(http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {fmt.Sprint(herVM)}, "name": {"hers"}, "scsi0": {"local-lvm:2"}, "net0": {"virtio,bridge=vmbr0"}, "smbios1": {"uuid=11111111-2222-3333-4444-555555555555"}})
+		w.Host.Edit(func(e *pvesim.Edit) {
+			e.Add(pvesim.Guest{VMID: herCT, Kind: "lxc", Config: map[string]string{"hostname": "hers-too", "arch": "amd64", "ostype": "debian", "memory": "512", "rootfs": "local-lvm:vm-103-disk-0,size=2G", "net0": "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:99"}})
+		})
+		require.Eventually(t, func() bool { return w.Guest(herVM).Config["lock"] == "" && w.Guest(herCT).Config["lock"] == "" }, 1e12, 1e9)
+		attack(t, w)
+	})
+}
+
+// tries sends a request as an attacker, who may be refused.
+func (w *world) tries(token, method, path string, values url.Values) {
+	r, err := http.NewRequestWithContext(w.T.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
+	require.NoError(w.T, err)
+	r.Header.Set("Authorization", "PVEAPIToken="+token)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	res, err := w.Host.RoundTrip(r)
+	require.NoError(w.T, err)
+	_, _ = io.Copy(io.Discard, res.Body)
+	require.NoError(w.T, res.Body.Close())
+}
+
+// claims are tags that somebody may write into the description of a guest, for a node that is gone, one that exists, and one
+// that is to be created.
+func (w *world) claims(vmid int) map[string]owner.Tag {
+	out := map[string]owner.Tag{}
+	kind, real := "vm", w.tagOf(ourVM)
+	if vmid == herCT {
+		kind, real = "ct", w.tagOf(ourCT)
+	}
+	for _, node := range []string{"gone", "web", "db", "new"} {
+		m := owner.Tag{V: 1, Site: "home", Type: kind, Node: node, Owner: "father", VMID: vmid}
+		out["provisional "+node] = m
+		m.VMID, m.UUID, m.MAC = 0, "11111111-2222-3333-4444-555555555555", "BC:24:11:00:00:99"
+		out["own identity "+node] = m
+		m.CreationVMID = vmid
+		out["own identity and VMID "+node] = m
+		m.V, m.Sig = 2, real.Sig
+		out["signature of another "+node] = m
+		m.Begun = 1
+		out["signature of another, begun "+node] = m
+	}
+	out["copy"] = real
+	real.UUID, real.MAC = "11111111-2222-3333-4444-555555555555", "BC:24:11:00:00:99"
+	out["copy with own identity"] = real
+	return out
+}
+
+func (w *world) tagOf(vmid int) owner.Tag {
+	_, m, found := owner.ParseDescription(w.Guest(vmid).Config["description"])
+	require.True(w.T, found)
+	return m
+}
+
+// unharmed makes a pass and requires that it does nothing to her guests, and what it has to do for its own.
+func (w *world) unharmed(steps ...string) *plan.Plan {
+	w.T.Helper()
+	before := map[int]pvesim.Guest{herVM: w.Guest(herVM), herCT: w.Guest(herCT)}
+	p := w.Plan()
+	for _, s := range p.Steps {
+		for _, r := range []*model.Resource{s.Want, s.Have} {
+			require.False(w.T, r != nil && r.Guest != nil && before[r.Guest.VMID].VMID != 0, "%s", proxmoxtest.Describe(p))
+		}
+	}
+	for _, want := range steps {
+		require.Contains(w.T, proxmoxtest.Describe(p), want, "%v", p.Findings)
+	}
+	require.Empty(w.T, w.Run(p))
+	for vmid, was := range before {
+		require.Equal(w.T, was, w.Guest(vmid), "touched")
+	}
+	return p
+}
+
+// TestS1AClaimIsNoProof: whoever may edit the description of a guest cannot make us destroy, adopt, rename or configure it,
+// nor keep us from managing the node that it claims to be.
+func TestS1AClaimIsNoProof(t *testing.T) {
+	for _, version := range []string{"8.4", "9.2"} {
+		t.Run(version, func(t *testing.T) {
+			besieged(t, version, func(t *testing.T, w *world) {
+				eve := map[int]string{}
+				for vmid, user := range map[int]string{herVM: "eve@pve", herCT: "mallory@pve"} {
+					eve[vmid] = w.tokenOf(user, map[string]string{fmt.Sprintf("/vms/%d", vmid): "VM.Config.Options,VM.Audit"})
+				}
+				memory := 2048
+				for vmid, kind := range map[int]string{herVM: "qemu", herCT: "lxc"} {
+					for name, m := range w.claims(vmid) {
+						w.as(eve[vmid], http.MethodPut, fmt.Sprintf("/nodes/father/%s/%d/config", kind, vmid), url.Values{"description": {m.Line()}, "tags": {"homestak"}})
+						memory += 16
+						w.VM("web").Memory = memory
+						p := w.unharmed("update vm.web")
+						if m.Addr().Name != "new" || m.Type == "ct" {
+							require.Contains(t, fmt.Sprint(p.Findings), fmt.Sprint(vmid), name)
+						}
+						require.Equal(t, fmt.Sprint(memory), cmp.Or(w.Guest(ourVM).Pending["memory"], w.Guest(ourVM).Config["memory"]), name)
+					}
+				}
+			})
+		})
+	}
+}
+
+// guestPrivileges are the privileges that PVE has for guests.
+func guestPrivileges(version string) []string {
+	out := []string{
+		"VM.Audit", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Network", "VM.Config.Disk", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.CDROM",
+		"VM.Config.Cloudinit", "VM.PowerMgmt", "VM.Console", "VM.Snapshot", "VM.Snapshot.Rollback", "VM.Clone", "VM.Migrate", "VM.Backup",
+	}
+	if version == "8.4" {
+		return append(out, "VM.Monitor")
+	}
+	return append(out, "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted", "VM.Replicate")
+}
+
+// TestS1Privileges: each privilege on one guest, alone and with each other one, makes us do nothing to that guest with any
+// of the claims, and keeps nothing from being done to the others.
+func TestS1Privileges(t *testing.T) {
+	for _, version := range []string{"8.4", "9.2"} {
+		t.Run(version, func(t *testing.T) {
+			besieged(t, version, func(t *testing.T, w *world) {
+				w.Apply() // all nodes exist
+				privs := guestPrivileges(version)
+				token := w.tokenOf("eve@pve", map[string]string{fmt.Sprintf("/vms/%d", herVM): privs[0], fmt.Sprintf("/vms/%d", herCT): privs[0]})
+				for i, one := range privs {
+					for _, other := range privs[i:] {
+						for _, vmid := range []int{herVM, herCT} {
+							w.Root(http.MethodPut, fmt.Sprintf("/access/roles/eve-vms-%d", vmid), url.Values{"privs": {one + "," + other}})
+						}
+						for vmid, kind := range map[int]string{herVM: "qemu", herCT: "lxc"} {
+							path := fmt.Sprintf("/nodes/father/%s/%d", kind, vmid)
+							for _, m := range w.claims(vmid) {
+								w.tries(token, http.MethodPut, path+"/config", url.Values{"description": {m.Line()}, "tags": {"homestak"}})
+								break // a random one: the test above tries all
+							}
+							for _, keys := range []url.Values{
+								{"name": {"web"}}, {"hostname": {"db"}}, {"smbios1": {"uuid=" + w.tagOf(ourVM).UUID}}, {"net0": {w.Guest(ourCT).Config["net0"]}},
+								{"memory": {"1024"}}, {"cores": {"3"}}, {"ciuser": {"eve"}}, {"meta": {w.Guest(ourVM).Config["meta"]}},
+							} {
+								w.tries(token, http.MethodPut, path+"/config", keys)
+							}
+							w.tries(token, http.MethodPost, path+"/status/start", nil)
+						}
+						w.unharmed()
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestS1MutatedTags: of ten thousand mutated descriptions none leads to a step on a guest that is not ours.
+func TestS1MutatedTags(t *testing.T) {
+	besieged(t, "9.2", func(t *testing.T, w *world) {
+		w.Apply()
+		at, cfg := refOf(herVM), configOf(w.Guest(herVM))
+		id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: keysOfTests}
+		seeds := []string{w.Guest(10000).Config["description"], w.Guest(10001).Config["description"]}
+		for _, m := range w.claims(herVM) {
+			seeds = append(seeds, m.Line())
+		}
+		r := rand.New(rand.NewPCG(1, 2))
+		for n := range 10_000 {
+			text := mutate(r, seeds)
+			cfg.Now["description"] = text
+			is := id.Check(cfg, at)
+			require.False(t, is.Owned, text)
+			if n%100 == 0 { // and through a whole pass
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(herVM, "description", text); e.Set(herVM, "tags", "homestak") })
+				w.unharmed()
+			}
+		}
+	})
+}
+
+// mutate changes some bytes of a tag, or joins parts of two.
+func mutate(r *rand.Rand, seeds []string) string {
+	s := []byte(seeds[r.IntN(len(seeds))])
+	for range 1 + r.IntN(4) {
+		i := r.IntN(len(s))
+		switch other := seeds[r.IntN(len(seeds))]; r.IntN(4) {
+		case 0:
+			s[i] = "0123456789abcdef\"{}:,\\ \n"[r.IntN(24)]
+		case 1:
+			s = append(s[:i:i], s[min(len(s)-1, i+1+r.IntN(5)):]...)
+		case 2:
+			s = append(s[:i:i], other[min(i, len(other)-1):]...)
+		default:
+			s = []byte(string(s) + "\n" + other)
+		}
+	}
+	return string(s)
+}
+
+// TestS1OldTagsAreSigned: a guest of an earlier version gets its signature while the files declare it as it is, and
+// nothing else happens to it before.
+func TestS1OldTagsAreSigned(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.hasKey()
+		w.Node("web", nil)
+		w.ct("db", nil)
+		w.Apply()
+		unsign := func() {
+			for _, vmid := range []int{10000, 10001} {
+				m := w.tagOf(vmid)
+				require.Equal(t, 2, m.V)
+				m.V, m.Sig = 1, ""
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", m.Line()) })
+			}
+		}
+		unsign()
+		w.VM("web").Memory = 4096
+		p := w.Plan()
+		require.Equal(t, []string{"db"}, kindsOf(p), proxmoxtest.Describe(p))
+		require.Contains(t, fmt.Sprint(p.Findings), "no valid signature")
+		w.VM("web").Memory = 2048
+		p = w.Apply()
+		for _, s := range p.Steps {
+			require.Equal(t, []string{"mark"}, proxmoxtest.Paths(s))
+			require.Equal(t, model.ClassNone, s.Class)
+		}
+		require.Len(t, p.Steps, 2)
+		w.Converged()
+		require.NotEmpty(t, w.tagOf(10000).Sig)
+
+		unsign()
+		w.Drop("web")
+		p = w.Plan()
+		require.Equal(t, []string{"db"}, kindsOf(p), "never a removal")
+		require.Contains(t, fmt.Sprint(p.Findings), "VM 10001 on node father is not managed")
+		require.Contains(t, p.Findings[0].Detail, "qm destroy 10001")
+	})
+}
+
+// TestS1Rotation: tags of the former key are ours, and the next pass signs them with the current one.
+func TestS1Rotation(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.hasKey()
+		w.Node("web", nil)
+		w.Apply()
+		w.reopenWith(func(string) [][]byte { return [][]byte{[]byte("the new key"), keysOfTests("father")[0]} }, false)
+		p := w.Apply()
+		require.Equal(t, []string{"mark"}, proxmoxtest.Paths(p.Steps[0]))
+		w.Converged()
+		w.reopenWith(func(string) [][]byte { return [][]byte{[]byte("the new key")} }, false)
+		w.Converged()
+		w.Drop("web")
+		w.Apply()
+		w.Converged()
+	})
+}
+
+// TestS1WithoutTheKey: where the site has a key that is not known, nothing is changed.
+func TestS1WithoutTheKey(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.hasKey()
+		w.Node("web", nil)
+		w.Apply()
+		w.reopenWith(nil, true)
+		w.VM("web").Memory = 4096
+		w.Node("new", nil)
+		p := w.Plan()
+		require.Empty(t, p.Steps, proxmoxtest.Describe(p))
+		require.NotEmpty(t, p.Unknown)
+	})
+}
+
+var keysOfTests = proxmoxtest.Keys
+
+func refOf(vmid int) view.GuestRef { return view.GuestRef{Node: "father", VMID: vmid} }
+
+func configOf(g pvesim.Guest) view.Config {
+	now := maps.Clone(g.Config)
+	return view.Config{Now: now, Next: now}
+}
+
+// hasKey gives the site a key.
+func (w *world) hasKey() {
+	w.Keys = keysOfTests
+	w.Reopen()
+}
+
+// reopenWith makes a new driver with other keys.
+func (w *world) reopenWith(keys func(string) [][]byte, missing bool) {
+	d, err := proxmox.Open(proxmox.Config{Keys: keys, KeyMissing: missing, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host})
+	require.NoError(w.T, err)
+	w.Driver = d
+}
