@@ -69,5 +69,6 @@ func TestS1KeysForTheDriver(t *testing.T) {
 	require.Equal(t, known.Secrets.OwnershipKeys("home", "cli:me@here"), cfg.Keys("cli:me@here"))
 	require.NotEqual(t, cfg.Keys("cli:me@here"), cfg.Keys("father"))
 	simulated := drivers.Access{Transport: way}
-	require.Equal(t, simulated.Proxmox(of(nil), host).Keys("father"), simulated.Proxmox(of(nil), host).Keys("father"), "the same in all passes of a process")
+	first := simulated.Proxmox(of(nil), host).Keys("father")
+	require.Equal(t, first, simulated.Proxmox(of(nil), host).Keys("father"), "the same in all passes of a process")
 }

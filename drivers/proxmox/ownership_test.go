@@ -63,9 +63,9 @@ func (w *world) tries(token, method, path string, values url.Values) {
 // that is to be created.
 func (w *world) claims(vmid int) map[string]owner.Tag {
 	out := map[string]owner.Tag{}
-	kind, real := "vm", w.tagOf(ourVM)
+	kind, ours := "vm", w.tagOf(ourVM)
 	if vmid == herCT {
-		kind, real = "ct", w.tagOf(ourCT)
+		kind, ours = "ct", w.tagOf(ourCT)
 	}
 	for _, node := range []string{"gone", "web", "db", "new"} {
 		m := owner.Tag{V: 1, Site: "home", Type: kind, Node: node, Owner: "father", VMID: vmid}
@@ -74,14 +74,14 @@ func (w *world) claims(vmid int) map[string]owner.Tag {
 		out["own identity "+node] = m
 		m.CreationVMID = vmid
 		out["own identity and VMID "+node] = m
-		m.V, m.Sig = 2, real.Sig
+		m.V, m.Sig = 2, ours.Sig
 		out["signature of another "+node] = m
 		m.Begun = 1
 		out["signature of another, begun "+node] = m
 	}
-	out["copy"] = real
-	real.UUID, real.MAC = "11111111-2222-3333-4444-555555555555", "BC:24:11:00:00:99"
-	out["copy with own identity"] = real
+	out["copy"] = ours
+	ours.UUID, ours.MAC = "11111111-2222-3333-4444-555555555555", "BC:24:11:00:00:99"
+	out["copy with own identity"] = ours
 	return out
 }
 
@@ -156,7 +156,7 @@ func guestPrivileges(version string) []string {
 func TestS1Privileges(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
-			besieged(t, version, func(t *testing.T, w *world) {
+			besieged(t, version, func(_ *testing.T, w *world) {
 				w.Apply() // all nodes exist
 				privs := guestPrivileges(version)
 				token := w.tokenOf("eve@pve", map[string]string{fmt.Sprintf("/vms/%d", herVM): privs[0], fmt.Sprintf("/vms/%d", herCT): privs[0]})
@@ -172,8 +172,14 @@ func TestS1Privileges(t *testing.T) {
 								break // a random one: the test above tries all
 							}
 							for _, keys := range []url.Values{
-								{"name": {"web"}}, {"hostname": {"db"}}, {"smbios1": {"uuid=" + w.tagOf(ourVM).UUID}}, {"net0": {w.Guest(ourCT).Config["net0"]}},
-								{"memory": {"1024"}}, {"cores": {"3"}}, {"ciuser": {"eve"}}, {"meta": {w.Guest(ourVM).Config["meta"]}},
+								{"name": {"web"}},
+								{"hostname": {"db"}},
+								{"smbios1": {"uuid=" + w.tagOf(ourVM).UUID}},
+								{"net0": {w.Guest(ourCT).Config["net0"]}},
+								{"memory": {"1024"}},
+								{"cores": {"3"}},
+								{"ciuser": {"eve"}},
+								{"meta": {w.Guest(ourVM).Config["meta"]}},
 							} {
 								w.tries(token, http.MethodPut, path+"/config", keys)
 							}

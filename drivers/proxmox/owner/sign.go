@@ -19,13 +19,13 @@ import (
 type Trust int
 
 const (
-	// Unsigned: nobody but its writer vouches for the tag. Its signature is missing, or is not one for this guest.
+	// Unsigned says that nobody but its writer vouches for the tag. Its signature is missing, or is not one for this guest.
 	Unsigned Trust = iota
-	// Begun: signed by us for a creation that began within creationLasts. It does not say which guest has the VMID now.
+	// Begun says that it is signed by us for a creation that began within creationLasts. It does not say which guest has the VMID now.
 	Begun
-	// Former: signed for this guest, by the key that the current one replaces.
+	// Former says that it is signed for this guest, by the key that the current one replaces.
 	Former
-	// Proven: signed for this guest by the current key.
+	// Proven says that it is signed for this guest by the current key.
 	Proven
 )
 
@@ -76,7 +76,7 @@ func (id Identity) Sign(m Tag, at view.GuestRef, cfg view.Config) Tag {
 
 // Begin marks the tag of a guest that is about to be created: the time at which PVE creates it is not known yet, and
 // maybe its identity neither.
-func (id Identity) Begin(m Tag) Tag {
+func (Identity) Begin(m Tag) Tag {
 	m.Begun = time.Now().Unix()
 	return m
 }
