@@ -31,6 +31,8 @@ type Access struct {
 	// 0 for none. Nil: nobody counts.
 	Sent func(method string, status int)
 
+	awaits bool // whether the site has a key of ownership is not known yet: a parent is to say it
+
 	// Guests says how guests are entered to apply their specs. Those of a host that has a Transport
 	// are not, unless Dial of it reaches them.
 	Guests config.Config
@@ -102,7 +104,9 @@ func (a Access) guests() config.Config {
 // host joins what drives a host itself.
 func host(a Access) engine.Provider {
 	return engine.Join(engine.Provider{Name: "proxmox", Kinds: proxmox.Kinds(), Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
-		driver, err := proxmox.Open(a.Proxmox(d.Site, h))
+		own := a // several may be opened at once
+		own.awaits = d.AwaitsSecrets
+		driver, err := proxmox.Open(own.Proxmox(d.Site, h))
 		if err != nil {
 			return nil, err // a nil *Driver in an interface would not be nil
 		}
@@ -118,7 +122,7 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 	}
 	secrets := a.secrets(site, cfg.Owner)
 	cfg.Keys = func(owner string) [][]byte { return secrets.OwnershipKeys(site.Name, owner) }
-	cfg.KeyMissing = secrets.OwnershipKeyMissing(site.Name, cfg.Owner)
+	cfg.KeyMissing = a.awaits || secrets.OwnershipKeyMissing(site.Name, cfg.Owner)
 	if a.Parent != nil {
 		cfg.Parent, cfg.Delivers = firstBoots{a.Parent}, a.guests().Delivers
 	}
@@ -129,10 +133,13 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 }
 
 // secrets are those of a site, for its keys of ownership. A host that is simulated in this process starts without guests of
-// the site, and ends with it: where no key is known, the simulations of this process have one of their own.
+// the site, and ends with it: where no key is known, the simulations of this process have one of their own. What a
+// parent does not know yet is not replaced by that.
 func (a Access) secrets(site *model.Site, owner string) *model.Secrets {
-	if a.Transport == nil || len(site.Secrets.OwnershipKeys(site.Name, owner)) > 0 {
-		return site.Secrets
+	own := site.Secrets
+	switch {
+	case a.Transport == nil, a.awaits, len(own.OwnershipKeys(site.Name, owner)) > 0, own.HasOwnershipKey() && own.Above:
+		return own
 	}
 	return simulated()
 }

@@ -65,7 +65,12 @@ func TestS1KeysForTheDriver(t *testing.T) {
 		require.Len(t, cfg.Keys("father"), c.simulated, name)
 		require.False(t, cfg.KeyMissing, name)
 	}
-	cfg := drivers.Access{Owner: "cli:me@here"}.Proxmox(known, host)
+	below := of(map[string]string{model.OwnershipKey: ""})
+	below.Secrets.Above = true
+	cfg := drivers.Access{Transport: way}.Proxmox(below, host)
+	require.True(t, cfg.KeyMissing, "the simulation has no key in place of one that its parent has")
+	require.Empty(t, cfg.Keys("father"))
+	cfg = drivers.Access{Owner: "cli:me@here"}.Proxmox(known, host)
 	require.Equal(t, known.Secrets.OwnershipKeys("home", "cli:me@here"), cfg.Keys("cli:me@here"))
 	require.NotEqual(t, cfg.Keys("cli:me@here"), cfg.Keys("father"))
 	simulated := drivers.Access{Transport: way}

@@ -67,6 +67,8 @@ type Desired struct {
 	Commit      string      // "" if the folder is not a checkout
 	Findings    diag.List   // with an error among them, it must not be applied
 	PolicyCheck PolicyCheck // checks plans against the policies of the commit; nil denies nothing
+	// AwaitsSecrets: it was loaded without secrets, since the parent that gives them has not done so yet.
+	AwaitsSecrets bool
 }
 
 // Question is the input of a PolicyCheck.

@@ -97,6 +97,7 @@ type Secrets struct {
 	// Private are names among the ssh_keys whose values are private keys, and are not known here: nobody logs in to a
 	// node by them.
 	Private []string
+	Above   bool // the parent of this agent gave them
 }
 
 // IsPrivateKey reports whether one of the ssh_keys is a private key, which is there for logging in to a host.

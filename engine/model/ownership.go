@@ -50,6 +50,15 @@ func ParseOwnershipKey(text string) ([]byte, error) {
 	return key, nil
 }
 
+// OwnershipKeyAdvice is what to do on a site without a key, a line each.
+func (s *Secrets) OwnershipKeyAdvice() []string {
+	file := "secrets.yaml"
+	if s != nil && s.Source != "" {
+		file = s.Source
+	}
+	return []string{"make a key: openssl rand -hex 32", "into " + file + ", under auth: " + OwnershipKey + ": \"THE 64 DIGITS\""}
+}
+
 // DeriveOwnershipKey makes the key of one owner from the key of the site (HKDF-SHA-256, RFC 5869). It depends on the name
 // of the owner alone, not on what that lives on, so that a host which moves to another parent keeps its key.
 func DeriveOwnershipKey(key []byte, site, owner string) []byte {
@@ -108,14 +117,18 @@ func (s *Secrets) OwnershipKeyMissing(site, owner string) bool {
 }
 
 // HasOwnershipKey reports whether the site has a key, whether its value is known here or not.
-func (s *Secrets) HasOwnershipKey() bool {
+func (s *Secrets) HasOwnershipKey() bool { return len(s.OwnershipSecrets()) > 0 }
+
+// OwnershipSecrets are the names and values of the section auth that are ownership keys.
+func (s *Secrets) OwnershipSecrets() map[string]string {
+	out := map[string]string{}
 	if s == nil {
-		return false
+		return out
 	}
-	for name := range s.Values["auth"] {
+	for name, value := range s.Values["auth"] {
 		if IsOwnershipSecret(name) {
-			return true
+			out[name] = value
 		}
 	}
-	return false
+	return out
 }

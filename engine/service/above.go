@@ -55,16 +55,16 @@ func (s *Service) transport() http.RoundTripper {
 	return s.above.Transport()
 }
 
-// given are the secrets that the parent gave; nil: none.
-func (s *Service) given() *model.Secrets {
+// given are the secrets that the parent gave, as site.Given.
+func (s *Service) given() (secrets *model.Secrets, awaits bool) {
 	if s.above == nil {
-		return nil
+		return nil, false
 	}
 	config := s.above.Config()
 	if config == nil || config.Secrets == nil {
-		return nil
+		return nil, config == nil
 	}
-	out := &model.Secrets{Values: map[string]map[string]string{}, Source: "the parent", Private: config.PrivateKeys}
+	out := &model.Secrets{Values: map[string]map[string]string{}, Source: "the parent", Private: config.PrivateKeys, Above: true}
 	for section, values := range config.Secrets {
 		out.Values[section] = map[string]string{}
 		for name, value := range values {
@@ -74,7 +74,7 @@ func (s *Service) given() *model.Secrets {
 			}
 		}
 	}
-	return out
+	return out, false
 }
 
 // bundle is what the parent said of this agent last; see agent.Options.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"reflect"
 	"sync/atomic"
 
@@ -33,6 +34,8 @@ type hosts struct {
 type opened struct {
 	host   *model.Host
 	site   string
+	keys   map[string]string // of ownership
+	awaits bool              // whether there are any
 	driver engine.Driver
 }
 
@@ -51,7 +54,8 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		return nil, fmt.Errorf("read the files of commit %s: %w", view.Short(d.Commit), err)
 	}
 	s.tree.set(tree)
-	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) {
+	keys := d.Site.Secrets.OwnershipSecrets()
+	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) && maps.Equal(o.keys, keys) && o.awaits == d.AwaitsSecrets {
 		return o.driver, nil
 	}
 	driver, err := s.make(&s.tree, d, h)
@@ -59,9 +63,9 @@ func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		return nil, err
 	}
 	if s.opened != nil {
-		s.log.Info("reconnecting to the host: its block or its token changed", "host", h.Name)
+		s.log.Info("reconnecting to the host: its block, its token or the ownership key changed", "host", h.Name)
 	}
-	s.opened = &opened{h, d.Site.Name, driver}
+	s.opened = &opened{h, d.Site.Name, keys, d.AwaitsSecrets, driver}
 	return driver, nil
 }
 

@@ -52,3 +52,37 @@ func TestAHostIsOpenedOnce(t *testing.T) {
 	open(other, "d")
 	require.Equal(t, 3, made)
 }
+
+// A new key of ownership is in force in the next pass, without a restart; and so is the first one, which the parent gives.
+func TestS1ANewKeyOpensTheHostAgain(t *testing.T) {
+	made := 0
+	s := &hosts{
+		commits: site.Commits{Files: func(string) (fs.FS, error) { return fstest.MapFS{}, nil }}, log: slog.New(slog.DiscardHandler),
+		make: func(fs.FS, engine.Desired, *model.Host) (engine.Driver, error) {
+			made++
+			return nil, nil //nolint:nilnil // nothing is done with it
+		},
+	}
+	secrets := func(name, value string) *model.Secrets {
+		return &model.Secrets{Values: map[string]map[string]string{"auth": {name: value}}}
+	}
+	for i, d := range []engine.Desired{
+		{AwaitsSecrets: true},
+		{},
+		{Site: &model.Site{Secrets: secrets(model.OwnershipKey, "")}},
+		{Site: &model.Site{Secrets: secrets(model.OwnershipKey, "a")}},
+		{Site: &model.Site{Secrets: secrets(model.OwnershipKeys+".father", "a")}},
+	} {
+		if d.Site == nil {
+			d.Site = &model.Site{}
+		}
+		for range 2 {
+			_, err := s.open(d, &model.Host{Name: "father"})
+			require.NoError(t, err)
+			require.Equal(t, i+1, made)
+		}
+	}
+	_, err := s.open(engine.Desired{Site: &model.Site{Secrets: &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKeys + ".father": "a", "site_token": "b"}}}}}, &model.Host{Name: "father"})
+	require.NoError(t, err)
+	require.Equal(t, 5, made, "other secrets make no difference")
+}

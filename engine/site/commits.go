@@ -23,7 +23,7 @@ type Commits struct {
 	Secrets string                               // a file, read at each load, since it may change without a commit; "" for secrets.sops.yaml of the commit
 	Keys    Keys                                 // read at each load as well
 	Local   func() (*model.LocalHost, diag.List) // what this machine knows of its host, read at each load; may be nil
-	Given   func() *model.Secrets                // those that a parent gave, in place of secrets.sops.yaml; it, and what it gives, may be nil
+	Given   Given                                // secrets of a parent, in place of secrets.sops.yaml; may be nil
 
 	rules []rulesOf // of the commits that were loaded last, the newest at the end
 
@@ -46,8 +46,9 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 	}
 	in := Input{Commit: commit, Tree: commit.ID, Unattended: true, Found: slices.Clone(c.notes)}
 	var given *model.Secrets
+	awaits := false
 	if c.Given != nil && c.Secrets == "" {
-		given = c.Given()
+		given, awaits = c.Given()
 	}
 	secrets, found := commitSecrets(tree, c.Secrets, given, c.Keys)
 	in.Secrets, in.Found = secrets, append(in.Found, found...)
@@ -56,10 +57,14 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 		in.Found = append(in.Found, found...)
 	}
 	d := c.Loader.Load(ctx, tree, in)
+	d.AwaitsSecrets = awaits && secrets == nil
 	c.rules = append(slices.DeleteFunc(c.rules, func(r rulesOf) bool { return r.commit == commit.ID }), rulesOf{commit.ID, c.Loader.Policies()})
 	c.rules = c.rules[max(0, len(c.rules)-mostRules):]
 	return d
 }
+
+// Given are the secrets that a parent gave; nil if it gave none, or has still to say whether there are any: awaits.
+type Given func() (secrets *model.Secrets, awaits bool)
 
 // rulesOf are the compiled policies of a commit.
 type rulesOf struct {

@@ -61,6 +61,7 @@ type Catalog struct {
 	suspended   map[string]string // nodes that are not served, with their manifests
 	credentials credentials
 	policies    *policy.Set
+	in          Input
 }
 
 // Node is a node of the catalog.
@@ -82,7 +83,7 @@ func Removed(name string) *Node { return &Node{Name: name, Child: true, Removed:
 // Make makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
 // errors there is none: a commit is served as a whole or not at all.
 func Make(in Input) (*Catalog, diag.List) {
-	c := &Catalog{Commit: in.Commit, way: in.Way, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies}
+	c := &Catalog{Commit: in.Commit, way: in.Way, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies, in: in}
 	var found diag.List
 	for _, name := range slices.Sorted(maps.Keys(in.Site.Manifests)) {
 		m := in.Site.Manifests[name]

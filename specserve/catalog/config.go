@@ -19,7 +19,9 @@ type Needs map[string][]string
 func (c *Catalog) Config(n *Node, own Own) (document []byte, tag string, err error) {
 	config := n.config
 	if n.Removed {
-		config, err = json.Marshal(configHead{Version: wire.ConfigVersion, Identity: n.Name, Commit: c.Commit, Way: c.way, Removed: true})
+		keys := map[string]map[string]*string{}
+		addOwnershipKeys(c.in, n.Name, keys)
+		config, err = json.Marshal(configHead{Version: wire.ConfigVersion, Identity: n.Name, Commit: c.Commit, Way: c.way, Removed: true, Secrets: keys})
 		if err != nil {
 			return nil, "", err
 		}
@@ -71,6 +73,7 @@ func makeConfig(in Input, child string) ([]byte, diag.List) {
 // secretsFor are all names of secrets, with the values that the subtree of a child needs.
 func secretsFor(in Input, child string) map[string]map[string]*string {
 	out := map[string]map[string]*string{}
+	addOwnershipKeys(in, child, out)
 	if in.Site.Secrets == nil {
 		return out
 	}
@@ -98,7 +101,9 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 		}
 	}
 	for group, values := range in.Site.Secrets.Values {
-		out[group] = map[string]*string{}
+		if out[group] == nil {
+			out[group] = map[string]*string{}
+		}
 		for name, value := range values {
 			if group == section && model.IsOwnershipSecret(name) {
 				continue
@@ -110,21 +115,19 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 			}
 		}
 	}
-	addOwnershipKeys(in.Site, child, out)
 	return out
 }
 
 // addOwnershipKeys adds the keys that are derived for a child and for the owners below it, and no others: so it can
 // prove its own guests, and forge neither for its siblings nor for its parent. The name of the site's key says that the
 // site has one.
-func addOwnershipKeys(s *model.Site, child string, out map[string]map[string]*string) {
-	if !s.Secrets.HasOwnershipKey() {
+func addOwnershipKeys(in Input, child string, out map[string]map[string]*string) {
+	s := in.Site
+	awaits := s.Secrets == nil && in.Agent != "" && in.Way == "" // its own parent has still to say what there is: the child is not to take that for none
+	if !awaits && !s.Secrets.HasOwnershipKey() {
 		return
 	}
-	if out[section] == nil {
-		out[section] = map[string]*string{}
-	}
-	out[section][model.OwnershipKey] = nil
+	out[section] = map[string]*string{model.OwnershipKey: nil}
 	for _, owner := range s.OwnersFrom(child) {
 		for name, key := range s.Secrets.DerivedOwnershipKeys(s.Name, owner) {
 			out[section][name] = &key

@@ -172,4 +172,20 @@ func TestS1KeysOfAChild(t *testing.T) {
 	require.Contains(t, inner.Secrets["auth"], "ownership_key")
 	require.Nil(t, inner.Secrets["auth"]["ownership_key"])
 	require.NotContains(t, inner.Secrets["auth"], "ownership_keys.inner")
+
+	// A child that left gets its keys as well: it proves by them what it has to remove.
+	auth["ownership_key"] = now
+	document, _, err := made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}).Config(catalog.Removed("gone"), catalog.Own{Pins: []string{pinA}})
+	require.NoError(t, err)
+	left, _, err := wire.ReadConfig(document, "gone")
+	require.NoError(t, err)
+	key := s.Secrets.DerivedOwnershipKeys(s.Name, "gone")["ownership_keys.gone"]
+	require.Equal(t, map[string]map[string]*string{"auth": {"ownership_key": nil, "ownership_keys.gone": &key}}, left.Secrets)
+
+	// An agent that has heard nothing from its own parent does not know whether there is a key. One at the top knows that there is none.
+	s.Secrets = nil
+	inner, _, _ = config(t, made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}), "inner")
+	require.Contains(t, inner.Secrets["auth"], "ownership_key")
+	inner, _, _ = config(t, made(t, catalog.Input{Site: s, Agent: "father", Way: "father", Needs: needs}), "inner")
+	require.NotContains(t, inner.Secrets["auth"], "ownership_key")
 }

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
@@ -72,18 +74,35 @@ func Sum(p parent.Parent) string {
 }
 
 // with takes in an answer. A child that leaves keeps the secrets that it has, since it needs them to empty
-// its host.
+// its host, but for the keys that prove its guests: those it is given.
 func (k kept) with(got client.FetchedConfig) kept {
 	config := got.Config
 	if got.Token != "" {
 		k.parent.Token = got.Token
 	}
 	if k.config != nil && config.Removed {
-		config.Defaults, config.Secrets, config.PrivateKeys = k.config.Defaults, k.config.Secrets, k.config.PrivateKeys
+		config.Defaults, config.Secrets, config.PrivateKeys = k.config.Defaults, secretsOfRemoved(k.config.Secrets, config.Secrets), k.config.PrivateKeys
 	}
 	config.Token = "" // it is above
 	k.parent.Pins, k.tag, k.config = got.Pins, got.ETag, &config
 	return k
+}
+
+// secretsOfRemoved are the secrets of a child that left the site: those that it has, with the ownership keys that it is given. It keeps those for
+// its own children: its parent does not know any more who they are.
+func secretsOfRemoved(has, given map[string]map[string]*string) map[string]map[string]*string {
+	const auth = "auth"
+	if has == nil {
+		return given
+	}
+	out, keys := maps.Clone(has), maps.Clone(has[auth])
+	maps.DeleteFunc(keys, func(name string, value *string) bool { return model.IsOwnershipSecret(name) && value == nil })
+	if keys == nil {
+		keys = map[string]*string{}
+	}
+	maps.Copy(keys, given[auth])
+	out[auth] = keys
+	return out
 }
 
 func (k kept) save(file string) error {

@@ -138,7 +138,9 @@ func (a *above) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", `"`+a.commit+`"`)
 	document := map[string]any{"version": 1, "identity": "inner", "commit": a.commit, "leaving": a.leaving, "pins": []string{a.pin.String()}, "token": a.token}
 	if !a.leaving {
-		document["secrets"] = map[string]any{"passwords": map[string]any{"app": "canary", "other": nil}}
+		document["secrets"] = map[string]any{"passwords": map[string]any{"app": "canary", "other": nil}, "auth": map[string]any{"ownership_key": nil, "ownership_keys.leaf": "of leaf"}}
+	} else {
+		document["secrets"] = map[string]any{"auth": map[string]any{"ownership_keys.inner": "of inner"}}
 	}
 	a.token = ""
 	_ = json.NewEncoder(w).Encode(document)
@@ -299,6 +301,11 @@ func TestWaitAndKeep(t *testing.T) {
 		synctest.Wait()
 		require.True(t, c.Config().Removed)
 		require.Equal(t, "canary", *c.Config().Secrets["passwords"]["app"])
+		keys := map[string]string{}
+		for name, key := range c.Config().Secrets["auth"] {
+			keys[name] = *key
+		}
+		require.Equal(t, map[string]string{"ownership_keys.leaf": "of leaf", "ownership_keys.inner": "of inner"}, keys, "what it is given, and what its own children need")
 		c.stop()
 
 		info, err := os.Stat(file)

@@ -71,7 +71,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/wire", may: []string{"engine/guest/spec", "specserve/pin"}},
 	{pkg: "specserve/backoff"},
 	{pkg: "specserve/client", may: []string{"specserve/backoff", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/wire"}, tests: []string{"engine/guest/spec"}},
-	{pkg: "specserve/uplink", may: []string{"engine/durable", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/pin", "specserve/wire"}},
+	{pkg: "specserve/uplink", may: []string{"engine/durable", "engine/model", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/pin", "specserve/wire"}},
 	{pkg: "specserve/report", may: []string{"engine/diag"}},
 	{pkg: "specserve/firstboot", may: []string{"specserve/parent"}, tests: []string{"drivers/proxmox/nocloud", "specserve/pin"}}, // nocloud: that it fits on a seed
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                   // conformance suites, for tests
@@ -177,9 +177,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/ui", may: []string{"cmd/homestak-gitops/exit", "cmd/homestak-gitops/process", "engine", "engine/diag", "engine/plan", "engine/site", "engine/view"}, tests: []string{"engine/apply"}},
 	{pkg: "cmd/homestak-gitops/session", may: []string{"cmd/homestak-gitops/complete", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/process", "cmd/homestak-gitops/ui", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "engine", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view"}, tests: []string{"drivers/proxmox/simhost", "engine/enginetest"}},
 	{pkg: "cmd/homestak-gitops/agentref", may: []string{"cmd/homestak-gitops/complete", "cmd/homestak-gitops/ui", "engine/agent", "engine/control", "engine/diag", "engine/service", "engine/view"}, tests: []string{"cmd/homestak-gitops/process", "engine", "engine/control/controltest"}},
-	{pkg: "cmd/homestak-gitops/simserve", may: []string{"drivers/proxmox/simhost", "engine/view"}, tests: []string{"drivers/proxmox/pvesim"}},
+	{pkg: "cmd/homestak-gitops/simserve", may: []string{"drivers/proxmox/simhost", "engine/model", "engine/view"}, tests: []string{"drivers/proxmox/pvesim"}},
 	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
-	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
+	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/node", may: []string{"drivers/local", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "specserve/client", "specserve/parent", "specserve/problem"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"cmd/homestak-gitops/agentref", "cmd/homestak-gitops/buildinfo", "cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/process", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/session", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "cmd/homestak-gitops/usage", "cmd/homestak-gitops/wiring", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token",
