@@ -195,7 +195,7 @@ func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 	secrets := s.env["HOMESTAK_SECRETS_FILE"]
 	right, err := os.ReadFile(secrets)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(secrets, []byte("api_tokens:\n  father: \"root@pam!sim=00000000-0000-0000-0000-000000000000\"\n"), 0o600))
+	require.NoError(t, os.WriteFile(secrets, []byte(secretsFor("father", "root@pam!sim=00000000-0000-0000-0000-000000000000")), 0o600))
 	s.begin(t)
 	s.until(t, "401 Authentication failed")
 	require.NoError(t, os.WriteFile(secrets, right, 0o600))

@@ -136,7 +136,7 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("API", api)
 	ts.Setenv("FINGERPRINT", fingerprint)
 	write(ts, "site/hosts/"+args[0]+".hcl", fmt.Sprintf("host %q {\n  api         = %q\n  fingerprint = %q\n}\n", args[0], api, fingerprint))
-	write(ts, "site/secrets.yaml", fmt.Sprintf("api_tokens:\n  %s: %q\n", args[0], h.Token()))
+	write(ts, "site/secrets.yaml", secretsFor(args[0], h.Token()))
 }
 
 // asRoot sends a request as the administrator of a host, which must succeed.
@@ -171,7 +171,7 @@ func cmdToken(ts *testscript.TestScript, _ bool, args []string) {
 	asRoot(ts, args[0], http.MethodPost, "/access/users", url.Values{"userid": {user}})
 	var doc struct{ Data struct{ Value string } }
 	ts.Check(json.Unmarshal(asRoot(ts, args[0], http.MethodPost, "/access/users/"+user+"/token/"+token, url.Values{"privsep": {args[2]}}), &doc))
-	write(ts, "site/secrets.yaml", fmt.Sprintf("api_tokens:\n  %s: %q\n", args[0], args[1]+"="+doc.Data.Value))
+	write(ts, "site/secrets.yaml", secretsFor(args[0], args[1]+"="+doc.Data.Value))
 }
 
 func cmdLock(ts *testscript.TestScript, _ bool, args []string) {

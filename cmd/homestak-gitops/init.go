@@ -12,7 +12,8 @@ func initVerb(a *app) *cobra.Command {
 		Use:   "init [DIR]",
 		Short: "Write a small site to begin with",
 		Long: `Writes a small, commented site that validates into a folder (default: the
-current one). No file is ever overwritten.`,
+current one), and secrets.yaml with a new key, auth.ownership_key, which proves that
+guests are the site's. No file is ever overwritten.`,
 		Args: usage.Takes(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
@@ -38,10 +39,12 @@ func runInit(a *app, dir string) error {
   homestak-gitops apply --sim    make it happen there
 
 For a real host: put its address into hosts/father.hcl and its API token into
-secrets.yaml (git ignores that file):
+secrets.yaml, which git ignores, under api_tokens:
 
-  api_tokens:
-    father: "user@pve!name=secret"
+  father: "user@pve!name=secret"
+
+secrets.yaml also has the key that proves which guests are the ones of this site.
+Keep a copy of that file.
 `, dir, in)
 	return nil
 }

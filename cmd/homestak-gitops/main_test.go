@@ -136,7 +136,12 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("TOKEN", h.Token())
 	ts.Setenv("FINGERPRINT", h.Fingerprint())
 	write(ts, "site/hosts/"+name+".hcl", fmt.Sprintf("host %q {\n  api         = %q\n  fingerprint = %q\n}\n", name, api, h.Fingerprint()))
-	write(ts, "site/secrets.yaml", fmt.Sprintf("api_tokens:\n  %s: %q\n", name, h.Token()))
+	write(ts, "site/secrets.yaml", secretsFor(name, h.Token()))
+}
+
+// secretsFor are those of a site with a host and a key of ownership.
+func secretsFor(host, token string) string {
+	return fmt.Sprintf("auth:\n  ownership_key: %q\napi_tokens:\n  %s: %q\n", strings.Repeat("0e", 32), host, token)
 }
 
 func write(ts *testscript.TestScript, name, text string) {

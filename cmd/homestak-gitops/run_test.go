@@ -106,7 +106,7 @@ func serve(t *testing.T, cfg pvesim.Config, n int) (*pvesim.Host, stage) {
 		require.NoError(t, <-served)
 	})
 	st := stage{site: t.TempDir(), data: t.TempDir()}
-	require.NoError(t, os.WriteFile(filepath.Join(st.site, "secrets.yaml"), fmt.Appendf(nil, "api_tokens:\n  father: %q\n", h.Token()), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(st.site, "secrets.yaml"), []byte(secretsFor("father", h.Token())), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(st.site, "site.hcl"), fmt.Appendf(nil, `
 site "home" {
 }

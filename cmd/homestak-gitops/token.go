@@ -19,12 +19,12 @@ import (
 func tokenVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
-		Short: "Tokens by which nodes fetch their specs",
+		Short: "Tokens by which nodes fetch their specs, and keys by which hosts prove their guests",
 		Long: `A provisioning token says which node asks. It is signed by a key that the server makes on its
 first start, and that never leaves the machine.`,
 		Args: cobra.NoArgs,
 	}
-	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRotateVerb(a))
+	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRotateVerb(a), tokenOwnershipVerb(a))
 	return c
 }
 

@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // verdict is the document of validate --json.
@@ -32,6 +34,15 @@ no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 	return c
 }
 
+// withoutOwnershipKey warns about a site that cannot prove its guests. Without its secrets that is not known.
+func withoutOwnershipKey(site *model.Site) diag.List {
+	if site == nil || site.Secrets == nil || site.Secrets.HasOwnershipKey() {
+		return nil
+	}
+	return diag.List{diag.Warnf(diag.Range{}, "the site has no ownership key",
+		"Whoever may edit the description of a guest can claim it for the site. If no file declares it, the next apply destroys it.\n%s", strings.Join(site.Secrets.OwnershipKeyAdvice(), "\n"))}
+}
+
 func runValidate(ctx context.Context, a *app, f *session.Flags) error {
 	a.ui.Document = func(err error) any { return verdict{Findings: exit.Findings(err)} }
 	s, err := a.sites.Open(ctx, f)
@@ -46,6 +57,9 @@ func runValidate(ctx context.Context, a *app, f *session.Flags) error {
 			_, err = s.Host(f.Host, m)
 		}
 		all = append(all, exit.Findings(err)...)
+	}
+	if !all.HasErrors() {
+		all = append(all, withoutOwnershipKey(s.Desired.Site)...)
 	}
 	a.ui.Findings(all)
 	text, valid := s.Verdict(all)

@@ -104,7 +104,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 			s.edit("secrets.yaml", s.host.Token(), "root@pam!sim=00000000-0000-4000-8000-000000000000")
 		}, code: 6, says: []string{"401", "token"}},
 		{name: "a token that is none", setUp: func(s *story) { s.edit("secrets.yaml", s.host.Token(), "hunter2") }, code: 6, says: []string{"token", "father"}},
-		{name: "no token", setUp: func(s *story) { s.write("secrets.yaml", "ssh_keys:\n  ops: \""+opsKey+"\"\n") }, code: 6, says: []string{"api_tokens", "father"}},
+		{name: "no token", setUp: func(s *story) { s.write("secrets.yaml", secretsWith("ssh_keys:\n  ops: \""+opsKey+"\"\n")) }, code: 6, says: []string{"api_tokens", "father"}},
 		{name: "403 for everything", setUp: func(s *story) { s.breaks("* /** status=403") }, code: 6, says: []string{"403", "privilege"}},
 		{name: "a wrong fingerprint", setUp: func(s *story) { s.edit("host.hcl", s.host.Fingerprint(), "sha256:"+strings.Repeat("ab", 32)) }, code: 1, says: []string{"fingerprint", "abab"}},
 		{name: "no fingerprint", setUp: func(s *story) { s.edit("host.hcl", "fingerprint", "# fingerprint") }, code: 1, says: []string{"fingerprint"}},

@@ -113,7 +113,7 @@ func TestFromTheCommandLine(t *testing.T) {
 	}
 	write("site.hcl", frame)
 	write("host.hcl", fmt.Sprintf("host \"father\" {\n  api = %q\n  fingerprint = %q\n}\n", sim.API, sim.Fingerprint))
-	write("secrets.yaml", fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", sim.Token, opsKey))
+	write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", sim.Token, opsKey)))
 	write(".gitignore", "secrets.yaml\n")
 	web := func(lines ...string) {
 		write("manifests/web.hcl", "manifest \"web\" {\n  pattern = \"flat\"\n  host = host.father\n"+vm("web", append([]string{"count = 2"}, lines...)...)+"}\n")

@@ -64,7 +64,7 @@ func TestAFullCheckIsCheap(t *testing.T) {
 func beginWith(t *testing.T, f fleet.Fleet) *story {
 	t.Helper()
 	s := begin(t, pvesim.Config{Node: f.Nodes[0], Nodes: f.Nodes[1:]})
-	s.name = "fleet"
+	s.name, s.keyless = "fleet", true // its guests are copies of the first
 	for _, name := range []string{"site.hcl", "host.hcl"} {
 		s.remove(name)
 	}

@@ -43,7 +43,7 @@ func TestContainersTwiceAreOnce(t *testing.T) {
 		"nic \"lan\" {\n      ip       = \"192.0.2.10/24\"\n      ip6      = \"fd00::10/64\"\n      gateway6 = \"fd00::1\"\n      firewall = true\n    }",
 		"startup {\n      order = 2\n      down  = 60\n    }", "options = {\n      cpulimit = \"1.5\"\n    }",
 	))
-	s.write("secrets.yaml", fmt.Sprintf("api_tokens:\n  father: %q\npasswords:\n  cache: \"hunter22\"\n", s.host.Token()))
+	s.write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\npasswords:\n  cache: \"hunter22\"\n", s.host.Token())))
 	s.apply()
 	once := s.ours()
 	require.Len(t, once, 4)
@@ -130,6 +130,7 @@ func volumes(s *story) string {
 // of one identity. None is touched, each is named.
 func TestForeignContainersStay(t *testing.T) {
 	s := containers(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s.withoutKey()
 	lxc := func(vmid int, name string, c map[string]string) pvesim.Guest {
 		g := pvesim.Guest{VMID: vmid, Kind: "lxc", Running: true, Config: map[string]string{"memory": "512", "swap": "512", "net0": fmt.Sprintf("name=eth0,bridge=vmbr0,hwaddr=AA:00:00:00:00:%02d,type=veth", vmid%100)}}
 		maps.Copy(g.Config, c)

@@ -91,6 +91,7 @@ func TestACopiedMarkProvesNothing(t *testing.T) {
 // one, so neither is touched until somebody decides.
 func TestARestoredBackupMakesTwoOfOne(t *testing.T) {
 	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s.withoutKey()
 	s.deploy("web", vm("web-1")+vm("web-2"))
 	s.apply()
 	backup := pvesim.Guest{VMID: 10900, Config: s.guest("web-1").Config}

@@ -111,7 +111,7 @@ func (w *ward) pass(ctx context.Context) engine.Report {
 		Verb: "apply", Host: "father",
 		Load: func(context.Context) engine.Desired { return engine.Desired{Site: w.site} },
 		Open: func(h *model.Host) (engine.Driver, error) {
-			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host})
+			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host, Keys: ownershipKeys("home")})
 		},
 		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },
 	}

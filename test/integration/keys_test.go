@@ -23,7 +23,7 @@ const (
 func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
 	s := containers(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
 	know := func(keys string) {
-		s.write("secrets.yaml", fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n%s", s.host.Token(), keys))
+		s.write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n%s", s.host.Token(), keys)))
 	}
 	keysOf := func(name string) string {
 		text, err := url.PathUnescape(s.guest(name).Config["sshkeys"])

@@ -273,7 +273,7 @@ func (s *story) examine() []doctor.Check {
 	want, found := site.Want("father")
 	require.False(s.t, found.HasErrors())
 	d := doctor.Doctor{
-		Config: proxmox.Config{Host: site.Hosts["father"], Site: s.name, Owner: "father", Files: os.DirFS(s.dir)},
+		Config: proxmox.Config{Host: site.Hosts["father"], Site: s.name, Owner: "father", Files: os.DirFS(s.dir), Keys: ownershipKeys(s.name)},
 		Want:   want, Of: site,
 	}
 	return d.Examine(s.t.Context())

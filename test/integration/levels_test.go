@@ -114,7 +114,7 @@ func (l *levels) start() {
 // secret makes a text the secret of the site.
 func (l *levels) secret(text string) {
 	l.t.Helper()
-	require.NoError(l.t, os.WriteFile(l.secrets, []byte("passwords:\n  app: "+text+"\n"), 0o600))
+	require.NoError(l.t, os.WriteFile(l.secrets, []byte(secretsWith("passwords:\n  app: "+text+"\n")), 0o600))
 }
 
 func (l *levels) until(what string, is func() bool) {

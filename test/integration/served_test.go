@@ -145,6 +145,7 @@ ssh_keys:
   ops@laptop: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f canary-key-ops
   other@laptop: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgEA canary-key-other
 auth:
+  ownership_key: "ca4aca4aca4aca4aca4aca4aca4aca4aca4aca4aca4aca4aca4aca4aca4aca4a"
   site_token: canary-token-of-the-whole-site
   signing_key: "ca4a71ca4a71ca4a71ca4a71ca4a71ca4a71ca4a71ca4a71ca4a71ca4a71ca4a"
   node_tokens:

@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,6 +49,8 @@ type story struct {
 	dir  string // of the site
 	name string // of the site
 	onto string // the host of the site that passes are about
+
+	keyless bool // the site has no ownership key
 
 	version string // of PVE, "" for the newest
 
@@ -97,8 +100,22 @@ func begin(t *testing.T, c pvesim.Config) *story {
 
 	s.write("site.hcl", frame)
 	s.write("host.hcl", fmt.Sprintf("host \"father\" {\n  api         = %q\n  fingerprint = %q\n  node        = %q\n}\n", s.api, s.host.Fingerprint(), s.host.Node()))
-	s.write("secrets.yaml", fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", s.host.Token(), opsKey))
+	s.write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", s.host.Token(), opsKey)))
 	return s
+}
+
+// ownershipKey proves the guests of every site here.
+const ownershipKey = "0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e"
+
+// secretsWith are the secrets of a site with a key of ownership. What a test adds to them comes last.
+func secretsWith(text string) string {
+	return "auth:\n  ownership_key: " + strconv.Quote(ownershipKey) + "\n" + text
+}
+
+// ownershipKeys are those of a site here, for its driver.
+func ownershipKeys(site string) func(owner string) [][]byte {
+	s := &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKey: ownershipKey}}}
+	return func(owner string) [][]byte { return s.OwnershipKeys(site, owner) }
 }
 
 const opsKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
@@ -237,6 +254,12 @@ func vm(name string, lines ...string) string {
 	return text + "  }\n"
 }
 
+// withoutKey takes the ownership key out of the site: what is copied with its identity then counts as much as the original.
+func (s *story) withoutKey() {
+	s.keyless = true
+	s.edit("secrets.yaml", secretsWith(""), "")
+}
+
 // load reads the site as it stands in its folder.
 func (s *story) load(context.Context) engine.Desired {
 	data, err := os.ReadFile(filepath.Join(s.dir, "secrets.yaml"))
@@ -248,7 +271,11 @@ func (s *story) load(context.Context) engine.Desired {
 
 // open reaches a host of the site the way the program does.
 func (s *story) open(h *model.Host) (engine.Driver, error) {
-	d, err := proxmox.Open(proxmox.Config{Host: h, Site: s.name, Owner: h.Name, Files: os.DirFS(s.dir)})
+	cfg := proxmox.Config{Host: h, Site: s.name, Owner: h.Name, Files: os.DirFS(s.dir), Keys: ownershipKeys(s.name)}
+	if s.keyless {
+		cfg.Keys = nil
+	}
+	d, err := proxmox.Open(cfg)
 	if err != nil {
 		return nil, err
 	}

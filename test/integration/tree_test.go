@@ -164,7 +164,7 @@ func TestTreeOfAgents(t *testing.T) {
 	t.Parallel()
 	repo := sourcetest.New(t)
 	first := repo.Commit(map[string]string{"site.hcl": tierSite, "below.hcl": below("app")}, "begin")
-	father := startTier(t, "father", "api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\nssh_keys:\n  driver: |\n    -----BEGIN OPENSSH PRIVATE KEY-----\n    canary\n    -----END OPENSSH PRIVATE KEY-----\n", func(c *service.Config) { c.Repository.URL = repo.URL() })
+	father := startTier(t, "father", secretsWith("api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\nssh_keys:\n  driver: |\n    -----BEGIN OPENSSH PRIVATE KEY-----\n    canary\n    -----END OPENSSH PRIVATE KEY-----\n"), func(c *service.Config) { c.Repository.URL = repo.URL() })
 	s := father.until("the parent serves", func(s agent.Status) bool {
 		return father.converged(first)(s) && s.Server.Commit == first && len(s.Server.Pins) > 0
 	})
@@ -265,7 +265,7 @@ func TestST11AChildLeavesTheSite(t *testing.T) {
 	repo := sourcetest.New(t)
 	beside := "manifest \"beside\" {\n  pattern = \"flat\"\n  host = host.father\n  node \"beside\" {\n    type = \"vm\"\n    cores = 1\n    memory = 512\n    image = image.debian-12\n  }\n}\n"
 	first := repo.Commit(map[string]string{"site.hcl": tierSite, "below.hcl": below("app", "db"), "beside.hcl": beside}, "begin")
-	father := startTier(t, "father", "api_tokens:\n  father: \"a@pve!b=1\"\n  inner: \"a@pve!b=1\"\n", func(c *service.Config) { c.Repository.URL = repo.URL() })
+	father := startTier(t, "father", secretsWith("api_tokens:\n  father: \"a@pve!b=1\"\n  inner: \"a@pve!b=1\"\n"), func(c *service.Config) { c.Repository.URL = repo.URL() })
 	s := father.until("the parent serves", func(s agent.Status) bool {
 		return father.converged(first)(s) && s.Server.Commit == first && len(s.Server.Pins) > 0
 	})

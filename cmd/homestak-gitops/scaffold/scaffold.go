@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -26,6 +27,7 @@ func Write(dir string) error {
 	if err != nil {
 		return err
 	}
+	files[secretsName] = secrets()
 	// All or nothing: half a scaffold among other files is not a site.
 	if have, err := hcl.Files(dir); err == nil && len(have) > 0 {
 		return fmt.Errorf("%s holds HCL files already, such as %s\nchoose another folder: homestak-gitops init DIR", dir, have[0])
@@ -36,7 +38,11 @@ func Write(dir string) error {
 		}
 	}
 	for name, data := range files {
-		if err := createFile(filepath.Join(dir, name), data); err != nil {
+		mode := fs.FileMode(0o644)
+		if name == secretsName {
+			mode = 0o600
+		}
+		if err := createFile(filepath.Join(dir, name), data, mode); err != nil {
 			return fmt.Errorf("write the site: %w", err)
 		}
 	}
@@ -61,12 +67,27 @@ func siteFiles() (map[string][]byte, error) {
 	return files, err
 }
 
+// secretsName is the file of secrets, which git ignores.
+const secretsName = "secrets.yaml"
+
+// secrets is the text of that file, with a new key of ownership.
+func secrets() []byte {
+	return fmt.Appendf(nil, `# The secrets of this site. Git ignores this file: keep a copy elsewhere.
+api_tokens:
+  # father: "user@pve!name=secret"
+
+auth:
+  # Signs the tags that prove which guests on the hosts are the ones of this site.
+  ownership_key: %q
+`, model.NewOwnershipKey())
+}
+
 // createFile makes a file that must not exist, and its folder.
-func createFile(name string, data []byte) error {
+func createFile(name string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}

@@ -8,14 +8,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/scaffold"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl"
 )
 
-// All or nothing is written, and nothing is overwritten.
-func TestWrite(t *testing.T) {
+// All or nothing is written, and nothing is overwritten. The key of ownership is new, and for the user's eyes only.
+func TestS1Init(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "site")
 	require.NoError(t, scaffold.Write(dir))
 	require.FileExists(t, filepath.Join(dir, "site.hcl"))
 	require.FileExists(t, filepath.Join(dir, ".gitignore"))
+	keys := map[string]bool{}
+	for _, made := range []string{dir, filepath.Join(t.TempDir(), "second")} {
+		if made != dir {
+			require.NoError(t, scaffold.Write(made))
+		}
+		file := filepath.Join(made, "secrets.yaml")
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		secrets, found := hcl.ParseSecrets(file, data, nil)
+		require.Empty(t, found)
+		require.Len(t, secrets.OwnershipKeys("home", "father"), 1)
+		keys[secrets.Values["auth"][model.OwnershipKey]] = true
+	}
+	require.Len(t, keys, 2, "each site has a key of its own")
 	require.ErrorContains(t, scaffold.Write(dir), "holds HCL files already")
 
 	dir = t.TempDir()

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -93,7 +94,9 @@ In its secrets.yaml, which git must not track (or in a file for --secrets):
 
   api_tokens:
     %[2]s: %[3]q
+  auth:
+    ownership_key: %[8]q # if there is none yet
 
 Ctrl-C ends it.
-`, s.API, s.Node, s.Token, s.Fingerprint, ip, port, s.HostKey)
+`, s.API, s.Node, s.Token, s.Fingerprint, ip, port, s.HostKey, model.NewOwnershipKey())
 }

@@ -1,0 +1,28 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// ownershipKey checks whether the guests of an owner can be proved to be the site's.
+func (s *subject) ownershipKey(owner string) func(context.Context) {
+	const name = "ownership key"
+	return func(context.Context) {
+		secrets := s.site.Secrets
+		switch keys := secrets.OwnershipKeys(s.site.Name, owner); {
+		case len(keys) > 1:
+			s.ok(name, "known, and the one before it: remove auth.%s when all guests have tags by the new one", model.PreviousOwnershipKey)
+		case len(keys) == 1:
+			s.ok(name, "known")
+		case secrets.HasOwnershipKey():
+			s.warn(name, "the site has one, and its value is not known here", "without it no guest with a tag can be proved to be the site's, and nothing of them is changed",
+				"give this machine the secrets that have auth."+model.OwnershipKey+", or the key to decrypt them",
+				"or only the key of this host: homestak-gitops token ownership "+owner+", where the key of the site is")
+		default:
+			s.warn(name, "the site has none", "whoever may edit the description of a guest can claim it for the site; if no file declares it, the next apply destroys it",
+				secrets.OwnershipKeyAdvice()...)
+		}
+	}
+}
