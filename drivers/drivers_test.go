@@ -36,7 +36,7 @@ func TestAccess(t *testing.T) {
 	require.NotNil(t, drivers.Access{}.Kinds().Get("guest").Inside)
 }
 
-// The driver gets the keys of an owner from the secrets of the site, and is told where the site has a key whose value is not
+// The driver gets the keys of an owner from the secrets of the site, and learns where the site has a key whose value is not
 // known. The simulations of this process have one of their own where that would be none.
 func TestS1KeysForTheDriver(t *testing.T) {
 	host := &model.Host{Name: "father", API: "https://192.0.2.10:8006"}

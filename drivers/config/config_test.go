@@ -493,3 +493,16 @@ func TestOneConnectionForAllThatIsInside(t *testing.T) {
 	at := model.Guest{VMID: 100}
 	require.Same(t, d.Machine(converge.Address("a"), at, nil), d.Machine(model.Address{Kind: child.KindName, Name: "a"}, at, nil))
 }
+
+// A guest that nothing proves to be ours is not entered: it would get the secrets of the spec.
+func TestS1AGuestWithoutProofIsNotEntered(t *testing.T) {
+	w := newWorld("a", "b")
+	require.Equal(t, engine.Done, w.run(t).Outcome)
+	w.holds["a"], w.holds["b"] = nil, nil
+	w.host.Holds[enginetest.Addr("box", "a")].Guest.Unproven = model.Unproven{Why: "its ownership tag has no valid signature", Fix: "remove the tag"}
+	r := w.run(t)
+	require.Equal(t, []string{"update guest.b"}, actions(r.Plan))
+	require.Nil(t, w.holds["a"], "nothing was put into it")
+	require.Len(t, r.Have.Unknown, 1)
+	require.Equal(t, "its ownership tag has no valid signature", r.Have.Unknown[0].Why)
+}

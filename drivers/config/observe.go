@@ -102,6 +102,9 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		hidden.Why = why
 		return model.Observed{Unknown: []model.Unknown{hidden}}
 	}
+	if at.Unproven.Why != "" && !at.Unproven.MayChange { // it may be somebody else's, who would get secrets
+		return unknown(at.Unproven.Why)
+	}
 	if !at.Running {
 		return unknown(fmt.Sprintf("%s does not run", want.Inside))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -193,7 +194,7 @@ func TestS1Privileges(t *testing.T) {
 	}
 }
 
-// TestS1MutatedTags: of ten thousand mutated descriptions none leads to a step on a guest that is not ours.
+// TestS1MutatedTags: none of ten thousand mutated descriptions leads to a step on an unmanaged guest.
 func TestS1MutatedTags(t *testing.T) {
 	besieged(t, "9.2", func(t *testing.T, w *world) {
 		w.Apply()
@@ -274,6 +275,31 @@ func TestS1OldTagsAreSigned(t *testing.T) {
 		require.Contains(t, fmt.Sprint(p.Findings), "VM 10001 on node father is not managed")
 		require.Contains(t, p.Findings[0].Detail, "qm destroy 10001")
 	})
+}
+
+// TestS1NothingIsFreedForAForgedTag: who may edit the description of one of our guests writes into it that the data of a
+// disk are to go. The tag is signed again, without that.
+func TestS1NothingIsFreedForAForgedTag(t *testing.T) {
+	for _, signed := range []bool{false, true} {
+		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			w.hasKey()
+			w.Node("web", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 3}} })
+			w.Apply()
+			eve := w.tokenOf("eve@pve", map[string]string{"/vms/10000": "VM.Config.Options,VM.Audit"})
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-7") })
+			m := w.tagOf(10000)
+			m.Removes, m.Detached = []string{"old"}, map[string]string{"old": "local-lvm:vm-10000-disk-7"}
+			if !signed {
+				m.V, m.Sig = 1, ""
+			}
+			w.as(eve, http.MethodPut, "/nodes/father/qemu/10000/config", url.Values{"description": {m.Line()}})
+			w.Apply()
+			w.Apply()
+			w.Converged()
+			require.Equal(t, "local-lvm:vm-10000-disk-7", w.Guest(10000).Config["unused0"])
+			require.Empty(t, w.tagOf(10000).Removes)
+		})
+	}
 }
 
 // TestS1Rotation: tags of the former key are ours, and the next pass signs them with the current one.

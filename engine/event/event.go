@@ -158,7 +158,7 @@ func (d *differ) pass() {
 		return
 	}
 	if !same {
-		d.add(PassStarted, is.Commit, "", "at commit %.7s", is.Commit)
+		d.add(PassStarted, is.Commit, "", "at commit %.8s", is.Commit)
 		was = &agent.Running{}
 	}
 	for _, s := range is.Now {

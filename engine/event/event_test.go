@@ -54,7 +54,7 @@ func TestBetween(t *testing.T) {
 		},
 		{"a pass", func(s *agent.Status) {
 			s.Running = &agent.Running{Commit: s.Head.ID, Since: noon, Now: []agent.StepNow{{Address: "vm.a", Action: plan.Create, Since: noon}}}
-		}, []string{"pass-started aaaa: at commit aaaaaaa", "step-started vm.aaaaa: create"}},
+		}, []string{"pass-started aaaa: at commit aaaaaaaa", "step-started vm.aaaaa: create"}},
 		{"the next step", func(s *agent.Status) {
 			s.At = noon.Add(12 * time.Second)
 			s.Running = &agent.Running{Commit: s.Head.ID, Since: noon, Now: []agent.StepNow{{Address: "vm.b", Action: plan.Update, Since: s.At}}}

@@ -123,7 +123,8 @@ func (g *guard) guardUnproven(s *Step) {
 		return
 	}
 	is := s.Have.Guest.Unproven
-	signs := len(s.Changes) == 1 && s.Changes[0].Path == "mark"
+	// The tag is in the description, so both are written together.
+	signs := !slices.ContainsFunc(s.Changes, func(c Change) bool { return c.Path != "mark" && c.Path != "description" })
 	renumbered := s.Have.Guest.Renumbered.Why != "" && s.Want != nil && s.Want.Guest.VMID != 0 && s.Want.Guest.VMID != s.Have.Guest.VMID
 	if renumbered && s.Action != Update {
 		return // guardVMID says more

@@ -12,7 +12,7 @@ import (
 func Event(e event.Event, zone *time.Location, p Paint) string {
 	about := e.Address
 	if about == "" && e.Commit != "" {
-		about = fmt.Sprintf("%.7s", e.Commit)
+		about = fmt.Sprintf("%.8s", e.Commit)
 	}
 	kind := fmt.Sprintf("%-18s", e.Type)
 	switch e.Type {

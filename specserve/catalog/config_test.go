@@ -123,7 +123,7 @@ func TestConfigOfAChildThatLeaves(t *testing.T) {
 }
 
 // A child gets the keys that prove its own guests and those of the children below it: neither the key of the site nor those
-// of its siblings or its parent, in none of its documents. It is told that the site has a key even if its parent does not know that.
+// of its siblings or its parent, in none of its documents. It learns that the site has a key even if its parent does not know the value.
 func TestS1KeysOfAChild(t *testing.T) {
 	s, needs := tree()
 	now, before := strings.Repeat("c1", 32), strings.Repeat("c2", 32)

@@ -52,7 +52,7 @@ func (s *Server) InForce(c Commit) {
 			view.Repository, view.NoRepository, err = nil, "it cannot be read; the log of the server says why", fmt.Errorf("the repository of the site is not served: %w", err)
 		}
 	} else {
-		err = fmt.Errorf("commit %.7s is not served, what was served before still is: %w", c.ID, err)
+		err = fmt.Errorf("commit %.8s is not served, what was served before still is: %w", c.ID, err)
 	}
 	s.failed(&s.state.Serving, "not all is served as it should be", err)
 	s.mutex.Lock()

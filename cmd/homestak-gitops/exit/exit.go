@@ -232,9 +232,9 @@ func Findings(err error) diag.List {
 func OfAgent(l agent.PassStatus, after agent.Status) error {
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:
-		return With(Refused, fmt.Errorf("commit %.7s is refused by a guard: see the findings above", r.Commit))
+		return With(Refused, fmt.Errorf("commit %.8s is refused by a guard: see the findings above", r.Commit))
 	case r != nil:
-		return With(Invalid, fmt.Errorf("commit %.7s is refused: see the findings above", r.Commit))
+		return With(Invalid, fmt.Errorf("commit %.8s is refused: see the findings above", r.Commit))
 	case after.Repository.Error != "":
 		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
 	}

@@ -95,8 +95,12 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 		return
 	}
 	if ok && lock != "create" && lock != "clone" {
+		unproven := c.unproven(g.Ref(), m)
+		if unproven.Why != "" && !unproven.MayChange {
+			m = m.WithoutDisposal()
+		}
 		r := guest.FromConfig(g, cfg, is.Notes, m)
-		r.Guest.Unproven = c.unproven(g.Ref(), m)
+		r.Guest.Unproven = unproven
 		r.Guest.RemovalNote = removal.Note(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
 		r.Guest.Orphan = m.OrphanPolicy()

@@ -66,7 +66,7 @@ func (c *classifier) claim(at view.GuestRef, why string) {
 }
 
 // onlyProven are the guests of one address whose ownership tags are proved, if there are any; the others are unmanaged
-// then, since they only claim to be it.
+// then, since nothing verifies their claim.
 func (c *classifier) onlyProven(rs []*model.Resource) []*model.Resource {
 	claims := func(r *model.Resource) bool { return r.Guest.Unproven.Why != "" && !r.Guest.Unproven.MayChange }
 	if !slices.ContainsFunc(rs, claims) || !slices.ContainsFunc(rs, func(r *model.Resource) bool { return !claims(r) }) {

@@ -126,6 +126,13 @@ func (id Identity) trust(m Tag, at view.GuestRef, cfg view.Config) Trust {
 // AllowsRemoval reports whether a tag proves enough to destroy its guest.
 func (t Tag) AllowsRemoval() bool { return t.Trust >= Former }
 
+// WithoutDisposal is the tag without what it says about volumes that are detached, or whose data go. If nothing verifies a
+// tag, its writer could otherwise choose volumes that the next changes free or attach, and signing it would confirm that.
+func (t Tag) WithoutDisposal() Tag {
+	t.Removes, t.Detached, t.Volumes = nil, nil, nil
+	return t
+}
+
 // clean is text from a tag, which anybody may have written, without what could deceive its reader.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
