@@ -39,6 +39,9 @@ type Config struct {
 	// Runs reports whether a guest that is made from something has a system that can be entered: names and
 	// addresses of its image or template. Nil: every guest may.
 	Runs func(origin string) bool
+	// Direct enters guests without a detour through their host, whatever its block says: in a simulated network every guest is
+	// reached directly, and the host of the site is never contacted.
+	Direct bool
 	// Dial opens connections of SSH; that of net.Dialer unless set.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 

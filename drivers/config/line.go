@@ -445,7 +445,7 @@ func (d *Driver) keepJump() error {
 // through is the host, if connections to its guests go through it; nil if they do not.
 func (d *Driver) through() (*ssh.Machine, error) {
 	s := d.host.SSH
-	if s == nil || !s.Jump {
+	if s == nil || !s.Jump || d.cfg.Direct {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	d.mu.Lock()

@@ -34,7 +34,7 @@ func (w *World) Network() wiring.Network {
 
 // ways says how simulated guests are entered. What is learned of them ends with the run.
 func (*World) ways(dial Dial, keys ...string) config.Config {
-	return config.Config{Dial: dial, Runs: simworld.Runs, PrivateKeys: keys, HostKeys: &config.KnownHosts{}}
+	return config.Config{Dial: dial, Direct: true, Runs: simworld.Runs, PrivateKeys: keys, HostKeys: &config.KnownHosts{}}
 }
 
 // lazyParent is the parent of simulated nodes, once there are any.

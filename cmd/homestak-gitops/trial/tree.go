@@ -156,11 +156,12 @@ func (g *growing) plant(ctx context.Context) (end func() error, err error) {
 
 func (g *growing) file(name string) string { return filepath.Join(g.dir, name) }
 
-// serverOf is where the agent of a host serves its children, in the simulated network.
+// serverOf is where the agent of a host serves its children, in the simulated network: at the address of the API, unless each
+// machine has one of its own there, as the loopback.
 func serverOf(h *model.Host) string {
 	at := netip.AddrFrom4([4]byte{192, 0, 2, 253})
 	if u, err := url.Parse(h.API); err == nil {
-		if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		if ip, err := netip.ParseAddr(u.Hostname()); err == nil && ip.IsGlobalUnicast() {
 			at = ip
 		}
 	}
@@ -216,6 +217,8 @@ func (g *growing) create(ctx context.Context) error {
 	return err
 }
 
+const notThere = "is not there"
+
 // lack is what keeps a tree from being complete.
 type lack struct {
 	node, on string // the node, and where it is
@@ -245,7 +248,7 @@ func (g *growing) lacks(tree report.Report) *lack {
 		switch {
 		case lost: // what is known of it is of before
 		case !there:
-			why, depth = "is not there", 0
+			why, depth = notThere, 0
 		case is.Parent != on[n.Name]:
 			why = fmt.Sprintf("is below %s, not %s", is.Parent, on[n.Name])
 		case !is.Ready:
@@ -391,10 +394,13 @@ func (g *growing) until(ctx context.Context, is func(report.Report) bool) error 
 	}
 }
 
-// stuck says what a tree waits for, and the node that this is about.
+// stuck says what a tree waits for, and the node that this is about: the last real error, if there is one.
 func stuck(g *growing, tree report.Report, st agent.Status) (node, why string) {
 	l := g.lacks(tree)
+	waits, saw := g.waits()
 	switch {
+	case saw != "" && (len(tree.Nodes) == 0 || l == nil || l.why == notThere):
+		return waits, saw
 	case len(tree.Nodes) == 0:
 	case g.commit != g.Report.Commit: // it is being removed
 		n := tree.Nodes[0]
@@ -408,6 +414,23 @@ func stuck(g *growing, tree report.Report, st agent.Status) (node, why string) {
 		}
 	}
 	return "", st.Summary
+}
+
+// waits returns a node that a step of an agent waits for, and what it saw there last; "" if no step waits.
+func (g *growing) waits() (node, saw string) {
+	for _, s := range g.agents() {
+		running := s.Status().Running
+		if running == nil {
+			continue
+		}
+		for _, n := range running.Now {
+			if n.Waits != "" {
+				_, name, _ := strings.Cut(n.Address, ".")
+				return name, n.Waits
+			}
+		}
+	}
+	return "", ""
 }
 
 func fingerprint(tree report.Report) string {
@@ -450,7 +473,10 @@ func (g *growing) note(tree report.Report) {
 		n := &g.Report.Nodes[i]
 		n.VMID = of[n.Name].VMID
 		is, there := seen[n.Name]
-		if n.Error = is.Error; there && n.Status != engine.NodeCompleted {
+		if there {
+			n.Error = is.Error
+		}
+		if there && n.Status != engine.NodeCompleted {
 			n.Status, n.Error = engine.NodeFailed, cmp.Or(n.Error, "what is on it is not ready")
 		}
 		if n.VMID != 0 {
@@ -473,9 +499,13 @@ func (g *growing) agents() []*service.Service {
 // failed ends a phase with a finding, about a node if it has a name.
 func (g *growing) failed(node, why string) error {
 	f := diag.Finding{Severity: diag.Error, Source: diag.FromGuard, Summary: why}
-	for _, n := range g.o.Manifest.Nodes {
-		if n.Name == node {
-			f.Address, f.At = n.Resource.Addr.String(), n.At
+	for i, n := range g.o.Manifest.Nodes {
+		if n.Name != node {
+			continue
+		}
+		f.Address, f.At = n.Resource.Addr.String(), n.At
+		if r := &g.Report.Nodes[i]; r.Status == engine.NodeSkipped {
+			r.Status, r.Error = engine.NodeFailed, why
 		}
 	}
 	g.Report.Findings = append(g.Report.Findings, f)

@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
 	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -261,4 +262,37 @@ func TestATreeInTheOtherMode(t *testing.T) {
 			require.Equal(t, mode == "push", entered, "its parent applies the spec, or the node itself")
 		})
 	}
+}
+
+// The block that sim prints for its host is for real ways in. In a trial the world is another one, in which guests are entered
+// directly and no machine is at the loopback of another.
+func TestN1N2ATreeOfAHostAtLoopback(t *testing.T) {
+	t.Parallel()
+	r := tryTree(t, strings.Replace(deep, `  api = "https://192.0.2.10:8006"`, `  api = "https://127.0.0.1:18006"
+  ssh {
+    address  = "127.0.0.1"
+    port     = 18122
+    host_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+    jump     = true
+  }`, 1), nil)
+	require.NoError(t, r.err)
+	require.Equal(t, []string{"create passed", "verify passed", "destroy passed"}, r.notes)
+	require.Equal(t, map[string]string{"outer": "destroyed", "inner": "destroyed", "app": "destroyed"}, r.nodes())
+}
+
+// While a step waits to log in, no node has reported yet. What the login saw last is the cause, and it is at its node.
+func TestN1AStuckTreeNamesTheCause(t *testing.T) {
+	t.Parallel()
+	r := tryTree(t, deep, func(w *simnode.World, _ *trial.Options, _ *trial.Tree) {
+		fault, err := pvesim.ParseFault("GET /nodes/*/qemu/*/agent/network-get-interfaces status=500")
+		require.NoError(t, err)
+		w.Hosts["father"] = pvesim.New(pvesim.Config{Node: "father", Systems: w.Guests(), BootTime: time.Millisecond, Fault: pvesim.Faults(fault)})
+	})
+	require.Equal(t, exit.Failed, exit.Code(r.err))
+	require.Equal(t, map[string]string{"outer": "failed", "inner": "skipped", "app": "skipped"}, r.nodes())
+	require.NotEmpty(t, r.Report.Findings)
+	f := r.Report.Findings[0]
+	require.Equal(t, "pve.outer", f.Address)
+	require.Contains(t, f.Summary, ": waiting for check login of pve.outer: GET /nodes/father/qemu/100/agent/network-get-interfaces: 500")
+	require.Contains(t, r.Report.Nodes[0].Error, "check login of pve.outer: ")
 }
