@@ -10,6 +10,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Kinds of credentials in a request.
@@ -90,7 +92,7 @@ func (in AuthInput) decision(answer *ast.Term) Decision {
 	case in.Credential.Kind == NoCredential:
 		return Decision{Code: Unauthenticated, Reason: "a credential is required"}
 	default:
-		return Decision{Code: Forbidden, Reason: fmt.Sprintf("a credential of kind %s is not accepted here", clean(clip(in.Credential.Kind)))}
+		return Decision{Code: Forbidden, Reason: fmt.Sprintf("a credential of kind %s is not accepted here", diag.Line(clip(in.Credential.Kind)))}
 	}
 }
 
@@ -111,7 +113,7 @@ func refusal(denied ast.Set) Decision {
 			}
 		}
 		if d.Code == 0 || code < d.Code {
-			d = Decision{Code: code, Reason: clean(clip(reason))}
+			d = Decision{Code: code, Reason: diag.Line(clip(reason))}
 		}
 		return false
 	})

@@ -46,7 +46,7 @@ func (n *counter) group(pkg, name string) *unnamed {
 
 // said notes a finding.
 func (n *counter) said(pkg, name, label string, as diag.Severity) {
-	k := spoken{pkg, name, clean(clip(label))}
+	k := spoken{pkg, name, diag.Line(clip(label))}
 	before, known := n.named[k]
 	switch {
 	case known && before != diag.Error:

@@ -25,7 +25,7 @@ func (rs *ruleset) failure(packages []string, err error) diag.Finding {
 	if failed, ok := errors.AsType[*topdown.Error](err); ok {
 		if !isStopped {
 			first, rest, _ := strings.Cut(clip(failed.Message), "\n") // of a conflict, the values follow
-			why, fix = clean(strings.TrimSuffix(first, ":")), strings.TrimLeft(cleanLines(rest)+"\n"+fix, "\n")
+			why, fix = diag.Line(strings.TrimSuffix(first, ":")), strings.TrimLeft(cleanLines(rest)+"\n"+fix, "\n")
 		}
 		culprit, at = rs.culprit(failed, culprit)
 	}
@@ -107,7 +107,7 @@ func (s sources) findingsOf(errs ast.Errors) diag.List {
 		if fn, ok := strings.CutPrefix(e.Message, "undefined function "); ok && ast.BuiltinMap[fn] != nil {
 			detail = "Policies see only their input: no network, clock, random numbers or environment, and no function that can return huge results.\n" + detail
 		}
-		f := denial(diag.FromPolicy, fmt.Sprintf("%s does not compile: %s", name, clean(clip(firstLine(errors.New(e.Message))))), detail)
+		f := denial(diag.FromPolicy, fmt.Sprintf("%s does not compile: %s", name, diag.Line(clip(firstLine(errors.New(e.Message))))), detail)
 		f.At, f.Code = s.locate(e.Location)
 		out = append(out, f)
 	}

@@ -30,7 +30,7 @@ func (c *checker) checkFields(known shapes) diag.List {
 			if hint := diag.DidYouMean(field, slices.Collect(maps.Keys(has.fields))); hint != "" {
 				detail += "\n" + strings.ToUpper(hint[:1]) + hint[1:]
 			}
-			found = append(found, c.refused(t.Location, fmt.Sprintf("%s reads the field %q, which the input does not have there", r.Loc().File, clean(clip(field))), detail))
+			found = append(found, c.refused(t.Location, fmt.Sprintf("%s reads the field %q, which the input does not have there", r.Loc().File, diag.Line(clip(field))), detail))
 		})
 	})
 	return found

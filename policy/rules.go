@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // rule is a rule that says something, and where it stands.
@@ -90,5 +92,5 @@ func labelOf(r *ast.Rule) string {
 		return ""
 	}
 	name, _ := stringOf(o.Get(ast.StringTerm("rule")))
-	return clean(clip(name))
+	return diag.Line(clip(name))
 }

@@ -175,7 +175,7 @@ func (s *Set) result(r *tester.Result) TestResult {
 	}
 	for name, sub := range r.SubResults.Iter {
 		if sub.Fail && len(sub.SubResults) == 0 {
-			out.Failed = append(out.Failed, clean(strings.Join(name, ", ")))
+			out.Failed = append(out.Failed, diag.Line(strings.Join(name, ", ")))
 		}
 	}
 	switch {
@@ -197,11 +197,11 @@ func printResult(w io.Writer, r *tester.Result, verbose bool) {
 	fmt.Fprintf(w, "%s:%d: %s.%s: %s\n", r.Location.File, r.Location.Row, r.Package, r.Name, outcome(r))
 	for name, sub := range r.SubResults.Iter {
 		if sub.Fail || verbose {
-			fmt.Fprintf(w, "  %s: %s\n", clean(strings.Join(name, ", ")), map[bool]string{true: "FAIL", false: "PASS"}[sub.Fail])
+			fmt.Fprintf(w, "  %s: %s\n", diag.Line(strings.Join(name, ", ")), map[bool]string{true: "FAIL", false: "PASS"}[sub.Fail])
 		}
 	}
 	for line := range strings.Lines(string(r.Output[:min(len(r.Output), maxOutput)])) {
-		fmt.Fprintln(w, "  "+clean(strings.TrimRight(line, "\r\n")))
+		fmt.Fprintln(w, "  "+diag.Clean(strings.TrimRight(line, "\r\n")))
 	}
 }
 

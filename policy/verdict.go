@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -133,7 +132,7 @@ func (rs *ruleset) entry(pkg, name string, t *ast.Term) (f diag.Finding, label s
 	if problem != "" {
 		return rs.misshapen(pkg, name, t, problem), said["rule"]
 	}
-	f.Address = clean(clip(said["address"]))
+	f.Address = diag.Line(clip(said["address"]))
 	say(&f, said["message"], rs.who(pkg, name, said["rule"]), said["fix"])
 	return f, said["rule"]
 }
@@ -142,7 +141,7 @@ func (rs *ruleset) entry(pkg, name string, t *ast.Term) (f diag.Finding, label s
 // who says it are kept apart, so that no message can pass for another rule's.
 func say(f *diag.Finding, message, who, fix string) {
 	summary, rest, _ := strings.Cut(strings.TrimSpace(message), "\n")
-	f.Summary = clean(clip(summary))
+	f.Summary = diag.Line(clip(summary))
 	var detail []string
 	for _, text := range []string{cleanLines(clip(rest)), cleanLines(clip(fix)), "(" + who + ")"} {
 		if text != "" {
@@ -155,7 +154,7 @@ func say(f *diag.Finding, message, who, fix string) {
 // who names the rules that may have said something: the one that writes this label,
 // else the site's of that name. Shipped rules all have labels.
 func (rs *ruleset) who(pkg, name, label string) string {
-	label = clean(clip(label))
+	label = diag.Line(clip(label))
 	var named, others []string
 	for _, r := range rs.rules {
 		switch {
@@ -207,7 +206,7 @@ func shown(t *ast.Term) string {
 	if written(t, maxMessage) > maxMessage {
 		return "(too much to show)"
 	}
-	return clean(t.String())
+	return diag.Line(t.String())
 }
 
 func denial(source, summary, detail string) diag.Finding {
@@ -256,22 +255,11 @@ func rangesOf(site *model.Site, p *plan.Plan) func(address string) diag.Range {
 	return func(address string) diag.Range { return at[address] }
 }
 
-// clean makes one line of printable characters: what a rule says comes from files and
-// hosts, and must neither drive a terminal nor forge a line.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
 // cleanLines is clean for a text of several lines; empty ones are left out.
 func cleanLines(s string) string {
 	var out []string
 	for line := range strings.Lines(s) {
-		if line = strings.TrimSpace(clean(strings.TrimRight(line, "\r\n"))); line != "" {
+		if line = strings.TrimSpace(diag.Line(strings.TrimRight(line, "\r\n"))); line != "" {
 			out = append(out, line)
 		}
 	}

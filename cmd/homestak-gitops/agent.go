@@ -82,7 +82,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	}
 	defer func() {
 		if err := release(); err != nil {
-			a.ui.Notef("%s", view.Printable(err.Error()))
+			a.ui.Notef("%s", diag.Clean(err.Error()))
 		}
 	}()
 	var net wiring.Network
@@ -132,7 +132,7 @@ func warnOfOthers(ctx context.Context, a *app, cfg *service.Config) {
 func runOnce(ctx context.Context, a *app, s *service.Service) error {
 	r := s.Once(ctx, a.stopping.Once, &view.PassProgress{Term: a.ui.Terminal()})
 	for _, res := range r.Results {
-		a.ui.Notef("%s", view.Printable(view.Ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
+		a.ui.Notef("%s", diag.Clean(view.Ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
 	}
 	err := a.ui.Report(r)
 	if errors.Is(r.Err, agent.ErrUnknownIdentity) {

@@ -12,6 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/view"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 func historyVerb(a *app) *cobra.Command {
@@ -108,6 +110,6 @@ func showHistory(a *app, list []ledger.Receipt, address string) {
 	case address == "":
 		a.ui.Notef("nothing was changed yet")
 	default:
-		a.ui.Notef("no receipt is about %s", view.Printable(address))
+		a.ui.Notef("no receipt is about %s", diag.Clean(address))
 	}
 }

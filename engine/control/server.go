@@ -242,7 +242,7 @@ func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, err
 	known, waits := c.Wake(node)
 	if !known {
 		return nil, &ProblemError{
-			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", oneLine(node)),
+			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", diag.Line(node)),
 			Hint: "the agent checks push nodes itself: omit NODE",
 		}
 	}
@@ -317,7 +317,7 @@ func (c *Server) hold(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, badRequest("who and verb are missing or too long", "use who= and verb=, at most 200 characters together")
 	}
 	patient(w)
-	release, err := c.Agent.Pause(r.Context(), oneLine(who+" ("+verb+")"))
+	release, err := c.Agent.Pause(r.Context(), diag.Line(who+" ("+verb+")"))
 	if err != nil {
 		if r.Context().Err() != nil {
 			return nil, stoppingProblem()
@@ -341,16 +341,6 @@ func patient(w http.ResponseWriter) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	_ = rc.SetWriteDeadline(time.Time{})
-}
-
-// oneLine removes control characters from a client's text.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && (r < ' ' || r == 0x7f) {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 // readBody reads the one JSON document of a request.

@@ -22,9 +22,9 @@ func Text(w io.Writer, l List) {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintln(w, f.String())
+		fmt.Fprintln(w, Clean(f.String()))
 		writeCode(w, f)
-		for line := range strings.Lines(f.Detail) {
+		for line := range strings.Lines(Clean(f.Detail)) {
 			fmt.Fprintln(w, "  "+strings.TrimRight(line, "\n"))
 		}
 	}
@@ -47,13 +47,6 @@ func writeCode(w io.Writer, f Finding) {
 	}
 	width = min(width, max(to-start, 1))
 	no := fmt.Sprint(f.At.Start.Line)
-	shown := make([]rune, 0, to-from)
-	for _, r := range runes[from:to] {
-		if r < ' ' || r == 0x7f {
-			r = '?' // a terminal must not be driven by the contents of a file
-		}
-		shown = append(shown, r)
-	}
-	fmt.Fprintf(w, "  %s | %s\n", no, string(shown))
+	fmt.Fprintf(w, "  %s | %s\n", no, Clean(string(runes[from:to])))
 	fmt.Fprintf(w, "  %s | %s%s\n", strings.Repeat(" ", len(no)), strings.Repeat(" ", start-from), strings.Repeat("^", width))
 }

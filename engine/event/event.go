@@ -14,6 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Event is one thing that happened.
@@ -232,14 +234,9 @@ const mostText = 500
 // oneLine limits a text, and removes control characters: a stream has one line for each event, and
 // it may be printed on a terminal.
 func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
+	s = diag.Line(s)
 	if len(s) > mostText {
 		s = strings.ToValidUTF8(s[:mostText], "") + "…"
 	}
-	return strings.TrimSpace(s)
+	return s
 }

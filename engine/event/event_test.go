@@ -50,7 +50,7 @@ func TestBetween(t *testing.T) {
 		{"nothing", func(s *agent.Status) { s.State, s.Summary = agent.Checking, "looking" }, nil},
 		{
 			"a commit", func(s *agent.Status) { s.Head, s.InForce = commit("a"), commit("a") },
-			[]string{"commit-fetched aaaa: web: more [31m memory (ann)", "commit-in-force aaaa: web: more [31m memory"},
+			[]string{"commit-fetched aaaa: web: more?[31m memory (ann)", "commit-in-force aaaa: web: more?[31m memory"},
 		},
 		{"a pass", func(s *agent.Status) {
 			s.Running = &agent.Running{Commit: s.Head.ID, Since: noon, Now: []agent.StepNow{{Address: "vm.a", Action: plan.Create, Since: noon}}}
@@ -70,7 +70,7 @@ func TestBetween(t *testing.T) {
 		{"a bad commit", func(s *agent.Status) {
 			s.Head = commit("b")
 			s.Refused = &agent.Refusal{Commit: s.Head.ID, Outcome: engine.Invalid, Findings: diag.List{{Severity: diag.Error, Summary: "unknown preset"}}}
-		}, []string{"commit-fetched bbbb: web: more [31m memory (ann)", "commit-refused bbbb: invalid: error: unknown preset"}},
+		}, []string{"commit-fetched bbbb: web: more?[31m memory (ann)", "commit-refused bbbb: invalid: error: unknown preset"}},
 		{"the repository fails", func(s *agent.Status) { s.Repository.Error = "no route" }, []string{"repository-failing : no route"}},
 		{"and still does", func(s *agent.Status) { s.Repository.Error = "no route to host" }, nil},
 		{"and answers", func(s *agent.Status) { s.Repository.Error, s.Repository.URL = "", "https://git" }, []string{"repository-answered : https://git"}},

@@ -5,9 +5,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 const (
@@ -21,7 +22,7 @@ func (s *Subject) show(c *model.Check, saw string) string {
 	if c.Sensitive {
 		return "the result is not shown, because the check uses a secret"
 	}
-	return cut(clean(s.redact(saw)), most)
+	return cut(diag.Line(s.redact(saw)), most)
 }
 
 // redact removes secrets. It runs before any cut, which could leave half of one.
@@ -52,20 +53,6 @@ func (s *Subject) redactEnd(text string) string {
 	return text[:len(text)-longest] + model.Sensitive
 }
 
-// clean makes one line of printable characters.
-func clean(text string) string {
-	text = strings.ToValidUTF8(text, "�")
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\r' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, text))
-}
-
 // cut bounds a text, at the end of a character.
 func cut(text string, bytes int) string {
 	if len(text) <= bytes {
@@ -85,7 +72,7 @@ func (s *Subject) line(text string) string {
 		text = s.redactEnd(text)
 	}
 	first, _, _ := strings.Cut(strings.TrimLeft(s.redact(text), " \t\r\n"), "\n")
-	return cut(clean(first), mostLine)
+	return cut(diag.Line(first), mostLine)
 }
 
 // short formats a duration for people.

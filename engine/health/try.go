@@ -13,6 +13,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // attempt is the running check of one guest. The goroutine of Run owns it.
@@ -137,7 +139,7 @@ func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error
 func (a *attempt) wrote(out guest.Output) string {
 	for _, w := range []struct{ name, text string }{{"stderr", out.Err}, {"stdout", out.Out}} {
 		if text := strings.TrimSpace(w.text); text != "" {
-			return fmt.Sprintf(", %s: %s", w.name, cut(clean(a.redact(text)), most))
+			return fmt.Sprintf(", %s: %s", w.name, cut(diag.Line(a.redact(text)), most))
 		}
 	}
 	return ""

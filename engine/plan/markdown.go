@@ -37,13 +37,13 @@ func (p *Plan) Markdown(w io.Writer) {
 	var rest []string
 	for _, d := range p.Pending {
 		c := Change{Path: d.Path, Before: d.Before, After: d.After}
-		rest = append(rest, fmt.Sprintf("pending: %s %s: %s", code(d.Address.String()), markdown(c.String()), markdown(clean(d.Why))))
+		rest = append(rest, fmt.Sprintf("pending: %s %s: %s", code(d.Address.String()), markdown(c.String()), markdown(diag.Escape(d.Why))))
 	}
 	for _, u := range p.Unknown {
-		rest = append(rest, fmt.Sprintf("unknown: %s: %s", code(u.Scope), markdown(clean(u.Why))))
+		rest = append(rest, fmt.Sprintf("unknown: %s: %s", code(u.Scope), markdown(diag.Escape(u.Why))))
 	}
 	for _, d := range p.Deferred {
-		rest = append(rest, fmt.Sprintf("deferred: %s: %s", code(d.Address), markdown(clean(d.Why))))
+		rest = append(rest, fmt.Sprintf("deferred: %s: %s", code(d.Address), markdown(diag.Escape(d.Why))))
 	}
 	for _, f := range p.Findings {
 		rest = append(rest, finding(f))
@@ -62,12 +62,12 @@ func (p *Plan) Markdown(w io.Writer) {
 }
 
 func finding(f diag.Finding) string {
-	text := fmt.Sprintf("**%s**: %s", f.Severity, markdown(clean(f.Summary)))
+	text := fmt.Sprintf("**%s**: %s", f.Severity, markdown(diag.Escape(f.Summary)))
 	if !f.At.IsZero() {
 		text += " (" + code(f.At.String()) + ")"
 	}
 	if f.Detail != "" {
-		text += ": " + markdown(clean(strings.ReplaceAll(strings.TrimSpace(f.Detail), "\n", "; ")))
+		text += ": " + markdown(diag.Escape(strings.ReplaceAll(strings.TrimSpace(f.Detail), "\n", "; ")))
 	}
 	return text
 }
@@ -83,5 +83,5 @@ func markdown(s string) string {
 
 // code writes a text as code; a backtick in it would end that and becomes a quote.
 func code(s string) string {
-	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(clean(s)) + "`"
+	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(diag.Escape(s)) + "`"
 }

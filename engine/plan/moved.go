@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Moved says in sentences how a plan made now differs from this one, which somebody
@@ -66,7 +68,7 @@ func (s *Step) moved(now *Step) []string {
 	for _, c := range now.Changes {
 		was, known := old[c.Path]
 		delete(old, c.Path)
-		switch path := clean(c.Path); {
+		switch path := diag.Escape(c.Path); {
 		case !known:
 			say("%s is to change as well now", path)
 		case !same(was.seen(was.Before), c.seen(c.Before)):
@@ -79,7 +81,7 @@ func (s *Step) moved(now *Step) []string {
 	}
 	for _, c := range s.Changes {
 		if _, gone := old[c.Path]; gone {
-			say("%s needs no change now", clean(c.Path))
+			say("%s needs no change now", diag.Escape(c.Path))
 		}
 	}
 	if !slices.Equal(s.After, now.After) {
@@ -100,13 +102,13 @@ func (c Change) seen(v any) any {
 func (p *Plan) movedAround(fresh *Plan) []string {
 	var out []string
 	out = append(out, listMoved(p.Unmanaged, fresh.Unmanaged, func(f model.Unmanaged) string {
-		return fmt.Sprintf("unmanaged %s %d", clean(f.Kind), f.VMID)
+		return fmt.Sprintf("unmanaged %s %d", diag.Escape(f.Kind), f.VMID)
 	})...)
 	out = append(out, listMoved(p.Unknown, fresh.Unknown, func(u model.Unknown) string {
-		return "unknown: " + clean(u.Scope)
+		return "unknown: " + diag.Escape(u.Scope)
 	})...)
 	return append(out, listMoved(p.Pending, fresh.Pending, func(d model.Pending) string {
-		return fmt.Sprintf("pending: %s %s", clean(d.Address.String()), Change{Path: d.Path, Before: d.Before, After: d.After})
+		return fmt.Sprintf("pending: %s %s", diag.Escape(d.Address.String()), Change{Path: d.Path, Before: d.Before, After: d.After})
 	})...)
 }
 
@@ -153,7 +155,7 @@ func name(s string) string {
 	if s == "" {
 		return "none"
 	}
-	return clean(limited(s, 40))
+	return diag.Escape(limited(s, 40))
 }
 
 func nameAll(l []model.Address) string {
@@ -162,7 +164,7 @@ func nameAll(l []model.Address) string {
 	}
 	texts := make([]string, len(l))
 	for i, a := range l {
-		texts[i] = clean(a.String())
+		texts[i] = diag.Escape(a.String())
 	}
 	return strings.Join(texts, ", ")
 }

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // TextOptions says how the picture is drawn. The zero value is for a file or pipe.
@@ -56,7 +58,7 @@ func (p *Plan) Text(w io.Writer, o TextOptions) bool {
 	} else {
 		fmt.Fprintln(&b, paint(p.title(), bold, o.Color))
 		if len(lines) > 0 {
-			fmt.Fprintf(&b, "  %s\n", clean(p.Host))
+			fmt.Fprintf(&b, "  %s\n", diag.Escape(p.Host))
 		}
 		short = draw(&b, lines, o)
 		fmt.Fprintln(&b, p.last())
@@ -71,7 +73,7 @@ func (p *Plan) silent() bool {
 }
 
 func (p *Plan) title() string {
-	of := fmt.Sprintf("host %s   plan %s", clean(p.Host), clean(limit(p.ID, 8)))
+	of := fmt.Sprintf("host %s   plan %s", diag.Escape(p.Host), diag.Escape(limit(p.ID, 8)))
 	if p.Site == "" { // of a machine by itself, whose spec names no site
 		return of
 	}
@@ -79,9 +81,9 @@ func (p *Plan) title() string {
 }
 
 func (p *Plan) source() string {
-	s := "site " + clean(p.Site)
+	s := "site " + diag.Escape(p.Site)
 	if p.Commit != "" {
-		s += " @ " + clean(shortCommit(p.Commit))
+		s += " @ " + diag.Escape(shortCommit(p.Commit))
 	}
 	return s
 }
@@ -126,7 +128,7 @@ func (p *Plan) sum() string {
 		if s.Unmanaged == 0 {
 			also = nil
 		}
-		return fmt.Sprintf("in sync: %s on host %s, %d unchanged%s", p.source(), clean(p.Host), s.Unchanged, strings.Join(also, ""))
+		return fmt.Sprintf("in sync: %s on host %s, %d unchanged%s", p.source(), diag.Escape(p.Host), s.Unchanged, strings.Join(also, ""))
 	}
 	return fmt.Sprintf("plan: %d add, %d change, %d destroy%s", s.Create, s.Update, s.Delete, strings.Join(also, ""))
 }
@@ -148,7 +150,7 @@ func (p *Plan) lines(all bool) []line {
 			detail: func(int) string { return "pending restart: " + c.text(most) },
 		}
 		if d.Why != model.PendingRestart {
-			l.notes = []string{clean(d.Why)}
+			l.notes = []string{diag.Escape(d.Why)}
 		}
 		out = append(out, l)
 	}
@@ -174,7 +176,7 @@ func (p *Plan) lines(all bool) []line {
 	}
 	for _, f := range unmanaged {
 		out = append(out, line{
-			sign: '?', color: dim, thing: strings.TrimSpace(clean(f.Kind) + " " + clean(f.Name)), vmid: f.VMID,
+			sign: '?', color: dim, thing: strings.TrimSpace(diag.Escape(f.Kind) + " " + diag.Escape(f.Name)), vmid: f.VMID,
 			detail: constant(ignoredNote(f)),
 		})
 	}
@@ -205,26 +207,26 @@ func withheldNote(of []model.Address) string {
 	return "; holds back " + strings.Join(names, ", ")
 }
 
-func constant(why string) func(int) string { return func(int) string { return clean(why) } }
+func constant(why string) func(int) string { return func(int) string { return diag.Escape(why) } }
 
 // thing writes an address as the picture does, "vm web-1"; other texts as they are.
 func thing(s string) string {
 	if a, err := model.ParseAddress(s); err == nil && !strings.ContainsAny(a.Kind, " /") {
-		return clean(a.Kind + " " + a.Name)
+		return diag.Escape(a.Kind + " " + a.Name)
 	}
-	return clean(s)
+	return diag.Escape(s)
 }
 
 func (s Step) line() line {
 	l := line{sign: s.Action.Symbol(), color: yellow, thing: thing(s.Address.String()), vmid: s.VMID, align: true, cost: s.cost()}
-	why := strings.Split(clean(s.Reason), "; ") // what it brings with it stands behind the first
+	why := strings.Split(diag.Escape(s.Reason), "; ") // what it brings with it stands behind the first
 	l.detail, l.full = func(room int) string { return fit(s.Changes, room) }, shown(s.Changes)
 	switch s.Action {
 	case Create:
 		// The VMID is in the document; here it would look as if the guest were there.
 		l.color, l.vmid, why = green, 0, nil
 		if s.Brief != "" {
-			l.detail, l.full = func(room int) string { return limited(clean(s.Brief), room) }, ""
+			l.detail, l.full = func(room int) string { return limited(diag.Escape(s.Brief), room) }, ""
 		}
 	case Delete:
 		l.color, l.full = red, why[0]
@@ -252,12 +254,12 @@ func (s Step) details() []string {
 		case isNew && !c.Sensitive && empty(c.After) && !s.declares(c.Path), block == "-" && !c.Sensitive && empty(c.Before):
 			continue
 		case isNew && c.Sensitive:
-			text = clean(c.Path) + " " + model.Sensitive
+			text = diag.Escape(c.Path) + " " + model.Sensitive
 		case isNew:
-			text = clean(c.Path) + " " + valued(c.After, maxWide)
+			text = diag.Escape(c.Path) + " " + valued(c.After, maxWide)
 		}
 		if s.Action != Create {
-			text += "    " + clean(string(c.Class))
+			text += "    " + diag.Escape(string(c.Class))
 		}
 		out = append(out, text)
 	}
@@ -277,7 +279,7 @@ func (s Step) cost() string {
 	case s.Class == model.ClassPending:
 		return "pending (restart = never)"
 	default:
-		return clean(string(s.Class))
+		return diag.Escape(string(s.Class))
 	}
 }
 

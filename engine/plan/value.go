@@ -6,9 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // maxValue bounds one value in a line of text, in characters.
@@ -39,10 +40,10 @@ func parts(changes []Change) []part {
 		sign := whole(changes, block)
 		switch {
 		case sign == "":
-			out = append(out, part{c.String(), clean(c.Path)})
+			out = append(out, part{c.String(), diag.Escape(c.Path)})
 		case !shown[block]:
 			shown[block] = true
-			name := sign + clean(block)
+			name := sign + diag.Escape(block)
 			out = append(out, part{name + said(changes, block), name})
 		}
 	}
@@ -95,7 +96,7 @@ func said(changes []Change, block string) string {
 		case empty(val):
 			continue
 		}
-		texts = append(texts, clean(c.Path[len(block)+1:])+" "+value(val))
+		texts = append(texts, diag.Escape(c.Path[len(block)+1:])+" "+value(val))
 	}
 	if len(texts) == 0 {
 		return ""
@@ -117,7 +118,7 @@ func (c Change) text(most int) string {
 	if c.Sensitive {
 		before, after = masked(before), masked(after)
 	}
-	return clean(c.Path) + " " + between(before, after, most)
+	return diag.Escape(c.Path) + " " + between(before, after, most)
 }
 
 func between(before, after any, most int) string {
@@ -178,7 +179,7 @@ func valued(v any, most int) string {
 		if v == "" || v == "none" || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,"→`, r) }) {
 			return strconv.Quote(limited(v, most))
 		}
-		return clean(limited(v, most))
+		return diag.Escape(limited(v, most))
 	case []string:
 		texts := make([]string, len(v))
 		for i, s := range v {
@@ -192,7 +193,7 @@ func valued(v any, most int) string {
 	case float64:
 		return strconv.FormatFloat(v, 'f', -1, 64)
 	default:
-		return clean(limited(fmt.Sprint(v), most))
+		return diag.Escape(limited(fmt.Sprint(v), most))
 	}
 }
 
@@ -202,14 +203,4 @@ func limited(s string, most int) string {
 		return s
 	}
 	return string(runes[:most-1]) + "…"
-}
-
-// clean escapes what is not printable: names and values come from hosts and files,
-// and must neither drive a terminal nor forge a line.
-func clean(s string) string {
-	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return s
-	}
-	q := strconv.Quote(s)
-	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }

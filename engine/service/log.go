@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // NewLog makes the log of an agent. Where it goes to the journal of systemd, which
@@ -109,7 +109,7 @@ func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	var head string
 	if h.words {
-		head = view.Printable(r.Message)
+		head = diag.Clean(r.Message)
 		if !h.journal {
 			head = fmt.Sprintf("%s %-5s %s", r.Time.Format(time.DateTime), r.Level, head)
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
-	"github.com/homestak/homestak-gitops/engine/view"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // notifier reports to the service manager how the agent is (sd_notify(3)), feeds its
@@ -109,7 +110,7 @@ func (n *notifier) state(s agent.Status) {
 	if checked := s.Repository.Checked; !n.reload.IsZero() && (s.State == agent.Checking || checked != nil && checked.After(n.reload)) {
 		n.reloaded()
 	}
-	if text := strings.ReplaceAll(view.Printable(s.Summary), "\n", " "); text != n.status && text != "" {
+	if text := strings.ReplaceAll(diag.Clean(s.Summary), "\n", " "); text != n.status && text != "" {
 		n.status = text
 		n.send("STATUS=" + text)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/event"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Event is an event as a line, with the time of a zone.
@@ -22,6 +24,6 @@ func Event(e event.Event, zone *time.Location, p Paint) string {
 		kind = p.as(good, kind)
 	default: // nothing to worry about
 	}
-	line := fmt.Sprintf("%s  %s  %-14s  %s", e.At.In(zone).Format(time.DateTime), kind, about, Printable(e.Text))
+	line := fmt.Sprintf("%s  %s  %-14s  %s", e.At.In(zone).Format(time.DateTime), kind, about, diag.Clean(e.Text))
 	return strings.TrimRight(line, " ") + "\n"
 }

@@ -45,7 +45,7 @@ func Reconciled(l agent.PassStatus, after agent.Status, now time.Time) string {
 	if said {
 		l.Error = ""
 	}
-	return fmt.Sprintf("%s: %s", Short(l.Commit), Printable(PassLine(l, now)))
+	return fmt.Sprintf("%s: %s", Short(l.Commit), diag.Clean(PassLine(l, now)))
 }
 
 // PassProgress shows the progress of a pass on stderr, from one status of the agent to the next: in
@@ -68,7 +68,7 @@ func (w *PassProgress) Show(s agent.Status, now time.Time) {
 	}
 	for _, n := range running {
 		if !has(w.running, n) && !w.Term.Live {
-			w.Term.notef("%s: %s", Printable(n.Address), doing(n.Action))
+			w.Term.notef("%s: %s", diag.Clean(n.Address), doing(n.Action))
 		}
 	}
 	w.running = running
@@ -89,7 +89,7 @@ func (w *PassProgress) draw(s agent.Status, now time.Time) {
 		}
 		text = strings.Join(parts, " · ")
 	}
-	line := []rune(Printable(text))
+	line := []rune(diag.Clean(text))
 	if width := w.Term.Width; width > 1 && len(line) >= width {
 		line = append(line[:width-2], '…')
 	}

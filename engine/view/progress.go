@@ -10,6 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Progress reports steps on stderr: one line when a step starts and one when it ends. On a terminal
@@ -145,11 +147,11 @@ func (p *Progress) report(e apply.Event) {
 			p.learn(e)
 		}
 		p.running = slices.DeleteFunc(p.running, func(r running) bool { return r.step.Address == e.Step.Address })
-		p.term.notef("%s", Printable(Ended(e)))
+		p.term.notef("%s", diag.Clean(Ended(e)))
 	case apply.Waiting:
 		p.term.notef("stopping: nothing new is started; waiting for %s\nCtrl-C again exits now", p.names())
 	case apply.Note:
-		p.term.notef("%s", Printable(e.Text))
+		p.term.notef("%s", diag.Clean(e.Text))
 	}
 }
 
@@ -162,7 +164,7 @@ func (p *Progress) wait(w health.Progress) {
 		}
 	}
 	if !p.term.Live && w.Tries == 1 {
-		p.term.notef("%s", Printable(w.String()))
+		p.term.notef("%s", diag.Clean(w.String()))
 	}
 }
 
@@ -265,7 +267,7 @@ func (p *Progress) draw(now time.Time) {
 	if text == "" {
 		return
 	}
-	line := []rune(Printable(text))
+	line := []rune(diag.Clean(text))
 	if w := p.term.Width; w > 1 && len(line) >= w {
 		line = append(line[:w-2], '…')
 	}

@@ -23,7 +23,7 @@ func refusal(s agent.Status, p Paint) string {
 	fmt.Fprintf(&b, "  %-11s %s\n", "refused", p.as(bad, fmt.Sprintf("%s is %s since %s", Short(s.Refused.Commit), s.Refused.Outcome, When(s.Refused.Since))))
 	errs := slices.DeleteFunc(slices.Clone(s.Refused.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error })
 	diag.Text(&text, errs)
-	for line := range strings.Lines(strings.TrimRight(Printable(text.String()), "\n") + "\n") {
+	for line := range strings.Lines(strings.TrimRight(diag.Clean(text.String()), "\n") + "\n") {
 		if line != "\n" {
 			line = "    " + line
 		}
@@ -55,7 +55,7 @@ func runningText(r agent.Running, now time.Time, p Paint) string {
 			fmt.Fprintf(&b, "    next  and %d more\n", len(r.Next)-most)
 			break
 		}
-		fmt.Fprintf(&b, "    next  %s\n", Printable(addr))
+		fmt.Fprintf(&b, "    next  %s\n", diag.Clean(addr))
 	}
 	return b.String()
 }
@@ -66,7 +66,7 @@ func stepLine(n agent.StepNow, now time.Time) string {
 	if n.Usually > 0 {
 		text += fmt.Sprintf(" (usually %s)", span(time.Duration(n.Usually*float64(time.Second))))
 	}
-	return Printable(text)
+	return diag.Clean(text)
 }
 
 // PassLine describes the result of a pass.
@@ -191,11 +191,11 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	}
 	fmt.Fprintln(&b)
 	if s.Summary != "" {
-		fmt.Fprintf(&b, "  %s\n", Printable(s.Summary))
+		fmt.Fprintf(&b, "  %s\n", diag.Clean(s.Summary))
 	}
 	fmt.Fprintln(&b)
 	row := func(label, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-11s %s\n", label, Printable(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(&b, "  %-11s %s\n", label, diag.Clean(fmt.Sprintf(format, args...)))
 	}
 	if s.Repository.URL != "" {
 		at := s.Repository.URL + "  " + s.Repository.Branch

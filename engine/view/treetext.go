@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve/report"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Tree draws an agent with its nodes, and what they reported.
@@ -14,7 +16,7 @@ func Tree(r report.Report, now time.Time, p Paint) string {
 	for _, n := range r.Nodes {
 		t.below[n.Parent] = append(t.below[n.Parent], n)
 	}
-	root := []string{Printable(r.Identity), string(r.Phase), t.ready(r.Ready, false)}
+	root := []string{diag.Clean(r.Identity), string(r.Phase), t.ready(r.Ready, false)}
 	if r.Commit != "" {
 		root = append(root, "at "+Short(r.Commit))
 	}
@@ -57,7 +59,7 @@ func (t *treeText) draw(parent, indent string) {
 		if i == len(nodes)-1 {
 			branch, deeper = "└── ", "    "
 		}
-		fields := []string{fmt.Sprintf("%-*s", width, Printable(n.Name)), fmt.Sprintf("%-3s", n.Type), string(n.Phase), t.ready(n.Ready, n.Stale)}
+		fields := []string{fmt.Sprintf("%-*s", width, diag.Clean(n.Name)), fmt.Sprintf("%-3s", n.Type), string(n.Phase), t.ready(n.Ready, n.Stale)}
 		if n.Drift > 0 {
 			fields = append(fields, fmt.Sprintf("%d differ", n.Drift))
 		}
@@ -68,7 +70,7 @@ func (t *treeText) draw(parent, indent string) {
 			fields = append(fields, "reported "+ago(t.now, n.Reported)+" ago")
 		}
 		if n.Error != "" {
-			fields = append(fields, Printable(firstOf(n.Error)))
+			fields = append(fields, diag.Clean(firstOf(n.Error)))
 		}
 		fmt.Fprintf(&t.out, "%s%s%s\n", indent, branch, strings.Join(fields, "  "))
 		t.draw(n.Name, indent+deeper)

@@ -7,6 +7,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Why is the text of why, "" if nothing is known.
@@ -57,7 +59,7 @@ func Why(r control.Reasons) string {
 			pastStep(&b, rec, st)
 		}
 	}
-	return Printable(b.String())
+	return diag.Clean(b.String())
 }
 
 // pastStep writes one step of the past.

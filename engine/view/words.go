@@ -9,17 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
-)
 
-// Printable removes terminal control sequences, since texts may come from a host.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && (r < ' ' || r == 0x7f) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
 
 // Reachable is the address of a listener that a client on this machine can use.
 func Reachable(listener net.Addr) string {
@@ -86,7 +78,7 @@ func table(b *strings.Builder, rows [][]string, color func(row, column int, text
 			if i == len(r)-1 {
 				pad = ""
 			}
-			line.WriteString(color(row, i, Printable(cell)) + pad)
+			line.WriteString(color(row, i, diag.Clean(cell)) + pad)
 		}
 		fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
 	}

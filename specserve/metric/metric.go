@@ -5,10 +5,11 @@ package metric
 import (
 	"bytes"
 	"fmt"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // ContentType is the type of a text: https://prometheus.io/docs/instrumenting/exposition_formats.
@@ -46,7 +47,7 @@ func (n Now) Collect(to chan<- prometheus.Metric) {
 	n(func(name, help string, value float64, labels ...string) {
 		var names, values []string
 		for i := 0; i+1 < len(labels); i += 2 {
-			names, values = append(names, labels[i]), append(values, strings.ToValidUTF8(labels[i+1], "\ufffd"))
+			names, values = append(names, labels[i]), append(values, diag.Clean(labels[i+1]))
 		}
 		desc := known[name]
 		if desc == nil {

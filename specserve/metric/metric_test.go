@@ -25,7 +25,7 @@ func TestText(t *testing.T) {
 passes_total{outcome="done"} 1
 # HELP ready Whether.
 # TYPE ready gauge
-ready{node="\"quoted\" \\ and\nnext `+"\ufffd"+`"} 0
+ready{node="\"quoted\" \\ and\nnext ?"} 0
 ready{node="a"} 1.5
 # HELP took_seconds How long.
 # TYPE took_seconds histogram

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Code names a problem. Codes stay as they are for ever: children of another version read them.
@@ -150,14 +152,9 @@ func known(code Code) bool { return code != "" && Lookup(code).Code == code }
 
 // printable bounds a text that another program wrote, and takes control characters out of it.
 func printable(s string, most int) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x202e || r == 0x2066 || r == 0x2067 {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
+	s = diag.Line(s)
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
-	return strings.TrimSpace(s)
+	return s
 }

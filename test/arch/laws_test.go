@@ -30,7 +30,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/model", may: []string{"engine/diag"}},
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "engine/source/remote", may: []string{"engine/model", "engine/source/objects"}},
+	{pkg: "engine/source/remote", may: []string{"engine/diag", "engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}},
 	{
 		pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote", "engine/source/serve"},
@@ -61,10 +61,10 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
-	{pkg: "engine/guest/child", may: []string{"engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "engine/guest/child/childtest", "engine/plan"}},
+	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "engine/guest/child/childtest", "engine/plan"}},
 	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
-	{pkg: "specserve/problem"}, // between parent and child: what server and client share
+	{pkg: "specserve/problem", may: []string{"engine/diag"}}, // between parent and child: what server and client share
 	{pkg: "specserve/token", may: []string{"specserve/problem"}},
 	{pkg: "specserve/pin"},
 	{pkg: "specserve/parent", may: []string{"engine/durable", "specserve/pin"}},
@@ -137,7 +137,7 @@ var layers = append(simulatorLayers(), []layer{
 		pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"},
 		tests: []string{"engine/enginetest"},
 	},
-	{pkg: "engine/event", may: []string{"engine", "engine/agent", "engine/ledger"}, tests: []string{"engine/diag", "engine/plan"}}, // what happened to an agent, as a stream
+	{pkg: "engine/event", may: []string{"engine", "engine/agent", "engine/diag", "engine/ledger"}, tests: []string{"engine/plan"}}, // what happened to an agent, as a stream
 	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/event", "engine/ledger", "engine/model", "specserve/limit", "specserve/report"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}},
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model", "specserve/report"}},
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/report"}},
@@ -147,8 +147,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},
-	{pkg: "specserve/metric"},  // figures that Prometheus reads
-	{pkg: "specserve/program"}, // what new nodes get: this program
+	{pkg: "specserve/metric", may: []string{"engine/diag"}}, // figures that Prometheus reads
+	{pkg: "specserve/program"},                              // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{pkg: "specserve/credentials", may: []string{"engine/durable", "specserve/cert", "specserve/hook", "specserve/keys"}},
 	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"}},

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Markdown is the report for people.
@@ -65,7 +65,7 @@ func (t *Trial) checks(b *strings.Builder) {
 func cell(s string) string {
 	return strings.NewReplacer(
 		"\r", " ", "\n", " ", "|", `\|`, "<", "&lt;", ">", "&gt;", "`", "'", "*", `\*`, "_", `\_`,
-	).Replace(view.Printable(s))
+	).Replace(diag.Clean(s))
 }
 
 // Write writes the report into a folder, as TIME.MANIFEST.passed.json and .md. The document

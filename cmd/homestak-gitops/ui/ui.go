@@ -7,11 +7,13 @@
 //   - Colour only on a terminal, never when NO_COLOR is set, unless --color says so.
 //   - An error says in lower case, without a full stop, what was attempted; lines
 //     after the first say what to do next.
+//   - Control characters and bidirectional marks of others do not get out: see diag.Clean.
 //   - Nothing is printed but through UI; the live line of a terminal is drawn by
 //     view.Progress.
 package ui
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +48,7 @@ type UI struct {
 
 // New makes the output of a process.
 func New(p process.Process) *UI {
+	p.Stdout, p.Stderr = diag.Screen(p.Stdout), diag.Screen(p.Stderr)
 	return &UI{Process: p, colorFlag: "auto", reported: map[string]bool{}}
 }
 
@@ -106,7 +109,7 @@ func (u *UI) Printf(format string, args ...any) {
 
 // Notef writes a line beside what was asked for.
 func (u *UI) Notef(format string, args ...any) {
-	fmt.Fprintf(u.Stderr, format+"\n", args...)
+	fmt.Fprintln(u.Stderr, diag.Clean(fmt.Sprintf(format, args...)))
 }
 
 // Findings writes what is wrong with the site, the plan or the host; each text
@@ -122,7 +125,7 @@ func (u *UI) Findings(l diag.List) {
 	if len(fresh) > 0 {
 		var text strings.Builder
 		diag.Text(&text, fresh)
-		fmt.Fprintln(u.Stderr, view.Printable(text.String()))
+		fmt.Fprintln(u.Stderr, diag.Clean(text.String()))
 	}
 }
 
@@ -135,7 +138,11 @@ func (u *UI) Emit(document any) error {
 // Line writes a document as one line, for a verb that then goes on.
 func (u *UI) Line(document any) error {
 	u.written = true
-	if err := json.NewEncoder(u.Stdout).Encode(document); err != nil {
+	text, err := json.Marshal(document)
+	if err == nil {
+		_, err = u.Stdout.Write(append(diag.JSON(text), '\n'))
+	}
+	if err != nil {
 		return fmt.Errorf("write the document: %w", err)
 	}
 	return nil
@@ -152,10 +159,15 @@ func (u *UI) Show(document any, text string) error {
 
 // WriteJSON writes a document as all verbs do.
 func WriteJSON(w io.Writer, document any) error {
-	e := json.NewEncoder(w)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	if err := e.Encode(document); err != nil {
+	err := e.Encode(document)
+	if err == nil {
+		_, err = w.Write(diag.JSON(text.Bytes()))
+	}
+	if err != nil {
 		return fmt.Errorf("write the document: %w", err)
 	}
 	return nil
@@ -179,7 +191,7 @@ func (u *UI) Failure(err error) {
 	if u.colored(u.ErrTerminal) {
 		label = "\x1b[31;1merror:\x1b[0m"
 	}
-	fmt.Fprintf(u.Stderr, "%s %s\n", label, strings.ReplaceAll(view.Printable(text), "\n", "\n  "))
+	fmt.Fprintf(u.Stderr, "%s %s\n", label, strings.ReplaceAll(diag.Clean(text), "\n", "\n  "))
 }
 
 // Terminal is where progress is shown.

@@ -93,7 +93,7 @@ func (c HostReport) Text(w io.Writer, color bool) {
 
 // indented keeps the lines of a text, which may be a host's, below one another.
 func indented(s, by string) string {
-	return strings.ReplaceAll(strings.TrimSpace(view.Printable(s)), "\n", "\n"+by)
+	return strings.ReplaceAll(strings.TrimSpace(diag.Clean(s)), "\n", "\n"+by)
 }
 
 // word is how a result is shown, and its colour.

@@ -25,6 +25,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
 	"github.com/homestak/homestak-gitops/systemd"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // KindName is the first half of the address of the agent of a child: agent.inner.
@@ -363,7 +365,7 @@ func first(re *regexp.Regexp, text string) string {
 // ended says how a command ended that failed; nil if it did not.
 func ended(out guest.Output) error {
 	const most = 1500
-	text := strings.TrimSpace(out.Err)
+	text := diag.Clean(strings.TrimSpace(out.Err))
 	if len(text) > most {
 		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
 	}

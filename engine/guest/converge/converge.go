@@ -23,6 +23,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/plan"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Machine is what is needed of a guest.Machine.
@@ -275,12 +277,7 @@ func ending(out guest.Output) string {
 // last is the end of what a program wrote, without control characters.
 func last(text string) string {
 	const most = 1500
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' || r == 0x7f {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
+	text = diag.Clean(strings.TrimSpace(text))
 	if len(text) > most {
 		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
 	}

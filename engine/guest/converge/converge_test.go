@@ -153,7 +153,7 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		{"killed", func(m *fake) { m.edit = func(o *guest.Output) { o.Signal = 9 } }, "signal 9"},
 		{"no shell", func(m *fake) {
 			m.edit = func(o *guest.Output) { *o = guest.Output{Code: 127, Err: "sh: \x1b[31mnot found"} }
-		}, "no POSIX shell that answers: exit code 127: sh: [31mnot found"},
+		}, "no POSIX shell that answers: exit code 127: sh: ?[31mnot found"},
 		{"record", func(m *fake) { m.rows["record"] = []string{"record|={"} }, "owned.json is damaged"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

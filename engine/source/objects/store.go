@@ -13,6 +13,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // maxPlain bounds a commit or a tree, in bytes.
@@ -247,9 +249,9 @@ func Describe(c *object.Commit) model.Commit {
 	subject, _, _ := strings.Cut(strings.TrimLeft(message, "\n"), "\n")
 	m := model.Commit{
 		ID:       c.Hash.String(),
-		Author:   model.Person{Name: strings.ToValidUTF8(c.Author.Name, "\uFFFD"), Email: strings.ToValidUTF8(c.Author.Email, "\uFFFD")},
+		Author:   model.Person{Name: diag.Line(c.Author.Name), Email: diag.Line(c.Author.Email)},
 		At:       c.Committer.When,
-		Subject:  strings.TrimSpace(subject),
+		Subject:  diag.Line(subject),
 		Trailers: parseTrailers(message),
 	}
 	for _, p := range c.ParentHashes {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -62,7 +63,7 @@ func (f *Error) Temporary() bool { return f.temporary }
 // not long.
 func oneLine(s string) string {
 	const longest = 300
-	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
+	s = diag.Line(s)
 	if r := []rune(s); len(r) > longest {
 		return string(r[:longest]) + "…"
 	}
