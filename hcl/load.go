@@ -38,11 +38,15 @@ import (
 
 // Options are the inputs of a load, apart from the files.
 type Options struct {
-	Kinds   model.Kinds
-	Secrets *model.Secrets    // nil: no value is known, and every name is taken to exist
-	Vars    map[string]string // values for variable blocks, by name
-	Local   *model.LocalHost  // becomes that of the site; may be nil
+	Kinds    model.Kinds
+	Secrets  *model.Secrets    // nil: no value is known, and every name is taken to exist
+	Vars     map[string]string // values for variable blocks, by name
+	Local    *model.LocalHost  // becomes that of the site; may be nil
+	Position *Position         // says where the load is; may be nil
 }
+
+// Position is where a load is; see eval.Position.
+type Position = eval.Position
 
 // Load reads the site in a tree. The findings are sorted. The site is nil if the files have no
 // readable site block; with errors it is incomplete, for display and not for converging.
@@ -79,7 +83,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	if l.schemas == nil {
 		l.schemas, l.funcs = decode.Schemas{}, eval.Functions()
 	}
-	in := eval.Inputs{Files: fsys, Secrets: o.Secrets, Vars: o.Vars}
+	in := eval.Inputs{Files: fsys, Secrets: o.Secrets, Vars: o.Vars, Position: o.Position}
 	r := &load{
 		Evaluator: eval.NewEvaluator(parse.NewTree(o.Kinds), in, l.funcs),
 		schemas:   l.schemas, opts: o, invalid: map[string]bool{},
@@ -97,6 +101,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]parse.Sum{}, others: r.Others}
 	for _, f := range files {
 		r.Sources[f.Name] = f.Data
+		o.Position.Count(len(f.Data))
 		now.files[f.Name] = f.Sum
 	}
 	if whole && l.last.same(now, fsys) {

@@ -68,6 +68,14 @@ func (s *Set) Authorize(ctx context.Context, in AuthInput) Decision {
 	if d, known := s.decided.get(in); known {
 		return d
 	}
+	if s.apart != nil && s.hasOwn() {
+		a, err := s.apart.Ask(ctx, Question{Files: s.own(), Request: &in})
+		if err != nil {
+			return Decision{Code: Forbidden, Reason: s.failure([]string{authPackage}, failedApart(err)).Summary}
+		}
+		s.decided.put(in, a.Decision)
+		return a.Decision
+	}
 	answer, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) (*ast.Term, error) {
 		return ask(ctx, s.queries[authPackage], ast.LazyObject(in.document()), stop)
 	})

@@ -48,23 +48,41 @@ func bounds() map[string]bound {
 // process, and this package is its only user: it writes there once, before anything is compiled,
 // and never again.
 var install = sync.OnceFunc(func() {
-	for name, b := range bounds() {
-		call := topdown.GetBuiltin(name)
-		topdown.RegisterBuiltinFunc(name, func(bctx topdown.BuiltinContext, args []*ast.Term, iter func(*ast.Term) error) error {
-			if b != nil {
-				if err := b(args); err != nil {
-					return halt(bctx, name, err)
-				}
-			}
-			return call(bctx, args, func(result *ast.Term) error {
-				if err := boundResult(result, b == nil); err != nil {
-					return halt(bctx, name, err)
-				}
-				return iter(result)
+	limited := bounds()
+	for _, known := range ast.Builtins {
+		known.CanSkipBctx = false // without a context, a call does not know where it stands
+		name, call := known.Name, topdown.GetBuiltin(known.Name)
+		b, isLimited := limited[name]
+		switch {
+		case call == nil: // the evaluator does it without a function
+		case !isLimited:
+			topdown.RegisterBuiltinFunc(name, func(bctx topdown.BuiltinContext, args []*ast.Term, iter func(*ast.Term) error) error {
+				enter(bctx)
+				return call(bctx, args, iter)
 			})
-		})
+		default:
+			topdown.RegisterBuiltinFunc(name, bounded(name, b, call))
+		}
 	}
 })
+
+// bounded is a function with its bound.
+func bounded(name string, b bound, call topdown.BuiltinFunc) topdown.BuiltinFunc {
+	return func(bctx topdown.BuiltinContext, args []*ast.Term, iter func(*ast.Term) error) error {
+		enter(bctx)
+		if b != nil {
+			if err := b(args); err != nil {
+				return halt(bctx, name, err)
+			}
+		}
+		return call(bctx, args, func(result *ast.Term) error {
+			if err := boundResult(result, b == nil); err != nil {
+				return halt(bctx, name, err)
+			}
+			return iter(result)
+		})
+	}
+}
 
 // halt ends the evaluation. An ordinary error of a function would only be collected:
 // it would be reported at the end, which may be a million calls later.

@@ -20,6 +20,10 @@ const (
 	defaultMemory = 256 << 20
 )
 
+// patience is how many times its processor time an evaluation may take by the clock on the wall: a
+// machine that is busy with other work is no fault of the rules.
+const patience = 12
+
 // checkEvery is how often a running evaluation is checked. What it can allocate in
 // between adds to its limit.
 const checkEvery = 10 * time.Millisecond
@@ -31,7 +35,7 @@ const grace = 2 * time.Second
 // limits enforces the limits of time and memory. Evaluations may run in parallel; the calling
 // goroutine watches each of them.
 type limits struct {
-	time   time.Duration
+	time   time.Duration // of a processor
 	memory uint64
 
 	// stray counts evaluations that were stopped and have not ended. A goroutine that does not
@@ -102,9 +106,15 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 	}
 	inner, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
+	inner, position := positioned(inner)
 	stop, done := &brake{}, make(chan outcome, 1)
 	began, base, gone := time.Now(), heap(), ctx.Done()
+	clock := make(chan func() time.Duration, 1)
 	go func() {
+		read, release := ThreadClock()
+		defer release()
+		start := read()
+		clock <- func() time.Duration { return read() - start }
 		var o outcome
 		defer func() {
 			if p := recover(); p != nil {
@@ -115,6 +125,7 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 		o.value, o.err = run(inner, stop)
 	}()
 
+	used := <-clock
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	var why error       // it was asked to stop
@@ -134,7 +145,8 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 			why, gone = &stopped{ctx.Err().Error(), ctx.Err()}, nil
 		case <-tick.C:
 			if why == nil {
-				why = l.exceeded(time.Since(began), base, stop)
+				why = l.exceeded(used(), time.Since(began), base, stop)
+				position.stopped.CompareAndSwap(false, why != nil)
 			}
 		}
 		switch {
@@ -149,15 +161,26 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 				<-done
 				l.stray.Add(-1)
 			}()
-			return none, why
+			return none, atPosition(why, position)
 		}
 	}
 }
 
+// atPosition adds to an error the call that does not end.
+func atPosition(why error, p *Position) error {
+	if at := p.at.Load(); at != nil {
+		return errors.Join(why, &topdown.Error{Code: topdown.CancelErr, Message: "it does not end", Location: at})
+	}
+	return why
+}
+
 // exceeded says which limit an evaluation has passed, nil for none.
-func (l *limits) exceeded(took time.Duration, base uint64, stop *brake) error {
-	if took > l.time {
-		return &stopped{why: fmt.Sprintf("it did not finish within %s", l.time)}
+func (l *limits) exceeded(used, took time.Duration, base uint64, stop *brake) error {
+	if used > l.time {
+		return &stopped{why: fmt.Sprintf("it did not finish within %s of processor time", l.time)}
+	}
+	if took/patience > l.time {
+		return &stopped{why: fmt.Sprintf("it did not finish within %s", patience*l.time)}
 	}
 	if heap() < base+l.memory {
 		return nil

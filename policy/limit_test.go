@@ -21,8 +21,8 @@ func TestWhatStopsWhenToldIsWaitedFor(t *testing.T) {
 			<-ctx.Done()
 			return "", errors.New("stopped at rule x")
 		})
-		require.EqualError(t, err, "it did not finish within 5s\nstopped at rule x")
-		require.Less(t, time.Since(began), 6*time.Second)
+		require.EqualError(t, err, "it did not finish within 1m0s\nstopped at rule x")
+		require.Less(t, time.Since(began), 61*time.Second)
 		got, err := s.Within(t.Context(), func(context.Context, topdown.Cancel) (string, error) { return "fine", nil })
 		require.NoError(t, err)
 		require.Equal(t, "fine", got)
@@ -40,8 +40,8 @@ func TestWhatDoesNotStopIsLeftBehind(t *testing.T) {
 			<-deaf
 			return "too late", nil
 		})
-		require.EqualError(t, err, "it did not finish within 5s")
-		require.Less(t, time.Since(began), 10*time.Second)
+		require.EqualError(t, err, "it did not finish within 1m0s")
+		require.Less(t, time.Since(began), 65*time.Second)
 
 		quick := func(context.Context, topdown.Cancel) (string, error) { return "fine", nil }
 		_, err = s.Within(t.Context(), quick)

@@ -22,6 +22,7 @@
 //	functions.go  what policies may call: nothing with effects, clocks or chance
 //	bounds.go     what one call may make
 //	limit.go      what one evaluation may take
+//	apart.go      what a site's own rules are asked in another process, for what cannot be stopped
 //	verdict.go    what a rule may say
 package policy
 
@@ -62,6 +63,9 @@ type Options struct {
 	// again if the policies are the same; not if it is broken, since that may have been
 	// for want of time or memory. May be nil.
 	Last *Set
+
+	// Apart evaluates the site's own rules; nil: they are evaluated here.
+	Apart Apart
 }
 
 // Set has all compiled rules of a commit. It may be used by several goroutines. The zero Set denies
@@ -69,6 +73,7 @@ type Options struct {
 type Set struct {
 	ruleset
 	limits   limits
+	apart    Apart
 	compiler *ast.Compiler
 	queries  map[string]rego.PreparedEvalQuery // by the package that is asked; guard is asked with plan
 	broken   diag.List                         // why it does not work
@@ -76,17 +81,23 @@ type Set struct {
 	decided  decisions
 }
 
-// Compile compiles the shipped rules and those of a site. The findings say what is
-// wrong with the site's; they are errors, and the Set then denies everything with the
-// same findings. Reading and compiling are limited as evaluations are.
-func Compile(ctx context.Context, o Options) (*Set, diag.List) {
-	s := &Set{limits: limits{time: o.Limit, memory: uint64(max(o.Memory, 0))}}
+// newSet is a set without rules.
+func newSet(o Options) *Set {
+	s := &Set{limits: limits{time: o.Limit, memory: uint64(max(o.Memory, 0))}, apart: o.Apart}
 	if s.limits.time <= 0 {
 		s.limits.time = defaultTime
 	}
 	if s.limits.memory == 0 {
 		s.limits.memory = defaultMemory
 	}
+	return s
+}
+
+// Compile compiles the shipped rules and those of a site. The findings say what is
+// wrong with the site's; they are errors, and the Set then denies everything with the
+// same findings. Reading and compiling are limited as evaluations are.
+func Compile(ctx context.Context, o Options) (*Set, diag.List) {
+	s := newSet(o)
 	again := false
 	found, err := within(ctx, &s.limits, func(ctx context.Context, _ topdown.Cancel) (diag.List, error) {
 		files, found := load(o.Site)
@@ -260,17 +271,11 @@ func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site,
 	if site == nil {
 		return denied(diag.List{denial(diag.FromPolicy, "there is no site to check", "")})
 	}
-	input, err := s.inputValue(site, p, r)
+	doc, err := s.input(site, p, r)
 	if err != nil {
 		return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to evaluate: "+firstLine(err), "")})
 	}
-	answer, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) (*ast.Term, error) {
-		return ask(ctx, s.queries[packages[0]], input, stop)
-	})
-	if err != nil {
-		return denied(diag.List{s.failure(packages, err)})
-	}
-	found, rules := s.verdict(packages, answer)
+	found, rules := s.check(ctx, packages, doc)
 	ranges := rangesOf(site, p)
 	for i := range found {
 		if found[i].Address != "" && found[i].At.IsZero() {
@@ -280,18 +285,14 @@ func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site,
 	return found.Sorted(), rules
 }
 
-// inputValue is the document as OPA has it. An object of it becomes one of OPA's when a
-// rule looks into it: of a large site, rules read little.
-func (s *Set) inputValue(site *model.Site, p *plan.Plan, r Request) (ast.Value, error) {
+// input is the document that rules get. An object of it becomes one of OPA's when a rule
+// looks into it: of a large site, rules read little.
+func (s *Set) input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
 	nodes := nodeDocuments
-	if !slices.ContainsFunc(s.rules, func(r rule) bool { return !r.shipped }) {
+	if !s.hasOwn() {
 		nodes = shippedNodes
 	}
-	doc, err := document(site, p, r, nodes)
-	if err != nil {
-		return nil, err
-	}
-	return ast.LazyObject(doc), nil
+	return document(site, p, r, nodes)
 }
 
 func (s *Set) works() bool { return s != nil && len(s.queries) > 0 && !s.broken.HasErrors() }

@@ -38,6 +38,7 @@ func (ev *Evaluator) compute(expr hclsyntax.Expression, sc *Scope) (cty.Value, b
 		return cty.NilVal, false
 	}
 	ctx := ev.context(references, sc)
+	ev.Inputs.Position.enter(expr)
 	v, diags := expr.Value(ctx)
 	if len(diags) > 0 {
 		ev.AddDiagnostics(diags, touchesSecret(references, ctx))

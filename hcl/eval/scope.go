@@ -62,9 +62,10 @@ const (
 
 // Inputs are what expressions depend on, apart from the blocks.
 type Inputs struct {
-	Files   fs.FS             // the site's tree, for file and templatefile
-	Secrets *model.Secrets    // nil: no value is known, and every name is taken to exist
-	Vars    map[string]string // values for variable blocks, by name
+	Files    fs.FS             // the site's tree, for file and templatefile
+	Secrets  *model.Secrets    // nil: no value is known, and every name is taken to exist
+	Vars     map[string]string // values for variable blocks, by name
+	Position *Position         // says where the evaluation is; may be nil
 }
 
 // Evaluator evaluates the expressions of a tree.
