@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
+.PHONY: hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -89,6 +89,9 @@ chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashe
 
 faults: ## every way to fail at every request of every story, where make test takes samples
 	HOMESTAK_FAULTS=all $(GO) test -count=1 -timeout 60m -run 'MayFail|EveryFault' ./drivers/proxmox
+
+hostile: ## hostile sites and rules under the limits that are in use (10 minutes)
+	HOMESTAK_FULL_LIMITS=1 $(GO) test -count=1 -timeout 60m -v -run 'TestS2HostileSites|TestS3HostileRules' ./engine/site
 
 bench: ## speed against the goals, each beside its floor (minutes; fails for no figure)
 	$(GO) test -run '^$$' -bench . -timeout 30m ./test/bench

@@ -67,6 +67,7 @@ type Desired struct {
 	Commit      string      // "" if the folder is not a checkout
 	Findings    diag.List   // with an error among them, it must not be applied
 	PolicyCheck PolicyCheck // checks plans against the policies of the commit; nil denies nothing
+	Harmful     bool        // its evaluation exceeded a limit, and would exceed it again
 	// AwaitsSecrets: it was loaded without secrets, since the parent that gives them has not done so yet.
 	AwaitsSecrets bool
 }

@@ -58,6 +58,9 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 	}
 	d := c.Loader.Load(ctx, tree, in)
 	d.AwaitsSecrets = awaits && secrets == nil
+	if d.Site == nil {
+		return d
+	}
 	c.rules = append(slices.DeleteFunc(c.rules, func(r rulesOf) bool { return r.commit == commit.ID }), rulesOf{commit.ID, c.Loader.Policies()})
 	c.rules = c.rules[max(0, len(c.rules)-mostRules):]
 	return d

@@ -29,6 +29,7 @@ type FolderOptions struct {
 	Keys    Keys              // decrypt it
 	Vars    map[string]string // values for variables of the site
 	Mode    string            // execution mode of this run: push or pull; "" for what the files say
+	Sandbox *Sandbox          // tries the site before it is loaded; nil: it is evaluated in this process
 }
 
 // Folder is the site in a folder, loaded once, as it is there. Files outside of the folder
@@ -45,13 +46,15 @@ type Folder struct {
 
 // Open loads the site in a folder, and checks it with its policies. What is wrong with the
 // site is among the findings of Desired; an error means that there is no such folder, or that ctx
-// ended while the policies were asked.
+// ended before. What takes too much is among the findings too; an evaluation that does not end is then
+// left behind, so the process should end soon.
 func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	root, err := os.OpenRoot(o.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("open site folder: %w\nname the folder of a site with --site, or begin one: homestak-gitops init", err)
 	}
 	f := &Folder{dir: o.Dir, root: root, loader: NewLoader(o.Kinds), input: Input{Vars: o.Vars, Mode: o.Mode}}
+	f.loader.Sandbox = o.Sandbox
 	tree, err := checkout.Open(o.Dir)
 	if err == nil {
 		f.Commit, err = tree.Commit()
@@ -61,7 +64,11 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	}
 	secrets, found := folderSecrets(root, tree, o.Secrets, o.Keys)
 	f.input.Commit, f.input.Secrets, f.input.Found = f.Commit, secrets, append(f.input.Found, found...)
-	f.Desired = f.loader.Load(ctx, root.FS(), f.input)
+	f.Desired, err = f.loader.loadWithin(ctx, root.FS(), f.input)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
 	f.loader.files = hcl.Loader{} // nothing is loaded twice, and what it keeps is as large as the site
 	if f.CheckLoaded() == nil && f.Check() != nil && ctx.Err() != nil {
 		f.Close()

@@ -25,11 +25,20 @@ import (
 // result, since the syntax of a large site takes more memory than all the rest. A
 // Loader is for one goroutine at a time.
 type Loader struct {
-	kinds model.Kinds
-	files hcl.Loader
-	was   *loaded // the last tree; nil: none
-	other *loaded // the one before, if it is another
+	Sandbox *Sandbox // tries each tree before it is loaded here; nil: everything is evaluated here
+
+	kinds    model.Kinds
+	files    hcl.Loader
+	position *hcl.Position // may be nil
+	rules    Limits        // of each evaluation of policies; zero: the usual ones
+	asks     func()        // called when the site is loaded, and its policies are asked; may be nil
+	was      *loaded       // the last tree; nil: none
+	other    *loaded       // the one before, if it is another
+	tried    []loaded      // what passed the sandbox, as far as loaded.of reads it; the newest at the end
 }
+
+// mostTried bounds what is kept of trees that passed the sandbox.
+const mostTried = 8
 
 // NewLoader makes a loader of sites that may declare these kinds.
 func NewLoader(kinds model.Kinds) *Loader { return &Loader{kinds: kinds} }
@@ -37,6 +46,14 @@ func NewLoader(kinds model.Kinds) *Loader { return &Loader{kinds: kinds} }
 // Policies are the compiled policies of the tree that was loaded last. They stay as they are when
 // another one is loaded.
 func (l *Loader) Policies() *policy.Set { return l.set() }
+
+// apart is the sandbox as the policies want it.
+func (l *Loader) apart() policy.Apart {
+	if l.Sandbox == nil {
+		return nil
+	}
+	return l.Sandbox
+}
 
 func (l *Loader) set() *policy.Set {
 	if l.was == nil {
@@ -86,6 +103,9 @@ type Input struct {
 // of it, and the check of its plans. It compiles the policies while it loads the site, and
 // evaluates them only on a site without errors.
 func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired {
+	if d, refused := l.try(ctx, tree, in); refused {
+		return d
+	}
 	got := l.load(ctx, tree, in)
 	d := engine.Desired{Site: withMode(got.site, in.Mode), Commit: in.Commit.ID}
 	d.Findings = slices.Concat(diag.List{}, in.Found, got.found, got.denied)
@@ -94,6 +114,36 @@ func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired 
 		got.site.KeepResolved(in.Local.Identity)
 	}
 	return d
+}
+
+// try gives a tree to the sandbox, unless it was there already with the same inputs. A tree with errors
+// is not loaded here.
+func (l *Loader) try(ctx context.Context, tree fs.FS, in Input) (d engine.Desired, refused bool) {
+	if l.Sandbox == nil {
+		return d, false
+	}
+	var found diag.List
+	if i := slices.IndexFunc(l.tried, func(t loaded) bool { return t.of(in) }); i >= 0 {
+		t := l.tried[i]
+		l.tried = append(slices.Delete(l.tried, i, i+1), t)
+		found = t.found
+	} else {
+		got, err := l.Sandbox.try(ctx, tree, in)
+		found, d.Harmful = got.refused, got.harmful
+		if err != nil {
+			var f diag.Finding
+			f, d.Harmful = harmOf(err)
+			found = quoted(tree, diag.List{f})
+		} else if got.whole && !got.harmful && in.Tree != "" && len(in.Vars) == 0 {
+			l.tried = append(l.tried, loaded{tree: in.Tree, secrets: in.Secrets, local: in.Local, found: found})
+			l.tried = l.tried[max(0, len(l.tried)-mostTried):]
+		}
+	}
+	if len(found) == 0 {
+		return d, false
+	}
+	d.Commit, d.Findings = in.Commit.ID, slices.Concat(diag.List{}, in.Found, found).Sorted()
+	return d, true
 }
 
 // load loads a tree and compiles its policies, unless that was done already.
@@ -114,9 +164,11 @@ func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) *loaded {
 	compiled := make(chan struct{})
 	go func() {
 		defer close(compiled)
-		got.set, got.denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: l.kinds, Last: l.set()})
+		got.set, got.denied = policy.Compile(ctx, policy.Options{
+			Site: tree, Kinds: l.kinds, Last: l.set(), Apart: l.apart(), Limit: l.rules.CPU, Memory: l.rules.Memory,
+		})
 	}()
-	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars, Local: in.Local})
+	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars, Local: in.Local, Position: l.position})
 	<-compiled
 	if in.Tree == "" {
 		l.files.Forget() // a folder is loaded once, and the run with it may take minutes
@@ -140,6 +192,9 @@ func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Inp
 	}
 	c := siteCheck{by: l.set()}
 	if d.Site != nil && !d.Findings.HasErrors() {
+		if l.asks != nil {
+			l.asks()
+		}
 		c = l.checkSite(ctx, tree, d.Site, siteRequest(in, now()))
 		d.Findings = append(d.Findings, c.found...)
 	}

@@ -1,0 +1,203 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// Sandbox evaluates what comes from a repository in child processes of this program, with limits.
+// Neither the library of the language nor OPA can be stopped in the middle of a call, so nothing but
+// the end of a process bounds them.
+//
+// A tree is tried once: the child loads it with the same inputs, compiles its policies, and evaluates
+// them on its site. What has passed is loaded again in this process, where it takes as much: the same
+// input is the same work. Rules of the site itself are always evaluated by a child, since their
+// input differs from pass to pass; it stays until it has nothing to do for a while.
+//
+// A Sandbox may be used by any goroutine, and by any number of loaders.
+type Sandbox struct {
+	Command []string // the child: a file, its name, and arguments that make it call RunSandbox
+	Limits  Limits
+
+	once  sync.Once
+	slots chan struct{} // one for each child that loads
+	rules struct {
+		turn  chan struct{} // of the only one that asks
+		child *child        // nil: none waits; of the one whose turn it is
+		idle  *time.Timer
+	}
+}
+
+// Limits are those of one child and one request.
+type Limits struct {
+	CPU    time.Duration // of processors; 0: 5 s, and 8 s more for each MiB that it reads of a site, without its rules
+	Memory int64         // in bytes; 0: 96 MiB, and 128 bytes more for each such byte, at most 512 MiB
+}
+
+// An evaluation of rules has limits of its own, which name the rule; see package policy. Those of the
+// process are wider, for what does not notice that it was stopped.
+const (
+	rulesCPU    = 5 * time.Second
+	rulesMemory = 256 << 20
+	mostProcess = 768 << 20 // bytes of a child that evaluates rules
+)
+
+// ofRules are the limits of one evaluation of rules: at most the usual ones.
+func (l Limits) ofRules() Limits {
+	r := Limits{rulesCPU, rulesMemory}
+	if l.CPU > 0 {
+		r.CPU = min(r.CPU, l.CPU)
+	}
+	if l.Memory > 0 {
+		r.Memory = min(r.Memory, l.Memory)
+	}
+	return r
+}
+
+// aroundRules are those of a process that evaluates rules on what it has.
+func (l Limits) aroundRules(read int64) (cpu time.Duration, memory int64) {
+	_, memory = l.of(read)
+	r := l.ofRules()
+	return r.CPU + r.CPU/2, min(memory+r.Memory+r.Memory/2, mostProcess)
+}
+
+// The limits of a child.
+const (
+	sandboxCPU    = 5 * time.Second
+	cpuPerMiB     = 8 * time.Second
+	sandboxMemory = 96 << 20
+	memoryPerByte = 128
+	mostMemory    = 512 << 20
+
+	patience   = 12               // times the processor time, by the clock on the wall: other processes may need the processors
+	mostLoads  = 2                // children that load at once
+	idleFor    = 10 * time.Minute // that a child waits for the next question: longer than between two full checks
+	checkEvery = 10 * time.Millisecond
+)
+
+// of says what a child may take that was given so many bytes of files.
+func (l Limits) of(read int64) (cpu time.Duration, memory int64) {
+	cpu, memory = l.CPU, l.Memory
+	if cpu == 0 {
+		cpu = sandboxCPU + time.Duration(read)*cpuPerMiB/(1<<20)
+	}
+	if memory == 0 {
+		memory = min(sandboxMemory+read*memoryPerByte, mostMemory)
+	}
+	return cpu, memory
+}
+
+// HarmError is why a child was ended, or ended itself: what it evaluated takes too much.
+type HarmError struct {
+	Why     string
+	At      diag.Range // where it was; zero if that is unknown
+	Lasting bool       // it would be the same another time, on any machine
+}
+
+// Error says it in one line, without the position.
+func (e *HarmError) Error() string { return e.Why }
+
+// Position is where the evaluation was.
+func (e *HarmError) Position() diag.Range { return e.At }
+
+// finding is the reason as a finding about the site.
+func (e *HarmError) finding() diag.Finding {
+	return diag.Errorf(e.At, "the site takes too much to evaluate: "+e.Why, "Make this expression or rule smaller. docs/security.md says what a site may take.")
+}
+
+func (s *Sandbox) init() {
+	s.once.Do(func() {
+		s.slots = make(chan struct{}, mostLoads)
+		s.rules.turn = make(chan struct{}, 1)
+	})
+}
+
+// trial is what became of a tree in a child.
+type trial struct {
+	refused diag.List // what is wrong with it
+	harmful bool      // its rules were stopped
+	whole   bool      // all of it could be read
+}
+
+// try loads a tree in a child. It returns an error if that did not end within the limits.
+func (s *Sandbox) try(ctx context.Context, tree fs.FS, in Input) (trial, error) {
+	s.init()
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return trial{}, context.Cause(ctx)
+	}
+	c, err := s.start()
+	if err != nil {
+		return trial{}, err
+	}
+	defer c.end()
+	a, whole, err := c.callOn(ctx, s.Limits, tree, request{Load: &loadRequest{
+		Commit: in.Commit, Secrets: in.Secrets, Local: in.Local, Vars: in.Vars, Mode: in.Mode, Unattended: in.Unattended,
+	}})
+	return trial{a.Refused, a.Harmful, whole}, err
+}
+
+// Ask implements policy.Apart.
+func (s *Sandbox) Ask(ctx context.Context, q policy.Question) (policy.Answer, error) {
+	s.init()
+	select {
+	case s.rules.turn <- struct{}{}:
+		defer func() { <-s.rules.turn }()
+	case <-ctx.Done():
+		return policy.Answer{}, context.Cause(ctx)
+	}
+	c := s.rules.child
+	if c == nil || !s.rules.idle.Stop() {
+		var err error
+		if c, err = s.start(); err != nil {
+			return policy.Answer{}, err
+		}
+	}
+	s.rules.child = nil
+	a, err := c.call(ctx, s.Limits, nil, request{Ask: &q})
+	if err != nil || a.Last {
+		c.end()
+		return a.Answer, err
+	}
+	s.rules.child, s.rules.idle = c, time.AfterFunc(idleFor, c.end)
+	return a.Answer, nil
+}
+
+// Close ends a child that waits.
+func (s *Sandbox) Close() {
+	s.init()
+	s.rules.turn <- struct{}{}
+	defer func() { <-s.rules.turn }()
+	if s.rules.child != nil && s.rules.idle.Stop() {
+		s.rules.child.end()
+	}
+	s.rules.child = nil
+}
+
+// harmOf is the finding of a tree that could not be tried, and whether it is to be remembered.
+func harmOf(err error) (found diag.Finding, lasting bool) {
+	if harm, ok := errors.AsType[*HarmError](err); ok {
+		return harm.finding(), harm.Lasting
+	}
+	return diag.Errorf(diag.Range{}, "the site could not be evaluated", "%s", fmt.Sprintf("A process of its own is needed for that: %v.", err)), false
+}
+
+// loadRequest is all that a load depends on, beside the files.
+type loadRequest struct {
+	Commit     model.Commit
+	Secrets    *model.Secrets
+	Local      *model.LocalHost
+	Vars       map[string]string
+	Mode       string
+	Unattended bool
+}

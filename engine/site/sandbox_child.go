@@ -1,0 +1,180 @@
+package site
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"math"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// The limits that a child sets itself. They are a second line: the parent watches it.
+const (
+	childStack = 64 << 20
+	childFiles = 32
+	sayEvery   = 20 * time.Millisecond
+)
+
+// RunSandbox is the child of a Sandbox: it serves requests until its input ends. Kinds are those
+// that a site may declare.
+func RunSandbox(kinds model.Kinds, in io.Reader, out io.Writer) error {
+	debug.SetMaxStack(childStack)
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) // the kernel takes this process before the agent
+	for resource, most := range map[int]uint64{syscall.RLIMIT_NOFILE: childFiles, syscall.RLIMIT_FSIZE: 0, syscall.RLIMIT_CORE: 0} {
+		_ = syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most}) // not every sandbox around this one permits it
+	}
+	b := &border{out: out, files: make(chan fileAnswer), requests: make(chan request)}
+	c := &childWork{border: b, kinds: kinds}
+	go c.say()
+	go c.work()
+	b.read(in) // its end ends the process, whatever is still evaluated
+	return nil
+}
+
+// boundChild makes the process collect its garbage before the parent ends it, and limits what it
+// can map: one call may take gigabytes at once.
+func boundChild(memory int64) {
+	if memory <= 0 {
+		return
+	}
+	debug.SetMemoryLimit(memory - memory/4)
+	most := uint64(memory)*2 + 512<<20
+	_ = syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: most, Max: math.MaxUint64})
+}
+
+// border is the side of the child.
+type border struct {
+	out      io.Writer
+	writing  sync.Mutex // several goroutines say something
+	asking   sync.Mutex // one of them waits for a file
+	files    chan fileAnswer
+	requests chan request
+}
+
+// fromParent is a document of the parent: a request or a file.
+type fromParent struct {
+	request
+	File *fileAnswer `json:",omitempty"`
+}
+
+// read reads what the parent sends, until that ends.
+func (b *border) read(in io.Reader) {
+	r := bufio.NewReader(in)
+	for {
+		var got fromParent
+		if err := readDocument(r, math.MaxUint32, &got); err != nil {
+			return
+		}
+		if got.File != nil {
+			b.files <- *got.File
+		} else {
+			b.requests <- got.request
+		}
+	}
+}
+
+func (b *border) write(m message) error {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	return writeDocument(b.out, m)
+}
+
+func (b *border) file(q fileRequest) (fileAnswer, error) {
+	b.asking.Lock()
+	defer b.asking.Unlock()
+	if err := b.write(message{File: &q}); err != nil {
+		return fileAnswer{}, err
+	}
+	return <-b.files, nil
+}
+
+// childWork is what a child works on.
+type childWork struct {
+	*border
+	kinds     model.Kinds
+	rules     policy.Responder
+	mutex     sync.Mutex
+	positions []func() diag.Range // of the request under way
+}
+
+// say tells the parent where the work is, so that it can tell of a child that it had to end.
+func (c *childWork) say() {
+	said := map[int]diag.Range{}
+	for range time.Tick(sayEvery) {
+		c.mutex.Lock()
+		positions := c.positions
+		c.mutex.Unlock()
+		for i, position := range positions {
+			if at := position(); !at.IsZero() && at != said[i] {
+				said[i] = at
+				_ = c.write(message{At: &at})
+			}
+		}
+	}
+}
+
+// work replies to requests. When it cannot write, nobody reads, and the input ends too.
+func (c *childWork) work() {
+	for r := range c.requests {
+		boundChild(r.Memory)
+		a := c.serve(r)
+		_ = c.write(message{Reply: &a})
+	}
+}
+
+func (c *childWork) serve(r request) reply {
+	inRules, inSite := &policy.Position{}, &hcl.Position{}
+	c.mutex.Lock()
+	c.positions = []func() diag.Range{inSite.At, inRules.At}
+	c.mutex.Unlock()
+	ctx := policy.WithPosition(context.Background(), inRules)
+	switch {
+	case r.Load != nil:
+		refused := c.load(ctx, r, inSite, inRules)
+		return reply{Refused: refused, Harmful: inRules.Stopped() && refused.HasErrors()}
+	case r.Ask != nil:
+		c.rules.Limit, c.rules.Memory = r.Rules.CPU, r.Rules.Memory
+		a, err := c.rules.Answer(ctx, *r.Ask)
+		if err != nil {
+			return reply{Error: err.Error()}
+		}
+		return reply{Answer: a, Last: c.rules.Busy()}
+	default:
+		return reply{Error: "the request asks for nothing"}
+	}
+}
+
+// load does all that the parent may do with a tree. Of a tree with errors it gives the findings:
+// the parent needs no more of it. It finds the same in any other.
+func (c *childWork) load(ctx context.Context, asked request, position *hcl.Position, inRules *policy.Position) diag.List {
+	tree, r := &parentFiles{ask: c.file}, asked.Load
+	l := NewLoader(c.kinds)
+	l.position, l.rules = position, asked.Rules
+	l.asks = func() { _ = c.write(message{Rules: true}) }
+	in := Input{Commit: r.Commit, Secrets: r.Secrets, Local: r.Local, Vars: r.Vars, Mode: r.Mode, Unattended: r.Unattended}
+	got := l.load(ctx, tree, in)
+	if found := slices.Concat(got.found, got.denied); found.HasErrors() || got.site == nil {
+		return found
+	}
+	_, _ = needs(tree, hcl.Options{Kinds: c.kinds, Secrets: r.Secrets, Vars: r.Vars, Position: position})
+	site := withMode(got.site, in.Mode)
+	for name := range site.Hosts {
+		_, _ = site.Want(name)
+	}
+	d := l.check(ctx, tree, engine.Desired{Site: site, Commit: in.Commit.ID}, in)
+	if inRules.Stopped() {
+		return slices.Concat(got.found, got.denied, d.Findings)
+	}
+	return nil // what rules deny is for the parent to find out: the time may have come
+}

@@ -1,0 +1,280 @@
+package site_test
+
+import (
+	"io/fs"
+	"os"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// What a child of the tests does: its work, or a crash.
+const (
+	inChild = "evaluate-for-a-test"
+	inCrash = "crash-for-a-test"
+)
+
+func overflow(n int) int { return overflow(n+1) + n } //nolint:staticcheck // it is to end so
+
+func TestMain(m *testing.M) {
+	if os.Args[len(os.Args)-1] == inCrash {
+		debug.SetMaxStack(1 << 20)
+		os.Exit(overflow(0))
+	}
+	if os.Args[len(os.Args)-1] == inChild {
+		if err := site.RunSandbox(proxmox.Kinds(), os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// sandboxed is a sandbox whose children are this test binary. HOMESTAK_FULL_LIMITS=1 gives them what they have in use.
+func sandboxed(t *testing.T) *site.Sandbox {
+	s := &site.Sandbox{Command: []string{"/proc/self/exe", "site.test", inChild}}
+	if os.Getenv("HOMESTAK_FULL_LIMITS") == "" {
+		s.Limits = site.Limits{CPU: 1500 * time.Millisecond, Memory: 256 << 20}
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func loaderIn(s *site.Sandbox) *site.Loader {
+	l := site.NewLoader(proxmox.Kinds())
+	l.Sandbox = s
+	return l
+}
+
+const soundSite = "site \"home\" {\n}\nhost \"father\" {\n  api = \"https://192.0.2.10:8006\"\n}\n"
+
+func soundTree(more ...string) fstest.MapFS {
+	t := fstest.MapFS{"site.hcl": {Data: []byte(soundSite)}}
+	for i := 0; i < len(more); i += 2 {
+		t[more[i]] = &fstest.MapFile{Data: []byte(more[i+1])}
+	}
+	return t
+}
+
+func loaded(t *testing.T, l *site.Loader, tree fs.FS, name string) engine.Desired {
+	return l.Load(t.Context(), tree, site.Input{Tree: name, Commit: model.Commit{ID: name}})
+}
+
+// The file of the report: it took 2.9 GB and never ended. The agent is told where it is.
+func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
+	l := loaderIn(sandboxed(t))
+	good := loaded(t, l, soundTree(), "good")
+	require.NotNil(t, good.Site)
+	require.False(t, good.Findings.HasErrors(), "%v", good.Findings)
+
+	const bomb = "locals {\n  fine = 1\n  a = length([for i in range(1000): length([for j in range(1000): length([for k in range(1000): 1])])])\n}\n"
+	d := loaded(t, l, soundTree("bomb.hcl", bomb), "bomb")
+	require.Nil(t, d.Site)
+	require.True(t, d.Harmful)
+	require.Len(t, d.Findings, 1)
+	require.Equal(t, "bomb.hcl:3:7", d.Findings[0].At.String())
+	require.Contains(t, d.Findings[0].Code, "for k in range(1000)")
+	require.Contains(t, d.Findings[0].Summary, "the site takes too much to evaluate: it ")
+
+	again := loaded(t, l, soundTree(), "good")
+	require.Same(t, good.Site, again.Site, "what was loaded before is kept")
+}
+
+// A text that overflows the stack of the parser ends its process only.
+func TestS2AChildThatCrashesIsNoAgentThatCrashes(t *testing.T) {
+	s := sandboxed(t)
+	s.Command[2] = inCrash
+	d := loaded(t, loaderIn(s), soundTree(), "a")
+	require.True(t, d.Harmful)
+	require.Contains(t, d.Findings[0].Summary, "it is nested too deeply")
+}
+
+// What was tried once is not tried again, and a pass with nothing new starts no process.
+func TestS2ATreeIsTriedOnce(t *testing.T) {
+	s := sandboxed(t)
+	l := loaderIn(s)
+	wrong := soundTree("wrong.hcl", "nonsense {\n}\n")
+	require.True(t, loaded(t, l, wrong, "wrong").Findings.HasErrors())
+	s.Command = []string{"/nonexistent", "x"}
+	for range 3 {
+		d := loaded(t, l, wrong, "wrong")
+		require.True(t, d.Findings.HasErrors())
+		require.Contains(t, d.Findings[0].Summary, "nonsense")
+	}
+	d := loaded(t, l, soundTree(), "new")
+	require.Nil(t, d.Site, "without a process nothing is evaluated")
+	require.False(t, d.Harmful, "and it is not the fault of the commit")
+	require.True(t, d.Findings.HasErrors())
+}
+
+// Findings and sites are the same with a sandbox and without, links and files that expressions read included.
+func TestS2TheSandboxChangesNoResult(t *testing.T) {
+	tree := soundTree("data/key.pub", "ssh-ed25519 AAAA\n", "more.hcl", "locals {\n  k = file(\"data/key.pub\")\n}\n",
+		"policy/own.rego", "package homestak.site\nwarn contains \"own\" if input.site.name == \"home\"\n")
+	tree["link"] = &fstest.MapFile{Data: []byte("data"), Mode: fs.ModeSymlink}
+	in := loaded(t, loaderIn(sandboxed(t)), tree, "a")
+	out := loaded(t, site.NewLoader(proxmox.Kinds()), tree, "a")
+	same := func() {
+		require.Len(t, in.Findings, len(out.Findings))
+		for i := range in.Findings {
+			require.Equal(t, out.Findings[i].String()+out.Findings[i].Detail+out.Findings[i].Code, in.Findings[i].String()+in.Findings[i].Detail+in.Findings[i].Code)
+		}
+	}
+	same()
+	require.Equal(t, out.Site.SourceHash, in.Site.SourceHash)
+
+	tree["wrong.hcl"] = &fstest.MapFile{Data: []byte("locals {\n  n = file(\"data/none\")\n  m = file(\"link/key.pub\")\n}\n")}
+	in, out = loaded(t, loaderIn(sandboxed(t)), tree, "b"), loaded(t, site.NewLoader(proxmox.Kinds()), tree, "b")
+	require.True(t, in.Findings.HasErrors())
+	same()
+}
+
+// The rules of a site are asked about plans in a child, and one that does not end denies where it stands.
+func TestS3ARuleAboutPlansIsEndedToo(t *testing.T) {
+	const rule = `package homestak.guard
+a := {"l": 1, "r": 2}
+b := {"l": a, "r": a, "m": a, "n": a, "o": a, "p": a, "q": a, "s": a}
+c := {"l": b, "r": b, "m": b, "n": b, "o": b, "p": b, "q": b, "s": b}
+d := {"l": c, "r": c, "m": c, "n": c, "o": c, "p": c, "q": c, "s": c}
+e := {"l": d, "r": d, "m": d, "n": d, "o": d, "p": d, "q": d, "s": d}
+f := {"l": e, "r": e, "m": e, "n": e, "o": e, "p": e, "q": e, "s": e}
+g := {"l": f, "r": f, "m": f, "n": f, "o": f, "p": f, "q": f, "s": f}
+h := {"l": g, "r": g, "m": g, "n": g, "o": g, "p": g, "q": g, "s": g}
+i := {"l": h, "r": h, "m": h, "n": h, "o": h, "p": h, "q": h, "s": h}
+j := {"l": i, "r": i, "m": i, "n": i, "o": i, "p": i, "q": i, "s": i}
+k := {"l": i, "r": i, "m": i, "n": i, "o": i, "p": i, "q": i, "s": [i]}
+deny contains "no" if object.union(j, k) == input.plan
+`
+	d := loaded(t, loaderIn(sandboxed(t)), soundTree("policy/x.rego", rule), "a")
+	require.False(t, d.Findings.HasErrors(), "%v", d.Findings)
+	before := runtime.NumGoroutine()
+	for range 3 {
+		p := &plan.Plan{}
+		found := d.PolicyCheck(t.Context(), engine.Question{Site: d.Site, Plan: p})
+		require.True(t, found.HasErrors())
+		require.Equal(t, diag.FromGuard, found[0].Source, "%v %s", found, found[0].Detail)
+		require.Equal(t, "policy/x.rego:13:23", found[0].At.String(), "%v", found)
+	}
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before }, time.Minute, time.Millisecond, "nothing is left behind")
+}
+
+// A rule about requests that does not end for some of them refuses these, and answers the others.
+func TestS3ARuleAboutRequestsIsEndedToo(t *testing.T) {
+	const rule = `package homestak.auth
+deny contains "no" if {
+	input.path == "/bomb"
+	t := concat("", [x | some i in numbers.range(1, 60000); x := "0123456789abcdef"])
+	every i in numbers.range(1, 1000) { count(regex.split(sprintf("(a|b|%d)*", [i]), t)) > 0 }
+}
+`
+	l := loaderIn(sandboxed(t))
+	d := loaded(t, l, soundTree("policy/x.rego", rule), "a")
+	require.False(t, d.Findings.HasErrors(), "%v", d.Findings)
+	ask := func(path string) policy.Decision {
+		return l.Policies().Authorize(t.Context(), policy.AuthInput{
+			Method: "GET", Path: path, Identity: "web-1", Remote: "192.0.2.1", Posture: &model.Posture{Name: "dev", Auth: &model.Auth{Method: "site_token"}},
+			Credential: policy.Credential{Kind: policy.SiteToken, Valid: true},
+		})
+	}
+	for range 2 {
+		require.True(t, ask("/spec/web-1").Allow, "%v", ask("/spec/web-1"))
+		bomb := ask("/bomb")
+		require.Equal(t, policy.Forbidden, bomb.Code)
+		require.Contains(t, bomb.Reason, "policy/x.rego")
+	}
+}
+
+var (
+	repeated = regexp.MustCompile(`(?s)@\{(\d+):(.*?)\}@`)
+	heading  = regexp.MustCompile(`(?m)^-- (.+) --\n`)
+)
+
+// hostile is one text of a corpus.
+type hostile struct{ name, text string }
+
+// corpus reads a file of hostile texts.
+func corpus(t *testing.T, name string) (out []hostile) {
+	data, err := os.ReadFile("testdata/" + name)
+	require.NoError(t, err)
+	names, texts := heading.FindAllStringSubmatch(string(data), -1), heading.Split(string(data), -1)
+	for i, n := range names {
+		text := repeated.ReplaceAllStringFunc(texts[i+1], func(s string) string {
+			m := repeated.FindStringSubmatch(s)
+			n, err := strconv.Atoi(m[1])
+			require.NoError(t, err)
+			return strings.Repeat(m[2], n)
+		})
+		out = append(out, hostile{n[1], text})
+	}
+	return out
+}
+
+// sweep loads each of a corpus, with a good commit after it, and says what became of it.
+func sweep(t *testing.T, name string, most int, tree func(text string) fs.FS) map[string]int {
+	files := corpus(t, name)
+	require.GreaterOrEqual(t, len(files), most)
+	s := sandboxed(t)
+	l := loaderIn(s)
+	require.NotNil(t, loaded(t, l, soundTree(), "good").Site)
+	if os.Getenv("HOMESTAK_FULL_LIMITS") == "" {
+		s.Limits.CPU = 200 * time.Millisecond
+	}
+	base, peak := heapNow(), uint64(0)
+	outcomes := map[string]int{}
+	for _, f := range files {
+		began := time.Now()
+		d := loaded(t, l, tree(f.text), f.name)
+		took := time.Since(began)
+		now := heapNow()
+		peak = max(peak, now)
+		require.Less(t, now, base+64<<20, "%s: how far the heap grew", f.name)
+		end := "harmless"
+		switch {
+		case d.Harmful:
+			end = "ended"
+		case d.Findings.HasErrors():
+			end = "refused"
+		}
+		outcomes[end]++
+		if why := slices.IndexFunc(d.Findings, func(f diag.Finding) bool { return f.Severity == diag.Error }); why >= 0 {
+			t.Logf("%-22s %-9s %6.2fs %s", f.name, end, took.Seconds(), d.Findings[why])
+		} else {
+			t.Logf("%-22s %-9s %6.2fs", f.name, end, took.Seconds())
+		}
+		require.NotNil(t, loaded(t, l, soundTree(), "good").Site, "a good commit after %s", f.name)
+	}
+	t.Logf("outcomes %v; the heap of the agent grew by at most %d MiB", outcomes, (peak-min(base, peak))>>20)
+	return outcomes
+}
+
+func heapNow() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse
+}
+
+func TestS2HostileSites(t *testing.T) {
+	got := sweep(t, "hcl-bombs.txtar", 70, func(text string) fs.FS { return soundTree("bomb.hcl", text) })
+	require.Greater(t, got["ended"], 15, "the texts are as hostile as they are meant to be")
+}
+
+func TestS3HostileRules(t *testing.T) {
+	got := sweep(t, "rego-bombs.txtar", 50, func(text string) fs.FS { return soundTree("policy/bomb.rego", "package homestak.site\n"+text) })
+	require.Greater(t, got["ended"], 15, "the rules are as hostile as they are meant to be")
+}
