@@ -196,8 +196,11 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	if active {
 		host.Removed = slices.Sorted(maps.Keys(l.memory.Withdrawn))
 	}
+	harm := l.memory.harmful(c.ID, l.o.Program)
 	p.Load = func(ctx context.Context) engine.Desired {
-		d = l.o.Load(ctx, c)
+		if d = (engine.Desired{Findings: harm}); harm == nil {
+			d = l.o.Load(ctx, c)
+		}
 		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
 		if d.Site != nil && !d.Findings.HasErrors() {
 			course, unknown = l.prepareSite(ctx, &d, &member, func() *model.Site {
@@ -240,6 +243,7 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	}
 	p.Open = func(h *model.Host) (engine.Driver, error) { return l.o.Open(d, h) }
 	r := l.run(ctx, p, c)
+	l.memory.noteHarmful(d, l.o.Program)
 	if l.course = course; unknown != nil && r.Denied && course == Hold {
 		r.Err = unknown
 	}

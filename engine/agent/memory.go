@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -230,4 +231,31 @@ func (m *memory) noteSweepHints(r *engine.Report) {
 		m.SweepHints = r.Have.SweepHints
 		m.persist()
 	}
+}
+
+// A commit whose evaluation had to be ended is not tried again, neither by the next pass nor after a
+// restart: each try costs seconds of a processor. Another version of the program may need less.
+
+// mostHarmful is how many of these commits are kept.
+const mostHarmful = 16
+
+// harmful gives what was found in a commit that must not be evaluated; nil for any other.
+func (m *memory) harmful(id, program string) diag.List {
+	for _, h := range m.Harmful {
+		if h.ID == id && h.Program == program {
+			return h.Findings
+		}
+	}
+	return nil
+}
+
+// noteHarmful keeps that a commit must not be evaluated again.
+func (m *memory) noteHarmful(d engine.Desired, program string) {
+	if !d.Harmful {
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(m.Harmful), func(h ledger.Harmful) bool { return h.ID == d.Commit })
+	rest = append(rest, ledger.Harmful{ID: d.Commit, Program: program, Findings: listed(d.Findings)})
+	m.Harmful = rest[max(0, len(rest)-mostHarmful):]
+	m.persist()
 }

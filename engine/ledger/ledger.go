@@ -97,6 +97,15 @@ type State struct {
 	// Orphaned are the children that went with what was in them since Converged, as a trailer allowed: it counts once for each.
 	Orphaned   []string `json:"orphaned,omitempty"`
 	SweepHints []string `json:"recall,omitempty"` // where to look for things to remove, from the last observation of the host; a hint
+	// Harmful are the commits whose evaluation was ended because it takes too much, the newest at the end.
+	Harmful []Harmful `json:"harmful,omitempty"`
+}
+
+// Harmful is a commit that is not evaluated again by this version of the program.
+type Harmful struct {
+	ID       string    `json:"id"`
+	Program  string    `json:"program"`
+	Findings diag.List `json:"findings"`
 }
 
 // CommitRef is a commit and since when it has its role.
