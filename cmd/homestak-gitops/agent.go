@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -98,7 +99,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	if f.once && !a.ui.Verbose && !cfg.Set("log.level") {
 		log = slog.New(slog.DiscardHandler) // the report says it
 	}
-	s, err := newService(cfg, net, log, a.ui.Env)
+	s, err := newService(cfg, net, sandbox(), log, a.ui.Env)
 	if err != nil {
 		return control.FolderError(cfg.DataDir, err)
 	}
@@ -110,10 +111,10 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	return s.Run(ctx, socket, a.stopping.Once, hangups)
 }
 
-// newService makes an agent whose hosts are on a network.
-func newService(cfg *service.Config, net wiring.Network, log *slog.Logger, env func(string) string) (*service.Service, error) {
+// newService makes an agent whose hosts are on a network. Without a sandbox it evaluates commits in this process.
+func newService(cfg *service.Config, net wiring.Network, in *site.Sandbox, log *slog.Logger, env func(string) string) (*service.Service, error) {
 	return net.Agent(service.Options{
-		Config: cfg, Program: buildinfo.This().Version, Log: log,
+		Config: cfg, Program: buildinfo.This().Version, Log: log, Sandbox: in,
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},

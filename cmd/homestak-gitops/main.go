@@ -117,6 +117,6 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 	add("host", doctorVerb(a), planVerb(a), applyVerb(a), destroyVerb(a), testVerb(a))
 	add("agent", agentVerb(a), configVerb(a), serveVerb(a), tokenVerb(a), statusVerb(a), treeVerb(a), eventsVerb(a), historyVerb(a), whyVerb(a), reconcileVerb(a), suspendVerb(a), resumeVerb(a))
 	add("try", simVerb(a), demoVerb(a))
-	add("", versionVerb(a), docsVerb(), exitCodesTopic())
+	add("", versionVerb(a), docsVerb(), exitCodesTopic(), sandboxVerb())
 	return root
 }

@@ -28,7 +28,7 @@ func validateVerb(a *app) *cobra.Command {
 everything that is wrong, with file, line and column. It reaches no host and needs
 no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runValidate(c.Context(), a, f) },
+		RunE: f.Within(func(ctx context.Context, _ []string) error { return runValidate(ctx, a, f) }),
 	}
 	f.Read(a.ui, c)
 	return c

@@ -49,11 +49,20 @@ type Options struct {
 	Network Network
 	// File is that of the program, which nodes get from the server. "": the one that runs.
 	File string
+	// Sandbox evaluates commits and their policies. Nil: this process does it.
+	Sandbox *site.Sandbox
 	// Pace is the least time between two reports of this agent, and of those below it, and between two tries of a
 	// check. 0: as usual.
 	Pace time.Duration
 	// Watch makes a watcher that calls changed when guests that matter are not as they were. Nil: there is none.
 	Watch func(changed func(guests []int)) Watcher
+}
+
+// loader makes the loader of commits.
+func (o Options) loader() *site.Loader {
+	l := site.NewLoader(o.Kinds)
+	l.Sandbox = o.Sandbox
+	return l
 }
 
 // Network is how agents reach each other. Zero: as machines do.
@@ -118,7 +127,7 @@ func New(o Options) (*Service, error) {
 	}
 	way := &hosts{
 		commits: site.Commits{
-			Loader: site.NewLoader(o.Kinds), Files: repo.Files, Notes: repo.Notes,
+			Loader: o.loader(), Files: repo.Files, Notes: repo.Notes,
 			Secrets: c.SecretsFile, Given: s.given, Local: s.local, Keys: site.Keys{Env: c.env, File: c.AgeKeyFile},
 		},
 		make: func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error) {
