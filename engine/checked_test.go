@@ -249,7 +249,7 @@ func TestANodeInModePullIsDoneWhenItReports(t *testing.T) {
 type notYetError struct{}
 
 func (notYetError) Error() string {
-	return "not ready yet: waits for its first report since 14:02:05 UTC"
+	return "waits for its first report since 14:02:05 UTC"
 }
 func (notYetError) Waiting() bool { return true }
 

@@ -181,7 +181,7 @@ type WaitingError struct{ Since time.Time }
 
 // Error says since when it is waited for.
 func (e *WaitingError) Error() string {
-	return "not ready yet: waits for its first report since " + e.Since.UTC().Format(time.TimeOnly+" UTC")
+	return "waits for its first report since " + e.Since.UTC().Format(time.TimeOnly+" UTC")
 }
 
 // Waiting is true: nobody has to do anything.

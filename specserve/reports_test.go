@@ -253,7 +253,7 @@ func TestAFirstReportIsWaitedFor(t *testing.T) {
 			var waits *specserve.WaitingError
 			require.ErrorAs(t, err, &waits)
 			require.True(t, waits.Waiting())
-			require.EqualError(t, err, "not ready yet: waits for its first report since "+began.Format(time.TimeOnly+" UTC"))
+			require.EqualError(t, err, "waits for its first report since "+began.Format(time.TimeOnly+" UTC"))
 		}
 		s.now.Store(began.Unix() + 900)
 		_, err := s.Reported("own")

@@ -108,7 +108,7 @@ func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, 
 	}
 	old := r.Spec.(*spec.Spec)
 	none := spec.Empty(old.Node)
-	none.Name, none.Access.FormerUsers = old.Name, old.Access.FormerUsers
+	none.Name, none.Access.FormerUsers, none.Access.FirstUser = old.Name, old.Access.FormerUsers, old.Access.FirstUser
 	w := r.Private.(*way)
 	w.gone = true
 	return &model.Resource{Spec: none, Private: w, At: in.Node.At}, nil

@@ -208,6 +208,12 @@ func (s *Step) Guard() string {
 // that user may lock us out.
 func (q *Query) isLogin(user string) bool { return user == q.Login }
 
+// isFirst reports whether a user is there because the site wants a way in: the one that the machine is entered as, or the
+// first one that cloud-init created.
+func (q *Query) isFirst(user string) bool {
+	return q.isLogin(user) || user == q.Want.Access.FirstUser
+}
+
 // items lists what is wanted and what is recorded, each once, sorted.
 func items(q *Query, aspect string, wanted []string) []string {
 	all := slices.Concat(wanted, q.Record.Items(aspect))

@@ -14,6 +14,9 @@ import (
 // have no dot in its name. cloud-init gives its user all rights in 90-cloud-init-users.
 const sudoersFile = "/etc/sudoers.d/zz-homestak-gitops"
 
+// cloudInitSudoers is where cloud-init allows sudo to the users that it creates.
+const cloudInitSudoers = "/etc/sudoers.d/90-cloud-init-users"
+
 // sudo is who may become root. A user without sudo gets a rule that says so: otherwise
 // a rule of the image would hold.
 var sudo = Of[sudoFound]{
@@ -65,10 +68,11 @@ var sudo = Of[sudoFound]{
 			have.Access.Sudoers = []string{"an empty file"}
 		}
 	},
-	Unmanaged: func(_ *Query, f sudoFound) []string {
+	Unmanaged: func(q *Query, f sudoFound) []string {
 		var out []string
 		for _, name := range f.others {
-			if path.Base(name) != "README" { // of the package itself
+			ofFirst := name == cloudInitSudoers && q.Want.Access.FirstUser != ""
+			if path.Base(name) != "README" && !ofFirst { // that one is of the package itself
 				out = append(out, "sudoers file "+name)
 			}
 		}

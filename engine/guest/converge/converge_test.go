@@ -1,6 +1,7 @@
 package converge_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -24,6 +25,7 @@ type fake struct {
 	t      *testing.T
 	system string              // /etc/os-release
 	user   string              // number of the user
+	login  string              // name of the user that became root by sudo; root unless set
 	rows   map[string][]string // by fragment; a field that begins with "=" is encoded
 	codes  map[string]int      // exit codes of fragments, 0 unless set
 	edit   func(out *guest.Output)
@@ -51,7 +53,7 @@ func (f *fake) Run(_ context.Context, c guest.Command) (guest.Output, error) {
 	}
 	f.probes = append(f.probes, text)
 	boundary := secret.FindString(text)
-	out := guest.Output{Out: fmt.Sprintf("Welcome\n%[1]s.uid %[2]s\n%[1]s.os %[3]s\n", boundary, f.user, f.system)}
+	out := guest.Output{Out: fmt.Sprintf("Welcome\n%[1]s.uid %[2]s\n%[1]s.login %[4]s\n%[1]s.os %[3]s\n", boundary, f.user, f.system, cmp.Or(f.login, "root"))}
 	for _, name := range frames {
 		var b strings.Builder
 		for _, row := range f.rows[name[1]] {

@@ -45,10 +45,18 @@ func (s *State) Observed() model.Observed {
 	for _, u := range s.Unmanaged {
 		out.Findings = append(out.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromHost, Address: addr.String(),
-			Summary: fmt.Sprintf("%s is unmanaged", u), Detail: "nothing is done to it: declare it in the spec, or remove it",
+			Summary: fmt.Sprintf("%s is unmanaged", on(u, s.Want.Node)), Detail: "nothing is done to it: declare it in the spec, or remove it",
 		})
 	}
 	return out
+}
+
+// on names a thing inside a node: "user bob on web-1".
+func on(thing, node string) string {
+	if node == "" {
+		return thing
+	}
+	return thing + " on " + node
 }
 
 // reads reports whether an attribute was read.

@@ -54,6 +54,6 @@ func TestPlan(t *testing.T) {
 	require.NoError(t, err)
 	s := &converge.State{Want: want, Have: spec.Empty("web-1"), Unmanaged: []string{"user bob"}, Unknown: []converge.Unknown{{Aspect: "packages", Why: "dpkg is broken"}}}
 	p := pull.Plan(s, time.Now())
-	require.Equal(t, "user bob is unmanaged", p.Findings[0].Summary)
+	require.Equal(t, "user bob on web-1 is unmanaged", p.Findings[0].Summary)
 	require.Equal(t, "packages of web-1", p.Unknown[0].Scope)
 }

@@ -32,7 +32,7 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	r.identity(node)
 	r.network(node)
 	r.posture()
-	r.access()
+	r.access(node)
 	r.config()
 	r.disks(node)
 	r.pve(node)
@@ -133,8 +133,11 @@ func (r *resolver) posture() {
 	}
 }
 
-func (r *resolver) access() {
+func (r *resolver) access(node *model.Node) {
 	r.out.Access = &Access{}
+	if node.Type != container { // nothing but root is in a new one
+		r.out.Access.FirstUser = cmp.Or(r.site.VMUser, "homestak")
+	}
 	if r.declared.Access == nil {
 		return
 	}

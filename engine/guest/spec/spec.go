@@ -75,6 +75,7 @@ func (n *Network) Static() (netip.Addr, bool) {
 type Access struct {
 	Users       []User   `json:"users,omitempty" hcl:"user,block"`
 	FormerUsers string   `json:"former_users,omitempty"` // lock or remove
+	FirstUser   string   `json:"first_user,omitempty"`   // vm_user of the site: cloud-init creates it in a VM, with a file of sudo rules
 	Groups      []string `json:"-" plan:"groups" doc:"Groups that were made for users and are needed no more."`
 	Sudoers     []string `json:"-" plan:"sudoers" doc:"Rules that somebody added to the file with the rules of the users."`
 }
