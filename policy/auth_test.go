@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -82,6 +83,28 @@ func TestASiteAddsToAuth(t *testing.T) {
 			require.Equal(t, c.want, s.Authorize(t.Context(), in))
 		})
 	}
+}
+
+// The page shows what homestak.auth is for: each field of its input, and a rule that does what it says.
+func TestN17ThePageOfAuth(t *testing.T) {
+	page, err := os.ReadFile("../docs/policy.md")
+	require.NoError(t, err)
+	require.NotContains(t, string(page), "not used yet")
+	for field := range good().Document() {
+		require.Contains(t, string(page), `"`+field+`":`)
+	}
+	_, rule, found := strings.Cut(string(page), "\n    package homestak.auth\n")
+	require.True(t, found)
+	rule, _, _ = strings.Cut(rule, "\n    }\n")
+	s, problems := policy.Compile(t.Context(), policy.Options{Site: tree("policy/x.rego", "package homestak.auth\n"+rule+"\n}\n")})
+	require.Empty(t, lines(problems))
+	in := good()
+	in.Remote = "192.0.2.17:40000"
+	require.True(t, s.Authorize(t.Context(), in).Allow)
+	in.Remote = "198.51.100.1:40000"
+	require.Equal(t, policy.Decision{Code: 403, Reason: "specs are for the servers' network only"}, s.Authorize(t.Context(), in))
+	in.Remote = ""
+	require.False(t, s.Authorize(t.Context(), in).Allow)
 }
 
 func TestDecisionsAreOfTheirRequestAlone(t *testing.T) {

@@ -2,6 +2,7 @@ package catalog_test
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -214,4 +215,23 @@ func TestYAML(t *testing.T) {
 	require.Equal(t, want, got)
 	_, err = catalog.YAML([]byte("{"))
 	require.Error(t, err)
+}
+
+// Many readers are of YAML 1.1, where yes, off and 1:20 are no strings.
+func TestN17YAMLQuotesWhatOlderReadersMistake(t *testing.T) {
+	words := []string{"y", "Y", "yes", "Yes", "YES", "n", "N", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", "1:20", "190:20:30.15", "0o17", "017", "0644", "0b1", "1_000", "~", "null", "=", "<<", "2026-01-02", ".inf", "-"}
+	document := map[string]any{"plain": "web-1", "path": "/etc/motd"}
+	for _, word := range words {
+		document["value of "+word], document[word] = word, "key"
+	}
+	in, err := json.Marshal(document)
+	require.NoError(t, err)
+	out, err := catalog.YAML(in)
+	require.NoError(t, err)
+	for _, word := range words {
+		require.Regexp(t, `(?m)^"?value of `+regexp.QuoteMeta(word)+`"?: ["']`+regexp.QuoteMeta(word)+`["']$`, string(out))
+		require.Regexp(t, `(?m)^["']`+regexp.QuoteMeta(word)+`["']: key$`, string(out))
+	}
+	require.Contains(t, string(out), "plain: web-1\n")
+	require.Contains(t, string(out), "path: /etc/motd\n")
 }

@@ -13,7 +13,9 @@ func YAML(document []byte) ([]byte, error) {
 	if err := yaml.Unmarshal(document, &n); err != nil { // JSON is YAML, in its flow style
 		return nil, fmt.Errorf("write the document as YAML: %w", err)
 	}
-	block(&n)
+	if err := block(&n); err != nil {
+		return nil, fmt.Errorf("write the document as YAML: %w", err)
+	}
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)
@@ -23,10 +25,23 @@ func YAML(document []byte) ([]byte, error) {
 	return out.Bytes(), e.Close()
 }
 
-// block gives a node and all in it the style that the encoder chooses for the value.
-func block(n *yaml.Node) {
+// block gives a node and all in it the style in which the encoder writes such a value. That of a string is the one of a Go
+// string: the encoder then quotes what YAML 1.1 takes for a boolean or a number, such as yes, off and 1:20.
+func block(n *yaml.Node) error {
 	n.Style = 0
-	for _, child := range n.Content {
-		block(child)
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+		var written yaml.Node
+		if err := written.Encode(n.Value); err != nil {
+			return err
+		}
+		if n.Style = written.Style; n.Value == "=" {
+			n.Style = yaml.DoubleQuotedStyle // a type of its own there
+		}
 	}
+	for _, child := range n.Content {
+		if err := block(child); err != nil {
+			return err
+		}
+	}
+	return nil
 }
