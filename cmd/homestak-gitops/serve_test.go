@@ -8,10 +8,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/parent"
 )
 
 // A site is served to a node that knows the pin and has a token, as a person does it by hand: serve,
@@ -45,7 +48,7 @@ func TestServe(t *testing.T) {
 	fetch := []string{"config", "fetch", "--server", at["url"], "--pin", at["pin"], "--token-file", tokenFile, "--state", state, "own"}
 	mint := func() {
 		t.Helper()
-		require.NoError(t, os.WriteFile(tokenFile, []byte(verb(0, "token", "mint", "--site", site, "--data-dir", data, "own")), 0o600))
+		require.Equal(t, "the token of node own is in "+tokenFile+"\n", verb(0, "token", "mint", "--site", site, "--data-dir", data, "--out", tokenFile, "own"))
 	}
 	mint()
 	require.Contains(t, verb(0, fetch...), "spec base of node own is in "+state)
@@ -62,4 +65,31 @@ func TestServe(t *testing.T) {
 	e.signals <- syscall.SIGTERM
 	require.Equal(t, 0, e.end())
 	require.Equal(t, 1, strings.Count(e.out.String(), "\n"), "one line and nothing else")
+}
+
+// A token in a file that token mint wrote can be used as it is, also where the umask lets everybody read new files and
+// where such a file was there before.
+func TestN9MintWritesAFileThatFetchAccepts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "web-1.token")
+	require.NoError(t, os.WriteFile(name, []byte("old"), 0o644))
+	require.NoError(t, os.Chmod(name, 0o644))
+	script, err := os.ReadFile("testdata/script/token.txtar")
+	require.NoError(t, err)
+	_, text, _ := strings.Cut(string(script), "-- site/site.hcl --\n")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(text), 0o600))
+	_, err = keys.Ensure(filepath.Join(dir, "server"), time.Now())
+	require.NoError(t, err)
+	var out bytes.Buffer
+	require.Zero(t, run(t.Context(), []string{"token", "mint", "--site", dir, "--data-dir", dir, "--out", name, "own"}, process.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Env: func(string) string { return "" }}), &out)
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	p, err := parent.ByHand("own", "https://192.0.2.1:44443", name, []string{"sha256:" + strings.Repeat("0", 64)})
+	require.NoError(t, err)
+	require.NotContains(t, out.String(), p.Token)
+	page, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	require.NotRegexp(t, `token mint[^\n]*>`, string(page), "the page shows a way that works")
 }

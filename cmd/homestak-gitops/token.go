@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,9 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
@@ -26,44 +22,6 @@ first start, and that never leaves the machine.`,
 	}
 	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRotateVerb(a), tokenOwnershipVerb(a))
 	return c
-}
-
-func tokenMintVerb(a *app) *cobra.Command {
-	f, folder, life := &session.Flags{}, &serverFolder{}, time.Duration(0)
-	c := &cobra.Command{
-		Use:   "mint NODE",
-		Short: "Make a token for a node, and print it",
-		Long: `Prints a token for a node of the site. It is a secret: write it to /etc/homestak-gitops/node.json
-of that node, mode 0600. The node gets a new one with its spec before it expires.`,
-		Args: usage.Takes(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return runTokenMint(c.Context(), a, f, folder, args[0], life)
-		},
-	}
-	f.Read(a.ui, c)
-	folder.flag(c)
-	c.Flags().DurationVar(&life, "expires", keys.Lifetime, "`TIME` that it is good for; 0: for ever")
-	return c
-}
-
-func runTokenMint(ctx context.Context, a *app, f *session.Flags, folder *serverFolder, name string, life time.Duration) error {
-	dir, err := folder.path(a.ui.Env)
-	if err != nil {
-		return err
-	}
-	s, node, err := a.sites.ReachNode(ctx, f, name)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	if node.Mode != model.ModePull && node.Type != "pve" {
-		a.ui.Notef("node %s gets its spec by push: it needs no token", node.Name)
-	}
-	minted, err := keys.Mint(dir, node.Name, node.Spec, life, time.Now())
-	if err != nil {
-		return err
-	}
-	return a.ui.Show(minted, minted.Token+"\n")
 }
 
 func tokenInspectVerb(a *app) *cobra.Command {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
@@ -20,8 +21,17 @@ type Minted struct {
 	Node    string     `json:"node"`
 	Spec    string     `json:"spec"`
 	Key     string     `json:"kid"`
-	Expires *time.Time `json:"expires"` // nil: never
-	Token   string     `json:"token"`
+	Expires *time.Time `json:"expires"`         // nil: never
+	Token   string     `json:"token,omitempty"` // "" after MoveTo
+}
+
+// MoveTo writes the token to a file that only its owner can read, and returns the rest. What the file had before is gone.
+func (m Minted) MoveTo(file string) (Minted, error) {
+	if err := durable.Replace(file, []byte(m.Token+"\n")); err != nil {
+		return m, fmt.Errorf("write the token of node %s: %w", m.Node, err)
+	}
+	m.Token = ""
+	return m, nil
 }
 
 // Mint makes a token for a node with the signing key in a folder. Without a key it fails: only a
