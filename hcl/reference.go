@@ -49,6 +49,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 		}
 	}
 	p.functions()
+	p.secrets()
 	p.agent()
 	_, err := io.WriteString(w, strings.TrimRight(p.out.String(), "\n")+"\n")
 	return err
@@ -246,4 +247,51 @@ func (p *page) functions() {
 	slices.Sort(names)
 	p.printf("## Functions\n\nNone of them reads a clock, the environment or the network; `file` and `templatefile` read files of the site.\n\n")
 	p.printf("`%s`\n", strings.Join(names, "`, `"))
+}
+
+// secrets writes what the secrets file may have.
+func (p *page) secrets() {
+	p.printf(`
+## Secrets
+
+` + "`secrets.yaml`" + ` beside ` + "`site.hcl`" + `, which git must not track, or [` + "`secrets.sops.yaml`" + `](operations.md#secrets-in-git), or the file of --secrets or of
+` + "`secrets_file`" + ` of an agent: YAML with these sections. Each is a map from names to strings, and a file of the site uses one as
+secret.SECTION.NAME, or as secret.SECTION["NAME"], which takes every name.
+
+| section | |
+|---|---|
+`)
+	p.names(secretSections())
+	p.printf("\n| name in `auth` | |\n|---|---|\n")
+	p.names(authKeys())
+	p.printf(`
+An example, and a host whose guests are entered with the private key in it:
+
+    api_tokens:
+      father: "homestak@pve!gitops=00000000-0000-0000-0000-000000000000"
+    passwords:
+      db: "correct horse battery staple"
+    ssh_keys:
+      me@laptop: "ssh-ed25519 AAAA… me@laptop"
+      gitops: "ssh-ed25519 AAAA… gitops"
+      gitops-private: |
+        -----BEGIN OPENSSH PRIVATE KEY-----
+        …
+        -----END OPENSSH PRIVATE KEY-----
+    auth:
+      ownership_key: "…"
+
+    host "father" {
+      api = "https://192.0.2.10:8006"
+      ssh {
+        key = secret.ssh_keys["gitops-private"]
+      }
+    }
+`)
+}
+
+func (p *page) names(all []named) {
+	for _, n := range all {
+		p.printf("| `%s` | %s |\n", n.name, n.doc)
+	}
 }

@@ -69,6 +69,46 @@ func IsEncrypted(data []byte) bool {
 
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
+// The keys of section auth that are neither tokens of nodes nor for ownership.
+const (
+	siteToken  = "site_token"
+	signingKey = "signing_key"
+)
+
+// named is something in the secrets file, for the reference.
+type named struct{ name, doc string }
+
+// secretSections describes model.SecretSections.
+func secretSections() []named {
+	return []named{
+		{"api_tokens", "API tokens by host, `user@realm!name=SECRET` as `pveum user token add` prints them. A host block uses the one of its name unless it has `api_token`."},
+		{"passwords", "Anything else that is secret, by a name that you choose: `secret.passwords.NAME`."},
+		{"ssh_keys", "Public keys of people, by a name that you choose, usually `USER@MACHINE`: the one line of the `.pub` file. They log in to every guest, unless a user of a spec names others. A private key may be here too, in several lines, for `key` in `ssh` of a host: it logs in to hosts and guests, and is given to no guest."},
+		{"auth", "Tokens by which nodes fetch their specs, and the keys that prove which guests are the site's. It has fixed names:"},
+	}
+}
+
+// authKeys are the names that section auth may have.
+func authKeys() []named {
+	return []named{
+		{siteToken, "Token that all nodes share, for postures with the method `site_token`."},
+		{eval.NodeTokens, "Map of tokens by node, for postures with the method `node_token`."},
+		{signingKey, "Key of the predecessor, so that tokens that it signed are accepted."},
+		{model.OwnershipKey, "Key that signs the ownership tags of guests; 64 hexadecimal digits. `init` makes one. No file of the site can use it."},
+		{model.PreviousOwnershipKey, "The one before, while it is replaced."},
+		{model.OwnershipKeys, "Map of derived keys by host, in place of the key of the site: `token ownership HOST` prints them."},
+		{model.PreviousOwnershipKeys, "The same, derived from the one before."},
+	}
+}
+
+func authKeyNames() []string {
+	names := []string{}
+	for _, key := range authKeys() {
+		names = append(names, key.name)
+	}
+	return names
+}
+
 type secretParser struct {
 	name  string
 	out   *model.Secrets
@@ -112,7 +152,7 @@ func (p *secretParser) section(out map[string]string, section string, n *yaml.No
 			for node, token := range p.entries(value, "auth.node_tokens") {
 				p.value(out, section, eval.NodeTokens+"."+node, token)
 			}
-		case key == "site_token" || key == "signing_key":
+		case key == siteToken || key == signingKey:
 			p.value(out, section, key, value)
 		case key == model.OwnershipKeys || key == model.PreviousOwnershipKeys:
 			for owner, derived := range p.entries(value, "auth."+key) {
@@ -121,7 +161,7 @@ func (p *secretParser) section(out map[string]string, section string, n *yaml.No
 		case model.IsOwnershipSecret(key):
 			p.ownershipKey(out, key, value)
 		default:
-			p.errorf(value.Line, "unknown key "+parse.Quote(key)+" in section auth", "%s", diag.DidYouMean(parse.Clip(key, parse.MaxQuoted), []string{"site_token", "signing_key", eval.NodeTokens, model.OwnershipKey, model.PreviousOwnershipKey, model.OwnershipKeys, model.PreviousOwnershipKeys}))
+			p.errorf(value.Line, "unknown key "+parse.Quote(key)+" in section auth", "%s", diag.DidYouMean(parse.Clip(key, parse.MaxQuoted), authKeyNames()))
 		}
 	}
 }

@@ -2,6 +2,8 @@ package hcl_test
 
 import (
 	"bytes"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -142,4 +144,43 @@ func TestS1OwnershipKeysAreNoValues(t *testing.T) {
 			require.Contains(t, found[0].Summary, "cannot be used in the site's files", reference)
 		}
 	}
+}
+
+// The reference lists each section and each fixed name, and its example works: the file is read, and the host gets the
+// private key, which no guest gets.
+func TestN10TheReferenceListsTheSecrets(t *testing.T) {
+	var page strings.Builder
+	require.NoError(t, hcl.Reference(&page, testKinds()))
+	_, section, found := strings.Cut(page.String(), "\n## Secrets\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n# agent.hcl")
+	for _, name := range model.SecretSections() {
+		require.Contains(t, section, "| `"+name+"` | ")
+	}
+	_, problems := hcl.ParseSecrets("s.yaml", []byte("auth:\n  x: \"\"\n"), nil)
+	require.Len(t, problems, 1)
+	key := strings.Repeat("ab", 32)
+	for _, line := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ").FindAllStringSubmatch(section, -1) {
+		if name := line[1]; !slices.Contains(model.SecretSections(), name) {
+			_, single := hcl.ParseSecrets("s.yaml", []byte("auth:\n  "+name+": \""+key+"\"\n"), nil)
+			_, several := hcl.ParseSecrets("s.yaml", []byte("auth:\n  "+name+":\n    web: \""+key+"\"\n"), nil)
+			require.True(t, len(single) == 0 || len(several) == 0, "%s: %v %v", name, single, several)
+		}
+	}
+	for _, name := range []string{"site_token", "signing_key", "node_tokens", model.OwnershipKey, model.PreviousOwnershipKey, model.OwnershipKeys, model.PreviousOwnershipKeys} {
+		require.Contains(t, section, "| `"+name+"` | ")
+	}
+
+	_, example, found := strings.Cut(section, "\n    api_tokens:")
+	require.True(t, found)
+	example = strings.ReplaceAll("\n    api_tokens:"+example, "\n    ", "\n")
+	file, host, found := strings.Cut(example, "\nhost ")
+	require.True(t, found)
+	secrets, problems := hcl.ParseSecrets("secrets.yaml", []byte(strings.ReplaceAll(file, `key: "…"`, `key: "`+key+`"`)), nil)
+	require.Empty(t, problems)
+	require.True(t, secrets.IsPrivateKey("gitops-private"))
+	require.False(t, secrets.IsPrivateKey("gitops"))
+	site, problems := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte("site \"home\" {\n}\nhost " + host)}}, hcl.Options{Secrets: secrets, Kinds: testKinds()})
+	require.False(t, problems.HasErrors(), "%v", problems)
+	require.Contains(t, site.Hosts["father"].SSH.Key, "PRIVATE KEY")
 }

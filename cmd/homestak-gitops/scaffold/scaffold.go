@@ -72,7 +72,8 @@ const secretsName = "secrets.yaml"
 
 // secrets is the text of that file, with a new key of ownership.
 func secrets() []byte {
-	return fmt.Appendf(nil, `# The secrets of this site. Git ignores this file: keep a copy elsewhere.
+	return fmt.Appendf(nil, `# The secrets of this site. Git ignores this file: keep a copy elsewhere. Its sections (api_tokens, passwords,
+# ssh_keys, auth) are in docs/reference.md.
 api_tokens:
   # father: "user@pve!name=secret"
 
