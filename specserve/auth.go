@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/repository"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -23,6 +24,9 @@ func (x *request) identify() error {
 		return &problem.Error{Code: problem.NoCredential, Message: "the credentials are malformed"}
 	}
 	x.shown = x.view.Catalog.Check(text, x.identity, x.view.Keys, x.now)
+	if x.shown.Valid {
+		limit.Verified(x.Context())
+	}
 	return nil
 }
 

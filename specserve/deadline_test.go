@@ -18,6 +18,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 // pipes is a listener in memory.
@@ -75,12 +76,14 @@ func TestDeadlines(t *testing.T) {
 		"trickling header": {speak("GET /health HTTP/1.1\r\nHost: x\r\nX: "), true, 10 * time.Second},
 		"half a body":      {speak("GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"), false, 20 * time.Second},
 		"trickling body":   {speak("GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"), true, 20 * time.Second},
-		"idle between two": {speak("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), false, 2 * time.Minute},
+		"idle between two": {speak("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), false, 5 * time.Second},
+		"idle, verified":   {speak("POST /reconcile HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator\r\n\r\n"), false, 2 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ln := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 				s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: slog.New(slog.DiscardHandler)})
+				s.Publish(specserve.View{Access: keys.Access{Operator: []byte("operator")}})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- s.Serve(ctx, ln) }()

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/repository"
@@ -52,6 +53,7 @@ func (x *request) authorizeRepository() error {
 	}
 	if key := x.view.Access.Repository; len(key) > 0 && equal(wire.Token(x.Header), string(key)) {
 		x.shown.Kind, x.shown.Valid, x.shown.Err = repositoryKey, true, nil
+		limit.Verified(x.Context())
 		return nil
 	}
 	if err := x.holder(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/hook"
+	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -30,6 +31,7 @@ func (x *request) keyed(key []byte, kind string) error {
 		return &problem.Error{Code: problem.Refused, Message: "this is not the " + kind + " key", Hint: hintOfKey}
 	}
 	x.shown.Credential = policy.Credential{Kind: kind + "_key", Valid: true}
+	limit.Verified(x.Context())
 	return nil
 }
 
@@ -150,6 +152,7 @@ func takeHook(x *request, provider string) error {
 		x.unread()
 		return unsigned(err)
 	}
+	limit.Verified(x.Context())
 	switch verdict {
 	case hook.Pushed:
 		x.o.Check()

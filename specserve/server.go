@@ -169,11 +169,15 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10,
 		},
 	}
-	var silent limit.Silent
-	h.ConnState = silent.Track
-	bounded := limit.NewListener(ln, l.ConnectionsPerClient, l.Connections, func(client netip.Prefix, open int) {
+	bounded := limit.NewListener(ln, limit.Bounds{Total: l.Connections, PerClient: l.ConnectionsPerClient, Unverified: l.Unverified, Idle: l.IdleUnverified}, func(client netip.Prefix, open int) {
 		s.note(client, "it or all clients together have too many connections", "open", open)
 	})
+	var silent limit.Silent
+	h.ConnContext = bounded.Context
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		silent.Track(c, state)
+		bounded.Track(c, state)
+	}
 	served := make(chan error, 1)
 	go func() { served <- h.ServeTLS(bounded, "", "") }()
 	select {

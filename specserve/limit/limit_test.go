@@ -1,9 +1,6 @@
 package limit_test
 
 import (
-	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -104,53 +101,4 @@ func TestManyKeys(t *testing.T) {
 		_, ok := r.Take(key(n), now)
 		require.False(t, ok)
 	}
-}
-
-// from is a connection from an address.
-type from struct {
-	net.Conn
-	addr string
-}
-
-func (f from) RemoteAddr() net.Addr { return &net.UnixAddr{Name: f.addr} }
-
-// queue is a listener whose connections come from a list.
-type queue struct {
-	net.Listener
-	next []string
-}
-
-func (q *queue) Accept() (net.Conn, error) {
-	if len(q.next) == 0 {
-		return nil, errors.New("no more")
-	}
-	addr := q.next[0]
-	q.next = q.next[1:]
-	here, there := net.Pipe()
-	_ = there.Close()
-	return from{here, addr}, nil
-}
-
-func TestListener(t *testing.T) {
-	q := &queue{}
-	var refused []string
-	l := limit.NewListener(q, 2, 3, func(client netip.Prefix, open int) { refused = append(refused, fmt.Sprint(client, " ", open)) })
-	accept := func(from ...string) net.Conn {
-		t.Helper()
-		q.next = from
-		c, err := l.Accept()
-		if err != nil {
-			return nil
-		}
-		return c
-	}
-	first := accept("10.0.0.1:1")
-	require.NotNil(t, accept("10.0.0.1:2"))
-	require.NotNil(t, accept("10.0.0.1:3", "10.0.0.2:1"), "the third of one client is refused, and the next one taken")
-	require.Nil(t, accept("10.0.0.3:1"), "there are enough in all")
-	require.NoError(t, first.Close())
-	require.NoError(t, first.Close(), "closing twice makes room once")
-	require.NotNil(t, accept("10.0.0.1:4"))
-	require.Nil(t, accept("10.0.0.1:5"))
-	require.Equal(t, []string{"10.0.0.1/32 2", "10.0.0.3/32 0", "10.0.0.1/32 2"}, refused)
 }
