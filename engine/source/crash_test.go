@@ -26,6 +26,9 @@ type killer struct {
 }
 
 func (k *killer) before(op, name string) error {
+	if !changes(op) {
+		return nil
+	}
 	if k.left--; k.left < 0 {
 		if k.said == "" {
 			k.said = op + " " + name
@@ -33,6 +36,11 @@ func (k *killer) before(op, name string) error {
 		return errKilled
 	}
 	return nil
+}
+
+// changes reports whether an access to the local copy changes names: only then does the moment of a kill make a difference.
+func changes(op string) bool {
+	return op == "mkdir" || op == "create" || op == "rename" || op == "sync" || op == "remove"
 }
 
 // life is what an agent does in some days: it fetches, keeps, and so the copy is

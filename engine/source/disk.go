@@ -8,14 +8,14 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
+
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
 // disk is the folder of a local copy: a bare repository that git can read too, with all objects in
@@ -24,13 +24,10 @@ import (
 // unused files. Checksums detect damage by a power failure. go-git's own storage rewrites its files
 // in place.
 type disk struct {
-	dir     string
+	folder
 	branch  string
 	largest int64 // bytes of an object
 	cache   cache.Object
-	// before is called before each change of the folder; its error prevents that change. It is nil
-	// outside tests.
-	before func(op, name string) error
 }
 
 // state is what the copy has besides objects.
@@ -54,17 +51,6 @@ const ownerText = "A copy of the repository of a homestak site, for one agent.\n
 // keptPrefix names the refs of kept commits.
 const keptPrefix = "refs/kept/"
 
-func (d disk) do(op, name string, f func() error) error {
-	if d.before != nil {
-		if err := d.before(op, name); err != nil {
-			return err
-		}
-	}
-	return f()
-}
-
-func (d disk) path(name string) string { return filepath.Join(d.dir, filepath.FromSlash(name)) }
-
 // prepare creates the missing parts of the folder, and removes incomplete files of a killed
 // program. It refuses a folder with other content.
 func (d disk) prepare() error {
@@ -75,7 +61,7 @@ func (d disk) prepare() error {
 	if err != nil {
 		return err
 	}
-	found, err := os.ReadDir(d.dir)
+	found, err := d.list(".")
 	for _, e := range found {
 		if err == nil && strings.HasPrefix(e.Name(), tmpPrefix) {
 			err = d.remove(e.Name())
@@ -86,30 +72,46 @@ func (d disk) prepare() error {
 			err = d.mkdir(name)
 		}
 	}
-	for name, text := range map[string]string{
-		"config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
-		"HEAD":   "ref: refs/heads/" + d.branch + "\n",
-	} {
-		if old, rerr := os.ReadFile(d.path(name)); err == nil && (rerr != nil || string(old) != text) {
-			err = d.write(name, []byte(text))
-		}
+	if err == nil {
+		err = d.have("config", "[core]\n\trepositoryformatversion = 0\n\tbare = true\n")
 	}
-	return err
-}
-
-func (d disk) mkdir(name string) error {
-	if err := d.do("mkdir", name, func() error { return os.MkdirAll(d.path(name), 0o700) }); err != nil {
-		return fmt.Errorf("create the folder of the local copy: %w", err)
+	if err == nil {
+		err = d.have("HEAD", "ref: refs/heads/"+d.branch+"\n")
+	}
+	if err != nil {
+		return fmt.Errorf("open the local copy: %w", err)
 	}
 	return nil
 }
 
-// claim marks an empty folder as a local copy. Without that file nothing is ever removed.
+// have writes a file that has the same text in every copy, unless it is there.
+func (d disk) have(name, text string) error {
+	old, err := d.read(name)
+	if errors.Is(err, objects.ErrDamaged) {
+		if _, err := d.asideOf(name); err != nil {
+			return err
+		}
+		err = fs.ErrNotExist
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || string(old) == text {
+		return err
+	}
+	return d.write(name, []byte(text))
+}
+
+// claim marks an empty folder as a local copy. Without that file nothing is ever changed.
 func (d disk) claim() error {
-	if _, err := os.Lstat(d.path(ownerFile)); err == nil {
+	err := d.do("stat", ownerFile, func() error {
+		_, err := os.Lstat(d.path(ownerFile))
+		return err
+	})
+	if err == nil {
 		return nil
 	}
-	found, err := os.ReadDir(d.dir)
+	var found []fs.DirEntry
+	if errors.Is(err, fs.ErrNotExist) {
+		found, err = d.list(".")
+	}
 	if err != nil {
 		return fmt.Errorf("read the folder of the local copy: %w", err)
 	}
@@ -117,61 +119,6 @@ func (d disk) claim() error {
 		return fmt.Errorf("%s contains files (%s) but is not a local copy of this program: name an empty folder, or one that does not exist", d.dir, found[0].Name())
 	}
 	return d.do("create", ownerFile, func() error { return os.WriteFile(d.path(ownerFile), []byte(ownerText), 0o600) })
-}
-
-// wipe removes the copy and creates an empty one.
-func (d disk) wipe() error {
-	err := d.claim()
-	found, rerr := os.ReadDir(d.dir)
-	err = errors.Join(err, rerr)
-	for _, e := range found {
-		if err == nil && e.Name() != ownerFile {
-			err = d.do("remove", e.Name(), func() error { return os.RemoveAll(d.path(e.Name())) })
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("remove the local copy: %w", err)
-	}
-	return d.prepare()
-}
-
-// write replaces a small file.
-func (d disk) write(name string, data []byte) error {
-	tmp := tmpPrefix + filepath.Base(name)
-	err := d.do("create", tmp, func() error { return os.WriteFile(d.path(tmp), data, 0o600) })
-	if err == nil {
-		err = d.rename(tmp, name)
-	}
-	if err != nil {
-		return fmt.Errorf("write the local copy: %w", err)
-	}
-	return nil
-}
-
-// rename gives a file its final name. Content and name survive a power failure: the repository may
-// be on a machine that only boots after this one.
-func (d disk) rename(tmp, name string) error {
-	if err := d.sync(tmp); err != nil {
-		return err
-	}
-	if err := d.do("rename", name, func() error { return os.Rename(d.path(tmp), d.path(name)) }); err != nil {
-		return err
-	}
-	return d.sync(path.Dir(name))
-}
-
-func (d disk) sync(name string) error {
-	return d.do("sync", name, func() error {
-		f, err := os.Open(d.path(name))
-		if err != nil {
-			return err
-		}
-		return errors.Join(f.Sync(), f.Close())
-	})
-}
-
-func (d disk) remove(name string) error {
-	return d.do("remove", name, func() error { return os.Remove(d.path(name)) })
 }
 
 // save writes a new state. It writes the ends first: a named commit must not be without them.
@@ -197,17 +144,17 @@ func (d disk) save(s, before state) error {
 	return d.write(stateFile, refs.Bytes())
 }
 
-// load reads and checks the state and all packs. It removes packs without an index.
-func (d disk) load() (state, packs, error) {
-	s, err := d.loadState()
-	if err != nil {
-		return state{}, nil, fmt.Errorf("read the state: %w", err)
+// load reads and checks the state and all packs, and changes nothing. The error is objects.ErrDamaged
+// only if the contents of a file are wrong, or a file is missing. unused lists files that
+// belong to no pack: those of a killed program.
+func (d disk) load() (s state, ps packs, unused []string, err error) {
+	if s, err = d.loadState(); err != nil {
+		return state{}, nil, nil, fmt.Errorf("read the state: %w", err)
 	}
-	found, err := os.ReadDir(d.path(packDir))
+	found, err := d.list(packDir)
 	if err != nil {
-		return state{}, nil, fmt.Errorf("read the packs: %w", err)
+		return state{}, nil, nil, fmt.Errorf("read the packs: %w", err)
 	}
-	var ps packs
 	used := map[string]bool{}
 	for _, e := range found {
 		name, ok := strings.CutSuffix(e.Name(), ".idx")
@@ -216,30 +163,33 @@ func (d disk) load() (state, packs, error) {
 		}
 		p, err := d.loadPack(packDir + "/" + name)
 		if err != nil {
-			return state{}, nil, fmt.Errorf("read %s: %w", name, err)
+			return state{}, nil, nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		ps = append(ps, p)
 		used[name+".idx"], used[name+".pack"] = true, true
 	}
 	for _, e := range found {
 		if !used[e.Name()] {
-			_ = d.remove(packDir + "/" + e.Name()) // it does no harm either
+			unused = append(unused, packDir+"/"+e.Name())
 		}
 	}
-	return s, ps, nil
+	return s, ps, unused, nil
 }
 
 func (d disk) loadState() (state, error) {
 	var s state
-	text, err := os.ReadFile(d.path(stateFile))
+	text, err := d.read(stateFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
+	}
+	if err != nil {
+		return s, err
 	}
 	for line := range strings.Lines(string(text)) {
 		id, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch {
 		case !ok || !plumbing.IsHash(id) || !strings.HasSuffix(line, "\n"):
-			return s, errors.New("it is not a list of refs")
+			return s, objects.Damage(fmt.Errorf("%s is not a list of refs", stateFile))
 		case name == "refs/heads/"+d.branch:
 			s.head = plumbing.NewHash(id)
 		case strings.HasPrefix(name, keptPrefix):
@@ -247,28 +197,31 @@ func (d disk) loadState() (state, error) {
 		}
 	}
 	plumbing.HashesSort(s.kept)
-	return s, err
+	return s, nil
 }
 
 func (d disk) loadPack(name string) (*pack, error) {
-	data, err := os.ReadFile(d.path(name + ".idx"))
+	data, err := d.read(name + ".idx")
 	if err != nil {
 		return nil, err
 	}
+	if err := checkSum(bytes.NewReader(data), int64(len(data)), nil); err != nil {
+		return nil, objects.Damage(fmt.Errorf("the index: %w", err))
+	}
 	index := idxfile.NewMemoryIndex()
 	if err := idxfile.NewDecoder(bytes.NewReader(data)).Decode(index); err != nil {
-		return nil, err
+		return nil, objects.Damage(err)
 	}
-	f, err := os.Open(d.path(name + ".pack"))
+	f, err := d.open(name + ".pack")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = objects.Damage(err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	p, err := newPack(f, index, d.cache)
 	if err == nil {
-		err = checkSum(f, p.size, index.PackfileChecksum)
-	}
-	if err == nil {
-		err = checkSum(bytes.NewReader(data), int64(len(data)), index.IdxChecksum)
+		err = f.parse(objects.Damage, func() error { return checkSum(f, p.size, index.PackfileChecksum[:]) })
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -277,14 +230,17 @@ func (d disk) loadPack(name string) (*pack, error) {
 }
 
 // checkSum compares the checksum of a file, which is its last bytes, with its contents
-// and with what is wanted.
-func checkSum(r io.ReaderAt, size int64, want [sha1.Size]byte) error {
+// and with what is wanted, if that is known.
+func checkSum(r io.ReaderAt, size int64, want []byte) error {
+	if size < sha1.Size {
+		return errors.New("it is cut off")
+	}
 	h, end := sha1.New(), make([]byte, sha1.Size)
 	_, err := io.Copy(h, io.NewSectionReader(r, 0, size-sha1.Size))
 	if err == nil {
 		_, err = io.ReadFull(io.NewSectionReader(r, size-sha1.Size, sha1.Size), end)
 	}
-	if err == nil && (!bytes.Equal(h.Sum(nil), want[:]) || !bytes.Equal(end, want[:])) {
+	if err == nil && (!bytes.Equal(h.Sum(nil), end) || want != nil && !bytes.Equal(end, want)) {
 		err = errors.New("its checksum does not match")
 	}
 	return err
@@ -293,15 +249,11 @@ func checkSum(r io.ReaderAt, size int64, want [sha1.Size]byte) error {
 // add creates a pack from the output of fill. It returns nil for a pack without objects, and an
 // error of fill unchanged.
 func (d disk) add(fill func(w io.Writer) error) (p *pack, err error) {
-	var f *os.File
-	err = d.do("create", packDir+"/"+tmpPrefix, func() error {
-		f, err = os.CreateTemp(d.path(packDir), tmpPrefix+"*.pack")
-		return err
-	})
+	f, err := d.createTemp(packDir, tmpPrefix+"*.pack")
 	if err != nil {
 		return nil, fmt.Errorf("write the local copy: %w", err)
 	}
-	tmp := packDir + "/" + filepath.Base(f.Name())
+	tmp := f.name
 	defer func() {
 		if p == nil || err != nil {
 			p, err = nil, errors.Join(err, f.Close())
@@ -339,9 +291,10 @@ func (d disk) drop(ps packs, except *pack) error {
 		if except != nil && p.name == except.name {
 			continue // the new pack holds what the old one held
 		}
-		for _, ext := range []string{".idx", ".pack"} { // without its index a pack is nothing
+		for _, ext := range []string{".idx", ".pack"} { // without its index a pack is nothing, but an index without its pack is damage
 			if err := d.remove(packDir + "/pack-" + p.name + ext); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
+				break
 			}
 		}
 	}

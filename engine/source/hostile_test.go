@@ -288,6 +288,9 @@ func TestADiskThatIsFullForAMoment(t *testing.T) {
 		r, err := OpenRepository(o)
 		require.NoError(t, err)
 		r.disk.before = func(op, _ string) error {
+			if !changes(op) {
+				return nil
+			}
 			if left--; left == -1 && op != "remove" {
 				full = true
 				return syscall.ENOSPC
@@ -311,7 +314,8 @@ func TestADiskThatIsFullForAMoment(t *testing.T) {
 		}
 		again, err := OpenRepository(o)
 		require.NoError(t, err)
-		require.NoError(t, again.whole())
+		_, err = whole(again.graph, again.state)
+		require.NoError(t, err)
 		require.Equal(t, commits[len(commits)-1], again.state.head.String(), "%d", n)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 
 	"github.com/go-git/go-billy/v5"
@@ -30,6 +29,7 @@ type packs []*pack
 type pack struct {
 	name string // of the checksum, hex
 	size int64
+	open *openFile
 
 	mu   sync.Mutex // go-git reads with one position and one buffer, and files have many readers
 	file *packfile.Packfile
@@ -37,13 +37,14 @@ type pack struct {
 
 // packFile is a file as go-git reads it, with a position of its own.
 type packFile struct {
-	*os.File
+	*openFile
 	*io.SectionReader
 }
 
 func (p packFile) Read(b []byte) (int, error)             { return p.SectionReader.Read(b) }
 func (p packFile) ReadAt(b []byte, at int64) (int, error) { return p.SectionReader.ReadAt(b, at) }
 func (p packFile) Seek(at int64, from int) (int64, error) { return p.SectionReader.Seek(at, from) }
+func (packFile) Write([]byte) (int, error)                { return 0, errors.ErrUnsupported }
 func (packFile) Close() error                             { return nil }
 func (packFile) Lock() error                              { return nil }
 func (packFile) Unlock() error                            { return nil }
@@ -52,7 +53,7 @@ func (packFile) Unlock() error                            { return nil }
 // the pack might be gone.
 type packFolder struct {
 	billy.Filesystem
-	file *os.File
+	file *openFile
 	size int64
 }
 
@@ -64,46 +65,53 @@ func (p packFolder) Open(string) (billy.File, error) {
 const streamed = 1 << 20
 
 // newPack gives the objects of a pack that was checked when it came.
-func newPack(f *os.File, index *idxfile.MemoryIndex, shared cache.Object) (*pack, error) {
-	info, err := f.Stat()
+func newPack(f *openFile, index *idxfile.MemoryIndex, shared cache.Object) (*pack, error) {
+	size, err := f.size()
 	if err != nil {
 		return nil, err
 	}
-	folder := packFolder{file: f, size: info.Size()}
+	folder := packFolder{file: f, size: size}
 	file, _ := folder.Open("")
 	return &pack{
-		name: plumbing.Hash(index.PackfileChecksum).String(), size: info.Size(),
+		name: plumbing.Hash(index.PackfileChecksum).String(), size: size, open: f,
 		file: packfile.NewPackfileWithCache(index, folder, file, shared, streamed),
 	}, nil
 }
 
 // indexPack checks a pack from another program, and returns the index of its objects. The error is
-// errTooLong if an object has more than largest bytes, otherwise errBadPack.
-func indexPack(f *os.File, largest int64) (*idxfile.MemoryIndex, error) {
-	if err := checkSizes(f, largest); err != nil {
+// errTooLong if an object has more than largest bytes, the disk's if the file could not be read, otherwise errBadPack.
+func indexPack(f *openFile, largest int64) (m *idxfile.MemoryIndex, err error) {
+	size, err := f.size()
+	if err != nil {
 		return nil, err
 	}
-	index := new(idxfile.Writer)
-	_, err := f.Seek(0, io.SeekStart)
-	var parser *packfile.Parser
-	if err == nil {
-		parser, err = packfile.NewParser(packfile.NewScanner(f), index)
-	}
-	if err == nil {
-		_, err = parser.Parse()
-	}
-	var m *idxfile.MemoryIndex
-	if err == nil {
-		m, err = index.Index()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadPack, err)
-	}
-	return m, nil
+	err = f.parse(badPack, func() error {
+		err := checkSizes(io.NewSectionReader(f, 0, size), largest)
+		index := new(idxfile.Writer)
+		var parser *packfile.Parser
+		if err == nil {
+			parser, err = packfile.NewParser(packfile.NewScanner(io.NewSectionReader(f, 0, size)), index)
+		}
+		if err == nil {
+			_, err = parser.Parse()
+		}
+		if err == nil {
+			m, err = index.Index()
+		}
+		return err
+	})
+	return m, err
 }
 
 // errBadPack: the pack is damaged.
 var errBadPack = errors.New("bad pack")
+
+func badPack(err error) error {
+	if errors.Is(err, objects.ErrTooLong) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errBadPack, err)
+}
 
 // checkSizes reads a pack without holding its objects, which may have at most so many
 // bytes. go-git has no such limit.
@@ -141,10 +149,7 @@ func checkSizes(f io.ReadSeeker, largest int64) error {
 			return fmt.Errorf("%w: an object of %d MiB", objects.ErrTooLong, size>>20)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", errBadPack, err)
-	}
-	return nil
+	return err
 }
 
 // prefix keeps the beginning of what is written.
@@ -180,32 +185,66 @@ func (ps packs) EncodedObjectSize(id plumbing.Hash) (int64, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, err := p.file.FindOffset(id)
-	if err != nil {
-		return 0, unreadable(err)
-	}
-	n, err := p.file.GetSizeByOffset(at)
-	return n, unreadable(err)
+	var n int64
+	err := p.open.parse(objects.Damage, func() error {
+		at, err := p.file.FindOffset(id)
+		if err == nil {
+			n, err = p.file.GetSizeByOffset(at)
+		}
+		return err
+	})
+	return n, err
 }
 
 // EncodedObject implements objects. The kind is not checked.
-func (ps packs) EncodedObject(_ plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error) {
+func (ps packs) EncodedObject(_ plumbing.ObjectType, id plumbing.Hash) (o plumbing.EncodedObject, err error) {
 	p := ps.with(id)
 	if p == nil {
 		return nil, plumbing.ErrObjectNotFound
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	o, err := p.file.Get(id)
-	return o, unreadable(err)
+	err = p.open.parse(objects.Damage, func() error {
+		o, err = p.file.Get(id)
+		return err
+	})
+	return packed{o, p}, err
 }
 
-// unreadable corrects that go-git treats parts of a damaged pack as missing.
-func unreadable(err error) error {
-	if err == nil {
-		return nil
+// packed is an object of a pack, which may be read from there only when its contents are.
+type packed struct {
+	plumbing.EncodedObject
+	from *pack
+}
+
+// Reader returns the contents. Its errors are those of packs.
+func (o packed) Reader() (r io.ReadCloser, err error) {
+	err = o.from.open.parse(objects.Damage, func() error {
+		r, err = o.EncodedObject.Reader()
+		return err
+	})
+	return packedReader{r, o.from}, err
+}
+
+type packedReader struct {
+	io.ReadCloser
+	from *pack
+}
+
+func (r packedReader) Read(b []byte) (n int, err error) {
+	err = r.from.open.parse(asRead, func() error {
+		n, err = r.ReadCloser.Read(b)
+		return err
+	})
+	return n, err
+}
+
+// asRead is objects.Damage for readers: the end of the contents is none.
+func asRead(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.EOF
 	}
-	return errors.New(err.Error())
+	return objects.Damage(err)
 }
 
 // size is the bytes of packs on disk, their indexes left out.

@@ -34,10 +34,11 @@ type Repository struct {
 }
 
 // OpenRepository opens the local copy, or creates an empty one; it does not contact the remote. It
-// removes a damaged copy, with a warning in o.Log.
+// moves a damaged copy aside, with a warning in o.Log. A copy that cannot be read for another reason is an error,
+// and stays as it is.
 func OpenRepository(o Options) (*Repository, error) { return open(o, nil) }
 
-// open is OpenRepository with a hook before each change of the local copy.
+// open is OpenRepository with a hook before each access to the local copy.
 func open(o Options, before func(op, name string) error) (*Repository, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -48,7 +49,7 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
 	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
-	r.disk = disk{o.Dir, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte), before}
+	r.disk = disk{folder{o.Dir, before}, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte)}
 	r.remote = remote.New(from, remote.Options{
 		Auth: o.Auth, Transport: o.Transport, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.Has(id) },
 	})
@@ -58,47 +59,65 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 // String is the URL without credentials.
 func (r *Repository) String() string { return r.from.String() }
 
-// reload reads the local copy from disk, and makes an empty one where it cannot be
-// used.
+// reload reads the local copy from disk. A damaged one is moved aside, and an empty one is created. Any other error
+// changes nothing: not the files, and not what r knows.
 func (r *Repository) reload() error {
-	r.damaged.Store(false)
 	if err := r.disk.prepare(); err != nil {
 		return err
 	}
-	s, ps, err := r.disk.load()
+	s, ps, unused, err := r.disk.load()
+	graph := objects.NewGraph(r.newStore(ps))
 	if err == nil {
-		r.state = s
-		r.hold(ps)
-		err = r.whole()
+		s.ends, err = whole(graph, s)
 	}
-	if err == nil {
-		r.state.ends, err = r.ends(r.state)
+	switch {
+	case errors.Is(err, objects.ErrDamaged):
+		to, moved := r.disk.aside()
+		if moved != nil {
+			return errors.Join(fmt.Errorf("%w; it cannot be moved aside", err), moved)
+		}
+		r.o.Log.Warn("The local copy of the repository is damaged; it is moved aside and fetched again.", "folder", r.o.Dir, "moved_to", to, "error", err)
+		s, ps, graph = state{}, nil, nil
+		if err := r.disk.prepare(); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("open the local copy: %w", err)
 	}
-	if err == nil {
-		return nil
+	for _, name := range unused {
+		if err == nil {
+			_ = r.disk.remove(name) // it does no harm either
+		}
 	}
-	r.o.Log.Warn("The local copy of the repository is damaged; it is removed and fetched again.", "folder", r.o.Dir, "error", err)
-	r.state = state{}
-	r.hold(nil)
-	return r.disk.wipe()
+	r.state = s
+	r.hold(ps)
+	if graph != nil {
+		r.graph.Known = graph.Known // not to be read again
+	}
+	r.damaged.Store(false)
+	return nil
 }
 
-// whole checks that everything is there that the state names.
-func (r *Repository) whole() error {
-	v := r.objects.Inventory()
-	for _, id := range r.state.tips() {
-		n, err := r.graph.Node(id)
+// whole checks that everything is there that a state names, and returns the commits at which its history stops.
+func whole(graph *objects.Graph, s state) ([]plumbing.Hash, error) {
+	v := graph.Store.Inventory()
+	for _, id := range s.tips() {
+		n, err := graph.Node(id)
 		if err == nil && n == nil {
-			err = fmt.Errorf("commit %s is missing", id)
+			err = objects.Damage(fmt.Errorf("commit %s is missing", id))
 		}
 		if err == nil {
 			err = v.Add(id, n.Tree)
 		}
+		if errors.Is(err, plumbing.ErrObjectNotFound) {
+			err = objects.Damage(fmt.Errorf("a part of commit %s is missing", id))
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	p, err := graph.Past(s.tips()...)
+	return p.Ends(), err
 }
 
 // tips are the commits that must stay: the head and those kept.
@@ -124,16 +143,16 @@ func (r *Repository) newStore(ps packs) *objects.Store {
 // change that is one request. Errors of the remote are *remote.Error; the local copy stays readable
 // in any case.
 func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
-	if r.damaged.Load() {
-		if err := r.reload(); err != nil {
-			return model.Commit{}, err
-		}
-	}
 	c, refs, err := r.remote.Ask(ctx)
 	if err != nil {
 		return model.Commit{}, err
 	}
 	defer c.Close()
+	if r.damaged.Load() { // now that the remote can replace it
+		if err := r.reload(); err != nil {
+			return model.Commit{}, err
+		}
+	}
 	tip, err := r.tip(refs)
 	if err == nil && tip != r.state.head {
 		err = r.fetch(ctx, c, refs, tip)

@@ -27,7 +27,8 @@ var (
 	ErrUnrelated = model.ErrUnrelated
 	// ErrUnknown: the commit is not local. It was never fetched, or was removed.
 	ErrUnknown = errors.New("no such commit here")
-	// ErrDamaged: the local copy cannot be read. The next Head replaces it.
+	// ErrDamaged: a checksum or the format of a file of the local copy is wrong, or a file is missing. The next Head replaces the
+	// copy. Any other error of a read, such as a missing permission, is not damage.
 	ErrDamaged = errors.New("the local copy is damaged")
 	// ErrTooLarge: a file, an object or a pack is over its limit.
 	ErrTooLarge = errors.New("too large")
@@ -42,11 +43,20 @@ type Storage interface {
 	EncodedObject(kind plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error)
 }
 
+// Damage makes an error of a check of the local copy ErrDamaged. Only what compares a checksum or parses
+// a file may call it. The result is no other error: a missing part of a file is not a missing object.
+func Damage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrDamaged, err.Error())
+}
+
 // Store reads objects of one moment. It never changes: a fetch or a compaction creates a new one,
 // and does not affect readers of the old one.
 type Store struct {
 	Objects Storage
-	// damaged is called when an object turns out to be damaged. It may be nil.
+	// Damaged is called when an object turns out to be damaged. It may be nil.
 	Damaged func()
 }
 
@@ -81,28 +91,32 @@ func (s *Store) read(id plumbing.Hash, limit int64) (plumbing.ObjectType, []byte
 	}
 	defer func() { _ = r.Close() }()
 	data := make([]byte, size)
-	if _, err = io.ReadFull(r, data); err == nil && plumbing.ComputeHash(o.Type(), data) != id {
-		err = errors.New("its contents do not match its id")
+	switch _, err = io.ReadFull(r, data); {
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		err = Damage(errors.New("it is cut off"))
+	case err == nil && plumbing.ComputeHash(o.Type(), data) != id:
+		err = Damage(errors.New("its contents do not match its id"))
 	}
 	return o.Type(), data, s.check(id, err)
 }
 
-// check reports damage: any error but that an object is missing.
+// check names the object that could not be read, and reports damage.
 func (s *Store) check(id plumbing.Hash, err error) error {
 	if err == nil || errors.Is(err, plumbing.ErrObjectNotFound) {
 		return err
 	}
-	if s.Damaged != nil {
-		s.Damaged()
+	if !errors.Is(err, ErrDamaged) || s.Damaged == nil {
+		return fmt.Errorf("read object %s: %w", id, err)
 	}
-	return fmt.Errorf("%w: object %s: %w; it is fetched again at the next check of the repository", ErrDamaged, id, err)
+	s.Damaged()
+	return fmt.Errorf("read object %s: %w; it is fetched again at the next check of the repository", id, err)
 }
 
 // typed reads an object that must be of a kind.
 func (s *Store) typed(id plumbing.Hash, kind plumbing.ObjectType, limit int64) ([]byte, error) {
 	found, data, err := s.read(id, limit)
 	if err == nil && found != kind {
-		err = s.check(id, fmt.Errorf("it is a %s and should be a %s", found, kind))
+		err = fmt.Errorf("object %s is a %s and should be a %s", id, found, kind) // the repository is wrong, not the copy
 	}
 	return data, err
 }
