@@ -53,8 +53,8 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if err := d.cfg.Inside.Apply(ctx, m, want, converge.Options{
 		Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm,
 		Started: func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) },
-		Waiting: func(step aspect.Step, why string) {
-			apply.Report(ctx, fmt.Sprintf("%s: %s: waiting, since %s", s.Address, step.Text, why))
+		Progress: func(step aspect.Step, state string) {
+			apply.Report(ctx, fmt.Sprintf("%s: %s: %s", s.Address, step.Text, state))
 		},
 	}); err != nil {
 		return outcome(err)

@@ -83,7 +83,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/simworld/sh", may: []string{"drivers/simworld/files", "drivers/simworld/kernel"}},
 	{pkg: "drivers/simworld/userland", may: []string{"drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sh"}},
 	{pkg: "drivers/simworld/device", may: []string{"drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/userland"}},
-	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/device", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/userland", "drivers/simworld/wire"}, tests: []string{"engine/guest", "engine/guest/converge", "engine/guest/spec"}},
+	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/device", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/userland", "drivers/simworld/wire"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
 	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "drivers/simworld/sh"}, tests: []string{"drivers/drivertest", "drivers/simworld/wire", "drivers/ssh", "engine/guest"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},

@@ -119,8 +119,8 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 	defer unlock()
 	left := func(differ int) { r.Note(`%d settings differ and are left as they are (drift = "report")`, differ) }
 	n := pull.Node{Folder: f, Machine: r.machine(), Seen: r.Seen, Left: left, Options: converge.Options{
-		Started: func(s aspect.Step) { r.Note("%s", s.Text) },
-		Waiting: func(s aspect.Step, why string) { r.Note("%s: waiting, since %s", s.Text, why) },
+		Started:  func(s aspect.Step) { r.Note("%s", s.Text) },
+		Progress: func(s aspect.Step, state string) { r.Note("%s: %s", s.Text, state) },
 	}}
 	if from != nil {
 		n.Options.Parent = func(ctx context.Context) error {

@@ -173,6 +173,9 @@ func (m accounts) getent(p *kernel.Process) int {
 	if len(p.Args) < 2 {
 		return p.Failf("a database is missing")
 	}
+	if p.Args[1] == "ahosts" {
+		return packages(m).ahosts(p)
+	}
 	if !slices.Contains([]string{"passwd", "group", "shadow"}, p.Args[1]) {
 		return p.Failf("Unknown database: %s", p.Args[1])
 	}

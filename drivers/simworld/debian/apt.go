@@ -202,13 +202,13 @@ func complete(p Package) Package {
 }
 
 func (m packages) aptGet(p *kernel.Process, o userland.Options) int {
-	words, simulate, only := o.Args, o.Has("s"), ""
+	words, simulate, uris, only := o.Args, o.Has("s"), o.Has("print-uris"), ""
 	for _, setting := range o.All("o") { // what else is set makes no difference here
 		if value, ok := strings.CutPrefix(setting, "Dir::Etc::sourcelist="); ok {
 			only = value
 		}
 	}
-	if !simulate {
+	if !simulate && !uris {
 		if p.Cred.UID != 0 {
 			fmt.Fprintf(p.Err(), "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)\n")
 			return 100
@@ -222,6 +222,12 @@ func (m packages) aptGet(p *kernel.Process, o userland.Options) int {
 			fmt.Fprintf(p.Err(), "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process\n")
 			return 100
 		}
+	}
+	switch {
+	case uris:
+		return m.printURIs(p, words, only)
+	case words[0] == "install" && !simulate && !m.names() && m.fetches(words[1:]):
+		return m.unresolved(p)
 	}
 	switch words[0] {
 	case "update":
@@ -253,21 +259,14 @@ func (m packages) aptUpdate(p *kernel.Process, only string) int {
 			fmt.Fprintf(p.Err(), "Err:%d %s InRelease\n  401  Unauthorized\nE: The repository '%[2]s' is not signed.\n", n+1, s.url)
 			return 100
 		}
+		if !m.names() {
+			fmt.Fprintf(p.Err(), "Err:%d %s InRelease\n  Temporary failure resolving '%s'\nE: Failed to fetch %[2]s\n", n+1, s.url, s.host())
+			return 100
+		}
 		p.Printf("Get:%d %s InRelease\n", n+1, s.url)
 		must(m.K.FS.WriteFile(s.listFile(), "Origin: simulated\n", 0o644, 0, 0))
 	}
 	p.Printf("Reading package lists...\n")
-	return 0
-}
-
-// helper is apt-helper download-file for the keys of Proxmox, which are simulated, and so are their checksums.
-func (m packages) helper(p *kernel.Process) int {
-	i := slices.Index(p.Args, "download-file")
-	if i < 0 || i+2 >= len(p.Args) || !strings.HasPrefix(p.Args[i+1], "https://enterprise.proxmox.com/debian/proxmox-") {
-		fmt.Fprintf(p.Err(), "E: Failed to fetch %s\n", strings.Join(p.Args[1:], " "))
-		return 100
-	}
-	must(m.K.FS.WriteFile(p.Path(p.Args[i+2]), "simulated\n", 0o644, 0, 0))
 	return 0
 }
 

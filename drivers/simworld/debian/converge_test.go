@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
@@ -104,4 +105,54 @@ func TestAWholeSpec(t *testing.T) {
 	m.sh(t, "! id ann && ! getent group ops && ! command -v htop && ! command -v nginx && grep -q WARRANTY /etc/motd && systemctl is-active cron")
 	require.JSONEq(t, `{"version": 1, "entries": []}`, m.sh(t, "cat /var/lib/homestak-gitops/owned.json"))
 	require.Empty(t, strings.TrimSpace(m.sh(t, "ls -A /var/lib/homestak-gitops/revert /var/lib/homestak-gitops/found | grep -v : || :; find / -xdev -name '*homestak-new*'")))
+}
+
+// A machine without a name server gets everything of its spec that needs no package. What needs one waits, and nothing is
+// withdrawn whose successor is among it.
+func TestR4WithoutNamesTheRestIsApplied(t *testing.T) {
+	m := begin(t)
+	m.apply(t, parse(t, `"access": {"users": [{"name": "old", "sudo": "none", "ssh_keys": ["`+keyA+`"], "shell": "/bin/sh"}]}, "platform": {"packages": ["htop"]},
+		"config": {"files": [{"path": "/etc/gone", "content": "x\n", "mode": "0644", "owner": "root", "group": "root"}]}`))
+	m.Unnamed(true)
+	want := parse(t, `"access": {"users": [
+			{"name": "ann", "sudo": "nopasswd", "ssh_keys": ["`+keyA+`"], "shell": "/bin/bash"},
+			{"name": "bob", "sudo": "none", "ssh_keys": ["`+keyB+`"], "groups": ["docker"], "shell": "/bin/sh"}]},
+		"posture": {"name": "prod", "ssh": {"port": "2222", "permit_root_login": "no", "password_authentication": "no"}},
+		"platform": {"packages": ["jq", "tree", "nginx"], "services": {"nginx": "enabled", "cron": "disabled"}},
+		"config": {"timezone": "Europe/Berlin", "sysctl": {"net.ipv4.ip_forward": "1"}, "commands": [{"name": "once", "run": "jq --version"}],
+			"repositories": [{"name": "extra", "url": "https://packages.example.org/debian", "suites": ["./"]}],
+			"files": [{"path": "/etc/motd", "content": "welcome\n", "mode": "0644", "owner": "root", "group": "root"},
+				{"path": "/etc/nginx/site.conf", "content": "x\n", "mode": "0644", "owner": "root", "group": "root", "restart": ["nginx"]}]}`)
+	var started []string
+	_, err := converge.Apply(t.Context(), m, want, converge.Options{Started: func(s aspect.Step) { started = append(started, s.Text) }})
+	require.EqualError(t, err, "edge: add repository extra: repository extra cannot be read: the name packages.example.org cannot be resolved on this machine: check its name servers in /etc/resolv.conf (none)"+
+		" (waiting for it: install jq, nginx, tree, make user bob, set the keys of bob, write /etc/nginx/site.conf, restart nginx, enable and start nginx, run command once,"+
+		" withdraw the keys of old, lock user old, remove /etc/gone, remove htop unless something else needs it)")
+	require.Equal(t, []string{
+		"add repository extra", "stop and disable cron", "set the time zone to Europe/Berlin", "make user ann", "set the keys of ann",
+		"set the sudo rules", "write /etc/motd", "set net.ipv4.ip_forward", "set the SSH server to port 2222, root login no, passwords no",
+	}, started)
+	m.sh(t, `id ann && ! id bob && [ "$(date +%Z)" = CET ] && grep -q welcome /etc/motd && ! systemctl is-active cron && [ -f /etc/gone ] && command -v htop`)
+	require.Equal(t, []int{2222}, m.SSHD().Ports)
+
+	m.Unnamed(false)
+	m.apply(t, want)
+	m.sh(t, `id -Gn bob | grep -qw docker && systemctl is-active nginx && [ ! -e /etc/gone ] && ! command -v htop`)
+}
+
+// What fails only while apt runs is put aside as well, although the packages are recorded already.
+func TestR4APackageThatFailsWhileItIsInstalled(t *testing.T) {
+	m := begin(t, debian.Package{Name: "broken", Scripts: map[string]string{"postinst": "#!/bin/sh\nexit 1\n"}})
+	_, err := converge.Apply(t.Context(), m, parse(t, `"platform": {"packages": ["broken"]}, "config": {"timezone": "Europe/Berlin", "commands": [{"name": "once", "run": "true"}]}`), converge.Options{})
+	require.ErrorContains(t, err, "edge: install broken: ")
+	require.ErrorContains(t, err, "(waiting for it: run command once)")
+	m.sh(t, `[ "$(date +%Z)" = CET ] && grep -q '"item": *"broken"' /var/lib/homestak-gitops/owned.json && grep -q '"aspect": *"timezone"' /var/lib/homestak-gitops/owned.json`)
+}
+
+// A name server that is away costs nothing where apt has all it needs.
+func TestR4WithoutNamesWhatIsInstalledStays(t *testing.T) {
+	m := begin(t)
+	m.apply(t, parse(t, `"platform": {"packages": ["git"]}`))
+	m.Unnamed(true)
+	m.apply(t, parse(t, `"platform": {"packages": ["git", "less"]}`)) // it came with git
 }

@@ -81,10 +81,12 @@ type Machine struct {
 	units  map[string]*unit
 	sshd   *Settings // of the server that runs; nil without one
 	closed bool
-	ports  wire.Net
-	down   context.Context //nolint:containedctx // it ends when the machine halts
-	end    context.CancelFunc
-	busy   sync.WaitGroup // timers, and what watches services
+	// unnamed is whether it cannot resolve names.
+	unnamed bool
+	ports   wire.Net
+	down    context.Context //nolint:containedctx // it ends when the machine halts
+	end     context.CancelFunc
+	busy    sync.WaitGroup // timers, and what watches services
 }
 
 // Boot starts what is on a disk. One machine at a time may run from it.

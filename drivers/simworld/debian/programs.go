@@ -23,7 +23,7 @@ func (m *Machine) programs() map[string]kernel.Program {
 	users, apt, init, ssh, rules := accounts{m}, packages{m}, systemd{m}, server{m}, sudoers{m}
 	const denied = 1
 	all := map[string]kernel.Program{
-		"getent":   users.getent,
+		"getent": users.getent, "apt-config": nothing,
 		"useradd":  userland.Program("create-home gid: groups: shell: uid: user-group", 1, denied, users.asRoot(users.useradd)),
 		"usermod":  userland.Program("append expiredate: groups: lock shell: unlock", 1, denied, users.asRoot(users.usermod)),
 		"userdel":  userland.Program("force remove", 1, denied, users.asRoot(users.userdel)),
@@ -32,7 +32,7 @@ func (m *Machine) programs() map[string]kernel.Program {
 		"gpasswd":  userland.Program("delete:", 1, denied, users.asRoot(users.gpasswd)),
 		"loginctl": nothing, "systemd-sysusers": userland.Program("", 1, denied, users.asRoot(users.sysusers)),
 		"dpkg":        userland.Program("audit configure a force-confdef force-confold", 0, 2, apt.dpkg),
-		"apt-get":     userland.Program("s q y o: no-install-recommends purge", 1, 100, apt.aptGet),
+		"apt-get":     userland.Program("s q y o: no-install-recommends purge print-uris", 1, 100, apt.aptGet),
 		"apt-cache":   userland.Program("no-all-versions", 1, 100, apt.aptCache),
 		"apt-mark":    userland.Program("", 1, 100, apt.aptSelections),
 		"systemctl":   userland.Program("quiet now no-block property: value no-pager full lines: p:=property q=quiet", 1, 1, init.systemctl),

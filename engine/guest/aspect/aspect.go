@@ -75,6 +75,17 @@ type Step struct {
 	// program is in the way. It returns within seconds and is repeated. Most steps need not wait.
 	Wait string
 
+	// Supplies marks a step that fetches packages, or makes apt know where they are. If it fails, the steps
+	// behind it that can do without are done all the same.
+	Supplies bool
+	// Needs is a condition of the shell: whether that is on the machine which a package may bring, such as a
+	// program, a user or a unit. Where a step that supplies packages failed, a step whose condition fails
+	// waits for it. Empty: the step needs no package.
+	Needs string
+	// State is a script that changes nothing and prints in one line how far the step is. It runs every few seconds beside
+	// the other scripts of the step. Empty: they take a moment only.
+	State string
+
 	// Ask is a script that changes nothing, but what apt keeps as a cache. The step ends if it
 	// fails; else its answer completes the step by Learn, which may be nil. Most steps know all they need.
 	Ask   string
@@ -212,6 +223,27 @@ func (q *Query) isLogin(user string) bool { return user == q.Login }
 // first one that cloud-init created.
 func (q *Query) isFirst(user string) bool {
 	return q.isLogin(user) || user == q.Want.Access.FirstUser
+}
+
+// all joins conditions of the shell; "" where there is none.
+func all(conditions ...string) string {
+	return strings.Join(slices.DeleteFunc(conditions, func(c string) bool { return c == "" }), " && ")
+}
+
+// onDisk is the condition that the disk is mounted which the spec wants a path to be on; "" if it wants none.
+func (q *Query) onDisk(path string) string {
+	var out []string
+	for _, m := range q.Want.Config.Mounts {
+		if strings.HasPrefix(path, strings.TrimSuffix(m.Path, "/")+"/") {
+			out = append(out, "cut -d' ' -f5 /proc/self/mountinfo | grep -qxF -- "+shell.Quote(m.Path))
+		}
+	}
+	return all(out...)
+}
+
+// unitThere is the condition that systemd knows a unit.
+func unitThere(name string) string {
+	return `[ "$(systemctl show -p LoadState --value -- ` + shell.Quote(unitFile(name)) + `)" != not-found ]`
 }
 
 // items lists what is wanted and what is recorded, each once, sorted.

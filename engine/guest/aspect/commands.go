@@ -106,5 +106,6 @@ func runCommand(c spec.Command, secret bool) Step {
 	if test := holds(c); test != "" {
 		lines = append(lines, "if ! "+test+"; then die "+shell.Quote("command "+c.Name+" succeeded, and what creates or unless ask for still does not hold")+"; fi")
 	}
-	return Step{Stage: StageCommands, Text: "run command " + c.Name, Keep: []record.Entry{e}, After: []record.Entry{after}, Script: script(lines...)}
+	// What a command needs is not known, so it waits for every package.
+	return Step{Stage: StageCommands, Text: "run command " + c.Name, Needs: "false", Keep: []record.Entry{e}, After: []record.Entry{after}, Script: script(lines...)}
 }

@@ -97,7 +97,7 @@ var files = Of[map[string]file]{
 			case want == nil:
 				steps = append(steps, withdrawFile(e, f))
 			case !there || f.differs(want) || e != nil && (e.Put["restart"] != "" || e.Put["unconfirmed"] != ""):
-				steps = append(steps, writeFile(want, e, f, there, secretFile(q, name)))
+				steps = append(steps, writeFile(q, want, e, f, there))
 			}
 		}
 		return steps
@@ -164,7 +164,7 @@ func keepAside(name, sum string) string {
 
 // writeFile is done when the units that use the file have restarted: the record says that
 // they wait for it before the file changes.
-func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Step {
+func writeFile(q *Query, want *spec.File, e *record.Entry, f file, there bool) Step {
 	s := Step{Stage: StageFiles, Text: "write " + want.Path}
 	entry := record.Entry{Aspect: "files", Item: want.Path, Identity: "path"}
 	var lines []string
@@ -179,7 +179,7 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 	}
 	after := entry
 	after.Put = map[string]string{}
-	if secret {
+	if secretFile(q, want.Path) {
 		after.Put["sensitive"] = "true"
 	}
 	if len(want.Restart) > 0 {
@@ -196,9 +196,10 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 		entry.Put["unconfirmed"] = "true"
 	}
 	s.Keep, s.After = []record.Entry{entry}, []record.Entry{after}
+	needs := []string{"id -u -- " + shell.Quote(want.Owner) + " >/dev/null 2>&1", "getent group " + shell.Quote(want.Group) + " >/dev/null"}
 	lines = append(lines,
-		"id -u -- "+shell.Quote(want.Owner)+" >/dev/null 2>&1 || die "+shell.Quote(want.Path+": this machine has no user "+want.Owner),
-		"getent group "+shell.Quote(want.Group)+" >/dev/null || die "+shell.Quote(want.Path+": this machine has no group "+want.Group),
+		needs[0]+" || die "+shell.Quote(want.Path+": this machine has no user "+want.Owner),
+		needs[1]+" || die "+shell.Quote(want.Path+": this machine has no group "+want.Group),
 		g.candidate(want.Path, want.Bytes())+"folder "+shell.Quote(folder(want.Path)), shell.Put(want.Path, want.Bytes(), want.Mode, want.Owner, want.Group))
 	if text := g.enforce(want.Path); text != "" {
 		lines = append(lines, strings.TrimSuffix(text, "\n"))
@@ -206,8 +207,10 @@ func writeFile(want *spec.File, e *record.Entry, f file, there, secret bool) Ste
 	for _, u := range want.Restart {
 		s.Text += ", restart " + u
 		lines = append(lines, restartUnit(u))
+		needs = append(needs, unitThere(u))
 	}
 	s.Script = failedUnit + script(lines...)
+	s.Needs = all(append(needs, "[ -d "+shell.Quote(folder(want.Path))+" ]", q.onDisk(want.Path))...)
 	g.guard(&s, want.Path, want.Restart)
 	return s
 }

@@ -128,7 +128,7 @@ func declaredLine(u *spec.User, id, other string) string {
 // step gives one user the file that is wanted. Lines that are not in the record stay.
 func (f keysFound) step(q *Query, user string) (Step, bool) {
 	want := q.Want.User(user)
-	s := Step{Stage: StageKeys, Text: "set the keys of " + user}
+	s := Step{Stage: StageKeys, Text: "set the keys of " + user, Needs: "id -u -- " + shell.Quote(user) + " >/dev/null 2>&1"}
 	var out strings.Builder
 	there, withdrawn := map[string]bool{}, false
 	for line := range strings.Lines(f.file[user]) {
@@ -162,7 +162,7 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 		return s, false
 	}
 	if want == nil {
-		s.Stage, s.Text = StageWithdrawKeys, "withdraw the keys of "+user
+		s.Stage, s.Text, s.Needs = StageWithdrawKeys, "withdraw the keys of "+user, ""
 		if f.home[user] == "" { // the account is gone, and its keys with it
 			s.Script = ":\n"
 			return s, true

@@ -119,33 +119,6 @@ func asked(q *Query, name string) bool {
 	return e != nil && e.Identity != byDependency && e.Identity != byReplacement
 }
 
-// AptGet is the function apt_get, apt as every script runs it: it asks nothing, keeps configuration files that
-// somebody changed, waits for another apt, and tries a mirror again. apt itself waits for
-// the lock of dpkg only (apt.conf(5), DPkg::Lock::Timeout), so the other two are waited for here.
-const AptGet = `apt_get() {
-  _try=0 _began=$(date +%s)
-  while :; do
-    _said=$(apt-get -q -y -o DPkg::Lock::Timeout="${APT_WAIT:-120}" -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 -o APT::Color=0 -o Dpkg::Use-Pty=0 "$@" 2>&1 9>&-) && return 0
-    case $_said in
-    *"E: Could not get lock"*|*"E: Unable to acquire"*|*"E: Unable to lock"*)
-      if [ $(($(date +%s) - _began)) -ge "${APT_WAIT:-120}" ]; then
-        say "another program holds the lock of apt: $(printf '%s\n' "$_said" | grep -m1 '^E:')"
-        return 1
-      fi ;;
-    *"Temporary failure"*|*"Failed to fetch"*|*"Hash Sum mismatch"*|*"Connection failed"*|*"Could not connect"*|*"Some index files failed to download"*)
-      _try=$((_try + 1))
-      if [ "$_try" -ge 3 ]; then break; fi ;;
-    *) break ;;
-    esac
-    sleep 2
-  done
-  printf '%s\n' "$_said" | grep -vE '^(Get:|Hit:|Ign:|Fetched|Need to|After this|The following|Selecting|Preparing|Unpacking|Setting up|Reading|Building|\(Reading|Processing|debconf: delaying|[0-9]+ upgraded|  |$)' | tail -n 10 >&2
-  return 1
-}
-`
-
-const aptGet = AptGet
-
 // aptWait waits for whoever holds a lock of apt or dpkg: a process that has a lock on a file and one of these
 // files open. Locks are not compared by inode, which an overlay shows otherwise than /proc/locks.
 const aptWait = `for _n in 5 4 3 2 1 0; do
@@ -166,7 +139,7 @@ exit 76
 // known by simulating it, so that all are recorded before one of them is unpacked.
 func install(q *Query, names []string, f packagesFound) Step {
 	words, listed := shell.Words(names), shell.Quote(strings.Join(names, ", "))
-	s := Step{Stage: StagePackages, Text: "install " + list(names), Wait: aptWait}
+	s := Step{Stage: StagePackages, Text: "install " + list(names), Wait: aptWait, Supplies: true, State: AptState}
 	for _, n := range names {
 		e := record.Entry{Aspect: "packages", Item: n, Identity: "package"}
 		if f.installed[n] {
@@ -178,10 +151,13 @@ func install(q *Query, names []string, f packagesFound) Step {
 		// Of a name that it does not know apt-cache says nothing here.
 		`_known=" $(apt-cache show --no-all-versions -- `+words+` 2>/dev/null | sed -n 's/^Package: //p' | tr '\n' ' ')"`,
 		`_bad=; for _p in `+words+`; do case $_known in *" ${_p%%:*} "*) ;; *) _bad="$_bad $_p" ;; esac; done`,
+		`if [ -n "$_bad" ] && [ -n "$_net" ]; then die "$_net"; fi`,
 		`if [ -n "$_bad" ]; then`,
 		`  die "no repository of this machine has a package of this name:$_bad (check the spelling; a virtual package cannot be asked for, name one that provides it)"`,
 		`fi`,
 		`_said=$(apt-get -s -q -y install -- `+words+` 2>&1) || { printf '%s\n' "$_said" | grep -E '^(E:| )' | tail -n 8 >&2; die "apt cannot install "`+listed+`; }`,
+		// What is in the cache of apt, or comes from a disk, needs no mirror.
+		`if [ -n "$_net" ] && apt-get -q -y --print-uris install -- `+words+` 2>/dev/null | grep -q "^'http"; then die "$_net"; fi`,
 		`_gone=`,
 		`for _r in $(printf '%s\n' "$_said" | sed -nE 's/^Remv ([^ ]+).*/\1/p'); do`,
 		`  _by=$(replaces "$_r" `+words+`)`,
@@ -224,7 +200,9 @@ func aptLists(words string, n int) string {
 	return script(
 		`if [ "$(apt-cache policy -- `+words+` 2>/dev/null | grep -c '^  Candidate: [^(]')" -lt `+itoa(n)+` ] || [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -60 2>/dev/null | head -n1)" ]; then`,
 		// Without that mode apt reports success although a list could not be fetched.
-		`  apt_get update -o APT::Update::Error-Mode=any || say "the lists of apt could not be brought up to date"`,
+		`  if reach; then apt_get update -o APT::Update::Error-Mode=any || say "the lists of apt could not be brought up to date"; fi`,
+		`else`,
+		`  reach || :`,
 		`fi`)
 }
 
@@ -249,7 +227,7 @@ const aptReplaces = `replaces() {
 // something else needs it, is an automatic package from then on, as apt has it. What a package
 // took the place of comes back in the same run of apt, which is why nothing is missing in between.
 func uninstall(dropped, ours []string, replaced map[string][]*record.Entry) Step {
-	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait}
+	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait, State: AptState}
 	for _, n := range dropped {
 		s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
 	}

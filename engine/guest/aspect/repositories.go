@@ -64,7 +64,7 @@ var repositories = Of[map[string]source]{
 			if there && s.text == sourcesText(want) && s.key == keyText(want) {
 				continue
 			}
-			steps = append(steps, Step{Stage: StageSources, Text: "add repository " + name, Wait: aptWait, Keep: []record.Entry{e}, Script: addRepository(want, s)})
+			steps = append(steps, Step{Stage: StageSources, Text: "add repository " + name, Wait: aptWait, Supplies: true, State: AptState, Keep: []record.Entry{e}, Script: addRepository(want, s)})
 		}
 		return steps
 	},
@@ -144,9 +144,13 @@ func addRepository(want *spec.Repository, found source) string {
 	if want.Key != "" {
 		lines = append(lines, "[ -d "+keyFolder+" ] || mkdir -m 0755 "+keyFolder, shell.Put(keyFile(want.Name), keyText(want), "0644", "root", "root"))
 	}
+	only := " -o Dir::Etc::sourcelist=" + shell.Quote(beside) + " -o Dir::Etc::sourceparts=-"
 	lines = append(lines,
 		shell.Put(beside, sourcesText(want), "0644", "root", "root"),
-		"if ! apt_get update -o Dir::Etc::sourcelist="+shell.Quote(beside)+" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any; then",
+		"if ! reach"+only+"; then",
+		"  rm -f "+shell.Quote(beside), "  "+restoreKey, "  die "+shell.Quote("repository "+want.Name+" cannot be read: ")+`"$_net"`,
+		"fi",
+		"if ! apt_get update"+only+" -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any; then",
 		"  rm -f "+shell.Quote(beside), "  "+restoreKey, "  die "+shell.Quote("repository "+want.Name+" cannot be read: check url, suites and key"),
 		"fi",
 		shell.Put(sourcesFile(want.Name), sourcesText(want), "0644", "root", "root"), "rm -f "+shell.Quote(beside))

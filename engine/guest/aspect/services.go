@@ -73,7 +73,7 @@ var services = Of[map[string]unit]{
 			}
 			// A unit of a package that comes in the same run was not there before.
 			e := record.Entry{Aspect: "services", Item: name, Identity: "unit", Found: f.entry(want), Put: map[string]string{"state": want}}
-			s := Step{Stage: StageStart, Text: "enable and start " + name, Keep: []record.Entry{e}, Script: start(name)}
+			s := Step{Stage: StageStart, Text: "enable and start " + name, Keep: []record.Entry{e}, Needs: unitThere(name), Script: start(name)}
 			if want == spec.Disabled {
 				s.Stage, s.Text, s.Script = StageStop, "stop and disable "+name, stop(name, slices.Sorted(maps.Keys(f.triggers)))
 			}

@@ -91,7 +91,7 @@ var sudo = Of[sudoFound]{
 		// A folder that sudo does not read is where the rules are checked: one broken file
 		// there, and nobody becomes root any more.
 		return []Step{{
-			Stage: StageSudo, Text: "set the sudo rules", Keep: []record.Entry{e}, Restore: f.restore(q),
+			Stage: StageSudo, Text: "set the sudo rules", Needs: "command -v visudo >/dev/null", Keep: []record.Entry{e}, Restore: f.restore(q),
 			Script: script(
 				"if ! command -v visudo >/dev/null; then die 'sudo is not installed'; fi",
 				"_check=$(mktemp /run/homestak-sudoers.XXXXXX)",

@@ -70,6 +70,7 @@ var sysctl = Of[sysctlFound]{
 					Aspect: "sysctl", Item: name, Identity: "name", Found: map[string]string{"value": f.running[name]}, Put: map[string]string{"value": want[name]},
 				})
 				lines = append(lines, setSysctl(name, want[name]))
+				s.Needs = all(s.Needs, "[ -e "+shell.Quote(procPath(name))+" ]")
 			}
 			s.Script = script(append(lines, shell.Put(sysctlFile, sysctlText(want), "0644", "root", "root"))...)
 			steps = append(steps, s)

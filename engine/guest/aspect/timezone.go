@@ -60,7 +60,7 @@ var timezone = Of[timezoneFound]{
 			return []Step{s}
 		}
 		e := record.Entry{Aspect: "timezone", Item: "zone", Identity: "name", Found: map[string]string{"zone": f.link}, Put: map[string]string{"zone": zone}}
-		s := Step{Stage: StageTimezone, Text: "set the time zone to " + zone, Script: setZone(zone, f.hasFile)}
+		s := Step{Stage: StageTimezone, Text: "set the time zone to " + zone, Needs: "[ -f " + shell.Quote(zoneinfo+zone) + " ]", Script: setZone(zone, f.hasFile)}
 		if f.hasFile {
 			e.Found["file"] = f.file
 		}

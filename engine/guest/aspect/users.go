@@ -176,11 +176,13 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 		given = slices.DeleteFunc(given, func(g string) bool { return slices.Contains(a.member[w.Name], g) })
 	}
 	e.Put = map[string]string{"groups": strings.Join(given, " ")}
-	var lines []string
+	var lines, needs []string
 	var made []record.Entry
 	for _, g := range w.Groups {
 		if _, exists := a.groups[g]; !exists {
 			made = append(made, record.Entry{Aspect: "users", Item: groupItem + g, Identity: "name"})
+			// A package that makes the group for the system does not take one that is there.
+			needs = append(needs, "getent group "+shell.Quote(g)+" >/dev/null")
 			lines = append(lines, fmt.Sprintf("getent group %s >/dev/null || groupadd -- %s", shell.Quote(g), shell.Quote(g)))
 		}
 	}
@@ -189,6 +191,7 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 	if there {
 		s.Text = "change user " + w.Name
 		if w.Shell != "" && p.shell != w.Shell {
+			needs = append(needs, "[ -x "+shell.Quote(w.Shell)+" ]")
 			lines = append(lines, checkShell(w.Shell), "usermod --shell "+shell.Quote(w.Shell)+" -- "+name)
 		}
 		if p.expired {
@@ -202,6 +205,7 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 		}
 	} else {
 		s.Text = "make user " + w.Name
+		needs = append(needs, "[ -x "+shell.Quote(w.Shell)+" ]", q.onDisk("/home/"+w.Name))
 		lines = append(lines, checkShell(w.Shell), fmt.Sprintf(
 			"if getent group %s >/dev/null; then _g='--gid %s'; else _g=--user-group; fi", name, w.Name),
 			// A home that an earlier account of this name left keeps its owner.
@@ -221,7 +225,7 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 	if there && q.isLogin(w.Name) && (!slices.Equal(shown, w.Groups) || w.Shell != "" && p.shell != w.Shell) {
 		s.Restore = p.restore(w.Name, a.member[w.Name])
 	}
-	s.Script = script(append(lines, "id -u -- "+name)...)
+	s.Script, s.Needs = script(append(lines, "id -u -- "+name)...), all(needs...)
 	s.Done = func(out string, s *Step) { // only now the number is known by which the account is recognised
 		if words := strings.Fields(out); len(words) > 0 {
 			e.Identity = "uid " + words[len(words)-1]

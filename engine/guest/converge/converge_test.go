@@ -302,3 +302,46 @@ func TestSecretsAreNotShown(t *testing.T) {
 		require.NotContains(t, step.Text+fmt.Sprint(step.Keep), canary)
 	}
 }
+
+// While a step takes long, it is asked how far it is, and each answer is reported once.
+func TestR4ProgressShowsWhatAptDoes(t *testing.T) {
+	m := &slow{fake: machine(t), states: make(chan string), installed: make(chan struct{})}
+	m.rows["packages"] = []string{"none"}
+	seen := make(chan string, 10)
+	ended := make(chan error, 1)
+	s, err := converge.Observe(t.Context(), m.fake, want(t, `"platform": {"packages": ["jq"]}`))
+	require.NoError(t, err)
+	go func() {
+		ended <- s.Apply(t.Context(), m, s.Steps(), converge.Options{ProgressEvery: time.Microsecond, Progress: func(s aspect.Step, state string) { seen <- s.Text + ": " + state }})
+	}()
+	for _, state := range []string{"", "Get:1 http://deb.debian.org/debian trixie\n", "Get:1 http://deb.debian.org/debian trixie\n", "Unpacking \x1b[31mjq\n"} {
+		m.states <- state
+	}
+	require.Equal(t, "install jq: Get:1 http://deb.debian.org/debian trixie", <-seen)
+	require.Equal(t, "install jq: Unpacking ?[31mjq", <-seen)
+	close(m.installed)
+	require.NoError(t, <-ended)
+	require.Empty(t, seen)
+}
+
+// slow is a machine that installs packages until it is told to end.
+type slow struct {
+	*fake
+	states    chan string
+	installed chan struct{}
+}
+
+func (m *slow) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	switch text := string(c.Stdin); {
+	case strings.Contains(text, "\n"+aspect.AptState):
+		select {
+		case state := <-m.states:
+			return guest.Output{Out: state}, nil
+		case <-ctx.Done():
+			return guest.Output{}, ctx.Err()
+		}
+	case strings.Contains(text, "apt_get install"):
+		<-m.installed
+	}
+	return guest.Output{}, nil
+}

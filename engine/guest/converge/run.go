@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
@@ -29,9 +32,11 @@ type Options struct {
 	ConfirmWithin time.Duration
 	// Started is called before each step. May be nil.
 	Started func(step aspect.Step)
-	// Waiting is called every few seconds while a step waits for another program on the machine, with what is in the
-	// way. May be nil.
-	Waiting func(step aspect.Step, why string)
+	// Progress is called while a step takes long, with what it waits for or how far it is, each time that this
+	// changes. It is called from another goroutine, but never twice at once. May be nil.
+	Progress func(step aspect.Step, state string)
+	// ProgressEvery is how often a step is asked how far it is; five seconds unless set.
+	ProgressEvery time.Duration
 	// WaitFor is how long a step waits; five minutes unless set.
 	WaitFor time.Duration
 }
@@ -82,21 +87,33 @@ func (s *State) finished() error {
 	return nil
 }
 
-// Apply runs steps of this state one after the other, and stops at the first that fails.
+// Apply runs steps of this state one after the other, and stops at the first that fails. Only where packages could not be
+// fetched, the steps that can do without them go on; see aside.
 func (s *State) Apply(ctx context.Context, m Machine, steps []aspect.Step, o Options) error {
 	r := runner{m: m, o: o, want: s.Want, now: s.Record, sum: s.sum}
+	var a aside
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if o.Started != nil {
-			o.Started(step)
+		waits, err := a.waits(ctx, &r, step)
+		if err == nil && !waits {
+			if o.Started != nil {
+				o.Started(step)
+			}
+			err = r.step(ctx, step)
 		}
-		if err := r.step(ctx, step); err != nil {
+		if err != nil && a.takes(step, err) {
+			err = r.reread(ctx)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %s: %w", s.Want.Node, step.Text, err)
 		}
 	}
-	return r.flush(ctx)
+	if err := r.flush(ctx); err != nil {
+		return err
+	}
+	return a.result(s.Want.Node)
 }
 
 // runner runs the steps of one apply. now is what the record should be, and sum that of
@@ -107,6 +124,22 @@ type runner struct {
 	want *spec.Spec
 	now  *record.Record
 	sum  string
+	next *record.Record // what the record is instead if the script of a step that failed got so far; nil before any
+}
+
+// reread finds out what a step that failed has left of the record.
+func (r *runner) reread(ctx context.Context) error {
+	out, err := r.run(ctx, "sum "+record.File)
+	if err != nil {
+		return err
+	}
+	switch sum := strings.TrimSpace(out); {
+	case r.next != nil && sum == record.Sum(r.next.Text()):
+		r.now, r.sum = r.next, sum
+	case sum != r.sum:
+		return &staleError{record.File + " has changed since it was read"}
+	}
+	return nil
 }
 
 // await waits until nothing is in the way of a step.
@@ -121,8 +154,8 @@ func (r *runner) await(ctx context.Context, s aspect.Step) error {
 		if waited := time.Since(began); waited >= most {
 			return fmt.Errorf("%w, for more than %s: wait until it has ended, or stop it, and apply again", err, most)
 		}
-		if r.o.Waiting != nil {
-			r.o.Waiting(s, busy.text)
+		if r.o.Progress != nil {
+			r.o.Progress(s, "waiting, since "+busy.text)
 		}
 	}
 }
@@ -134,7 +167,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 		}
 	}
 	if s.Ask != "" {
-		out, err := r.run(ctx, "set -e\n"+lock+s.Ask)
+		out, err := r.watched(ctx, s, "set -e\n"+lock+s.Ask)
 		if err != nil {
 			return err
 		}
@@ -143,6 +176,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 		}
 	}
 	before := r.now.With(s.Keep)
+	r.next = before
 	after := before.Without(s.Drop).With(s.After)
 	body := "set -e\n" + lock + staleCheck(r.sum) + writeRecord(before, r.sum)
 	if s.Restore != "" {
@@ -157,7 +191,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 	} else {
 		body += s.Finish + writeRecord(after, record.Sum(before.Text()))
 	}
-	out, err := r.run(ctx, body)
+	out, err := r.watched(ctx, s, body)
 	if s.Change != "" && errors.Is(err, guest.ErrOutcomeLost) && ctx.Err() == nil {
 		err = nil // it cuts the connection; whether it began is read with how it ended
 	}
@@ -218,6 +252,40 @@ type busyError struct{ text string }
 
 func (e *busyError) Error() string { return e.text }
 
+// failedError reports that a script of a step failed on the machine, and why.
+type failedError struct{ text string }
+
+func (e *failedError) Error() string { return e.text }
+
+// watched is run for a script that may take long: meanwhile it asks how far the step is.
+func (r *runner) watched(ctx context.Context, s aspect.Step, body string) (string, error) {
+	if s.State == "" || r.o.Progress == nil {
+		return r.run(ctx, body)
+	}
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		every := time.NewTicker(cmp.Or(r.o.ProgressEvery, 5*time.Second))
+		defer every.Stop()
+		for last := ""; ; {
+			select {
+			case <-watching.Done():
+				return
+			case <-every.C:
+			}
+			// What is asked in vain is asked again: the step itself shows whether the machine is there.
+			if state, err := r.run(watching, s.State); err == nil && state != last && strings.TrimSpace(state) != "" {
+				last = state
+				r.o.Progress(s, diag.Clean(strings.TrimSpace(state)))
+			}
+		}
+	})
+	out, err := r.run(ctx, body)
+	stop()
+	watch.Wait()
+	return out, err
+}
+
 // run runs a script on the machine, and gives what it printed.
 func (r *runner) run(ctx context.Context, body string) (string, error) {
 	out, err := r.m.Run(ctx, shell.Script(body))
@@ -229,9 +297,9 @@ func (r *runner) run(ctx context.Context, body string) (string, error) {
 	case out.Code == shell.ExitBusy:
 		return "", &busyError{last(out.Err)}
 	case out.Code == 1 && out.Err != "":
-		return "", errors.New(last(out.Err))
+		return "", &failedError{last(out.Err)}
 	case out.Code != 0 || out.Signal != 0:
-		return "", errors.New("the script ended with " + ending(out))
+		return "", &failedError{"the script ended with " + ending(out)}
 	}
 	return out.Out, nil
 }

@@ -116,6 +116,12 @@ func run(t *testing.T, a aspect.Aspect, in *txtar.Archive) []txtar.File {
 		for _, k := range s.Drop {
 			fmt.Fprintf(&steps, "drop %s %s\n", k.Aspect, k.Item)
 		}
+		if s.Supplies {
+			fmt.Fprintln(&steps, "supplies packages")
+		}
+		if s.Needs != "" {
+			fmt.Fprintf(&steps, "needs %s\n", s.Needs)
+		}
 		for _, part := range []struct{ name, text string }{{"ask", s.Ask}, {"script", s.Script}, {"change", s.Change}, {"check", s.Check}, {"restore", s.Restore}, {"finish", s.Finish}} {
 			if part.text != "" {
 				fmt.Fprintf(&steps, "-- %s\n%s", part.name, readable(part.text))
@@ -136,8 +142,10 @@ func readable(text string) string {
 		}
 		return fmt.Sprintf("data %q", raw)
 	})
-	if at := strings.Index(text, "apt_get() {"); at == 0 {
-		_, text, _ = strings.Cut(text, "\n}\n")
+	for _, name := range []string{"reach", "apt_get"} {
+		if strings.HasPrefix(text, name+"() {") {
+			_, text, _ = strings.Cut(text, "\n}\n")
+		}
 	}
 	return text
 }

@@ -247,8 +247,9 @@ func mountDisk(want *spec.Mount, e *record.Entry, f mountsFound) aspect.Step {
 	lines := []string{}
 	if format {
 		s.Text = fmt.Sprintf("format disk %s as %s and mount it at %s", want.Disk, want.FSType, want.Path)
+		s.Needs = "command -v mkfs." + want.FSType + " >/dev/null"
 		lines = append(lines,
-			"command -v mkfs."+want.FSType+" >/dev/null || die "+shell.Quote("mkfs."+want.FSType+" is missing: name its package in packages"),
+			s.Needs+" || die "+shell.Quote("mkfs."+want.FSType+" is missing: name its package in packages"),
 			diskSerial+"_dev="+shell.Quote(d.path()),
 			// Names of disks may change when the machine restarts, and what was empty may be so no longer.
 			`_said=$(blkid -p "$_dev" 2>&1) && _code=0 || _code=$?`,

@@ -84,6 +84,7 @@ var bridge = aspect.Of[bridgeState]{
 			entry.Found = e.Found
 		}
 		s.Keep = []record.Entry{entry}
+		s.Needs = "command -v ifreload >/dev/null"
 		s.Ask, s.Restore = f.unchanged(), f.restore(name)
 		keep := "put " + bridgeFound + " 0600 root root <" + interfacesFile
 		if f.declares(name) { // what was there before is kept already

@@ -82,7 +82,7 @@ var nag = aspect.Of[nagFound]{
 			}}
 		}
 		return []aspect.Step{{
-			Stage: aspect.StageCommands, Text: "silence the reminder about subscriptions", Keep: []record.Entry{e},
+			Stage: aspect.StageCommands, Text: "silence the reminder about subscriptions", Needs: "[ -f " + webLibrary + " ]", Keep: []record.Entry{e},
 			Script: nagState + shell.Lines(
 				shell.Put(nagProgram, nagText, "0755", "root", "root"),
 				"mkdir -p /etc/dpkg/dpkg.cfg.d",

@@ -95,7 +95,7 @@ var repository = aspect.Of[repositoryFound]{
 		case !known:
 			s.Keep, s.Script = nil, "die "+shell.Quote("Proxmox VE is for Debian 12 and 13, and this machine runs "+q.OS.Name+": take no_subscription out of the spec")+"\n"
 		case !f.declared(q):
-			s.Script = aspect.AptGet + s.Script + f.add(k)
+			s.Script, s.Supplies, s.State = aspect.AptGet+s.Script+f.add(k), true, aspect.AptState
 		}
 		return []aspect.Step{s}
 	},

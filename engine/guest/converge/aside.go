@@ -1,0 +1,78 @@
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/guest/aspect"
+)
+
+// aside is what an apply puts aside once packages could not be fetched: a machine whose name server or mirror is away
+// gets all else that its spec says. The zero value is ready for use.
+//
+// The order stays. A step goes on if what it needs is on the machine (Step.Needs). What it could have needed without saying so
+// shows when it fails: then it is put aside as well. What is withdrawn waits, since its successor may be among what could not be
+// done; only access is withdrawn, if all access that is given is in place.
+type aside struct {
+	failed  []failure
+	waiting []string // the texts of steps that wait
+	access  bool     // some of them give access
+}
+
+type failure struct {
+	text string
+	err  error
+}
+
+// waits reports whether a step waits for one that was put aside.
+func (a *aside) waits(ctx context.Context, r *runner, s aspect.Step) (bool, error) {
+	if len(a.failed) == 0 {
+		return false, nil
+	}
+	waits := s.Stage >= aspect.StageWithdrawGroups || s.Stage >= aspect.StageWithdrawSudo && a.access || s.Supplies
+	if !waits && s.Needs != "" {
+		out, err := r.run(ctx, "if "+s.Needs+"; then echo there; fi")
+		if err != nil {
+			return false, err
+		}
+		waits = strings.TrimSpace(out) != "there"
+	}
+	if waits {
+		a.waiting = append(a.waiting, s.Text)
+		a.access = a.access || givesAccess(s)
+	}
+	return waits, nil
+}
+
+// takes puts a step aside that failed; false if the apply has to end.
+func (a *aside) takes(s aspect.Step, err error) bool {
+	_, failed := errors.AsType[*failedError](err)
+	_, busy := errors.AsType[*busyError](err)
+	if !failed && !busy || len(a.failed) == 0 && !s.Supplies {
+		return false
+	}
+	a.failed = append(a.failed, failure{s.Text, err})
+	a.access = a.access || givesAccess(s)
+	return true
+}
+
+func givesAccess(s aspect.Step) bool {
+	return s.Stage == aspect.StageUsers || s.Stage == aspect.StageKeys || s.Stage == aspect.StageSudo || s.Stage == aspect.StageSSHD
+}
+
+// result reports what was put aside; nil for nothing.
+func (a *aside) result(node string) error {
+	if len(a.failed) == 0 {
+		return nil
+	}
+	var text strings.Builder
+	for _, f := range a.failed[1:] {
+		fmt.Fprintf(&text, "; %s: %v", f.text, f.err)
+	}
+	if len(a.waiting) > 0 {
+		fmt.Fprintf(&text, " (waiting for it: %s)", strings.Join(a.waiting, ", "))
+	}
+	return fmt.Errorf("%s: %s: %w%s", node, a.failed[0].text, a.failed[0].err, text.String())
+}
