@@ -71,10 +71,13 @@ func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
 func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
 	drift := l.memory.drifted(c.ID, r.Plan)
 	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
-		if _, err := l.o.Ledger.Write(receipt); err != nil {
+		written, err := l.o.Ledger.Write(receipt)
+		if err != nil {
 			l.o.Log.Warn("the receipt was not kept", "error", err)
 		}
-		l.journal.changed(c, r, drift)
+		if written.Passes == 0 {
+			l.journal.changed(c, r, drift)
+		}
 	}
 	m := &l.memory
 	m.noteFailing(&r)

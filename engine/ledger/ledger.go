@@ -2,8 +2,8 @@
 // (State). None of it is needed for correctness: if you lose the folder, you lose history, but
 // never a guest.
 //
-// The folder has state.json, and receipts/TIME-PLAN.json, one for each pass that changed something;
-// their names sort in the order of writing, and each has the hash of the previous one. Every file
+// The folder has state.json, and receipts/TIME-PLAN.json, one for each pass that changed something, or for a row of
+// passes that failed in the same way; their names sort in the order of writing, and each has the hash of the previous one. Every file
 // is replaced atomically, so that a reader, in this process or another, sees all of it or nothing.
 // Writers take turns: the holder of the write lock of the host writes its receipt before it
 // releases the lock.
@@ -21,7 +21,7 @@ import (
 )
 
 // Receipt records what one pass changed, or tried to: one JSON file. It has no secrets: a sensitive
-// change has no values.
+// change has no values. Passes in a row that fail in the same way have one receipt: that of the last one, with their number.
 type Receipt struct {
 	Version  int       `json:"version"`  // 1
 	Previous string    `json:"previous"` // sha256 of the receipt before, "" for the first
@@ -40,6 +40,9 @@ type Receipt struct {
 	Drift    bool      `json:"drift"` // the pass reverted changes on the host
 	Steps    []Step    `json:"steps"`
 	Findings diag.List `json:"findings"`
+
+	Passes int        `json:"passes,omitempty"` // that failed in this way, one after the other; 0 for a single one
+	First  *time.Time `json:"first,omitempty"`  // when the first of them began; nil for a single one
 }
 
 // Step is one step of a receipt.

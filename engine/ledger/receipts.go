@@ -24,7 +24,8 @@ const (
 )
 
 // Write stores a receipt, and sets its Version, Previous and ID. The file is complete, or not
-// there. It removes the oldest receipts over the limit; if only that fails, the receipt is stored
+// there. A pass that failed in the same way as the one before replaces the receipt of that one, and sets Passes and First:
+// a failure that is retried at every check must not displace everything else that is kept. It removes the oldest receipts over the limit; if only that fails, the receipt is stored
 // and the error is returned.
 func (l *Ledger) Write(r Receipt) (Receipt, error) {
 	if l.readOnly {
@@ -45,6 +46,13 @@ func (l *Ledger) Write(r Receipt) (Receipt, error) {
 		}
 	}
 	r.Version, r.ID = receiptVersion, name(r, newest)
+	if before, _, err := l.read(newest); err == nil && r.repeats(&before) {
+		r.ID, r.Previous, r.Passes, r.First = before.ID, before.Previous, max(before.Passes, 1)+1, before.First
+		if r.First == nil {
+			r.First = &before.Began
+		}
+		ids = ids[:len(ids)-1]
+	}
 	b, err := json.MarshalIndent(r.listed(), "", "  ")
 	if err != nil {
 		return r, fmt.Errorf("write receipt: %w", err)

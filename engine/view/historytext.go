@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -59,6 +60,9 @@ func receiptLine(r ledger.Receipt, address string) string {
 	}
 	if r.Drift {
 		text += " (drift reverted)"
+	}
+	if r.Passes > 1 && r.First != nil {
+		text += fmt.Sprintf(" (the last of %d such passes since %s)", r.Passes, When(*r.First))
 	}
 	if r.Subject != "" {
 		text += "  “" + r.Subject + "”"

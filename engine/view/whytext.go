@@ -68,7 +68,11 @@ func pastStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
 	if r.Drift {
 		drift = ", to revert changes on the host"
 	}
-	fmt.Fprintf(b, "  %s  %s %s in %.1f s%s\n", When(r.Began), st.Action, st.Status, st.Seconds, drift)
+	again := ""
+	if r.Passes > 1 && r.First != nil {
+		again = fmt.Sprintf(", %d times since %s", r.Passes, When(*r.First))
+	}
+	fmt.Fprintf(b, "  %s  %s %s in %.1f s%s%s\n", When(r.Began), st.Action, st.Status, st.Seconds, drift, again)
 	fmt.Fprintf(b, "      by %s with commit %s\n", r.By, named(r.Commit, r.Subject, r.Author))
 	if st.Reason != "" {
 		fmt.Fprintf(b, "      because %s\n", st.Reason)
