@@ -1,12 +1,14 @@
 package specserve
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"net/http"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
@@ -26,7 +28,8 @@ func serveRepository(x *request) error {
 	if x.view.Repository == nil {
 		return &problem.Error{Code: problem.NotFound, Message: "the repository is not served: " + x.view.NoRepository, Hint: "specs are served nevertheless"}
 	}
-	err := x.repository.Serve(recorder{x.w, x}, x.Request)
+	asks := serve.WithClient(x.Context(), cmp.Or(x.shown.Identity, x.shown.Kind))
+	err := x.repository.Serve(recorder{x.w, x}, x.WithContext(asks))
 	if refused, is := errors.AsType[*repository.RefusalError](err); is {
 		return refusal{&problem.Error{Code: codeOf(refused.Status), Message: refused.Message, Hint: refused.Hint}, refused.Status}
 	}

@@ -235,15 +235,13 @@ func TestSignsOfLife(t *testing.T) {
 		id := h.commit("a")
 		s := NewServer(Options{})
 		s.Publish(h.snapshot(Content{InForce: id}))
-		for range mostBuilds {
-			s.spool.slots <- struct{}{} // others are building
-		}
-		go func() {
-			<-time.After(2*waitTime + 1)
-			for range mostBuilds {
-				<-s.spool.slots
-			}
+		go func() { // the same client has a build already
+			_ = s.spool.copy(t.Context(), "other", func(context.Context, io.Writer) error {
+				<-time.After(2*waitTime + 1)
+				return nil
+			}, io.Discard, func() error { return nil })
 		}()
+		synctest.Wait()
 		var out flushed
 		require.NoError(t, s.UploadPack(t.Context(), strings.NewReader(pkt("want "+id+" side-band-64k\n", "", "done\n")), &out))
 		require.True(t, strings.HasPrefix(out.String(), pkt("NAK\n", "\x01", "\x01")), out.String())

@@ -14,7 +14,7 @@ import (
 
 // Bounds of what is built for clients.
 const (
-	mostBuilds = 2        // packs and files that are built at a time
+	mostBuilds = 2        // packs and files that are built at a time, for different clients
 	mostIdle   = 32       // that stay for the next client
 	idleBytes  = 64 << 20 // that these have together
 
@@ -25,11 +25,11 @@ const (
 // want it read while it grows. So a client that stops reading delays nobody, and no pack is
 // in memory.
 type spool struct {
-	dir   string // of the files; the system's if empty
-	most  int64  // bytes of all files together
-	slots chan struct{}
+	dir  string // of the files; the system's if empty
+	most int64  // bytes of all files together
 
 	mu    sync.Mutex // requests of many clients share what is built
+	turns turns      // whose build runs next
 	items map[string]*item
 	idle  []*item // complete, and nobody reads them; the longest unused first
 	bytes int64   // of all files
@@ -39,8 +39,12 @@ type spool struct {
 // item is one thing that is built, or was. Its fields are guarded by the spool's lock.
 type item struct {
 	key      string
-	clients  int
+	clients  map[*client]int // how many requests of each want it
+	payer    *client         // the one of them whose share of the files it counts for; nil: none wants it
 	building bool
+	queued   bool               // it waits for its turn
+	turn     chan struct{}      // closed when the build may begin
+	runner   *client            // whose turn it has; nil: it has none
 	cancel   context.CancelFunc // ends the build
 	over     chan struct{}      // closed when the build has ended
 
@@ -50,33 +54,36 @@ type item struct {
 	grown chan struct{} // closed and replaced when size or err changes
 }
 
-// errFull is why nothing more is built.
-const errFull = requestError("too much is being sent to others; try again in some minutes")
+// Why nothing more is built.
+const (
+	errFull  = requestError("too much is being sent to others; try again in some minutes")
+	errShare = requestError("too much is being sent to this client at once; end other requests, or try again in some minutes")
+)
 
 func newSpool(dir string, most int64) *spool {
-	return &spool{dir: dir, most: most, slots: make(chan struct{}, mostBuilds), items: map[string]*item{}}
+	return &spool{dir: dir, most: most, turns: turns{clients: map[string]*client{}}, items: map[string]*item{}}
 }
 
 // copy writes what has this key to w. If nobody has built it, build writes it. While
 // there is nothing to write yet, wait is called every few seconds.
 func (s *spool) copy(ctx context.Context, key string, build func(context.Context, io.Writer) error, w io.Writer, wait func() error) error {
-	i, start := s.take(ctx, key)
+	i, by, start := s.take(ctx, key)
 	if start != nil {
 		go s.build(start, i, build)
 		defer func() { <-i.over }() // also if this client goes away while others want the rest
 	}
-	defer s.put(i)
+	defer s.put(i, by)
 	return s.follow(ctx, i, w, wait)
 }
 
 // take gives the item of a key. If it is new, the caller builds it with the context start,
-// which ends when no client wants it.
-func (s *spool) take(ctx context.Context, key string) (i *item, start context.Context) {
+// which ends when no client wants it. By is who asks.
+func (s *spool) take(ctx context.Context, key string) (i *item, by *client, start context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i = s.items[key]
 	if i == nil {
-		i = &item{key: key, building: true, over: make(chan struct{}), grown: make(chan struct{})}
+		i = &item{key: key, clients: map[*client]int{}, building: true, queued: true, turn: make(chan struct{}), over: make(chan struct{}), grown: make(chan struct{})}
 		start, i.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		s.items[key] = i
 		s.built++
@@ -84,17 +91,31 @@ func (s *spool) take(ctx context.Context, key string) (i *item, start context.Co
 	if at := slices.Index(s.idle, i); at >= 0 {
 		s.idle = slices.Delete(s.idle, at, at+1)
 	}
-	i.clients++
-	return i, start
+	by = s.turns.enter(clientOf(ctx))
+	if i.clients[by]++; i.payer == nil {
+		i.pay(by)
+	}
+	if i.queued && i.clients[by] == 1 {
+		by.queue = append(by.queue, i)
+		s.turns.next()
+	}
+	return i, by, start
 }
 
 // put ends what take began.
-func (s *spool) put(i *item) {
+func (s *spool) put(i *item, by *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i.clients--
-	if i.clients == 0 && i.building {
+	if i.clients[by]--; i.clients[by] == 0 {
+		delete(i.clients, by)
+		if i.payer == by {
+			i.pay(i.cheapest())
+		}
+	}
+	s.turns.leave(by)
+	if len(i.clients) == 0 && i.building {
 		i.cancel()
+		i.queued = false
 		delete(s.items, i.key) // whoever wants it from now on begins again
 	}
 	s.rest(i)
@@ -103,7 +124,7 @@ func (s *spool) put(i *item) {
 // rest keeps an item for the next client, or removes it, once nobody uses it.
 func (s *spool) rest(i *item) {
 	switch {
-	case i.clients > 0 || i.building:
+	case len(i.clients) > 0 || i.building:
 		return
 	case i.file == nil:
 	case s.items[i.key] == i:
@@ -147,13 +168,13 @@ func (s *spool) build(ctx context.Context, i *item, f func(context.Context, io.W
 	}
 	i.building = false
 	close(i.grown)
+	s.turns.end(i)
 	s.rest(i)
 }
 
 func (s *spool) fill(ctx context.Context, i *item, f func(context.Context, io.Writer) error) error {
 	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
+	case <-i.turn:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -191,6 +212,9 @@ func (f *filling) Write(b []byte) (int, error) {
 	defer s.mu.Unlock()
 	i.size += int64(n)
 	s.bytes += int64(n)
+	if i.payer != nil {
+		i.payer.bytes += int64(n)
+	}
 	close(i.grown)
 	i.grown = make(chan struct{})
 	if s.bytes > s.most {
@@ -198,6 +222,11 @@ func (f *filling) Write(b []byte) (int, error) {
 	}
 	if err == nil && s.bytes > s.most {
 		err = errFull
+	}
+	if err == nil && i.payer != nil && i.payer.bytes > s.most/2 {
+		if i.pay(i.cheapest()); i.payer.bytes > s.most/2 {
+			err = errShare
+		}
 	}
 	return n, err
 }

@@ -124,11 +124,15 @@ func TestSpoolIsBounded(t *testing.T) {
 		// A client that stops reading keeps its file, and nothing else.
 		r, w := io.Pipe()
 		var wait sync.WaitGroup
-		wait.Go(func() { _ = s.copy(t.Context(), "stopped", fill(900<<10), w, never) })
+		wait.Go(func() { _ = s.copy(t.Context(), "stopped", fill(400<<10), w, never) })
 		synctest.Wait()
 		require.NoError(t, s.copy(t.Context(), "next", fill(100<<10), io.Discard, never), "others are served")
-		require.ErrorIs(t, s.copy(t.Context(), "too much", fill(200<<10), io.Discard, never), errFull)
+		r2, w2 := io.Pipe()
+		wait.Go(func() { _ = s.copy(WithClient(t.Context(), "other"), "stopped, too", fill(500<<10), w2, never) })
+		synctest.Wait()
+		require.ErrorIs(t, s.copy(WithClient(t.Context(), "third"), "too much", fill(200<<10), io.Discard, never), errFull)
 		require.NoError(t, r.Close())
+		require.NoError(t, r2.Close())
 		wait.Wait()
 		require.NoError(t, s.copy(t.Context(), "too much", fill(200<<10), io.Discard, never))
 	})
@@ -144,7 +148,7 @@ func TestSpoolQueues(t *testing.T) {
 		var wait sync.WaitGroup
 		for n := range 5 {
 			wait.Go(func() {
-				require.NoError(t, s.copy(t.Context(), fmt.Sprint(n), func(context.Context, io.Writer) error {
+				require.NoError(t, s.copy(WithClient(t.Context(), fmt.Sprint(n)), fmt.Sprint(n), func(context.Context, io.Writer) error {
 					mu.Lock()
 					running++
 					most = max(most, running)
