@@ -63,11 +63,12 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 	for {
 		r.Tries++
 		saw, err := a.once(ctx, c, time.Until(end))
+		cut := err != nil && r.Tries > 1 && !time.Now().Before(end) // the check ended it, and what went before says more
 		r.OK = err == nil
 		if err != nil {
 			saw = err.Error()
 		}
-		if ctx.Err() == nil || err == nil || r.Detail == "" { // what a cancelled try saw says nothing of the guest
+		if ctx.Err() == nil && !cut || err == nil || r.Detail == "" { // what a cancelled try saw says nothing of the guest
 			r.Detail = a.show(c, saw)
 		}
 		r.Seconds = float64(time.Since(began).Milliseconds()) / 1000

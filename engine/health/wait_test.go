@@ -62,6 +62,22 @@ func TestACheckThatNeverHolds(t *testing.T) {
 	})
 }
 
+// The last try has what is left of the time. That it did not finish says nothing of the guest; the one before it does.
+func TestN12ATryThatIsCutOffIsNotTheCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &dialer{err: func(n int) error {
+			if n < 4 {
+				return &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}
+			}
+			return nil
+		}}
+		began := time.Now()
+		r := health.Prober{Dial: d.dial}.Run(t.Context(), subject(&machine{}), check(func(c *model.Check) { c.TCP, c.Timeout = "8080", 18*time.Second }))
+		require.Equal(t, 18*time.Second, time.Since(began))
+		require.ErrorContains(t, r.Err, "192.0.2.7:8080: no route to host; tried 4 times since ")
+	})
+}
+
 // What no waiting mends is not waited for.
 func TestHopelessIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
