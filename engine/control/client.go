@@ -94,15 +94,19 @@ func (s Search) OfHost(ctx context.Context, h *model.Host) (*Client, error) {
 	return c, nil
 }
 
+// dialPatience is how long an agent may take to answer its first request. A machine that is busy with guests may need most
+// of it; an agent that is stopped needs more.
+const dialPatience = time.Minute
+
 // Dial connects to the agent on a socket. The error is ErrNoAgent if none answers, a *DeniedError
 // if the user may not open the socket.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	c := &Client{socket: socket, base: "http://agent"}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
+		return (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "unix", socket)
 	}
 	c.http = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, dialPatience)
 	defer cancel()
 	err := c.get(ctx, "/agent", &c.Card)
 	switch {

@@ -97,8 +97,8 @@ type Chain struct {
 // Limits for requests and connections.
 const (
 	controlBody  = 64 << 10         // bytes of a request
-	controlRead  = 10 * time.Second // to send it
-	controlWrite = 20 * time.Second // to take the answer
+	controlRead  = 30 * time.Second // to send it
+	controlWrite = time.Minute      // to take the answer
 	controlConns = 64               // connections at once; the next ones wait
 	controlEnd   = time.Second      // for answers under way when the agent stops
 )
