@@ -43,7 +43,7 @@ type Tree struct {
 	Found   diag.List         // in the site
 	Paint   view.Paint
 
-	Patience time.Duration // how long nothing may change before a tree counts as stuck; 0: 45 s
+	Patience time.Duration // how long nothing may change, while no agent works, before a tree counts as stuck; 0: 45 s
 }
 
 // HasChildren reports whether nodes of a manifest live on others.
@@ -55,8 +55,6 @@ func HasChildren(m *model.Manifest) bool {
 	}
 	return false
 }
-
-const defaultPatience = 45 * time.Second
 
 // growing is a tree under trial.
 type growing struct {
@@ -367,24 +365,24 @@ func (g *growing) until(ctx context.Context, is func(report.Report) bool) error 
 	defer cancel()
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	was, changed, patience := "", time.Now(), cmp.Or(g.Patience, defaultPatience)
+	was, still := "", stillness{limit: cmp.Or(g.Patience, defaultPatience)}
 	for {
 		tree := g.father.Tree()
 		g.see(tree)
 		if is(tree) {
 			return nil
 		}
-		if now := fingerprint(tree); now != was {
-			was, changed = now, time.Now()
-		}
+		now := fingerprint(tree)
+		stands := still.tick(now != was, g.working())
+		was = now
 		st := g.father.Status()
 		switch {
 		case st.Refused != nil && st.Refused.Commit == g.commit:
 			g.Report.Findings = append(g.Report.Findings, st.Refused.Findings...).Sorted()
 			return &exit.Error{Code: exit.Failed}
-		case time.Since(changed) > patience:
+		case stands:
 			node, why := stuck(g, tree, st)
-			return g.failed(node, "nothing has changed for "+patience.String()+": "+why)
+			return g.failed(node, "nothing has changed for "+still.limit.String()+": "+why)
 		}
 		select {
 		case <-ticker.C:

@@ -191,7 +191,7 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 		"--timeout": {
 			site: neverReports, code: exit.Failed, // a fast machine completes another one in time
 			change: func(_ *simnode.World, o *trial.Options, tree *trial.Tree) {
-				o.Timeout, tree.Patience = 3*time.Second, 10*time.Minute
+				o.Timeout, tree.Patience = stall, 10*time.Minute
 			},
 		},
 		"a variable of the command line": {
