@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -300,6 +302,49 @@ func TestS1NothingIsFreedForAForgedTag(t *testing.T) {
 			require.Empty(t, w.tagOf(10000).Removes)
 		})
 	}
+}
+
+// TestS1AHalfMadeGuestIsRemoved: a VM whose creation succeeded, though its answer was lost, is removed if its node leaves
+// the files before a pass could complete it.
+func TestS1AHalfMadeGuestIsRemoved(t *testing.T) {
+	failing := true
+	fault := func(r *http.Request) (int, bool) {
+		if failing && strings.HasSuffix(r.URL.Path, "/qemu/10000/pending") {
+			return http.StatusInternalServerError, false
+		}
+		return 0, false
+	}
+	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+		w.hasKey()
+		w.Node("web", nil)
+		require.NotEmpty(t, w.Run(w.Plan()), "the guest cannot be read back")
+		failing = false
+		require.NotZero(t, w.tagOf(10000).Begun)
+		w.Drop("web")
+		w.Apply()
+		require.False(t, slices.ContainsFunc(w.Host.Guests(), func(g pvesim.Guest) bool { return g.VMID == 10000 }))
+		w.Converged()
+	})
+}
+
+// TestS1ARecycledVMIDIsNotOurs: the tag of a creation proves nothing about a guest that PVE created at another time, even
+// with the VMID and the identity of the tag.
+func TestS1ARecycledVMIDIsNotOurs(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.hasKey()
+		w.Node("web", nil)
+		w.Apply()
+		tag := w.tagOf(10000)
+		require.NotZero(t, tag.Begun)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		time.Sleep(6 * time.Minute)
+		w.Root(http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {"10000"}, "name": {"hers"}, "tags": {owner.PVETag}, "scsi0": {"local-lvm:2"}, "smbios1": {"uuid=" + tag.UUID}, "description": {tag.Line()}})
+		require.Eventually(t, func() bool { return w.Guest(10000).Config["lock"] == "" }, 1e12, 1e9)
+		require.Equal(t, tag, w.tagOf(10000))
+		w.Drop("web")
+		p := w.Plan()
+		require.Empty(t, p.Steps, proxmoxtest.Describe(p))
+	})
 }
 
 // TestS1Rotation: tags of the former key are ours, and the next pass signs them with the current one.

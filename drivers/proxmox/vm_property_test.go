@@ -179,6 +179,11 @@ func TestRandomEditsWriteExactlyTheirKeys(t *testing.T) {
 		c := twoStorages()
 		c.Record = seen.record
 		inTime(t, c, func(t *testing.T, w *world) {
+			defer func() {
+				if t.Failed() {
+					t.Log("edits:", chosen, "power:", power, "restart:", restart)
+				}
+			}()
 			edited(w, "", restart, power)
 			v := w.VM("web-1")
 			before := shape(v)

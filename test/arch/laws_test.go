@@ -108,7 +108,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/rights", may: []string{"drivers/proxmox/property", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}},                                                                               // requests, tasks and errors; what they are for is the driver's
 	{pkg: "drivers/proxmox/view", may: []string{"drivers/proxmox/api", "drivers/proxmox/drives", "drivers/proxmox/property", "engine/model"}}, // what a host holds
-	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
+	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox/storage", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{pkg: "drivers/proxmox/kind", may: []string{"drivers/proxmox/api", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/model", "engine/plan"}}, // what a kind is made of
 	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim"}},

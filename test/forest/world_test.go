@@ -310,6 +310,12 @@ func (w *world) why() string {
 				fmt.Fprintf(&b, "parent: %s", s.Parent.Error)
 			}
 			fmt.Fprintln(&b)
+			for _, n := range s.Nodes {
+				fmt.Fprintf(&b, "    %+v\n", n)
+			}
+			for name, g := range m.Guests() {
+				fmt.Fprintf(&b, "    guest %d %s, lock %q: %v\n", g.VMID, name, g.Lock, g.Config)
+			}
 		}
 	}
 	w.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -302,21 +303,21 @@ func (id Identity) Check(cfg view.Config, at view.GuestRef) Verdict {
 	case !m.Readable():
 		v.Against, claims = "its ownership tag cannot be read", model.Address{}
 	case m.Site != id.Site:
-		v.Against, claims = "belongs to site "+clean(m.Site), model.Address{}
+		v.Against, claims = "belongs to site "+diag.Line(m.Site), model.Address{}
 	case m.Owner != mine:
-		v.Against = "belongs to " + clean(m.Owner)
+		v.Against = "belongs to " + diag.Line(m.Owner)
 	case (m.Type == "ct") != at.LXC:
-		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is a %s: a copied description", clean(m.Addr().String()), strings.ToUpper(at.Kind()))
+		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is a %s: a copied description", diag.Line(m.Addr().String()), strings.ToUpper(at.Kind()))
 	case id.KeyMissing:
 		v.Unsure, v.Against = true, "the key that verifies its ownership tag is not known here"
 	case m.Provisional() && m.VMID == at.VMID && (m.Trust == Begun || !id.HasKey()):
 		v.Matches, v.Owned = true, true // a clone that we started and whose identity we had not written yet
 	case m.Provisional() && id.HasKey():
-		v.Against = fmt.Sprintf("carries the ownership tag of %s as if it was being created, which nothing proves", clean(m.Addr().String()))
+		v.Against = fmt.Sprintf("carries the ownership tag of %s as if it was being created, which nothing proves", diag.Line(m.Addr().String()))
 	case !same:
-		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is another machine (its %s is not the one in the tag): a copy", clean(m.Addr().String()), what)
+		v.Against = fmt.Sprintf("carries the ownership tag of %s, but is another machine (its %s is not the one in the tag): a copy", diag.Line(m.Addr().String()), what)
 	case id.HasKey() && m.Trust == Unsigned:
-		v.Matches, v.Against = true, fmt.Sprintf("carries the ownership tag of %s without a valid signature for this guest", clean(m.Addr().String()))
+		v.Matches, v.Against = true, fmt.Sprintf("carries the ownership tag of %s without a valid signature for this guest", diag.Line(m.Addr().String()))
 	default:
 		v.Matches, v.Owned = true, true
 	}

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -21,7 +21,8 @@ type Trust int
 const (
 	// Unsigned says that nobody but its writer vouches for the tag. Its signature is missing, or is not one for this guest.
 	Unsigned Trust = iota
-	// Begun says that it is signed by us for a creation that began within creationLasts. It does not say which guest has the VMID now.
+	// Begun says that it is signed by us for a creation that began within creationLasts, and nothing shows that this guest
+	// came from it: another one may have the VMID by now.
 	Begun
 	// Former says that it is signed for this guest, by the key that the current one replaces.
 	Former
@@ -29,8 +30,15 @@ const (
 	Proven
 )
 
-// creationLasts is how long the tag of a creation proves anything.
+// creationLasts is how long the tag of a creation proves anything about a guest that may not have come from it.
 const creationLasts = 24 * time.Hour
+
+// A VM came from a creation if PVE created it between these times before and after the creation began: the clock of the
+// node may be another one, and the task may wait for a lock.
+const (
+	createdBefore = 2 * time.Minute
+	createdAfter  = 5 * time.Minute
+)
 
 const (
 	sigVersion = "1."
@@ -74,8 +82,7 @@ func (id Identity) Sign(m Tag, at view.GuestRef, cfg view.Config) Tag {
 	return m
 }
 
-// Begin marks the tag of a guest that is about to be created: the time at which PVE creates it is not known yet, and
-// maybe its identity neither.
+// Begin marks the tag of a guest that is about to be created: PVE chooses its creation time, and maybe its identity.
 func (Identity) Begin(m Tag) Tag {
 	m.Begun = time.Now().Unix()
 	return m
@@ -111,7 +118,7 @@ func (id Identity) trust(m Tag, at view.GuestRef, cfg view.Config) Trust {
 	switch {
 	case i < 0:
 		return Unsigned
-	case m.Begun != 0:
+	case m.Begun != 0 && !m.isFromCreation(at, cfg):
 		if age := time.Since(time.Unix(m.Begun, 0)); age < -creationLasts || age > creationLasts {
 			return Unsigned
 		}
@@ -123,6 +130,20 @@ func (id Identity) trust(m Tag, at view.GuestRef, cfg view.Config) Trust {
 	}
 }
 
+// isFromCreation reports whether a guest was created when the creation that its tag was signed for began. A clone has the
+// creation time of its template, and a container has none.
+func (t Tag) isFromCreation(at view.GuestRef, cfg view.Config) bool {
+	if at.LXC || t.Provisional() {
+		return false
+	}
+	ctime, err := strconv.ParseInt(property.Value(cfg.Now["meta"], "ctime"), 10, 64)
+	if err != nil {
+		return false
+	}
+	after := time.Unix(ctime, 0).Sub(time.Unix(t.Begun, 0))
+	return after >= -createdBefore && after <= createdAfter
+}
+
 // AllowsRemoval reports whether a tag proves enough to destroy its guest.
 func (t Tag) AllowsRemoval() bool { return t.Trust >= Former }
 
@@ -131,14 +152,4 @@ func (t Tag) AllowsRemoval() bool { return t.Trust >= Former }
 func (t Tag) WithoutDisposal() Tag {
 	t.Removes, t.Detached, t.Volumes = nil, nil, nil
 	return t
-}
-
-// clean is text from a tag, which anybody may have written, without what could deceive its reader.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff {
-			return -1
-		}
-		return r
-	}, s)
 }

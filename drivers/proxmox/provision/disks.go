@@ -46,8 +46,8 @@ func (c *change) knownVolumes() map[string]string {
 // recordVolumes writes the volumes of the disks into the ownership tag of a guest, if PVE chose
 // their names while it created them. Without that, only a disk that is detached by hand is not
 // attached again, so an error fails the step only if it ends the pass. The keys of lacks are
-// written by the same request, and for them every error counts, as for a tag that is to be signed: only now it is known
-// when PVE created the guest.
+// written by the same request, and for them every error counts, as for a tag that is to be signed again, since it
+// does not show that the guest came from this creation.
 func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volumes, notes string, m *owner.Tag, lacks api.Params) error {
 	unsigned := m.Resign
 	if len(want.List) < 2 && len(lacks) == 0 && !unsigned {
