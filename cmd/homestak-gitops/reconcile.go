@@ -14,8 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
-
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 func reconcileVerb(a *app) *cobra.Command {
@@ -72,7 +70,7 @@ func runReconcile(ctx context.Context, a *app, f *agentref.Flags, node []string,
 		return err
 	}
 	for _, st := range e.Steps {
-		a.ui.Notef("%s", diag.Clean(view.StepEnd(st)))
+		a.ui.Notef("%s", view.StepEnd(st))
 	}
 	return showPass(a, e.Pass, e.Status())
 }

@@ -39,7 +39,9 @@ Guests that are made from an image of Debian 12 or 13 run a simulated Debian.
 Specs are applied in it by SSH through the host, which lets in any key at the
 address of --ssh, as jump in the ssh block of the host says. The guests let in
 those keys that the site gives them. With via = "agent" in access of a spec, no
-SSH is needed.
+SSH is needed. A child gets a simulated Proxmox VE, but its agent does not run
+here, and a node in mode pull does not apply its spec: both run in simulations
+of other verbs, as with agent --sim and test --sim.
 
 With --speed 10 the clock of the host runs ten times as fast as yours: tasks,
 boots, timeouts, leases and the times of the other flags take a tenth. Only

@@ -14,8 +14,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// StepEnd describes the result of a step, with the words of Progress.
-func StepEnd(st ledger.Step) string {
+// StepEnd describes the result of a step in one line, with the words of Progress.
+func StepEnd(st ledger.Step) string { return oneLine(stepEnd(st)) }
+
+func stepEnd(st ledger.Step) string {
 	name := st.Address
 	switch apply.Status(st.Status) {
 	case apply.Done:

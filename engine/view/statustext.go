@@ -195,7 +195,7 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	}
 	fmt.Fprintln(&b)
 	row := func(label, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-11s %s\n", label, diag.Clean(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(&b, "  %-11s %s\n", label, oneLine(fmt.Sprintf(format, args...)))
 	}
 	if s.Repository.URL != "" {
 		at := s.Repository.URL + "  " + s.Repository.Branch

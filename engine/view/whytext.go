@@ -26,7 +26,7 @@ func Why(r control.Reasons) string {
 	}
 	fmt.Fprintln(&b, head)
 	row := func(label, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-10s %s\n", label, fmt.Sprintf(format, args...))
+		fmt.Fprintf(&b, "  %-10s %s\n", label, oneLine(fmt.Sprintf(format, args...)))
 	}
 	switch {
 	case r.Declared != nil:
@@ -78,7 +78,7 @@ func pastStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
 		fmt.Fprintf(b, "      because %s\n", st.Reason)
 	}
 	if st.Error != "" {
-		fmt.Fprintf(b, "      error: %s\n", st.Error)
+		fmt.Fprintf(b, "      error: %s\n", oneLine(st.Error))
 	}
 	if st.Action == "create" || st.Action == "delete" {
 		return // what it has, or had, is in the site

@@ -62,12 +62,13 @@ const (
 	dim  = "2"
 )
 
-// table draws rows in columns; color returns the colour of a cell.
+// table draws rows in columns, each in one line; color returns the colour of a cell.
 func table(b *strings.Builder, rows [][]string, color func(row, column int, text string) string) {
 	width := map[int]int{}
 	for _, r := range rows {
-		for i, cell := range r {
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		for i := range r {
+			r[i] = oneLine(r[i])
+			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
 		}
 	}
 	for row, r := range rows {
@@ -78,10 +79,18 @@ func table(b *strings.Builder, rows [][]string, color func(row, column int, text
 			if i == len(r)-1 {
 				pad = ""
 			}
-			line.WriteString(color(row, i, diag.Clean(cell)) + pad)
+			line.WriteString(color(row, i, cell) + pad)
 		}
 		fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
 	}
+}
+
+// oneLine is diag.Clean for what has one line: a break in it becomes a space.
+func oneLine(text string) string {
+	if !strings.ContainsAny(text, "\n\r\t") {
+		return diag.Clean(text)
+	}
+	return diag.Line(text)
 }
 
 // commitLine names a commit for people.

@@ -77,10 +77,11 @@ type Machine struct {
 	disk    *Disk
 
 	// mu is for a moment only: programs of the machine and logins read and change these side by side.
-	mu     sync.Mutex
-	units  map[string]*unit
-	sshd   *Settings // of the server that runs; nil without one
-	closed bool
+	mu      sync.Mutex
+	units   map[string]*unit
+	journal journal
+	sshd    *Settings // of the server that runs; nil without one
+	closed  bool
 	// unnamed is whether it cannot resolve names.
 	unnamed bool
 	ports   wire.Net

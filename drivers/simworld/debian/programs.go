@@ -36,6 +36,7 @@ func (m *Machine) programs() map[string]kernel.Program {
 		"apt-cache":   userland.Program("no-all-versions", 1, 100, apt.aptCache),
 		"apt-mark":    userland.Program("", 1, 100, apt.aptSelections),
 		"systemctl":   userland.Program("quiet now no-block property: value no-pager full lines: p:=property q=quiet", 1, 1, init.systemctl),
+		"journalctl":  userland.Program("quiet no-pager output: lines: q=quiet o:=output n:=lines", 0, 1, init.journalctl),
 		"systemd-run": init.systemdRun, "systemd-detect-virt": m.virtualisation, "cloud-init": cloudInitProgram,
 		"dpkg-query": userland.Program("W f: showformat:=f", 0, 2, apt.dpkgQuery),
 		"sshd":       ssh.sshdProgram, "visudo": userland.Program("c f: file:=f", 0, 1, rules.visudo), "sudo": rules.sudo, "ss": ssh.sockets,

@@ -100,7 +100,7 @@ func (c control) do(verb, name string) int {
 			pid = main.PID
 		}
 		for _, line := range settings["ExecReload"] {
-			if m.runLine(line, pid) != 0 {
+			if m.runLine(m.journal.open(m.state(name).run), line, pid) != 0 {
 				return c.fail(1, &unitError{"Job for " + name + " failed."})
 			}
 		}
@@ -176,7 +176,7 @@ func (c control) do(verb, name string) int {
 func (c control) show(name string, properties []string, onlyValues bool) {
 	file, settings, masked := c.m.unitFile(name)
 	s := c.m.state(name)
-	all := map[string]string{"Id": name, "LoadState": "loaded", "UnitFileState": c.m.fileState(name), "ActiveState": s.active, "SubState": "dead", "Type": "", "Result": s.result, "TriggeredBy": "", "MainPID": "0", "FragmentPath": file, "NeedDaemonReload": "no"}
+	all := map[string]string{"Id": name, "LoadState": "loaded", "UnitFileState": c.m.fileState(name), "ActiveState": s.active, "SubState": "dead", "Type": "", "Result": s.result, "TriggeredBy": "", "MainPID": "0", "FragmentPath": file, "InvocationID": s.run, "NeedDaemonReload": "no"}
 	if strings.HasSuffix(name, ".service") {
 		all["Type"] = "simple"
 		if t := settings["Type"]; len(t) > 0 {

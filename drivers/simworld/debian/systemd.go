@@ -19,6 +19,7 @@ type unit struct {
 	active    string // active, inactive, failed, activating
 	result    string
 	main      *kernel.Process
+	run       string              // the id of its last run
 	transient map[string][]string // the file of one that systemd-run made
 	cancel    chan struct{}       // closed to stop a timer
 }
@@ -208,6 +209,8 @@ func (m systemd) startUnit(name string) error {
 		m.setState(name, func(u *unit) { u.active = "active" })
 		return nil
 	}
+	writes := m.journal.open(fmt.Sprintf("%032x", m.K.NextPID()))
+	m.setState(name, func(u *unit) { u.run = writes.id })
 	failed := func(result string) error {
 		m.setState(name, func(u *unit) { u.active, u.result, u.main = "failed", result, nil })
 		return &unitError{fmt.Sprintf("Job for %s failed because the control process exited with error code.\nSee \"systemctl status %[1]s\" and \"journalctl -xeu %[1]s\" for details.", name)}
@@ -217,14 +220,14 @@ func (m systemd) startUnit(name string) error {
 		kind = settings["Type"][0]
 	}
 	for _, line := range settings["ExecStartPre"] {
-		if m.runLine(line, 0) != 0 && !strings.HasPrefix(line, "-") {
+		if m.runLine(writes, line, 0) != 0 && !strings.HasPrefix(line, "-") {
 			return failed("exit-code")
 		}
 	}
 	if kind == "oneshot" {
 		m.setState(name, func(u *unit) { u.active = "activating" })
 		for _, line := range settings["ExecStart"] {
-			if m.runLine(line, 0) != 0 && !strings.HasPrefix(line, "-") {
+			if m.runLine(writes, line, 0) != 0 && !strings.HasPrefix(line, "-") {
 				return failed("exit-code")
 			}
 		}
@@ -239,7 +242,7 @@ func (m systemd) startUnit(name string) error {
 	if len(settings["ExecStart"]) == 0 {
 		return failed("resources")
 	}
-	p, err := m.launch(settings["ExecStart"][0], 0, settings)
+	p, err := m.launch(writes, settings["ExecStart"][0], 0, settings)
 	if err != nil {
 		return failed("exit-code")
 	}
@@ -276,7 +279,8 @@ func words(line string, main int) []string {
 	return out
 }
 
-func (m systemd) launch(line string, main int, settings map[string][]string) (*kernel.Process, error) {
+// launch starts a line of Exec… as a process of a run of its unit.
+func (m systemd) launch(of *journalOf, line string, main int, settings map[string][]string) (*kernel.Process, error) {
 	args := words(line, main)
 	if len(args) == 0 {
 		return nil, syscall.ENOENT
@@ -301,19 +305,17 @@ func (m systemd) launch(line string, main int, settings map[string][]string) (*k
 	if dir := settings["WorkingDirectory"]; len(dir) > 0 {
 		s.Dir = dir[0]
 	}
-	s.In, s.Out, s.Err = strings.NewReader(""), discard{}, discard{}
-	return m.K.Start(s)
+	s.In, s.Out, s.Err = strings.NewReader(""), of, of
+	p, err := m.K.Start(s)
+	if err != nil {
+		of.failed(args[0], err)
+	}
+	return p, err
 }
 
-// discard is the journal, which nobody reads.
-type discard struct{}
-
-// Write takes everything.
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-
 // runLine runs a line of Exec… and waits for its end.
-func (m systemd) runLine(line string, main int) int {
-	p, err := m.launch(line, main, nil)
+func (m systemd) runLine(of *journalOf, line string, main int) int {
+	p, err := m.launch(of, line, main, nil)
 	if err != nil {
 		return 203
 	}
@@ -363,7 +365,7 @@ func (m systemd) stopUnit(name string) {
 	}
 	if _, settings, _ := m.unitFile(name); s.active == "active" {
 		for _, line := range settings["ExecStop"] {
-			m.runLine(line, 0)
+			m.runLine(m.journal.open(s.run), line, 0)
 		}
 	}
 	m.mu.Lock()

@@ -48,7 +48,7 @@ var fail2ban = Of[jailFound]{
 		waits.Put = map[string]string{"restart": "fail2ban"}
 		return []Step{{
 			Stage: StageJail, Text: "set the jail of sshd", Needs: "[ -d /etc/fail2ban/jail.d ]", Keep: []record.Entry{waits}, After: []record.Entry{e},
-			Script: failedUnit + script(
+			Script: script(
 				"[ -d /etc/fail2ban/jail.d ] || die 'fail2ban is not installed'",
 				shell.Put(jailFile, jailText(q.Want), "0644", "root", "root"), restartUnit("fail2ban")),
 		}}

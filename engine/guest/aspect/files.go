@@ -209,7 +209,7 @@ func writeFile(q *Query, want *spec.File, e *record.Entry, f file, there bool) S
 		lines = append(lines, restartUnit(u))
 		needs = append(needs, unitThere(u))
 	}
-	s.Script = failedUnit + script(lines...)
+	s.Script = script(lines...)
 	s.Needs = all(append(needs, "[ -d "+shell.Quote(folder(want.Path))+" ]", q.onDisk(want.Path))...)
 	g.guard(&s, want.Path, want.Restart)
 	return s
@@ -217,8 +217,7 @@ func writeFile(q *Query, want *spec.File, e *record.Entry, f file, there bool) S
 
 // restartUnit restarts a unit that runs; one that does not reads the file when it starts.
 func restartUnit(name string) string {
-	u := shell.Quote(unitFile(name))
-	return "systemctl try-restart -- " + u + " || unit_failed " + u
+	return "unit try-restart " + shell.Quote(unitFile(name))
 }
 
 // withdrawFile puts back what was found, or removes the file.
@@ -248,9 +247,6 @@ func withdrawFile(e *record.Entry, f file) Step {
 	}
 	for u := range strings.FieldsSeq(e.Put["units"]) { // one that went with its package needs nothing
 		s.Script += "if [ \"$(systemctl show -p LoadState --value -- " + shell.Quote(unitFile(u)) + ")\" = loaded ]; then " + restartUnit(u) + "; fi\n"
-	}
-	if e.Put["units"] != "" {
-		s.Script = failedUnit + s.Script
 	}
 	if g := gateOf(e.Item); f.odd == "" {
 		s.Script += g.enforce(e.Item)

@@ -90,19 +90,19 @@ var pull = Of[pullFound]{
 				shell.Put(waitService, f.waitText(q.Want.Run), "0644", "root", "root"),
 				"systemctl daemon-reload",
 				"systemctl enable -- "+waitUnit+" >/dev/null 2>&1 || die '"+waitUnit+" cannot be enabled'",
-				"systemctl restart -- "+waitUnit+" || unit_failed "+waitUnit)
+				"unit restart "+waitUnit)
 		}
 		return []Step{{
 			// Early, so that a machine on which another step fails comes back by itself.
 			Stage: StageIdentity, Text: "fetch and apply the spec " + q.Want.Run.Timer, Keep: []record.Entry{e},
-			Script: failedUnit + script(
+			Script: script(
 				"[ -d /run/systemd/system ] || die 'systemd does not run here, and a node in mode pull needs its timers'",
 				"systemctl unmask -- "+pullUnit+" "+PullService+" >/dev/null 2>&1 || :",
 				shell.Put(pullService, pullServiceText, "0644", "root", "root"),
 				shell.Put(pullTimer, pullTimerText(q.Want.Run.Every()), "0644", "root", "root"),
 				waiting,
 				"systemctl enable -- "+pullUnit+" >/dev/null 2>&1 || die '"+pullUnit+" cannot be enabled'",
-				"systemctl restart -- "+pullUnit+" || unit_failed "+pullUnit),
+				"unit restart "+pullUnit),
 		}}
 	},
 }

@@ -164,18 +164,14 @@ func unitFile(name string) string {
 	return name + ".service"
 }
 
-// failedUnit says what systemd knows of a unit that does not start.
-const failedUnit = `unit_failed() { systemctl status --no-pager --full --lines=5 -- "$1" 2>&1 | tail -n 12 >&2 || :; die "$1 does not start"; }
-`
-
 func start(name string) string {
 	u := shell.Quote(unitFile(name))
-	return failedUnit + script(
+	return script(
 		"_load=$(systemctl show -p LoadState --value -- "+u+")", "_was=$(systemctl show -p ActiveState --value -- "+u+")",
 		"if [ \"$_load\" = masked ]; then systemctl unmask -- "+u+" 2>&1 || die 'unmasking failed'; systemctl daemon-reload; fi",
 		"if [ \"$_load\" = not-found ]; then die "+shell.Quote("this machine has no unit "+unitFile(name)+": check the spelling, and that its package is in packages")+"; fi",
 		"systemctl enable -- "+u+" >/dev/null 2>&1 || [ \"$(systemctl is-enabled -- "+u+" 2>/dev/null)\" != disabled ] || die "+shell.Quote(name+" cannot be enabled"),
-		"systemctl start -- "+u+" || unit_failed "+u,
+		"unit start "+u,
 		// systemd counts a simple service as started once its program runs. One that failed before may fail again.
 		"if [ \"$_was\" = failed ]; then",
 		"  for _n in 1 2 3 4 5 6 7 8 9 10; do",

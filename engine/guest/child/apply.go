@@ -172,10 +172,6 @@ func (f *Found) keep(b *strings.Builder) {
 	line("printf '%%s\\n' %s | put %s 0644 root root", f.want.Program.Sum, upgradeFile)
 }
 
-// failed says what systemd knows of the unit.
-const failed = `failed() { systemctl status --no-pager --full --lines=8 -- "$1" 2>&1 | tail -n 14 >&2 || :; die "the agent does not start"; }
-`
-
 // Between a stop of the agent and its start the connection may be cut off, and the parent may be away for long. So systemd starts it by
 // itself after a while, unless that is called off. It is of use only then: a step does not fail because of it.
 const (
@@ -190,10 +186,10 @@ const (
 
 // start makes the agent run, now and at every boot. It may run already, since it was started by itself, and has to read what has
 // changed since.
-const start = failed + "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n" +
+const start = "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n" +
 	"systemctl unmask " + systemd.Service + " >/dev/null 2>&1 || :\n" +
 	"systemctl enable " + systemd.Service + " >/dev/null 2>&1 || die '" + systemd.Service + " cannot be enabled'\n" +
-	"systemctl restart " + systemd.Service + " || failed " + systemd.Service + "\n" + disarm
+	"unit restart " + systemd.Service + "\n" + disarm
 
 // Start starts the agent.
 func Start(ctx context.Context, m Machine) error {

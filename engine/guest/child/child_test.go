@@ -350,3 +350,19 @@ func TestAProgramThatGoesBack(t *testing.T) {
 	require.NoError(t, m.install(next, programOf("2"), "good"))
 	require.Empty(t, m.changes(next))
 }
+
+// The error of an agent that does not start is what it wrote last, in one line, and says where it cannot run at all.
+func TestN8AnAgentThatDoesNotStart(t *testing.T) {
+	for name, c := range map[string]struct{ program, says string }{
+		"it complains": {"#!/bin/sh\necho starting >&2\necho 'error: agent.hcl: no such identity' >&2\nexit 1\n", "starting error: agent.hcl: no such identity"},
+		"no simulated program": {"\x7fELF of this machine",
+			"Failed to execute homestak-gitops: exec format error (this machine is simulated, and runs no program that was copied to it: agents of children run in simulations with --sim, and not behind the verb sim)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, w := begin(t), want(t)
+			w.Program.Sum = sumOf([]byte(c.program))
+			err := m.install(w, []byte(c.program), "good")
+			require.EqualError(t, err, "homestak-gitops.service does not start: "+c.says+" (journalctl -u homestak-gitops.service has more)")
+		})
+	}
+}

@@ -129,6 +129,16 @@ drop() {
     [ ! -d "${_dir:-/}" ] || ( enter "${_dir:-/}" && rm -f "./${_f##*/}" && sync . ) || die "$_f could not be removed"
   done
 }
+# unit VERB UNIT: does that to a unit, and ends with the reason if the unit does not run then
+unit() { _said=$(systemctl "$1" -- "$2" 2>&1) || unit_failed "$2" "$_said"; }
+# unit_failed UNIT [WHAT SYSTEMCTL SAID]: the reason is what the unit wrote last, else what systemd says
+unit_failed() {
+  _run=$(systemctl show --property=InvocationID --value -- "$1" 2>/dev/null) _own=
+  [ -z "$_run" ] || _own=$(journalctl --quiet --no-pager --output=cat --lines=3 "_SYSTEMD_INVOCATION_ID=$_run" 2>/dev/null | tr '\n' ' ')
+  [ -n "$_own" ] || _own=$(printf '%s\n' "${2:-}" | head -n 1)
+  [ -n "$_own" ] || _own="systemd says $(systemctl show --property=Result --value -- "$1")"
+  die "$1 does not start: ${_own% } (journalctl -u $1 has more)"
+}
 # row KEY... <content: one line of an answer
 row() { printf '%s\t' "$@"; printf =; base64 -w0; echo; }
 `
