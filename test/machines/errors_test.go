@@ -80,9 +80,11 @@ func TestST13WhatCannotBeDone(t *testing.T) {
 			w := begin(t)
 			w.Run0("apt-get update; : ; " + c.before)
 			waited := 0
-			o := converge.Options{WaitFor: 6 * time.Second, Waiting: func(_ aspect.Step, why string) {
-				waited++
-				require.Contains(t, why, "python3 (process ")
+			o := converge.Options{WaitFor: 6 * time.Second, Progress: func(_ aspect.Step, state string) {
+				if strings.HasPrefix(state, "waiting, since ") {
+					waited++
+					require.Contains(t, state, "python3 (process ")
+				}
 			}}
 			s := parse(t, c.document)
 			before := w.snapshot()
