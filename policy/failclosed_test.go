@@ -40,6 +40,25 @@ func bad(t *testing.T, text string, limit time.Duration) diag.List {
 	return denied
 }
 
+// The compiler repeats itself, the findings do not: one for each line, and one for each message.
+func TestN16OneMistakeInAPolicyIsOneFinding(t *testing.T) {
+	for name, c := range map[string]struct {
+		body string
+		want []string
+	}{
+		"Rego of old": {"deny[msg] {\n\tmsg := \"x\"\n}", []string{"policy/x.rego:2:1: error: policy/x.rego does not compile: `contains` keyword is required for partial set rules [policy]"}},
+		"a misspelt variable": {"deny contains \"x\" if {\n\tinptu.site.name == \"a\"\n\tinptu.site.domain == \"b\"\n}\ndeny contains \"y\" if inptu.site.name == \"a\"",
+			[]string{"policy/x.rego:3:2: error: policy/x.rego does not compile: var inptu is unsafe [policy]"}},
+		"two mistakes": {"deny contains \"x\" if inptu.site.name == \"a\"\ndeny contains \"y\" if othr == 1", []string{
+			"policy/x.rego:2:22: error: policy/x.rego does not compile: var inptu is unsafe [policy]",
+			"policy/x.rego:3:22: error: policy/x.rego does not compile: var othr is unsafe [policy]",
+		}},
+	} {
+		_, found := policy.Compile(t.Context(), policy.Options{Site: tree("policy/x.rego", "package homestak.site\n"+c.body+"\n")})
+		require.Equal(t, c.want, lines(found), name)
+	}
+}
+
 // A policy that cannot be asked, or does not answer, denies by its file and rule.
 func TestBadPoliciesDenyByTheirName(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -95,14 +96,22 @@ func (rs *ruleset) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Loca
 	return found, at
 }
 
-// findingsOf converts errors of the compiler to denials.
+// findingsOf converts errors of the compiler to denials. The compiler repeats itself: it reports a rule of Rego v0 for each
+// word that it lacks, and an undeclared variable at each use. So a line has one finding, and a message only the first in a file.
 func (s sources) findingsOf(errs ast.Errors) diag.List {
 	var out diag.List
+	seen := map[[2]string]bool{}
+	errs = slices.Clone(errs)
+	errs.Sort()
 	for _, e := range errs {
-		name := "a policy"
+		name, line := "a policy", ""
 		if e.Location != nil && e.Location.File != "" {
-			name = e.Location.File
+			name, line = e.Location.File, strconv.Itoa(e.Location.Row)
 		}
+		if seen[[2]string{name, line}] && line != "" || seen[[2]string{name, e.Message}] {
+			continue
+		}
+		seen[[2]string{name, line}], seen[[2]string{name, e.Message}] = true, true
 		detail := "A policy that does not compile denies everything: fix it, or remove it from the site."
 		if fn, ok := strings.CutPrefix(e.Message, "undefined function "); ok && ast.BuiltinMap[fn] != nil {
 			detail = "Policies see only their input: no network, clock, random numbers or environment, and no function that can return huge results.\n" + detail
