@@ -56,6 +56,32 @@ template "debian" {
 	}, summaries(found))
 }
 
+// Where one block declares several nodes, what only one of them can have has one finding, which names no other line.
+func TestN16SeveralNodesOfABlockWithOneVMID(t *testing.T) {
+	_, found := hcl.Load(files("site.hcl", checkSite+`
+manifest "m" {
+  pattern = "flat"
+  host    = "father"
+  node "web" {
+    type   = "vm"
+    count  = 4
+    vmid   = 1001
+    cores  = 1
+    memory = 512
+    image  = image.debian-12
+    nic "lan" {
+      ip = "192.0.2.10/24"
+    }
+  }
+}
+`), hcl.Options{Kinds: testKinds()})
+	require.Equal(t, []string{
+		"site.hcl:27:5: error: several nodes have vmid 1001",
+		`site.hcl:32:7: error: several nodes have static address "192.0.2.10/24"`,
+	}, summaries(found))
+	require.Equal(t, `This block declares node "web-1" and others. Use count.index, each.key or each.value, so that each node has its own, on the same PVE host.`, found[0].Detail)
+}
+
 // A node's check stands in place of the one that its spec has under the same name, and
 // each knows where it is declared.
 func TestChecksOfANode(t *testing.T) {

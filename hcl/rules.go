@@ -172,9 +172,19 @@ func (rs *rules) checkVMIDs() {
 				seen[key] = n
 				continue
 			}
-			rs.ErrorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, parse.Quote(first.Name)), "The other is at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
+			rs.taken(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d", n.VMID), claimed{first.Name, first.Resource.RangeOf("vmid")}, ", on the same PVE host")
 		}
 	}
+}
+
+// taken reports what a second node claims. Both may come from one block, and then have the same place in the files.
+func (rs *rules) taken(at diag.Range, what string, first claimed, where string) {
+	by := parse.Quote(first.by)
+	if at == first.at {
+		rs.ErrorAt(at, "several nodes have "+what, "This block declares node %s and others. Use count.index, each.key or each.value, so that each node has its own%s.", by, where)
+		return
+	}
+	rs.ErrorAt(at, what+" is taken by node "+by, "The other is at %s%s.", first.at, where)
 }
 
 // checkOwnVMIDs finds objects outside the manifests that become a guest, such as a template from an
@@ -291,6 +301,6 @@ func (c *claims) add(scope string, r *model.Resource) {
 		if r.IsSensitive(claim.Path) {
 			value = model.Sensitive
 		}
-		c.ErrorAt(at, fmt.Sprintf("%s %s is taken by node %s", claim.What, value, parse.Quote(first.by)), "The other is at %s.", first.at)
+		c.taken(at, claim.What+" "+value, first, "")
 	}
 }
