@@ -256,6 +256,9 @@ func (p *Pass) run(ctx context.Context) (c progress, err error) {
 		}
 		want = withReconnect(want, have.Reconnect)
 		c.want, c.have = want, have
+		if err := plan.UnknownTarget(p.Targets, want.State, have.State); err != nil && errObserve == nil {
+			return c, failed(err)
+		}
 		c.plan, c.omitted = p.plan(c.desired, want, have, c.findings)
 		if c.findings = c.plan.Findings; errObserve != nil {
 			return c, failed(causeOr(stoppable, errObserve))

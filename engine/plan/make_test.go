@@ -11,6 +11,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
+// A target that does not exist is a mistake of who typed it, not something that a guard refuses.
+func TestN16UnknownTarget(t *testing.T) {
+	want, have := model.State{addr("vm.web-1"): {}}, model.State{addr("image.old"): {}}
+	require.NoError(t, plan.UnknownTarget(addrs("vm.web-1", "image.old"), want, have))
+	require.EqualError(t, plan.UnknownTarget(addrs("vm.web-1", "vm.web-2"), want, have), `target vm.web-2 is neither declared nor on the host: did you mean "vm.web-1"?`)
+	require.EqualError(t, plan.UnknownTarget(addrs("pool.x"), want, have), `target pool.x is neither declared nor on the host: known: image.old, vm.web-1`)
+}
+
 func TestDiff(t *testing.T) {
 	two := 2
 	for name, c := range map[string]struct {
@@ -265,9 +273,8 @@ func TestLimits(t *testing.T) {
 			steps: []string{"update pool.web", "delete vm.web-9"},
 		},
 		"target misspelt": {
-			limit:    func(in *plan.Input) { in.Targets = addrs("vm.web-8", "image.old") },
-			steps:    []string{"delete image.old"},
-			findings: []string{"error (guard) target vm.web-8 is neither declared nor on the host"},
+			limit: func(in *plan.Input) { in.Targets = addrs("vm.web-8", "image.old") },
+			steps: []string{"delete image.old"}, // see UnknownTarget
 		},
 		"target of another manifest": {
 			limit: func(in *plan.Input) { in.Manifest, in.Targets = "db", addrs("vm.web-1") },

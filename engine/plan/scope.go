@@ -28,11 +28,9 @@ func (d *draft) limit() {
 	if len(d.in.Targets) > 0 {
 		of := map[model.Address]bool{}
 		for _, a := range d.in.Targets {
-			if d.want[a] == nil && d.have[a] == nil {
-				d.unknownTarget(a)
-				continue
+			if d.want[a] != nil || d.have[a] != nil { // UnknownTarget reports the others
+				of[a] = true
 			}
-			of[a] = true
 		}
 		d.withNeeds(of)
 		for a := range of {
@@ -96,13 +94,18 @@ func (d *draft) unknownManifest() {
 	})
 }
 
-func (d *draft) unknownTarget(a model.Address) {
-	known := make([]string, len(d.addrs))
-	for i, k := range d.addrs {
-		known[i] = k.String()
+// UnknownTarget is the error for the first target that is neither declared nor on the host.
+func UnknownTarget(targets []model.Address, want, have model.State) error {
+	for _, a := range targets {
+		if want[a] != nil || have[a] != nil {
+			continue
+		}
+		known := []string{}
+		for _, k := range slices.Concat(want.Addresses(), have.Addresses()) {
+			known = append(known, k.String())
+		}
+		slices.Sort(known)
+		return fmt.Errorf("target %s is neither declared nor on the host: %s", a, diag.DidYouMean(a.String(), slices.Compact(known)))
 	}
-	d.find(a, diag.Finding{
-		Severity: diag.Error, Source: diag.FromGuard,
-		Summary: fmt.Sprintf("target %s is neither declared nor on the host", a), Detail: diag.DidYouMean(a.String(), known),
-	})
+	return nil
 }
