@@ -32,7 +32,7 @@ func tinyCatalog(t testing.TB) (c *catalog.Catalog, token string) {
 	c, found = catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
 		Postures:  map[string]*model.Posture{"prod": {Name: "prod", Auth: &model.Auth{Method: "node_token"}}},
 		Specs:     map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Posture: "prod"}}},
-		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: []*model.Node{{Name: "own", Spec: "base"}}}},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: []*model.Node{{Name: "own", Mode: model.ModePull, Spec: "base"}}}},
 		Secrets:   &model.Secrets{Values: map[string]map[string]string{"auth": {"node_tokens.own": token}}},
 	}})
 	require.Empty(t, found)

@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -53,7 +54,7 @@ func (x *request) checkAll() error {
 		return x.awaitPass()
 	}
 	x.o.Check()
-	return x.done(http.StatusAccepted, checking)
+	return x.done(http.StatusAccepted, string(report.Checking))
 }
 
 // awaitPass answers when the pass has ended that somebody asked for, for as long as the client stays. The status
@@ -156,7 +157,7 @@ func takeHook(x *request, provider string) error {
 	switch verdict {
 	case hook.Pushed:
 		x.o.Check()
-		return x.done(http.StatusAccepted, checking)
+		return x.done(http.StatusAccepted, string(report.Checking))
 	case hook.Repeated:
 		return x.done(http.StatusOK, "was here before")
 	default:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
 // The answer to a node that waits.
@@ -259,12 +260,6 @@ func (x *request) nothing() error {
 	return nil
 }
 
-// What became of the request to check a node.
-const (
-	checking = "checking"
-	kept     = "kept" // until the node asks next
-)
-
 // reconcileNode asks a node to check itself now. For one that does not wait at the moment that is kept until it does.
 func reconcileNode(x *request) error {
 	if err := x.keyed(x.view.Access.Operator, "operator"); err != nil {
@@ -273,26 +268,33 @@ func reconcileNode(x *request) error {
 	if x.identity == x.o.Identity {
 		return x.checkAll()
 	}
-	known, waits := x.Wake(x.identity)
-	if !known {
+	asked := x.Wake(x.identity)
+	if asked == report.Unknown {
 		_, err := x.node()
 		return err
 	}
 	x.o.Check()
-	if !waits {
-		return x.done(http.StatusAccepted, kept)
-	}
-	return x.done(http.StatusAccepted, checking)
+	return x.done(http.StatusAccepted, string(asked))
 }
 
-// Wake asks a node to check itself. Known: it is served. Waits: it is asked at once; else it is asked when it waits again. Of
-// nodes further down only the child is known here that they are below: it checks all it has, and asks them in turn.
-func (s *Server) Wake(node string) (known, waits bool) {
+// Wake asks a node to check itself. One that does not wait at the moment is asked when it waits again, and one in mode push
+// never waits. Of nodes further down only the child is known here that they are below: it checks all it has, and asks them
+// in turn.
+func (s *Server) Wake(node string) report.Asked {
 	v, through := s.view.Load(), node
-	if v.node(node) == nil { // no report can take a node that is served here
-		if through = s.reports.Through(node); v.node(through) == nil {
-			return false, false
-		}
+	n := v.node(node)
+	if n == nil { // no report can take a node that is served here
+		through = s.reports.Through(node)
+		n = v.node(through)
 	}
-	return true, s.waiting.ask(through, node)
+	switch {
+	case n == nil:
+		return report.Unknown
+	case n.Run == nil && !n.Child:
+		return report.Pushed
+	case s.waiting.ask(through, node):
+		return report.Checking
+	default:
+		return report.Kept
+	}
 }

@@ -44,7 +44,7 @@ func (w *waiting) moved(name string) View {
 		Domain:    "other.example",
 		Postures:  map[string]*model.Posture{"prod": {Name: "prod", Auth: &model.Auth{Method: "node_token"}}},
 		Specs:     map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Posture: "prod"}}},
-		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: []*model.Node{{Name: name, Spec: "base"}}}},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: []*model.Node{{Name: name, Mode: model.ModePull, Spec: "base"}}}},
 	}})
 	require.Empty(w.t, found)
 	next := w.view
@@ -149,13 +149,14 @@ func TestNoReportCapturesAWake(t *testing.T) {
 	w := newWaiting(t, Limits{})
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
-	nodes := []*model.Node{{Name: "own", Type: "vm"}, {Name: "annex", Type: "pve"}, {Name: "inner", Type: "pve"}}
+	nodes := []*model.Node{{Name: "own", Type: "vm", Mode: model.ModePull}, {Name: "annex", Type: "pve"}, {Name: "inner", Type: "pve"}}
+	pushed := &model.Node{Name: "pushed", Type: "vm", Mode: model.ModePush, Spec: "base"}
 	for _, n := range nodes {
 		n.Spec = "base"
 	}
 	c, found := catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
 		Specs:     map[string]*model.Spec{"base": {Name: "base"}},
-		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: nodes}},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: append(nodes, pushed)}},
 	}})
 	require.Empty(t, found)
 	w.Publish(View{Catalog: c})
@@ -172,8 +173,7 @@ func TestNoReportCapturesAWake(t *testing.T) {
 		all[n.Name] = w.waiting.enter(n.Name, w.o.Limits)
 	}
 	for node, woken := range map[string]string{"own": "own", "annex": "annex", "inner": "inner", "app": "inner", "store": "annex"} {
-		known, waits := w.Wake(node)
-		require.True(t, known && waits, node)
+		require.Equal(t, report.Checking, w.Wake(node), node)
 		for name, one := range all {
 			require.Equal(t, name == woken, len(one.reconcile) == 1, "%s for %s", name, node)
 		}
@@ -182,13 +182,14 @@ func TestNoReportCapturesAWake(t *testing.T) {
 		require.Equal(t, woken != node, slices.Contains(q.below, node), "%s hears of %s", woken, node)
 	}
 	lost := func(node string) {
-		known, waits := w.Wake(node)
-		require.False(t, known || waits, node)
+		require.Equal(t, report.Unknown, w.Wake(node), node)
 	}
 	lost("nobody")
 	// Nor does a report of a child that is not served any more.
 	put("gone", report.Node{Name: "lost", Parent: "gone"})
 	lost("lost")
+	// A node in mode push waits for nobody.
+	require.Equal(t, report.Pushed, w.Wake("pushed"))
 
 	// While the child does not wait it is kept for it, once for each node and of so many nodes.
 	w.waiting.leave(all["inner"])
@@ -199,8 +200,7 @@ func TestNoReportCapturesAWake(t *testing.T) {
 	put("inner", below...)
 	for range 2 {
 		for _, n := range below {
-			known, waits := w.Wake(n.Name)
-			require.True(t, known && !waits, n.Name)
+			require.Equal(t, report.Kept, w.Wake(n.Name), n.Name)
 		}
 	}
 	require.Len(t, w.waiting.kept, 1)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,11 +48,7 @@ func runReconcile(ctx context.Context, a *app, f *agentref.Flags, node []string,
 		if err != nil {
 			return err
 		}
-		text := "%s is asked to check itself\n"
-		if asked.Status == control.Kept {
-			text = "%s does not wait at the moment: it checks itself when it asks its parent next, or when its timer says\n"
-		}
-		return a.ui.Show(asked, fmt.Sprintf(text, node[0]))
+		return a.ui.Show(asked, view.Asked(node[0], asked.Status)+"\n")
 	case !wait:
 		if err := r.CheckNow(ctx); err != nil {
 			return err

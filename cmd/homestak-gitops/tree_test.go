@@ -38,6 +38,17 @@ func TestTreeVerb(t *testing.T) {
 	require.Contains(t, stderr, `the agent serves no node "other", and none has reported one`)
 }
 
+// A node in mode push waits for no parent: the agent itself checks.
+func TestN16ReconcileANodeInModePush(t *testing.T) {
+	t.Parallel()
+	agent := controltest.New()
+	socket, _ := controltest.Serve(t, agent, "")
+	code, out, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "web")
+	require.Zero(t, code, stderr)
+	require.Equal(t, "web has mode push: the agent applies its spec, and checks now. Without NODE, reconcile waits for the result\n", out)
+	require.Equal(t, 1, agent.Checks())
+}
+
 func TestServerElsewhereNeedsPinAndKey(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"tree", "status", "events", "reconcile"} {

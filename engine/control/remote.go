@@ -120,11 +120,8 @@ func (c *Client) awaitThere(ctx context.Context) (Ended, error) {
 
 // Asked is what became of the request to check a node.
 type Asked struct {
-	Status string `json:"status"` // checking, or Kept
+	Status report.Asked `json:"status"`
 }
-
-// Kept is the status of a node that does not wait at its parent: it is asked when it does so next.
-const Kept = "kept"
 
 // CheckNode asks a node to check itself, or the child that manages it.
 func (c *Client) CheckNode(ctx context.Context, node string) (a Asked, err error) {

@@ -66,9 +66,8 @@ type Server struct {
 
 	// Tree returns the agent with its nodes, and the reports of nodes and children.
 	Tree func() report.Report
-	// Wake asks a node to check itself, or the child that manages it. Known: there is such a node. Waits: it hears that at once,
-	// else when it asks next.
-	Wake func(node string) (known, waits bool)
+	// Wake asks a node to check itself, or the child that manages it.
+	Wake func(node string) report.Asked
 }
 
 // Card identifies an agent.
@@ -239,16 +238,15 @@ func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) 
 // reconcileNode asks a node or child to check itself.
 func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, error) {
 	node := r.PathValue("node")
-	known, waits := c.Wake(node)
-	if !known {
+	asked := Asked{c.Wake(node)}
+	switch asked.Status {
+	case report.Unknown:
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", diag.Line(node)),
 			Hint: "the agent checks push nodes itself: omit NODE",
 		}
-	}
-	asked := Asked{Status: "checking"}
-	if !waits {
-		asked.Status = Kept
+	case report.Pushed:
+		c.Agent.CheckNow()
 	}
 	writeAnswer(w, http.StatusAccepted, asked)
 	return nil, nil //nolint:nilnil // the answer is written

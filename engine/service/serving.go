@@ -185,10 +185,10 @@ func (s *Service) treeOf(st agent.Status) report.Report {
 	return s.server.Tree(own, st.At)
 }
 
-// wake asks a node below to check itself. Known: there is such a node; waits: it hears that at once.
-func (s *Service) wake(node string) (known, waits bool) {
+// wake asks a node below to check itself.
+func (s *Service) wake(node string) report.Asked {
 	if s.server == nil {
-		return false, false
+		return report.Unknown
 	}
 	return s.server.Wake(node)
 }

@@ -28,11 +28,11 @@ func (s *Server) Tree(own report.Report, now time.Time) report.Report {
 }
 
 // Wake asks a node to check itself, or the child that manages it; see specserve.Server.
-func (s *Server) Wake(node string) (known, waits bool) {
+func (s *Server) Wake(node string) report.Asked {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.server == nil {
-		return false, false
+		return report.Unknown
 	}
 	return s.server.Wake(node)
 }

@@ -157,7 +157,9 @@ func Serve(t *testing.T, f *Agent, api string) (socket string, end func()) {
 		Tree: func() report.Report {
 			return report.Report{Version: 1, Identity: "father", Phase: report.Run, Ready: true, Nodes: []report.Node{{Name: "app", Type: "vm", Parent: "father", Phase: report.Run, Ready: true}}}
 		},
-		Wake: func(node string) (known, waits bool) { return node == "app" || node == "away", node == "app" },
+		Wake: func(node string) report.Asked {
+			return map[string]report.Asked{"app": report.Checking, "away": report.Kept, "web": report.Pushed}[node]
+		},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
