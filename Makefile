@@ -51,12 +51,15 @@ test: ## all tests
 # serve requests, or guard what they share. ALONE are the acceptance tests, which run built
 # programs or take very long; of the stories those are watched in which two work on one
 # thing. The tests of ONEBYONE make one request after the other, and its scripts only read
-# a site. make test has all of them.
+# a site. Those of MANYVALUES go one way again and again: TestEveryRequest… goes it for guests, trial
+# for trees, test/forest and test/chaos for long days, TestS2ALoadThatTakesTooMuchIsEnded for
+# what a commit does in a child. make test has all of them.
 SIDEBYSIDE := go func|drivertest|\.Go\(|errgroup|"sync(/atomic)?"|synctest|httptest|net\.Listen|http\.Server
 ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
-ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$
+ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryBlindSpot|TestSameSurface|TestAgentTakesLettersForBytes)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
+MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestS1Privileges|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules)$$|^TestScript$$/^(harmful|testtree)$$
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '$(ONEBYONE)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
 lint: ## go vet and some thirty linters, and code that nothing reaches
