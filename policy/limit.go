@@ -21,8 +21,11 @@ const (
 )
 
 // patience is how many times its processor time an evaluation may take by the clock on the wall: a
-// machine that is busy with other work is no fault of the rules.
-const patience = 12
+// machine that is busy with other work is no fault of the rules. It has a minute at least.
+const (
+	patience  = 12
+	leastWall = time.Minute
+)
 
 // checkEvery is how often a running evaluation is checked. What it can allocate in
 // between adds to its limit.
@@ -179,8 +182,8 @@ func (l *limits) exceeded(used, took time.Duration, base uint64, stop *brake) er
 	if used > l.time {
 		return &stopped{why: fmt.Sprintf("it did not finish within %s of processor time", l.time)}
 	}
-	if took/patience > l.time {
-		return &stopped{why: fmt.Sprintf("it did not finish within %s", patience*l.time)}
+	if wall := max(patience*l.time, leastWall); took > wall {
+		return &stopped{why: fmt.Sprintf("it did not finish within %s", wall)}
 	}
 	if heap() < base+l.memory {
 		return nil

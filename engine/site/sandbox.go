@@ -78,6 +78,7 @@ const (
 	mostMemory    = 512 << 20
 
 	patience   = 12               // times the processor time, by the clock on the wall: other processes may need the processors
+	leastWall  = time.Minute      // by that clock, however short the processor time is
 	mostLoads  = 2                // children that load at once
 	idleFor    = 10 * time.Minute // that a child waits for the next question: longer than between two full checks
 	checkEvery = 10 * time.Millisecond

@@ -235,11 +235,12 @@ func (w *watch) exceeded() *HarmError {
 	if w.rules {
 		cpu, memory = w.limits.aroundRules(w.read)
 	}
+	wall := max(patience*cpu, leastWall)
 	switch used := cpuOf(w.pid) - w.base; {
 	case used > cpu:
 		return overCPU(cpu)
-	case time.Since(w.began) > patience*cpu:
-		return &HarmError{Why: fmt.Sprintf("it did not finish within %s", (patience * cpu).Round(time.Second))}
+	case time.Since(w.began) > wall:
+		return &HarmError{Why: fmt.Sprintf("it did not finish within %s", wall.Round(time.Second))}
 	case memoryOf(w.pid) > memory:
 		return overMemory(memory)
 	default:

@@ -171,7 +171,7 @@ deny contains "no" if object.union(j, k) == input.plan
 		require.Equal(t, diag.FromGuard, found[0].Source, "%v %s", found, found[0].Detail)
 		require.Equal(t, "policy/x.rego:13:23", found[0].At.String(), "%v", found)
 	}
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before }, time.Minute, time.Millisecond, "nothing is left behind")
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before }, 5*time.Minute, time.Millisecond, "nothing is left behind")
 }
 
 // A rule about requests that does not end for some of them refuses these, and answers the others.
