@@ -411,6 +411,8 @@ func (l *line) learn(ctx context.Context, known, learned Known) error {
 			return fmt.Errorf("what answers as %s shows the host key %s, which its guest agent does not know: another machine has its address", l.way.guest, learned.Keys[0])
 		case err == nil:
 			learned.Keys = keys
+		case l.way.agent && denied(err):
+			return fmt.Errorf("its guest agent may not be asked for the host key: %w", err)
 		case l.way.agent:
 			return fmt.Errorf("%s is not ready yet: its guest agent has not confirmed the host key that it shows, and it is not entered before (set agent = false if its image has no guest agent): %w", l.way.guest, err)
 		}

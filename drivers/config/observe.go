@@ -122,7 +122,8 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		return have
 	}
 	out, err := d.observeIt(ctx, m, want)
-	switch hidden.Starting = err != nil && at.Starting && !otherGuest(err); {
+	hidden.Denied = denied(err)
+	switch hidden.Starting = err != nil && at.Starting && !otherGuest(err) && !hidden.Denied; {
 	case hidden.Starting:
 		return unknown("not ready yet, since it was just started: " + err.Error())
 	case err != nil:
@@ -180,6 +181,12 @@ func (d *Driver) isDelivery(addr model.Address) bool {
 func hopeless(err error) bool {
 	var h interface{ Hopeless() bool }
 	return errors.As(err, &h) && h.Hopeless()
+}
+
+// denied reports whether an error says that the token of the host lacks a privilege, which no waiting gives it.
+func denied(err error) bool {
+	var d interface{ Denied() bool }
+	return errors.As(err, &d) && d.Denied()
 }
 
 // left forgets the host keys of a node that has no spec any more, once nothing of that is left inside: nobody enters it

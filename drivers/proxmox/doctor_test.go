@@ -95,7 +95,18 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		}, nil},
 		{"a spec by the agent, on 9", 9, enter(model.ViaAgent), []string{"VM.GuestAgent.Unrestricted on /vms"}},
 		{"a spec by the agent, on 8", 8, enter(model.ViaAgent), []string{"VM.Monitor on /vms"}},
-		{"a spec by ssh, at an address that the agent reports", 9, enter(""), []string{"(VM.GuestAgent.Audit on /vms)"}},
+		{"R1, a spec by ssh if there is a key, on 9", 9, enter(""), []string{"(VM.GuestAgent.Unrestricted on /vms)"}},
+		{"R1, a spec by ssh, on 9", 9, enter(model.ViaSSH), []string{"VM.GuestAgent.Unrestricted on /vms"}},
+		{"R1, a spec by ssh, on 8", 8, enter(model.ViaSSH), []string{"VM.Monitor on /vms"}},
+		{"R1, a spec by the key of the host", 9, func(w *world, v *guest.VM, n *model.Node) {
+			enter("")(w, v, n)
+			w.Site.Hosts["father"].SSH = &model.HostSSH{Key: "a key"}
+			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24"}}
+		}, []string{"VM.GuestAgent.Unrestricted on /vms"}},
+		{"R1, a spec by ssh without an agent", 9, func(w *world, v *guest.VM, n *model.Node) {
+			enter(model.ViaSSH)(w, v, n)
+			v.Agent = false
+		}, nil},
 		{"a final backup", 9, func(w *world, _ *guest.VM, n *model.Node) {
 			w.Site.Hosts["father"].Storage = &model.Storage{Backups: "vault"}
 			n.Decomm = &model.Decomm{Policy: "requires_final_backup"}

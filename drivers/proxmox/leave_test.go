@@ -201,7 +201,7 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 		}, "lacks VM.Backup on /vms/10000", true},
 		"no right to look": {func(w *world) {
 			lie(w, "permissions?path=/storage/local", fixed(http.StatusOK, `{"data":{"/storage/local":{"Datastore.AllocateSpace":1}}}`))
-		}, "lacks Datastore.Audit on /storage/local: `pveum acl modify", true},
+		}, "lacks Datastore.Audit on /storage/local: `homestak-gitops doctor` prints", true},
 		"storage keeps no backups": {func(w *world) {
 			lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"iso","active":1}}`))
 		}, "keeps no backups", true},

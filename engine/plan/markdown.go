@@ -39,8 +39,8 @@ func (p *Plan) Markdown(w io.Writer) {
 		c := Change{Path: d.Path, Before: d.Before, After: d.After}
 		rest = append(rest, fmt.Sprintf("pending: %s %s: %s", code(d.Address.String()), markdown(c.String()), markdown(diag.Escape(d.Why))))
 	}
-	for _, u := range p.Unknown {
-		rest = append(rest, fmt.Sprintf("unknown: %s: %s", code(u.Scope), markdown(diag.Escape(u.Why))))
+	for _, u := range p.unknownOnce() {
+		rest = append(rest, fmt.Sprintf("unknown: %s: %s", code(u.Scope), markdown(diag.Escape(u.Why+withheldNote(u.Withheld)))))
 	}
 	for _, d := range p.Deferred {
 		rest = append(rest, fmt.Sprintf("deferred: %s: %s", code(d.Address), markdown(diag.Escape(d.Why))))

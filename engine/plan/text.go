@@ -162,7 +162,7 @@ func (p *Plan) lines(all bool) []line {
 			})
 		}
 	}
-	for _, u := range p.Unknown {
+	for _, u := range p.unknownOnce() {
 		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: constant(u.Why + withheldNote(u.Withheld))})
 	}
 	for _, d := range p.Deferred {
@@ -181,6 +181,20 @@ func (p *Plan) lines(all bool) []line {
 		})
 	}
 	return out
+}
+
+// unknownOnce lists what could not be seen, without the steps that are withheld for one thing alone: its line names them.
+func (p *Plan) unknownOnce() []model.Unknown {
+	named := map[string]string{}
+	for _, u := range p.Unknown {
+		if len(u.Withheld) == 1 && u.Why != "" {
+			named[u.Withheld[0].String()] = u.Why
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(p.Unknown), func(u model.Unknown) bool {
+		why, repeated := named[u.Scope]
+		return repeated && strings.Contains(u.Why, why)
+	})
 }
 
 // ignoredNote says in one line what is known of an unmanaged guest.

@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // The least rights that do, as an administrator grants them: a role on one pool, on
@@ -88,4 +91,25 @@ func TestAGuestThatOurTokenMayNotSee(t *testing.T) {
 			s.inSync()
 		})
 	}
+}
+
+// Before a VM with a guest agent is entered by SSH, the agent confirms its host key. Doctor reports the privilege for that, and
+// a plan without it says so once, in a sentence that can be acted on.
+func TestR1R2ThePrivilegeForHostKeys(t *testing.T) {
+	s := beginSimulated(t, "spec \"base\" {\n  access {\n    via = \"ssh\"\n  }\n  config {\n    timezone = \"Europe/Berlin\"\n  }\n}\n", "agent = true")
+	s.leastRights("ours")
+	require.Contains(t, ill(s.examine()), "fail privileges: VM.GuestAgent.Unrestricted missing on /pool/ours")
+	r := s.pass("apply")
+	require.NotEqual(t, engine.Done, r.Outcome)
+	r = s.pass("plan")
+	const why = "observing web-1: its guest agent may not be asked for the host key: POST /nodes/father/qemu/10000/agent/exec: 403 Permission check failed (/vms/10000, VM.GuestAgent.Unrestricted)" +
+		" (`homestak-gitops doctor` prints the commands that grant it to gitops@pve!agent)"
+	require.Len(t, r.Have.Unknown, 1)
+	require.Equal(t, why, r.Have.Unknown[0].Why)
+	require.True(t, r.Have.Unknown[0].Denied)
+	require.False(t, r.Have.Unknown[0].Starting, "no waiting helps")
+	var text strings.Builder
+	r.Plan.Text(&text, plan.TextOptions{})
+	require.Equal(t, 1, strings.Count(text.String(), "agent/exec"), text.String())
+	require.Contains(t, text.String(), why+"; holds back guest.web-1")
 }

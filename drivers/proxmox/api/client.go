@@ -84,7 +84,7 @@ func Open(cfg Config) (*Client, error) {
 	if cfg.Sent == nil {
 		cfg.Sent = func(string, int) {}
 	}
-	tr := &transport{inner: inner, sent: cfg.Sent, all: make(chan struct{}, width), perNode: map[string]chan struct{}{}}
+	tr := &transport{inner: inner, token: user, sent: cfg.Sent, all: make(chan struct{}, width), perNode: map[string]chan struct{}{}}
 	for _, n := range h.AllNodes() {
 		tr.perNode[n] = make(chan struct{}, max(perNode, width/max(len(h.Nodes), 1)))
 	}

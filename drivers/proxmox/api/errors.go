@@ -36,6 +36,7 @@ type Error struct {
 	Status       int
 	Message      string
 	Params       map[string]string // what is wrong with which parameter, on a 400
+	Token        string            // that made the request: user@realm!name; "" where it is not known
 }
 
 // Error says what was attempted and what PVE answered.
@@ -70,9 +71,10 @@ var noWorker = []string{"start worker failed", "starting worker failed", "unable
 func (e *Error) hint() string {
 	switch e.Class() {
 	case NoLogin:
-		return "the API token is wrong, expired or unknown to the host: compare `pveum user token list USER` with secret.api_tokens"
+		user, _, _ := strings.Cut(e.Token, "!")
+		return fmt.Sprintf("the API token is wrong, expired or unknown to the host: compare `%s` with secret.api_tokens", strings.TrimSpace("pveum user token list "+user))
 	case Denied:
-		return "the token lacks this privilege: `pveum acl modify PATH --tokens 'USER!TOKEN' --roles ROLE`"
+		return "`homestak-gitops doctor` prints the commands that grant it" + strings.TrimSuffix(" to "+e.Token, " to ")
 	case OutcomeUnknown:
 		switch {
 		case e.noWorker():
@@ -85,6 +87,9 @@ func (e *Error) hint() string {
 		return ""
 	}
 }
+
+// Denied reports that a privilege is missing.
+func (e *Error) Denied() bool { return e.Class() == Denied }
 
 // contains reports whether PVE's text has any of these.
 func (e *Error) contains(parts ...string) bool {

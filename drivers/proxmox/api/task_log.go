@@ -9,7 +9,7 @@ import (
 
 const (
 	lastMost = 2   // of them that are reported
-	lineMost = 200 // characters of each
+	lineMost = 300 // characters of each
 )
 
 // unexplained are exit statuses that name what failed, and not why: a program that ended, whose
@@ -71,9 +71,18 @@ func decisive(log []string, status string) string {
 	}
 	causes = causes[max(len(causes)-lastMost, 0):]
 	for i, text := range causes {
-		if cut := []rune(text); len(cut) > lineMost {
-			causes[i] = string(cut[:lineMost]) + "…"
-		}
+		causes[i] = middleCut(text, lineMost)
 	}
 	return strings.Join(causes, "; ")
+}
+
+// middleCut shortens a text to most characters. It keeps a third of them from the beginning, where programs name what they
+// did, and the rest from the end, where the cause is.
+func middleCut(text string, most int) string {
+	all := []rune(text)
+	if len(all) <= most {
+		return text
+	}
+	begin := most / 3
+	return string(all[:begin]) + " … " + string(all[len(all)-(most-begin-len([]rune(" … "))):])
 }

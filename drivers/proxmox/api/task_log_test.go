@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,11 @@ func TestDecisiveLines(t *testing.T) {
 			"job errors",
 			[]string{"INFO: starting new backup job", "ERROR: Backup of VM 100 failed - no such volume", "INFO: Failed at 2026-11-20", "INFO: Backup job finished with errors", "TASK ERROR: job errors"},
 			"ERROR: Backup of VM 100 failed - no such volume",
+		},
+		"R6, a long line keeps its end": {
+			"start failed: QEMU exited with code 1",
+			[]string{plug + "512 since " + strings.Repeat("x", 200) + " bridge vmbr7 does not exist"},
+			"kvm: -netdev type=tap,id=net0,ifname=tap100i0,script=/usr/libexec/qemu-server/pve-bridge,downscript= … " + strings.Repeat("x", 169) + " bridge vmbr7 does not exist",
 		},
 		"nothing to read": {"start failed: QEMU exited with code 1", []string{"no content"}, ""},
 	} {

@@ -39,6 +39,7 @@ const (
 // reads are repeated, and no node gets more requests at once than it can serve.
 type transport struct {
 	inner http.RoundTripper
+	token string // user@realm!name
 	sent  func(method string, status int)
 	all   chan struct{} // a slot for each request in flight
 	// perNode has one such channel a PVE node, made before the first request and never changed.
@@ -83,7 +84,7 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 		return nil, &NetError{r.Method, path, fmt.Errorf("reading the answer: %w", err)}
 	}
 	if res.StatusCode/100 != 2 {
-		return nil, answerError(r.Method, path, res, body)
+		return nil, t.answerError(r.Method, path, res, body)
 	}
 	if doc := bytes.TrimSpace(body); len(doc) < 2 || doc[0] != '{' || doc[len(doc)-1] != '}' { // the client library parses it; this is for pages and proxies
 		return nil, &Error{
@@ -120,8 +121,8 @@ func readAnswer(res *http.Response) ([]byte, error) {
 
 // answerError reads PVE's message from the body, or before libpve-http-server
 // 5.2 and behind its plain answers from the status line.
-func answerError(method, path string, res *http.Response, body []byte) error {
-	e := &Error{Method: method, Path: path, Status: res.StatusCode}
+func (t *transport) answerError(method, path string, res *http.Response, body []byte) error {
+	e := &Error{Method: method, Path: path, Status: res.StatusCode, Token: t.token}
 	var doc struct {
 		Message string         `json:"message"`
 		Errors  map[string]any `json:"errors"`

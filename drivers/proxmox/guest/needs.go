@@ -33,7 +33,7 @@ func NodeNeeds(n *rights.Needs, d *model.Node) {
 }
 
 // specNeeds adds the privileges for applying the spec of a VM from outside: programs run by its guest agent
-// if the spec says so, and for SSH the address that the agent reports.
+// if the spec says so, and for SSH the host key that the agent confirms and the address that it reports.
 func specNeeds(n *rights.Needs, v *VM, d *model.Node) {
 	s := n.Site.Specs[d.Spec]
 	if s == nil || d.Mode != model.ModePush {
@@ -44,13 +44,31 @@ func specNeeds(n *rights.Needs, v *VM, d *model.Node) {
 		via = s.Access.Via
 	}
 	switch {
-	case via == model.ViaAgent && n.Major >= 9:
-		n.Guest("VM.GuestAgent.Unrestricted", "", "applying spec "+s.Name+" by the guest agent")
 	case via == model.ViaAgent:
-		agentNeeds(n, "", "applying spec "+s.Name+" by the guest agent", false)
-	case v.Agent && !hasAddress(v):
-		agentNeeds(n, "", "asking the guest agent for the address, to apply spec "+s.Name, true)
+		commandNeeds(n, "", "applying spec "+s.Name+" by the guest agent", false)
+	case v.Agent:
+		// Without an SSH key the spec is not applied unless it asks for SSH by name.
+		byName := s.Access != nil && s.Access.Via != ""
+		soft := !byName && (n.Host.SSH == nil || n.Host.SSH.Key == "")
+		what := "asking the guest agent for the host key"
+		if !hasAddress(v) {
+			what += " and the address"
+		}
+		commandNeeds(n, "", what+", to apply spec "+s.Name+" by SSH", soft)
 	}
+}
+
+// commandNeeds adds the privilege for running commands by the guest agent.
+func commandNeeds(n *rights.Needs, attr, what string, soft bool) {
+	priv := "VM.GuestAgent.Unrestricted"
+	if n.Major < 9 {
+		priv = "VM.Monitor"
+	}
+	if soft {
+		n.SoftGuest(priv, attr, what)
+		return
+	}
+	n.Guest(priv, attr, what)
 }
 
 // checkNeeds adds the privileges for a check of a VM. A check from outside needs the address of the
@@ -58,8 +76,8 @@ func specNeeds(n *rights.Needs, v *VM, d *model.Node) {
 // visible to everyone who may see the container.
 func checkNeeds(n *rights.Needs, v *VM, c *model.Check) {
 	switch {
-	case c.Way() == model.WayCommand && n.Major >= 9:
-		n.Guest("VM.GuestAgent.Unrestricted", "", "running the command of check "+c.Name)
+	case c.Way() == model.WayCommand:
+		commandNeeds(n, "", "running the command of check "+c.Name, false)
 	case c.Inside():
 		agentNeeds(n, "", "asking the guest agent, for check "+c.Name, false)
 	case targetsGuest(c) && !hasAddress(v):

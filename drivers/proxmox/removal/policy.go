@@ -154,7 +154,7 @@ func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, 
 	} {
 		if missing, err := view.Lacks(ctx, r.host.API, need.path, need.privs...); err != nil || missing != "" {
 			if err == nil {
-				err = fmt.Errorf("the token lacks %s on %s: `pveum acl modify %s --tokens 'USER!TOKEN' --roles ROLE`", missing, need.path, need.path)
+				err = fmt.Errorf("the token %s lacks %s on %s: `homestak-gitops doctor` prints the commands that grant it", r.host.API.User(), missing, need.path)
 			}
 			return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", r.at, f.storage, err)
 		}
