@@ -284,7 +284,7 @@ func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
 			return engine.Desired{Site: site, Findings: found}
 		},
 		Open: func(h *model.Host) (engine.Driver, error) {
-			return proxmox.Open(proxmox.Config{Host: h, Site: "fleet", Owner: h.Name, Transport: host})
+			return proxmox.Open(proxmox.Config{Host: h, Site: "fleet", Owner: h.Name, Transport: host, Keys: func(owner string) [][]byte { return secrets.OwnershipKeys("fleet", owner) }})
 		},
 		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/test/bench/fleet"
 	"github.com/homestak/homestak-gitops/test/forest"
 )
 
@@ -49,7 +50,7 @@ func (m *meter) tree() {
 	repo := sourcetest.New(m.b)
 	repo.Commit(treeFiles(1), "begin")
 	var secrets strings.Builder
-	secrets.WriteString("api_tokens:\n  father: \"a@pve!b=1\"\n")
+	secrets.WriteString(fleet.Auth + "api_tokens:\n  father: \"a@pve!b=1\"\n")
 	for b := range branches {
 		fmt.Fprintf(&secrets, "  b%d: \"a@pve!b=1\"\n", b)
 		for t := range twigs {

@@ -118,7 +118,7 @@ func (w *world) byCommand(verb string, way http.RoundTripper) *engine.Pass {
 			return w.load(w.reader, c)
 		},
 		Open: func(h *model.Host) (engine.Driver, error) {
-			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Transport: way, Concurrency: atOnce})
+			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Keys: w.keys, Transport: way, Concurrency: atOnce})
 		},
 	}
 }

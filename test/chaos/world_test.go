@@ -95,6 +95,9 @@ func (l *lines) text() string {
 	return l.String()
 }
 
+// keys are the keys of ownership of an owner.
+func (w *world) keys(owner string) [][]byte { return w.secrets.OwnershipKeys("home", owner) }
+
 func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 	t.Helper()
 	w := &world{
@@ -102,6 +105,7 @@ func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 		kinds: proxmox.Kinds(), reader: &hcl.Loader{}, foreign: map[int]pvesim.Guest{}, disks: map[int]string{}, byHand: map[int]bool{}, crashed: map[int]bool{}, young: map[int]bool{},
 		secrets: &model.Secrets{Values: map[string]map[string]string{
 			"api_tokens": {"father": "root@pam!sim=" + tokenSecret},
+			"auth":       {model.OwnershipKey: strings.Repeat("0e", 32)},
 			"passwords":  {"root": password},
 			"ssh_keys":   {"ops": "ssh-ed25519 " + keyBody + " ops@home"},
 		}},
@@ -253,7 +257,7 @@ func (w *world) start() {
 		Identity: "father", Program: "1.0", URL: "https://git.example/site.git", Branch: "main",
 		Source: w.repo, Load: func(_ context.Context, c model.Commit) engine.Desired { return w.load(reader, c) }, Ledger: l,
 		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
-			return proxmox.Open(proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Transport: way, Concurrency: atOnce})
+			return proxmox.Open(proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Keys: w.keys, Transport: way, Concurrency: atOnce})
 		},
 		Children: func() map[string]model.Child { return w.children() },
 		Log:      slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),

@@ -79,8 +79,8 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 	addr, proven := proves(g)
 	if !proven {
 		w.violation('d', "%s (%s) is to a guest that is not provably ours", what, g.Name())
-	} else if len(ours(snap)[addr]) > 1 {
-		w.violation('d', "%s is to one of several with the identity of %s", what, addr)
+	} else if mark, _ := markOf(g); len(ours(snap)[addr]) > 1 && mark.Born != g.VMID { // its tag is signed for another VMID
+		w.violation('d', "%s is to a copy with the identity of %s", what, addr)
 	}
 	if method != http.MethodGet && digested[m[4]] && in["digest"] == "" {
 		w.violation('g', "%s carries no digest", what)

@@ -150,7 +150,7 @@ func TestSecretsOfTheCommit(t *testing.T) {
 	w := begin(t)
 	key, recipient, err := sopstest.NewKey()
 	require.NoError(t, err)
-	encrypted, err := sopstest.Encrypt(fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()), sopstest.Options{Recipients: []string{recipient}})
+	encrypted, err := sopstest.Encrypt(secretsFor(w.host.Token()), sopstest.Options{Recipients: []string{recipient}})
 	require.NoError(t, err)
 	w.push("secrets.sops.yaml", string(encrypted))
 	w.Run("rm", secrets)

@@ -89,7 +89,7 @@ func begin(t *testing.T) *world {
 	w.bridge()
 	w.Run(installer, binary)
 	w.Write("/etc/homestak-gitops/agent.hcl", 0o644, agentFile)
-	w.Write(secrets, 0o600, fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()))
+	w.Write(secrets, 0o600, secretsFor(w.host.Token()))
 	// What a person would not wait for, a test does not either.
 	w.dropIn("soon", "RestartSec=100ms")
 	return w
@@ -277,4 +277,9 @@ func program(t *testing.T) string {
 func TestMain(m *testing.M) {
 	m.Run()
 	_ = os.RemoveAll(built.dir)
+}
+
+// secretsFor are those of the site, with a key of ownership.
+func secretsFor(token string) string {
+	return fmt.Sprintf("auth:\n  ownership_key: %q\napi_tokens:\n  father: %q\n", strings.Repeat("0e", 32), token)
 }

@@ -35,7 +35,7 @@ func begin(t *testing.T, l *lab) *story {
 	s.write("files/boot.raw", string(disk))
 	s.write("site.hcl", siteText(l))
 	s.write("image.hcl", fmt.Sprintf("image \"boot\" {\n  file     = \"files/boot.raw\"\n  checksum = \"sha256:%x\"\n}\n", sha256.Sum256(disk)))
-	s.write("secrets.yaml", fmt.Sprintf("api_tokens:\n  real: %q\n", l.token))
+	s.write("secrets.yaml", fmt.Sprintf("auth:\n  ownership_key: %q\napi_tokens:\n  real: %q\n", strings.Repeat("0e", 32), l.token))
 	require.NoError(t, os.Chmod(filepath.Join(s.dir, "secrets.yaml"), 0o600))
 	return s
 }
