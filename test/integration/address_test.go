@@ -91,7 +91,7 @@ func TestST02PushOfAnAddressThatLocksUsOut(t *testing.T) {
 	p.edit("specs.hcl", `ip      = "192.0.2.50/24"
     gateway = "192.0.2.1"`, `ip      = "198.51.100.5/24"
     gateway = "198.51.100.1"`)
-	p.confirm = 3 * time.Second
+	p.confirm = 10 * time.Second
 	r := p.pass("apply")
 	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the ")

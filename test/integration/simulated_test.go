@@ -234,7 +234,7 @@ func TestST02SimulatedAddressMoves(t *testing.T) {
 	move("192.0.2.50", "192.0.2.1")
 	at := func(ip string) {
 		t.Helper()
-		s.holds("n=0; until ip -4 -o addr show dev eth0 scope global | grep -q ' "+ip+"/24 ' && [ -z \"$(ls /var/lib/homestak-gitops/revert)\" ]; do n=$((n + 1)); [ $n -lt 200 ] || { ip -4 -o addr show; ls /var/lib/homestak-gitops/revert; exit 1; }; sleep 0.1; done", "inside")
+		s.holds("n=0; until ip -4 -o addr show dev eth0 scope global | grep -q ' "+ip+"/24 ' && [ -z \"$(ls /var/lib/homestak-gitops/revert)\" ]; do n=$((n + 1)); [ $n -lt 3000 ] || { ip -4 -o addr show; ls /var/lib/homestak-gitops/revert; exit 1; }; sleep 0.1; done", "inside")
 		for _, one := range []string{"192.0.2.50", "192.0.2.60", "198.51.100.5"} {
 			conn, err := s.dial(t.Context(), "tcp", one+":2222")
 			if one != ip {
@@ -252,7 +252,7 @@ func TestST02SimulatedAddressMoves(t *testing.T) {
 	at("192.0.2.60")
 	s.holds("grep -qx 'nameserver 192.0.2.54' /etc/resolv.conf && ip route show default | grep -q 'via 192.0.2.1 '", "inside")
 
-	s.confirm = 2 * time.Second
+	s.confirm = 10 * time.Second
 	move("198.51.100.5", "198.51.100.1")
 	r := s.pass("apply")
 	require.Equal(t, engine.Partly, r.Outcome, describe(r))
