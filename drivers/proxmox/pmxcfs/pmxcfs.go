@@ -1,7 +1,7 @@
 // Package pmxcfs notices on a node of Proxmox VE that somebody changed a guest, without a request to its API. The
 // file system of the cluster has a version for every guest, which grows with each write of its configuration
 // (pve-cluster, src/pmxcfs/status.c, cfs_create_version_msg and cfs_create_vmlist_msg), and a guest that runs has a
-// control group. Nothing is concluded from either but that it is time to observe the host.
+// control group; a VM also has a file with its process. Nothing is concluded from these but that it is time to observe the host.
 package pmxcfs
 
 import (
@@ -22,10 +22,21 @@ const (
 	Folder      = "etc/pve"
 	versionFile = Folder + "/.version"
 	guestsFile  = Folder + "/.vmlist"
-
-	vmGroups = "sys/fs/cgroup/qemu.slice" // VMID.scope for each VM that runs (qemu-server, PVE/QemuServer.pm, vm_start_nolock)
-	ctGroups = "sys/fs/cgroup/lxc"        // VMID for each container that runs
 )
+
+// running are folders that show which VMs and which containers run; of each kind the first that is there counts. The control
+// groups of version 1 are in a folder for each controller. There nothing but the file with its process is read of a VM, which is
+// there with version 2 as well, but stays for a moment when QEMU is killed (qemu-server, PVE/QemuServer.pm, vm_stop_cleanup).
+var running = [2][]string{
+	{
+		"sys/fs/cgroup/qemu.slice", // VMID.scope (qemu-server, PVE/QemuServer.pm, vm_start_nolock)
+		"run/qemu-server",          // VMID.pid, and other files (qemu-server, PVE/QemuServer/Helpers.pm, pidfile_name)
+	},
+	{
+		"sys/fs/cgroup/lxc",         // VMID
+		"sys/fs/cgroup/systemd/lxc", // VMID, with version 1
+	},
+}
 
 // State is what the files say at one moment.
 type State struct {
@@ -58,8 +69,9 @@ type Reader struct {
 	reads  int
 }
 
-// groups are the control groups of the guests of a kind.
+// groups are what shows the guests of a kind that run.
 type groups struct {
+	folder string
 	seen   stamp  // of the folder
 	there  bool   // the folder is
 	list   []byte // what is in it, as it was read last
@@ -137,22 +149,25 @@ func (r *Reader) versions() (State, error) {
 	return now, nil
 }
 
-// running lists the guests that have a control group, in a State that has everything else. As long as the folders are as
-// before it has the same map.
+// running lists the guests that run, in a State that has everything else. As long as the folders are as before it has the
+// same map.
 func (r *Reader) running(now State) (State, error) {
 	again := r.reads%listEvery == 0
 	r.reads++
 	same := r.last.Running != nil
-	for i, folder := range []string{vmGroups, ctGroups} {
+	for i := range running {
 		g := &r.groups[i]
-		name := r.path(folder)
-		is, err := stampOf(name)
-		if errors.Is(err, fs.ErrNotExist) { // as long as none runs
+		name, is, err := r.first(running[i])
+		switch {
+		case err != nil:
+			return State{}, err
+		case name == "": // as long as none runs
 			same = same && !g.there
 			*g = groups{}
 			continue
-		} else if err != nil {
-			return State{}, err
+		case name != g.folder:
+			same = same && !g.there
+			*g = groups{folder: name}
 		}
 		if !again && g.there && is == g.seen {
 			continue
@@ -171,12 +186,23 @@ func (r *Reader) running(now State) (State, error) {
 	now.ran = r.last.ran + 1
 	for _, g := range r.groups {
 		for _, name := range namesIn(g.list) {
-			if id, err := strconv.Atoi(strings.TrimSuffix(name, ".scope")); err == nil {
+			if id, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSuffix(name, ".scope"), ".pid")); err == nil {
 				now.Running[id] = true
 			}
 		}
 	}
 	return now, nil
+}
+
+// first finds the first of some folders that is there; "" for none.
+func (r *Reader) first(folders []string) (name string, is stamp, err error) {
+	for _, folder := range folders {
+		name = r.path(folder)
+		if is, err = stampOf(name); !errors.Is(err, fs.ErrNotExist) {
+			return name, is, err
+		}
+	}
+	return "", stamp{}, nil
 }
 
 func (r *Reader) path(name string) string { return filepath.Join("/", r.Root, name) }

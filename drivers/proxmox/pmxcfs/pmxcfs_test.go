@@ -108,6 +108,45 @@ func TestReadsWhatANodeWrites(t *testing.T) {
 	}
 }
 
+// With control groups of version 1 the file with the process of a VM shows that it runs, and the groups of systemd that a
+// container does.
+func TestR7NoticesStopsWithControlGroupsOfVersion1(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "etc/pve/.version", version)
+	write(t, root, "etc/pve/.vmlist", list)
+	write(t, root, "sys/fs/cgroup/systemd/cgroup.procs", "")
+	for _, name := range []string{"100.pid", "100.qmp", "100.vnc"} {
+		write(t, root, "run/qemu-server/"+name, "")
+	}
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup/systemd/lxc/101"), 0o700))
+	r := &pmxcfs.Reader{Root: root}
+	before, err := r.Read()
+	require.NoError(t, err)
+	require.Equal(t, map[int]bool{100: true, 101: true}, before.Running)
+	since := func() (changed []int) {
+		t.Helper()
+		for range 7 { // the kernel may show the same of a folder
+			now, err := r.Read()
+			require.NoError(t, err)
+			more, _ := now.Since(before)
+			before, changed = now, append(changed, more...)
+		}
+		return changed
+	}
+	require.NoError(t, os.Remove(filepath.Join(root, "run/qemu-server/100.vnc")))
+	require.Empty(t, since(), "it still runs")
+	require.NoError(t, os.Remove(filepath.Join(root, "run/qemu-server/100.pid")))
+	require.Equal(t, []int{100}, since())
+	require.NoError(t, os.Remove(filepath.Join(root, "sys/fs/cgroup/systemd/lxc/101")))
+	require.Equal(t, []int{101}, since())
+
+	// With version 2 the control groups count as soon as there are any.
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup/qemu.slice/100.scope"), 0o700))
+	require.Equal(t, []int{100}, since())
+	write(t, root, "run/qemu-server/102.pid", "")
+	require.Empty(t, since())
+}
+
 // A watcher notices with its next reading what is done to guests that matter on a simulated host, and nothing else.
 func TestNoticesChanges(t *testing.T) {
 	root := t.TempDir()
