@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -419,10 +421,14 @@ func TestKnownHosts(t *testing.T) {
 type runs struct {
 	guest.Machine
 	args []string
+	uid  string // of this program; root unless set
 }
 
 func (r *runs) Run(_ context.Context, c guest.Command) (guest.Output, error) {
 	r.args = c.Args
+	if len(c.Args) > 2 && strings.HasPrefix(c.Args[2], "id -u") {
+		return guest.Output{Out: cmp.Or(r.uid, "0") + "\n"}, nil
+	}
 	return guest.Output{}, nil
 }
 
@@ -439,6 +445,24 @@ func TestMachineByExec(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Machine(converge.Address("a"), model.Guest{VMID: 107}, nil).Ping(t.Context()))
 	require.Subset(t, here.args, []string{"/usr/sbin/pct", "exec", "107"})
+}
+
+// Where this program may not run pct, the plan says so before there is a container.
+func TestR9ExecTakesRoot(t *testing.T) {
+	w := newWorld("a")
+	over := config.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, config.Config{Inside: w.fleet, Locally: &runs{uid: "998"}})
+	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
+	require.NoError(t, err)
+	w.site.Specs["base"].Access.Via = model.ViaExec
+	want, _ := w.site.Want("father")
+	have, err := d.Observe(t.Context(), want)
+	require.NoError(t, err)
+	require.Equal(t, []model.Unknown{{
+		Scope: "inside of box.a", Kind: "guest", Only: []model.Address{converge.Address("a")},
+		Why: `pct exec needs root, and this program runs as user 998, as the agent of the installed unit does: set via = "ssh" in access of the spec, or apply as root on the node`,
+	}}, have.Unknown)
+	made := plan.Make(plan.Input{Want: want, Have: have})
+	require.Equal(t, []string{"create disk.base", "create box.a"}, actions(made), "the container is created, and nothing is done inside")
 }
 
 func TestMachine(t *testing.T) {

@@ -68,7 +68,7 @@ func (c Config) Delivers(ctx context.Context) bool {
 	if c.Locally == nil {
 		c.Locally = local.New()
 	}
-	return c.Parent != nil && local.HasContainers(ctx, c.Locally)
+	return c.Parent != nil && local.MayEnter(ctx, c.Locally) == nil
 }
 
 // pulled is what is wanted inside a node in mode pull: that a container got to know its parent.

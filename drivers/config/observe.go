@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/child"
@@ -28,9 +29,13 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 	if err != nil || have.NothingSeen() || have.Only {
 		return have, err
 	}
+	barred := d.barred(ctx, w)
 	var wanted []*model.Resource
 	for _, addr := range w.State.Find(func(r *model.Resource) bool { return isInside(r.Addr) }) {
 		r := w.State[addr]
+		if slices.ContainsFunc(barred, func(u model.Unknown) bool { return slices.Contains(u.Only, addr) }) {
+			continue
+		}
 		if at := have.State[r.Inside]; at != nil && at.Guest != nil {
 			wanted = append(wanted, r)
 		}
@@ -53,7 +58,7 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		})
 	}
 	all.Wait()
-	have.State, have.Unknown, have.Findings = maps.Clone(have.State), slices.Clone(have.Unknown), slices.Clone(have.Findings)
+	have.State, have.Unknown, have.Findings = maps.Clone(have.State), slices.Concat(have.Unknown, barred), slices.Clone(have.Findings)
 	for i, o := range seen {
 		if i >= declared {
 			addReconnect(&have, wanted[i], o)
@@ -95,9 +100,36 @@ func (d *Driver) remember(w *model.Want) {
 	d.ways = ways
 }
 
+// barred lists what is wanted inside of containers by pct exec where this program may not run that. It is known before there
+// is a container.
+func (d *Driver) barred(ctx context.Context, w *model.Want) []model.Unknown {
+	d.mu.Lock()
+	all := w.State.Find(func(r *model.Resource) bool { return d.ways[r.Addr] != nil && d.ways[r.Addr].via == model.ViaExec })
+	d.mu.Unlock()
+	if len(all) == 0 {
+		return nil
+	}
+	why := local.MayEnter(ctx, d.cfg.Locally)
+	if why == nil {
+		return nil
+	}
+	var out []model.Unknown
+	for _, addr := range all {
+		u := hidden(w.State[addr])
+		u.Why = why.Error()
+		out = append(out, u)
+	}
+	return out
+}
+
+// hidden is what cannot be seen of what is wanted inside a guest.
+func hidden(want *model.Resource) model.Unknown {
+	return model.Unknown{Scope: "inside of " + want.Inside.String(), Kind: want.Addr.Kind, Only: []model.Address{want.Addr}}
+}
+
 // observeInside looks into one guest.
 func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at model.Guest) model.Observed {
-	hidden := model.Unknown{Scope: "inside of " + want.Inside.String(), Kind: want.Addr.Kind, Only: []model.Address{want.Addr}}
+	hidden := hidden(want)
 	unknown := func(why string) model.Observed {
 		hidden.Why = why
 		return model.Observed{Unknown: []model.Unknown{hidden}}

@@ -21,7 +21,7 @@ type host struct {
 
 func (h host) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	i := slices.Index(c.Args, "/usr/sbin/pct")
-	if i < 0 || c.Args[0] == "/usr/bin/test" {
+	if i < 0 {
 		return h.answers[c.Args[0]], nil
 	}
 	if out, ok := h.answers["pct"]; ok {
@@ -94,12 +94,28 @@ func TestAContainerOfThisMachine(t *testing.T) {
 }
 
 func TestPush(t *testing.T) {
-	answers := map[string]guest.Output{"pct": {}, "/usr/bin/test": {}}
+	answers := map[string]guest.Output{"pct": {}}
 	require.NoError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"))
-	require.True(t, local.HasContainers(t.Context(), host{answers: answers}))
-	answers["pct"], answers["/usr/bin/test"] = guest.Output{Code: 255, Err: "failed to copy\n"}, guest.Output{Code: 1}
+	answers["pct"] = guest.Output{Code: 255, Err: "failed to copy\n"}
 	require.EqualError(t, local.Push(t.Context(), host{answers: answers}, 200, "/a", "/b", "0755"), "copying /a into container 200: pct failed with exit code 255: failed to copy")
-	require.False(t, local.HasContainers(t.Context(), host{answers: answers}))
+}
+
+// Who may enter containers is known before anything is tried.
+func TestR9WhoMayEnterContainers(t *testing.T) {
+	for says, answer := range map[string]guest.Output{
+		"": {Out: "0\n"},
+		"pct exec needs root, and this program runs as user 998, as the agent of the installed unit does": {Out: "998\n"},
+		"this machine has no pct: run the program on the node of the container, as root":                  {Out: "0\n", Code: 1},
+	} {
+		err := local.MayEnter(t.Context(), host{answers: map[string]guest.Output{"pct": answer}})
+		if says == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, `set via = "ssh" in access of the spec`)
+		drivertest.Hopeless(t, err, true)
+	}
 }
 
 func TestAddressOfAContainer(t *testing.T) {

@@ -11,10 +11,20 @@ import (
 
 const pct = "/usr/sbin/pct"
 
-// HasContainers reports whether a machine is a Proxmox VE host, whose pct enters containers.
-func HasContainers(ctx context.Context, host guest.Machine) bool {
-	out, err := host.Run(ctx, guest.Command{Args: []string{"/usr/bin/test", "-x", pct}})
-	return err == nil && out.Code == 0
+// MayEnter returns why this program cannot enter the containers of a machine, on which its commands run; nil if it can. It takes
+// a Proxmox VE host with its pct, and root: pct asks the cluster's file system, which answers nobody else (pve-cluster, IPCC.xs).
+func MayEnter(ctx context.Context, host guest.Machine) error {
+	out, err := host.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", `id -u; test -x "$1"`, "sh", pct}})
+	user := strings.TrimSpace(out.Out)
+	switch {
+	case err != nil:
+		return err
+	case out.Code != 0:
+		return &lastingError{"pct exec is not possible, since this machine has no pct: run the program on the node of the container, as root, or set via = \"ssh\" in access of the spec"}
+	case user != "0":
+		return &lastingError{"pct exec needs root, and this program runs as user " + user + ", as the agent of the installed unit does: set via = \"ssh\" in access of the spec, or apply as root on the node"}
+	}
+	return nil
 }
 
 // IsHere returns an error unless the machine is this node and has a container with this VMID and

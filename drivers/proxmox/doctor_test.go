@@ -3,11 +3,13 @@ package proxmox_test
 import (
 	"context"
 	"encoding/pem"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -138,6 +140,23 @@ func TestNeedsFollowTheSite(t *testing.T) {
 			require.ElementsMatch(t, slices.Concat(plain, c.adds), w.grants(c.major))
 		})
 	}
+}
+
+// A spec by pct exec takes root, which doctor says.
+func TestR9DoctorNamesPctExec(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	w.CT("box", nil)
+	n := w.Site.Manifests["web"].Nodes[0]
+	require.False(t, slices.ContainsFunc(w.examine(nil), func(c doctor.Check) bool { return c.Name == "pct exec" }))
+	w.Site.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: model.ViaExec}}}
+	n.Spec, n.Mode = "base", model.ModePush
+	got := said(t, w.examine(nil), "pct exec")
+	if os.Geteuid() == 0 {
+		require.Equal(t, "this runs as root; the agent of the installed unit does not, and cannot apply the specs of ct.box", got.Seen)
+		return
+	}
+	require.Equal(t, doctor.Warning, got.Result)
+	require.Equal(t, fmt.Sprintf("it needs root on the node, and this runs as user %d", os.Geteuid()), got.Seen)
 }
 
 // A host with a pool needs its rights there, an image of the site no network, and a

@@ -82,6 +82,7 @@ func (d *Doctor) areas(found *findings) []area {
 		{name: "images", needs: loggedIn, limit: 4 * checkTime, examine: images.check},
 		{name: "templates", needs: loggedIn, examine: templates.check},
 		{name: "virtualisation", needs: loggedIn, examine: nodes.virtualisation},
+		{name: "pct exec", examine: s.exec},
 		{name: "ownership key", examine: s.ownershipKey(d.Owner)},
 	}
 }

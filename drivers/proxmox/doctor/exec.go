@@ -1,0 +1,28 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// exec reports containers whose spec is applied by pct exec where this program is not root, which pct needs.
+func (s *subject) exec(context.Context) {
+	by := askers{}
+	for addr, n := range s.want.Nodes {
+		of := s.site.Specs[n.Spec]
+		if addr.Kind == "ct" && n.Mode == model.ModePush && of != nil && of.Access != nil && of.Access.Via == model.ViaExec {
+			by.add(s.want.State[addr], "")
+		}
+	}
+	switch uid := os.Geteuid(); {
+	case len(by) == 0:
+	case uid != 0:
+		s.warn("pct exec", fmt.Sprintf("it needs root on the node, and this runs as user %d", uid), "specs with via = \"exec\" are applied by it: "+by.String(),
+			`set via = "ssh" in access of the spec, or run apply as root on the node; the agent of the installed unit is not root`)
+	default:
+		s.ok("pct exec", "this runs as root; the agent of the installed unit does not, and cannot apply the specs of %s", by)
+	}
+}
