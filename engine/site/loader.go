@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
@@ -169,6 +170,9 @@ func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) *loaded {
 		})
 	}()
 	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars, Local: in.Local, Position: l.position})
+	if got.site != nil && !got.found.HasErrors() {
+		got.found = append(got.found, spec.Check(got.site)...)
+	}
 	<-compiled
 	if in.Tree == "" {
 		l.files.Forget() // a folder is loaded once, and the run with it may take minutes

@@ -25,18 +25,8 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 	if declared == nil {
 		return Empty(node.Name), nil
 	}
-	r := resolver{site: site, declared: declared, out: &Spec{Node: node.Name, Name: declared.Name, Sensitive: slices.Clone(declared.Sensitive)}}
-	for _, name := range declared.Missing {
-		r.errorf("secret %s is not known here", "the spec %s needs its value: name the file of secrets with --secrets", name, declared.Name)
-	}
-	r.identity(node)
-	r.network(node)
-	r.posture()
-	r.access(node)
-	r.config()
-	r.disks(node)
-	r.pve(node)
-	r.platform()
+	r := newResolver(site, declared, node)
+	r.resolve(node, true)
 	if node.Mode == model.ModePull {
 		r.out.Run = &Run{Trigger: "manual"}
 		if d := declared.Run; d != nil {
@@ -44,7 +34,7 @@ func Resolve(site *model.Site, node *model.Node) (*Spec, diag.List) {
 		}
 	}
 	r.out.complete()
-	return r.out, r.found
+	return r.out, append(r.found, r.secrets...)
 }
 
 type resolver struct {
@@ -53,7 +43,38 @@ type resolver struct {
 	level    *model.Posture // nil: the site has none for this spec
 	out      *Spec
 	found    diag.List
-	extra    []string // packages that other settings need
+	secrets  diag.List // about the values of secrets
+	extra    []string  // packages that other settings need
+}
+
+func newResolver(site *model.Site, declared *model.Spec, node *model.Node) *resolver {
+	r := &resolver{site: site, declared: declared, out: &Spec{Node: node.Name, Name: declared.Name, Sensitive: slices.Clone(declared.Sensitive)}}
+	for _, name := range declared.Missing {
+		r.secretf("secret %s is not known here", "the spec %s needs its value: name the file of secrets with --secrets", name, declared.Name)
+	}
+	return r
+}
+
+// resolve resolves a spec. Without a node, which is then one of no type, what depends on its disks and type is left out.
+func (r *resolver) resolve(node *model.Node, exists bool) {
+	r.identity(node)
+	r.network(node)
+	r.posture()
+	r.access(node)
+	r.config()
+	if exists {
+		r.disks(node)
+		r.pve(node)
+	}
+	r.platform()
+}
+
+// unknown reports whether a value may be empty because it is that of a secret which is not known here.
+func (r *resolver) unknown(value string) bool { return value == "" && len(r.declared.Missing) > 0 }
+
+// secretf is errorf for what is said about the value of a secret.
+func (r *resolver) secretf(summary, detail string, what any, args ...any) {
+	r.secrets = append(r.secrets, diag.Errorf(r.declared.At, fmt.Sprintf(summary, what), detail, args...))
 }
 
 // errorf adds a finding: the first argument belongs to the summary, the others to the detail.
@@ -158,6 +179,9 @@ func (r *resolver) access(node *model.Node) {
 	}
 }
 
+// literalKeys and the name of a user name keys that are written in the spec.
+const literalKeys = "ssh_keys of user "
+
 // keys are the key lines of a user: all of the site, or those that the user names.
 func (r *resolver) keys(u model.User) []string {
 	all := map[string]string{}
@@ -167,7 +191,7 @@ func (r *resolver) keys(u model.User) []string {
 	var out []string
 	add := func(name, value string) {
 		if value == "" {
-			r.errorf("the value of secret.ssh_keys.%s is not known here", "name a file of secrets that has it with --secrets, or the age identity that decrypts secrets.sops.yaml", name)
+			r.secretf("the value of secret.ssh_keys.%s is not known here", "name a file of secrets that has it with --secrets, or the age identity that decrypts secrets.sops.yaml", name)
 			return
 		}
 		for line := range strings.Lines(value) {
@@ -175,7 +199,11 @@ func (r *resolver) keys(u model.User) []string {
 			switch {
 			case line == "" || strings.HasPrefix(line, "#"):
 			case KeyID(line) == "":
-				r.errorf("ssh key %q is not a public key", "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is", name)
+				say := r.secretf
+				if strings.ContainsAny(value, " \n") && name == literalKeys+u.Name { // the name of a secret has no spaces
+					say = r.errorf
+				}
+				say("ssh key %q is not a public key", "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is", name)
 				return
 			default:
 				out = append(out, line)
@@ -194,7 +222,7 @@ func (r *resolver) keys(u model.User) []string {
 				add(name, value)
 				continue
 			}
-			add("ssh_keys of user "+u.Name, name)
+			add(literalKeys+u.Name, name)
 		}
 	}
 	slices.Sort(out)
@@ -223,7 +251,7 @@ func (r *resolver) platform() {
 		r.out.Platform.Services["fail2ban"] = Enabled
 	}
 	for _, name := range packages {
-		if !packageName.MatchString(name) {
+		if !packageName.MatchString(name) && !r.unknown(name) {
 			r.errorf("%q is not the name of a package", "Debian's names have small letters, digits, plus, minus and dot; a version or release cannot be asked for here", name)
 		}
 	}
@@ -237,6 +265,9 @@ func (r *resolver) services(s *model.Services) {
 	}{{s.Enable, Enabled}, {s.Disable, Disabled}} {
 		for _, unit := range list.units {
 			unit = strings.TrimSuffix(unit, ".service")
+			if r.unknown(unit) {
+				continue
+			}
 			if !unitName.MatchString(unit) {
 				r.errorf("%q is not the name of a systemd unit", "write it as systemctl shows it, such as nginx or nginx.service", unit)
 				continue

@@ -155,10 +155,37 @@ func TestResolveReportsEverything(t *testing.T) {
 		require.NotEmpty(t, f.Detail)
 	}
 	require.Equal(t, []string{
-		"secret ssh_keys.d is not known here", `ssh key "ssh_keys of user ann" is not a public key`,
 		`"../../etc/passwd" is not a kernel parameter`, `"net.ipv4.ip_forward" is not a kernel parameter`,
 		`the key of repository "r" is not a public key`, `"../x" is not the name of a systemd unit`,
 		`service "nginx" is both enabled and disabled`, `"nginx=1.2" is not the name of a package`, `"-y" is not the name of a package`,
+		"secret ssh_keys.d is not known here", `ssh key "ssh_keys of user ann" is not a public key`,
+	}, got)
+}
+
+// A site is checked as a whole: the specs of all nodes, in mode pull too, and those that no node has. What is wrong with a
+// spec is reported once, and the values of secrets need not be known.
+func TestS7CheckResolvesEverySpec(t *testing.T) {
+	reference, literal := []string{"ops"}, []string{"ssh-ed25519 nonsense x"}
+	s := site(&model.Spec{Platform: &model.Platform{Packages: []string{"bash:$(id>/pwned)"}}})
+	s.Secrets = nil
+	s.Specs["fine"] = &model.Spec{Name: "fine", Missing: []string{"secret.auth.x"}, Access: &model.Access{Users: []model.User{{Name: "ann", SSHKeys: &reference}, {Name: "bob"}}}, Platform: &model.Platform{
+		Packages: []string{""}, Services: &model.Services{Enable: []string{""}},
+	}}
+	s.Specs["literal"] = &model.Spec{Name: "literal", Access: &model.Access{Users: []model.User{{Name: "ann", SSHKeys: &literal}}}}
+	s.Specs["unused"] = &model.Spec{Name: "unused", Config: &model.Config{Sysctl: map[string]string{"$(id)": "1"}, Mounts: []model.Mount{{Path: "/srv", Disk: "data"}}}}
+	s.Specs["disks"] = &model.Spec{Name: "disks", Config: &model.Config{Mounts: []model.Mount{{Path: "/srv", Disk: "data"}}}}
+	s.Manifests = map[string]*model.Manifest{"m": {Name: "m", Nodes: []*model.Node{
+		{Name: "push", Spec: "base"}, {Name: "pull", Spec: "base", Mode: model.ModePull}, {Name: "none"}, {Name: "a", Spec: "fine"}, {Name: "b", Spec: "literal", Mode: model.ModePull},
+		{Name: "c", Spec: "disks", Mode: model.ModePull, Type: "vm", Resource: &model.Resource{Spec: &disked{[]disk{{"root", 10}}}}},
+	}}}
+	var got []string
+	for _, f := range spec.Check(s) {
+		require.Equal(t, diag.Error, f.Severity)
+		got = append(got, f.Summary)
+	}
+	require.ElementsMatch(t, []string{
+		`"bash:$(id>/pwned)" is not the name of a package`, `ssh key "ssh_keys of user ann" is not a public key`, `"$(id)" is not a kernel parameter`,
+		`node c has no disk "data"`,
 	}, got)
 }
 

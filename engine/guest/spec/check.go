@@ -1,0 +1,44 @@
+package spec
+
+import (
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Check reports what is wrong with the specs of a site: with those of all nodes, whoever applies them, and with
+// those that no node has, as far as that is known without a node. What is said about the values of secrets is left out,
+// since a site can be checked without its secrets.
+func Check(site *model.Site) diag.List {
+	var found diag.List
+	seen := map[string]bool{} // several nodes have the same spec
+	add := func(l diag.List) {
+		for _, f := range l {
+			if key := f.String(); !seen[key] {
+				seen[key] = true
+				found = append(found, f)
+			}
+		}
+	}
+	used := map[string]bool{}
+	for _, m := range site.Manifests {
+		for _, node := range m.Nodes {
+			declared := site.Specs[node.Spec]
+			if declared == nil {
+				continue
+			}
+			used[node.Spec] = true
+			r := newResolver(site, declared, node)
+			r.resolve(node, true)
+			add(r.found)
+		}
+	}
+	for name, declared := range site.Specs {
+		if !used[name] {
+			node := &model.Node{Name: name}
+			r := newResolver(site, declared, node)
+			r.resolve(node, false)
+			add(r.found)
+		}
+	}
+	return found.Sorted()
+}
