@@ -57,8 +57,11 @@ func (s *served) snapshot(commit, lastGood string) (snapshot *serve.Snapshot, wh
 	switch {
 	case err != nil:
 		return nil, "", err
-	case found != "":
-		return nil, "git tracks secrets in plain text: " + found, nil
+	case found.File != "":
+		why = "git tracks " + found.String()
+		s.clear.Log.Warn("the repository is not served to children", "commit", commit, "reason", why,
+			"do", "git rm the file and keep what it has in secrets.sops.yaml; replace the secret, since it stays in the history")
+		return nil, why, nil
 	}
 	if lastGood == "" || s.clear.Withheld(lastGood) {
 		lastGood = commit

@@ -83,8 +83,8 @@ func (h *history) snapshot(ctx context.Context, root, branch, commit string) (*s
 	switch found, err := h.clear.In(commit); {
 	case err != nil:
 		return nil, err
-	case found != "":
-		return nil, notServedError("git tracks secrets in plain text: " + found)
+	case found.File != "":
+		return nil, notServedError("git tracks " + found.String())
 	}
 	s, err := h.repository.Snapshot(serve.Content{Branch: branch, InForce: commit, LastGood: commit, Withheld: h.clear.Withheld})
 	if err != nil {
