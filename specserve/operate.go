@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/hook"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/report"
@@ -151,7 +152,7 @@ func takeHook(x *request, provider string) error {
 		return x.tooMany()
 	case err != nil:
 		x.unread()
-		return unsigned(err)
+		return unsigned(provider, err)
 	}
 	limit.Verified(x.Context())
 	switch verdict {
@@ -166,9 +167,16 @@ func takeHook(x *request, provider string) error {
 }
 
 // unsigned says why a notification is not accepted. The text of the error may have what was sent.
-func unsigned(err error) error {
-	p := problem.Error{Code: problem.Refused, Message: hook.ErrInvalid.Error(), Hint: "give the provider the secret that is in the data folder of the server"}
+func unsigned(provider string, err error) error {
+	file := keys.HookFileOf(provider)
+	p := problem.Error{Code: problem.Refused, Message: hook.ErrInvalid.Error(), Hint: "the secret of this provider is in " + file + " of the data folder of the server: give it that one, or write its own into the file"}
+	if provider != keys.Generic {
+		p.Hint += "; " + keys.HookFile + " is for /hook/" + keys.Generic + " alone"
+	}
 	switch {
+	case errors.Is(err, hook.ErrNoSecret):
+		p.Message = hook.ErrNoSecret.Error()
+		p.Hint += "; a secret that is in two of these files counts for neither"
 	case errors.Is(err, hook.ErrMissing):
 		p.Code, p.Message = problem.NoCredential, hook.ErrMissing.Error()
 	case errors.Is(err, hook.ErrTime):

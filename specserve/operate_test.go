@@ -1,10 +1,12 @@
 package specserve_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -30,7 +32,7 @@ const push = `{"ref":"refs/heads/main"}`
 
 func TestHook(t *testing.T) {
 	s := start(t)
-	secret := s.access.Hook("github")
+	secret := s.access.Hook
 	at := strconv.FormatInt(s.now.Load(), 10)
 	late := strconv.FormatInt(s.now.Load()-301, 10)
 	for _, c := range []struct {
@@ -40,17 +42,17 @@ func TestHook(t *testing.T) {
 		answer           string // its status, or its code
 		checks           bool
 	}{
-		{"github", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret, push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 202, "checking", true},
-		{"github again", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret, push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 200, "was here before", false},
-		{"github ping", "/hook/github", "{}", []string{"X-Hub-Signature-256", "sha256=" + signature(secret, "{}"), "X-Github-Event", "ping"}, 200, "not about a push", false},
-		{"gitea", "/hook/gitea", push, []string{"X-Gitea-Signature", signature(secret, push), "X-Gitea-Event", "push"}, 202, "checking", true},
-		{"forgejo", "/hook/forgejo", push, []string{"X-Forgejo-Signature", signature(secret, push)}, 202, "checking", true},
-		{"gitlab", "/hook/gitlab", push, []string{"X-Gitlab-Token", string(secret), "X-Gitlab-Event", "Push Hook"}, 202, "checking", true},
-		{"generic", "/hook/generic", push, []string{"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret, at+"."+push)}, 202, "checking", true},
-		{"too late", "/hook/generic", push, []string{"X-Homestak-Timestamp", late, "X-Homestak-Signature", signature(secret, late+"."+push)}, 401, "E303", false},
+		{"github", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 202, "checking", true},
+		{"github again", "/hook/github", push, []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), push), "X-Github-Event", "push", "X-Github-Delivery", "1"}, 200, "was here before", false},
+		{"github ping", "/hook/github", "{}", []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), "{}"), "X-Github-Event", "ping"}, 200, "not about a push", false},
+		{"gitea", "/hook/gitea", push, []string{"X-Gitea-Signature", signature(secret("gitea"), push), "X-Gitea-Event", "push"}, 202, "checking", true},
+		{"forgejo", "/hook/forgejo", push, []string{"X-Forgejo-Signature", signature(secret("forgejo"), push)}, 202, "checking", true},
+		{"gitlab", "/hook/gitlab", push, []string{"X-Gitlab-Token", string(secret("gitlab")), "X-Gitlab-Event", "Push Hook"}, 202, "checking", true},
+		{"generic", "/hook/generic", push, []string{"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret("generic"), at+"."+push)}, 202, "checking", true},
+		{"too late", "/hook/generic", push, []string{"X-Homestak-Timestamp", late, "X-Homestak-Signature", signature(secret("generic"), late+"."+push)}, 401, "E303", false},
 		{"not signed", "/hook/github", push, nil, 401, "E300", false},
 		{"not signed, gitlab", "/hook/gitlab", push, nil, 401, "E300", false},
-		{"of another body", "/hook/github", push + " ", []string{"X-Hub-Signature-256", "sha256=" + signature(secret, push)}, 401, "E301", false},
+		{"of another body", "/hook/github", push + " ", []string{"X-Hub-Signature-256", "sha256=" + signature(secret("github"), push)}, 401, "E301", false},
 		{"by another secret", "/hook/gitea", push, []string{"X-Gitea-Signature", signature([]byte("canary"), push)}, 401, "E301", false},
 		{"a token of nobody", "/hook/gitlab", push, []string{"X-Gitlab-Token", "canary"}, 401, "E301", false},
 		{"the operator key", "/hook/github", push, bearer(string(s.access.Operator)), 401, "E300", false},
@@ -77,22 +79,52 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// A secret of its own counts for its provider alone.
-func TestHookSecretOfOneProvider(t *testing.T) {
+// What one provider signs is a notification of that provider alone: each has its own secret, and the one in hook.key, which once
+// was for all, is only the generic one's.
+func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 	s := serve(t, unlimited())
-	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.HookFileOf("github")), []byte("canary-of-github-alone\n"), 0o600))
-	common := s.access.Hook("github")
-	var err error
+	s.publish("3f2c1a9", site())
+	n := 0
+	send := func(provider string, secret []byte) answer {
+		n++ // each body is another one, so that none is a repetition
+		body, at := fmt.Sprintf(`{"n":%d}`, n), strconv.FormatInt(s.now.Load(), 10)
+		return s.send("POST", "/hook/"+provider, strings.NewReader(body), map[string][]string{
+			"github": {"X-Hub-Signature-256", "sha256=" + signature(secret, body)}, "gitea": {"X-Gitea-Signature", signature(secret, body)},
+			"forgejo": {"X-Forgejo-Signature", signature(secret, body)}, "gitlab": {"X-Gitlab-Token", string(secret)},
+			"generic": {"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret, at+"."+body)},
+		}[provider]...)
+	}
+	for _, of := range hook.Providers() {
+		for _, provider := range hook.Providers() {
+			got := send(provider, s.access.Hook(of))
+			if of == provider {
+				require.Equal(t, 202, got.status, provider)
+				continue
+			}
+			require.Equal(t, "E301", got.code(), "the secret of %s at %s", of, provider)
+			require.Contains(t, got.body, keys.HookFileOf(provider))
+		}
+	}
+	// What the generic scheme signs is no body that GitHub's accepts.
+	body, at := push, strconv.FormatInt(s.now.Load(), 10)
+	got := s.send("POST", "/hook/github", strings.NewReader(at+"."+body), "X-Hub-Signature-256", "sha256="+signature(s.access.Hook("generic"), at+"."+body))
+	require.Equal(t, "E301", got.code())
+
+	// A secret that two providers have counts for neither, and the answer says so.
+	before := s.access
+	common, err := os.ReadFile(filepath.Join(s.dir, keys.HookFile))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.HookFileOf("github")), common, 0o600))
 	s.access, err = keys.ReadAccess(keys.Files{Dir: s.dir}, hook.Providers())
 	require.NoError(t, err)
 	s.publish("3f2c1a9", site())
-	send := func(provider, header string, secret []byte) int {
-		return s.send("POST", "/hook/"+provider, strings.NewReader(push), header, signature(secret, push)).status
+	for _, provider := range []string{"github", "generic"} {
+		got := send(provider, bytes.TrimSpace(common))
+		require.Equal(t, "E301", got.code(), provider)
+		require.Contains(t, got.body, "counts for neither")
 	}
-	require.Equal(t, 202, send("github", "X-Hub-Signature-256", []byte("canary-of-github-alone")))
-	require.Equal(t, 401, send("github", "X-Hub-Signature-256", common))
-	require.Equal(t, 202, send("gitea", "X-Gitea-Signature", common))
-	require.Equal(t, 401, send("gitea", "X-Gitea-Signature", []byte("canary-of-github-alone")))
+	require.Equal(t, 202, send("gitea", s.access.Hook("gitea")).status)
+	s.access = before
 }
 
 // Who asks the server of an agent for a check may wait for the end of the pass: for longer than any other request

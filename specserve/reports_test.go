@@ -294,7 +294,7 @@ func TestKeys(t *testing.T) {
 				"longer":         {bearer(c.good + "0"), "E301"},
 				"shorter":        {bearer(c.good[:63]), "E301"},
 				"the other key":  {bearer(strings.ReplaceAll(read+operator, c.good, "")), "E301"},
-				"the hook's":     {bearer(string(s.access.Hook(""))), "E301"},
+				"the hook's":     {bearer(string(s.access.Hook("generic"))), "E301"},
 				"of a node":      {bearer(s.mint(s.keys[0], "own")), "E301"},
 				"of the site":    {bearer(siteToken), "E301"},
 				"in other cases": {bearer(strings.ToUpper(c.good)), "E301"},

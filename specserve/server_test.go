@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/cert"
+	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/program"
@@ -116,7 +117,7 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, cha
 	certificate, err := cert.Open(cert.Options{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	s.pins = certificate.Pins()
-	s.access, err = keys.EnsureAccess(keys.Files{Dir: s.dir}, nil)
+	s.access, err = keys.EnsureAccess(keys.Files{Dir: s.dir}, hook.Providers())
 	require.NoError(t, err)
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
@@ -143,7 +144,7 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, cha
 		s.client.CloseIdleConnections()
 		require.NoError(t, s.stop())
 		require.NotContains(t, s.log.String(), "canary")
-		for _, key := range [][]byte{s.access.Read, s.access.Operator, s.access.Hook("")} {
+		for _, key := range [][]byte{s.access.Read, s.access.Operator, s.access.Hook("generic")} {
 			require.NotContains(t, s.log.String(), string(key))
 		}
 		for _, k := range s.keys {

@@ -259,7 +259,7 @@ func TestNeighboursOfAGuesser(t *testing.T) {
 	notify := func(headers ...string) int {
 		return s.send("POST", "/hook/"+headers[0], strings.NewReader(push), headers[1:]...).status
 	}
-	require.Equal(t, 202, notify("gitea", "X-Gitea-Signature", signature(secret, push)))
+	require.Equal(t, 202, notify("gitea", "X-Gitea-Signature", signature(s.access.Hook("gitea"), push)))
 	require.Equal(t, 429, notify("gitea", "X-Gitea-Signature", signature(secret, push+" ")))
 	require.Equal(t, 429, notify("gitea"))
 	require.Equal(t, 429, notify("gitlab", "X-Gitlab-Token", string(secret)))

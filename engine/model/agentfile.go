@@ -67,7 +67,7 @@ type AgentAccess struct {
 	ReadKeyFile       string `hcl:"read_key_file,optional" doc:"File with the key for status, events and metrics."`
 	OperatorKeyFile   string `hcl:"operator_key_file,optional" doc:"File with the key that may ask for a check."`
 	RepositoryKeyFile string `hcl:"repository_key_file,optional" doc:"File with the key that opens the repository."`
-	HookKeyFile       string `hcl:"hook_key_file,optional" doc:"File with the secret that notifications of pushes are signed with."`
+	HookKeyFile       string `hcl:"hook_key_file,optional" doc:"File with the secret that generic notifications of pushes are signed with. That of another provider is in the folder server of the data folder: hook-github.key for one."`
 }
 
 // AgentLog is what is logged.

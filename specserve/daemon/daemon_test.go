@@ -312,7 +312,7 @@ func TestAsked(t *testing.T) {
 	m := newMachine(t)
 	m.o.poll = time.Hour
 	m.start()
-	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, nil)
+	access, err := keys.ReadAccess(keys.Files{Dir: m.o.Dir}, []string{"gitlab"})
 	require.NoError(t, err)
 	for domain, ask := range map[string]struct{ path, name, value string }{
 		"pushed.example":   {"/hook/gitlab", "X-Gitlab-Token", string(access.Hook("gitlab"))},
@@ -331,7 +331,7 @@ func TestAsked(t *testing.T) {
 		require.Equal(t, 202, got.StatusCode)
 		m.eventually(first, 200, `"domain":"`+domain+`"`)
 	}
-	for _, key := range [][]byte{access.Read, access.Operator, access.Hook("")} {
+	for _, key := range [][]byte{access.Read, access.Operator, access.Hook("gitlab")} {
 		require.NotContains(t, m.logged(), string(key))
 	}
 }

@@ -42,6 +42,7 @@ var (
 	ErrProvider = errors.New("unknown provider")
 	ErrMissing  = errors.New("the delivery is not signed")
 	ErrInvalid  = errors.New("the signature is not valid")
+	ErrNoSecret = errors.New("the provider has no secret of its own")
 	ErrTime     = errors.New("the delivery was signed at another time")
 	ErrBody     = errors.New("the body of the delivery cannot be read") // and why
 )
@@ -126,7 +127,7 @@ func (c *Checker) Check(provider string, secret []byte, header http.Header, body
 		return Other, fmt.Errorf("%w %q: %s are known", ErrProvider, provider, strings.Join(Providers(), ", "))
 	}
 	if len(secret) == 0 {
-		return Other, fmt.Errorf("%w: there is no secret for %s", ErrInvalid, provider)
+		return Other, fmt.Errorf("%w: %s", ErrNoSecret, provider)
 	}
 	now := c.now()
 	id, err := s.check(delivery{s.signed, header, body, secret, now})

@@ -80,7 +80,7 @@ func TestEachProvider(t *testing.T) {
 			require.ErrorIs(t, err, hook.ErrInvalid)
 			require.NotContains(t, err.Error(), string(secret))
 			_, err = at(noon).Check(name, nil, h, strings.NewReader(body))
-			require.ErrorIs(t, err, hook.ErrInvalid)
+			require.ErrorIs(t, err, hook.ErrNoSecret)
 			_, err = at(noon).Check(name, secret, http.Header{}, strings.NewReader(body))
 			require.ErrorIs(t, err, hook.ErrMissing)
 			if name != "gitlab" { // whose token says nothing of the body

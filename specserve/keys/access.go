@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -18,11 +19,20 @@ const (
 	ReadFile       = "read.key"       // status and metrics
 	OperatorFile   = "operator.key"   // asks for a check
 	RepositoryFile = "repository.key" // opens the repository
-	HookFile       = "hook.key"       // signs notifications of every provider that has no file of its own
+	HookFile       = "hook.key"       // signs generic notifications of pushes
 )
 
-// HookFileOf is the file of the secret of one provider. It is not made by itself.
-func HookFileOf(provider string) string { return "hook-" + provider + ".key" }
+// Generic is the provider whose secret is in HookFile.
+const Generic = "generic"
+
+// HookFileOf is the file of the secret of a provider. Each has its own: what one signs must not pass as a notification of
+// another.
+func HookFileOf(provider string) string {
+	if provider == Generic {
+		return HookFile
+	}
+	return "hook-" + provider + ".key"
+}
 
 // shortest is how many bytes such a key has at least. Somebody may write one by hand.
 const shortest = 16
@@ -31,21 +41,15 @@ const shortest = 16
 type Access struct {
 	Read, Operator, Repository []byte
 
-	hook  []byte
 	hooks map[string][]byte // by provider
 }
 
-// Hook is the secret of a provider.
-func (a Access) Hook(provider string) []byte {
-	if secret, own := a.hooks[provider]; own {
-		return secret
-	}
-	return a.hook
-}
+// Hook is the secret of a provider; nil if it has none of its own.
+func (a Access) Hook(provider string) []byte { return a.hooks[provider] }
 
 // Equal reports whether two have the same keys.
 func (a Access) Equal(b Access) bool {
-	same := len(a.hooks) == len(b.hooks) && bytes.Equal(a.Read, b.Read) && bytes.Equal(a.Operator, b.Operator) && bytes.Equal(a.Repository, b.Repository) && bytes.Equal(a.hook, b.hook)
+	same := len(a.hooks) == len(b.hooks) && bytes.Equal(a.Read, b.Read) && bytes.Equal(a.Operator, b.Operator) && bytes.Equal(a.Repository, b.Repository)
 	for provider, secret := range a.hooks {
 		other, there := b.hooks[provider]
 		same = same && there && bytes.Equal(secret, other)
@@ -55,36 +59,50 @@ func (a Access) Equal(b Access) bool {
 
 // Files are where the keys are. A name that is "" is that of the constants above, in Dir.
 type Files struct {
-	Dir                              string // the folder of Ensure; secrets of single providers are always there
+	Dir                              string // the folder of Ensure; secrets of providers but the generic one are always there
 	Read, Operator, Repository, Hook string
 }
 
-// names are the four files, in the order of the constants.
-func (f Files) names() [4]string {
-	in := func(named, usual string) string {
-		if named != "" {
-			return named
-		}
-		return filepath.Join(f.Dir, usual)
+// in is a file that may be named otherwise.
+func (f Files) in(named, usual string) string {
+	if named != "" {
+		return named
 	}
-	return [4]string{in(f.Read, ReadFile), in(f.Operator, OperatorFile), in(f.Repository, RepositoryFile), in(f.Hook, HookFile)}
+	return filepath.Join(f.Dir, usual)
+}
+
+// names are the files of readers, operators and the repository.
+func (f Files) names() [3]string {
+	return [3]string{f.in(f.Read, ReadFile), f.in(f.Operator, OperatorFile), f.in(f.Repository, RepositoryFile)}
+}
+
+// hook is the file of the secret of a provider.
+func (f Files) hook(provider string) string {
+	if provider == Generic {
+		return f.in(f.Hook, HookFile)
+	}
+	return filepath.Join(f.Dir, HookFileOf(provider))
 }
 
 // All are the files of all keys, signing keys included, also of those that are not there.
 func (f Files) All(providers []string) []string {
 	names := f.names()
-	out := append(names[:], filepath.Join(f.Dir, FileName))
+	return slices.Concat(names[:], []string{filepath.Join(f.Dir, FileName)}, f.hooks(providers))
+}
+
+func (f Files) hooks(providers []string) []string {
+	out := make([]string, 0, len(providers))
 	for _, provider := range providers {
-		out = append(out, filepath.Join(f.Dir, HookFileOf(provider)))
+		out = append(out, f.hook(provider))
 	}
 	return out
 }
 
-// EnsureAccess reads the keys, and makes those that are missing. Providers are those that may have a
-// secret of their own.
+// EnsureAccess reads the keys, and makes those that are missing, with a secret for each of the providers.
 func EnsureAccess(f Files, providers []string) (Access, error) {
 	err := durable.Exclusively(f.Dir, func() error {
-		for _, name := range f.names() {
+		names := f.names()
+		for _, name := range slices.Concat(names[:], f.hooks(providers)) {
 			if _, err := readKey(name); !errors.Is(err, fs.ErrNotExist) {
 				continue // ReadAccess says what is wrong with it
 			}
@@ -106,24 +124,28 @@ func EnsureAccess(f Files, providers []string) (Access, error) {
 	return ReadAccess(f, providers)
 }
 
-// ReadAccess reads the keys.
+// ReadAccess reads the keys. A provider without a file has no secret, and a secret that several providers have
+// counts for none of them.
 func ReadAccess(f Files, providers []string) (Access, error) {
 	a, names := Access{hooks: map[string][]byte{}}, f.names()
-	for i, key := range []*[]byte{&a.Read, &a.Operator, &a.Repository, &a.hook} {
+	for i, key := range []*[]byte{&a.Read, &a.Operator, &a.Repository} {
 		var err error
 		if *key, err = readKey(names[i]); err != nil {
 			return Access{}, err
 		}
 	}
+	with := map[string]int{} // providers, by secret
 	for _, provider := range slices.Sorted(slices.Values(providers)) {
-		secret, err := readKey(filepath.Join(f.Dir, HookFileOf(provider)))
+		secret, err := readKey(f.hook(provider))
 		switch {
 		case err == nil:
 			a.hooks[provider] = secret
+			with[string(secret)]++
 		case !errors.Is(err, fs.ErrNotExist):
 			return Access{}, err
 		}
 	}
+	maps.DeleteFunc(a.hooks, func(_ string, secret []byte) bool { return with[string(secret)] > 1 })
 	return a, nil
 }
 

@@ -15,35 +15,43 @@ func TestAccess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "server")
 	_, err := keys.Ensure(dir, time.Now())
 	require.NoError(t, err)
-	providers := []string{"github", "gitlab"}
+	providers := []string{"generic", "github", "gitlab"}
 	_, err = keys.ReadAccess(keys.Files{Dir: dir}, providers)
 	require.ErrorIs(t, err, os.ErrNotExist)
 
 	first, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	seen := map[string]bool{}
-	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.RepositoryFile: first.Repository, keys.HookFile: first.Hook("github")} {
+	for name, key := range map[string][]byte{keys.ReadFile: first.Read, keys.OperatorFile: first.Operator, keys.RepositoryFile: first.Repository, keys.HookFile: first.Hook("generic"), "hook-github.key": first.Hook("github"), "hook-gitlab.key": first.Hook("gitlab")} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode())
 		require.Regexp(t, `^[0-9a-f]{64}$`, string(key))
 		seen[string(key)] = true
 	}
-	require.Len(t, seen, 4, "each key is another one")
+	require.Len(t, seen, 6, "each key is another one")
 
 	again, err := keys.EnsureAccess(keys.Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.True(t, again.Equal(first))
 
-	// A provider may have a secret of its own, as the administrator wrote it.
+	// The administrator may write one.
 	own := filepath.Join(dir, keys.HookFileOf("github"))
 	require.NoError(t, os.WriteFile(own, []byte("a secret of sixteen or more \n"), 0o600))
 	with, err := keys.ReadAccess(keys.Files{Dir: dir}, providers)
 	require.NoError(t, err)
 	require.Equal(t, "a secret of sixteen or more", string(with.Hook("github")))
-	require.Equal(t, first.Hook("github"), with.Hook("gitlab"))
+	require.Equal(t, first.Hook("gitlab"), with.Hook("gitlab"))
 	require.False(t, with.Equal(first))
 	require.False(t, first.Equal(with))
+
+	// A file may be missing, as after its secret was moved to the file of another provider.
+	require.NoError(t, os.Rename(filepath.Join(dir, keys.HookFile), own))
+	moved, err := keys.ReadAccess(keys.Files{Dir: dir}, providers)
+	require.NoError(t, err)
+	require.Nil(t, moved.Hook("generic"))
+	require.Equal(t, first.Hook("generic"), moved.Hook("github"))
+	require.False(t, moved.Equal(with))
 }
 
 // A key that is there is never replaced by itself, and no error has it.
@@ -65,7 +73,7 @@ func TestAccessRefused(t *testing.T) {
 				path := filepath.Join(dir, file)
 				require.NoError(t, os.WriteFile(path, []byte(c.content), 0o600))
 				require.NoError(t, os.Chmod(path, c.mode))
-				_, err = keys.EnsureAccess(keys.Files{Dir: dir}, []string{"gitea"})
+				_, err = keys.EnsureAccess(keys.Files{Dir: dir}, []string{"generic", "gitea"})
 				require.ErrorContains(t, err, path)
 				require.NotContains(t, err.Error(), "canary")
 				after, err := os.ReadFile(path)
