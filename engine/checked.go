@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -270,8 +271,21 @@ func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
 	return health.Subject{
 		Address: addr, Machine: c.driver.Machine(addr, at, near(c.site, c.want.Nodes[addr])),
 		User: stringOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
-		Secrets: c.secrets(),
+		Secrets: c.secrets(), Dial: c.dial(),
 	}
+}
+
+// dial returns how checks over the network reach guests, nil for the network of this machine.
+func (c *checker) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
+	d, has := c.driver.(Dialer)
+	if !has {
+		return nil
+	}
+	dial, err := d.Dial()
+	if err != nil {
+		return func(context.Context, string, string) (net.Conn, error) { return nil, err }
+	}
+	return dial
 }
 
 // CanLogIn reports whether a resolved guest accepts the private key that its host names. Then a

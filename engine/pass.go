@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -60,6 +61,12 @@ type Driver interface {
 // Releaser is a Driver that keeps resources during a pass, such as connections to guests.
 // The pass calls Release at its end. The driver may be used again after that.
 type Releaser interface{ Release() }
+
+// Dialer is a Driver whose guests may be out of reach from the network of this machine. Dial returns how
+// checks over the network connect to them, or nil if they connect as everything else does.
+type Dialer interface {
+	Dial() (func(ctx context.Context, network, address string) (net.Conn, error), error)
+}
 
 // Desired is the content of a commit, or of a folder.
 type Desired struct {

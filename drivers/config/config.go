@@ -165,6 +165,15 @@ func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) 
 	}
 }
 
+// Dial is as engine.Dialer has it: guests that are entered through their host are checked through it.
+func (d *Driver) Dial() (func(ctx context.Context, network, address string) (net.Conn, error), error) {
+	jump, err := d.through()
+	if jump == nil {
+		return nil, err
+	}
+	return jump.Dial, nil
+}
+
 // Release closes the connections to guests.
 func (d *Driver) Release() {
 	d.mu.Lock()

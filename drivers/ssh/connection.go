@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -138,17 +139,38 @@ func (m *Machine) dial(ctx context.Context) (net.Conn, error) {
 	if m.cfg.Via == nil {
 		return m.cfg.Dial(ctx, "tcp", m.address)
 	}
+	return m.cfg.Via.forward(ctx, m.address)
+}
+
+// forward opens a connection from the machine to an address.
+func (m *Machine) forward(ctx context.Context, address string) (net.Conn, error) {
 	for again := false; ; again = true {
-		parent, err := m.cfg.Via.connection(ctx)
+		c, err := m.connection(ctx)
 		if err != nil {
 			return nil, err
 		}
-		conn, err := parent.client.DialContext(ctx, "tcp", m.address)
+		conn, err := c.client.DialContext(ctx, "tcp", address)
 		if err == nil || ctx.Err() != nil || again || errors.As(err, new(*ssh.OpenChannelError)) {
 			return conn, err
 		}
-		parent.end(err) // it was dead
+		c.end(err) // it was dead
 	}
+}
+
+// Dial opens a connection by TCP from the machine to an address, with deadlines, which a channel of SSH does not have.
+func (m *Machine) Dial(ctx context.Context, _, address string) (net.Conn, error) {
+	far, err := m.forward(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	near, inner := net.Pipe()
+	end := func() { _ = far.Close(); _ = inner.Close() } // each ends both copies
+	started := m.start(func() { _, _ = io.Copy(far, inner); end() }) && m.start(func() { _, _ = io.Copy(inner, far); end() })
+	if !started {
+		end()
+		return nil, &Error{m.name(), errClosed, true}
+	}
+	return near, nil
 }
 
 // end ends the connection. Only the first reason counts.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // conn is a connection with an idle timeout for reads and writes, which ends with its context and
@@ -25,17 +27,28 @@ type conn struct {
 	free func() bool   // stops the watch of ctx
 }
 
+// network connects to addresses.
+type network func(ctx context.Context, network, address string) (net.Conn, error)
+
+// network is the one that leads to an endpoint.
+func (a *attempt) network(e model.Endpoint) network {
+	switch {
+	case e.Host == "" && a.Subject.Dial != nil:
+		return a.Subject.Dial
+	case a.Prober.Dial != nil:
+		return a.Prober.Dial
+	default:
+		return new(net.Dialer).DialContext
+	}
+}
+
 // dial connects within its own deadline. Its error says where, and what happened instead.
-func (a *attempt) dial(ctx context.Context, network, addr string) (*conn, error) {
+func (a *attempt) dial(ctx context.Context, network network, addr string) (*conn, error) {
 	connect := cmp.Or(a.Connect, 5*time.Second)
 	within, cancel := context.WithTimeout(ctx, connect)
 	defer cancel()
-	dial := a.Dial
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
 	began := time.Now()
-	inner, err := dial(within, network, addr)
+	inner, err := network(within, "tcp", addr)
 	if err != nil {
 		text := reason(err)
 		switch {

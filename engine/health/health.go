@@ -36,6 +36,8 @@ type Subject struct {
 	Keys    []string // public keys that it accepts, as in authorized_keys
 	Key     string   // private key to log in with, in PEM form; "" for none
 	Secrets []string // values that no text may repeat
+	// Dial connects to the guest, where the network of the prober does not lead to it; else nil.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Prober tries checks. The zero value uses the network of this machine.

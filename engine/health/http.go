@@ -26,7 +26,7 @@ var errElsewhere = errors.New("redirected elsewhere")
 // tryHTTP sends a GET. It follows up to three redirects, and only to the same host: another host
 // says nothing about this guest. The certificate at a guest's own address is not verified, because
 // a new guest has a self-signed one; that of a host with a name is.
-func (a *attempt) tryHTTP(ctx context.Context, c *model.Check, e model.Endpoint, addr string) (string, error) {
+func (a *attempt) tryHTTP(ctx context.Context, n network, c *model.Check, e model.Endpoint, addr string) (string, error) {
 	scheme := "http"
 	if e.TLS {
 		scheme = "https"
@@ -35,8 +35,8 @@ func (a *attempt) tryHTTP(ctx context.Context, c *model.Check, e model.Endpoint,
 	t := &http.Transport{
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: longestBody,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: e.Host == ""}, //nolint:gosec // see above
-		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
-			c, err := a.dial(ctx, network, addr) // the transport's own context outlives the request
+		DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
+			c, err := a.dial(ctx, n, addr) // the transport's own context outlives the request
 			if err != nil {
 				return nil, err
 			}

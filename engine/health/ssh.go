@@ -16,8 +16,8 @@ const sshPort = 22
 // trySSH logs in if the guest accepts the private key; otherwise it stops after the key exchange,
 // in which the server proves that it has its host key. It accepts any host key, because a new guest
 // creates its own: a login by public key gives the server nothing that it could use elsewhere.
-func (a *attempt) trySSH(ctx context.Context, addr string) (string, error) {
-	c, err := a.dial(ctx, "tcp", addr)
+func (a *attempt) trySSH(ctx context.Context, n network, addr string) (string, error) {
+	c, err := a.dial(ctx, n, addr)
 	if err != nil {
 		return "", err
 	}

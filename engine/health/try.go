@@ -32,12 +32,12 @@ func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 		return a.Reported(a.Address.Name)
 	case model.WayHTTP:
 		e, err := model.HTTPEndpoint(c.HTTP)
-		return a.tryAt(ctx, e, err, func(addr string) (string, error) { return a.tryHTTP(ctx, c, e, addr) })
+		return a.tryAt(ctx, e, err, func(n network, addr string) (string, error) { return a.tryHTTP(ctx, n, c, e, addr) })
 	case model.WayTCP:
 		e, err := model.TCPEndpoint(c.TCP)
-		return a.tryAt(ctx, e, err, func(addr string) (string, error) { return a.tryTCP(ctx, c, addr) })
+		return a.tryAt(ctx, e, err, func(n network, addr string) (string, error) { return a.tryTCP(ctx, n, c, addr) })
 	case model.WaySSH:
-		return a.tryAt(ctx, model.Endpoint{Port: sshPort}, nil, func(addr string) (string, error) { return a.trySSH(ctx, addr) })
+		return a.tryAt(ctx, model.Endpoint{Port: sshPort}, nil, func(n network, addr string) (string, error) { return a.trySSH(ctx, n, addr) })
 	case model.WayAgent:
 		began := time.Now()
 		if err := a.Machine.Ping(ctx); err != nil {
@@ -51,7 +51,7 @@ func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 
 // tryAt tries an endpoint over the network; for a simulated guest it only reports whether the guest
 // is up. unread is why the endpoint cannot be read.
-func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way func(addr string) (string, error)) (string, error) {
+func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way func(n network, addr string) (string, error)) (string, error) {
 	if unread != nil {
 		return "", unreadable(unread)
 	}
@@ -60,7 +60,7 @@ func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way
 	case err != nil:
 		return "", err
 	case a.Simulated == nil:
-		return way(addr)
+		return way(a.network(e), addr)
 	case e.Host == "":
 		if err := a.Simulated(a.at.IP); err != nil {
 			return "", fmt.Errorf("%s: %w", addr, err)
@@ -88,8 +88,8 @@ func (a *attempt) target(ctx context.Context, e model.Endpoint) (string, error) 
 // longestBanner limits how much of a server's first output is read.
 const longestBanner = 4 << 10
 
-func (a *attempt) tryTCP(ctx context.Context, c *model.Check, addr string) (string, error) {
-	conn, err := a.dial(ctx, "tcp", addr)
+func (a *attempt) tryTCP(ctx context.Context, n network, c *model.Check, addr string) (string, error) {
+	conn, err := a.dial(ctx, n, addr)
 	if err != nil {
 		return "", err
 	}

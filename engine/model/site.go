@@ -120,7 +120,7 @@ type HostSSH struct {
 	User    string `hcl:"user,optional" doc:"User; root unless set."`
 	Key     string `hcl:"key,optional" secret:"true" doc:"Private key."`
 	HostKey string `hcl:"host_key,optional" doc:"The host's public key."`
-	Jump    bool   `hcl:"jump,optional" doc:"Connections by SSH to the guests of the host go through it."`
+	Jump    bool   `hcl:"jump,optional" doc:"Connections to the guests of the host go through it: SSH, and checks at their own addresses."`
 }
 
 // Hardware is what a machine has.

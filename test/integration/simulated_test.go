@@ -188,21 +188,41 @@ func TestST02SimulatedPush(t *testing.T) {
 // A simulator that is served lets SSH in as the host, and guests are reached through it.
 func TestST02SimulatedPushThroughAServedHost(t *testing.T) {
 	s := beginSimulated(t, specOf("posture"))
+	s.serveHost()
+	s.apply("through the host")
+	s.holds("id ann", "a user")
+}
+
+// serveHost serves SSH as the host does, and lets the site reach its guests through that.
+func (s *simulated) serveHost() {
+	t := s.t
+	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	jump, served := simhost.Jump(s.host), make(chan struct{})
-	ctx, end := context.WithCancel(t.Context())
+	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() {
 		jump.Serve(ctx, ln)
 		close(served)
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		end()
 		<-served
-	}()
+	})
 	s.edit("host.hcl", "host \"father\" {\n", fmt.Sprintf("host \"father\" {\n  ssh {\n    address  = \"127.0.0.1\"\n    port     = %d\n    host_key = %q\n    jump     = true\n  }\n", ln.Addr().(*net.TCPAddr).Port, jump.HostKey()))
-	s.apply("through the host")
-	s.holds("id ann", "a user")
+}
+
+// A guest that is entered through its host is checked through it, too: a simulated host has no other way.
+func TestN12ChecksThroughAServedHost(t *testing.T) {
+	s := beginSimulated(t, "spec \"base\" {\n  platform {\n    packages = [\"nginx\"]\n  }\n}\n",
+		`check "ssh" {`, `  tcp = "22"`, `}`, `check "login" {`, `  ssh = true`, `}`, `check "web" {`, `  tcp = "80"`, `}`, `check "page" {`, `  http   = "/"`, `  expect = "simulated"`, `}`)
+	s.serveHost()
+	s.apply("with checks")
+	s.edit("manifests/web.hcl", `  tcp = "80"`, "  tcp = \"81\"\n  interval = \"5m\"") // one attempt
+	s.edit("manifests/web.hcl", "preset.vm-small\n", "preset.vm-small\n    tags = [\"x\"]\n")
+	r := s.pass("apply")
+	require.Contains(t, describe(r), "192.0.2.50:81: ", "it was tried")
+	require.Contains(t, describe(r), "connection refused")
 }
 
 // What leaves the spec leaves the machine, item by item, and the rest stays.

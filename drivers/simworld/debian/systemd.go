@@ -248,6 +248,7 @@ func (m systemd) startUnit(name string) error {
 	}
 	m.setState(name, func(u *unit) { u.active, u.result, u.main = "active", "success", p })
 	m.watch(name, p)
+	m.serve(name, p)
 	if kind == "notify" {
 		select {
 		case <-p.Up():
