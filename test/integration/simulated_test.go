@@ -37,6 +37,9 @@ type simulated struct {
 	cut    atomic.Int64
 	writes atomic.Int64
 
+	// changed is as in engine.Pass.
+	changed map[model.Address]model.Guest
+
 	loaded, earlier *model.Site // by the last pass; of the commit before, nil if that is not known
 }
 
@@ -95,6 +98,7 @@ func (s *simulated) pass(verb string) engine.Report {
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
 		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
+		pass.Changed = s.changed
 		pass.Earlier = func(context.Context, model.Address) (*model.Site, error) { return s.earlier, nil }
 		s.loaded = pass.Load(s.t.Context()).Site
 	})
@@ -183,6 +187,23 @@ func TestST02SimulatedPush(t *testing.T) {
 	require.ElementsMatch(t, []string{"posture.ssh.port", "platform.services.fail2ban"}, paths)
 	s.apply("after the work by hand")
 	s.holds("systemctl is-active fail2ban && sshd -T | grep -qx 'port 2222'", "reverted")
+}
+
+// A guest that was noticed to be off is started before any guest is entered. The full check after that enters all.
+func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
+	s := beginSimulated(t, specOf("posture", "package", "service", "user", "repository", "reminder", "mount", "swap", "command"))
+	s.apply("at first")
+	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	logins := s.writes.Load()
+	s.changed = map[model.Address]model.Guest{{Kind: "vm", Name: "web-1"}: {VMID: 10000, Node: "father"}}
+	r := s.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.True(t, r.Have.Only)
+	require.Equal(t, []string{"update vm.web-1"}, actions(r.Plan))
+	require.Equal(t, logins, s.writes.Load(), "nobody entered a guest")
+	s.changed = nil
+	s.apply("the full check")
+	require.Greater(t, s.writes.Load(), logins)
 }
 
 // A simulator that is served lets SSH in as the host, and guests are reached through it.
