@@ -5,6 +5,7 @@ package credentials
 
 import (
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -82,6 +83,17 @@ func (k *Keeper) Check() (changed bool) {
 		k.o.Log.Info("keys of readers, operators or hooks changed")
 	}
 	return changed
+}
+
+// Folders are those of all files that Check reads.
+func (k *Keeper) Folders() []string {
+	var out []string
+	for _, name := range append(k.o.Access.All(hook.Providers()), k.o.CertFile, k.o.KeyFile) {
+		if folder := filepath.Dir(name); name != "" && !slices.Contains(out, folder) {
+			out = append(out, folder)
+		}
+	}
+	return out
 }
 
 // report logs a problem, once as long as it stays the same.

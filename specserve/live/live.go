@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/credentials"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
@@ -55,10 +56,6 @@ type Options struct {
 	Metrics []metric.Collector // figures of the agent, beside those of the server
 }
 
-// checkEvery is how often the files of keys and certificate are checked for changes. An agent that has nothing to do wakes
-// up for little else.
-const checkEvery = 5 * time.Second
-
 // retryAfter is how long it takes until what failed is tried again.
 const retryAfter = 15 * time.Second
 
@@ -67,8 +64,9 @@ type Server struct {
 	o       Options
 	reports *report.Store
 	retry   time.Duration // until what failed is tried again
-	way     way           // to the parent
-	kept    []byte        // the file of reports as it is on the disk; of the goroutine of Run
+	notice  func(ctx context.Context, folders ...string) <-chan struct{}
+	way     way    // to the parent
+	kept    []byte // the file of reports as it is on the disk; of the goroutine of Run
 
 	mutex       sync.Mutex          // for moments: the agent publishes, the server checks its files, and both are asked how they are
 	server      *specserve.Server   // nil: none listens
@@ -100,10 +98,13 @@ func (s State) Err() error {
 
 // New makes a server that does nothing yet.
 func New(o Options) *Server {
+	notice := durable.Notice
 	if o.Open == nil {
 		o.Open = daemon.Listen
+	} else { // a simulated network has a simulated clock, which stands still while a file is waited for
+		notice = func(context.Context, ...string) <-chan struct{} { return nil }
 	}
-	return &Server{o: o, way: way{dial: new(net.Dialer).DialContext}, reports: report.NewStore(), retry: retryAfter, state: State{Address: o.Listen}}
+	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: report.NewStore(), retry: retryAfter, state: State{Address: o.Listen}}
 }
 
 // State is how the server is now.
@@ -182,15 +183,15 @@ func (s *Server) serve(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(serving, ln) }()
 	s.o.Log.Info("serving nodes", "address", ln.Addr().String(), "pin", c.Certificate().Pins()[0])
-	ticker, keeping := time.NewTicker(checkEvery), time.NewTicker(keepEvery)
-	defer ticker.Stop()
-	defer keeping.Stop()
+	changed, minute := s.notice(serving, c.Folders()...), time.NewTicker(keepEvery)
+	defer minute.Stop()
 	defer s.keepReports()
 	for {
 		select {
-		case <-ticker.C:
+		case <-changed:
 			s.check()
-		case <-keeping.C:
+		case <-minute.C:
+			s.check()
 			s.keepReports()
 		case err := <-served:
 			return err
@@ -206,7 +207,8 @@ func (s *Server) begin(server *specserve.Server, c *credentials.Keeper, p *progr
 	s.publish()
 }
 
-// check reads again what changed on the disk.
+// check reads again what changed on the disk: keys, and the certificate, which it also renews. An agent that has nothing to do
+// wakes up for little else, so it is called after a notice, and once in a minute.
 func (s *Server) check() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
