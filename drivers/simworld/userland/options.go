@@ -19,7 +19,7 @@ func Programs() map[string]kernel.Program {
 	out := map[string]kernel.Program{
 		"sh": sh.Main, "dash": sh.Main, "bash": sh.Main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
 		"kill": func(p *kernel.Process) int { return sh.Kill(p, p.Args) }, "printf": func(p *kernel.Process) int { return sh.Printf(p, p.Args) },
-		"test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "setsid": setsid,
+		"dd": dd, "test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "setsid": setsid,
 	}
 	for name, p := range withOptions() {
 		out[name] = p.main
@@ -67,12 +67,12 @@ func withOptions() map[string]program {
 		"mktemp":    {options: "d", run: mktemp, wrong: 1},
 		"sync":      {options: "", run: syncFiles, wrong: 1},
 		"date":      {options: "u", run: date, wrong: 1},
-		"timeout":   {options: "+", least: 2, run: timeout, wrong: 125},
+		"timeout":   {options: "+ k:", least: 2, run: timeout, wrong: 125},
 		"id":        {options: "u g G n", run: id, wrong: 1},
 		"uname":     {options: "n r s m", run: uname, wrong: 1},
 		"hostname":  {options: "f F:", run: hostname, wrong: 1},
 		"flock":     {options: "w: n u", least: 1, run: flock, wrong: 64},
-		"setpriv":   {options: "+ reuid: regid: clear-groups init-groups", least: 1, run: setpriv, wrong: 127},
+		"setpriv":   {options: "+ reuid: euid: regid: clear-groups init-groups", least: 1, run: setpriv, wrong: 127},
 	}
 }
 

@@ -324,9 +324,12 @@ func flock(p *kernel.Process, o Options) int {
 func setpriv(p *kernel.Process, o Options) int {
 	c := p.Cred
 	user, named := account{}, false
-	if o.Has("reuid") {
-		if user, named = userOf(p, o.Text("reuid")); !named {
-			p.Failf("failed to parse reuid: '%s'", o.Text("reuid"))
+	for _, which := range []string{"reuid", "euid"} { // a process has one number of a user here
+		if !o.Has(which) {
+			continue
+		}
+		if user, named = userOf(p, o.Text(which)); !named {
+			p.Failf("failed to parse %s: '%s'", which, o.Text(which))
 			return 127
 		}
 		c.UID = user.uid

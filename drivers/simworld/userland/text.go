@@ -503,6 +503,45 @@ func cmp(p *kernel.Process, o Options) int {
 	return 1
 }
 
+// dd reads the beginning of a file: if and count=BYTES with iflag=count_bytes. Links are followed unless iflag has nofollow.
+func dd(p *kernel.Process) int {
+	name, most, bytes := "", int64(-1), false
+	for _, word := range p.Args[1:] {
+		key, value, _ := strings.Cut(word, "=")
+		known, err := true, error(nil)
+		switch key {
+		case "if":
+			name = value
+		case "count":
+			most, err = strconv.ParseInt(value, 10, 64)
+		case "iflag":
+			for flag := range strings.SplitSeq(value, ",") {
+				bytes = bytes || flag == "count_bytes"
+				known = known && slices.Contains([]string{"nofollow", "nonblock", "fullblock", "count_bytes"}, flag)
+			}
+			if info, statErr := p.K.FS.Lstat(p.Cred, p.Path(name)); strings.Contains(value, "nofollow") && statErr == nil && info.Kind == files.Link {
+				return p.Failf("failed to open '%s': Too many levels of symbolic links", name)
+			}
+		case "bs":
+		default:
+			known = word == "status=none"
+		}
+		if !known || err != nil {
+			return p.Failf("this is not simulated: %s", word)
+		}
+	}
+	if name == "" || most < 0 || !bytes {
+		return p.Failf("this is not simulated: %s", strings.Join(p.Args, " "))
+	}
+	list, code := inputs(p, []string{name})
+	for _, in := range list {
+		if _, err := io.Copy(p.Out(), io.LimitReader(in, most)); err != nil {
+			return 1
+		}
+	}
+	return code
+}
+
 func base64Program(p *kernel.Process, o Options) int {
 	width := 76
 	if o.Has("w") {

@@ -15,6 +15,12 @@ import (
 // compare it; of a larger one it shows the checksum.
 const mostShown = "16384"
 
+// mostRead is up to which size a file is read that is in place of a declared one: what content of package shell reads.
+const mostRead = "67108864"
+
+// tooLarge is what such a file is called.
+const tooLarge = "a file of more than 64 MiB"
+
 // files is files with a given content. One that was there before us is kept aside, and is
 // put back when the spec drops the file.
 var files = Of[map[string]file]{
@@ -25,8 +31,9 @@ var files = Of[map[string]file]{
 			"_file() (", `  _dir=${1%/*} _name=./${1##*/}`,
 			`  _why=$(enter "${_dir:-/}" 2>&1) || { if [ -n "$_why" ]; then printf %s "$_why" | row beyond "$1"; fi; exit 0; }`, `  enter "${_dir:-/}" || exit 0`,
 			`  if [ -L "$_name" ]; then echo link | row odd "$1"; exit 0; fi`, `  if [ -e "$_name" ] && [ ! -f "$_name" ]; then echo "no plain file" | row odd "$1"; exit 0; fi`,
-			`  [ -f "$_name" ] || exit 0`, `  stat -c '%a %U %G' -- "$_name" | row stat "$1"`, `  _sum=$(sum "$_name")`, `  printf %s "$_sum" | row sum "$1"`,
-			`  if [ -n "$2" ] && [ "$_sum" != "$2" ] && [ "$(stat -c %s -- "$_name")" -le ` + mostShown + ` ]; then row content "$1" <"$_name"; fi`, ")",
+			`  [ -f "$_name" ] || exit 0`, `  _size=$(stat -c %s -- "$_name")`, `  if [ "$_size" -gt ` + mostRead + ` ]; then echo "` + tooLarge + `" | row odd "$1"; exit 0; fi`,
+			`  stat -c '%a %U %G' -- "$_name" | row stat "$1"`, `  _sum=$(content "$_name" | sha256sum | cut -c1-64)`, `  printf %s "$_sum" | row sum "$1"`,
+			`  if [ -n "$2" ] && [ "$_sum" != "$2" ] && [ "$_size" -le ` + mostShown + ` ]; then content "$_name" ` + mostShown + ` | row content "$1"; fi`, ")",
 		}
 		for _, name := range items(q, "files", filePaths(q.Want)) {
 			sum := ""
@@ -197,6 +204,9 @@ func writeFile(q *Query, want *spec.File, e *record.Entry, f file, there bool) S
 	}
 	s.Keep, s.After = []record.Entry{entry}, []record.Entry{after}
 	needs := []string{"id -u -- " + shell.Quote(want.Owner) + " >/dev/null 2>&1", "getent group " + shell.Quote(want.Group) + " >/dev/null"}
+	if f.odd == tooLarge {
+		lines = append(lines, "( enter "+shell.Quote(folder(want.Path))+"; failed "+shell.Words([]string{want.Path, "is " + tooLarge + ", which is not kept: move it away, and apply again"})+" )")
+	}
 	lines = append(lines,
 		needs[0]+" || die "+shell.Quote(want.Path+": this machine has no user "+want.Owner),
 		needs[1]+" || die "+shell.Quote(want.Path+": this machine has no group "+want.Group),

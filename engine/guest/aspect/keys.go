@@ -2,6 +2,7 @@ package aspect
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest/record"
@@ -17,11 +18,16 @@ var keys = Of[keysFound]{
 	Paths: []string{"access.user.*.ssh_keys"},
 	Probe: func(q *Query) string {
 		lines := []string{
-			"_keys() {", `  _home=$(getent passwd "$1" | cut -d: -f6)`,
+			theirs + "_keys() {", `  _home=$(getent passwd "$1" | cut -d: -f6)`,
 			`  [ -n "$_home" ] || return 0`,
 			`  printf '%s' "$_home" | row home "$1"`,
-			// Read as the user: what lies in a home is the user's to arrange.
-			`  if setpriv --reuid="$1" --regid="$(id -g -- "$1")" --clear-groups test -f "$_home/.ssh/authorized_keys"; then setpriv --reuid="$1" --regid="$(id -g -- "$1")" --clear-groups cat "$_home/.ssh/authorized_keys" | row file "$1"; fi`, "}",
+			`  _f=$_home/.ssh/authorized_keys _code=0`,
+			`  theirs "$1" test -e "$_f" || _code=$?`,
+			`  case $_code in`,
+			`  0) { theirs "$1" dd if="$_f" iflag=nonblock,fullblock,count_bytes count=` + strconv.Itoa(mostKeys+1) + ` bs=65536 status=none 2>/dev/null; printf '\n%d\n' "$?"; } | row file "$1" ;;`,
+			`  1) ;;`,
+			`  *) printf '\n%d\n' "$_code" | row file "$1" ;;`,
+			`  esac`, "}",
 		}
 		for _, name := range keyUsers(q) {
 			lines = append(lines, "_keys "+shell.Quote(name))
@@ -29,11 +35,11 @@ var keys = Of[keysFound]{
 		return script(lines...)
 	},
 	Parse: func(_ *Query, rows [][]string) (keysFound, error) {
-		f := keysFound{file: map[string]string{}, home: map[string]string{}}
+		f := keysFound{file: map[string]string{}, home: map[string]string{}, odd: map[string]string{}}
 		for _, r := range rows {
 			switch {
 			case len(r) == 3 && r[0] == "file":
-				f.file[r[1]] = r[2]
+				f.take(r[1], r[2])
 			case len(r) == 3 && r[0] == "home":
 				f.home[r[1]] = r[2]
 			}
@@ -83,6 +89,31 @@ var keys = Of[keysFound]{
 type keysFound struct {
 	home map[string]string
 	file map[string]string
+	odd  map[string]string // why the file of a user is not read
+}
+
+// mostKeys is up to how many bytes a file of keys is read and written. A pipe takes as much at once (pipe(7)).
+const mostKeys = 64 << 10
+
+// theirs runs a program with the rights of a user, for ten seconds at most. Its real user stays root: so the user may stop it,
+// and may neither trace it nor take what it has open (ptrace(2)).
+const theirs = `theirs() { _of=$1; shift; timeout -k 1 10 setpriv --euid="$_of" --regid="$(id -g -- "$_of")" --clear-groups -- "$@"; }
+`
+
+// take takes what was read of the file of a user, with the exit code of what read it. sshd reads the file as the user, too
+// (sshd(8), AUTHORIZED_KEYS FILE FORMAT).
+func (f keysFound) take(user, answer string) {
+	answer = strings.TrimSuffix(answer, "\n")
+	at := strings.LastIndexByte(answer, '\n')
+	text, code := answer[:max(at, 0)], answer[at+1:]
+	switch {
+	case code != "0":
+		f.odd[user] = "could not be read as the user"
+	case len(text) > mostKeys:
+		f.odd[user] = "is larger than 64 KiB"
+	default:
+		f.file[user] = text
+	}
 }
 
 // keyUsers are the users whose keys are wanted or recorded.
@@ -169,7 +200,13 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 		}
 	}
 	now, had := f.file[user]
-	switch {
+	switch why := f.odd[user]; {
+	case why != "":
+		s.Script = "blocked " + shell.Quote(f.home[user]+"/.ssh/authorized_keys "+why) + "\n"
+		return s, true
+	case out.Len() > mostKeys:
+		s.Script = "die " + shell.Quote(f.home[user]+"/.ssh/authorized_keys would be larger than 64 KiB") + "\n"
+		return s, true
 	case out.String() == now:
 		s.Script = ":\n"
 		return s, true
@@ -189,7 +226,8 @@ const anySum = "any"
 
 // writeKeys replaces the file, which has the checksum sum ("" if it is not there yet). It is
 // done as the user: a link that the user puts in the way leads to what the user may write,
-// and no further.
+// and no further. The user may stop and trace what does it, so it gets nothing but the keys, and
+// half a minute: no descriptor of the lock (9), and a pipe for complaints that ends whoever has it.
 func writeKeys(user, sum, content string) string {
 	name := shell.Quote(user)
 	const inner = `umask 077
@@ -197,13 +235,15 @@ mkdir -p "$1/.ssh" || exit
 _f=$1/.ssh/authorized_keys
 if [ -L "$_f" ] || { [ -e "$_f" ] && [ ! -f "$_f" ]; }; then echo "$_f is not a plain file" >&2; exit 1; fi
 _now=; if [ -f "$_f" ]; then _now=$(sha256sum <"$_f" | cut -c1-64); fi
-[ "$2" = any ] || [ "$_now" = "$2" ] || { echo "$_f has changed since it was read" >&2; exit 75; }
+[ "$2" = any ] || [ "$_now" = "$2" ] || { echo "$_f has changed since it was read" >&2; exit 1; }
 cat >"$1/.ssh/.authorized_keys.homestak-new" && sync "$1/.ssh/.authorized_keys.homestak-new" && mv -fT "$1/.ssh/.authorized_keys.homestak-new" "$_f" || { rm -f "$1/.ssh/.authorized_keys.homestak-new"; echo "$_f could not be written" >&2; exit 1; }
 sync "$1/.ssh/"`
 	return script(
 		`_home=$(getent passwd `+name+` | cut -d: -f6)`,
 		`[ -d "$_home" ] || die `+shell.Quote("user "+user+" has no home folder for keys"),
-		shell.Data(content)+` | setpriv --reuid=`+name+` --regid="$(id -g -- `+name+`)" --init-groups sh -c `+shell.Quote(inner)+` sh "$_home" `+shell.Quote(sum))
+		`_code=$( { { `+shell.Data(content)+` | timeout -k 1 30 cat | timeout -k 1 30 setpriv --reuid=`+name+` --regid="$(id -g -- `+name+`)" --init-groups sh -c `+shell.Quote(inner)+` sh "$_home" `+shell.Quote(sum)+` 2>&1 >/dev/null 4>&- 9>&- || echo $? >&4; } | timeout -k 1 40 head -c 1500 >&2; } 4>&1 ) || :`,
+		`[ -z "$_code" ] || [ "$(stat -f -c %a "$_home")" -gt 0 ] || die "there is no room on the disk of $_home"`,
+		`[ -z "$_code" ] || blocked "the keys are not written (exit code $_code)"`)
 }
 
 // emptySum is the SHA-256 of an empty file.

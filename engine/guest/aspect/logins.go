@@ -34,7 +34,7 @@ const sshdRuns = `command -v sshd >/dev/null && { systemctl is-active --quiet ss
 // logins lists the users who can log in: with a key, or with a password where the server takes it. sshd says what holds for each
 // of them (sshd(8), -T and -C), as for a login from the default gateway, so that Match blocks count. A rule for certain
 // addresses counts where it lets in. What hands out keys by a program or a certificate is taken to do so.
-const logins = settingValue + `# hits NAME... <patterns: says yes if one is for a name
+const logins = settingValue + theirs + `# hits NAME... <patterns: says yes if one is for a name
 hits() { tr ' ' '\n' | while read -r _p; do for _n; do case $_n in ${_p%%@*}) echo yes ;; esac; done; done; }
 admitted() {
   [ -z "$(value denyusers | sed /@/d | hits "$_u")" ] || return
@@ -47,7 +47,7 @@ keyed() {
   case $(value authorizedkeyscommand)$(value trustedusercakeys) in ''|none|nonenone) ;; *) return 0 ;; esac
   for _f in $(value authorizedkeysfile | sed -e "s,%h,$_home,g" -e "s,%u,$_u,g"); do
     case $_f in /*) ;; *) _f=$_home/$_f ;; esac
-    if [ -f "$_f" ] && grep -qE '^[^#]*(ssh-|ecdsa-|sk-)' "$_f"; then return 0; fi
+    if theirs "$_u" dd if="$_f" iflag=nonblock,fullblock,count_bytes count=65536 bs=65536 status=none 2>/dev/null | grep -qE '^[^#]*(ssh-|ecdsa-|sk-)'; then return 0; fi
   done
   return 1
 }

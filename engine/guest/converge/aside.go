@@ -4,18 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 )
 
-// aside is what an apply puts aside once packages could not be fetched: a machine whose name server or mirror is away
+// aside is what an apply puts aside. A step that a user of the machine is in the way of is put aside alone: nobody but root
+// keeps the other steps from being done.
+//
+// The rest is about packages that could not be fetched: a machine whose name server or mirror is away
 // gets all else that its spec says. The zero value is ready for use.
 //
 // The order stays. A step goes on if what it needs is on the machine (Step.Needs). What it could have needed without saying so
 // shows when it fails: then it is put aside as well. What is withdrawn waits, since its successor may be among what could not be
 // done; only access is withdrawn, if all access that is given is in place.
 type aside struct {
+	blocked []failure // somebody who is not root is in the way of them
 	failed  []failure
 	waiting []string // the texts of steps that wait
 	access  bool     // some of them give access
@@ -48,6 +53,10 @@ func (a *aside) waits(ctx context.Context, r *runner, s aspect.Step) (bool, erro
 
 // takes puts a step aside that failed; false if the apply has to end.
 func (a *aside) takes(s aspect.Step, err error) bool {
+	if _, blocked := errors.AsType[*blockedError](err); blocked {
+		a.blocked = append(a.blocked, failure{s.Text, err})
+		return true
+	}
 	_, failed := errors.AsType[*failedError](err)
 	_, busy := errors.AsType[*busyError](err)
 	if !failed && !busy || len(a.failed) == 0 && !s.Supplies {
@@ -64,15 +73,16 @@ func givesAccess(s aspect.Step) bool {
 
 // result reports what was put aside; nil for nothing.
 func (a *aside) result(node string) error {
-	if len(a.failed) == 0 {
+	all := slices.Concat(a.failed, a.blocked)
+	if len(all) == 0 {
 		return nil
 	}
 	var text strings.Builder
-	for _, f := range a.failed[1:] {
+	for _, f := range all[1:] {
 		fmt.Fprintf(&text, "; %s: %v", f.text, f.err)
 	}
 	if len(a.waiting) > 0 {
 		fmt.Fprintf(&text, " (waiting for it: %s)", strings.Join(a.waiting, ", "))
 	}
-	return fmt.Errorf("%s: %s: %w%s", node, a.failed[0].text, a.failed[0].err, text.String())
+	return fmt.Errorf("%s: %s: %w%s", node, all[0].text, all[0].err, text.String())
 }

@@ -87,8 +87,8 @@ func (s *State) finished() error {
 	return nil
 }
 
-// Apply runs steps of this state one after the other, and stops at the first that fails. Only where packages could not be
-// fetched, the steps that can do without them go on; see aside.
+// Apply runs steps of this state one after the other, and stops at the first that fails. Where packages could not be
+// fetched, the steps that can do without them go on; where a user of the machine is in the way of a step, all others do. See aside.
 func (s *State) Apply(ctx context.Context, m Machine, steps []aspect.Step, o Options) error {
 	r := runner{m: m, o: o, want: s.Want, now: s.Record, sum: s.sum}
 	var a aside
@@ -252,6 +252,11 @@ type busyError struct{ text string }
 
 func (e *busyError) Error() string { return e.text }
 
+// blockedError reports that somebody who is not root is in the way.
+type blockedError struct{ text string }
+
+func (e *blockedError) Error() string { return e.text }
+
 // failedError reports that a script of a step failed on the machine, and why.
 type failedError struct{ text string }
 
@@ -296,6 +301,8 @@ func (r *runner) run(ctx context.Context, body string) (string, error) {
 		return "", &staleError{ending(out)}
 	case out.Code == shell.ExitBusy:
 		return "", &busyError{last(out.Err)}
+	case out.Code == shell.ExitBlocked:
+		return "", &blockedError{last(out.Err)}
 	case out.Code == 1 && out.Err != "":
 		return "", &failedError{last(out.Err)}
 	case out.Code != 0 || out.Signal != 0:

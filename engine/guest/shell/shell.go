@@ -63,7 +63,23 @@ die() { say "$*"; exit 1; }
 # sum FILE: its SHA-256, nothing for a file that is not there
 sum() { if [ -f "$1" ]; then sha256sum <"$1" | cut -c1-64; fi; }
 stale() { say "$1 has changed since it was read"; exit 75; }
+# blocked REASON: ends, since somebody who is not root put something in the way
+blocked() { say "$*"; exit 77; }
+# content FILE [BYTES]: the beginning of a plain file where others than root may write. Whatever they put there instead,
+# this follows no link, waits for nobody, and ends.
+content() { dd if="$1" iflag=nofollow,nonblock,fullblock,count_bytes count="${2:-67108864}" bs=65536 status=none 2>/dev/null; }
 unchanged() { [ "$(sum "$1")" = "$2" ] || stale "$1"; }
+# rootly: whether nobody but root writes in this folder
+rootly() { case $(stat -c '%u %A' .) in 0\ d????-??-?) ;; *) false ;; esac; }
+# failed FILE REASON: ends; with the reason that others than root had a hand in it, if they write in a folder above the file
+failed() {
+  cd / && _rest=${1#/}
+  while rootly; do
+    case $_rest in */*) cd "./${_rest%%/*}" 2>/dev/null || die "$*" ;; *) die "$*" ;; esac
+    _rest=${_rest#*/}
+  done
+  blocked "$*"
+}
 # enter FOLDER [make]: goes there, and fails if it is not there; with make it makes what is missing. It follows links
 # only in folders that nobody but root writes: another one may lead anywhere. Nobody can move what was entered.
 enter() {
@@ -75,7 +91,7 @@ enter() {
     case $_part in ''|.) continue ;; ..) cd -P .. || return; continue ;; esac
     _at=$(pwd -P)
     if [ -L "./$_part" ]; then
-      case $(stat -c '%u %A' .) in 0\ d????-??-?) ;; *) die "${_at%/}/$_part is a symbolic link, and others than root may change it" ;; esac
+      rootly || blocked "${_at%/}/$_part is a symbolic link, and others than root may change it"
       _links=$((_links + 1))
       [ "$_links" -le 40 ] || die "too many symbolic links in $1"
       _to=$(readlink "./$_part")
@@ -88,19 +104,19 @@ enter() {
   done
 }
 # folder FOLDER: makes it, with those above it
-folder() ( enter "$1" make || die "$1 could not be made" )
+folder() ( enter "$1" make || failed "$1" "could not be made" )
 # put FILE MODE OWNER GROUP <content. The new file is made in a folder that only root enters: where others may write,
 # they can put a link in place of any file.
 put() (
   _dir=${1%/*} _name=${1##*/} _new=.${1##*/}.homestak-new
-  enter "${_dir:-/}" || die "$1 could not be written: its folder is missing"
-  [ ! -L "./$_name" ] || die "$1 is a symbolic link"
-  [ ! -d "./$_name" ] || die "$1 is a folder"
+  enter "${_dir:-/}" || failed "$1" "could not be written: its folder is missing"
+  [ ! -L "./$_name" ] || failed "$1" "is a symbolic link"
+  [ ! -d "./$_name" ] || failed "$1" "is a folder"
   _at=$(pwd -P)
-  rm -rf "./$_new" && mkdir -m 0700 "./$_new" && cd -P "./$_new" && [ "$(pwd -P)" = "${_at%/}/$_new" ] && [ -O . ] && [ "$(stat -c %a .)" = 700 ] || die "$1 could not be written"
+  rm -rf "./$_new" && mkdir -m 0700 "./$_new" && cd -P "./$_new" && [ "$(pwd -P)" = "${_at%/}/$_new" ] && [ -O . ] && [ "$(stat -c %a .)" = 700 ] || failed "$1" "could not be written"
   _same=
   if cat >new && chown "$3:$4" new && chmod "$2" new; then
-    if [ -f "../$_name" ] && cmp -s "../$_name" new && [ "$(stat -c '%a %u %g' "../$_name")" = "$(stat -c '%a %u %g' new)" ]; then
+    if [ -f "../$_name" ] && content "../$_name" | cmp -s - new && [ "$(stat -c '%a %u %g' "../$_name")" = "$(stat -c '%a %u %g' new)" ]; then
       _same=yes
     else
       sync new && mv -fT new "../$_name" && sync .. && _same=yes
@@ -108,7 +124,7 @@ put() (
   fi
   rm -f new
   cd -P .. && rmdir "./$_new"
-  [ -n "$_same" ] || die "$1 could not be written"
+  [ -n "$_same" ] || failed "$1" "could not be written"
 )
 # keep FILE COPY SHA256: copies the file, if it has that content, to where only root writes
 keep() (
@@ -116,8 +132,8 @@ keep() (
   enter "${_dir:-/}" || exit 0
   [ -f "./${1##*/}" ] || exit 0
   rm -f "$_new"
-  cp -P "./${1##*/}" "$_new" || { rm -f "$_new"; die "$1 could not be kept"; }
-  if [ ! -L "$_new" ] && [ "$(sum "$_new")" = "$3" ]; then
+  content "./${1##*/}" >"$_new" || { rm -f "$_new"; failed "$1" "could not be kept"; }
+  if [ "$(sum "$_new")" = "$3" ]; then
     chmod 0600 "$_new" && sync "$_new" && mv -fT "$_new" "$2" || { rm -f "$_new"; die "$1 could not be kept"; }
   fi
   rm -f "$_new"
@@ -126,7 +142,7 @@ keep() (
 drop() {
   for _f; do
     _dir=${_f%/*}
-    [ ! -d "${_dir:-/}" ] || ( enter "${_dir:-/}" && rm -f "./${_f##*/}" && sync . ) || die "$_f could not be removed"
+    [ ! -d "${_dir:-/}" ] || ( enter "${_dir:-/}" && rm -f "./${_f##*/}" && sync . || failed "$_f" "could not be removed" ) || exit
   done
 }
 # unit VERB UNIT: does that to a unit, and ends with the reason if the unit does not run then
@@ -149,6 +165,10 @@ const ExitStale = 75
 
 // ExitBusy is the exit code of a script that waited for another program in vain, and changed nothing.
 const ExitBusy = 76
+
+// ExitBlocked is the exit code of a script that somebody who is not root keeps from its work, by what they put in the way
+// (EX_NOPERM of sysexits.h).
+const ExitBlocked = 77
 
 // Script is one run of a script: library, then the lines given, as one command.
 func Script(body string) guest.Command {

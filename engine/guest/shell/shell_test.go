@@ -95,7 +95,7 @@ func TestPutReplacesWholeFilesOnly(t *testing.T) {
 		"could not be written": shell.Put(file, "two", "0644", "no-such-user-here", group),
 	} {
 		_, complaints, code := run(t, shell.Script("set -e\n"+script))
-		require.Equal(t, 1, code)
+		require.Equal(t, shell.ExitBlocked, code)
 		require.Contains(t, complaints, what)
 	}
 	_, complaints, code = run(t, shell.Script("set -e\n"+shell.Unchanged(file, "0", true)))
@@ -150,7 +150,7 @@ func TestPutFollowsNoLinkOfSomebodyElse(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, complaints, code := attack(t, c.at, c.do, c.script)
-			require.Equal(t, 1, code, complaints)
+			require.Equal(t, shell.ExitBlocked, code, complaints)
 			require.NotEmpty(t, complaints)
 		})
 	}
@@ -171,7 +171,7 @@ func TestKeepFollowsNoLinkOfSomebodyElse(t *testing.T) {
 	sum := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 	to := filepath.Join(t.TempDir(), "kept")
 	_, _, complaints, code := attack(t, "true", `ln -s "$_VICTIM/shadow" "$_DIR/app"`, `true; keep "$_DIR/app" `+to+" "+sum("root:*:1\n"))
-	require.Zero(t, code, complaints)
+	require.Equal(t, shell.ExitBlocked, code, complaints)
 	require.NoFileExists(t, to)
 	require.NoFileExists(t, to+".homestak-new")
 	_, _, complaints, code = attack(t, "true", `printf theirs >"$_DIR/app"`, `true; keep "$_DIR/app" `+to+" "+sum("theirs"))
@@ -195,7 +195,7 @@ func TestPutFollowsLinksOfRoot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "x", string(content))
 	_, complaints, code = run(t, shell.Script("set -e\ndrop "+root+"/link/a/b/c "+root+"/missing/x\nchmod g+w "+root+"\nprintf x | put "+root+"/link/a/b/c 0600 0 0\n"))
-	require.Equal(t, 1, code)
+	require.Equal(t, shell.ExitBlocked, code)
 	require.Contains(t, complaints, "/link is a symbolic link, and others than root may change it")
 	require.NoFileExists(t, filepath.Join(root, "real/a/b/c"))
 }
