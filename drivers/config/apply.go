@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -53,10 +54,13 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if err := d.cfg.Inside.Apply(ctx, m, want, converge.Options{
 		Confirm: confirm(m), ConfirmWithin: d.cfg.Confirm,
 		Started: func(step aspect.Step) { apply.Report(ctx, fmt.Sprintf("%s: %s", s.Address, step.Text)) },
+		Stop:    apply.Stopping(ctx),
 		Progress: func(step aspect.Step, state string) {
 			apply.Report(ctx, fmt.Sprintf("%s: %s: %s", s.Address, step.Text, state))
 		},
-	}); err != nil {
+	}); errors.Is(err, converge.ErrStopped) {
+		return &apply.NotYetError{Err: err}
+	} else if err != nil {
 		return outcome(err)
 	}
 	return d.left(s.Address)

@@ -410,13 +410,14 @@ func (l *loop) run(ctx context.Context, p *engine.Pass, c model.Commit) (r engin
 		phase = next
 		l.agent.send(moved{})
 	}
-	l.during(ctx, func(context.Context) { // a pass heeds its own Stop
+	watch := &headWatch{source: l.o.Source, known: l.memory.Head.ID, every: l.o.Poll, send: l.agent.send}
+	l.during(ctx, func(beside context.Context) { // a pass heeds its own Stop
 		defer func() {
 			if v := recover(); v != nil {
 				defect = &defectError{phaseTexts[phase], v, debug.Stack()}
 			}
 		}()
-		r = p.Run(ctx)
+		watch.during(beside, func() { r = p.Run(ctx) })
 	})
 	if defect == nil {
 		return r

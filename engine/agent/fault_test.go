@@ -209,7 +209,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	})
 }
 
-// Commits that come while a pass runs are looked at right after it.
+// A step that runs is not interrupted by a push. Commits that come while the last one runs are looked at right after it.
 func TestAPassIsNotInterruptedByAPush(t *testing.T) {
 	live(t, func(w *world) {
 		w.set(func() { w.host.During = slow(20 * time.Minute) })

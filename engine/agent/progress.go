@@ -38,6 +38,13 @@ type runningStep struct {
 	StepNow
 	address model.Address
 	until   time.Time // when its time is over
+	inside  bool      // it works inside a guest, and may end between two parts of its work
+}
+
+// yields reports whether the pass ends earlier if nothing new is started. One that has begun nothing does not yield.
+func (p *progress) yields() bool {
+	return p.begun && (slices.ContainsFunc(p.steps, func(s stepProgress) bool { return !s.over }) ||
+		slices.ContainsFunc(p.running, func(n runningStep) bool { return n.inside }))
 }
 
 // planned takes in the steps, and how long each usually takes.
@@ -68,7 +75,7 @@ func (p *progress) event(e *apply.Event, now time.Time) (removed bool) {
 	switch e.What {
 	case apply.Started:
 		p.begun = true
-		n := runningStep{StepNow{Address: step.address, Action: e.Step.Action, Since: now.UTC()}, e.Step.Address, now.Add(e.Limit)}
+		n := runningStep{StepNow{Address: step.address, Action: e.Step.Action, Since: now.UTC()}, e.Step.Address, now.Add(e.Limit), e.Step.Inside != nil}
 		if !step.over { // else it is rolled back, which nobody has measured
 			n.Usually = seconds(step.usual)
 		}

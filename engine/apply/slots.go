@@ -38,7 +38,7 @@ func (r *run) withSlots(ctx context.Context, t *task) context.Context {
 			return context.Cause(ctx)
 		}
 	}
-	return context.WithValue(ctx, slotKey{}, asking(ask))
+	return context.WithValue(context.WithValue(ctx, slotKey{}, asking(ask)), stopKey{}, r.o.Stop)
 }
 
 // YieldForever gives up the slot of a running step, because from now on it only waits for something
@@ -52,6 +52,15 @@ func YieldForever(ctx context.Context) {
 	if ask, ok := ctx.Value(slotKey{}).(asking); ok {
 		_ = ask(ctx, slotRequest{forever: true})
 	}
+}
+
+type stopKey struct{}
+
+// Stopping is closed when a run is to start nothing new, with the context of a Do; nil with any other. A Do of several parts
+// may end with NotYetError between two of them. What is repeated must be able to go on.
+func Stopping(ctx context.Context) <-chan struct{} {
+	stop, _ := ctx.Value(stopKey{}).(<-chan struct{})
+	return stop
 }
 
 // Report reports a sentence about a running step, as a Note. It is called as YieldForever is.

@@ -345,3 +345,18 @@ func (m *slow) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
 	}
 	return guest.Output{}, nil
 }
+
+// Who stops an apply gets it to end before the next step; what is done stays, and applying again goes on.
+func TestR4AnApplyStopsBetweenSteps(t *testing.T) {
+	m := machine(t)
+	m.rows["sysctl"] = []string{"value|a.b|=0\n"}
+	stop := make(chan struct{})
+	m.script = func(int, string) (guest.Output, error) {
+		close(stop)
+		return guest.Output{}, nil
+	}
+	_, err := converge.Apply(t.Context(), m, want(t, `"config": {"timezone": "UTC", "sysctl": {"a.b": "1"}}`), converge.Options{Stop: stop})
+	require.ErrorIs(t, err, converge.ErrStopped)
+	require.EqualError(t, err, "edge: set a.b: stopped before this step")
+	require.Len(t, m.scripts, 1)
+}

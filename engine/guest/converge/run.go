@@ -37,8 +37,22 @@ type Options struct {
 	Progress func(step aspect.Step, state string)
 	// ProgressEvery is how often a step is asked how far it is; five seconds unless set.
 	ProgressEvery time.Duration
+	// Stop is closed when the apply is to end before its next step, with ErrStopped. May be nil.
+	Stop <-chan struct{}
 	// WaitFor is how long a step waits; five minutes unless set.
 	WaitFor time.Duration
+}
+
+// ErrStopped ends an apply by Options.Stop. Applying again goes on.
+var ErrStopped = errors.New("stopped before this step")
+
+func (o *Options) stopped() error {
+	select {
+	case <-o.Stop:
+		return ErrStopped
+	default:
+		return nil
+	}
 }
 
 // rounds is how often the machine is read and changed before what is still different
@@ -96,6 +110,9 @@ func (s *State) Apply(ctx context.Context, m Machine, steps []aspect.Step, o Opt
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if err := o.stopped(); err != nil {
+			return errors.Join(r.flush(ctx), fmt.Errorf("%s: %s: %w", s.Want.Node, step.Text, err))
+		}
 		waits, err := a.waits(ctx, &r, step)
 		if err == nil && !waits {
 			if o.Started != nil {
@@ -149,6 +166,9 @@ func (r *runner) await(ctx context.Context, s aspect.Step) error {
 		_, err := r.run(ctx, s.Wait)
 		var busy *busyError
 		if !errors.As(err, &busy) {
+			return err
+		}
+		if err := r.o.stopped(); err != nil {
 			return err
 		}
 		if waited := time.Since(began); waited >= most {
