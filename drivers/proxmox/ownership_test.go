@@ -21,6 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -154,68 +155,75 @@ func guestPrivileges(version string) []string {
 	return append(out, "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted", "VM.Replicate")
 }
 
-// TestS1Privileges: each privilege on one guest, alone and with each other one, makes us do nothing to that guest with any
-// of the claims, and keeps nothing from being done to the others.
-func TestS1Privileges(t *testing.T) {
-	for _, version := range []string{"8.4", "9.2"} {
-		t.Run(version, func(t *testing.T) {
-			besieged(t, version, func(_ *testing.T, w *world) {
-				w.Apply() // all nodes exist
-				privs := guestPrivileges(version)
-				token := w.tokenOf("eve@pve", map[string]string{fmt.Sprintf("/vms/%d", herVM): privs[0], fmt.Sprintf("/vms/%d", herCT): privs[0]})
-				for i, one := range privs {
-					for _, other := range privs[i:] {
-						for _, vmid := range []int{herVM, herCT} {
-							w.Root(http.MethodPut, fmt.Sprintf("/access/roles/eve-vms-%d", vmid), url.Values{"privs": {one + "," + other}})
-						}
-						for vmid, kind := range map[int]string{herVM: "qemu", herCT: "lxc"} {
-							path := fmt.Sprintf("/nodes/father/%s/%d", kind, vmid)
-							for _, m := range w.claims(vmid) {
-								w.tries(token, http.MethodPut, path+"/config", url.Values{"description": {m.Line()}, "tags": {"homestak"}})
-								break // a random one: the test above tries all
-							}
-							for _, keys := range []url.Values{
-								{"name": {"web"}},
-								{"hostname": {"db"}},
-								{"smbios1": {"uuid=" + w.tagOf(ourVM).UUID}},
-								{"net0": {w.Guest(ourCT).Config["net0"]}},
-								{"memory": {"1024"}},
-								{"cores": {"3"}},
-								{"ciuser": {"eve"}},
-								{"meta": {w.Guest(ourVM).Config["meta"]}},
-							} {
-								w.tries(token, http.MethodPut, path+"/config", keys)
-							}
-							w.tries(token, http.MethodPost, path+"/status/start", nil)
-						}
-						w.unharmed()
-					}
-				}
-			})
-		})
-	}
-}
-
-// TestS1MutatedTags: none of ten thousand mutated descriptions leads to a step on an unmanaged guest.
+// TestS1MutatedTags: none of ten thousand mutated descriptions of a VM, and none of as many of a container, leads to a step on
+// an unmanaged guest.
 func TestS1MutatedTags(t *testing.T) {
 	besieged(t, "9.2", func(t *testing.T, w *world) {
 		w.Apply()
-		at, cfg := refOf(herVM), configOf(w.Guest(herVM))
 		id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: keysOfTests}
-		seeds := []string{w.Guest(10000).Config["description"], w.Guest(10001).Config["description"]}
-		for _, m := range w.claims(herVM) {
-			seeds = append(seeds, m.Line())
-		}
-		r := rand.New(rand.NewPCG(1, 2))
-		for n := range 10_000 {
-			text := mutate(r, seeds)
-			cfg.Now["description"] = text
-			is := id.Check(cfg, at)
-			require.False(t, is.Owned, text)
-			if n%100 == 0 { // and through a whole pass
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(herVM, "description", text); e.Set(herVM, "tags", "homestak") })
-				w.unharmed()
+		for _, vmid := range []int{herVM, herCT} {
+			at, cfg := refOf(vmid), configOf(w.Guest(vmid))
+			at.LXC = vmid == herCT
+			seeds := []string{w.Guest(10000).Config["description"], w.Guest(10001).Config["description"]}
+			for _, m := range w.claims(vmid) {
+				seeds = append(seeds, m.Line())
 			}
+			slices.Sort(seeds)
+			r := rand.New(rand.NewPCG(1, 2))
+			for n := range 10_000 {
+				text := mutate(r, seeds)
+				cfg.Now["description"], cfg.Next["description"] = text, text
+				require.False(t, id.Check(cfg, at).Owned, text)
+				if n%100 == 0 { // and through a whole pass
+					w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", text); e.Set(vmid, "tags", "homestak") })
+					w.unharmed()
+				}
+			}
+		}
+	})
+}
+
+// TestS1RootInAGuestDecidesNothing: a guest agent that claims to be another guest, by its host name, its network cards and
+// addresses and the output of commands, changes nothing of what is managed and what is done.
+func TestS1RootInAGuestDecidesNothing(t *testing.T) {
+	besieged(t, "9.2", func(t *testing.T, w *world) {
+		w.Apply()
+		tags := map[int]owner.Tag{ourVM: w.tagOf(ourVM), ourCT: w.tagOf(ourCT)}
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(herVM, "agent", "1"); e.Start(herVM); e.Start(herCT) })
+		w.VM("web").Memory = 4096
+		honest := proxmoxtest.Describe(w.Plan())
+		require.Contains(t, honest, "update vm.web")
+
+		lies := 0
+		d, err := proxmox.Open(proxmox.Config{
+			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				inside := strings.Contains(r.URL.Path, "/agent/") || strings.HasSuffix(r.URL.Path, "/interfaces")
+				require.False(t, inside && strings.Contains(r.URL.Path, fmt.Sprint("/", herVM, "/")), "hers is not entered")
+				if !inside {
+					return w.Host.RoundTrip(r)
+				}
+				lies++
+				card := fmt.Sprintf(`[{"name":"eth0","hwaddr":%q,"hardware-address":%[1]q,"inet":"10.0.0.1/24","ip-addresses":[{"ip-address":"10.0.0.1","ip-address-type":"ipv4","prefix":24}]}]`, tags[ourCT].MAC)
+				answer := fmt.Sprintf(`{"data":{"result":%s,"host-name":"db","pid":1,"exited":1,"exitcode":0,"out-data":%q,"err-data":%[2]q}}`, card, tags[ourCT].Line())
+				if strings.HasSuffix(r.URL.Path, "/interfaces") {
+					answer = `{"data":` + card + `}`
+				}
+				return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Body: io.NopCloser(strings.NewReader(answer)), Header: http.Header{}, Request: r}, nil
+			}),
+		})
+		require.NoError(t, err)
+		w.Driver = d
+		web := d.Machine(model.Address{Kind: "vm", Name: "web"}, model.Guest{VMID: ourVM, Node: "father"}, nil)
+		_, _ = web.Address(t.Context()) // its card is not the one that PVE gave it
+		_, err = web.Run(t.Context(), engineguest.Command{Args: []string{"hostname"}})
+		require.NoError(t, err)
+		require.NotZero(t, lies, "it was heard")
+		p := w.Plan()
+		require.Equal(t, honest, proxmoxtest.Describe(p))
+		w.unharmed("update vm.web")
+		for vmid, tag := range tags {
+			require.Equal(t, tag.Addr(), w.tagOf(vmid).Addr())
 		}
 	})
 }
