@@ -92,7 +92,7 @@ func TestAgentFile(t *testing.T) {
 	require.Equal(t, &model.AgentFile{
 		Identity: "father", DataDir: "data", Listen: ":44443", SecretsFile: "secrets.yaml", DriftEvery: 10 * time.Minute, Concurrency: 4,
 		Repository: &model.AgentRepository{
-			URL: "ssh://git@git.example/site.git", Branch: "live", Path: "sites/home", Poll: 90 * time.Second,
+			URL: "ssh://git@git.example/site.git", Branch: "live", Path: "sites/home", Poll: 90 * time.Second, MaxSize: 512,
 			Auth: &model.AgentAuth{TokenFile: "token", Username: "bot", KeyFile: "key", KnownHostsFile: "known_hosts", CAFile: "ca.pem"},
 		},
 		Parent: &model.AgentParent{URL: "https://mother:44443", Pins: []string{"sha256:" + sixtyFour}, TokenFile: "parent", ReportEvery: 2 * time.Minute},
@@ -106,7 +106,7 @@ func TestAgentFile(t *testing.T) {
 func TestAgentDefaults(t *testing.T) {
 	want := &model.AgentFile{
 		DriftEvery: 5 * time.Minute, Concurrency: 8,
-		Repository: &model.AgentRepository{Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}},
+		Repository: &model.AgentRepository{Branch: "main", Poll: time.Minute, MaxSize: 512, Auth: &model.AgentAuth{}},
 		Parent:     &model.AgentParent{ReportEvery: time.Minute}, API: &model.AgentAPI{}, Access: &model.AgentAccess{}, Log: &model.AgentLog{Level: "info", Format: "text"},
 	}
 	for _, text := range []string{"", "\xff", "# nothing\n"} {

@@ -63,6 +63,7 @@ repository {
   branch = "environment" # HOMESTAK_REPOSITORY_BRANCH
   path   = "flag" # --path
   poll   = "1m" # default
+  max_size = 512 # default
   auth {
     token_file = "%[1]s/tokens/git" # %[1]s/agent.hcl:9:5
     # username is not set

@@ -31,11 +31,12 @@ type AgentFile struct {
 
 // AgentRepository is the repository that holds the site.
 type AgentRepository struct {
-	URL    string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Without credentials: those stand in auth."`
-	Branch string        `hcl:"branch,optional" doc:"The branch that counts."`
-	Path   string        `hcl:"path,optional" doc:"Folder in the repository that holds the site; its top unless set."`
-	Poll   time.Duration `hcl:"poll,optional" doc:"Time between two polls of the repository, plus or minus a tenth; at least 1s."`
-	Auth   *AgentAuth    `hcl:"auth,block" doc:"How the repository is opened."`
+	URL     string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Without credentials: those stand in auth."`
+	Branch  string        `hcl:"branch,optional" doc:"The branch that counts."`
+	Path    string        `hcl:"path,optional" doc:"Folder in the repository that holds the site; its top unless set."`
+	Poll    time.Duration `hcl:"poll,optional" doc:"Time between two polls of the repository, plus or minus a tenth; at least 1s."`
+	MaxSize int           `hcl:"max_size,optional" doc:"Largest download of the repository, in MiB. What is larger is refused, with a note how to make it smaller."`
+	Auth    *AgentAuth    `hcl:"auth,block" doc:"How the repository is opened."`
 }
 
 // AgentAuth is how a repository is opened. It names files; what is in them stays there.

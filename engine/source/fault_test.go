@@ -67,6 +67,25 @@ func TestAFolderThatIsNoRepository(t *testing.T) {
 	require.Contains(t, fault(t, repo, remote.ErrNotFound, false), "is not a git repository")
 }
 
+// A commit that is too large is refused with the number and the setting, and is downloaded once: a poll that finds it again costs one
+// request.
+func TestS5ACommitThatIsTooLargeIsDownloadedOnce(t *testing.T) {
+	r, s, repo := httpsRepository(t, func(o *source.Options) { o.MaxPack = 1 << 20 })
+	id := r.Commit(map[string]string{"a": "1"}, "first")
+	head(t, repo)
+	require.NoError(t, repo.Keep(id))
+	r.Commit(map[string]string{"big": noise(t, 2<<20)}, "too much")
+	said := fault(t, repo, objects.ErrTooLarge, false)
+	require.Contains(t, said, "more than 1 MiB to fetch")
+	require.Contains(t, said, "max_size in repository of agent.hcl")
+	before := s.Requests()
+	require.Equal(t, said, fault(t, repo, objects.ErrTooLarge, false))
+	require.Equal(t, 1, s.Requests()-before)
+	require.Equal(t, "1", readFile(t, repo, id, "a"))
+	next := r.Commit(map[string]string{"big": sourcetest.Gone}, "less")
+	require.Equal(t, next, head(t, repo).ID)
+}
+
 func TestAPackThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {

@@ -136,7 +136,7 @@ func (r *Repository) bring(ctx context.Context, c remote.Conversation, refs *pac
 	}
 	switch {
 	case errors.Is(err, errLimit):
-		return r.from.Fault(objects.ErrTooLarge, fmt.Sprintf("more than %d MiB to fetch", r.o.MaxPack>>20), "remove large files from the repository, or raise the limit", err)
+		return r.from.Fault(objects.ErrTooLarge, fmt.Sprintf("more than %d MiB to fetch", r.o.MaxPack>>20), "remove large files from the newest commit, or set max_size in repository of agent.hcl to more MiB", err)
 	case errors.Is(err, objects.ErrTooLong): // it would take all memory or time
 		return r.from.Fault(objects.ErrTooLarge, err.Error(), "remove that from the repository; a site does not need it", err)
 	case errors.Is(err, errBadPack):

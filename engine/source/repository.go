@@ -29,6 +29,8 @@ type Repository struct {
 	commits // what packs hold
 	packs   packs
 	damaged *atomic.Bool // set by readers that found a damaged object
+	refused error        // why the commit large cannot be fetched: it is not downloaded again to find that out
+	large   plumbing.Hash
 
 	compacted int64 // bytes of packs when compaction was last considered
 }
@@ -155,7 +157,13 @@ func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 	}
 	tip, err := r.tip(refs)
 	if err == nil && tip != r.state.head {
+		if r.refused != nil && tip == r.large {
+			return model.Commit{}, r.refused
+		}
 		err = r.fetch(ctx, c, refs, tip)
+		if r.refused = nil; errors.Is(err, objects.ErrTooLarge) {
+			r.refused, r.large = err, tip
+		}
 		if errors.Is(err, objects.ErrDamaged) || errors.Is(err, fs.ErrNotExist) {
 			r.damaged.Store(true) // somebody removed files beneath us
 		}

@@ -152,6 +152,7 @@ var valueRules = map[string]valueRule{
 	"agent.repository.branch":   {check: word, def: "main"},
 	"agent.repository.path":     {check: inside},
 	"agent.repository.poll":     {least: time.Second, def: time.Minute},
+	"agent.repository.max_size": {min: 1, max: 8192, def: 512},
 	"agent.parent.url":          {check: webURL},
 	"agent.parent.pins":         {check: fingerprint},
 	"agent.parent.report_every": {least: time.Second, def: time.Minute},
