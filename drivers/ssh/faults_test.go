@@ -571,3 +571,18 @@ func TestArgumentsThatAreTooLong(t *testing.T) {
 	require.ErrorContains(t, err, "the arguments of echo are 133196 bytes long as a shell reads them, of at most 131071: pass them on standard input")
 	drivertest.Hopeless(t, err, true)
 }
+
+// A profile that writes without end costs a MiB, and not all the time that the command has.
+func TestS7AnEndlessProfile(t *testing.T) {
+	s, cfg := newServer(t)
+	s.run = func(_ string, ch ssh.Channel, _ <-chan string) any {
+		for {
+			if _, err := io.WriteString(ch, strings.Repeat("y\n", 1000)); err != nil {
+				return nil
+			}
+		}
+	}
+	_, err := open(t, cfg).Run(t.Context(), yes)
+	require.ErrorContains(t, err, "the login shell of this user writes more than 1 MiB before it runs the command")
+	require.NotErrorIs(t, err, guest.ErrOutcomeLost)
+}

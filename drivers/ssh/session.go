@@ -111,7 +111,11 @@ func (s *session) run() error {
 	}
 	answered := make(chan error, 1)
 	var outputs sync.WaitGroup
-	outputs.Go(func() { _, _ = io.Copy(&s.out, ch) })
+	outputs.Go(func() {
+		if _, err := io.Copy(&s.out, ch); errors.Is(err, errNoise) {
+			_ = ch.Close()
+		}
+	})
 	outputs.Go(func() { _, _ = io.Copy(&s.errs, ch.Stderr()) })
 	outputs.Go(func() {
 		ok, err := ch.SendRequest("exec", true, ssh.Marshal(struct{ Line string }{s.line}))
@@ -140,6 +144,8 @@ func (s *session) run() error {
 	}
 	outputs.Wait()
 	switch err := <-answered; {
+	case s.out.noise > mostNoise && !s.out.begun:
+		return errNoise
 	case s.exited && (s.out.begun || s.kill != 0):
 		return nil
 	case s.exited:
@@ -161,6 +167,12 @@ const (
 	begin  = `printf '\001homestak\002\n' >&2; printf '\001homestak\002\n'; exec `
 )
 
+// mostNoise is how many bytes a login shell may write before it comes to the command.
+const mostNoise = 1 << 20
+
+// errNoise is a login shell that writes without end. The command, which comes behind that, has not run.
+var errNoise = errors.New("the login shell of this user writes more than 1 MiB before it runs the command: see its profile, such as ~/.bashrc")
+
 // mostBefore is how much is kept of what comes before the marker.
 const mostBefore = 2 << 10
 
@@ -169,11 +181,12 @@ type output struct {
 	guest.Capture
 
 	begun  bool
+	noise  int    // how many bytes came before the marker
 	before string // the beginning of what the shell wrote
 	tail   []byte // its last bytes, which may be the beginning of the marker
 }
 
-// Write takes all of p.
+// Write takes all of p, unless the shell writes too much.
 func (o *output) Write(p []byte) (int, error) {
 	if o.begun {
 		return o.Capture.Write(p)
@@ -190,6 +203,9 @@ func (o *output) Write(p []byte) (int, error) {
 		rest = nil
 	}
 	o.tail = slices.Clone(rest)
+	if o.noise += len(noise); !found && o.noise > mostNoise {
+		return 0, errNoise
+	}
 	return len(p), nil
 }
 
