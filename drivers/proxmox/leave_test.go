@@ -152,6 +152,28 @@ func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	})
 }
 
+// TestS7ClockABackupFromTheFutureDoesNotCount: the clock of the agent is a year behind that of the host, so
+// nobody knows how old the backup is, and which tasks the host has forgotten since.
+func TestS7ClockABackupFromTheFutureDoesNotCount(t *testing.T) {
+	for by, want := range map[time.Duration]int{0: 1, 365 * 24 * time.Hour: 2, -365 * 24 * time.Hour: 2} {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			step := leaving(w, "requires_final_backup")
+			protect := time.AfterFunc(1500*time.Millisecond, func() { w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") }) })
+			defer protect.Stop()
+			require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "protected")
+			require.Len(t, backups(w), 1)
+			first := backups(w)[0].ID
+			w.Host.Edit(func(e *pvesim.Edit) {
+				e.Set(10000, "protection", "")
+				e.Date(first, time.Now().Add(by))
+			})
+			w.Apply()
+			require.Len(t, backups(w), want, "%s", by)
+			require.Empty(t, w.Host.Snapshot().Guests)
+		})
+	}
+}
+
 // TestAnOrdinaryBackupIsNoFinalOne: one that the next prune may take, however new it is
 // and however little happened since.
 func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {

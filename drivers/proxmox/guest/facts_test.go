@@ -2,6 +2,7 @@ package guest_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,5 +57,16 @@ func TestDecisionsChangeNoFacts(t *testing.T) {
 			}
 			require.Contains(t, text, c.says)
 		})
+	}
+}
+
+// A time that a clock wrote which was a year ahead asks for no restart: none would help for a year.
+func TestS7ClockDocumentsFromTheFuture(t *testing.T) {
+	now := time.Now()
+	const year = 365 * 24 * time.Hour
+	for seeded, want := range map[time.Time]bool{
+		now: true, now.Add(-10 * time.Minute): true, now.Add(10 * time.Minute): true, now.Add(-2 * time.Hour): false, now.Add(year): false, now.Add(-year): false,
+	} {
+		require.Equal(t, want, guest.CloudInitPending(seeded.Unix(), 3600), "%s", seeded.Sub(now))
 	}
 }

@@ -49,10 +49,15 @@ const cloudInitAgain = "cloud-init runs again at the next boot, as on a new mach
 // cloudInitPending reports whether the documents changed since PVE started the guest. PVE reports
 // that, too (GET cloudinit), but by one more request for each guest in each pass. So the ownership
 // tag records when they were written, and the list of guests says how long each runs. A restart
-// from inside the guest does not count: PVE writes the drive when it starts a guest.
+// from inside the guest does not count: PVE writes the drive when it starts a guest. A time to come is that of a clock
+// that was ahead: no restart would make it a past one, so nothing follows from it.
 func (o *Observation) cloudInitPending() bool {
-	return o.Tag.Seeded > time.Now().Unix()-int64(o.uptime)
+	now := time.Now()
+	return o.Tag.Seeded > now.Unix()-int64(o.uptime) && o.Tag.Seeded <= now.Add(skew).Unix()
 }
+
+// skew is how far the clocks of two agents of a site may be apart.
+const skew = time.Hour
 
 // note implements State. It says when cloud-init runs again, and what happens to disks.
 func (v VMState) note(want Target, _ *model.Resource, paths []string) []string {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -190,6 +191,16 @@ func (e *Edit) RemoveVolume(volid string) {
 			if key.Name == name {
 				delete(s.Volumes, key)
 			}
+		}
+	}
+}
+
+// Date gives a volume another time of creation, as a clock does that was wrong.
+func (e *Edit) Date(volid string, at time.Time) {
+	storage, name, _ := core.VolumeID(volid)
+	for key, v := range e.w.Stores[storage].Volumes {
+		if key.Name == name {
+			v.Ctime = at.Unix()
 		}
 	}
 }

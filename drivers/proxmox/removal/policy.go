@@ -197,7 +197,8 @@ var quiet = []string{"vzdump", "qmshutdown", "qmstop", "vzshutdown", "vzstop", "
 // takes the right to see other people's tasks; else another backup is made.
 func (f *finalBackup) found(ctx context.Context) (string, error) {
 	for _, a := range slices.Backward(f.before) {
-		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)) > recent {
+		// One from the future shows that our clock is behind, so that nobody knows how old it is.
+		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)).Abs() > recent {
 			continue
 		}
 		if missing, err := view.Lacks(ctx, f.host.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
