@@ -160,6 +160,27 @@ func TestClockWasAhead(t *testing.T) {
 	require.True(t, k.Expires().Before(right.AddDate(1, 0, 1)))
 }
 
+// A clock that jumps by a year, either way and back, leaves a certificate that is valid, and a key that a client knows
+// which was away all the time.
+func TestS7ClockOfTheServer(t *testing.T) {
+	for _, years := range []int{1, -1} {
+		w := newWorld(t)
+		right := w.now
+		k := w.open(t)
+		known := k.Pins()
+		for _, now := range []time.Time{right.AddDate(years, 0, 0), right} {
+			w.now = now
+			_, err := k.Check()
+			require.NoError(t, err)
+			require.Contains(t, known, pin.Of(shown(t, k)).String())
+			require.True(t, shown(t, k).NotBefore.Before(now), "%d", years)
+			require.True(t, k.Expires().After(now))
+			require.True(t, k.Expires().Before(now.AddDate(1, 0, 1)))
+		}
+		require.Equal(t, k.Pins(), w.open(t).Pins())
+	}
+}
+
 // Several processes may start at the same time, and renew at the same time.
 func TestTwoProcessesAgree(t *testing.T) {
 	w := newWorld(t)
