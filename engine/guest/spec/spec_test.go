@@ -175,7 +175,11 @@ func TestS7CheckResolvesEverySpec(t *testing.T) {
 	s.Specs["unused"] = &model.Spec{Name: "unused", Config: &model.Config{Sysctl: map[string]string{"$(id)": "1"}, Mounts: []model.Mount{{Path: "/srv", Disk: "data"}}}}
 	s.Specs["disks"] = &model.Spec{Name: "disks", Config: &model.Config{Mounts: []model.Mount{{Path: "/srv", Disk: "data"}}}}
 	s.Manifests = map[string]*model.Manifest{"m": {Name: "m", Nodes: []*model.Node{
-		{Name: "push", Spec: "base"}, {Name: "pull", Spec: "base", Mode: model.ModePull}, {Name: "none"}, {Name: "a", Spec: "fine"}, {Name: "b", Spec: "literal", Mode: model.ModePull},
+		{Name: "push", Spec: "base"},
+		{Name: "pull", Spec: "base", Mode: model.ModePull},
+		{Name: "none"},
+		{Name: "a", Spec: "fine"},
+		{Name: "b", Spec: "literal", Mode: model.ModePull},
 		{Name: "c", Spec: "disks", Mode: model.ModePull, Type: "vm", Resource: &model.Resource{Spec: &disked{[]disk{{"root", 10}}}}},
 	}}}
 	var got []string
