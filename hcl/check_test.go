@@ -1,11 +1,14 @@
 package hcl_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -80,6 +83,30 @@ manifest "m" {
 		`site.hcl:32:7: error: several nodes have static address "192.0.2.10/24"`,
 	}, summaries(found))
 	require.Equal(t, `This block declares node "web-1" and others. Use count.index, each.key or each.value, so that each node has its own, on the same PVE host.`, found[0].Detail)
+}
+
+// A container has no guest agent: it is not advised to check one.
+func TestN16AgentOfAContainer(t *testing.T) {
+	_, found := hcl.Load(files("site.hcl", `
+site "home" {
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+manifest "m" {
+  pattern = "flat"
+  host    = host.father
+  node "cache" {
+    type  = "ct"
+    agent = true
+    cores = 1
+  }
+}
+`), hcl.Options{Kinds: proxmox.Kinds()})
+	i := slices.IndexFunc(found, func(f diag.Finding) bool { return f.At.Start.Line == 12 })
+	require.GreaterOrEqual(t, i, 0, "%v", found)
+	require.Equal(t, "agent is an attribute of vm and pve nodes", found[i].Summary)
+	require.Equal(t, `It is not allowed in node "cache": the guest agent is a program for VMs, and a container needs none. Leave it out.`, found[i].Detail)
 }
 
 // A node's check stands in place of the one that its spec has under the same name, and

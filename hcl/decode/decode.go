@@ -331,6 +331,9 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 		switch {
 		case slices.Contains(blocks, a.Name):
 			detail = fmt.Sprintf("It is a block: write %s { … } without =.", a.Name)
+		case d.elsewhere(a.Name, false) != "" && d.Kind.Absent[a.Name] != "": // before the advice of a block that this kind may not use either
+			d.Errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "%s", d.whyAbsent(a.Name))
+			continue
 		case len(holders(a.Name, parts)) > 0:
 			detail = fmt.Sprintf("It needs its own block: write %s.", strings.Join(holders(a.Name, parts), ", or "))
 		case d.absentInside(a.Name, parts) != "":
