@@ -236,7 +236,7 @@ func withdrawFile(e *record.Entry, f file) Step {
 	s := Step{Stage: StageWithdrawFiles, Text: "remove " + e.Item, Drop: []record.Key{e.Key()}}
 	switch {
 	case f.beyond != "":
-		s.Script = "die " + shell.Quote(f.beyond) + "\n"
+		s.Script = "blocked " + shell.Quote(f.beyond) + "\n"
 		if e.Found == nil { // perhaps nothing of ours ever got there
 			s.Script = "if [ -e " + name + " ] || [ -L " + name + " ]; then " + strings.TrimSpace(s.Script) + "; fi\n"
 		}
