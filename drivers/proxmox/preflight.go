@@ -27,7 +27,7 @@ func parentless(ctx context.Context, h *kind.Host, want *model.Want) []model.Pre
 			continue
 		case t.Common().LXC && h.Parent != nil:
 			o.Summary = "containers cannot be created in mode pull from another machine"
-			o.Detail = `a container has no cloud-init, so it gets the program, the address of its parent and a token by pct, which takes root on the node of the container: let the agent run there, as root, or take mode = "push" for it`
+			o.Detail = `a container has no cloud-init, so it gets the program, the address of its parent and a token by pct, which needs root on the node of the container: let the agent run on the node of the container, as root, or set mode = "push"`
 		case h.Parent == nil:
 			o.Summary = provision.NoParent
 			o.Detail = fmt.Sprintf(`the agent of host %s creates it, if its agent.hcl has listen; or take mode = "push" (for one run --mode push), so that its spec is applied from outside`, h.Model.Name)

@@ -77,7 +77,7 @@ const (
 	memoryPerByte = 128
 	mostMemory    = 512 << 20
 
-	patience   = 12               // times the processor time, by the clock on the wall: other processes may need the processors
+	patience   = 60               // times the processor time, by the clock on the wall: other processes may need the processors
 	leastWall  = time.Minute      // by that clock, however short the processor time is
 	mostLoads  = 2                // children that load at once
 	idleFor    = 10 * time.Minute // that a child waits for the next question: longer than between two full checks

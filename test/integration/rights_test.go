@@ -103,7 +103,7 @@ func TestR1R2ThePrivilegeForHostKeys(t *testing.T) {
 	require.NotEqual(t, engine.Done, r.Outcome)
 	r = s.pass("plan")
 	const why = "observing web-1: its guest agent may not be asked for the host key: POST /nodes/father/qemu/10000/agent/exec: 403 Permission check failed (/vms/10000, VM.GuestAgent.Unrestricted)" +
-		" (`homestak-gitops doctor` prints the commands that grant it to gitops@pve!agent)"
+		" (`homestak-gitops doctor` prints the commands that grant the missing privilege to gitops@pve!agent)"
 	require.Len(t, r.Have.Unknown, 1)
 	require.Equal(t, why, r.Have.Unknown[0].Why)
 	require.True(t, r.Have.Unknown[0].Denied)

@@ -74,7 +74,7 @@ func (e *Error) hint() string {
 		user, _, _ := strings.Cut(e.Token, "!")
 		return fmt.Sprintf("the API token is wrong, expired or unknown to the host: compare `%s` with secret.api_tokens", strings.TrimSpace("pveum user token list "+user))
 	case Denied:
-		return "`homestak-gitops doctor` prints the commands that grant it" + strings.TrimSuffix(" to "+e.Token, " to ")
+		return "`homestak-gitops doctor` prints the commands that grant the missing privilege" + strings.TrimSuffix(" to "+e.Token, " to ")
 	case OutcomeUnknown:
 		switch {
 		case e.noWorker():
