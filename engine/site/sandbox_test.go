@@ -263,7 +263,9 @@ func sweep(t *testing.T, name string, most int, tree func(text string) fs.FS) ma
 	return outcomes
 }
 
+// heapNow is what the heap keeps. How far a whole process grows meanwhile, test/integration looks at.
 func heapNow() uint64 {
+	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapInuse

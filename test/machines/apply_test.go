@@ -233,6 +233,8 @@ var fields = []field{
 var noEffect = map[string]string{
 	"posture.name": "it only names where the settings are from",
 	"config.drift": "it decides what happens to a difference, see drivers/config",
+
+	"access.first_user": "it decides which accounts are reported as unmanaged, see engine/guest/converge",
 }
 
 // elsewhere are fields that a row is too small for, and the test of this package that shows them to take effect and
