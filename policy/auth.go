@@ -9,9 +9,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
-	"github.com/homestak/homestak-gitops/engine/model"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Kinds of credentials in a request.

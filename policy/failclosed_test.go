@@ -47,8 +47,10 @@ func TestN16OneMistakeInAPolicyIsOneFinding(t *testing.T) {
 		want []string
 	}{
 		"Rego of old": {"deny[msg] {\n\tmsg := \"x\"\n}", []string{"policy/x.rego:2:1: error: policy/x.rego does not compile: `contains` keyword is required for partial set rules [policy]"}},
-		"a misspelt variable": {"deny contains \"x\" if {\n\tinptu.site.name == \"a\"\n\tinptu.site.domain == \"b\"\n}\ndeny contains \"y\" if inptu.site.name == \"a\"",
-			[]string{"policy/x.rego:3:2: error: policy/x.rego does not compile: var inptu is unsafe [policy]"}},
+		"a misspelt variable": {
+			"deny contains \"x\" if {\n\tinptu.site.name == \"a\"\n\tinptu.site.domain == \"b\"\n}\ndeny contains \"y\" if inptu.site.name == \"a\"",
+			[]string{"policy/x.rego:3:2: error: policy/x.rego does not compile: var inptu is unsafe [policy]"},
+		},
 		"two mistakes": {"deny contains \"x\" if inptu.site.name == \"a\"\ndeny contains \"y\" if othr == 1", []string{
 			"policy/x.rego:2:22: error: policy/x.rego does not compile: var inptu is unsafe [policy]",
 			"policy/x.rego:3:22: error: policy/x.rego does not compile: var othr is unsafe [policy]",

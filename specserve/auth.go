@@ -25,7 +25,7 @@ func (x *request) identify() error {
 	}
 	x.shown = x.view.Catalog.Check(text, x.identity, x.view.Keys, x.now)
 	if x.shown.Valid {
-		limit.Verified(x.Context())
+		x.verified()
 	}
 	return nil
 }
@@ -54,3 +54,6 @@ func (x *request) authorize(node string) *problem.Error {
 	x.reason = reason
 	return err
 }
+
+// verified says that the connection of the request has shown a valid credential.
+func (x *request) verified() { limit.Verified(x.Request) }

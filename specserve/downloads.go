@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/repository"
@@ -56,7 +55,7 @@ func (x *request) authorizeRepository() error {
 	}
 	if key := x.view.Access.Repository; len(key) > 0 && equal(wire.Token(x.Header), string(key)) {
 		x.shown.Kind, x.shown.Valid, x.shown.Err = repositoryKey, true, nil
-		limit.Verified(x.Context())
+		x.verified()
 		return nil
 	}
 	if err := x.holder(); err != nil {

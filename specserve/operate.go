@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -33,7 +32,7 @@ func (x *request) keyed(key []byte, kind string) error {
 		return &problem.Error{Code: problem.Refused, Message: "this is not the " + kind + " key", Hint: hintOfKey}
 	}
 	x.shown.Credential = policy.Credential{Kind: kind + "_key", Valid: true}
-	limit.Verified(x.Context())
+	x.verified()
 	return nil
 }
 
@@ -154,7 +153,7 @@ func takeHook(x *request, provider string) error {
 		x.unread()
 		return unsigned(provider, err)
 	}
-	limit.Verified(x.Context())
+	x.verified()
 	switch verdict {
 	case hook.Pushed:
 		x.o.Check()

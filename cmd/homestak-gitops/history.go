@@ -10,10 +10,9 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/view"
-
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 func historyVerb(a *app) *cobra.Command {

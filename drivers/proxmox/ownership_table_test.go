@@ -155,8 +155,19 @@ func (s *siege) attack(vmid, lie int) {
 		return
 	}
 	for _, keys := range []url.Values{
-		{"name": {"web-running"}}, {"hostname": {"db-running"}}, {"smbios1": {"uuid=" + herUUID(1)}}, {"net0": {"name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:77:77"}}, {"net0": {"virtio=BC:24:11:00:77:77,bridge=vmbr0"}},
-		{"memory": {"1024"}}, {"cores": {"3"}}, {"ciuser": {"eve"}}, {"onboot": {"1"}}, {"meta": {"creation-qemu=9.0.2,ctime=1"}}, {"template": {"1"}}, {"lock": {"backup"}}, {"protection": {"1"}},
+		{"name": {"web-running"}},
+		{"hostname": {"db-running"}},
+		{"smbios1": {"uuid=" + herUUID(1)}},
+		{"net0": {"name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:77:77"}},
+		{"net0": {"virtio=BC:24:11:00:77:77,bridge=vmbr0"}},
+		{"memory": {"1024"}},
+		{"cores": {"3"}},
+		{"ciuser": {"eve"}},
+		{"onboot": {"1"}},
+		{"meta": {"creation-qemu=9.0.2,ctime=1"}},
+		{"template": {"1"}},
+		{"lock": {"backup"}},
+		{"protection": {"1"}},
 	} {
 		s.tries(s.eve, http.MethodPut, path+"/config", keys)
 	}

@@ -239,13 +239,13 @@ func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) 
 func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, error) {
 	node := r.PathValue("node")
 	asked := Asked{c.Wake(node)}
-	switch asked.Status {
-	case report.Unknown:
+	if asked.Status == report.Unknown {
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", diag.Line(node)),
 			Hint: "the agent checks push nodes itself: omit NODE",
 		}
-	case report.Pushed:
+	}
+	if asked.Status == report.Pushed {
 		c.Agent.CheckNow()
 	}
 	writeAnswer(w, http.StatusAccepted, asked)

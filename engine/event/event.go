@@ -13,9 +13,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
-	"github.com/homestak/homestak-gitops/engine/ledger"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
 // Event is one thing that happened.

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine/model"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 const (

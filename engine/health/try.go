@@ -11,10 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
-
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // attempt is the running check of one guest. The goroutine of Run owns it.

@@ -5,9 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/model"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Moved says in sentences how a plan made now differs from this one, which somebody

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/homestak/homestak-gitops/engine/model"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // TextOptions says how the picture is drawn. The zero value is for a file or pipe.

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/homestak/homestak-gitops/engine/model"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // maxValue bounds one value in a line of text, in characters.

@@ -11,7 +11,6 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine/event"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/event"
 )
 
 // Event is an event as a line, with the time of a zone.

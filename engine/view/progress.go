@@ -7,11 +7,10 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Progress reports steps on stderr: one line when a step starts and one when it ends. On a terminal

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/report"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/specserve/report"
 )
 
 // Tree draws an agent with its nodes, and what they reported.

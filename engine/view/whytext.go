@@ -5,10 +5,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
-
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Why is the text of why, "" if nothing is known.

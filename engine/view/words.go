@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
-
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 

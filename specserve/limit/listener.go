@@ -150,7 +150,7 @@ func (l *Listener) rank(c *conn, to rank) {
 	}
 }
 
-func (l *Listener) unrank(c *conn) {
+func (*Listener) unrank(c *conn) {
 	if c.at != nil {
 		c.client.ranks[c.rank].Remove(c.at)
 		c.at = nil
@@ -218,14 +218,14 @@ func (l *Listener) expire(c *conn, turn uint64) {
 type connKey struct{}
 
 // Context is the context of the requests of a connection.
-func (l *Listener) Context(ctx context.Context, nc net.Conn) context.Context {
+func (*Listener) Context(ctx context.Context, nc net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, unwrap(nc))
 }
 
-// Verified notices that a request with this context has a valid credential. From then on its connection is one that
-// others hardly make room for.
-func Verified(ctx context.Context) {
-	c, _ := ctx.Value(connKey{}).(*conn)
+// Verified notices that a request has a valid credential. From then on its connection is one that others hardly make
+// room for.
+func Verified(r *http.Request) {
+	c, _ := r.Context().Value(connKey{}).(*conn)
 	if c == nil {
 		return // not of a Listener
 	}

@@ -76,7 +76,7 @@ func (p *peer) ask() *peer      { p.l.under.Track(p.c, http.StateActive); return
 func (p *peer) answered() *peer { p.l.under.Track(p.c, http.StateIdle); return p }
 
 func (p *peer) verify() *peer {
-	limit.Verified(p.l.under.Context(context.Background(), p.c))
+	limit.Verified((&http.Request{}).WithContext(p.l.under.Context(context.Background(), p.c)))
 	return p
 }
 

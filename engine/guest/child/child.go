@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/parent"
@@ -25,8 +26,6 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
 	"github.com/homestak/homestak-gitops/systemd"
-
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // KindName is the first half of the address of the agent of a child: agent.inner.

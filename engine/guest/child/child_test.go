@@ -355,8 +355,10 @@ func TestAProgramThatGoesBack(t *testing.T) {
 func TestN8AnAgentThatDoesNotStart(t *testing.T) {
 	for name, c := range map[string]struct{ program, says string }{
 		"it complains": {"#!/bin/sh\necho starting >&2\necho 'error: agent.hcl: no such identity' >&2\nexit 1\n", "starting error: agent.hcl: no such identity"},
-		"no simulated program": {"\x7fELF of this machine",
-			"Failed to execute homestak-gitops: exec format error (this machine is simulated, and runs no program that was copied to it: agents of children run in simulations with --sim, and not behind the verb sim)"},
+		"no simulated program": {
+			"\x7fELF of this machine",
+			"Failed to execute homestak-gitops: exec format error (this machine is simulated, and runs no program that was copied to it: agents of children run in simulations with --sim, and not behind the verb sim)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, w := begin(t), want(t)

@@ -17,14 +17,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/plan"
-
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Machine is what is needed of a guest.Machine.
