@@ -23,9 +23,10 @@ func (x *request) identify() error {
 	if len(values) > 1 || text == "" {
 		return &problem.Error{Code: problem.NoCredential, Message: "the credentials are malformed"}
 	}
-	x.shown = x.view.Catalog.Check(text, x.identity, x.view.Keys, x.now)
+	x.shown = x.view.Catalog.Check(text, x.identity, x.view.Keys, x.view.Book, x.now)
 	if x.shown.Valid {
 		x.verified()
+		x.view.Book.Use(x.shown.Claims, x.now)
 	}
 	return nil
 }
@@ -41,7 +42,7 @@ func (x *request) proven() bool {
 	if text == "" || len(x.Header.Values("Authorization")) > 1 || x.view.Catalog == nil {
 		return false
 	}
-	c, err := x.view.Catalog.Verify(text, x.view.Keys, x.now)
+	c, err := x.view.Catalog.Verify(text, x.view.Keys, x.view.Book, x.now)
 	return err == nil && (x.identity == "" || x.identity == c.Node)
 }
 

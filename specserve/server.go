@@ -57,6 +57,7 @@ type Options struct {
 type View struct {
 	Catalog *catalog.Catalog // nil as long as there is no commit: then only operators and hooks are answered
 	Keys    token.Keys       // the first one signs
+	Book    *keys.Book       // which of their tokens count; nil: those that have not expired
 	Access  keys.Access
 	Pins    []string // of the server: its key and the next one
 

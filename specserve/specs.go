@@ -130,17 +130,22 @@ func serveSpec(x *request) error {
 	return x.send(http.StatusOK, as, document)
 }
 
+// due reports whether the node that asks should get a new token.
+func (x *request) due() bool {
+	return x.shown.Kind == policy.Provisioning && x.shown.Valid && len(x.view.Keys) > 0 && x.view.Keys.Due(x.shown.Claims, x.now)
+}
+
 // renewed is a new token for the node that asks, "" if its own is good for longer.
 func (x *request) renewed(n *catalog.Node) string {
-	c, keys := x.shown.Claims, x.view.Keys
-	if x.shown.Kind != policy.Provisioning || !x.shown.Valid || len(keys) == 0 || !keys.Due(c, x.now) {
+	if !x.due() {
 		return ""
 	}
-	next := token.Claims{Node: n.Name, Spec: cmp.Or(n.Spec, c.Spec), Issued: x.now.Unix()}
-	if c.Expires != 0 {
-		next.Expires = next.Issued + max(c.Expires-c.Issued, 1)
+	c := x.shown.Claims
+	next := token.Claims{Node: n.Name, Spec: cmp.Or(n.Spec, c.Spec), Issued: x.now.Unix(), Number: c.Number}
+	if life := c.Life(); life != 0 {
+		next.Expires = x.now.Add(life).Unix()
 	}
-	text, err := token.Mint(keys[0], next)
+	text, err := token.Mint(x.view.Keys[0], x.view.Book.Next(next))
 	if err != nil {
 		x.o.Log.Error("a token cannot be renewed", "identity", n.Name, "error", err)
 		return ""

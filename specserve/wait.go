@@ -16,6 +16,7 @@ const (
 	toFetch     = "spec"      // there is another spec for it
 	toConfigure = "config"    // there is another commit or configuration for a child
 	toReconcile = "reconcile" // somebody wants it to check itself now
+	toRenew     = "token"     // its token is to be replaced: it fetches, and has nothing else to do
 )
 
 // waiter is a request that waits until there is something to do for its node.
@@ -182,6 +183,9 @@ func wait(x *request) error {
 	node, err := x.own()
 	if err != nil {
 		return err
+	}
+	if x.due() {
+		return x.done(http.StatusOK, toRenew)
 	}
 	one := x.waiting.enter(x.identity, x.o.Limits)
 	if one == nil {

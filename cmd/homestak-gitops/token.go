@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
@@ -20,7 +21,7 @@ func tokenVerb(a *app) *cobra.Command {
 first start, and that never leaves the machine.`,
 		Args: cobra.NoArgs,
 	}
-	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRotateVerb(a), tokenOwnershipVerb(a))
+	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRevokeVerb(a), tokenRotateVerb(a), tokenOwnershipVerb(a))
 	return c
 }
 
@@ -61,8 +62,43 @@ func runTokenInspect(a *app, folder *serverFolder, verify bool) error {
 	if err != nil {
 		return err
 	}
-	i, err = i.Verified(ring, string(text), time.Now())
+	book, err := keys.OpenBook(dir)
+	if err != nil {
+		return err
+	}
+	i, err = i.Verified(ring, book, string(text), time.Now())
 	return errors.Join(a.ui.Show(i, i.Text()), err)
+}
+
+func tokenRevokeVerb(a *app) *cobra.Command {
+	folder := &serverFolder{}
+	c := &cobra.Command{
+		Use:   "revoke NODE",
+		Short: "End the validity of all tokens of one node",
+		Long: `Revokes all tokens of a node that were minted until now, also those that it got by itself. Run it on the
+machine of the node's parent. A running server refuses them with the next request, and it stays so.
+
+The agent of a node of type pve, and a container in mode pull, get a new token with the next pass of the parent's
+agent. Give a VM in mode pull a new one by token mint. Tokens in the secrets of the site are not concerned.`,
+		Args: usage.Takes(1, 1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			dir, err := folder.path(a.ui.Env)
+			if err != nil {
+				return err
+			}
+			done, err := keys.Revoke(dir, args[0], time.Now())
+			if err != nil {
+				return err
+			}
+			if !done.Minted {
+				a.ui.Notef("no token of a node %s is known here: check the name, and that this machine is its parent", done.Node)
+			}
+			return a.ui.Show(done, done.Text())
+		},
+	}
+	folder.flag(c)
+	a.ui.JSONFlag(c)
+	return c
 }
 
 func tokenRotateVerb(a *app) *cobra.Command {

@@ -19,7 +19,8 @@ func tokenMintVerb(a *app) *cobra.Command {
 		Use:   "mint NODE",
 		Short: "Make a token for a node, and print it",
 		Long: `Prints a token for a node of the site. It is a secret: write it to /etc/homestak-gitops/node.json
-of that node, mode 0600. The node gets a new one with its spec before it expires.
+of that node, mode 0600. It is good until the node has got its next one with its spec, which it then replaces
+before it expires.
 
 With --out the token goes into a file instead, with mode 0600, as --token-file of config fetch and token_file
 of an agent expect it. A shell that writes the output into a file lets others read it.`,

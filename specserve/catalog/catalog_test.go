@@ -184,7 +184,7 @@ func TestCredentials(t *testing.T) {
 		{"expired", mint(t, key, expired), policy.Credential{Kind: policy.Provisioning}, problem.Expired},
 		{"for another node", mint(t, key, token.Claims{Node: "net", Spec: "base"}), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "net"}, ""},
 	} {
-		got := c.Check(x.text, "own", token.Keys{key, old}, now)
+		got := c.Check(x.text, "own", token.Keys{key, old}, nil, now)
 		require.Equal(t, x.want, got.Credential, x.name)
 		if x.code == "" {
 			require.NoError(t, got.Err, x.name)
@@ -197,9 +197,9 @@ func TestCredentials(t *testing.T) {
 	s.Secrets.Values["auth"]["site_token"], s.Secrets.Values["auth"]["node_tokens.net"] = ownToken, ownToken
 	c = made(t, catalog.Input{Site: s})
 	for _, node := range []string{"own", "net"} {
-		require.Equal(t, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: node}, c.Check(ownToken, node, nil, now).Credential)
+		require.Equal(t, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: node}, c.Check(ownToken, node, nil, nil, now).Credential)
 	}
-	require.Equal(t, policy.SiteToken, c.Check(ownToken, "site", nil, now).Kind)
+	require.Equal(t, policy.SiteToken, c.Check(ownToken, "site", nil, nil, now).Kind)
 }
 
 // YAML has the same members in the same order, and values that YAML would take for something else

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -119,12 +120,12 @@ type Credential struct {
 
 // Check checks a credential that is shown in a request about a node ("": about none in particular):
 // one of the site's, or a provisioning token.
-func (c *Catalog) Check(text, node string, keys token.Keys, now time.Time) Credential {
+func (c *Catalog) Check(text, node string, keys token.Keys, book token.Book, now time.Time) Credential {
 	if o, ok := c.credentials.find(text, node); ok {
 		return Credential{Credential: policy.Credential{Kind: o.kind, Valid: true, Identity: o.node}}
 	}
 	out := Credential{Credential: policy.Credential{Kind: policy.Provisioning}}
-	if out.Claims, out.Err = c.Verify(text, keys, now); out.Err != nil {
+	if out.Claims, out.Err = c.Verify(text, keys, book, now); out.Err != nil {
 		return out
 	}
 	out.Valid, out.Identity = true, out.Claims.Node
@@ -135,7 +136,7 @@ func (c *Catalog) Check(text, node string, keys token.Keys, now time.Time) Crede
 // for the rules to say. It accepts those of these keys and, if the site has a key of the predecessor, those
 // of that one. A text without the form of such a token may have been meant for one of the site's own, which have
 // no form: it is not valid, rather than malformed.
-func (c *Catalog) Verify(text string, keys token.Keys, now time.Time) (token.Claims, error) {
+func (c *Catalog) Verify(text string, keys token.Keys, book token.Book, now time.Time) (token.Claims, error) {
 	claims, err := token.Inspect(text)
 	if err != nil {
 		if !strings.Contains(text, ".") {
@@ -143,7 +144,7 @@ func (c *Catalog) Verify(text string, keys token.Keys, now time.Time) (token.Cla
 		}
 		return token.Claims{}, err
 	}
-	return slices.Concat(keys, c.credentials.predecessor).Verify(text, claims.Node, now)
+	return slices.Concat(keys, c.credentials.predecessor).VerifyBy(book, text, claims.Node, now)
 }
 
 // Authorize decides by the rules of the site whether a request is allowed. Of in, the posture and
@@ -161,6 +162,9 @@ func (c *Catalog) Authorize(ctx context.Context, in policy.AuthInput, shown Cred
 	case d.Code == policy.Forbidden:
 		return d.Reason, &problem.Error{Code: problem.NotYours}
 	case shown.Err != nil:
+		if p, ok := errors.AsType[*problem.Error](shown.Err); ok && p.Message != "" {
+			d.Reason += ": " + p.Message
+		}
 		return d.Reason, &problem.Error{Code: problem.CodeOf(shown.Err), Cause: shown.Err}
 	case shown.Kind == "" || shown.Kind == policy.NoCredential:
 		return d.Reason, &problem.Error{Code: problem.NoCredential, Message: "a credential is required"}

@@ -29,8 +29,10 @@ type Keeper struct {
 	certificate *cert.Keeper
 	ring        keys.Ring
 	access      keys.Access
+	book        *keys.Book
 	problems    Problems
 	files       durable.Stamps // of the keys, before they were read last
+	kept        time.Time      // when the tokens in use were kept last
 }
 
 // Open reads the credentials, and makes those that are missing.
@@ -41,6 +43,9 @@ func Open(o Options) (*Keeper, error) {
 		return nil, err
 	}
 	if k.access, err = keys.EnsureAccess(o.Access, hook.Providers()); err != nil {
+		return nil, err
+	}
+	if k.book, err = keys.OpenBook(o.Access.Dir); err != nil {
 		return nil, err
 	}
 	k.certificate, err = cert.Open(cert.Options{Dir: o.Access.Dir, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log})
@@ -56,11 +61,26 @@ func (k *Keeper) Ring() keys.Ring { return k.ring }
 // Access is the keys of those who are no nodes.
 func (k *Keeper) Access() keys.Access { return k.access }
 
+// Book knows which tokens of nodes count.
+func (k *Keeper) Book() *keys.Book { return k.book }
+
+// Close keeps what is known of the tokens for the next start.
+func (k *Keeper) Close() { k.report("tokens in use", k.book.Save()) }
+
+// keepEvery is how often it is written which tokens are in use. What changed since is lost with a crash, until the nodes
+// show their tokens again.
+const keepEvery = 50 * time.Second // a server checks once in a minute
+
 // Check reads files that changed, renews the certificate if that is due, and reports whether anything
 // is new. What cannot be read changes nothing, and is logged.
 func (k *Keeper) Check() (changed bool) {
 	changed, err := k.certificate.Check()
 	k.report("certificate", err)
+	if time.Since(k.kept) >= keepEvery {
+		k.kept = time.Now()
+		k.report("tokens in use", k.book.Save())
+	}
+	k.report("revoked tokens", k.book.Refresh())
 	files := durable.StampsOf(k.o.Access.All(hook.Providers())...)
 	if files.Same(k.files) {
 		return changed

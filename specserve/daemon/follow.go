@@ -69,7 +69,7 @@ func (f *follower) ask() {
 // publish makes what is in force what requests see.
 func (f *follower) publish() {
 	f.server.Publish(specserve.View{
-		Catalog: f.catalog, Keys: f.credentials.Ring().Tokens(), Access: f.credentials.Access(), Pins: f.credentials.Certificate().Pins(),
+		Catalog: f.catalog, Keys: f.credentials.Ring().Tokens(), Book: f.credentials.Book(), Access: f.credentials.Access(), Pins: f.credentials.Certificate().Pins(),
 		Repository: f.repository, NoRepository: f.absent,
 	})
 }
@@ -182,6 +182,9 @@ func explained(err error) error {
 // close frees what is open, once the server has ended.
 func (f *follower) close() {
 	_ = f.history.close()
+	if f.credentials != nil {
+		f.credentials.Close()
+	}
 	if f.program != nil {
 		_ = f.program.Close()
 	}

@@ -12,9 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
-// Lifetime is how long a token is good for unless something else is asked for. A node that fetches
-// its spec in the second half of that time gets a new one.
-const Lifetime = 365 * 24 * time.Hour
+// Lifetime is how long a token is good for unless something else is asked for.
+const Lifetime = token.Lifetime
 
 // Minted is a token that was made.
 type Minted struct {
@@ -35,7 +34,8 @@ func (m Minted) MoveTo(file string) (Minted, error) {
 }
 
 // Mint makes a token for a node with the signing key in a folder. Without a key it fails: only a
-// server makes one. A life of 0 never ends.
+// server makes one. It is good until the node has used the one that it gets for it. A life of 0 never ends, and such
+// a token is not replaced.
 func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, error) {
 	if spec == "" {
 		return Minted{}, fmt.Errorf("node %s has no spec, so there is nothing that it could fetch\nname one in its node block: spec = spec.NAME", node)
@@ -47,7 +47,19 @@ func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, er
 	if err != nil {
 		return Minted{}, err
 	}
-	m, c := Minted{Node: node, Spec: spec, Key: ring[0].ID}, token.Claims{Node: node, Spec: spec, Issued: now.Unix()}
+	book, err := OpenBook(dir)
+	if err != nil {
+		return Minted{}, err
+	}
+	m, c := Minted{Node: node, Spec: spec, Key: ring[0].ID}, token.Claims{Node: node, Spec: spec, Issued: now.Unix(), Once: life != 0}
+	err = changeIssued(dir, node, func(i issue) issue {
+		i.Minted = max(i.Minted, book.used[node].Number) + stride
+		c.Number, c.Generation = i.Minted, i.Generation
+		return i
+	})
+	if err != nil {
+		return Minted{}, err
+	}
 	if life != 0 {
 		at := now.Add(life).UTC().Truncate(time.Second)
 		m.Expires, c.Expires = &at, at.Unix()
@@ -82,8 +94,8 @@ func Inspect(text string) (Inspection, error) {
 }
 
 // Verified adds whether the token is valid. The error, a *problem.Error, says why it is not.
-func (i Inspection) Verified(ring Ring, text string, now time.Time) (Inspection, error) {
-	_, err := ring.Tokens().Verify(strings.TrimSpace(text), i.Node, now)
+func (i Inspection) Verified(ring Ring, book *Book, text string, now time.Time) (Inspection, error) {
+	_, err := ring.Tokens().VerifyBy(book, strings.TrimSpace(text), i.Node, now)
 	valid := err == nil
 	i.Valid = &valid
 	if p, ok := errors.AsType[*problem.Error](err); ok {

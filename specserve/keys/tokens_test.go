@@ -34,11 +34,11 @@ issued   2026-01-02T03:04:05Z
 expires  2026-01-02T04:04:05Z
 valid    not verified
 `, i.Text())
-	good, err := i.Verified(ring, m.Token+"\n", now)
+	good, err := i.Verified(ring, nil, m.Token+"\n", now)
 	require.NoError(t, err)
 	require.True(t, *good.Valid)
 	require.Contains(t, good.Text(), "\nvalid    yes\n")
-	late, err := i.Verified(ring, m.Token, now.Add(time.Hour))
+	late, err := i.Verified(ring, nil, m.Token, now.Add(time.Hour))
 	require.Equal(t, problem.Expired, problem.CodeOf(err))
 	require.False(t, *late.Valid)
 	require.Contains(t, late.Text(), "valid    no: the token has expired at 2026-01-02T04:04:05Z")

@@ -13,7 +13,7 @@ func (s *Server) Accepts(node, token string) error {
 	if s.credentials == nil {
 		return ErrNotServing
 	}
-	_, err := s.credentials.Ring().Tokens().Verify(token, node, time.Now())
+	_, err := s.credentials.Ring().Tokens().VerifyBy(s.credentials.Book(), token, node, time.Now())
 	return err
 }
 

@@ -13,3 +13,6 @@ func (s *Server) RetryAfter(d time.Duration) { s.retry = d }
 func (s *Server) DialAbove(above string, dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	s.o.Above, s.way.dial = above, dial
 }
+
+// CheckNow reads the files again, as the server does every few seconds.
+func (s *Server) CheckNow() { s.check() }

@@ -156,6 +156,7 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer c.Close()
 	spool := filepath.Join(s.o.Access.Dir, "tmp")
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return fmt.Errorf("make the folder of temporary files: %w", err)
@@ -216,6 +217,13 @@ func (s *Server) check() {
 		s.state.Pins = s.credentials.Certificate().Pins()
 		s.publish()
 	}
+	for node := range s.credentials.Book().Revoked() {
+		if s.server != nil && s.server.HasReported(node) { // that was before: now it needs a new token, and the next pass is to see to it
+			s.o.Log.Warn("the tokens of a node were revoked", "identity", node)
+			s.server.Forget(node)
+			s.o.Check()
+		}
+	}
 }
 
 // publish makes what is in force what requests see. The caller has the mutex.
@@ -223,6 +231,6 @@ func (s *Server) publish() {
 	if s.server == nil {
 		return
 	}
-	s.view.Keys, s.view.Access, s.view.Pins = s.credentials.Ring().Tokens(), s.credentials.Access(), s.credentials.Certificate().Pins()
+	s.view.Keys, s.view.Book, s.view.Access, s.view.Pins = s.credentials.Ring().Tokens(), s.credentials.Book(), s.credentials.Access(), s.credentials.Certificate().Pins()
 	s.server.Publish(s.view)
 }

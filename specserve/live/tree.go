@@ -1,6 +1,7 @@
 package live
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve"
@@ -13,8 +14,15 @@ func (s *Server) Reports() []report.Received { return s.reports.All() }
 // Tree puts what nodes and children reported below what the agent knows itself.
 func (s *Server) Tree(own report.Report, now time.Time) report.Report {
 	s.mutex.Lock()
-	c := s.view.Catalog
+	c, book := s.view.Catalog, s.view.Book
 	s.mutex.Unlock()
+	revoked := book.Revoked()
+	for i, n := range own.Nodes {
+		if at, is := revoked[n.Name]; is {
+			own.Nodes[i].Ready = false
+			own.Nodes[i].Error = fmt.Sprintf("its tokens were revoked at %s, and it has not used a new one", at.Format(time.RFC3339))
+		}
+	}
 	every := func(string) time.Duration { return specserve.Period }
 	if c != nil {
 		every = func(identity string) time.Duration { return specserve.PeriodOf(c.Node(identity)) }

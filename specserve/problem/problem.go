@@ -94,6 +94,9 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
+// ErrReplaced is the cause of an error about a token that was revoked, or replaced by a newer one.
+var ErrReplaced = errors.New("it was replaced")
+
 // Status is the HTTP status to answer with.
 func (e *Error) Status() int { return cmp.Or(Lookup(e.Code).Status, http.StatusInternalServerError) }
 

@@ -40,7 +40,16 @@ type Claims struct {
 	// Tokens of the predecessor lack the rest.
 	Expires int64  `json:"exp,omitempty"` // Unix seconds; 0: never
 	Key     string `json:"kid,omitempty"` // ID of the key that signed it; untrusted until the token is verified
+
+	// Tokens of versions before 0.2 lack the rest, see docs/decisions/0055-tokens-of-nodes.md.
+	Number     int64 `json:"num,omitempty"`  // among the tokens of the node: a greater one is newer
+	Generation int   `json:"gen,omitempty"`  // how often the tokens of the node had been revoked when it was minted
+	Once       bool  `json:"once,omitempty"` // it is only for getting the next one
 }
+
+// Lifetime is how long a token is good for unless something else is asked for. A node that fetches in the second half of
+// that time gets a new one.
+const Lifetime = 24 * time.Hour
 
 // Key signs tokens. The zero value signs nothing.
 type Key struct {
@@ -131,9 +140,20 @@ func encode(c Claims) (string, error) {
 // Keys are what a parent verifies with: the first one signs, and the others are accepted as well.
 type Keys []Key
 
-// Verify checks a token against the node that a request is about. The steps are in the order of
-// the protocol, so the first that fails decides the code of the error, a *problem.Error.
+// Book knows which tokens of a node count. Its methods may be called from any goroutine.
+type Book interface {
+	// Admit says why a token whose signature is valid does not count now, as a *problem.Error; nil if it does.
+	Admit(c Claims, now time.Time) error
+}
+
+// Verify checks a token against the node that a request is about. It accepts a token until it expires.
 func (ks Keys) Verify(text, node string, now time.Time) (Claims, error) {
+	return ks.VerifyBy(nil, text, node, now)
+}
+
+// VerifyBy is Verify where a book decides until when a token counts. The steps are in the order of
+// the protocol, so the first that fails decides the code of the error, a *problem.Error.
+func (ks Keys) VerifyBy(book Book, text, node string, now time.Time) (Claims, error) {
 	payload, signature, c, err := split(text)
 	if err != nil {
 		return Claims{}, err
@@ -146,12 +166,41 @@ func (ks Keys) Verify(text, node string, now time.Time) (Claims, error) {
 		return Claims{}, problem.Errorf(problem.NoCredential, "the token has version %d, this program reads %d", c.Version, Version)
 	case c.Node == "" || c.Spec == "":
 		return Claims{}, problem.Errorf(problem.NoCredential, "the token does not name a node and its spec")
-	case c.Expires != 0 && now.Unix() >= c.Expires:
-		return Claims{}, problem.Errorf(problem.Expired, "the token has expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
+	}
+	if book != nil {
+		err = book.Admit(c, now)
+	} else {
+		err = c.Expired(now)
+	}
+	switch {
+	case err != nil:
+		return Claims{}, err
 	case c.Node != node:
 		return Claims{}, problem.Errorf(problem.NotYours, "the token is for another node")
 	}
 	return c, nil
+}
+
+// Expired says that a token has expired, as a *problem.Error; nil if it has not.
+func (c Claims) Expired(now time.Time) error {
+	if c.Expires == 0 || now.Unix() < c.Expires {
+		return nil
+	}
+	return problem.Errorf(problem.Expired, "the token has expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
+}
+
+// Life is how long a token is good for that replaces this one; 0: for ever. It is as long as this one was, but for those of
+// earlier versions, which were good for a year, and of the predecessor, which never expired.
+func (c Claims) Life() time.Duration {
+	life := time.Duration(c.Expires-c.Issued) * time.Second
+	switch {
+	case c.Key == "", c.Number == 0 && c.Expires != 0 && life > Lifetime:
+		return Lifetime
+	case c.Expires == 0:
+		return 0
+	default:
+		return max(life, time.Second)
+	}
 }
 
 // verify checks the signature.
@@ -202,9 +251,12 @@ func split(text string) (payload string, signature []byte, c Claims, err error) 
 }
 
 // Due reports whether the node should get a new token with this answer: it is past half its life,
-// or another key signs by now.
+// another key signs by now, or it is good for one use or for longer than tokens are now.
 func (ks Keys) Due(c Claims, now time.Time) bool {
-	if len(ks) > 0 && c.Key != ks[0].ID {
+	if len(ks) > 0 && c.Key != ks[0].ID || c.Once {
+		return true
+	}
+	if c.Expires != 0 && c.Life() < time.Duration(c.Expires-c.Issued)*time.Second {
 		return true
 	}
 	return c.Expires != 0 && now.Unix() >= c.Issued+(c.Expires-c.Issued)/2

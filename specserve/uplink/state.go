@@ -21,6 +21,7 @@ import (
 // kept is what a child keeps of its parent. What it points to is not changed.
 type kept struct {
 	given  string // sums up what the administrator wrote: with that changed, what was renewed counts no more
+	token  string // sums up the token of that: as long as it is the same, its successor counts
 	parent parent.Parent
 	tag    string       // of config
 	config *wire.Config // nil: none was fetched
@@ -30,6 +31,7 @@ type kept struct {
 type document struct {
 	Version int          `json:"version"`
 	Given   string       `json:"given"`
+	OfToken string       `json:"of_token,omitempty"` // versions before 0.2 lack it
 	Pins    []string     `json:"pins"`
 	Token   string       `json:"token"`
 	Tag     string       `json:"tag"`
@@ -41,7 +43,7 @@ const version = 1
 
 // load reads the file; without one, or with one of another parent, what is given counts.
 func load(file string, given parent.Parent) (kept, error) {
-	k := kept{given: Sum(given), parent: given}
+	k := kept{given: Sum(given), token: Sum(parent.Parent{Token: given.Token}), parent: given}
 	data, err := durable.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
@@ -56,6 +58,9 @@ func load(file string, given parent.Parent) (kept, error) {
 	}
 	if err != nil {
 		return kept{}, fmt.Errorf("%s cannot be read: %w\nremove it: the agent then asks its parent with what agent.hcl says", file, err)
+	}
+	if d.OfToken == k.token {
+		k.parent.Token = d.Token // the one that was given is for one use
 	}
 	if d.Given == k.given {
 		k.parent.Pins, k.parent.Token, k.tag, k.config = pins, d.Token, d.Tag, d.Config
@@ -106,7 +111,7 @@ func secretsOfRemoved(has, given map[string]map[string]*string) map[string]map[s
 }
 
 func (k kept) save(file string) error {
-	text, err := json.Marshal(document{version, k.given, pin.Texts(k.parent.Pins), k.parent.Token, k.tag, k.config})
+	text, err := json.Marshal(document{version, k.given, k.token, pin.Texts(k.parent.Pins), k.parent.Token, k.tag, k.config})
 	if err != nil {
 		return err
 	}

@@ -199,7 +199,7 @@ func (u *Uplink) wait(ctx context.Context) {
 				return
 			}
 			continue
-		case what != "" && what != "config":
+		case what != "" && what != "config" && what != "token": // both are fetched anyway
 			u.o.Check()
 			for _, node := range below {
 				u.o.Wake(node)

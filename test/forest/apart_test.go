@@ -112,7 +112,8 @@ func TestAPartitionForHours(t *testing.T) {
 	})
 }
 
-// The token of a child may be from a clock that goes ahead. One that has expired is refused, and both say what to do.
+// The token of a child may be from a clock that goes ahead, or have expired while the child was off for a week. One that
+// expired long ago is refused, and both say what to do.
 func TestAChildWithATokenOfAnotherTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := grown(t, nil)
@@ -130,7 +131,12 @@ func TestAChildWithATokenOfAnotherTime(t *testing.T) {
 		w.push(s, "a change")
 		w.until(10*time.Minute, "a token from the future is good", w.converged)
 
-		give(time.Hour, time.Now().Add(-2*time.Hour))
+		give(time.Hour, time.Now().AddDate(0, 0, -7))
+		s.vms["vm-2"]++
+		w.push(s, "after a week")
+		w.until(10*time.Minute, "its newest token is replaced", w.converged)
+
+		give(time.Hour, time.Now().AddDate(0, 0, -31))
 		s.vms["vm-2"]++
 		w.push(s, "another change")
 		w.live(10 * time.Minute)

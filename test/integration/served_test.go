@@ -287,7 +287,7 @@ func (p *serving) expired(node string) string {
 	p.t.Helper()
 	ring, err := keys.Read(filepath.Join(p.data(), daemon.Folder))
 	require.NoError(p.t, err)
-	text, err := token.Mint(ring[0].Key, token.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().Unix() - 1})
+	text, err := token.Mint(ring[0].Key, token.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
 	require.NoError(p.t, err)
 	return text
 }

@@ -37,6 +37,7 @@ type Parent struct {
 	server  *specserve.Server
 	pins    func() []string
 	ring    keys.Ring
+	book    *keys.Book
 	folder  string
 	program *program.Program
 	silent  atomic.Pointer[map[string]bool]
@@ -57,6 +58,9 @@ func New(log *slog.Logger) (p *Parent, err error) {
 		}
 	}()
 	if p.ring, err = keys.Ensure(p.folder, time.Now()); err != nil {
+		return nil, err
+	}
+	if p.book, err = keys.OpenBook(p.folder); err != nil {
 		return nil, err
 	}
 	certificate, err := cert.Open(cert.Options{Dir: p.folder, Log: log})
@@ -92,7 +96,7 @@ func (p *Parent) Publish(site *model.Site, commit string, policies *policy.Set, 
 	if made == nil {
 		return fmt.Errorf("the specs of the site cannot be served: %s", found.Sorted()[0])
 	}
-	p.server.Publish(specserve.View{Catalog: made, Keys: p.ring.Tokens(), Pins: p.pins()})
+	p.server.Publish(specserve.View{Catalog: made, Keys: p.ring.Tokens(), Book: p.book, Pins: p.pins()})
 	return nil
 }
 

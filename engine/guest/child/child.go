@@ -199,6 +199,8 @@ func (f *Found) Agent() *Agent {
 		a.Token = missing
 	case isExpired(err):
 		a.Token = "expired"
+	case errors.Is(err, problem.ErrReplaced):
+		a.Token = "revoked, or replaced by a newer one"
 	case err != nil:
 		a.Token = "of another server"
 	case !f.shut[tokenFile]:

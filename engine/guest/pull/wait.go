@@ -46,8 +46,11 @@ func (f Folder) waitOnce(ctx context.Context, open func() (Server, error), start
 	}
 	tag := f.tag(s.Client.Parent.Server)
 	what, _, err := s.Client.Wait(ctx, tag)
-	if err != nil || what == "" {
+	switch {
+	case err != nil || what == "":
 		return err
+	case what == "token":
+		return f.renew(ctx, open)
 	}
 	if err := start(ctx); err != nil {
 		return err
@@ -56,4 +59,23 @@ func (f Folder) waitOnce(ctx context.Context, open func() (Server, error), start
 		return errUnchanged
 	}
 	return nil
+}
+
+// renew fetches, for the token that comes with the answer. Nothing is applied: a spec that is new, too, is fetched with
+// the next poll.
+func (f Folder) renew(ctx context.Context, open func() (Server, error)) error {
+	unlock, err := f.Lock(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := open() // another run may have renewed it
+	if err != nil {
+		return err
+	}
+	got, err := s.Client.Spec(ctx, f.tag(s.Client.Parent.Server))
+	if err != nil || got.NotModified {
+		return err
+	}
+	return s.renew(got)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"strings"
@@ -104,6 +105,45 @@ func TestWait(t *testing.T) {
 		require.ErrorIs(t, <-served, http.ErrServerClosed)
 		<-time.After(time.Minute) // connections end by themselves
 	})
+}
+
+// A node whose token is to be replaced fetches the next one, and applies nothing for that.
+func TestS8WaitRenewsTheToken(t *testing.T) {
+	s := serve(t)
+	from, f := s.node(t)
+	s.token = "second"
+	polls := make(chan string, 1)
+	handler := s.Config.Handler
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/wait/") {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		select {
+		case polls <- r.Header.Get("Authorization"):
+			_, _ = io.WriteString(w, `{"status":"token"}`)
+		case <-r.Context().Done():
+		}
+	})
+	open := func() (pull.Server, error) {
+		p, err := parent.Load(from.File)
+		return pull.Server{Client: &client.Client{Parent: p}, File: from.File}, err
+	}
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- f.Wait(ctx, open, func(context.Context) error { return errors.New("nothing is to be applied") }, func(err error) {
+			if ctx.Err() == nil {
+				t.Error(err)
+			}
+		})
+	}()
+	require.Equal(t, "Bearer first", <-polls)
+	require.Equal(t, "Bearer second", <-polls)
+	_, err := f.Spec()
+	require.ErrorIs(t, err, fs.ErrNotExist, "the spec comes with the next run")
+	end()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
 // listener is a network in memory.

@@ -1,0 +1,278 @@
+package keys
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/durable"
+	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/token"
+)
+
+// The files of a book in the folder of a server, mode 0600. The first is written by whoever mints or revokes tokens, the
+// second by the server.
+const (
+	IssuedFile = "tokens.json"
+	UsedFile   = "tokens-used.json"
+)
+
+// stride is how far apart the numbers of minted tokens are. Those between are of tokens that follow upon one.
+const stride = 1000
+
+// Lapse is how long after its end the newest token of a node can still be replaced: a node that was off comes back with it.
+const Lapse = 30 * 24 * time.Hour
+
+// Overlap is how long a token that is good for one use stays good after its successor was used: requests may be under way.
+const Overlap = time.Minute
+
+// Book knows which tokens of the nodes of a server count: not those that were revoked, not those for one use whose
+// successor was used, and of those that have expired only the newest, for a while. Its methods may be called from any
+// goroutine; those of a nil Book know nothing but when a token expires.
+type Book struct {
+	dir string
+
+	mutex   sync.Mutex // requests come from many goroutines, and a use changes what the next one gets
+	issued  map[string]issue
+	files   durable.Stamps // of issued, before it was read last
+	used    map[string]use
+	changed bool // used is not as in its file
+}
+
+// Revocation is that all tokens of a node were revoked.
+type Revocation struct {
+	Node       string    `json:"node"`
+	Generation int       `json:"generation"` // how often that was done
+	At         time.Time `json:"at"`
+	Minted     bool      `json:"minted"` // a token was minted for it here; of earlier versions that is not known
+}
+
+// issue is what was minted for a node, and revoked.
+type issue struct {
+	Minted     int64     `json:"minted,omitempty"` // number of the last token that was minted
+	Generation int       `json:"generation,omitempty"`
+	Revoked    time.Time `json:"revoked,omitzero"`
+}
+
+// use is the newest token that a node has shown.
+type use struct {
+	Number     int64     `json:"number"`
+	Generation int       `json:"generation,omitempty"`
+	Since      time.Time `json:"since"` // when it was shown first
+}
+
+// The files.
+type (
+	issuedDocument struct {
+		Version int              `json:"version"`
+		Nodes   map[string]issue `json:"nodes"`
+	}
+	usedDocument struct {
+		Version int            `json:"version"`
+		Nodes   map[string]use `json:"nodes"`
+	}
+)
+
+// OpenBook reads the book in a folder. Without files nothing was revoked or used.
+func OpenBook(dir string) (*Book, error) {
+	b := &Book{dir: dir}
+	if err := b.Refresh(); err != nil {
+		return nil, err
+	}
+	used := usedDocument{}
+	if err := readDocument(filepath.Join(dir, UsedFile), &used, &used.Version); err != nil {
+		return nil, err
+	}
+	if b.used = used.Nodes; b.used == nil {
+		b.used = map[string]use{}
+	}
+	return b, nil
+}
+
+// readDocument reads a file; one that is not there is empty.
+func readDocument(name string, to any, itsVersion *int) error {
+	text, err := durable.ReadPrivate(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && (json.Unmarshal(text, to) != nil || *itsVersion != version) {
+		err = errors.New("it is not what this program writes")
+	}
+	if err != nil {
+		return fmt.Errorf("%s is not usable: %w\nrestore it from a backup; without it revoked tokens would be good again, so end them all by: homestak-gitops token rotate --drop-old", name, err)
+	}
+	return nil
+}
+
+func readIssued(dir string) (map[string]issue, error) {
+	d := issuedDocument{}
+	if err := readDocument(filepath.Join(dir, IssuedFile), &d, &d.Version); err != nil {
+		return nil, err
+	}
+	if d.Nodes == nil {
+		d.Nodes = map[string]issue{}
+	}
+	return d.Nodes, nil
+}
+
+// Refresh reads what was issued again if its file changed. After an error what was known counts.
+func (b *Book) Refresh() error {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.refresh()
+}
+
+func (b *Book) refresh() error {
+	files := durable.StampsOf(filepath.Join(b.dir, IssuedFile))
+	if files.Same(b.files) {
+		return nil
+	}
+	issued, err := readIssued(b.dir)
+	if err != nil {
+		return err
+	}
+	b.files, b.issued = files, issued
+	return nil
+}
+
+// Revoke revokes all tokens of a node that were minted until now. A server on this folder refuses them with the next
+// request.
+func Revoke(dir, node string, now time.Time) (Revocation, error) {
+	if _, err := Read(dir); err != nil {
+		return Revocation{}, err
+	}
+	var done issue
+	err := changeIssued(dir, node, func(i issue) issue {
+		i.Generation++
+		i.Revoked = now.UTC().Truncate(time.Second)
+		done = i
+		return i
+	})
+	return Revocation{node, done.Generation, done.Revoked, done.Minted > 0}, err
+}
+
+// changeIssued changes what was issued for a node.
+func changeIssued(dir, node string, next func(issue) issue) error {
+	return durable.Exclusively(dir, func() error {
+		all, err := readIssued(dir)
+		if err != nil {
+			return err
+		}
+		all[node] = next(all[node])
+		return writeDocument(dir, IssuedFile, issuedDocument{version, all})
+	})
+}
+
+func writeDocument(dir, name string, d any) error {
+	text, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	name = filepath.Join(dir, name)
+	if err = durable.Replace(name, append(text, '\n')); err == nil {
+		err = durable.HandOver(dir, name)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// Admit implements token.Book.
+func (b *Book) Admit(c token.Claims, now time.Time) error {
+	if b == nil {
+		return c.Expired(now)
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	_ = b.refresh() // its error is reported by whoever calls Refresh
+	newest := b.used[c.Node]
+	older := c.Number < newest.Number
+	single := c.Once || c.Number == 0 && c.Expires-c.Issued > int64(token.Lifetime/time.Second) // of an earlier version
+	over := c.Expired(now)
+	switch since := now.Sub(newest.Since); {
+	case c.Generation < b.issued[c.Node].Generation:
+		return &problem.Error{Code: problem.Refused, Message: "the token was revoked", Hint: hintOfNew, Cause: problem.ErrReplaced}
+	case single && older && (since < 0 || since > Overlap):
+		return &problem.Error{Code: problem.Refused, Message: "the token was good for one use, and the node has used the next one", Hint: hintOfNew, Cause: problem.ErrReplaced}
+	case over != nil && (older || now.Unix() >= c.Expires+int64(Lapse/time.Second)):
+		return over
+	}
+	return nil
+}
+
+const hintOfNew = "an agent that can enter the machine gives it a new one with its next pass; else mint one: homestak-gitops token mint NODE"
+
+// Use notices that a node has shown a token that counts.
+func (b *Book) Use(c token.Claims, now time.Time) {
+	if b == nil || c.Node == "" {
+		return
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	if newest := b.used[c.Node]; c.Number > newest.Number || c.Generation > newest.Generation {
+		b.used[c.Node] = use{c.Number, c.Generation, now.UTC()}
+		b.changed = true
+	}
+}
+
+// Next makes claims those of the token that follows upon one with their number.
+func (b *Book) Next(c token.Claims) token.Claims {
+	if b == nil {
+		return c
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	_ = b.refresh()
+	c.Number = max(c.Number, b.used[c.Node].Number) + 1
+	c.Generation = b.issued[c.Node].Generation
+	return c
+}
+
+// Text shows it to people.
+func (r Revocation) Text() string {
+	return fmt.Sprintf("all tokens of node %s are revoked\nan agent that can enter the machine gives it a new one with its next pass; else mint one: homestak-gitops token mint %[1]s\n", r.Node)
+}
+
+// Revoked says when the tokens of nodes were revoked that had one, and have not used a new one since.
+func (b *Book) Revoked() map[string]time.Time {
+	if b == nil {
+		return nil
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	var out map[string]time.Time
+	for node, i := range b.issued {
+		if i.Minted > 0 && b.used[node].Generation < i.Generation {
+			if out == nil {
+				out = map[string]time.Time{}
+			}
+			out[node] = i.Revoked
+		}
+	}
+	return out
+}
+
+// Save writes which tokens are in use, if that changed.
+func (b *Book) Save() error {
+	b.mutex.Lock()
+	if !b.changed {
+		b.mutex.Unlock()
+		return nil
+	}
+	d := usedDocument{version, maps.Clone(b.used)}
+	b.changed = false
+	b.mutex.Unlock()
+	err := durable.Exclusively(b.dir, func() error { return writeDocument(b.dir, UsedFile, d) })
+	if err != nil {
+		b.mutex.Lock()
+		defer b.mutex.Unlock()
+		b.changed = true
+	}
+	return err
+}
