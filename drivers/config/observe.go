@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/local"
+	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/child"
@@ -68,7 +69,9 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 			continue
 		}
 		maps.Copy(have.State, o.State)
-		have.Unknown = append(have.Unknown, o.Unknown...)
+		for _, u := range o.Unknown {
+			have.Unknown = addUnknown(have.Unknown, u)
+		}
 		have.Findings = append(have.Findings, o.Findings...)
 	}
 	stays, err := d.stay(w, have.State)
@@ -103,6 +106,18 @@ func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
 		}
 	}
 	return some, true
+}
+
+// addUnknown adds what could not be read. What is unknown for one reason that is not the guest's is one thing.
+func addUnknown(list []model.Unknown, u model.Unknown) []model.Unknown {
+	i := slices.IndexFunc(list, func(o model.Unknown) bool {
+		return o.Scope == u.Scope && o.Why == u.Why && o.Kind != "" && o.Only != nil
+	})
+	if i < 0 {
+		return append(list, u)
+	}
+	list[i].Only = append(slices.Clone(list[i].Only), u.Only...)
+	return list
 }
 
 // remember keeps how the guests of this pass are entered. Where several things are wanted inside of one, they share its
@@ -187,6 +202,10 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 	}
 	out, err := d.observeIt(ctx, m, want)
 	hidden.Denied = denied(err)
+	if via, is := errors.AsType[*ssh.ViaError](err); is { // nothing is known of the guest
+		hidden.Scope = "inside of guests of host " + d.host.Name
+		return unknown(fmt.Sprintf("they are entered through the host (jump), and it cannot be entered: %v", via))
+	}
 	switch hidden.Starting = err != nil && at.Starting && !otherGuest(err) && !hidden.Denied; {
 	case hidden.Starting:
 		return unknown("not ready yet, since it was just started: " + err.Error())

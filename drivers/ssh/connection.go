@@ -139,7 +139,11 @@ func (m *Machine) dial(ctx context.Context) (net.Conn, error) {
 	if m.cfg.Via == nil {
 		return m.cfg.Dial(ctx, "tcp", m.address)
 	}
-	return m.cfg.Via.forward(ctx, m.address)
+	conn, err := m.cfg.Via.forward(ctx, m.address)
+	if err != nil && !errors.As(err, new(*ssh.OpenChannelError)) {
+		return nil, &ViaError{m.cfg.Via.name(), err}
+	}
+	return conn, err
 }
 
 // forward opens a connection from the machine to an address.

@@ -49,6 +49,22 @@ func (e *HostKeyError) Unwrap() error { return e.Err }
 // Hopeless is true, except where the key could not be stored; see guest.Machine.
 func (e *HostKeyError) Hopeless() bool { return e.Err == nil }
 
+// ViaError is a machine that cannot be entered, on the way to others. What is wrong with it is not wrong with those, so it does
+// not unwrap to its reason.
+type ViaError struct {
+	Machine string // user@host:port
+	Err     error
+}
+
+// Error gives the reason, which names the machine.
+func (e *ViaError) Error() string { return e.Err.Error() }
+
+// Hopeless is that of the reason; see guest.Machine.
+func (e *ViaError) Hopeless() bool {
+	var h interface{ Hopeless() bool }
+	return errors.As(e.Err, &h) && h.Hopeless()
+}
+
 // LoginError is a machine that rejects all of our keys. It is not Hopeless: a machine that boots
 // for the first time has its sshd before its keys.
 type LoginError struct {

@@ -158,6 +158,8 @@ func (d *draft) hides(u model.Unknown, s *Step) string {
 	case u.Node != "" && s.on(u.Node):
 		return fmt.Sprintf("%s: %s", u.Scope, u.Why)
 	case s.Action == Update:
+	case u.Kind != "" && len(u.Only) > 1 && slices.Contains(u.Only, s.Address):
+		return u.Scope + " cannot be seen" // the line about that says why, once for all of them
 	case u.Kind != "" && u.Kind == s.Address.Kind && (u.Only == nil || slices.Contains(u.Only, s.Address)):
 		return fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why)
 	case ofGuests && u.Creating && guest && s.Action == Create && mayBe(u, s.Want):

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
@@ -22,6 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -244,6 +247,38 @@ func TestN12ChecksThroughAServedHost(t *testing.T) {
 	r := s.pass("apply")
 	require.Contains(t, describe(r), "192.0.2.50:81: ", "it was tried")
 	require.Contains(t, describe(r), "connection refused")
+}
+
+// Another host key of the host that leads to the guests is its own affair: it is reported once, and of no guest.
+func TestN11AnotherHostKeyOfTheHost(t *testing.T) {
+	s := beginSimulated(t, "spec \"base\" {\n  config {\n    timezone = \"Europe/Berlin\"\n  }\n}\n")
+	var nodes []string
+	for n := range 3 {
+		nodes = append(nodes, vm(fmt.Sprintf("web-%d", n+1), `spec = spec.base`, `nic "lan" {`, fmt.Sprintf(`  ip = "192.0.2.5%d/24"`, n), `}`))
+	}
+	s.deploy("web", strings.Join(nodes, ""))
+	s.serveHost()
+	s.apply("at first")
+	_, other, err := simworld.Key()
+	require.NoError(t, err)
+	key, err := ssh.ParsePrivateKey([]byte(other))
+	require.NoError(t, err)
+	text, err := os.ReadFile(s.dir + "/host.hcl")
+	require.NoError(t, err)
+	s.write("host.hcl", regexp.MustCompile(`host_key = "[^"]*"`).ReplaceAllString(string(text), fmt.Sprintf("host_key = %q", strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key.PublicKey()))))))
+
+	r := s.pass("apply")
+	require.Equal(t, engine.Failed, r.Outcome, describe(r))
+	var all strings.Builder
+	r.Plan.Text(&all, plan.TextOptions{All: true, Width: 4000})
+	fmt.Fprintln(&all, r.Err)
+	for _, n := range r.Nodes {
+		fmt.Fprintln(&all, n.Name, n.Status, n.Error)
+	}
+	const changed = "its host key has changed"
+	require.Equal(t, 1, strings.Count(r.Err.Error(), changed), all.String())
+	require.Equal(t, 2, strings.Count(all.String(), changed), "once in the plan, once in the error\n%s", all.String())
+	require.Contains(t, r.Err.Error(), "they are entered through the host (jump), and it cannot be entered: ssh to root@127.0.0.1:")
 }
 
 // What leaves the spec leaves the machine, item by item, and the rest stays.
