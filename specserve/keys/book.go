@@ -206,7 +206,7 @@ func (b *Book) Admit(c token.Claims, now time.Time) error {
 	return nil
 }
 
-const hintOfNew = "an agent that can enter the machine gives it a new one with its next pass; else mint one: homestak-gitops token mint NODE"
+const hintOfNew = "the parent of an agent gives it a new one with its next pass; for other nodes mint one: homestak-gitops token mint NODE"
 
 // Use notices that a node has shown a token that counts.
 func (b *Book) Use(c token.Claims, now time.Time) {
@@ -236,7 +236,7 @@ func (b *Book) Next(c token.Claims) token.Claims {
 
 // Text shows it to people.
 func (r Revocation) Text() string {
-	return fmt.Sprintf("all tokens of node %s are revoked\nan agent that can enter the machine gives it a new one with its next pass; else mint one: homestak-gitops token mint %[1]s\n", r.Node)
+	return fmt.Sprintf("all tokens of node %s are revoked\nthe parent of an agent gives it a new one with its next pass; for other nodes mint one: homestak-gitops token mint %[1]s\n", r.Node)
 }
 
 // Revoked says when the tokens of nodes were revoked that had one, and have not used a new one since.
