@@ -78,8 +78,8 @@ func tokenRevokeVerb(a *app) *cobra.Command {
 		Long: `Revokes all tokens of a node that were minted until now, also those that it got by itself. Run it on the
 machine of the node's parent. A running server refuses them with the next request, and it stays so.
 
-The agent of a node of type pve, and a container in mode pull, get a new token with the next pass of the parent's
-agent. Give a VM in mode pull a new one by token mint. Tokens in the secrets of the site are not concerned.`,
+The agent of a node of type pve gets a new token with the next pass of the parent's agent. Give a VM or a container
+in mode pull a new one by token mint. Tokens in the secrets of the site are not concerned.`,
 		Args: usage.Takes(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir, err := folder.path(a.ui.Env)
