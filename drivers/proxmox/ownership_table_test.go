@@ -23,7 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-var updateTable = flag.Bool("update-table", false, "write the table of docs/security.md anew")
+var updateTable = flag.Bool("update-table", false, "update the table of docs/security.md")
 
 // states are the columns of the table: what the guest is on which somebody has a privilege.
 var states = []string{"running", "stopped", "template", "half made", "managed"}
@@ -200,7 +200,7 @@ func (s *siege) outcome(p *plan.Plan) map[string]string {
 		if s.hers[vmid] == "managed" {
 			continue
 		}
-		require.Equal(s.T, plan.Update, changed[addr], "%s is managed, whoever claims to be it\n%s%v", addr, proxmoxtest.Describe(p), p.Findings)
+		require.Equal(s.T, plan.Update, changed[addr], "%s is managed, although another guest claims to be this node\n%s%v", addr, proxmoxtest.Describe(p), p.Findings)
 	}
 	for vmid, addr := range s.mine {
 		if s.hers[vmid] != "managed" {
@@ -229,7 +229,7 @@ func (s *siege) outcome(p *plan.Plan) map[string]string {
 
 const (
 	nothing = "nothing"
-	keeps   = "keep a node that has no guest yet from being created, by a claim to be it"
+	keeps   = "keep a node that has no guest yet from being created, by claiming to be that node"
 	reverts = "revert the change"
 	again   = "create the guest again"
 	leaves  = "leave the guest alone, as unmanaged"
@@ -253,7 +253,7 @@ func (s *siege) tried(privs string, first, lies int) map[string]string {
 			s.attack(vmid, lie)
 		}
 		time.Sleep(time.Minute) // the tasks end
-		if lie%2 == 1 {         // and what waits for a restart gets one
+		if lie%2 == 1 {         // apply pending changes
 			s.restarts()
 		}
 		for state, what := range s.outcome(s.Plan()) {

@@ -108,7 +108,7 @@ type childWork struct {
 	positions []func() diag.Range // of the request under way
 }
 
-// say tells the parent where the work is, so that it can tell of a child that it had to end.
+// say reports to the parent where the work is, so that the parent can name the place if it has to end this process.
 func (c *childWork) say() {
 	said := map[int]diag.Range{}
 	for range time.Tick(sayEvery) {

@@ -76,7 +76,7 @@ func loaded(t *testing.T, l *site.Loader, tree fs.FS, name string) engine.Desire
 	return l.Load(t.Context(), tree, site.Input{Tree: name, Commit: model.Commit{ID: name}})
 }
 
-// The file of the report: it took 2.9 GB and never ended. The agent is told where it is.
+// The file of the report: it took 2.9 GB and never ended. The finding names the place.
 func TestS2ALoadThatTakesTooMuchIsEnded(t *testing.T) {
 	l := loaderIn(sandboxed(t))
 	good := loaded(t, l, soundTree(), "good")

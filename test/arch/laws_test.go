@@ -211,6 +211,7 @@ var libraries = []library{
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
 	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "drivers/simworld", "drivers/simworld/debian", "drivers/simworld/sshd", "engine/source/remote", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
 	{path: "mvdan.cc/sh/v3", owners: []string{"drivers/simworld/sh", "drivers/simworld/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
+	{path: "github.com/fsnotify/fsnotify", owners: []string{"engine/durable"}, why: "one package notices changes of files"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/sys", owners: []string{"drivers/proxmox/pmxcfs"}, why: "the files of a node are read every second, with no call more than needed"},

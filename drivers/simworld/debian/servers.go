@@ -10,38 +10,65 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 )
 
-// servedPorts are where the usual servers listen as soon as their packages are installed, by unit.
-var servedPorts = map[string][]uint16{ //nolint:gochecknoglobals // a table
-	"nginx.service": {80}, "caddy.service": {80}, "haproxy.service": {80}, "squid.service": {3128}, "grafana.service": {3000},
-	"prometheus.service": {9090}, "prometheus-node-exporter.service": {9100}, "cockpit.service": {9090}, "postgresql.service": {5432}, "mariadb-server.service": {3306},
-	"redis-server.service": {6379}, "memcached.service": {11211}, "rabbitmq-server.service": {5672}, "postfix.service": {25}, "exim4.service": {25}, "dnsmasq.service": {53}, "unbound.service": {53},
+// portOf is the port on which the usual server of a unit listens once its package is installed; 0 for none.
+func portOf(unit string) uint16 {
+	switch strings.TrimSuffix(unit, ".service") {
+	case "nginx", "caddy", "haproxy":
+		return 80
+	case "squid":
+		return 3128
+	case "grafana":
+		return 3000
+	case "prometheus", "cockpit":
+		return 9090
+	case "prometheus-node-exporter":
+		return 9100
+	case "postgresql":
+		return 5432
+	case "mariadb-server":
+		return 3306
+	case "redis-server":
+		return 6379
+	case "memcached":
+		return 11211
+	case "rabbitmq-server":
+		return 5672
+	case "postfix", "exim4":
+		return 25
+	case "dnsmasq", "unbound":
+		return 53
+	default:
+		return 0
+	}
 }
 
 // serve lets a unit listen as long as its program runs. What looks like HTTP gets an answer that says so; any other
 // connection stays open.
 func (m systemd) serve(name string, of *kernel.Process) {
-	for _, port := range servedPorts[name] {
-		ln, err := m.Listen(port)
-		if err != nil {
-			continue // another unit has it
-		}
-		m.busy.Go(func() {
-			select {
-			case <-of.Done():
-			case <-m.Down():
-			}
-			_ = ln.Close()
-		})
-		m.busy.Go(func() {
-			for {
-				conn, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				m.busy.Go(func() { m.answer(name, conn, of) })
-			}
-		})
+	port := portOf(name)
+	if port == 0 {
+		return
 	}
+	ln, err := m.Listen(port)
+	if err != nil {
+		return // another unit has it
+	}
+	m.busy.Go(func() {
+		select {
+		case <-of.Done():
+		case <-m.Down():
+		}
+		_ = ln.Close()
+	})
+	m.busy.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			m.busy.Go(func() { m.answer(name, conn, of) })
+		}
+	})
 }
 
 // answer is one connection to a unit.

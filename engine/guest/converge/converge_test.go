@@ -324,7 +324,7 @@ func TestR4ProgressShowsWhatAptDoes(t *testing.T) {
 	require.Empty(t, seen)
 }
 
-// slow is a machine that installs packages until it is told to end.
+// slow is a machine that installs packages until its channel is closed.
 type slow struct {
 	*fake
 	states    chan string
