@@ -74,6 +74,9 @@ func Screen(w io.Writer) io.Writer { return screen{w} }
 
 type screen struct{ w io.Writer }
 
+// Unwrap is the writer behind the screen, for those who ask what it is.
+func (s screen) Unwrap() io.Writer { return s.w }
+
 func (s screen) Write(b []byte) (int, error) {
 	text := string(b)
 	if plain(text) {

@@ -55,6 +55,9 @@ func levelOf(name string) slog.Level {
 // device and inode of the stream, since the variable is also inherited by programs
 // whose output goes elsewhere.
 func journals(stream string, w io.Writer) bool {
+	if screen, is := w.(interface{ Unwrap() io.Writer }); is {
+		w = screen.Unwrap()
+	}
 	f, ok := w.(*os.File)
 	if !ok || stream == "" {
 		return false

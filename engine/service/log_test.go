@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 func TestLog(t *testing.T) {
@@ -44,8 +46,9 @@ func TestLogInTheJournal(t *testing.T) {
 	at := info.Sys().(*syscall.Stat_t)
 	stream := fmt.Sprintf("%d:%d", at.Dev, at.Ino)
 	require.False(t, journals(stream, &bytes.Buffer{}))
+	require.True(t, journals(stream, diag.Screen(f)), "as the command writes to it")
 	require.False(t, journals("1:2", f), "inherited, but written elsewhere")
-	logTwo(t, NewLog(f, stream, "debug", "text"))
+	logTwo(t, NewLog(diag.Screen(f), stream, "debug", "text"))
 	logTwo(t, NewLog(f, stream, "error", "text"))
 	logTwo(t, NewLog(f, stream, "info", "json"))
 	text, err := os.ReadFile(f.Name())
