@@ -148,7 +148,7 @@ func TestS1OwnershipKeysAreNoValues(t *testing.T) {
 
 // The reference lists each section and each fixed name, and its example works: the file is read, and the host gets the
 // private key, which no guest gets.
-func TestN10TheReferenceListsTheSecrets(t *testing.T) {
+func TestN10R3TheReferenceListsTheSecrets(t *testing.T) {
 	var page strings.Builder
 	require.NoError(t, hcl.Reference(&page, testKinds()))
 	_, section, found := strings.Cut(page.String(), "\n## Secrets\n")

@@ -9,8 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// TestDecisiveLines: of real logs of tasks that failed, the lines that say why.
-func TestDecisiveLines(t *testing.T) {
+// TestR6DecisiveLines: of real logs of tasks that failed, the lines that say why.
+func TestR6DecisiveLines(t *testing.T) {
 	const plug = "kvm: -netdev type=tap,id=net0,ifname=tap100i0,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: network script /usr/libexec/qemu-server/pve-bridge failed with status "
 	for name, c := range map[string]struct {
 		status string

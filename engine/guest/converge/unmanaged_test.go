@@ -12,7 +12,7 @@ import (
 )
 
 // What the site itself put into a machine is not reported as unmanaged, and what is reported names the machine.
-func TestN13UnmanagedThings(t *testing.T) {
+func TestN13R5R11UnmanagedThings(t *testing.T) {
 	m := machine(t)
 	m.rows["users"] = []string{"passwd|=root:0:0:/root:/bin/bash\nops:1000:1000:/home/ops:/bin/bash\nbob:1001:1001:/home/bob:/bin/sh\n", "group|=root:0:\n", "shadow|=ops:0:\nbob:0:\n"}
 	m.rows["sudo"] = []string{"sudo", "other|=/etc/sudoers.d/90-cloud-init-users", "other|=/etc/sudoers.d/README", "other|=/etc/sudoers.d/bob"}
