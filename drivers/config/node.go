@@ -35,7 +35,7 @@ const (
 
 // inside is what is wanted inside a node, as model.Kind.Inside gives it. A guest that shall be off
 // cannot be entered, so nothing is wanted there. Nor is one by SSH where nobody has a key to log in
-// with, unless the spec asks for SSH by name: see docs/decisions/0029-simulated-guests.md.
+// with, unless the spec asks for SSH by name: see docs/decisions/0014-ways-into-guests.md.
 func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 	if in.Earlier != nil {
 		return c.withdrawn(of, in)

@@ -16,7 +16,7 @@ import (
 // Hopeless of itself stays, whatever is waited for.
 //
 // Files are read and written by scripts on the stdin of sh, many in one round trip, so that
-// there is no method for them: see docs/decisions/0024-ways-into-a-machine.md.
+// there is no method for them: see docs/decisions/0014-ways-into-guests.md.
 type Machine interface {
 	// Address chooses where the guest is reached.
 	Address(ctx context.Context) (Address, error)

@@ -46,7 +46,7 @@ const maxKeys = 1 << 20
 // reported if decryption fails; the findings are about files that others can read.
 //
 // It runs no programs: neither SOPS_AGE_KEY_CMD nor age plugins, which might prompt; see
-// docs/decisions/0031-secrets-in-git.md.
+// docs/decisions/0017-secrets-and-tokens.md.
 func FindKeys(s Sources) (*Keys, diag.List) {
 	r := &keyReader{Keys: &Keys{}}
 	if s.Env != nil {

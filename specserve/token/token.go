@@ -35,13 +35,13 @@ type Claims struct {
 	Version int    `json:"v"`
 	Node    string `json:"n"`   // whose token it is
 	Spec    string `json:"s"`   // its spec when the token was minted, for people: the site decides which one is served
-	Issued  int64  `json:"iat"` // Unix seconds; not checked, see docs/decisions/0049-what-a-child-keeps-and-how-it-leaves.md
+	Issued  int64  `json:"iat"` // Unix seconds; not checked, see docs/decisions/0017-secrets-and-tokens.md
 
 	// Tokens of the predecessor lack the rest.
 	Expires int64  `json:"exp,omitempty"` // Unix seconds; 0: never
 	Key     string `json:"kid,omitempty"` // ID of the key that signed it; untrusted until the token is verified
 
-	// Tokens of versions before 0.2 lack the rest, see docs/decisions/0055-tokens-of-nodes.md.
+	// Tokens of versions before 0.2 lack the rest, see docs/decisions/0017-secrets-and-tokens.md.
 	Number     int64 `json:"num,omitempty"`  // among the tokens of the node: a greater one is newer
 	Generation int   `json:"gen,omitempty"`  // how often the tokens of the node had been revoked when it was minted
 	Once       bool  `json:"once,omitempty"` // it is only for getting the next one

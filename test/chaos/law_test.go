@@ -113,7 +113,7 @@ func (w *world) as(n *node, list []pvesim.Guest) {
 // volumes looks for disks that belong to no guest.
 func (w *world) volumes(snap pvesim.Snapshot, stand reasons) {
 	used := map[string]bool{}
-	// Decision 15: where no machine has or had words of its own nobody looks for seeds.
+	// Decision 6: where no machine has or had words of its own nobody looks for seeds.
 	looked := slices.ContainsFunc(w.site().nodes, func(n *node) bool { return n.seeded != 0 })
 	for _, g := range snap.Guests {
 		for _, conf := range []map[string]string{g.Config, g.Pending} {

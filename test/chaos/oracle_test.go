@@ -46,7 +46,7 @@ func says() map[reason]*regexp.Regexp {
 		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
 		strayed: regexp.MustCompile(`restored under another VMID`),
 		held:    regexp.MustCompile(`is locked`),
-		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 6)
+		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 4)
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
 		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a circle`),
 	}

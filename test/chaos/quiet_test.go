@@ -80,7 +80,7 @@ var overCap = regexp.MustCompile(`^the plan removes \d+ of \d+ owned guests, at 
 
 // granted is people applying by hand, as the program tells them to, what it refused
 // because more guests would go than one pass may take and trailers count for nothing
-// (decision 9): no commit is known that the host converged to. Otherwise the trailers
+// (decision 12): no commit is known that the host converged to. Otherwise the trailers
 // of these commits allow whatever they remove, and a refusal is wrong.
 func (w *world) granted() bool {
 	way := false

@@ -16,7 +16,7 @@ import (
 
 // PVE's cloud-init drive cannot carry user-data, so a VM with user_data, or one in mode pull, gets a
 // seed: an ISO image that this program makes. The image may contain secrets, so it is removed as soon
-// as the VM has read it. docs/decisions/0015-nocloud.md has the reasons.
+// as the VM has read it. docs/decisions/0006-images-templates-and-cloud-init.md has the reasons.
 
 // Seeded reports whether the VM is created with a seed in place of PVE's own cloud-init drive.
 func (v VMTarget) Seeded() bool { return v.UserData != "" || v.Resolution != nil && v.Pulls != "" }

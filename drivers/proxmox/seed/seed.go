@@ -1,5 +1,5 @@
 // Package seed keeps the images by which machines with user_data are seeded on the storages of a
-// host: their names, upload and removal. docs/decisions/0015-nocloud.md says why there are any.
+// host: their names, upload and removal. docs/decisions/0006-images-templates-and-cloud-init.md says why there are any.
 package seed
 
 import (

@@ -14,7 +14,7 @@ import (
 
 // mounts is disks of the node with a file system and a line in /etc/fstab. A disk is found by
 // the label of its file system; one without any by its serial number, which the host gives to
-// the disks that it makes. See docs/decisions/0028-disks-inside-a-machine.md.
+// the disks that it makes. See docs/decisions/0015-specs-inside-guests.md.
 var mounts = aspect.Of[mountsFound]{
 	Name: "mounts", Doc: "Disks that are formatted and mounted.",
 	Paths: []string{"config.mount"},
