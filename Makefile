@@ -7,6 +7,7 @@ GO       ?= go
 FUZZTIME ?= 60s
 SCHEDULES ?= 10000
 TREES     ?= 1000
+MUTANTS   ?= 2000
 BIN      := bin/homestak-gitops
 MAIN     := ./cmd/homestak-gitops
 
@@ -82,9 +83,9 @@ policy-test: ## every test of policies under ours and under the real opa: same r
 	GOBIN=$(CURDIR)/dist/bin $(GO) install github.com/open-policy-agent/opa@v1.22.0
 	PATH=$(CURDIR)/dist/bin:$$PATH $(GO) test -count=1 -v -run TestOPAAgrees ./policy
 
-sops-test: ## files of secrets under ours and under the real sops, both ways
+sops-test: ## files of secrets under ours and under the real sops, both ways, and MUTANTS (2,000) changed ones
 	GOBIN=$(CURDIR)/dist/bin $(GO) install github.com/getsops/sops/v3/cmd/sops@v3.13.3
-	PATH=$(CURDIR)/dist/bin:$$PATH $(GO) test -count=1 -v -run TestRealSops ./hcl/sops
+	PATH=$(CURDIR)/dist/bin:$$PATH HOMESTAK_SOPS_MUTANTS=$(MUTANTS) $(GO) test -count=1 -v -run TestRealSops ./hcl/sops
 
 chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashes, and TREES (1,000) of trees of agents
 	set -o pipefail; GOGC=400 HOMESTAK_CHAOS_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/chaos | grep --line-buffered -vE '^ *(===|--- PASS)'

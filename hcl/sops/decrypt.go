@@ -86,7 +86,10 @@ func newSum(onlyEnc bool) hash.Hash {
 	return sum
 }
 
-var errNoIdentity = errors.New("no identity is one of the recipients")
+var (
+	errNoIdentity = errors.New("no identity is one of the recipients")
+	errSize       = errors.New("what is encrypted for a recipient is not a key of AES-256")
+)
 
 // dataKey decrypts the key of all values.
 func (f *File) dataKey(keys *Keys) ([]byte, error) {
@@ -101,6 +104,8 @@ func (f *File) dataKey(keys *Keys) ([]byte, error) {
 		switch {
 		case err == nil:
 			shares = append(shares, share)
+		case errors.Is(err, errSize):
+			return nil, err
 		case !errors.Is(err, errNoIdentity):
 			failed = err
 		}
@@ -119,8 +124,8 @@ func (g group) decrypt(ids []age.Identity, size int) ([]byte, error) {
 	err := errNoIdentity
 	for _, k := range g {
 		key, kerr := unwrap(k.armored, ids, size)
-		if kerr == nil {
-			return key, nil
+		if kerr == nil || errors.Is(kerr, errSize) {
+			return key, kerr
 		}
 		if _, other := errors.AsType[*age.NoIdentityMatchError](kerr); !other {
 			err = fmt.Errorf("what is encrypted for %s cannot be read", short(k.recipient))
@@ -136,7 +141,7 @@ func unwrap(armored string, ids []age.Identity, size int) ([]byte, error) {
 	}
 	key, err := io.ReadAll(io.LimitReader(r, int64(size)+1))
 	if err == nil && len(key) != size {
-		err = errors.New("not a key of AES-256")
+		err = errSize
 	}
 	return key, err
 }
@@ -151,7 +156,11 @@ func (l *leaf) open(block cipher.Block) (any, error) {
 		if err := l.node.Decode(&v); err != nil {
 			return nil, errors.New("it is not a value of YAML")
 		}
-		return v, nil
+		switch v.(type) {
+		case string, int, float64, bool, time.Time:
+			return v, nil
+		}
+		return nil, errors.New("SOPS has no type for it")
 	}
 	text, err := l.value.decrypt(block, strings.Join(l.path, ":")+":")
 	if err != nil {
@@ -160,9 +169,12 @@ func (l *leaf) open(block cipher.Block) (any, error) {
 	// An error of the conversion would repeat the text.
 	var v any
 	switch l.value.kind {
-	case "str", "bytes":
+	case "str":
 		return string(text), nil
 	case "comment":
+		if !l.inList {
+			return nil, errors.New("a comment is in the place of a value")
+		}
 		return comment{}, nil
 	case "int":
 		v, err = strconv.Atoi(string(text))

@@ -43,6 +43,8 @@ type leaf struct {
 	node  *yaml.Node
 	path  []string
 	value *value // nil: it is not encrypted
+
+	inList bool // it is an element of a list, where comments are encrypted as elements are
 }
 
 // group is a group of recipients, each of whom can decrypt the same: the key of all values or, where
@@ -86,6 +88,7 @@ func metadata(doc *yaml.Node) (int, *yaml.Node) {
 func Parse(name string, doc *yaml.Node) (*File, diag.List) {
 	f := &File{name: name, clear: map[*yaml.Node]bool{}}
 	p := &parser{File: f}
+	p.readable(doc)
 	i, meta := metadata(doc)
 	f.Root = doc
 	if doc.Kind == yaml.DocumentNode {
@@ -95,8 +98,10 @@ func Parse(name string, doc *yaml.Node) (*File, diag.List) {
 	own := *f.Root
 	own.Content = slices.Concat(f.Root.Content[:i], f.Root.Content[i+2:])
 	f.Root = &own
+	p.comments(f.Root)
 	var around []string
 	if doc.Kind == yaml.DocumentNode {
+		p.comments(&yaml.Node{HeadComment: doc.HeadComment, LineComment: doc.LineComment, FootComment: doc.FootComment, Line: doc.Line})
 		around = comments(doc.HeadComment, doc.LineComment)
 	}
 	p.walkMap(f.Root, nil, nil, append(around, comments(own.HeadComment, own.LineComment)...))
@@ -165,6 +170,8 @@ func (p *parser) metadata(meta *yaml.Node) {
 		p.errorf(meta.Line, "the entry sops is not a map", "%s", wholeHint)
 		return
 	}
+	p.names(meta)
+	p.version(meta)
 	p.recipients(meta)
 	p.rules(meta)
 	p.signature(meta)
@@ -175,6 +182,10 @@ func (p *parser) recipients(meta *yaml.Node) {
 	p.keysLine, p.needed = meta.Line, 1
 	kinds := others(meta)
 	groups := items(field(meta, "key_groups"))
+	p.lists(meta)
+	for _, n := range groups {
+		p.lists(n)
+	}
 	if len(kinds) > 0 || items(field(meta, "age")) != nil || groups == nil {
 		groups = []*yaml.Node{meta}
 	}
@@ -187,9 +198,7 @@ func (p *parser) recipients(meta *yaml.Node) {
 		}
 		p.groups = append(p.groups, g)
 	}
-	if len(groups) > 1 {
-		p.threshold(meta, len(groups))
-	}
+	p.threshold(meta, len(groups))
 	switch {
 	case p.found.HasErrors():
 	case readable > 0 && readable < p.needed:
@@ -207,9 +216,8 @@ func (p *parser) recipients(meta *yaml.Node) {
 func (p *parser) group(from *yaml.Node) (out group) {
 	for _, n := range items(field(from, "age")) {
 		recipient, enc := field(n, "recipient"), field(n, "enc")
-		if recipient == nil || enc == nil {
-			p.errorf(n.Line, "a recipient of "+p.name+" is damaged", "It has no recipient or no enc. %s", wholeHint)
-			continue
+		if !isText(recipient) || !isText(enc) {
+			continue // reported by lists
 		}
 		if len(out) == 0 && len(p.groups) == 0 {
 			p.keysLine = n.Line
@@ -226,9 +234,12 @@ func (p *parser) threshold(meta *yaml.Node, groups int) {
 	if n == nil {
 		return
 	}
-	var err error
-	if p.needed, err = strconv.Atoi(n.Value); err != nil || p.needed < 2 || p.needed > groups {
-		p.errorf(n.Line, "shamir_threshold is not a number of groups", "It has to be from 2 to %d, the number of key groups. %s", groups, wholeHint)
+	needed, err := strconv.Atoi(n.Value)
+	switch {
+	case err != nil || strconv.Itoa(needed) != n.Value || groups > 1 && (needed < 2 || needed > groups):
+		p.errorf(n.Line, "shamir_threshold is not a number of groups", "It has to be from 2 to %d, the number of key groups. %s", max(groups, 2), wholeHint)
+	case groups > 1:
+		p.needed = needed
 	}
 }
 
@@ -245,7 +256,7 @@ func others(n *yaml.Node) []string {
 
 // signature reads the MAC and its metadata.
 func (p *parser) signature(meta *yaml.Node) {
-	if n := field(meta, "mac_only_encrypted"); n != nil && n.Tag != "!!null" {
+	if n := field(meta, "mac_only_encrypted"); n != nil && n.ShortTag() != "!!null" {
 		only, err := strconv.ParseBool(n.Value)
 		if err != nil {
 			p.errorf(n.Line, "mac_only_encrypted is neither true nor false", "%s", editHint)
@@ -255,7 +266,7 @@ func (p *parser) signature(meta *yaml.Node) {
 	changed := field(meta, "lastmodified")
 	if changed == nil {
 		p.errorf(meta.Line, p.name+" has no lastmodified", "The MAC cannot be checked without it. %s", editHint)
-	} else if at, err := time.Parse(time.RFC3339, changed.Value); err != nil {
+	} else if at, err := time.Parse(time.RFC3339, changed.Value); err != nil || !isText(changed) {
 		p.errorf(changed.Line, "lastmodified is not a time", "The MAC cannot be checked without it. %s", editHint)
 	} else {
 		p.macAbout = at.Format(time.RFC3339)
@@ -267,7 +278,7 @@ func (p *parser) signature(meta *yaml.Node) {
 	}
 	p.macLine = n.Line
 	v, ok := parseValue(n.Value)
-	if !ok {
+	if !ok || !isText(n) || v.kind != "str" {
 		p.errorf(n.Line, "the MAC of "+p.name+" is damaged", "It is not a complete ENC[…]. %s", wholeHint)
 		return
 	}
@@ -297,10 +308,14 @@ func (p *parser) rules(meta *yaml.Node) {
 		{"encrypted_comment_regex", true, true},
 	} {
 		n := field(meta, r.name)
-		if n == nil || n.Value == "" || n.Tag == "!!null" {
+		if n == nil || n.ShortTag() == "!!null" || isText(n) && n.Value == "" {
 			continue
 		}
 		given = append(given, r.name)
+		if !isText(n) {
+			p.errorf(n.Line, r.name+" is not a string", "It decides which values are encrypted. Quote it. %s", editHint)
+			p.noRule = true
+		}
 		p.rule = rule{unless: strings.HasPrefix(r.name, "un")}
 		if !r.re {
 			p.rule.suffix = n.Value
@@ -376,6 +391,9 @@ func (p *parser) walkMap(n *yaml.Node, path, outer, before []string) {
 func (p *parser) walkList(n *yaml.Node, path, outer, before []string) {
 	for _, child := range n.Content {
 		before = append(before, comments(child.HeadComment, child.LineComment)...)
+		if slices.Contains(slices.Concat(before, comments(child.FootComment)), "") {
+			p.errorf(child.Line, spell(path)+" has an empty comment", "sops would make an element of the list of it. %s", editHint)
+		}
 		p.walk(child, path, slices.Concat(outer, before), true)
 		before = comments(child.FootComment)
 	}
@@ -402,7 +420,7 @@ func (p *parser) walk(n *yaml.Node, path, outer []string, handled bool) {
 		p.walkList(n, path, outer, own)
 	case yaml.ScalarNode:
 		if n.ShortTag() != "!!null" {
-			p.leaf(n, path, outer)
+			p.leaf(n, path, outer, handled)
 		}
 	case yaml.AliasNode, yaml.DocumentNode:
 		p.errorf(n.Line, spell(path)+" is an alias", "SOPS writes no aliases, and encrypts none. %s", editHint)
@@ -410,8 +428,8 @@ func (p *parser) walk(n *yaml.Node, path, outer []string, handled bool) {
 }
 
 // leaf reads one value.
-func (p *parser) leaf(n *yaml.Node, path, comments []string) {
-	l := &leaf{node: n, path: path}
+func (p *parser) leaf(n *yaml.Node, path, comments []string, inList bool) {
+	l := &leaf{node: n, path: path, inList: inList}
 	p.scalars = append(p.scalars, l)
 	text, isText := n.Value, n.ShortTag() == "!!str"
 	if isText && text == "" {
@@ -453,6 +471,9 @@ func parseValue(s string) (*value, bool) {
 		return nil, false
 	}
 	v := &value{kind: kind}
+	if strings.Contains(data+iv+tag, "\n") {
+		return nil, false // base64 ignores it, SOPS does not
+	}
 	var end []byte
 	for _, part := range []struct {
 		text string
@@ -478,6 +499,17 @@ func field(n *yaml.Node, name string) *yaml.Node {
 		}
 	}
 	return nil
+}
+
+// isText reports whether a value is a string.
+func isText(n *yaml.Node) bool {
+	return n != nil && n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str"
+}
+
+// isList reports whether a value is a list of maps, or null.
+func isList(n *yaml.Node) bool {
+	other := func(n *yaml.Node) bool { return n.Kind != yaml.MappingNode }
+	return n.ShortTag() == "!!null" || n.Kind == yaml.SequenceNode && !slices.ContainsFunc(n.Content, other)
 }
 
 // items are the elements of a list; nil if it is none, or empty.
