@@ -32,6 +32,7 @@ type Deferred struct {
 	Why     string `json:"why"`
 
 	Postponed bool `json:"postponed"` // a later pass does it, without a further commit
+	Differs   bool `json:"-"`         // the host differs from the site in it: a step was taken out of the plan for it
 }
 
 // MayUse reports whether a VMID is one that a wanted guest has or may get.

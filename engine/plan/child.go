@@ -85,7 +85,7 @@ func allowOrphans(name string) string {
 
 // postpone takes a step out that a later pass will take, or none as long as nobody allows it.
 func (g *guard) postpone(s *Step, why string, forGood bool) {
-	g.plan.Deferred = append(g.plan.Deferred, model.Deferred{Address: s.Address.String(), Why: why, Postponed: !forGood})
+	g.plan.Deferred = append(g.plan.Deferred, model.Deferred{Address: s.Address.String(), Why: why, Postponed: !forGood, Differs: true})
 	g.withhold(s, false)
 	h := g.withheld[s.Address]
 	h.postponed, h.forGood = true, forGood

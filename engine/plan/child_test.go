@@ -84,7 +84,8 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 			require.Contains(t, p.Deferred[0].Why, c.says)
 			require.Equal(t, c.orphan == "abandon" || c.replace, len(p.Postponed()) == 0, "a later pass takes those that leave, and are not abandoned")
 			require.Empty(t, p.Findings, "it is no error, and no drift")
-			require.True(t, p.InSync())
+			require.False(t, p.InSync(), "it is not as the site says")
+			require.Contains(t, text(p, plan.TextOptions{}), "\nnothing to do now: vm.inner is ")
 
 			in.AllowOrphans = []string{"inner"}
 			require.NotEqual(t, p.ID, plan.Make(in).ID, "another plan")

@@ -213,6 +213,7 @@ func (g *guard) guardSite(s *Step) {
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)", s.Address, shown(s.Changes)),
 		})
+		g.plan.Drift = append(g.plan.Drift, s.Address)
 		g.withhold(s, false)
 	case len(s.Want.Missing) > 0:
 		g.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE, or the age identity that decrypts secrets.sops.yaml")

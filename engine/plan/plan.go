@@ -16,6 +16,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -146,7 +147,8 @@ type Plan struct {
 	Findings      diag.List         `json:"findings"`
 	Summary       Summary           `json:"summary"`
 
-	Rules *Rules `json:"-"` // set by who checked it; nil: nobody did
+	Drift []model.Address `json:"-"` // what differs and is only reported, since drift = "report"
+	Rules *Rules          `json:"-"` // set by who checked it; nil: nobody did
 }
 
 // Input is all that a plan depends on. Make only reads it.
@@ -173,13 +175,13 @@ type Input struct {
 }
 
 // InSync reports whether the host is as the site says, as far as this plan looked:
-// nothing to do, nothing withheld, nothing unknown. A warning of how the host is
-// (diag.FromHost), such as a lock, changes nothing about that.
+// nothing to do, nothing withheld or postponed, nothing unknown. A warning of how the
+// host is (diag.FromHost), such as a lock, changes nothing about that.
 func (p *Plan) InSync() bool {
 	for _, f := range p.Findings {
 		if f.Severity == diag.Error || f.Source == diag.FromGuard {
 			return false
 		}
 	}
-	return len(p.Steps) == 0 && len(p.Unknown) == 0
+	return len(p.Steps) == 0 && len(p.Unknown) == 0 && !slices.ContainsFunc(p.Deferred, func(d model.Deferred) bool { return d.Differs })
 }

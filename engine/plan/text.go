@@ -123,13 +123,46 @@ func (p *Plan) sum() string {
 			also = append(also, fmt.Sprintf(", %d %s", part.n, part.what))
 		}
 	}
-	if p.InSync() {
-		if s.Unmanaged == 0 {
-			also = nil
-		}
+	switch waits := p.waits(); {
+	case len(waits) > 0 && len(p.Steps) == 0:
+		return fmt.Sprintf("nothing to do now: %s · %d unchanged%s", strings.Join(waits, "; "), s.Unchanged, strings.Join(also, ""))
+	case p.InSync():
 		return fmt.Sprintf("in sync: %s on host %s, %d unchanged%s", p.source(), diag.Escape(p.Host), s.Unchanged, strings.Join(also, ""))
 	}
 	return fmt.Sprintf("plan: %d add, %d change, %d destroy%s", s.Create, s.Update, s.Delete, strings.Join(also, ""))
+}
+
+// waits lists what is not as the site says and gets no step, each with the first part of the reason: findings and lines
+// of the plan have the rest.
+func (p *Plan) waits() []string {
+	const most = 3
+	var out []string
+	for _, f := range p.Findings {
+		if f.Source == diag.FromGuard || f.Severity == diag.Error {
+			out = append(out, clause(f.Summary))
+		}
+	}
+	for _, u := range p.unknownOnce() {
+		out = append(out, clause(u.Scope+": "+u.Why))
+	}
+	for _, d := range p.Deferred {
+		if d.Differs {
+			out = append(out, clause(d.Address+" is "+d.Why))
+		}
+	}
+	for _, d := range p.Pending {
+		out = append(out, clause(d.Address.String()+" has a pending restart"))
+	}
+	if out = slices.Compact(out); len(out) > most {
+		out = append(out[:most], fmt.Sprintf("%d more", len(out)-most))
+	}
+	return out
+}
+
+// clause is the first part of a sentence.
+func clause(s string) string {
+	s, _, _ = strings.Cut(s, ";")
+	return diag.Escape(s)
 }
 
 // lines lists what the picture shows, from what is done to what is left alone.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -126,6 +127,49 @@ func TestInSyncIsOneLine(t *testing.T) {
 	var b strings.Builder
 	p.Markdown(&b)
 	require.Equal(t, "### site home &#64; 3f2c1a9   host father   plan "+p.ID[:8]+"\n\n**in sync: site home &#64; 3f2c1a9 on host father, 102 unchanged**\n", b.String())
+}
+
+// A plan without a step is not in sync beside what waits. Its last line names that, and what it waits for.
+func TestN6NothingToDoNow(t *testing.T) {
+	hidden := []model.Unknown{{Scope: "node pve2", Why: "offline"}}
+	for name, c := range map[string]struct {
+		change func(*plan.Input)
+		last   string
+	}{
+		"nothing waits": {func(*plan.Input) {}, "in sync: site home @ 3f2c1a9 on host father, 2 unchanged"},
+		"what this kind of pass does not do": {func(in *plan.Input) {
+			in.Want.Deferred = []model.Deferred{{Address: "spec", Why: "of 3 nodes: not applied"}}
+		}, "in sync: site home @ 3f2c1a9 on host father, 2 unchanged"},
+		"a child": {func(in *plan.Input) {
+			r := child("vm.hv", 103, "refuse", &VM{})
+			in.Have.State[r.Addr] = r
+		}, "nothing to do now: vm.hv is not deleted until nothing is left in it: no report of its agent is known · 2 unchanged"},
+		"restarts": {func(in *plan.Input) {
+			hold(in, []model.Pending{{Address: addr("vm.a"), Path: "cores"}, {Address: addr("vm.a"), Path: "memory"}, {Address: addr("vm.b"), Path: "cores"}})
+		}, "nothing to do now: vm.a has a pending restart; vm.b has a pending restart · 2 unchanged"},
+		"a creation and what needs it": {func(in *plan.Input) {
+			in.Want.State[addr("vm.c")], in.Want.State[addr("vm.d")] = guest("vm.c", 0, &VM{}), guest("vm.d", 0, &VM{}, "vm.c")
+			in.Have.Preflight = []model.PreflightProblem{{Address: addr("vm.c"), Severity: diag.Warning, Withhold: true, Summary: "no server runs"}}
+			in.Have.Unmanaged = []model.Unmanaged{{VMID: 5000, Name: "other", Kind: "vm"}}
+		}, "nothing to do now: vm.c is not created: no server runs; vm.d is not created: it needs vm.c, which is not created · 2 unchanged, 1 unmanaged"},
+		"more than a line holds": {func(in *plan.Input) {
+			in.Have.Unknown = hidden
+			for _, name := range []string{"vm.c", "vm.d", "vm.e", "vm.f"} {
+				in.Want.State[addr(name)] = guest(name, 0, &VM{})
+				in.Want.State[addr(name)].Missing = []string{"secret.x"}
+			}
+		}, "nothing to do now: vm.c is not created: the value of secret.x is not known here; vm.d is not created: the value of secret.x is not known here; " +
+			"vm.e is not created: the value of secret.x is not known here; 2 more · 2 unchanged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{})), state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{})))
+			c.change(&in)
+			p := plan.Make(in)
+			require.Empty(t, steps(p))
+			lines := strings.Split(strings.TrimSpace(text(p, plan.TextOptions{})), "\n")
+			require.Equal(t, c.last, lines[len(lines)-1])
+		})
+	}
 }
 
 func TestAHundredUnchangedFitAScreen(t *testing.T) {

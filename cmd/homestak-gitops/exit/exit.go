@@ -185,11 +185,9 @@ func OfPlan(r engine.Report, detailed bool) error {
 		return partly(r, "a part of the host could not be observed, so there may be more to do")
 	case len(r.Plan.Unknown) > 0:
 		return partly(r, "nothing to do in what could be observed, but a part of the host could not be")
-	case !detailed:
-		return nil
-	case !r.Plan.InSync():
-		return &Error{Code: Pending} // drift that is only reported, or a step that is withheld on purpose
-	default:
+	case detailed && len(r.Plan.Drift) > 0:
+		return &Error{Code: Pending}
+	default: // what waits is no change that apply would make
 		return nil
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -36,6 +37,26 @@ func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
 			r := engine.Report{Outcome: engine.Planned, Plan: &plan.Plan{Unknown: c.unknown, Steps: c.steps}}
 			require.Equal(t, c.code, exit.Code(exit.OfPlan(r, false)))
 			require.Equal(t, c.detailed, exit.Code(exit.OfPlan(r, true)))
+		})
+	}
+}
+
+// Exit code 2 is for steps and for drift that is only reported. What waits is neither, and apply exits with 0 on it.
+func TestN6WhatWaitsIsNoChange(t *testing.T) {
+	left := diag.Finding{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.web-1", Summary: "vm.web-1 is not created: no server runs"}
+	for name, c := range map[string]struct {
+		plan plan.Plan
+		code int
+	}{
+		"a step that is withheld": {plan.Plan{Findings: diag.List{left}}, exit.Done},
+		"a removal that waits":    {plan.Plan{Deferred: []model.Deferred{{Address: "pve.hv", Why: "not deleted", Differs: true}}}, exit.Done},
+		"a restart that waits":    {plan.Plan{Pending: []model.Pending{{Path: "cores"}}}, exit.Done},
+		"drift that is reported":  {plan.Plan{Findings: diag.List{left}, Drift: []model.Address{{Kind: "vm", Name: "web-1"}}}, exit.Pending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := engine.Report{Outcome: engine.Planned, Plan: &c.plan, Findings: c.plan.Findings}
+			require.Equal(t, c.code, exit.Code(exit.OfPlan(r, true)))
+			require.Equal(t, exit.Done, exit.Code(exit.OfPlan(r, false)))
 		})
 	}
 }
