@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
@@ -214,6 +215,11 @@ func wait(x *request) error {
 			x.view = now
 			_, err := x.node()
 			return err
+		}
+		if x.shown.Kind == policy.Provisioning {
+			if err := now.Book.Admit(x.shown.Claims, x.o.Now()); err != nil {
+				return err // its token was revoked while it waited
+			}
 		}
 		what, tag, err := x.awaited(now, node)
 		if err != nil {

@@ -304,3 +304,31 @@ func TestWaitersAreBounded(t *testing.T) {
 		<-time.After(time.Minute)
 	})
 }
+
+// A revocation ends the request of a node that waits at once.
+func TestS8ARevocationEndsAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWaiting(t, Limits{})
+		dir := t.TempDir()
+		ring, err := keys.Ensure(dir, time.Now())
+		require.NoError(t, err)
+		minted, err := keys.Mint(dir, "own", "base", 0, time.Now())
+		require.NoError(t, err)
+		w.view.Keys = ring.Tokens()
+		w.view.Book, err = keys.OpenBook(dir)
+		require.NoError(t, err)
+		w.Publish(w.view)
+		revoked := w.ask(t.Context(), "GET", "/wait/own", minted.Token)
+		other := w.ask(t.Context(), "GET", "/wait/own", w.token)
+		require.False(t, revoked.done())
+		_, err = keys.Revoke(dir, "own", time.Now())
+		require.NoError(t, err)
+		w.Publish(w.view) // as the server does once it has noticed it
+		<-revoked.ended
+		require.Zero(t, revoked.took)
+		require.Equal(t, 401, revoked.Code)
+		require.Contains(t, revoked.Body.String(), "E301")
+		require.False(t, other.done(), "a token of the site is its own matter")
+		<-other.ended
+	})
+}

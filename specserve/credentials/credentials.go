@@ -80,7 +80,9 @@ func (k *Keeper) Check() (changed bool) {
 		k.kept = time.Now()
 		k.report("tokens in use", k.book.Save())
 	}
-	k.report("revoked tokens", k.book.Refresh())
+	revoked, err := k.book.Refresh()
+	k.report("revoked tokens", err)
+	changed = changed || revoked // nodes that wait learn it
 	files := durable.StampsOf(k.o.Access.All(hook.Providers())...)
 	if files.Same(k.files) {
 		return changed

@@ -40,6 +40,7 @@ type Book struct {
 	mutex   sync.Mutex // requests come from many goroutines, and a use changes what the next one gets
 	issued  map[string]issue
 	files   durable.Stamps // of issued, before it was read last
+	revoked bool           // a token was, since Refresh was called last
 	used    map[string]use
 	changed bool // used is not as in its file
 }
@@ -81,7 +82,7 @@ type (
 // OpenBook reads the book in a folder. Without files nothing was revoked or used.
 func OpenBook(dir string) (*Book, error) {
 	b := &Book{dir: dir}
-	if err := b.Refresh(); err != nil {
+	if _, err := b.Refresh(); err != nil {
 		return nil, err
 	}
 	used := usedDocument{}
@@ -120,11 +121,14 @@ func readIssued(dir string) (map[string]issue, error) {
 	return d.Nodes, nil
 }
 
-// Refresh reads what was issued again if its file changed. After an error what was known counts.
-func (b *Book) Refresh() error {
+// Refresh reads what was issued again if its file changed, and reports whether tokens were revoked since the last call. After
+// an error what was known counts.
+func (b *Book) Refresh() (revoked bool, err error) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	return b.refresh()
+	err = b.refresh()
+	revoked, b.revoked = b.revoked, false
+	return revoked, err
 }
 
 func (b *Book) refresh() error {
@@ -135,6 +139,9 @@ func (b *Book) refresh() error {
 	issued, err := readIssued(b.dir)
 	if err != nil {
 		return err
+	}
+	for node, i := range issued {
+		b.revoked = b.revoked || b.issued != nil && i.Generation > b.issued[node].Generation
 	}
 	b.files, b.issued = files, issued
 	return nil

@@ -200,7 +200,8 @@ func TestS8UnusableBook(t *testing.T) {
 		_, err = keys.OpenBook(d.dir)
 		require.ErrorContains(t, err, file+" is not usable")
 		if file == keys.IssuedFile {
-			require.ErrorContains(t, d.book.Refresh(), file+" is not usable")
+			_, err = d.book.Refresh()
+			require.ErrorContains(t, err, file+" is not usable")
 			_, err = keys.Revoke(d.dir, "web-1", d.now)
 			require.ErrorContains(t, err, file+" is not usable")
 		}
