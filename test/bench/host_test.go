@@ -19,7 +19,9 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -265,7 +267,7 @@ func trafficOf(s pvesim.Snapshot) traffic {
 }
 
 // populate lets a host hold a fleet: guest 1 is converged by a pass, the others are
-// put there as its twins.
+// put there as its twins, each with a signature of its own.
 func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
 	if f.Guests == 0 {
 		return nil
@@ -277,6 +279,7 @@ func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
 		tree[name] = &fstest.MapFile{Data: []byte(text)}
 	}
 	secrets, _ := hcl.ParseSecrets("secrets.yaml", tree["secrets.yaml"].Data, nil)
+	id := owner.Identity{Site: "fleet", Owner: "father", Host: "father", Keys: func(name string) [][]byte { return secrets.OwnershipKeys("fleet", name) }}
 	pass := engine.Pass{
 		Verb: "apply", Host: "father",
 		Load: func(context.Context) engine.Desired {
@@ -284,7 +287,7 @@ func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
 			return engine.Desired{Site: site, Findings: found}
 		},
 		Open: func(h *model.Host) (engine.Driver, error) {
-			return proxmox.Open(proxmox.Config{Host: h, Site: "fleet", Owner: h.Name, Transport: host, Keys: func(owner string) [][]byte { return secrets.OwnershipKeys("fleet", owner) }})
+			return proxmox.Open(proxmox.Config{Host: h, Site: id.Site, Owner: h.Name, Transport: host, Keys: id.Keys})
 		},
 		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },
 	}
@@ -297,6 +300,8 @@ func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
 		if err != nil {
 			return err
 		}
+		notes, tag, _ := owner.ParseDescription(twin["description"])
+		twin["description"] = id.Describe(notes, tag, view.GuestRef{Node: f.Node(n), VMID: f.VMID(n)}, view.Config{Now: twin, Next: twin})
 		host.Edit(func(e *pvesim.Edit) {
 			e.Add(pvesim.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
 		})
