@@ -121,7 +121,7 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 		cfg.Owner = h.Name
 	}
 	secrets := a.secrets(site, cfg.Owner)
-	cfg.Keys = func(owner string) [][]byte { return secrets.OwnershipKeys(site.Name, owner) }
+	cfg.Keys = ownershipKeys(secrets, site.Name)
 	cfg.KeyMissing = a.awaits || secrets.OwnershipKeyMissing(site.Name, cfg.Owner)
 	if a.Parent != nil {
 		cfg.Parent, cfg.Delivers = firstBoots{a.Parent}, a.guests().Delivers
@@ -130,6 +130,22 @@ func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
 		cfg.Transport, cfg.Token = a.Transport(site, h)
 	}
 	return cfg
+}
+
+// ownershipKeys gives the keys of an owner. It derives them once: an observation asks several times for each guest.
+func ownershipKeys(secrets *model.Secrets, site string) func(owner string) [][]byte {
+	var mu sync.Mutex
+	known := map[string][][]byte{}
+	return func(owner string) [][]byte {
+		mu.Lock()
+		defer mu.Unlock()
+		keys, ok := known[owner]
+		if !ok {
+			keys = secrets.OwnershipKeys(site, owner)
+			known[owner] = keys
+		}
+		return keys
+	}
 }
 
 // secrets are those of a site, for its keys of ownership. A host that is simulated in this process starts without guests of

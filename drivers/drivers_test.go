@@ -77,3 +77,13 @@ func TestS1KeysForTheDriver(t *testing.T) {
 	first := simulated.Proxmox(of(nil), host).Keys("father")
 	require.Equal(t, first, simulated.Proxmox(of(nil), host).Keys("father"), "the same in all passes of a process")
 }
+
+// An observation asks for the keys with every guest, so they are derived once for each owner.
+func TestOwnershipKeysAreDerivedOnce(t *testing.T) {
+	host := &model.Host{Name: "father", API: "https://192.0.2.10:8006"}
+	site := &model.Site{Name: "home", Secrets: &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKey: model.NewOwnershipKey()}}}}
+	keys := drivers.Access{}.Proxmox(site, host).Keys
+	require.Equal(t, site.Secrets.OwnershipKeys("home", "father"), keys("father"))
+	require.Equal(t, site.Secrets.OwnershipKeys("home", "mother"), keys("mother"))
+	require.Zero(t, testing.AllocsPerRun(10, func() { _ = keys("father") }))
+}
