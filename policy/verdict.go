@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -220,8 +221,14 @@ func sourceOf(pkg string) string {
 	return diag.FromPolicy
 }
 
-// rangesOf finds where an address is declared.
+// rangesOf finds where an address is declared. Most evaluations find nothing, and ask for no address.
 func rangesOf(site *model.Site, p *plan.Plan) func(address string) diag.Range {
+	at := sync.OnceValue(func() map[string]diag.Range { return declarations(site, p) })
+	return func(address string) diag.Range { return at()[address] }
+}
+
+// declarations has the place of each address of a site and a plan.
+func declarations(site *model.Site, p *plan.Plan) map[string]diag.Range {
 	at := map[string]diag.Range{"site." + site.Name: site.At}
 	for name, h := range site.Hosts {
 		at["host."+name] = h.At
@@ -252,7 +259,7 @@ func rangesOf(site *model.Site, p *plan.Plan) func(address string) diag.Range {
 			}
 		}
 	}
-	return func(address string) diag.Range { return at[address] }
+	return at
 }
 
 // cleanLines is clean for a text of several lines; empty ones are left out.

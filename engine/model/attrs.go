@@ -199,47 +199,49 @@ func Clone(spec any) any {
 	if v.Kind() != reflect.Pointer || v.IsNil() {
 		return spec
 	}
-	return deepCopy(v).Interface()
+	n := reflect.New(v.Type().Elem())
+	n.Elem().Set(v.Elem())
+	own(n.Elem())
+	return n.Interface()
 }
 
-func deepCopy(v reflect.Value) reflect.Value {
+// own replaces what a value shares with the one that it was copied from by copies. The value must be settable.
+func own(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
-		if v.IsNil() {
-			return v
+		if !v.IsNil() {
+			n := reflect.New(v.Type().Elem())
+			n.Elem().Set(v.Elem())
+			own(n.Elem())
+			v.Set(n)
 		}
-		n := reflect.New(v.Type().Elem())
-		n.Elem().Set(deepCopy(v.Elem()))
-		return n
 	case reflect.Struct:
-		n := reflect.New(v.Type()).Elem()
-		n.Set(v)
-		for i := range v.NumField() {
-			if n.Field(i).CanSet() {
-				n.Field(i).Set(deepCopy(v.Field(i)))
+		for i := range v.NumField() { //nolint:modernize // Value.Fields allocates for each field
+			if f := v.Field(i); f.CanSet() {
+				own(f)
 			}
 		}
-		return n
 	case reflect.Slice:
-		if v.IsNil() {
-			return v
+		if !v.IsNil() {
+			n := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+			reflect.Copy(n, v)
+			for i := range n.Len() {
+				own(n.Index(i))
+			}
+			v.Set(n)
 		}
-		n := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
-		for i := range v.Len() {
-			n.Index(i).Set(deepCopy(v.Index(i)))
-		}
-		return n
 	case reflect.Map:
-		if v.IsNil() {
-			return v
+		if !v.IsNil() {
+			n := reflect.MakeMapWithSize(v.Type(), v.Len())
+			for it := v.MapRange(); it.Next(); {
+				e := reflect.New(v.Type().Elem()).Elem()
+				e.Set(it.Value())
+				own(e)
+				n.SetMapIndex(it.Key(), e)
+			}
+			v.Set(n)
 		}
-		n := reflect.MakeMapWithSize(v.Type(), v.Len())
-		for it := v.MapRange(); it.Next(); {
-			n.SetMapIndex(it.Key(), deepCopy(it.Value()))
-		}
-		return n
-	default:
-		return v
+	default: // it shares nothing
 	}
 }
 

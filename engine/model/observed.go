@@ -36,7 +36,11 @@ type Observed struct {
 
 // Together puts parts of one observation together. No resource and no VMID is in two of them. At is the earliest.
 func Together(parts ...Observed) Observed {
-	all := Observed{State: State{}, Taken: map[int]string{}}
+	guests, taken := 0, 0
+	for _, p := range parts {
+		guests, taken = guests+len(p.State), taken+len(p.Taken)
+	}
+	all := Observed{State: make(State, guests), Taken: make(map[int]string, taken)}
 	for _, p := range parts {
 		if all.At.IsZero() || !p.At.IsZero() && p.At.Before(all.At) {
 			all.At = p.At

@@ -30,7 +30,7 @@ type vmids struct {
 // addresses. It looks beyond the limits of the plan, so that a limited plan and a
 // full one choose alike. A VMID that this plan frees is not free within it.
 func (d *draft) chooseVMIDs() vmids {
-	ids := vmids{used: maps.Clone(d.in.Have.Taken), owner: map[int]model.Address{}, explicit: map[int]model.Address{}, next: map[model.VMIDRange]int{}, avoid: d.in.Avoid}
+	ids := vmids{used: maps.Clone(d.in.Have.Taken), owner: make(map[int]model.Address, len(d.have)), explicit: make(map[int]model.Address, len(d.want)), next: map[model.VMIDRange]int{}, avoid: d.in.Avoid}
 	if ids.used == nil {
 		ids.used = map[int]string{}
 	}

@@ -22,6 +22,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	pve "github.com/luthermonson/go-proxmox"
 
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -272,7 +273,10 @@ func Text(raw json.RawMessage) string {
 		if inner := bytes.Trim(s, `"`); bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
 			return string(inner) // nothing to translate, as in nearly all of the thousands that a pass reads
 		}
-		var out string
+		if text, err := jsontext.AppendUnquote(make([]byte, 0, len(s)), s); err == nil {
+			return string(text)
+		}
+		var out string // of what is no good text as much as can be read
 		if json.Unmarshal(raw, &out) != nil {
 			return ""
 		}

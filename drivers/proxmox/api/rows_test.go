@@ -90,3 +90,23 @@ func TestReadingAListMakesNoGarbage(t *testing.T) {
 	doc := []byte(`{"data":[` + strings.Join(slices.Repeat(keys, 10), ",") + `]}`)
 	require.LessOrEqual(t, testing.AllocsPerRun(10, func() { api.SkimRows(doc) }), 20.0, "for 400 rows")
 }
+
+// Text reads a string as the library does, whatever is in it.
+func TestTextIsThatOfTheLibrary(t *testing.T) {
+	t.Parallel()
+	check := func(t require.TestingT, raw string) {
+		var want string
+		_ = json.Unmarshal([]byte(raw), &want)
+		require.Equal(t, want, api.Text(json.RawMessage(raw)), "%q", raw)
+	}
+	for _, raw := range []string{
+		`""`, `"a"`, `"\""`, `"a\\"`, `"a\nb"`, `"\u00e9\/\ud83d\ude00"`, `"\ud83d"`, `"\ud83dx\n"`, `"\ude00\ud83d"`, "\"\xff\"", "\"\xff\\n\"", `"\u0000"`,
+	} {
+		check(t, raw)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		raw, err := json.Marshal(rapid.String().Draw(t, "text"))
+		require.NoError(t, err)
+		check(t, string(raw))
+	})
+}

@@ -45,8 +45,9 @@ func guestNeedsMore(want Target, have State) bool {
 	if want.Common().Power == "running" && have.Common().Power != "running" {
 		return true
 	}
+	volumes := have.Volumes().List
 	for _, w := range want.Volumes().List {
-		h, there := Find(have.Volumes().List, w.Name)
+		h, there := Find(volumes, w.Name)
 		if !there || w.Storage != "" && w.Storage != h.Storage {
 			return true
 		}

@@ -39,11 +39,12 @@ func withoutSize(drive string) string {
 // CDSlots are the slots of the declared CD drives, sorted.
 func (v VMTarget) CDSlots() []string {
 	var out []string
-	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
-		if IsCD(key, v.Options[key]) {
+	for key, value := range v.Options {
+		if IsCD(key, value) {
 			out = append(out, key)
 		}
 	}
+	slices.Sort(out)
 	return out
 }
 

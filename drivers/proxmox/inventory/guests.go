@@ -248,7 +248,7 @@ type wanted struct {
 }
 
 func wantedGuests(w *model.Want) wanted {
-	out := wanted{names: map[string]model.Address{}, vmids: map[int]model.Address{}}
+	out := wanted{names: make(map[string]model.Address, len(w.State)), vmids: make(map[int]model.Address, len(w.State))}
 	for addr, r := range w.State {
 		if r.Guest == nil {
 			continue

@@ -79,7 +79,7 @@ func AtOnce(key string) bool { return atOnce[key] }
 
 // BootDevices are the devices of a boot order.
 func BootDevices(boot string) []string {
-	return strings.FieldsFunc(property.Parse(boot).Values["order"], func(r rune) bool { return r == ';' })
+	return strings.FieldsFunc(property.Value(boot, "order"), func(r rune) bool { return r == ';' })
 }
 
 // Privilege is the privilege that PVE requires for a key of a VM (qemu-server, API2/Qemu.pm,
