@@ -43,6 +43,44 @@ type Book struct {
 	revoked bool           // a token was, since Refresh was called last
 	used    map[string]use
 	changed bool // used is not as in its file
+	clock   clock
+}
+
+// clock is what a server knows of its own time. It is kept with what is in use.
+type clock struct {
+	Seen   time.Time `json:"seen,omitzero"`    // when it was asked last
+	From   time.Time `json:"missed,omitzero"`  // when the last time began that it missed, since it was off or its clock was behind
+	Until  time.Time `json:"resumed,omitzero"` // when that ended
+	loaded bool      // Seen is of an earlier process, or none
+	kept   time.Time // Seen in the file
+}
+
+// missing is how long a server may miss without consequences. It is more than the time between two uses of a token that
+// nodes renew.
+const missing = token.Lifetime
+
+// tick notices how the clock went on since it was asked last. Ran is how long the process ran since then, by the clock that
+// cannot be set.
+func (c *clock) tick(now time.Time, ran time.Duration) {
+	if c.loaded {
+		ran = 0
+	}
+	switch missed := now.Round(0).Sub(c.Seen.Round(0)) - ran; {
+	case now.Before(c.Until): // it was ahead then
+		c.From, c.Until = time.Time{}, time.Time{}
+	case !c.Seen.IsZero() && missed > missing:
+		if c.Until.IsZero() || c.Seen.Sub(c.Until) > Lapse { // else the clock is put right in several steps
+			c.From = c.Seen.Round(0)
+		}
+		c.Until = now.Round(0)
+	}
+	c.Seen, c.loaded = now.UTC(), false
+}
+
+// spared reports whether a token counts that has lapsed: it had not when the server began to miss time, and the nodes have
+// had less than Lapse since to renew theirs.
+func (c *clock) spared(end, now time.Time) bool {
+	return end.Add(Lapse).After(c.From) && now.Before(c.Until.Add(Lapse))
 }
 
 // Revocation is that all tokens of a node were revoked.
@@ -76,6 +114,7 @@ type (
 	usedDocument struct {
 		Version int            `json:"version"`
 		Nodes   map[string]use `json:"nodes"`
+		Clock   clock          `json:"clock,omitzero"`
 	}
 )
 
@@ -92,6 +131,8 @@ func OpenBook(dir string) (*Book, error) {
 	if b.used = used.Nodes; b.used == nil {
 		b.used = map[string]use{}
 	}
+	b.clock = used.Clock
+	b.clock.loaded, b.clock.kept = true, used.Clock.Seen
 	return b, nil
 }
 
@@ -198,16 +239,19 @@ func (b *Book) Admit(c token.Claims, now time.Time) error {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	_ = b.refresh() // its error is reported by whoever calls Refresh
+	if b.clock.tick(now, now.Sub(b.clock.Seen)); b.clock.Seen.Sub(b.clock.kept).Abs() > missing/2 {
+		b.changed = true
+	}
 	newest := b.used[c.Node]
 	older := c.Number < newest.Number
-	single := c.Once || c.Number == 0 && c.Expires-c.Issued > int64(token.Lifetime/time.Second) // of an earlier version
+	single := c.Once || c.Expires != 0 && c.Early(now) || c.Number == 0 && c.Expires-c.Issued > int64(token.Lifetime/time.Second) // of an earlier version
 	over := c.Expired(now)
 	switch since := now.Sub(newest.Since); {
 	case c.Generation < b.issued[c.Node].Generation:
 		return &problem.Error{Code: problem.Refused, Message: "the token was revoked", Hint: hintOfNew, Cause: problem.ErrReplaced}
 	case single && older && (since < 0 || since > Overlap):
 		return &problem.Error{Code: problem.Refused, Message: "the token was good for one use, and the node has used the next one", Hint: hintOfNew, Cause: problem.ErrReplaced}
-	case over != nil && (older || now.Unix() >= c.Expires+int64(Lapse/time.Second)):
+	case over != nil && (older || now.Unix() >= c.Expires+int64(Lapse/time.Second) && !b.clock.spared(time.Unix(c.Expires, 0), now)):
 		return over
 	}
 	return nil
@@ -272,7 +316,8 @@ func (b *Book) Save() error {
 		b.mutex.Unlock()
 		return nil
 	}
-	d := usedDocument{version, maps.Clone(b.used)}
+	b.clock.kept = b.clock.Seen
+	d := usedDocument{version, maps.Clone(b.used), b.clock}
 	b.changed = false
 	b.mutex.Unlock()
 	err := durable.Exclusively(b.dir, func() error { return writeDocument(b.dir, UsedFile, d) })

@@ -1,6 +1,7 @@
 package keys_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -137,6 +138,72 @@ func TestS8LifeOfTokens(t *testing.T) {
 	require.Empty(t, d.code(next))
 	d.now = d.now.Add(time.Second)
 	require.Equal(t, problem.Expired, d.code(next))
+}
+
+// A clock that is wrong by a year, either way, and then right again locks no node out, and leaves no token that is good for
+// longer than others. The server is restarted meanwhile, as machines are whose clock is put right.
+func TestS7ClockOfAParent(t *testing.T) {
+	for name, years := range map[string]int{"ahead": 1, "behind": -1} {
+		for _, running := range []bool{true, false} { // nodes that have a token already, or get their first meanwhile
+			t.Run(fmt.Sprintf("%s %t", name, running), func(t *testing.T) {
+				d := newDesk(t)
+				right := d.now
+				set := func(at time.Time) {
+					require.NoError(t, d.book.Save())
+					d.now = at
+					d.restart()
+				}
+				renew := func(text string) string {
+					t.Helper()
+					next, code := d.show(text)
+					require.Empty(t, code)
+					if next == "" {
+						return text
+					}
+					require.Empty(t, d.code(next))
+					return next
+				}
+				var text string
+				if running {
+					text = renew(d.mint(token.Lifetime))
+				}
+				set(right.AddDate(years, 0, 0))
+				if !running {
+					text = d.mint(token.Lifetime)
+				}
+				wrong := renew(text)
+				for range 5 {
+					d.now = d.now.Add(token.Lifetime / 2)
+					wrong = renew(wrong)
+				}
+				set(right.Add(3 * token.Lifetime))
+				next := renew(wrong)
+				require.NotEqual(t, wrong, next, "it is replaced at once")
+				c, err := token.Inspect(next)
+				require.NoError(t, err)
+				require.Equal(t, d.now.Add(token.Lifetime).Unix(), c.Expires)
+				d.now = d.now.Add(2 * keys.Overlap)
+				require.NotEmpty(t, d.code(wrong), "a copy of it is worth nothing now")
+				require.Empty(t, d.code(next))
+				d.now = d.now.Add(token.Lifetime + keys.Lapse)
+				require.Equal(t, problem.Expired, d.code(next))
+			})
+		}
+	}
+}
+
+// A server that was off for longer than its nodes have to renew their tokens.
+func TestS7ClockOfAServerThatWasOff(t *testing.T) {
+	d := newDesk(t)
+	first, _ := d.show(d.mint(token.Lifetime))
+	require.Empty(t, d.code(first))
+	require.NoError(t, d.book.Save())
+	d.now = d.now.AddDate(0, 6, 0)
+	d.restart()
+	next, code := d.show(first)
+	require.Empty(t, code)
+	require.Empty(t, d.code(next))
+	require.Equal(t, problem.Expired, d.code(first))
 }
 
 // Tokens of earlier versions are good for a year. They are replaced at once, and end with that.

@@ -35,7 +35,7 @@ type Claims struct {
 	Version int    `json:"v"`
 	Node    string `json:"n"`   // whose token it is
 	Spec    string `json:"s"`   // its spec when the token was minted, for people: the site decides which one is served
-	Issued  int64  `json:"iat"` // Unix seconds; not checked, see docs/decisions/0017-secrets-and-tokens.md
+	Issued  int64  `json:"iat"` // Unix seconds; see Early
 
 	// Tokens of the predecessor lack the rest.
 	Expires int64  `json:"exp,omitempty"` // Unix seconds; 0: never
@@ -250,13 +250,20 @@ func split(text string) (payload string, signature []byte, c Claims, err error) 
 	return payload, signature, c, nil
 }
 
+// Skew is how far ahead of ours the clock may have been that a token is from.
+const Skew = 5 * time.Minute
+
+// Early reports whether a token was issued in the future. Only the parent signs, so its clock was ahead, or is behind now.
+// Such a token counts, or a wrong clock would lock out a whole tree, but it is replaced at once.
+func (c Claims) Early(now time.Time) bool { return c.Issued > now.Add(Skew).Unix() }
+
 // Due reports whether the node should get a new token with this answer: it is past half its life,
-// another key signs by now, or it is good for one use or for longer than tokens are now.
+// another key signs by now, it is good for one use or for longer than tokens are now, or it was issued in the future.
 func (ks Keys) Due(c Claims, now time.Time) bool {
 	if len(ks) > 0 && c.Key != ks[0].ID || c.Once {
 		return true
 	}
-	if c.Expires != 0 && c.Life() < time.Duration(c.Expires-c.Issued)*time.Second {
+	if c.Expires != 0 && (c.Early(now) || c.Life() < time.Duration(c.Expires-c.Issued)*time.Second) {
 		return true
 	}
 	return c.Expires != 0 && now.Unix() >= c.Issued+(c.Expires-c.Issued)/2

@@ -152,19 +152,20 @@ func TestDue(t *testing.T) {
 	require.False(t, keys.Due(token.Claims{Key: k.ID}, at.Add(time.Hour)), "it never expires")
 }
 
-// A clock that was set back does not lock nodes out: when a token was issued says nothing of whether it is good. Nor are tokens renewed
-// by such a clock, which would give them an end that has passed once it is right.
-func TestIssuedInTheFuture(t *testing.T) {
+// A token from the future counts, since a clock that was set back must not lock nodes out. It is replaced at once, or one from a
+// clock that was ahead by a year would be good for a year.
+func TestS7ClockTokensFromTheFuture(t *testing.T) {
 	k := key(t, "a")
 	keys := token.Keys{k}
-	const year = 365 * 24 * 60 * 60
-	text, err := token.Mint(k, token.Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + year, Number: 1})
-	require.NoError(t, err)
-	for _, back := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour, 20 * 365 * 24 * time.Hour} {
+	text := mint(t, k, token.Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Add(token.Lifetime).Unix(), Number: 1})
+	for back, due := range map[time.Duration]bool{
+		0: false, time.Minute: false, token.Skew: false, token.Skew + time.Second: true, 24 * time.Hour: true, 20 * 365 * 24 * time.Hour: true,
+	} {
 		c, err := keys.Verify(text, "inner", at.Add(-back))
 		require.NoError(t, err, back)
-		require.False(t, keys.Due(c, at.Add(-back)), back)
+		require.Equal(t, due, keys.Due(c, at.Add(-back)), back)
 	}
+	require.False(t, keys.Due(token.Claims{Issued: at.Unix(), Key: k.ID, Number: 1}, at.AddDate(-1, 0, 0)), "one without an end is never replaced")
 }
 
 func TestMintRefuses(t *testing.T) {

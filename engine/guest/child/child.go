@@ -315,9 +315,10 @@ func (f *Found) Interrupted() bool { return f.upgrade != "" }
 // refusedFor is how long a program that did not report is not tried again.
 const refusedFor = time.Hour
 
-// Refused says that the program did not report when it was installed, and the one before runs; nil if it may be tried.
+// Refused says that the program did not report when it was installed, and the one before runs; nil if it may be tried. A time
+// to come is from a clock that was ahead, and would otherwise count until then.
 func (f *Found) Refused() error {
-	if !f.Outdated() || f.refused != f.want.Program.Sum || f.now.Sub(f.since) >= refusedFor {
+	if !f.Outdated() || f.refused != f.want.Program.Sum || f.now.Sub(f.since).Abs() >= refusedFor {
 		return nil
 	}
 	return fmt.Errorf("version %s of the program did not report when it was installed at %s, and the version before runs: journalctl -u %s on the machine shows why\nit is tried again after an hour, or at once if you remove %s there",
