@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,12 +54,38 @@ var archive = map[string]content{
 	"unattended-upgrades": {files: map[string]string{"usr/share/unattended-upgrades/20auto-upgrades": "APT::Periodic::Unattended-Upgrade \"1\";\n"}},
 }
 
-// repository builds the packages, and gives the folder that apt reads. Nothing of it is
-// signed, and nothing is fetched. Its folder extra is a repository of its own, which is
-// signed by the key, where this machine has gpg.
+// built is the folder that apt reads and the key that signs, the same for all machines, which only
+// read it. The first machine builds it, and TestMain removes it.
+var built struct {
+	once     sync.Once
+	dir, key string
+	whole    bool
+}
+
+func TestMain(m *testing.M) {
+	m.Run()
+	_ = os.RemoveAll(built.dir)
+}
+
+// repository gives the folder that apt reads. Nothing of it is signed, and nothing is
+// fetched. Its folder extra is a repository of its own, which is signed by the key, where
+// this machine has gpg.
 func repository(t *testing.T) (dir, key string) {
 	t.Helper()
-	dir = t.TempDir()
+	built.once.Do(func() {
+		var err error
+		built.dir, err = os.MkdirTemp("", "homestak-apt-")
+		require.NoError(t, err)
+		built.key = buildRepository(t, built.dir)
+		built.whole = true
+	})
+	require.True(t, built.whole, "the test that built the packages failed")
+	return built.dir, built.key
+}
+
+// buildRepository builds the packages in a folder, and gives the key; "" without gpg.
+func buildRepository(t *testing.T, dir string) (key string) {
+	t.Helper()
 	require.NoError(t, os.Chmod(dir, 0o755)) // apt reads as a user of its own
 	build(t, dir, archive)
 	extra := filepath.Join(dir, "extra")
@@ -79,7 +106,7 @@ func repository(t *testing.T) (dir, key string) {
 	}
 	release(t, suite, lists)
 	if _, err := exec.LookPath("gpg"); err != nil {
-		return dir, ""
+		return ""
 	}
 	home := t.TempDir()
 	gpg := func(args ...string) string {
@@ -94,7 +121,7 @@ func repository(t *testing.T) (dir, key string) {
 		require.NoError(t, os.Chmod(filepath.Join(signed, "InRelease"), 0o644))
 	}
 	t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", home, "--kill", "gpg-agent").Run() })
-	return dir, gpg("--armor", "--export")
+	return gpg("--armor", "--export")
 }
 
 // release writes the file that names the lists of a repository.
