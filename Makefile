@@ -23,29 +23,36 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the program, static, into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -ldflags "-s -w" -o $(BIN) $(MAIN)
+	CGO_ENABLED=0 $(GO) build -buildvcs=$(VCS) -ldflags "-s -w" -o $(BIN) $(MAIN)
 
 demo: build ## the story on an embedded simulator: no host, no rights, nothing installed
 	$(BIN) demo
+
+# All but the race detector compile in one way, so that one build cache serves the program,
+# the tests and the linters: without C, as the program is released, and with -trimpath, so
+# that a clone elsewhere finds in the cache what was compiled in this one.
+export CGO_ENABLED ?= 0
+export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath
 
 # The heaps of tests are small, and are collected all the time: with more room a sweep of
 # faults takes less.
 test: export GOGC ?= 1000
 race: export GOGC ?= 400
 
-# With -trimpath a clone elsewhere finds in the build cache what was compiled in this one.
 # Half of the packages with long tests mostly wait, for tasks and for programs: twice as
 # many run at once as there are processors, and of each several tests. The packages that
 # take longest begin first, so that at the end none of them is at work alone.
 LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitops ./test/sim/replay ./engine/source ./specserve/repository
 #
+# make lint vets, with more than go test does.
+#
 # Tests of the whole program run one binary. As the name of a file that they look at it is
 # part of what go test compares before it takes an old result.
 test: export HOMESTAK_PROGRAM = $(CURDIR)/dist/test/homestak-gitops
 test: ## all tests
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w" -o $(HOMESTAK_PROGRAM).new $(MAIN)
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags "-s -w" -o $(HOMESTAK_PROGRAM).new $(MAIN)
 	cmp -s $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM) || mv $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM)
-	$(GO) test -trimpath -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -parallel 8 -timeout 30m $(LONGEST) ./...
+	$(GO) test -vet=off -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -parallel 8 -timeout 30m $(LONGEST) ./...
 
 # Under the race detector all is five to ten times as slow, and only what runs side by side
 # can race. So it watches the packages whose code or tests start goroutines, enter machines,
@@ -60,11 +67,11 @@ ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/cl
 ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryBlindSpot|TestSameSurface|TestAgentTakesLettersForBytes)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
 MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestS1Privileges|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules)$$|^TestScript$$/^(harmful|testtree)$$
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
-	CGO_ENABLED=1 $(GO) test -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
+	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -vet=off -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
+# Among the linters is govet, with all that go vet has.
 lint: ## go vet and some thirty linters, and code that nothing reaches
-	$(GO) vet ./...
 	$(GOLANGCI) run ./...
 	@dead=$$($(DEADCODE) -test ./...) && if [ -n "$$dead" ]; then echo "$$dead"; exit 1; fi
 
