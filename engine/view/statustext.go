@@ -213,6 +213,7 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 	}
 	if s.Last != nil {
 		row("last pass", "%s", PassLine(withoutKnownError(s), now))
+		warnings(row, s.Last.Findings)
 	}
 	for _, sus := range s.Suspended {
 		row("suspended", "%s", suspensionLine(sus, now))
@@ -251,6 +252,22 @@ func around(row func(label, format string, args ...any), s agent.Status, now tim
 		default:
 			row("parent", "%s  last report %s ago", v.URL, ago(now, *v.Reported))
 		}
+	}
+}
+
+// warnings lists what the last pass reported of guests that are as the files say.
+func warnings(row func(label, format string, args ...any), found diag.List) {
+	const most = 5
+	of := slices.DeleteFunc(slices.Clone(found), func(f diag.Finding) bool { return f.Source != diag.FromHost })
+	for i, f := range of[:min(len(of), most)] {
+		label := ""
+		if i == 0 {
+			label = "warnings"
+		}
+		row(label, "%s", f.Summary)
+	}
+	if more := len(of) - most; more > 0 {
+		row("", "and %d more: homestak-gitops status --json", more)
 	}
 }
 

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ func busyStatus() agent.Status {
 		Last: &agent.PassStatus{
 			Commit: "11223344", Outcome: engine.Partly, Ended: before(6 * time.Minute), Seconds: 3.25, Error: "create vm.x: 500", Drift: true,
 			Summary: plan.Summary{Create: 2, Delete: 1, Unmanaged: 1}, Unknown: 2, Pending: 1,
+			Findings: diag.List{{Severity: diag.Error, Source: diag.FromSite, Summary: "an error"}},
 		},
 		Suspended: []ledger.Suspension{{Manifest: "db", Reason: "restore", By: "me@here", Since: before(time.Hour), Until: new(noon.Add(90 * time.Minute))}},
 		NextCheck: new(noon.Add(48 * time.Second)),
@@ -108,4 +110,20 @@ func TestN3ASuspendedPassRevertsNothing(t *testing.T) {
 	require.NotContains(t, PassLine(l, now), "reverted changes")
 	l.Outcome = engine.Done
 	require.Contains(t, PassLine(l, now), "reverted changes on the host")
+}
+
+// Status shows what the last pass reported of guests that are as the files say, such as the image that they were made from.
+func TestN14StatusShowsWarnings(t *testing.T) {
+	s := busyStatus()
+	for i := range 7 {
+		s.Last.Findings = append(s.Last.Findings, diag.Finding{Severity: diag.Warning, Source: diag.FromHost, Summary: fmt.Sprintf("vm.web-%d was made\nfrom an earlier image", i)})
+	}
+	require.Contains(t, Status(s, noon, false), `: create vm.x: 500
+  warnings    vm.web-0 was made from an earlier image
+              vm.web-1 was made from an earlier image
+              vm.web-2 was made from an earlier image
+              vm.web-3 was made from an earlier image
+              vm.web-4 was made from an earlier image
+              and 2 more: homestak-gitops status --json
+  suspended`)
 }
