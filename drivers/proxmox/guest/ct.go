@@ -15,6 +15,8 @@ type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template its system comes from, or a template with a vmid to clone. Required."`
 
+	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A container that was not created with the same text is replaced, with its data. Without it, nothing is."`
+
 	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores; the preset's unless set."`
 	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
 	Swap   int      `hcl:"swap,optional" default:"512" pve:"swap,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Swap in MiB; 0 for none."`
@@ -106,7 +108,7 @@ func (c *CT) Spec() any { return c }
 // Common implements Guest.
 func (c *CT) Common() Common {
 	return Common{
-		LXC: true, Power: c.Power, Restart: c.Restart, Description: c.Description, Template: c.Template, Tags: c.Tags,
+		LXC: true, Power: c.Power, Restart: c.Restart, Recreate: c.Recreate, Description: c.Description, Template: c.Template, Tags: c.Tags,
 		Options: c.Options, Startup: c.Startup, Keys: options.CT(), attributes: CTAttributes(),
 	}
 }

@@ -78,7 +78,7 @@ func (n CTNIC) recabled(old CTNIC) bool {
 // recreates implements State.
 func (c CTState) recreates(want Target) bool {
 	w := want.(CTTarget)
-	return w.Template != c.Template || w.Unprivileged != c.Unprivileged
+	return w.Template != c.Template || w.Unprivileged != c.Unprivileged || asksToRecreate(w, c)
 }
 
 // refuse implements State.

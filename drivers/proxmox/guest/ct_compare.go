@@ -41,6 +41,9 @@ func (c CTTarget) align(other State) {
 	if have.Tag.From == "" {
 		have.Template = c.Template
 	}
+	if !asksToRecreate(c, have) {
+		have.Recreate = c.Recreate
+	}
 }
 
 // SameValue implements Guest.

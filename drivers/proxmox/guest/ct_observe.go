@@ -18,7 +18,7 @@ import (
 func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
 	t := CTState{
-		&CT{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
+		&CT{Description: notes, Power: g.Power(), Recreate: m.Recreate, Options: map[string]string{}, Terms: m.Terms()},
 		&Observation{Tag: m, Config: cfg, runs: g.Running, uptime: g.Uptime},
 	}
 	CTAttributes().Observe(t.CT, c)

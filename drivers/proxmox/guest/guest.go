@@ -173,6 +173,7 @@ type Common struct {
 	LXC         bool   // it is a container
 	Power       string // running or stopped; of a paused VM paused
 	Restart     string // never or allowed
+	Recreate    string // of an observed guest: what it was created with
 	Description string
 	Template    string // its name in the files; "" for none
 	Tags        []string

@@ -16,6 +16,8 @@ type VM struct {
 	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"VM template to clone instead of an image."`
 
+	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A machine that was not created with the same text is replaced, with its data. Without it, nothing is."`
+
 	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk stands on the template's, which cannot go while it does). Counts when the guest is made and never again."`
 
 	Cores   int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
@@ -112,7 +114,7 @@ func (v *VM) Spec() any { return v }
 // Common implements Guest.
 func (v *VM) Common() Common {
 	return Common{
-		Power: v.Power, Restart: v.Restart, Description: v.Description, Template: v.Template, Tags: v.Tags,
+		Power: v.Power, Restart: v.Restart, Recreate: v.Recreate, Description: v.Description, Template: v.Template, Tags: v.Tags,
 		Options: v.Options, Startup: v.Startup, Keys: options.VM(), attributes: VMAttributes(),
 	}
 }

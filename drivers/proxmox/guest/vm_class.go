@@ -134,7 +134,7 @@ func (v VMState) hotplugs(feature string) bool {
 // recreates implements State.
 func (v VMState) recreates(want Target) bool {
 	w := want.(VMTarget)
-	return w.Image != v.Image || w.Template != v.Template
+	return w.Image != v.Image || w.Template != v.Template || asksToRecreate(w, v)
 }
 
 // refuse implements State.

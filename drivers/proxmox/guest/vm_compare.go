@@ -46,6 +46,9 @@ func (v VMTarget) align(other State) {
 	if have.Tag.From == "" {
 		have.Image, have.Template = v.Image, v.Template
 	}
+	if !asksToRecreate(v, have) {
+		have.Recreate = v.Recreate
+	}
 }
 
 // SameValue implements Guest.

@@ -19,7 +19,7 @@ func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mo
 	cfg = ignoreBootUpkeep(cfg)
 	c := cfg.Next
 	v := VMState{
-		&VM{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
+		&VM{Description: notes, Power: g.Power(), Recreate: m.Recreate, Options: map[string]string{}, Terms: m.Terms()},
 		&Observation{Tag: m, Config: cfg, runs: g.Running, uptime: g.Uptime},
 	}
 	VMAttributes().Observe(v.VM, c)

@@ -44,6 +44,7 @@ func (c *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Addre
 	}
 	common := want.Common()
 	m := want.Resolved().OwnerTag
+	m.Content = "" // nothing shows what it was made from
 	m.Slots, m.Options = want.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(common.Options))
 	if ports := want.Ports(); !common.LXC {
 		m.UUID = owner.UUID(cfg.Next["smbios1"])

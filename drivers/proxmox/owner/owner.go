@@ -37,14 +37,15 @@ type Tag struct {
 	Node         string            `json:"node"` // the name within the site
 	Manifest     string            `json:"manifest,omitempty"`
 	Owner        string            `json:"owner"`
-	UUID         string            `json:"uuid,omitempty"`    // of smbios1: the identity that a copy does not have
-	MAC          string            `json:"mac,omitempty"`     // of a container's first card: a clone gets another one
-	Keys         string            `json:"keys,omitempty"`    // hash of the ssh keys that a container was made with
-	VMID         int               `json:"vmid,omitempty"`    // only while a clone has no identity of its own yet
-	CreationVMID int               `json:"born,omitempty"`    // the VMID that it was made under: a backup restored elsewhere keeps it
-	From         string            `json:"from,omitempty"`    // image.debian-12, template.golden
-	Content      string            `json:"content,omitempty"` // file name of the image that a template was made from
-	Linked       bool              `json:"linked,omitempty"`  // its root disk is based on its template's
+	UUID         string            `json:"uuid,omitempty"`     // of smbios1: the identity that a copy does not have
+	MAC          string            `json:"mac,omitempty"`      // of a container's first card: a clone gets another one
+	Keys         string            `json:"keys,omitempty"`     // hash of the ssh keys that a container was made with
+	VMID         int               `json:"vmid,omitempty"`     // only while a clone has no identity of its own yet
+	CreationVMID int               `json:"born,omitempty"`     // the VMID that it was made under: a backup restored elsewhere keeps it
+	From         string            `json:"from,omitempty"`     // image.debian-12, template.golden
+	Content      string            `json:"content,omitempty"`  // file name of the image, or archive, that it was made from; "" if that is unknown
+	Recreate     string            `json:"recreate,omitempty"` // of the files when it was created
+	Linked       bool              `json:"linked,omitempty"`   // its root disk is based on its template's
 	Needs        []model.Address   `json:"needs,omitempty"`
 	Destroy      *Destroy          `json:"destroy,omitempty"`
 	Slots        map[string]string `json:"slots,omitempty"` // disk.data → scsi1, nic.lan → net0

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -44,3 +45,20 @@ func TestDescriptionWithoutTag(t *testing.T) {
 	require.Equal(t, owner.Tag{}, m)
 	require.Equal(t, "notes", notes)
 }
+
+// TestN14TagsOfEarlierVersions: a tag that was signed before guests had Content and Recreate is proven.
+func TestN14TagsOfEarlierVersions(t *testing.T) {
+	const uuid = "11111111-2222-3333-4444-555555555555"
+	id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: func(string) [][]byte { return [][]byte{[]byte("the key")} }}
+	cfg := map[string]string{"smbios1": "uuid=" + uuid, "meta": "creation-qemu=9.0.2,ctime=1000000000", "description": earlier}
+	is := id.Check(view.Config{Now: cfg, Next: cfg}, view.GuestRef{Node: "father", VMID: 101})
+	require.Equal(t, owner.Proven, is.Tag.Trust, is.Against)
+	require.Empty(t, is.Tag.Content+is.Tag.Recreate)
+	for _, field := range []string{`"content":"x"`, `"recreate":"x"`} {
+		cfg["description"] = strings.Replace(earlier, `"needs"`, field+`,"needs"`, 1)
+		is = id.Check(view.Config{Now: cfg, Next: cfg}, view.GuestRef{Node: "father", VMID: 101})
+		require.Equal(t, []any{owner.Unsigned, false}, []any{is.Tag.Trust, is.Owned}, "nobody can add a field")
+	}
+}
+
+const earlier = `homestak-gitops: {"v":2,"site":"home","type":"vm","node":"web","owner":"father","uuid":"11111111-2222-3333-4444-555555555555","born":101,"from":"image.debian-12","needs":["image.debian-12"],"sig":"1.VLt-5J_ClTDq5s88H1vlYA"}`

@@ -22,7 +22,7 @@ import (
 // withCode are the attributes of a guest that are not one key of PVE: what they are made of,
 // devices, power, notes, and what the program keeps for itself.
 var withCode = []string{
-	"preset", "image", "template", "clone", "disk", "nic", "description", "power", "restart", "options", "user_data", "mark", "pending", "seed",
+	"preset", "image", "template", "recreate", "clone", "disk", "nic", "description", "power", "restart", "options", "user_data", "mark", "pending", "seed",
 }
 
 // samples are values that attributes of one type may take; the first that PVE accepts is taken.

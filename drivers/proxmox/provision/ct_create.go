@@ -121,6 +121,8 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	if err != nil || !provisional {
 		return err
 	}
+	// The template may have other content by now.
+	m.Content, m.Recreate = is.Content, is.Recreate
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has assigned them
 		m.Slots = guest.CloneSlots(want, "rootfs")
 	}

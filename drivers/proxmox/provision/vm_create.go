@@ -117,6 +117,8 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	if err != nil || !provisional {
 		return err
 	}
+	// The template may have other content by now.
+	m.Content, m.Recreate = is.Content, is.Recreate
 	for _, slot := range want.CDSlots() {
 		if there := cfg.Next[slot]; there != "" && !guest.IsCD(slot, there) {
 			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, property.VolumeOf(there), slot)

@@ -55,6 +55,9 @@ func (r *ctResolver) origin() {
 	}
 	t := template.Of(r.in, r.Template)
 	r.Source, r.TemplateVMID = t.Archive(), t.VMID
+	if r.Source != "" {
+		r.content = path.Base(r.Source)
+	}
 	if t.VMID != 0 && r.Password != "" {
 		r.errorf("password", "a clone takes no password", "PVE sets it only when it unpacks a container template; template %q is cloned", r.Template)
 	}

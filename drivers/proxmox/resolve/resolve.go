@@ -32,6 +32,9 @@ func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 		case guest.CTTarget:
 			(&ctResolver{want, g}).complete()
 		}
+		if r.IsSensitive("recreate") {
+			g.errorf("recreate", "recreate must not come from a secret", "the ownership tag in the notes of the guest shows it")
+		}
 		if len(g.missing) > 0 {
 			r.Missing = slices.Concat(r.Missing, g.missing)
 			slices.Sort(r.Missing)
@@ -46,6 +49,7 @@ func Guest(kind string) func(*model.Resource, model.Scope) []model.Problem {
 type resolver struct {
 	in       model.Scope
 	kind     string
+	content  string // see owner.Tag.Content
 	problems []model.Problem
 	missing  []string // secrets whose value is not known here
 }
@@ -159,6 +163,7 @@ func (r *resolver) tagTerms(g guest.Target, from string, longest owner.Tag) (ter
 		down = *c.Startup.Down
 	}
 	m := owner.Of(r.in, r.kind, from, down)
+	m.Content, m.Recreate = r.content, c.Recreate
 	m.Removes = g.Volumes().Removes()
 	g.Resolved().OwnerTag, terms = m, m.Terms()
 	m.UUID, m.Seed, m.MAC, m.Keys, m.CreationVMID = longest.UUID, longest.Seed, longest.MAC, longest.Keys, 999_999_999

@@ -170,3 +170,10 @@ func TestMissingKeys(t *testing.T) {
 		require.Equal(t, c.want, missing("ct", attribute.Default(&guest.CT{Preset: "small", Template: "archive"}), c.names))
 	}
 }
+
+// TestN14RecreateIsShown: the ownership tag shows recreate, so no secret may be in it.
+func TestN14RecreateIsShown(t *testing.T) {
+	v := attribute.Default(&guest.VM{Preset: "small", Image: "debian", Recreate: "hunter22"})
+	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: v, Sensitive: []string{"recreate"}}
+	require.Equal(t, []string{"recreate: recreate must not come from a secret"}, summaries(resolve.Guest("vm")(r, scope())))
+}

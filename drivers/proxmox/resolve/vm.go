@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -51,13 +52,14 @@ func (r *vmResolver) sizeAndOrigin() {
 		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
 	}
 	if full := objects.ImageOf(r.in, r.Image); full != nil {
-		r.Source = full.Volume
+		r.Source, r.content = full.Volume, path.Base(full.Volume)
 		if full.Format == "iso" {
 			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
 		}
 	}
 	t := template.Of(r.in, r.Template)
 	r.TemplateVMID = t.VMID
+	r.content = cmp.Or(r.content, t.Made)
 	if r.TemplateVMID == 0 && (t.URL != "" || t.Volume != "") {
 		r.errorf("template", fmt.Sprintf("template %q is no VM template", r.Template), "a %s is cloned from a template with a vmid; this one is for containers", r.kind)
 	}
