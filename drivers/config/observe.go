@@ -185,7 +185,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 		return unknown(at.Unproven.Why)
 	}
 	if !at.Running {
-		return unknown(fmt.Sprintf("%s does not run", want.Inside))
+		return model.Observed{} // the plan decides whether it starts, and is entered then
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, d.cfg.Observe, fmt.Errorf("not finished after %s", d.cfg.Observe))
 	defer cancel()

@@ -121,6 +121,11 @@ func (h *Host) Apply(ctx context.Context, s plan.Step) error {
 		made.Needs, made.Inside = nil, model.Address{}
 	}
 	made.Spec = model.Clone(s.Want.Spec)
+	if s.Want.Guest != nil {
+		g := *s.Want.Guest
+		g.Running = true
+		made.Guest = &g
+	}
 	h.Holds[s.Address] = &made
 	return nil
 }

@@ -349,7 +349,13 @@ func (g *guard) follow() {
 			if s == nil || s.Action == Delete || h.action == Replace && s.Action != Create {
 				continue
 			}
-			if h.action == Update && (!h.stuck || s.Action != Create) {
+			off := h.action == Update && s.Want.Inside == addr && g.isOff(s)
+			if off && !h.incomplete {
+				g.deferOff(s)
+				g.withhold(s, false)
+				continue
+			}
+			if h.action == Update && !off && (!h.stuck || s.Action != Create) {
 				continue
 			}
 			g.because(s, h, fmt.Sprintf("it needs %s, which is %s", addr, cmp.Or(h.not, h.action.not())))

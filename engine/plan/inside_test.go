@@ -97,6 +97,46 @@ func TestInsideOfAGuest(t *testing.T) {
 	}
 }
 
+// A guest that is off, and starts in this plan, is entered as after a creation. What is inside of one that stays off is neither
+// unknown nor created.
+func TestN7InsideOfAGuestThatIsOff(t *testing.T) {
+	type from = *plan.Input
+	stopped := "stopped"
+	for name, c := range map[string]struct {
+		change func(from)
+		steps  []string
+		after  string // the line about what is inside
+	}{
+		"it starts":      {func(from) {}, []string{"update vm.a", "create guest.a after vm.a"}, "entered once vm.a runs, which is off"},
+		"it is replaced": {func(in from) { in.Want.State[addr("vm.a")].Spec.(*VM).Machine = "q35" }, []string{"replace vm.a", "create guest.a after vm.a"}, "guest a"},
+		"it stays off":   {func(in from) { in.Want.State[addr("vm.a")].Spec.(*VM).Power = &stopped }, []string{}, "not compared, since vm.a is off"},
+		"it is locked":   {func(in from) { in.Have.State[addr("vm.a")].Guest.Locked = "VM 107 is locked" }, []string{}, "not compared, since vm.a is off"},
+		"drift is reported": {func(in from) {
+			in.Want.Nodes[addr("vm.a")] = &model.Node{Drift: "report"}
+		}, []string{}, "not compared, since vm.a is off"},
+		"drift inside is reported": {func(in from) { in.Want.State[addr("guest.a")].Report = true }, []string{"update vm.a"}, "not compared, since vm.a is off"},
+		"its node is hidden": {func(in from) {
+			in.Have.State[addr("vm.a")].Guest.Node = "pve2"
+			in.Have.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline", Node: "pve2"}}
+		}, []string{}, "guest a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := guest("vm.a", 107, &VM{Power: &stopped})
+			have.Guest.Running = false
+			running := "running"
+			in := insideInput(state(guest("vm.a", 0, &VM{Power: &running}), inner("vm.a", "1", true)), state(have))
+			c.change(&in)
+			p := plan.Make(in)
+			require.Equal(t, c.steps, steps(p))
+			require.Contains(t, text(p, plan.TextOptions{Width: 160}), c.after)
+			require.Equal(t, name == "its node is hidden", len(p.Unknown) > 0)
+			for _, f := range p.Findings {
+				require.NotEqual(t, "guest.a", f.Address, f.Summary)
+			}
+		})
+	}
+}
+
 // Whatever differs, inside of a guest and around it: one plan makes all of it as wanted, in an order in
 // which each guest is there when a step goes inside.
 func TestApplyingGivesWhatIsWantedInside(t *testing.T) {

@@ -176,7 +176,7 @@ func (p *proposal) compare() {
 }
 
 // compareInside completes the steps inside of guests, when all is known of the guests: one that is
-// replaced has nothing inside yet.
+// replaced has nothing inside yet, and nothing is known of what is inside of one that is off.
 func (p *proposal) compareInside() {
 	for _, addr := range p.addrs {
 		want, have := p.want[addr], p.have[addr]
@@ -190,10 +190,38 @@ func (p *proposal) compareInside() {
 			p.create(want)
 			p.steps[addr].Reason = fmt.Sprintf("%s is replaced", want.Inside)
 		}
-		if s := p.steps[addr]; s != nil {
-			s.Inside = p.guestAt(want.Inside)
+		s := p.steps[addr]
+		if s == nil {
+			continue
 		}
+		s.Inside = p.guestAt(want.Inside)
+		if !p.isOff(s) {
+			continue
+		}
+		if of := p.steps[want.Inside]; want.Report || of == nil || !wakes(of) {
+			p.deferOff(s)
+			continue
+		}
+		s.Reason = fmt.Sprintf("%s is off: what is inside is compared and changed once it runs", want.Inside)
+		s.Brief += fmt.Sprintf(", entered once %s runs, which is off", want.Inside)
 	}
+}
+
+// isOff reports whether a step is about the inside of a guest that stays, is off, and so could not be entered.
+func (d *draft) isOff(s *Step) bool {
+	if s.Want == nil || s.Want.Inside == (model.Address{}) || d.have[s.Address] != nil {
+		return false
+	}
+	is, of := d.have[s.Want.Inside], d.steps[s.Want.Inside]
+	return is != nil && is.Guest != nil && !is.Guest.Running && (of == nil || of.Action != Replace)
+}
+
+// deferOff leaves out what is inside of a guest that is off and stays so, or whose drift inside is only reported.
+func (d *draft) deferOff(s *Step) {
+	delete(d.steps, s.Address)
+	d.plan.Deferred = append(d.plan.Deferred, model.Deferred{
+		Address: s.Address.String(), Why: fmt.Sprintf("not compared, since %s is off; a pass that finds it running does that", s.Want.Inside), Differs: true,
+	})
 }
 
 func (p *proposal) create(want *model.Resource) {

@@ -208,6 +208,33 @@ func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	require.Greater(t, s.writes.Load(), logins)
 }
 
+// A guest that somebody stopped is started and entered by one apply, as after a creation, and the plan says that it is off.
+func TestN7AGuestThatIsOffIsStartedAndEntered(t *testing.T) {
+	s := beginSimulated(t, specOf("posture", "package", "service", "user", "repository", "reminder", "mount", "swap", "command"))
+	s.apply("at first")
+	s.holds("echo edited >/etc/motd", "by hand")
+	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	r := s.pass("plan")
+	require.Equal(t, []string{"update vm.web-1", "create guest.web-1"}, actions(r.Plan))
+	require.Empty(t, r.Plan.Unknown)
+	var text strings.Builder
+	r.Plan.Text(&text, plan.TextOptions{Width: 120})
+	require.Contains(t, text.String(), "spec base, entered once vm.web-1 runs, which is off")
+	require.NotContains(t, text.String(), "not created")
+	s.apply("after it was stopped")
+	s.holds("grep -qx managed /etc/motd", "what differed inside")
+
+	// Where its drift is only reported, nothing is changed inside, and nothing is called unknown.
+	s.edit("specs.hcl", "  config {\n", "  config {\n    drift = \"report\"\n")
+	s.holds("echo edited >/etc/motd", "by hand")
+	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	r = s.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.Equal(t, []string{"update vm.web-1"}, actions(r.Plan))
+	s.holds("grep -qx edited /etc/motd", "what is only reported")
+	require.Contains(t, describe(s.pass("plan")), "is left as it is (drift = report)")
+}
+
 // A simulator that is served lets SSH in as the host, and guests are reached through it.
 func TestST02SimulatedPushThroughAServedHost(t *testing.T) {
 	s := beginSimulated(t, specOf("posture"))
