@@ -60,7 +60,7 @@ func TestSlowClients(t *testing.T) {
 	w.push(map[string]string{"site.hcl": "# one\n", "noise": noise(8 << 20)})
 	address, end := ended(t, w)
 	request := pkt("want "+w.head+" side-band-64k\n", "", "done\n")
-	const slow = 20
+	const slow = 6
 	require.Len(t, request, 77)
 	for range slow {
 		dial(t, address, postHead("77")+request) // and reads nothing
