@@ -33,14 +33,14 @@ func agentVerb(a *app) *cobra.Command {
 	f := &agentRun{}
 	c := &cobra.Command{
 		Use:   "agent [--once]",
-		Short: "Follow a repository, and keep a host converged to it",
-		Long: `Reads the repository, and makes the host that its identity names become what the newest
-commit says; again at every new commit, and whenever something was changed on the host.
-A commit that is not valid, or that a policy denies, is not applied: the last good one
-stays in force, and "status" says why. SIGHUP makes it check at once.
+		Short: "Converge a host to the newest commit of a repository",
+		Long: `Polls a repository and converges one host of its site, the one that identity names, to
+the newest commit: at each new commit, and whenever something on the host changed. It
+does not apply a commit that is invalid or that a policy denies: the last good one stays
+in force, and "status" shows the reason. SIGHUP starts a check now.
 
-Its settings are in agent.hcl, in the environment (HOMESTAK_…) or in flags, see
-docs/reference.md; everything else comes from the site. To try it as any user:
+Settings come from agent.hcl, the environment (HOMESTAK_…) and flags; see
+docs/reference.md. Everything else comes from the site. To try it as any user:
 
     homestak-gitops agent --repository URL --identity HOST --sim`,
 		Args: cobra.NoArgs,
@@ -48,9 +48,9 @@ docs/reference.md; everything else comes from the site. To try it as any user:
 	}
 	f.All(a.ui, c)
 	fs := c.Flags()
-	fs.BoolVar(&f.once, "once", false, "check and converge once, report, and end")
-	fs.BoolVar(&f.print, "print-config", false, "print the settings in force as an agent.hcl, each with its origin")
-	fs.BoolVar(&f.sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")
+	fs.BoolVar(&f.once, "once", false, "make one pass, report, and exit")
+	fs.BoolVar(&f.print, "print-config", false, "print the effective settings as an agent.hcl, each with its source")
+	fs.BoolVar(&f.sim, "sim", false, "use a fresh embedded simulator for every host of the site")
 	a.ui.JSONFlag(c)
 	return c
 }
@@ -66,7 +66,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 		a.ui.Printf("%s", cfg.Text())
 		return nil
 	case !found.HasErrors() && cfg.Repository.URL == "":
-		found = append(found, diag.FromError(errors.New("which repository? none is named\nname one: --repository URL, or repository { url = … } in agent.hcl")))
+		found = append(found, diag.FromError(errors.New("no repository is set\nset one: --repository URL, or repository { url = … } in agent.hcl")))
 	}
 	a.ui.Findings(found)
 	if found.HasErrors() {
@@ -125,7 +125,7 @@ func newService(cfg *service.Config, net wiring.Network, in *site.Sandbox, log *
 // so both would write.
 func warnOfOthers(ctx context.Context, a *app, cfg *service.Config) {
 	for _, other := range cfg.Others(ctx) {
-		a.ui.Notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, stop one of the two: they share no lock", cfg.Identity, other.PID, other.DataDir)
+		a.ui.Notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif it is the same host, stop one of them: they do not share a lock", cfg.Identity, other.PID, other.DataDir)
 	}
 }
 

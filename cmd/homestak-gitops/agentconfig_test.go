@@ -178,7 +178,7 @@ func TestAgentConfigMistakes(t *testing.T) {
 	_, _, stderr = runIn(t, nil, "agent", "--config", "/nowhere/agent.hcl")
 	require.Contains(t, stderr, "read the agent's configuration: open /nowhere/agent.hcl")
 	_, _, stderr = runIn(t, map[string]string{"HOME": t.TempDir()}, "agent", "--identity", "father")
-	require.Contains(t, stderr, "which repository? none is named")
+	require.Contains(t, stderr, "no repository is set")
 	_, _, stderr = runIn(t, nil, "agent", "--json", "--identity", "father")
 	require.Contains(t, stderr, "homestak-gitops status --json")
 }

@@ -17,12 +17,13 @@ func applyVerb(a *app) *cobra.Command {
 	var targets []string
 	c := &cobra.Command{
 		Use:   "apply [PLANFILE]",
-		Short: "Make a host become what the site says",
-		Long: `Plans, shows the plan, asks, and does it. With the file of "plan --out" it does
-exactly what that plan shows, or refuses because the site or the host changed since.
+		Short: "Make a host match the site",
+		Long: `Makes a plan, shows it, asks for confirmation, and applies it. With a file from
+"plan --out" it applies exactly that plan, or refuses it if the site or the host has
+changed since.
 
-Ctrl-C once: nothing new is started, what runs is finished, but no check
-is waited for. Twice: leave now.`,
+Press Ctrl-C once to finish running steps, without waiting for checks, and start no new
+ones. Press it twice to exit immediately.`,
 		Args: usage.Takes(0, 1),
 		RunE: f.Within(func(ctx context.Context, args []string) error { return runApply(ctx, a, f, f.Scope(targets), args) }),
 	}
@@ -37,7 +38,7 @@ func runApply(ctx context.Context, a *app, f *session.Flags, sc plan.Scope, args
 	var kept *plan.Plan
 	if len(args) > 0 {
 		if f.Manifest != "" || len(sc.Targets) > 0 || sc.AllowDeletes > 0 || len(sc.AllowOrphans) > 0 {
-			return errors.New("a plan file contains its scope and what was allowed: leave out -M, --target, --allow-deletes and --allow-orphans")
+			return errors.New("a plan file has its own scope and permissions: omit -M, --target, --allow-deletes and --allow-orphans")
 		}
 		doc, err := plan.ReadFile(args[0])
 		if err != nil {

@@ -19,8 +19,8 @@ func configVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Run pull mode by hand, on the node itself",
-		Long: `A node in pull mode fetches its spec and applies it by itself. These verbs do the same
-by hand. The spec and what came of it are in ` + pull.DefaultFolder + `.`,
+		Long: `A node in pull mode fetches and applies its own spec. These commands do the same by
+hand. The spec and the outcome are stored in ` + pull.DefaultFolder + `.`,
 		Args: cobra.NoArgs,
 	}
 	c.AddCommand(configFetchVerb(a), configApplyVerb(a), configWaitVerb(a))
@@ -30,8 +30,8 @@ by hand. The spec and what came of it are in ` + pull.DefaultFolder + `.`,
 // nodeFlags adds the flags that all verbs of config have: where the spec is kept, and who the parent is. From gets the parent.
 func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
 	r := &node.Run{Note: a.ui.Notef, Seen: a.showState}
-	c.Flags().StringVar(&r.Folder, "state", pull.DefaultFolder, "keep the spec and what came of it in `DIR`")
-	c.Flags().StringVar(&from.File, "parent", parent.File, "`FILE` that says who the parent of this machine is")
+	c.Flags().StringVar(&r.Folder, "state", pull.DefaultFolder, "store the spec and the outcome in `DIR`")
+	c.Flags().StringVar(&from.File, "parent", parent.File, "`FILE` that names the parent of this machine")
 	complete.Must(c.MarkFlagDirname("state"))
 	complete.Must(c.MarkFlagFilename("parent"))
 	return r
@@ -43,22 +43,22 @@ func configApplyVerb(a *app) *cobra.Command {
 	from := &node.Source{}
 	c := &cobra.Command{
 		Use:   "apply",
-		Short: "Make this machine what its spec says",
-		Long: `Reads this machine, compares it with the spec that was fetched last (or with --spec FILE), and
-changes what differs: packages, services, users, keys, sudo, sshd, files. What an earlier spec
-put here and this one lacks is withdrawn; what was here before stays. It must run as root. A
+		Short: "Make this machine match its spec",
+		Long: `Compares this machine with the last fetched spec (or with --spec FILE) and changes what
+differs: packages, services, users, keys, sudo, sshd, files. It removes what an earlier
+spec added and this one does not have; everything else stays. It must run as root. A
 second run changes nothing. With --dry-run it only shows what would change.
 
-With --fetch the parent is asked for the spec first. While it does not answer, the spec that is
-here is applied all the same, and the exit code says that the parent did not answer. At the end
-the parent gets a report, if the machine has a token.`,
+With --fetch it asks the parent for the spec first. If the parent does not answer, it
+applies the stored spec, and the exit code reports the missing answer. If the machine has
+a token, it then sends a report to the parent.`,
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case fetch && (file != "" || dry):
-			return errors.New("--fetch stands alone: --spec applies another spec, and --dry-run keeps none (run config fetch first)")
+			return errors.New("--fetch cannot be combined with --spec, which applies another spec, or --dry-run, which stores none (run config fetch first)")
 		case dry:
 			return runConfigDry(c.Context(), a, r, file)
 		case !fetch:
@@ -66,7 +66,7 @@ the parent gets a report, if the machine has a token.`,
 		}
 		return runConfigApply(c.Context(), a, r, from, file)
 	}
-	c.Flags().StringVar(&file, "spec", "", "apply the resolved spec in `FILE`, and keep it")
+	c.Flags().StringVar(&file, "spec", "", "apply the resolved spec in `FILE`, and store it")
 	c.Flags().BoolVar(&fetch, "fetch", false, "fetch the spec from the parent of this machine first")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would change")
 	a.ui.JSONFlag(c)
@@ -123,10 +123,11 @@ func configWaitVerb(a *app) *cobra.Command {
 	from := &node.Source{}
 	c := &cobra.Command{
 		Use:   "wait",
-		Short: "Fetch and apply the spec whenever the parent has news",
-		Long: `Waits at the parent of this machine until it has another spec, or somebody ran reconcile for
-this node, and then starts homestak-gitops-pull.service, again and again. It is what the unit
-homestak-gitops-wait.service runs on nodes with trigger = "git" or "webhook" in run of their spec.`,
+		Short: "Apply the spec whenever the parent has a new one",
+		Long: `Waits until the parent of this machine has a new spec, or gets a reconcile request for
+this node, then starts homestak-gitops-pull.service, and waits again. The unit
+homestak-gitops-wait.service runs it on nodes whose spec has trigger = "git" or "webhook"
+in its run block.`,
 		Args: cobra.NoArgs,
 	}
 	r := a.nodeFlags(c, from)

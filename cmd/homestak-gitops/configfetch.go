@@ -20,12 +20,12 @@ func configFetchVerb(a *app) *cobra.Command {
 	f, from := &session.Flags{}, &node.Source{}
 	c := &cobra.Command{
 		Use:   "fetch [NODE]",
-		Short: "Fetch the spec of a node, and keep it for config apply",
-		Long: `Gets what a site says of the inside of a node (its spec and posture, with the defaults
-of the site) and keeps it on this machine. "config apply" applies it.
+		Short: "Fetch the spec of a node for config apply",
+		Long: `Fetches the resolved spec of a node (with its posture and the defaults of the site) and
+stores it on this machine. "config apply" applies it.
 
-Without NODE this machine is the node, and its parent is asked, as ` + parent.File + `
-says. With --server another server is asked. Otherwise the spec of NODE is resolved from a
+Without NODE it asks the parent of this machine for this machine's spec, as ` + parent.File + `
+defines. With --server it asks that server. Otherwise it resolves the spec of NODE from a
 copy of the site.`,
 		Args: usage.Takes(0, 1),
 	}
@@ -33,7 +33,7 @@ copy of the site.`,
 	fetch := f.Within(func(ctx context.Context, _ []string) error { return runConfigFetch(ctx, a, f, r, from) })
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 && (c.Flags().Changed("site") || from.Server != "") {
-			return errors.New("whose spec? name the NODE")
+			return errors.New("no node is named: add NODE")
 		}
 		if len(args) == 1 {
 			from.Node = args[0]
@@ -42,8 +42,8 @@ copy of the site.`,
 	}
 	f.Read(a.ui, c)
 	c.Flags().StringVar(&from.Server, "server", "", "fetch from the server at `URL`, such as https://192.0.2.10:44443")
-	c.Flags().StringArrayVar(&from.Pins, "pin", nil, "`PIN` of a key of that server, such as sha256:…; may be repeated")
-	c.Flags().StringVar(&from.TokenFile, "token-file", "", "`FILE` with the token of the node for that server")
+	c.Flags().StringArrayVar(&from.Pins, "pin", nil, "`PIN` of the server's key, such as sha256:…; repeatable")
+	c.Flags().StringVar(&from.TokenFile, "token-file", "", "`FILE` with the node's token for the server")
 	return c
 }
 

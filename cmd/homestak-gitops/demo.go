@@ -15,20 +15,19 @@ func demoVerb(a *app) *cobra.Command {
 	var serve bool
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Run the whole story: a repository, pushes, an agent, a simulated host",
-		Long: `Makes a repository of the example site and a simulated Proxmox VE host, starts an
-agent between them, and then only pushes: what is new is made, what is edited is changed,
-what was changed by hand is put back, bad commits are refused, what leaves the site
-leaves the host. Then VMs become hosts, each with an agent of its own, down to three levels.
-After every chapter the simulated hosts themselves are checked, not what this program says
-about them. It needs no privileges, no network, not even git, and leaves
-nothing behind. Exits 0 if all of it held.
+		Short: "Run a demonstration on a simulated host",
+		Long: `Creates a repository with the example site and a simulated Proxmox VE host, starts an
+agent, and then only pushes commits. You see guests created, changed and removed, drift
+reverted, and bad commits refused. Then VMs become hosts, each with its own agent, down to
+three levels. After each chapter it checks the simulated hosts themselves, not the
+program's own reports. It needs no privileges, no network and no git, and leaves nothing
+behind. Exits 0 if all checks passed.
 
-With --serve repository, agent and host stay up afterwards, for pushes of your own.`,
+With --serve, repository, agent and host keep running afterwards, for your own pushes.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve) },
 	}
-	c.Flags().BoolVar(&serve, "serve", false, "keep all of it up after the story, until Ctrl-C")
+	c.Flags().BoolVar(&serve, "serve", false, "keep repository, agent and host running afterwards, until Ctrl-C")
 	return c
 }
 

@@ -14,9 +14,9 @@ func destroyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "destroy -M MANIFEST",
 		Short: "Remove the guests of a manifest from its host, children first",
-		Long: `Plans the removal of every guest of a manifest, shows it, asks, and does it. Only
-managed guests are removed, each after an identity check; it does not matter that
-some are gone already.
+		Long: `Plans the removal of every guest of a manifest, shows the plan, asks for confirmation,
+and applies it. It removes only managed guests, each after an identity check. Guests
+that no longer exist are skipped.
 
 Of a recipe it removes what "test --keep" left behind. To remove a deployed manifest
 for good, remove it from the site: otherwise the next apply creates its guests again,
@@ -27,7 +27,7 @@ the manifest alone until "resume -M MANIFEST".`,
 	}
 	f.Change(a.ui, c)
 	f.GrantOrphans(c)
-	c.Flags().BoolVar(&suspend, "suspend", false, "let the agent of the host leave the manifest alone from now on")
+	c.Flags().BoolVar(&suspend, "suspend", false, "suspend the manifest in the agent of the host")
 	return c
 }
 

@@ -17,16 +17,15 @@ func doctorVerb(a *app) *cobra.Command {
 	f := &session.Flags{}
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check that the hosts of a site can be worked on, and say how to fix what cannot",
-		Long: `Checks every host that the site declares, or the one of --host: whether its API
-answers and is the right one, whether the token is good and may do what this site
-needs, whether nodes, storages, bridges, images and templates are there, and whether
-something on the host stands in the way. Each line says what was seen; below it are
-why it matters, and how to fix it.
+		Short: "Check that the hosts of a site are usable, and print fixes",
+		Long: `Checks every host of the site, or the one that --host names: the API and its identity,
+the token and the privileges that this site needs, nodes, storages, bridges, images and
+templates, and anything on the host that blocks a plan. Each line has a result; the lines
+below it explain why it matters and how to fix it.
 
-Nothing is changed. With -M it checks only what that manifest needs, which may be a
-recipe. Exits 0 if no check failed (there may be warnings), 6 if all that failed is the
-login or privileges, else 1.`,
+It changes nothing. With -M it checks only what that manifest needs; it may be a recipe.
+Exits 0 if no check failed (there may be warnings), 6 if only the login or privileges
+failed, otherwise 1.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error {
 			ctx, cancel := exit.Limit(ctx, f.Timeout)
@@ -90,5 +89,5 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 	if doc.Denied() {
 		code = exit.Denied
 	}
-	return exit.With(code, errors.New("not all is well: fix what is marked FAIL, and check again"))
+	return exit.With(code, errors.New("some checks failed: fix what is marked FAIL, and run doctor again"))
 }

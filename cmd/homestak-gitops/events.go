@@ -17,16 +17,16 @@ func eventsVerb(a *app) *cobra.Command {
 	var after string
 	c := &cobra.Command{
 		Use:   "events",
-		Short: "Show what happened to the agent of this machine",
-		Long: `Lists what the running agent still knows of what happened, the oldest first: commits, passes
-and their steps, nodes that became ready or are not any more. With --follow it goes on with
-what happens until Ctrl-C, or until the agent ends. history has what was done in earlier runs.`,
+		Short: "Show the events of the agent on this machine",
+		Long: `Lists the events that the running agent has kept, oldest first: commits, passes and their
+steps, and nodes that became ready or are no longer ready. With --follow it continues with
+new events until Ctrl-C, or until the agent stops. "history" shows earlier passes.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runEvents(ctx, a, f, after, follow) }),
 	}
 	f.Anywhere(a.ui, c)
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
-	c.Flags().StringVar(&after, "after", "", "begin behind the event with this `ID`")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events")
+	c.Flags().StringVar(&after, "after", "", "start after the event with this `ID`")
 	c.Flags().BoolVar(&a.ui.JSON, "json", false, "print JSON lines, one for each event")
 	return c
 }

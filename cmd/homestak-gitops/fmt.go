@@ -14,10 +14,10 @@ func fmtVerb(a *app) *cobra.Command {
 	var check bool
 	c := &cobra.Command{
 		Use:   "fmt [DIR]",
-		Short: "Bring the HCL files of a folder into the one layout",
-		Long: `Brings every *.hcl file of a folder (default: the current one) into the one
-layout and lists the files that it rewrote. With --check it only lists them, and
-exits 2 if there are any.`,
+		Short: "Rewrite HCL files to the canonical format",
+		Long: `Rewrites every *.hcl file of a folder (default: the current one) to the canonical
+format, and lists the files that it rewrote. With --check it only lists them, and exits
+2 if there are any.`,
 		Args: usage.Takes(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs

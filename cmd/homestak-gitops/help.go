@@ -13,8 +13,8 @@ import (
 func helpVerb() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [VERB]",
-		Short: "Show help about a verb",
-		Long:  `Shows help about a verb, or with "help exit-codes" about the exit codes.`,
+		Short: "Show help for a command",
+		Long:  `Shows help for a command. "help exit-codes" explains the exit codes.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			about, _, err := c.Root().Find(args)
 			if err != nil {

@@ -20,9 +20,9 @@ func historyVerb(a *app) *cobra.Command {
 	var n int
 	c := &cobra.Command{
 		Use:   "history [ADDRESS]",
-		Short: "Show what the agent changed: when, by which commit, and how it went",
-		Long: `Shows the passes that changed something, or tried to, the newest first; with ADDRESS
-only those that touched it. Each is a receipt, a file in the agent's data folder.`,
+		Short: "Show past passes of the agent and their results",
+		Long: `Shows the passes that changed something, or tried to, newest first; with ADDRESS only
+those that touched it. Each pass has a receipt, a file in the agent's data folder.`,
 		Args: usage.Takes(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error {
 			return runHistory(ctx, a, f, n, strings.Join(args, ""))
@@ -40,8 +40,8 @@ func verifyVerb(a *app) *cobra.Command {
 	f := &agentref.Flags{}
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Check that no receipt was changed or taken out",
-		Long: `Each receipt names the checksum of the one before. Exits 0 if the chain holds, 1 if a
+		Short: "Check that no receipt was changed or removed",
+		Long: `Each receipt names the checksum of the one before. Exits 0 if the chain is intact, 1 if a
 receipt was changed, is missing or cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runVerify(ctx, a, f) }),
@@ -93,7 +93,7 @@ func runVerify(ctx context.Context, a *app, f *agentref.Flags) error {
 			return err
 		}
 	} else if len(c.Broken) == 0 {
-		a.ui.Printf("the chain holds: %s\n", view.Count(c.Good, "receipt"))
+		a.ui.Printf("the chain is intact: %s\n", view.Count(c.Good, "receipt"))
 	}
 	if len(c.Broken) > 0 {
 		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", view.Count(len(c.Broken), "receipt"), view.Count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))

@@ -10,10 +10,10 @@ import (
 func initVerb(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [DIR]",
-		Short: "Write a small site to begin with",
-		Long: `Writes a small, commented site that validates into a folder (default: the
-current one), and secrets.yaml with a new key, auth.ownership_key, which proves that
-guests are the site's. No file is ever overwritten.`,
+		Short: "Create a small site to start with",
+		Long: `Creates a small, valid site with comments in a folder (default: the current one), and
+secrets.yaml with a new auth.ownership_key, which proves that guests belong to the site.
+It never overwrites a file.`,
 		Args: usage.Takes(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs

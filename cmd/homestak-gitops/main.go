@@ -81,9 +81,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "homestak-gitops",
 		Short: "GitOps for Proxmox VE",
-		Long: `homestak-gitops makes Proxmox VE hosts become what a site says: a folder of HCL
-files, in use a git repository. Begin with "homestak-gitops demo", or with
-"homestak-gitops init my-site".`,
+		Long: `homestak-gitops makes Proxmox VE hosts match a site: a folder of HCL files, normally
+a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-site".`,
 		SilenceUsage:       true,
 		SilenceErrors:      true,
 		DisableSuggestions: true, // usage.Explain does it

@@ -26,12 +26,12 @@ func planVerb(a *app) *cobra.Command {
 	f, o := &session.Flags{}, &planFlags{}
 	c := &cobra.Command{
 		Use:   "plan",
-		Short: "Compare a host with what the site says, and show what would be done",
-		Long: `Reads a host, compares it with what the site says, and shows what apply would
-do: what, why, and what it costs. Nothing is changed.
+		Short: "Compare a host with the site, and show what apply would do",
+		Long: `Reads a host, compares it with the site, and shows the changes that apply would make,
+why, and what each costs. It changes nothing.
 
-A plan kept with --out is applied exactly as shown, or refused because the site
-or the host changed since: homestak-gitops apply FILE.`,
+A plan saved with --out is applied exactly as shown, or refused if the site or the host
+has changed since: homestak-gitops apply FILE.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPlan(ctx, a, f, o) }),
 	}
@@ -39,9 +39,9 @@ or the host changed since: homestak-gitops apply FILE.`,
 	f.Grant(c)
 	f.Target(c, &o.targets)
 	fs := c.Flags()
-	fs.StringVar(&o.out, "out", "", "keep the plan in `FILE`, for apply")
+	fs.StringVar(&o.out, "out", "", "save the plan to `FILE`, for apply")
 	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if changes are pending")
-	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "only observe: report what is on the host, plan nothing")
+	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "report what is on the host, and plan nothing")
 	fs.StringVar(&o.format, "format", "text", "`FORM` of the plan: text or markdown")
 	return c
 }
@@ -52,7 +52,7 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 	case "text":
 	case "markdown":
 		if a.ui.JSON {
-			return errors.New("--json and --format markdown: stdout holds one document, choose one of them")
+			return errors.New("--json and --format markdown both write to stdout: choose one of them")
 		}
 		a.ui.Data = true
 	default:
@@ -91,9 +91,9 @@ func showPlan(a *app, r engine.Report, sc plan.Scope, o *planFlags) error {
 		if err := doc.WriteFile(o.out); err != nil {
 			return err
 		}
-		a.ui.Notef("plan %s is kept in %s; apply it with: homestak-gitops apply %s", p.ID, o.out, o.out)
+		a.ui.Notef("plan %s is saved in %s; apply it with: homestak-gitops apply %s", p.ID, o.out, o.out)
 	case r.Denied && r.Plan != nil:
-		a.ui.Notef("the plan is not kept in %s: apply would refuse it", o.out)
+		a.ui.Notef("the plan is not saved in %s, because apply would refuse it", o.out)
 	}
 	switch {
 	case a.ui.JSON:

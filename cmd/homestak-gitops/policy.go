@@ -18,9 +18,9 @@ func policyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Test, evaluate and export the rules that a site must follow",
-		Long: `Policies are rules in Rego: some are shipped with this program, a site adds its
-own in policy/*.rego. validate, plan, apply and test evaluate them by themselves; these
-verbs are for whoever writes rules.`,
+		Long: `Policies are rules in Rego. Some are shipped with this program; a site adds its own in
+policy/*.rego. validate, plan, apply and test always evaluate them. These commands help
+to write rules.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(policyTestVerb(a), policyEvalVerb(a), policyInputVerb(a), policyExportVerb(a))
@@ -44,17 +44,17 @@ type inputFlags struct {
 func (f *inputFlags) document(a *app, c *cobra.Command) {
 	f.Reach(a.ui, c)
 	f.Grant(c)
-	c.Flags().BoolVar(&f.plan, "plan", false, "read the host and plan; without it the plan is null")
+	c.Flags().BoolVar(&f.plan, "plan", false, "read the host and make a plan; otherwise the plan is null")
 }
 
 func policyInputVerb(a *app) *cobra.Command {
 	f := &inputFlags{}
 	c := &cobra.Command{
 		Use:   "input",
-		Short: "Print the document that rules get as their input",
-		Long: `Prints the real input of the rules for this site, as JSON: the site, the commit and
-the time; with --plan also the plan of a host, which is read for it. Secrets are not in
-it. Kept in a file it serves tests, and "policy eval --input FILE".`,
+		Short: "Print the input document of the rules",
+		Long: `Prints the real input of the rules for this site as JSON: the site, the commit and the
+time; with --plan also the plan of a host, which it reads. It contains no secrets. Save it
+to a file for tests and for "policy eval --input FILE".`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runPolicyInput(ctx, a, f) }),
 	}
@@ -79,14 +79,14 @@ func runPolicyInput(ctx context.Context, a *app, f *inputFlags) error {
 func policyExportVerb(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export DIR",
-		Short: "Write the shipped rules and their tests into a folder",
-		Long: `Writes the rules that are shipped with this program, and their tests, into a folder:
-to be read, for editors, and so that the real opa can test those of a site with them:
+		Short: "Write the shipped rules and their tests to a folder",
+		Long: `Writes the rules that are shipped with this program, and their tests, to a folder: to
+read, for editors, and to test the rules of a site with the real opa:
 
     homestak-gitops policy export shipped && opa test policy/ shipped/
 
-What has been changed there is not overwritten. In the folder policy of a site an
-unchanged export is ignored, since it is in force anyway.`,
+It does not overwrite edited files. In the policy folder of a site, an unchanged export
+is ignored, because the shipped rules always apply.`,
 		Args: usage.Takes(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := policy.Export(args[0]); err != nil {

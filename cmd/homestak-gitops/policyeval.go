@@ -16,7 +16,7 @@ func policyEvalVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "eval QUERY",
 		Short: "Evaluate a query over the rules of a site, with its real input",
-		Long: `Evaluates a query in Rego over all rules, shipped and the site's, and prints its value
+		Long: `Evaluates a Rego query over the shipped rules and those of the site, and prints its value
 as JSON. The input is what "policy input" prints, or the document of --input.
 
     homestak-gitops policy eval data.homestak.site.deny

@@ -28,10 +28,10 @@ func policyTestVerb(a *app) *cobra.Command {
 	f := &policyTestFlags{}
 	c := &cobra.Command{
 		Use:   "test [DIR]",
-		Short: "Run the tests of the rules, as opa test does",
-		Long: `Runs all tests, shipped and those of policy/*_test.rego of the site in DIR, as
-"opa test" does, and reports which failed. What validate would find wrong with the
-policies fails, too. Exits 0 if all passed, else 1.`,
+		Short: "Run the tests of the rules, like opa test",
+		Long: `Runs the shipped tests and those in policy/*_test.rego of the site in DIR, like
+"opa test", and reports failures. It also fails for errors that validate would find in the
+policies. Exits 0 if all tests passed, otherwise 1.`,
 		Args: usage.Takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := f.site
@@ -48,7 +48,7 @@ policies fails, too. Exits 0 if all passed, else 1.`,
 	fs := c.Flags()
 	fs.StringVar(&f.site, "site", ".", "test the policies of the site in `DIR`")
 	fs.StringVar(&f.run, "run", "", "only tests whose full name, such as data.homestak.site_test.test_x, matches `REGEX`")
-	fs.BoolVar(&f.coverage, "coverage", false, "report how much of the rules the tests reach")
+	fs.BoolVar(&f.coverage, "coverage", false, "report which part of the rules the tests cover")
 	a.ui.JSONFlag(c)
 	complete.Must(c.MarkFlagDirname("site"))
 	return c

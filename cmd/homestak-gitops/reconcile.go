@@ -20,13 +20,14 @@ func reconcileVerb(a *app) *cobra.Command {
 	var noWait bool
 	c := &cobra.Command{
 		Use:   "reconcile [NODE]",
-		Short: "Make the agent check now, and wait for the result",
-		Long: `Asks the agent of this machine to check repository and host now, before its next check is
-due, and waits for the end of that pass. The exit code is that of the pass, as apply would
-give it. Ctrl-C ends the waiting; the agent goes on.
+		Short: "Start a pass of the agent now, and wait for its result",
+		Long: `Asks the agent of this machine to check the repository and the host now, and waits until
+the pass ends. The exit code is that of the pass, as for apply. Ctrl-C stops waiting; the
+agent continues.
 
-With NODE a node in mode pull below is asked to check itself, or the child that manages it; tree
-shows what comes of it. One that is not connected is asked when it connects again. An agent that is named by --server is asked with its operator key.`,
+With NODE it asks a node in mode pull, or the child that manages it, to check itself;
+"tree" shows the result. A node that is not connected gets the request when it connects
+again. With --server it needs the operator key of that agent.`,
 		Args: usage.Takes(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runReconcile(ctx, a, f, args, !noWait) }),
 	}

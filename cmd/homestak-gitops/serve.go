@@ -36,16 +36,17 @@ func serveVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the specs of a site to its nodes, over HTTPS",
-		Long: `Serves the resolved spec of each node, until it is interrupted. Who may have which is decided by
-the posture of the node. A new commit, key, certificate or secret is served without a restart; a
-site that is not valid changes nothing. SIGHUP means: check the files now.
+		Long: `Serves the resolved spec of each node until it is interrupted. The posture of a node
+defines who may fetch its spec. It serves new commits, keys, certificates and secrets
+without a restart; an invalid site changes nothing. SIGHUP checks the files now.
 
-If the folder is a checkout of git, its repository is served too, read-only, at the commit in force:
-to nodes of type pve, and to whoever has the key in repository.key. New nodes get this program.
+If the folder is a git checkout, it also serves the repository, read-only, at the commit in
+force: to nodes of type pve, and to clients with the key in repository.key. New nodes can
+download this program from it.
 
-The first start makes a certificate, a signing key, and keys for status and metrics, for the
-operator, and for notifications of pushes. Nodes are given the pin of the certificate,
-and a token: homestak-gitops token mint NODE. With --json the first line is
+The first start creates a certificate, a signing key, and keys for status and metrics, for
+the operator, and for push notifications. A node needs the pin of the certificate and a
+token: homestak-gitops token mint NODE. With --json the first line is
 {"url": …, "pin": …, "commit": …}.`,
 		Args: cobra.NoArgs,
 		// To be interrupted is how this verb ends well, at the first signal already.
@@ -54,12 +55,12 @@ and a token: homestak-gitops token mint NODE. With --json the first line is
 	f.Files(a.ui, c)
 	f.flag(c)
 	fs := c.Flags()
-	fs.StringVarP(&f.Host, "host", "H", "", "`NAME` of the host whose nodes are served (default: all)")
-	fs.StringVar(&f.listen, "listen", ":44443", "`ADDRESS` to serve on; port 0 chooses a free one, and a socket of systemd comes first")
-	fs.StringVar(&f.cert, "cert", "", "`FILE` of a certificate that you keep (default: one of its own)")
-	fs.StringVar(&f.key, "key", "", "`FILE` of the key of --cert")
-	fs.StringVar(&f.logLevel, "log-level", "info", "`LEVEL` of what is logged: debug, info, warn, error")
-	fs.StringVar(&f.logFormat, "log-format", "text", "`FORM` of the log: text or json")
+	fs.StringVarP(&f.Host, "host", "H", "", "serve only the nodes of the host `NAME` (default: all)")
+	fs.StringVar(&f.listen, "listen", ":44443", "`ADDRESS` to listen on; port 0 chooses a free port; a systemd socket takes precedence")
+	fs.StringVar(&f.cert, "cert", "", "`FILE` with your own certificate (default: create one)")
+	fs.StringVar(&f.key, "key", "", "`FILE` with the key of --cert")
+	fs.StringVar(&f.logLevel, "log-level", "info", "log `LEVEL`: debug, info, warn, error")
+	fs.StringVar(&f.logFormat, "log-format", "text", "log `FORM`: text or json")
 	complete.Host(c, f.Peek)
 	return c
 }
@@ -84,7 +85,7 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 			if a.ui.JSON {
 				return a.ui.Line(serverAt{url, at.Pins[0], at.Commit})
 			}
-			a.ui.Printf("serving at %s\npin of its key: %s\nCtrl-C ends it.\n", url, at.Pins[0])
+			a.ui.Printf("serving at %s\npin of its key: %s\nPress Ctrl-C to stop.\n", url, at.Pins[0])
 			return nil
 		},
 	}, hangups)
@@ -95,7 +96,7 @@ func runServe(ctx context.Context, a *app, f *serveFlags) error {
 type serverFolder struct{ dataDir string }
 
 func (f *serverFolder) flag(c *cobra.Command) {
-	c.Flags().StringVar(&f.dataDir, "data-dir", "", "`FOLDER` of signing keys and certificate (default: the agent's data folder)")
+	c.Flags().StringVar(&f.dataDir, "data-dir", "", "`FOLDER` with signing keys and certificate (default: the agent's data folder)")
 	complete.Must(c.MarkFlagDirname("data-dir"))
 }
 

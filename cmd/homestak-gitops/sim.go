@@ -13,9 +13,9 @@ func simVerb(a *app) *cobra.Command {
 	o := &simserve.Options{}
 	c := &cobra.Command{
 		Use:   "sim",
-		Short: "Serve a simulated Proxmox VE host, to try things on",
-		Long: `Serves a simulated Proxmox VE host behind the real protocol (TLS, tokens and
-tickets, /api2/json) until it is interrupted. All of it is in memory.
+		Short: "Serve a simulated Proxmox VE host",
+		Long: `Serves a simulated Proxmox VE host over the real protocol (TLS, tokens and tickets,
+/api2/json) until it is interrupted. It keeps everything in memory.
 
 A storage is NAME:TYPE:CONTENT[:SIZE in GiB][:PATH][:shared], content separated
 by commas, type dir, zfspool, lvmthin, nfs and the like. Without --storage there
@@ -52,30 +52,30 @@ doctor reports.`,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSim(ctx, a, o) }),
 	}
 	fs := c.Flags()
-	fs.StringVar(&o.Listen, "listen", "127.0.0.1:8006", "`ADDRESS` to serve on; port 0 chooses a free one")
-	fs.StringVar(&o.SSH, "ssh", "127.0.0.1:0", "`ADDRESS` to serve SSH on, as the host through which its guests are reached; port 0 chooses a free one")
+	fs.StringVar(&o.Listen, "listen", "127.0.0.1:8006", "`ADDRESS` to listen on; port 0 chooses a free port")
+	fs.StringVar(&o.SSH, "ssh", "127.0.0.1:0", "`ADDRESS` to listen on for SSH, the jump host for its guests; port 0 chooses a free port")
 	fs.StringVar(&o.Node, "node", "father", "`NAME` of the node that answers")
-	fs.StringSliceVar(&o.Nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas, or how many there are in all")
+	fs.StringSliceVar(&o.Nodes, "nodes", nil, "`NAMES` of more nodes of the cluster, separated by commas, or the total number of nodes")
 	fs.StringSliceVar(&o.Offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
-	fs.BoolVar(&o.NoQuorum, "no-quorum", false, "let the cluster be without quorum: nothing can be written")
+	fs.BoolVar(&o.NoQuorum, "no-quorum", false, "simulate a cluster without quorum: it is read-only")
 	fs.StringVar(&o.Version, "pve-version", "9.2", "`VERSION` of Proxmox VE that answers: 8.4, 9.1 or 9.2")
-	fs.DurationVar(&o.Latency, "latency", 0, "`TIME` that every request takes")
+	fs.DurationVar(&o.Latency, "latency", 0, "`TIME` that each request takes")
 	fs.DurationVar(&o.TaskTime, "task-time", time.Second, "`TIME` that a task takes")
-	fs.IntVar(&o.Speed, "speed", 1, "`NUMBER` of times as fast as yours that the clock of the host runs")
-	fs.IntVar(&o.Workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
-	fs.IntVar(&o.Guests, "guests", 0, "`NUMBER` of guests of somebody else that are there from the start")
-	fs.StringArrayVar(&o.Storages, "storage", nil, "`STORAGE` of every node; may be repeated")
+	fs.IntVar(&o.Speed, "speed", 1, "run the clock of the host `NUMBER` times as fast as yours")
+	fs.IntVar(&o.Workers, "workers", 3, "`NUMBER` of parallel requests that a node serves")
+	fs.IntVar(&o.Guests, "guests", 0, "`NUMBER` of unmanaged guests at the start")
+	fs.StringArrayVar(&o.Storages, "storage", nil, "`STORAGE` of every node; repeatable")
 	fs.StringSliceVar(&o.Bridges, "bridge", nil, "`NAMES` of the bridges of every node, separated by commas (default vmbr0)")
 	fs.StringVar(&o.Token, "token", "", "API `TOKEN`, user@realm!name=secret (default: made from the seed)")
 	fs.StringVar(&o.Password, "password", "", "`PASSWORD` of root@pam, for tickets (default: the secret of the token)")
 	fs.IntVar(&o.CPUs, "processors", 0, "`NUMBER` of processors of every node (default 64)")
 	fs.Int64Var(&o.Memory, "memory", 0, "`SIZE` in GiB of the memory of every node (default 1024)")
 	fs.Int64Var(&o.RootDisk, "root-disk", 0, "`SIZE` in GiB of the system disk of every node (default 96)")
-	fs.BoolVar(&o.NoKVM, "no-kvm", false, "be a machine without virtualisation, on which a VM starts only with kvm=0")
-	fs.Int64Var(&o.Seed, "seed", 0, "`NUMBER` that fixes everything invented")
-	fs.StringArrayVar(&o.Downloads, "download", nil, "`DOWNLOAD` that sets what some addresses hold; may be repeated")
-	fs.StringVar(&o.Files, "pmxcfs", "", "`FOLDER` for the files by which a node shows that guests changed (etc/pve/.version and others)")
-	fs.StringArrayVar(&o.Faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
+	fs.BoolVar(&o.NoKVM, "no-kvm", false, "simulate a machine without virtualisation, where VMs start only with kvm=0")
+	fs.Int64Var(&o.Seed, "seed", 0, "`NUMBER` that seeds all generated values")
+	fs.StringArrayVar(&o.Downloads, "download", nil, "`DOWNLOAD` that defines the content at some URLs; repeatable")
+	fs.StringVar(&o.Files, "pmxcfs", "", "`FOLDER` for the files that show changes of guests (etc/pve/.version and others)")
+	fs.StringArrayVar(&o.Faults, "fault", nil, "`FAULT` that makes requests fail; repeatable")
 	a.ui.JSONFlag(c)
 	return c
 }

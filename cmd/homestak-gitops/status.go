@@ -21,19 +21,19 @@ func statusVerb(a *app) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show how the agent of this machine and its nodes are",
-		Long: `Asks the agent of this machine over its socket: which commit it converges to, what it
-does, what it refused and why, and how each node is. Where no agent runs, it shows what
-the last one left behind.
+		Short: "Show the state of the agent on this machine and its nodes",
+		Long: `Asks the agent of this machine over its socket which commit it converges to, what it is
+doing, what it refused and why, and in which state each node is. If no agent runs, it
+shows the state that the last one stored.
 
 Exits 0 if the agent runs and is healthy: its last pass completed, nothing is refused,
-and the repository answered one of the last three polls and still has the branch; and
-while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
+and the repository answered one of the last three polls and still has the branch. It also
+exits 0 during the first pass. Otherwise, and if no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runStatus(ctx, a, f, watch) }),
 	}
 	f.Anywhere(a.ui, c)
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second, until Ctrl-C")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "refresh every second, until Ctrl-C")
 	a.ui.JSONFlag(c)
 	return c
 }
@@ -55,7 +55,7 @@ func runStatus(ctx context.Context, a *app, f *agentref.Flags, watch bool) error
 		return showStatus(a, s)
 	}
 	if a.ui.JSON {
-		return errors.New("--watch and --json: a document is printed once, choose one of them")
+		return errors.New("--watch and --json cannot be combined")
 	}
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()

@@ -28,16 +28,16 @@ func suspendVerb(a *app) *cobra.Command {
 	f := &suspendFlags{}
 	c := &cobra.Command{
 		Use:   "suspend --reason TEXT",
-		Short: "Keep the agent from changing anything, or one manifest, for a while",
-		Long: `The agent keeps checking and reports what differs, but changes nothing, until the time
-is over or "resume" ends it. It remembers that over a restart, and status shows who
-suspended it and why. For good, a manifest says suspend = true in the site.`,
+		Short: "Stop the agent from making changes",
+		Long: `The agent continues to check and to report differences, but changes nothing until the
+time is over or you run "resume". A suspension survives a restart, and "status" shows who
+made it and why. To suspend a manifest permanently, set suspend = true in the site.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runSuspend(ctx, a, f) }),
 	}
 	f.flags(a, c)
-	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` that says why")
-	c.Flags().DurationVar(&f.span, "for", 0, "`TIME` after which it ends by itself, such as 2h (default: when it is resumed)")
+	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` with the reason")
+	c.Flags().DurationVar(&f.span, "for", 0, "`TIME` until it ends, such as 2h (default: until resume)")
 	return c
 }
 
@@ -45,8 +45,8 @@ func resumeVerb(a *app) *cobra.Command {
 	f := &suspendFlags{}
 	c := &cobra.Command{
 		Use:   "resume",
-		Short: "Let the agent go on where it was suspended",
-		Long:  `Ends a suspension, of everything or of one manifest. The agent checks at once.`,
+		Short: "End a suspension of the agent",
+		Long:  `Ends the suspension of the whole host or of one manifest. The agent starts a pass immediately.`,
 		Args:  cobra.NoArgs,
 		RunE:  a.soon(func(ctx context.Context, _ []string) error { return runResume(ctx, a, f) }),
 	}
@@ -56,7 +56,7 @@ func resumeVerb(a *app) *cobra.Command {
 
 func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 	f.Find(a.ui, c)
-	c.Flags().StringVarP(&f.manifest, "manifest", "M", "", "only the manifest of this `NAME` (default: everything)")
+	c.Flags().StringVarP(&f.manifest, "manifest", "M", "", "only the manifest `NAME` (default: everything)")
 	a.ui.JSONFlag(c)
 	complete.Must(c.RegisterFlagCompletionFunc("manifest", f.CompleteManifest))
 }
@@ -65,7 +65,7 @@ func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {
 	a.ui.Document = control.ProblemOf
 	switch {
 	case strings.TrimSpace(f.reason) == "":
-		return errors.New("--reason TEXT is required: status shows why the node is suspended")
+		return errors.New("--reason TEXT is required: status displays it")
 	case f.span < 0:
 		return fmt.Errorf("--for %s: a time span cannot be negative", f.span)
 	}
@@ -85,7 +85,7 @@ func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {
 		end = "until " + view.When(*s.Until)
 	}
 	a.ui.Printf("%s is suspended %s\n", control.SuspendedWhat(f.manifest), end)
-	a.ui.Notef("steps that run are finished; go on with: homestak-gitops resume%s", manifestFlag(f.manifest))
+	a.ui.Notef("running steps will finish; continue with: homestak-gitops resume%s", manifestFlag(f.manifest))
 	return nil
 }
 

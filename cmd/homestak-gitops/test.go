@@ -23,23 +23,23 @@ func testVerb(a *app) *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "test -M MANIFEST",
-		Short: "Try a manifest on a host: create it, verify it, destroy it",
-		Long: `Binds a manifest, usually a recipe, to a host, creates its nodes, looks again
-whether all is there, runs and passes its checks, and destroys them. It touches only what it made
-itself; its guests belong to whoever runs the test, and to no agent.
+		Short: "Test a manifest on a host: create, verify, destroy",
+		Long: `Binds a manifest, usually a recipe, to a host, creates its nodes, verifies that they
+exist, run and pass their checks, and destroys them. It touches only guests that it
+created; they belong to the user who runs the test, not to an agent.
 
-With --sim, a manifest whose nodes live on others is tried as a tree: the host and each pve node
-get an agent of their own, a commit deploys the manifest, and another one takes it away. --mode is then
-that of all nodes, but for pve nodes.
+With --sim, it tests a manifest with nested nodes as a tree: the host and each pve node get
+their own agent, one commit deploys the manifest, and another one removes it. --mode then
+applies to all nodes except pve nodes.
 
-With --keep they stay; "destroy -M MANIFEST" on the same machine removes them.
-Ctrl-C once ends the test early and cleans up; twice leaves now.`,
+With --keep the nodes stay; "destroy -M MANIFEST" on the same machine removes them. Press
+Ctrl-C once to end the test early and clean up, twice to exit immediately.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runTest(c.Context(), a, f, keep, dir) },
 	}
 	f.Change(a.ui, c)
-	c.Flags().BoolVar(&keep, "keep", false, "do not destroy what was made")
-	c.Flags().StringVar(&dir, "report-dir", "", "write the report into `DIR`, as JSON and as Markdown")
+	c.Flags().BoolVar(&keep, "keep", false, "do not destroy the nodes")
+	c.Flags().StringVar(&dir, "report-dir", "", "write the report to `DIR`, as JSON and Markdown")
 	complete.Must(c.MarkFlagDirname("report-dir"))
 	return c
 }

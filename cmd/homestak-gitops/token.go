@@ -16,9 +16,9 @@ import (
 func tokenVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
-		Short: "Tokens by which nodes fetch their specs, and keys by which hosts prove their guests",
-		Long: `A provisioning token says which node asks. It is signed by a key that the server makes on its
-first start, and that never leaves the machine.`,
+		Short: "Manage tokens of nodes and keys of hosts",
+		Long: `A provisioning token identifies a node to the server. The server signs it with a key that
+it creates at its first start and that never leaves the machine.`,
 		Args: cobra.NoArgs,
 	}
 	c.AddCommand(tokenMintVerb(a), tokenInspectVerb(a), tokenRevokeVerb(a), tokenRotateVerb(a), tokenOwnershipVerb(a))
@@ -29,10 +29,10 @@ func tokenInspectVerb(a *app) *cobra.Command {
 	folder, verify := &serverFolder{}, false
 	c := &cobra.Command{
 		Use:   "inspect [--verify]",
-		Short: "Read a token from standard input, and show what it says",
-		Long: `Reads a token from standard input, since what is on a command line can be seen by everybody on the
-machine. With --verify it also checks the token with the keys of the server here; one that is not
-good ends with exit code 6.`,
+		Short: "Show the content of a token",
+		Long: `Reads a token from standard input, because other users of the machine can see a command
+line. With --verify it also checks the token with the keys of the server on this machine;
+it exits 6 if the token is not valid.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return runTokenInspect(a, folder, verify) },
 	}
@@ -74,12 +74,13 @@ func tokenRevokeVerb(a *app) *cobra.Command {
 	folder := &serverFolder{}
 	c := &cobra.Command{
 		Use:   "revoke NODE",
-		Short: "End the validity of all tokens of one node",
-		Long: `Revokes all tokens of a node that were minted until now, also those that it got by itself. Run it on the
-machine of the node's parent. A running server refuses them with the next request, and it stays so.
+		Short: "Revoke all tokens of one node",
+		Long: `Revokes all tokens that a node has now, including those that it renewed. Run it on the
+machine of the node's parent. A running server refuses them from the next request on, also
+after a restart.
 
 The agent of a node of type pve gets a new token with the next pass of the parent's agent. Give a VM or a container
-in mode pull a new one by token mint. Tokens in the secrets of the site are not concerned.`,
+in mode pull a new one by token mint. Tokens in the secrets of the site are not affected.`,
 		Args: usage.Takes(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir, err := folder.path(a.ui.Env)
@@ -106,9 +107,10 @@ func tokenRotateVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rotate [--drop-old]",
 		Short: "Replace the key that signs tokens",
-		Long: `Makes a new signing key. A running server uses it at once. Tokens of the present key stay good: each
-node gets a new one when it fetches its spec. Tokens of older keys do not. When all nodes have
-fetched, or if the present key was stolen, end its validity with --drop-old.`,
+		Long: `Creates a new signing key, which a running server uses immediately. Tokens of the current
+key stay valid, and each node gets a new one when it fetches its spec; tokens of older keys
+become invalid. When all nodes have fetched, or if the current key was stolen, run it again
+with --drop-old.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := folder.path(a.ui.Env)
@@ -126,7 +128,7 @@ fetched, or if the present key was stolen, end its validity with --drop-old.`,
 			return a.ui.Show(ring.Document(), ring.Describe())
 		},
 	}
-	c.Flags().BoolVar(&drop, "drop-old", false, "make no key, and end the validity of the older one")
+	c.Flags().BoolVar(&drop, "drop-old", false, "create no key, and drop the older one")
 	folder.flag(c)
 	a.ui.JSONFlag(c)
 	return c

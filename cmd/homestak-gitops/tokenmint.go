@@ -17,13 +17,14 @@ func tokenMintVerb(a *app) *cobra.Command {
 	f, folder, o := &session.Flags{}, &serverFolder{}, &mintFlags{}
 	c := &cobra.Command{
 		Use:   "mint NODE",
-		Short: "Make a token for a node, and print it",
-		Long: `Prints a token for a node of the site. It is a secret: write it to /etc/homestak-gitops/node.json
-of that node, mode 0600. It is good until the node has got its next one with its spec, which it then replaces
-before it expires.
+		Short: "Print a new token for a node",
+		Long: `Prints a token for a node of the site. It is a secret: write it to
+/etc/homestak-gitops/node.json on that node, mode 0600. It is valid until the node gets the
+next one with its spec; the node renews that one before it expires.
 
-With --out the token goes into a file instead, with mode 0600, as --token-file of config fetch and token_file
-of an agent expect it. A shell that writes the output into a file lets others read it.`,
+With --out it writes the token to a file with mode 0600, as --token-file of config fetch
+and token_file of an agent require. A file that a shell redirects the output to may be
+readable by others.`,
 		Args: usage.Takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return runTokenMint(c.Context(), a, f, folder, args[0], o)
@@ -31,7 +32,7 @@ of an agent expect it. A shell that writes the output into a file lets others re
 	}
 	f.Read(a.ui, c)
 	folder.flag(c)
-	c.Flags().DurationVar(&o.life, "expires", keys.Lifetime, "`TIME` that it is good for; 0: for ever")
+	c.Flags().DurationVar(&o.life, "expires", keys.Lifetime, "lifetime `TIME`; 0 = never expires")
 	c.Flags().StringVar(&o.out, "out", "", "write the token to `FILE`, mode 0600, and do not print it")
 	return c
 }

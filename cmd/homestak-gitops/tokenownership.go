@@ -26,12 +26,14 @@ func tokenOwnershipVerb(a *app) *cobra.Command {
 	f := &session.Flags{}
 	c := &cobra.Command{
 		Use:   "ownership HOST",
-		Short: "Print the keys that a host needs to prove its guests, in place of the key of the site",
-		Long: `Prints lines for the secrets of one host: the keys that are derived from auth.ownership_key for this host
-and for the hosts that live on it. Put them into the secrets file of that host's agent, and leave out
-ownership_key: then it can prove its own guests, and forge those of no other host. They are secrets.
+		Short: "Print the derived ownership keys of a host",
+		Long: `Prints lines for the secrets of one host: the keys that are derived from
+auth.ownership_key for this host and for the hosts nested in it. Put them into the secrets
+file of that host's agent in place of ownership_key. The host can then prove its own guests,
+and cannot forge those of another host. The keys are secret.
 
-Print them again when the key of the site is replaced, or a node of type pve is added below this host.`,
+Print them again after the key of the site is replaced, or a node of type pve is added
+below this host.`,
 		Args: usage.Takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return runTokenOwnership(c.Context(), a, f, args[0]) },
 	}

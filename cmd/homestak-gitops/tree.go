@@ -15,10 +15,10 @@ func treeVerb(a *app) *cobra.Command {
 	f := &agentref.Flags{}
 	c := &cobra.Command{
 		Use:   "tree",
-		Short: "Show the nodes of an agent, and what those have below them",
-		Long: `Asks the agent of this machine, or one that is named by --server with its read key, for its nodes
-and what these reported of their own: how far each is, whether it is ready, and how old
-that is. What has not reported for three periods is stale.`,
+		Short: "Show the nodes of an agent and everything nested in them",
+		Long: `Asks the agent of this machine, or the one at --server with its read key, for its nodes
+and for what they reported about their own: the phase of each, whether it is ready, and the
+age of the report. A node that has not reported for three periods is stale.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error { return runTree(ctx, a, f) }),
 	}

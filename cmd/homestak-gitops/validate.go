@@ -23,10 +23,10 @@ func validateVerb(a *app) *cobra.Command {
 	f := &session.Flags{}
 	c := &cobra.Command{
 		Use:   "validate",
-		Short: "Check a site, and report everything that is wrong with it at once",
-		Long: `Loads the site, resolves what every host is to have, evaluates the policies, and reports
-everything that is wrong, with file, line and column. It reaches no host and needs
-no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
+		Short: "Check a site, and report all errors",
+		Long: `Loads the site, resolves it for every host, evaluates the policies, and reports all errors
+with file, line and column. It contacts no host and needs no secrets. Exits 0 if the site
+is valid and no policy denies it, otherwise 1.`,
 		Args: cobra.NoArgs,
 		RunE: f.Within(func(ctx context.Context, _ []string) error { return runValidate(ctx, a, f) }),
 	}

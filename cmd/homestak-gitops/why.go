@@ -16,11 +16,11 @@ func whyVerb(a *app) *cobra.Command {
 	f := &agentref.Flags{}
 	c := &cobra.Command{
 		Use:   "why ADDRESS",
-		Short: "Show where something comes from, and what was last done to it",
-		Long: `Shows which file and line of the commit in force declares an object, how it is,
-and which passes touched it, with what they changed and why. ADDRESS is one such as
-vm.web-1; the name of a node or a VMID will do. Of what left the site it shows which
-commit removed it, of an unmanaged guest why it is ignored.`,
+		Short: "Show where an object is declared, and its last changes",
+		Long: `Shows the file and line that declare an object in the commit in force, its state, and the
+passes that changed it, with reasons. ADDRESS is an address such as vm.web-1, the name of a
+node, or a VMID. For an object that was removed from the site it shows the commit that
+removed it; for an unmanaged guest, why it is ignored.`,
 		Args: usage.Takes(1, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runWhy(ctx, a, f, args[0]) }),
 	}

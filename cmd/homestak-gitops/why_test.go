@@ -125,7 +125,7 @@ func TestHistoryTable(t *testing.T) {
 
 	code, text, _ := runIn(t, env, "history", "verify")
 	require.Zero(t, code)
-	require.Equal(t, "the chain holds: 3 receipts\n", text)
+	require.Equal(t, "the chain is intact: 3 receipts\n", text)
 	f.Broken = []string{"2: is not what its successor says it was"}
 	code, text, stderr = runIn(t, env, "history", "verify", "--json")
 	require.Equal(t, exit.Failed, code)

@@ -35,20 +35,20 @@ type Attribute struct{ Flag, Path, Usage string }
 // Attributes are those that the verb agent has flags for.
 func Attributes() []Attribute {
 	return []Attribute{
-		{"identity", "identity", "`NAME` of the host of the site that is converged (default: the name of this machine)"},
+		{"identity", "identity", "`NAME` of the host to converge (default: the name of this machine)"},
 		{"repository", "repository.url", "`URL` of the repository that holds the site"},
-		{"branch", "repository.branch", "`NAME` of the branch that counts (default: main)"},
-		{"path", "repository.path", "`FOLDER` in the repository that holds the site (default: its top)"},
+		{"branch", "repository.branch", "`NAME` of the branch to follow (default: main)"},
+		{"path", "repository.path", "`FOLDER` of the site in the repository (default: its root)"},
 		{"poll", "repository.poll", "`TIME` between two polls of the repository (default: 1m)"},
-		{"secrets", "secrets_file", "`FILE` of secrets, read again at every look"},
+		{"secrets", "secrets_file", "secrets `FILE`, re-read on each pass"},
 		{"drift-every", "drift_every", "`TIME` between two full checks of the host (default: 5m)"},
-		{"concurrency", "concurrency", "`NUMBER` of steps at once (default: 8)"},
-		{"listen", "listen", "`ADDRESS` of the server for nodes and children, none for no server (default: :44443)"},
-		{"parent", "parent.url", "`URL` of the server of the agent above, for the agent of a child"},
-		{"parent-pins", "parent.pins", "`PINS` of that server, with commas between them"},
-		{"parent-token-file", "parent.token_file", "`FILE` with the token for that server"},
-		{"log-level", "log.level", "`LEVEL` of what is logged: debug, info, warn, error (default: info)"},
-		{"log-format", "log.format", "`FORM` of the log: text or json (default: text)"},
+		{"concurrency", "concurrency", "`NUMBER` of parallel steps (default: 8)"},
+		{"listen", "listen", "`ADDRESS` to serve nodes and children on, or none (default: :44443)"},
+		{"parent", "parent.url", "`URL` of the parent's server, for the agent of a child"},
+		{"parent-pins", "parent.pins", "`PINS` of the parent's server, separated by commas"},
+		{"parent-token-file", "parent.token_file", "`FILE` with the token for the parent's server"},
+		{"log-level", "log.level", "log `LEVEL`: debug, info, warn, error (default: info)"},
+		{"log-format", "log.format", "log `FORM`: text or json (default: text)"},
 	}
 }
 

@@ -32,9 +32,9 @@ type Flags struct {
 // Find adds the flags of any verb about the agent.
 func (f *Flags) Find(u *ui.UI, c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&f.File, "config", "", "`FILE` of the agent's configuration (default: "+service.Etc+"/agent.hcl, if it is there)")
-	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER` of clone, receipts and locks")
-	fs.StringVar(&f.Socket, "socket", "", "`FILE` of the agent's control socket")
+	fs.StringVar(&f.File, "config", "", "configuration `FILE` of the agent (default: "+service.Etc+"/agent.hcl, if it exists)")
+	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER` for the repository copy, receipts and locks")
+	fs.StringVar(&f.Socket, "socket", "", "control socket `FILE` of the agent")
 	f.changed, f.ui = fs.Changed, u
 	complete.Must(c.MarkFlagDirname("data-dir"))
 }
@@ -43,9 +43,9 @@ func (f *Flags) Find(u *ui.UI, c *cobra.Command) {
 func (f *Flags) Anywhere(u *ui.UI, c *cobra.Command) {
 	f.Find(u, c)
 	fs := c.Flags()
-	fs.StringVar(&f.elsewhere.Server, "server", "", "ask the agent whose server is at `URL`, such as https://192.0.2.10:44443")
-	fs.StringArrayVar(&f.elsewhere.Pins, "pin", nil, "`PIN` of a key of that server, such as sha256:…; may be repeated")
-	fs.StringVar(&f.elsewhere.KeyFile, "key-file", "", "`FILE` with a key of that server")
+	fs.StringVar(&f.elsewhere.Server, "server", "", "ask the agent that serves at `URL`, such as https://192.0.2.10:44443")
+	fs.StringArrayVar(&f.elsewhere.Pins, "pin", nil, "`PIN` of the server's key, such as sha256:…; repeatable")
+	fs.StringVar(&f.elsewhere.KeyFile, "key-file", "", "`FILE` with the key to authenticate with")
 	c.MarkFlagsMutuallyExclusive("server", "socket")
 }
 
@@ -95,7 +95,7 @@ func (f *Flags) Client(ctx context.Context) (*control.Client, *service.Config, e
 func (f *Flags) Running(ctx context.Context) (*control.Client, error) {
 	c, cfg, err := f.Client(ctx)
 	if errors.Is(err, control.ErrNoAgent) {
-		return nil, fmt.Errorf("%w (data folder %s)\nstart it: systemctl start homestak-gitops, or homestak-gitops agent; another one is named by --socket or --data-dir", err, cfg.DataDir)
+		return nil, fmt.Errorf("%w (data folder %s)\nstart it: systemctl start homestak-gitops, or homestak-gitops agent; choose another one with --socket or --data-dir", err, cfg.DataDir)
 	}
 	return c, err
 }

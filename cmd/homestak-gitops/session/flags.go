@@ -38,8 +38,8 @@ type Flags struct {
 func (f *Flags) Files(u *ui.UI, c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.Dir, "site", ".", "read the site from `DIR`")
-	fs.StringVar(&f.Secrets, "secrets", "", "`FILE` of secrets (default: secrets.sops.yaml in the site, or else secrets.yaml, if git does not track it)")
-	fs.StringArrayVar(&f.Vars, "var", nil, "`NAME=VALUE` of a variable of the site; may be repeated")
+	fs.StringVar(&f.Secrets, "secrets", "", "secrets `FILE` (default: secrets.sops.yaml in the site, or secrets.yaml if git does not track it)")
+	fs.StringArrayVar(&f.Vars, "var", nil, "set a variable of the site: `NAME=VALUE`; repeatable")
 	u.JSONFlag(c)
 }
 
@@ -47,17 +47,17 @@ func (f *Flags) Files(u *ui.UI, c *cobra.Command) {
 func (f *Flags) Read(u *ui.UI, c *cobra.Command) {
 	f.Files(u, c)
 	fs := c.Flags()
-	fs.StringVarP(&f.Host, "host", "H", "", "`NAME` of a host of the site (default: the manifest's, or the only one)")
-	fs.StringVarP(&f.Manifest, "manifest", "M", "", "only the manifest of this `NAME`")
-	fs.StringVar(&f.Mode, "mode", "", "execution `MODE` of this run: push or pull")
-	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME` that all of it may take, such as 10m (default: no limit)")
+	fs.StringVarP(&f.Host, "host", "H", "", "host `NAME` (default: that of the manifest, or the only one)")
+	fs.StringVarP(&f.Manifest, "manifest", "M", "", "only the manifest `NAME`")
+	fs.StringVar(&f.Mode, "mode", "", "execution `MODE` for this run: push or pull")
+	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME` limit for the whole run, such as 10m (default: none)")
 	complete.Site(c, f.Peek)
 }
 
 // Reach adds the flags of a verb that observes a host.
 func (f *Flags) Reach(u *ui.UI, c *cobra.Command) {
 	f.Read(u, c)
-	c.Flags().BoolVar(&f.Sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")
+	c.Flags().BoolVar(&f.Sim, "sim", false, "use a fresh embedded simulator for every host of the site")
 }
 
 // Change adds the flags of a verb that changes a host.
@@ -69,18 +69,18 @@ func (f *Flags) Change(u *ui.UI, c *cobra.Command) {
 // Grant adds the flags of verbs whose plans may remove many guests. What a destroy
 // removes was asked for by name: it needs no such grant.
 func (f *Flags) Grant(c *cobra.Command) {
-	c.Flags().IntVar(&f.AllowDeletes, "allow-deletes", 0, "let `N` guests be removed at once, where the cap on deletions is lower")
+	c.Flags().IntVar(&f.AllowDeletes, "allow-deletes", 0, "allow up to `N` deletions of guests, above the cap")
 	f.GrantOrphans(c)
 }
 
 // GrantOrphans adds the flag of verbs whose plans may remove a guest that holds nodes.
 func (f *Flags) GrantOrphans(c *cobra.Command) {
-	c.Flags().StringSliceVar(&f.AllowOrphans, "allow-orphans", nil, "remove the pve node `NAME` with all nodes that may be in it; repeatable")
+	c.Flags().StringSliceVar(&f.AllowOrphans, "allow-orphans", nil, "remove the pve node `NAME` with all nodes in it; repeatable")
 }
 
 // Target adds the flag that narrows a plan, into targets.
 func (f *Flags) Target(c *cobra.Command, targets *[]string) {
-	c.Flags().StringArrayVar(targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
+	c.Flags().StringArrayVar(targets, "target", nil, "only the resource at `ADDRESS`, such as vm.web-1, and what it needs; repeatable")
 	complete.Targets(c, f.Peek, &f.Host)
 }
 

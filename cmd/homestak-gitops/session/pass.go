@@ -108,7 +108,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 func (s *Session) agree(ctx context.Context, p *engine.Pass, made *plan.Plan, c Change) error {
 	if c.Kept != nil { // whoever kept it has seen it
 		if moved := c.Kept.Moved(made); len(moved) > 0 {
-			return exit.With(exit.Refused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one with: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
+			return exit.With(exit.Refused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
 		}
 		return nil
 	}

@@ -105,7 +105,7 @@ func TestNotAgreed(t *testing.T) {
 		s := prepare(t)
 		err := s.apply(t, session.Change{})
 		require.Equal(t, exit.Failed, exit.Code(err))
-		require.ErrorContains(t, err, "there is no terminal to ask on, so nothing was done")
+		require.ErrorContains(t, err, "cannot ask for confirmation without a terminal, so nothing was done")
 		require.Zero(t, s.guests())
 
 		s.flags.Yes = true

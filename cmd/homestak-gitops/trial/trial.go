@@ -23,7 +23,7 @@ type Options struct {
 	Site     string // its name
 	Host     *model.Host
 	Manifest *model.Manifest
-	Keep     bool          // do not destroy what was made
+	Keep     bool          // do not destroy the nodes
 	Timeout  time.Duration // for creating and verifying; 0: no limit
 	Stop     <-chan struct{}
 

@@ -17,7 +17,7 @@ import (
 func (u *UI) Plan(p *plan.Plan) {
 	w, color := u.Text()
 	if p.Text(w, plan.TextOptions{Color: color, Width: u.Width, All: u.Verbose}) {
-		u.Notef("not all of it fits on these lines: -v shows every change with its values")
+		u.Notef("some lines are shortened: -v shows every change with its values")
 	}
 }
 
@@ -48,7 +48,7 @@ func (u *UI) Report(r engine.Report) error {
 	line, unfinished := view.Results(r)
 	u.Printf("%s", line)
 	if unfinished && r.Outcome != engine.Interrupted { // its error says it
-		u.Notef("what is done stays done: fix the cause, then run the same command again")
+		u.Notef("completed steps are kept: fix the cause, then run the same command again")
 	}
 	return exit.OfPass(r)
 }
@@ -57,11 +57,11 @@ func (u *UI) Report(r engine.Report) error {
 // Where nobody can answer it refuses. It returns the cause of ctx if that ends first.
 func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error {
 	if !u.InTerminal {
-		wayOn := "check the plan above, then add --yes"
+		wayOn := "check the plan above, then run it with --yes"
 		if !p.Destroy {
-			wayOn += "; or keep it with plan --out FILE, and apply that"
+			wayOn += "; or save it with plan --out FILE, and apply that file"
 		}
-		return exit.With(exit.Failed, errors.New("there is no terminal to ask on, so nothing was done\n"+wayOn))
+		return exit.With(exit.Failed, errors.New("cannot ask for confirmation without a terminal, so nothing was done\n"+wayOn))
 	}
 	fmt.Fprintf(u.Stderr, "%s\nType \"yes\" to continue: ", question(p, made))
 	answer := make(chan string, 1)

@@ -54,8 +54,8 @@ func New(p process.Process) *UI {
 
 // Flags adds the flags that every verb has.
 func (u *UI) Flags(f *pflag.FlagSet) {
-	f.StringVar(&u.colorFlag, "color", "auto", "`WHEN` to colour the output: auto, always, never")
-	f.BoolVarP(&u.Verbose, "verbose", "v", false, "report more of what is done")
+	f.StringVar(&u.colorFlag, "color", "auto", "colour the output: `WHEN` is auto, always or never")
+	f.BoolVarP(&u.Verbose, "verbose", "v", false, "show more detail")
 }
 
 // JSONFlag gives a verb the flag --json; its document goes through Emit.

@@ -158,7 +158,7 @@ func TestConfirm(t *testing.T) {
 }
 
 func TestConfirmWithoutTerminal(t *testing.T) {
-	for destroy, wayOn := range map[bool]string{true: "then add --yes", false: "or keep it with plan --out FILE, and apply that"} {
+	for destroy, wayOn := range map[bool]string{true: "then run it with --yes", false: "or save it with plan --out FILE, and apply that file"} {
 		p, made := asked(destroy)
 		err := open(t, process.Process{Stdin: strings.NewReader("yes\n")}).Confirm(t.Context(), p, made)
 		require.Equal(t, exit.Failed, exit.Code(err))
@@ -182,7 +182,7 @@ func TestReport(t *testing.T) {
 	s := open(t, process.Process{})
 	require.Equal(t, exit.Partly, exit.Code(s.Report(partly)))
 	require.Equal(t, "2 steps: 1 done, 1 failed in 1.5 s\n", s.out.String())
-	require.Contains(t, s.err.String(), "what is done stays done: fix the cause")
+	require.Contains(t, s.err.String(), "completed steps are kept: fix the cause")
 
 	s = open(t, process.Process{}, "--json")
 	require.NoError(t, s.Check())
