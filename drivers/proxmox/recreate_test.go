@@ -153,11 +153,14 @@ func TestN14AnEditedFact(t *testing.T) {
 		w.Node("web", func(v *guest.VM) { v.Recreate = "2026-11" })
 		w.ct("db", func(c *guest.CT) { c.Recreate = "2026-11" })
 		w.Apply()
-		for _, vmid := range []int{ourCT, ourVM} {
-			m := w.tagOf(vmid)
-			m.Recreate, m.Content = "2026-10", "other.qcow2"
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", m.Line()) })
+		edit := func(recreate string) {
+			for _, vmid := range []int{ourCT, ourVM} {
+				m := w.tagOf(vmid)
+				m.Recreate, m.Content = recreate, "other.qcow2"
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", m.Line()) })
+			}
 		}
+		edit("2026-10")
 		guests := func() []pvesim.Guest { return []pvesim.Guest{w.Guest(ourCT), w.Guest(ourVM)} }
 		before := guests()
 		p := w.Apply()
@@ -167,6 +170,29 @@ func TestN14AnEditedFact(t *testing.T) {
 		require.Contains(t, text, "ct.db is not replaced: nothing proves that CT 10000 is this guest")
 		require.NotContains(t, text, "earlier")
 		require.Equal(t, before, guests())
+
+		edit("2026-11")
+		p = w.Plan()
+		require.Empty(t, p.Findings, "an unproven tag shows nothing")
+		for _, s := range p.Steps {
+			require.Equal(t, []string{"mark"}, proxmoxtest.Paths(s))
+		}
+	})
+}
+
+// TestN14ALostTag: the line that restores a lost tag does not say what the guest was made from, and does not have it replaced.
+func TestN14ALostTag(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.hasKey()
+		w.Node("web", func(v *guest.VM) { v.Recreate = "2026-11" })
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", "") })
+		line := strings.Split(w.Plan().Findings[0].Detail, "\n")[1]
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", line) })
+		w.Apply()
+		w.Converged()
+		m := w.tagOf(10000)
+		require.Equal(t, []string{"", "2026-11"}, []string{m.Content, m.Recreate})
 	})
 }
 
