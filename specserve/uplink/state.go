@@ -25,6 +25,9 @@ type kept struct {
 	parent parent.Parent
 	tag    string       // of config
 	config *wire.Config // nil: none was fetched
+	// keys are the ownership keys that an earlier parent gave it, or the same one before it got other credentials. They
+	// depend on the names of this child and of those below it, and not on who gives them.
+	keys map[string]map[string]*string
 }
 
 // document is the file.
@@ -64,6 +67,8 @@ func load(file string, given parent.Parent) (kept, error) {
 	}
 	if d.Given == k.given {
 		k.parent.Pins, k.parent.Token, k.tag, k.config = pins, d.Token, d.Tag, d.Config
+	} else if d.Config != nil {
+		k.keys = map[string]map[string]*string{auth: ownershipKeys(d.Config.Secrets[auth])}
 	}
 	if k.config != nil && k.config.Removed {
 		// A child empties its host on this word, so it has to be heard, not remembered: the file may be of a backup.
@@ -79,14 +84,18 @@ func Sum(p parent.Parent) string {
 }
 
 // with takes in an answer. A child that leaves keeps the secrets that it has, since it needs them to empty
-// its host, but for the keys that prove its guests: those it is given.
+// its host, but for the keys that prove its guests: those it is given. Where its parent has lost them, and has entered it with new
+// credentials, it has them from before.
 func (k kept) with(got client.FetchedConfig) kept {
 	config := got.Config
 	if got.Token != "" {
 		k.parent.Token = got.Token
 	}
-	if k.config != nil && config.Removed {
+	switch {
+	case config.Removed && k.config != nil:
 		config.Defaults, config.Secrets, config.PrivateKeys = k.config.Defaults, secretsOfRemoved(k.config.Secrets, config.Secrets), k.config.PrivateKeys
+	case config.Removed:
+		config.Secrets = secretsOfRemoved(k.keys, config.Secrets)
 	}
 	config.Token = "" // it is above
 	k.parent.Pins, k.tag, k.config = got.Pins, got.ETag, &config
@@ -96,7 +105,6 @@ func (k kept) with(got client.FetchedConfig) kept {
 // secretsOfRemoved are the secrets of a child that left the site: those that it has, with the ownership keys that it is given. It keeps those for
 // its own children: its parent does not know any more who they are.
 func secretsOfRemoved(has, given map[string]map[string]*string) map[string]map[string]*string {
-	const auth = "auth"
 	if has == nil {
 		return given
 	}
@@ -107,6 +115,16 @@ func secretsOfRemoved(has, given map[string]map[string]*string) map[string]map[s
 	}
 	maps.Copy(keys, given[auth])
 	out[auth] = keys
+	return out
+}
+
+// auth is the section of the secrets that has the ownership keys.
+const auth = "auth"
+
+// ownershipKeys are the ownership keys of a section of secrets whose values are known.
+func ownershipKeys(of map[string]*string) map[string]*string {
+	out := maps.Clone(of)
+	maps.DeleteFunc(out, func(name string, value *string) bool { return !model.IsOwnershipSecret(name) || value == nil })
 	return out
 }
 

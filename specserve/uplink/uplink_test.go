@@ -1,6 +1,7 @@
 package uplink_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -43,6 +44,8 @@ type above struct {
 	commit  string
 	token   string // that is renewed; "" for none
 	leaving bool
+	lost    bool   // it knows no key of the child
+	minted  string // the token that it gives the child in its file; "" for the first
 	wake    chan string
 	hasty   bool // it answers each long poll at once
 	polls   int
@@ -137,9 +140,12 @@ func (a *above) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Etag", `"`+a.commit+`"`)
 	document := map[string]any{"version": 1, "identity": "inner", "commit": a.commit, "leaving": a.leaving, "pins": []string{a.pin.String()}, "token": a.token}
-	if !a.leaving {
+	switch {
+	case !a.leaving:
 		document["secrets"] = map[string]any{"passwords": map[string]any{"app": "canary", "other": nil}, "auth": map[string]any{"ownership_key": nil, "ownership_keys.leaf": "of leaf"}}
-	} else {
+	case a.lost:
+		document["secrets"] = map[string]any{"auth": map[string]any{"ownership_key": nil}}
+	default:
 		document["secrets"] = map[string]any{"auth": map[string]any{"ownership_keys.inner": "of inner"}}
 	}
 	a.token = ""
@@ -169,7 +175,7 @@ type child struct {
 }
 
 func (a *above) given() parent.Parent {
-	return parent.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []pin.Pin{a.pin, {1}}, Token: "first.token"}
+	return parent.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []pin.Pin{a.pin, {1}}, Token: cmp.Or(a.minted, "first.token")}
 }
 
 func (a *above) child(file string) *child {
@@ -262,6 +268,30 @@ func TestHastyParent(t *testing.T) {
 		<-c.checks
 		require.Equal(t, "app", <-c.woken, "a node further down is asked in turn")
 		require.Zero(t, time.Since(began), "after a poll that lasted, nothing waits")
+	})
+}
+
+// TestS1KeysOutliveTheParent: a child left the site, and its parent lost its data: it knows the keys of the child no more, and enters
+// it with new credentials. The child still has its keys, with which it empties its host, and no other secret.
+func TestS1KeysOutliveTheParent(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "parent.json")
+	synctest.Test(t, func(t *testing.T) {
+		a := newAbove(t)
+		defer a.end()
+		c := a.child(file)
+		synctest.Wait()
+		require.Equal(t, "of leaf", *c.Config().Secrets["auth"]["ownership_keys.leaf"])
+		c.stop()
+		a.set(func() { a.leaving, a.lost, a.minted, a.commit = true, true, "minted.token", strings.Repeat("b", 40) })
+		c = a.child(file)
+		require.Nil(t, c.Config())
+		synctest.Wait()
+		c.stop()
+		leaf := "of leaf"
+		require.Equal(t, map[string]map[string]*string{"auth": {"ownership_key": nil, "ownership_keys.leaf": &leaf}}, c.Config().Secrets)
+		again, err := uplink.Open(uplink.Options{Given: a.given(), File: file, Every: time.Minute})
+		require.NoError(t, err)
+		require.Equal(t, &leaf, again.Config().Secrets["auth"]["ownership_keys.leaf"])
 	})
 }
 
