@@ -26,7 +26,8 @@ func testVerb(a *app) *cobra.Command {
 		Short: "Test a manifest on a host: create, verify, destroy",
 		Long: `Binds a manifest, usually a recipe, to a host, creates its nodes, verifies that they
 exist, run and pass their checks, and destroys them. It touches only guests that it
-created; they belong to the user who runs the test, not to an agent.
+created; they belong to the user who runs the test, not to an agent. The site needs an
+ownership key for that.
 
 With --sim, it tests a manifest with nested nodes as a tree: the host and each pve node get
 their own agent, one commit deploys the manifest, and another one removes it. --mode then
@@ -63,6 +64,11 @@ func runTest(ctx context.Context, a *app, f *session.Flags, keep bool, dir strin
 		return err
 	}
 	defer s.Close()
+	if !f.Sim { // simulated hosts always have a key
+		if err := trial.RequireKey(s.Desired.Site, testOwner()); err != nil {
+			return err
+		}
+	}
 	if f.Sim && trial.HasChildren(m) {
 		return testTree(ctx, a, s, m, h, trial.Options{Keep: keep, Timeout: f.Timeout}, dir)
 	}

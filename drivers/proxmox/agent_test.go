@@ -158,7 +158,7 @@ func TestAnAgentThatIsSwitchedOff(t *testing.T) {
 // answers gives a transport that answers certain requests by itself, n times.
 func (w *world) answers(n int, path, body string, status int) {
 	d, err := proxmox.Open(proxmox.Config{
-		Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			if !strings.HasSuffix(r.URL.Path, path) || n == 0 {
 				return w.Host.RoundTrip(r)

@@ -16,7 +16,7 @@ import (
 // afterWrite has somebody at work right after the first write to a configuration.
 func (w *world) afterWrite(edit func(*pvesim.Edit)) {
 	d, err := proxmox.Open(proxmox.Config{
-		Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			res, err := w.Host.RoundTrip(r)
 			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") && edit != nil {

@@ -93,7 +93,7 @@ func blindSpot(t *testing.T, story func(*testing.T, *blinded)) {
 		b := &blinded{world: w, bend: func(string) reply { return nil }}
 		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 		d, err := proxmox.Open(proxmox.Config{
-			Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 				if how := b.bend(strings.TrimPrefix(r.URL.Path, "/api2/json")); how != nil {

@@ -81,7 +81,8 @@ func TestCloneTwice(t *testing.T) {
 
 		notes, m, _ := owner.ParseDescription(before["description"])
 		m.UUID, m.VMID, m.Slots = "", 10000, nil // as it was before it got its identity
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", notes+m.Line()) })
+		begun := w.signed(10000, owner.Identity{}.Begin(m))
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", notes+begun) })
 		p = w.Plan()
 		require.Len(t, p.Steps, 1)
 		w.Host.Edit(func(e *pvesim.Edit) {

@@ -45,7 +45,6 @@ func total(w *world) int {
 // TestRequestsPerImport counts the same for guests whose disk is imported from an image.
 func TestRequestsPerImport(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
-		w.hasKey()
 		for i := range 50 {
 			w.Node(fmt.Sprintf("web-%d", i+1), nil)
 		}

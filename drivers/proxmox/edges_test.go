@@ -67,6 +67,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		says   []string
 		stays  []int // VMIDs that nothing ever touches
 		number int   // how many guests there are once all was applied
+		noKey  bool  // the site has none, so that the identity alone decides
 	}{
 		"its VMID was recycled": {
 			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "theirs")) },
@@ -83,6 +84,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 			says: []string{"carries the ownership tag of vm.web-1, but is another machine (its uuid is not the one in the tag): a copy"}, stays: []int{10777}, number: 2,
 		},
 		"only a clone of it is left": {
+			noKey: true,
 			hand: func(e *pvesim.Edit, ours map[string]string) {
 				e.Delete(10000)
 				e.Add(pvesim.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
@@ -90,8 +92,9 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 			says: []string{"vm.web-1 is not created: vm 10777", "remove the ownership tag from the description of the copy, or the copy itself"}, stays: []int{10777}, number: 1,
 		},
 		"a backup was restored beside it": {
-			hand: func(e *pvesim.Edit, ours map[string]string) { e.Add(pvesim.Guest{VMID: 10900, Config: ours}) },
-			says: []string{"error: 2 guests carry the identity of vm.web-1: neither is changed", "remove the one that is not wanted"}, stays: []int{10000, 10900}, number: 2,
+			noKey: true,
+			hand:  func(e *pvesim.Edit, ours map[string]string) { e.Add(pvesim.Guest{VMID: 10900, Config: ours}) },
+			says:  []string{"error: 2 guests carry the identity of vm.web-1: neither is changed", "remove the one that is not wanted"}, stays: []int{10000, 10900}, number: 2,
 		},
 		"it was restored over itself": {
 			hand: func(e *pvesim.Edit, ours map[string]string) {
@@ -101,6 +104,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 			steps: []string{}, number: 1,
 		},
 		"it was restored under another VMID": { // it is ours there, and stays there: the VMID was chosen, not declared
+			noKey: true,
 			hand: func(e *pvesim.Edit, ours map[string]string) {
 				e.Delete(10000)
 				e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
@@ -151,6 +155,9 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				if c.noKey {
+					w.hasNoKey()
+				}
 				w.Node("web-1", nil)
 				w.Apply()
 				ours := w.Guest(10000).Config
@@ -212,6 +219,7 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 				require.Contains(t, card(p), "set vmid = 10900, or remove vmid, to keep it as it is")
 
 				n.Resource.Guest.VMID = 10900
+				w.Apply() // now its tag is signed for this VMID
 				w.Converged()
 				w.VM("web-1").Tags = []string{"new"}
 				w.Apply()

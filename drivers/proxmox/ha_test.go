@@ -162,7 +162,7 @@ func stuckHA(w *world, denied bool) {
 	const upid = "UPID:father:000003F0:000595FB:386D43BC:hastop:10000:root@pam!sim:"
 	released := false
 	d, err := proxmox.Open(proxmox.Config{
-		Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			switch path := r.URL.Path; {
 			case strings.Contains(path, "/ha/resources/") && denied:

@@ -23,7 +23,7 @@ import (
 func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 	for name, damage := range map[string]func(string) string{
 		"broken":        func(s string) string { return s[:len(s)-5] },
-		"newer":         func(s string) string { return strings.Replace(s, `"v":1`, `"v":3`, 1) },
+		"newer":         func(s string) string { return strings.Replace(s, `"v":2`, `"v":3`, 1) },
 		"site stripped": func(s string) string { return strings.Replace(s, `"site":"home",`, "", 1) },
 		"another type":  func(s string) string { return strings.Replace(s, `"type":"vm"`, `"type":"pool"`, 1) },
 	} {
@@ -101,7 +101,8 @@ func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 			notes, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 			require.Empty(w.T, notes)
 			m.Volumes = nil
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })
+			line := w.signed(10000, m)
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", line) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,6 +135,7 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 			host := twoStorages()
 			host.TaskTime = time.Second
 			inTime(t, host, func(t *testing.T, w *world) {
+				w.hasNoKey()
 				w.Node("web-1", nil)
 				w.Apply()
 				edit(w.VM("web-1"))
@@ -191,7 +193,7 @@ func TestHiddenIsNotGone(t *testing.T) {
 			return &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 		}
 		d, err := proxmox.Open(proxmox.Config{
-			Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch path := r.URL.Path; {
 				case strings.HasSuffix(path, "/access/permissions"):
@@ -270,6 +272,7 @@ func TestAddressesStayWhereACardChanges(t *testing.T) {
 
 func TestNotesBelowTheMarkAreDriftAndNoLoss(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.hasNoKey()
 		w.Node("web-1", nil)
 		w.Apply()
 		before := w.Guest(10000).Config["description"]

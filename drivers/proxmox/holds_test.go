@@ -97,7 +97,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 				w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 				bent := map[string]reply{}
 				d, err := proxmox.Open(proxmox.Config{
-					Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+					Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 					Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 						truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 						if how := bent[strings.TrimPrefix(r.URL.Path, "/api2/json")]; how != nil {

@@ -201,7 +201,7 @@ func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {
 func TestFinalBackupThatIsNone(t *testing.T) {
 	lie := func(w *world, path string, how reply) {
 		d, err := proxmox.Open(proxmox.Config{
-			Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 				if !strings.Contains(r.URL.String(), path) {
@@ -307,7 +307,7 @@ func TestAReplicatedGuestIsInUse(t *testing.T) {
 		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 		through := func(how reply) {
 			d, err := proxmox.Open(proxmox.Config{
-				Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+				Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 				Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 					truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 					if strings.HasSuffix(r.URL.Path, "/cluster/replication") {
@@ -404,7 +404,7 @@ func TestLockOfATaskThatRuns(t *testing.T) {
 			body, err := io.ReadAll(a.Body)
 			return canned(r, http.StatusOK, strings.ReplaceAll(string(body), "!", "!not-")), err
 		})
-		d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: theirs})
+		d, err := proxmox.Open(proxmox.Config{Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: theirs})
 		require.NoError(t, err)
 		err = d.Apply(t.Context(), step)
 		require.ErrorContains(t, err, "task UPID:father:")

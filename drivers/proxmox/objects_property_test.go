@@ -301,7 +301,7 @@ func TestAnyObjects(t *testing.T) {
 func makeThem(w *world) {
 	w.T.Helper()
 	for range 2 {
-		d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host, Files: uploaded})
+		d, err := proxmox.Open(proxmox.Config{Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host, Files: uploaded})
 		require.NoError(w.T, err)
 		w.Driver = d
 		w.Apply()

@@ -64,7 +64,7 @@ func (w *world) least(audits bool) string {
 
 // reopenAs makes a new driver with another token.
 func (w *world) reopenAs(token string) {
-	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: token, Transport: w.Host})
+	d, err := proxmox.Open(proxmox.Config{Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: token, Transport: w.Host})
 	require.NoError(w.T, err)
 	w.Driver = d
 }

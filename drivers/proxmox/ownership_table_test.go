@@ -41,7 +41,6 @@ type siege struct {
 
 func newSiege(w *world) *siege {
 	s := &siege{world: w, hers: map[int]string{}, kinds: map[int]string{}, first: map[int]pvesim.Guest{}, mine: map[int]model.Address{}, tags: map[int]string{}}
-	w.hasKey()
 	containers := []*guest.CT{}
 	for _, state := range states {
 		w.Node("web-"+dashed(state), nil)

@@ -37,7 +37,6 @@ const (
 // somebody else.
 func besieged(t *testing.T, version string, attack func(*testing.T, *world)) {
 	inTime(t, pvesim.Config{Version: version}, func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", nil)
 		w.ct("db", nil)
 		w.Apply()
@@ -251,7 +250,6 @@ func mutate(r *rand.Rand, seeds []string) string {
 // nothing else happens to it before.
 func TestS1OldTagsAreSigned(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", nil)
 		w.ct("db", nil)
 		w.Apply()
@@ -292,7 +290,6 @@ func TestS1OldTagsAreSigned(t *testing.T) {
 func TestS1NothingIsFreedForAForgedTag(t *testing.T) {
 	for _, signed := range []bool{false, true} {
 		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-			w.hasKey()
 			w.Node("web", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 3}} })
 			w.Apply()
 			eve := w.tokenOf("eve@pve", map[string]string{"/vms/10000": "VM.Config.Options,VM.Audit"})
@@ -323,7 +320,6 @@ func TestS1AHalfMadeGuestIsRemoved(t *testing.T) {
 		return 0, false
 	}
 	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", nil)
 		require.NotEmpty(t, w.Run(w.Plan()), "the guest cannot be read back")
 		failing = false
@@ -339,7 +335,6 @@ func TestS1AHalfMadeGuestIsRemoved(t *testing.T) {
 // with the VMID and the identity of the tag.
 func TestS1ARecycledVMIDIsNotOurs(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", nil)
 		w.Apply()
 		tag := w.tagOf(10000)
@@ -358,7 +353,6 @@ func TestS1ARecycledVMIDIsNotOurs(t *testing.T) {
 // TestS1Rotation: tags of the former key are ours, and the next pass signs them with the current one.
 func TestS1Rotation(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", nil)
 		w.Apply()
 		w.reopenWith(func(string) [][]byte { return [][]byte{[]byte("the new key"), keysOfTests("father")[0]} }, false)
@@ -376,7 +370,6 @@ func TestS1Rotation(t *testing.T) {
 // TestS1WithoutTheKey: where the site has a key that is not known, nothing is changed.
 func TestS1WithoutTheKey(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", nil)
 		w.Apply()
 		w.reopenWith(nil, true)
@@ -390,6 +383,12 @@ func TestS1WithoutTheKey(t *testing.T) {
 
 var keysOfTests = proxmoxtest.Keys
 
+// signed is the line of a tag, signed for a VM of ours.
+func (w *world) signed(vmid int, m owner.Tag) string {
+	id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: keysOfTests}
+	return id.Sign(m, refOf(vmid), configOf(w.Guest(vmid))).Line()
+}
+
 func refOf(vmid int) view.GuestRef { return view.GuestRef{Node: "father", VMID: vmid} }
 
 func configOf(g pvesim.Guest) view.Config {
@@ -397,9 +396,15 @@ func configOf(g pvesim.Guest) view.Config {
 	return view.Config{Now: now, Next: now}
 }
 
-// hasKey gives the site a key.
+// hasKey gives the site a key again.
 func (w *world) hasKey() {
 	w.Keys = keysOfTests
+	w.Reopen()
+}
+
+// hasNoKey takes the key from the site.
+func (w *world) hasNoKey() {
+	w.Keys = nil
 	w.Reopen()
 }
 

@@ -167,6 +167,7 @@ func TestLockFileOfTheCleanup(t *testing.T) {
 	} {
 		t.Run(verb, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.hasNoKey()
 				restartable(w)
 				if verb == "reboot" { // what it writes itself would wait as well, so it is there already
 					_, err := w.Driver.Put(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"cores": 4})

@@ -27,7 +27,6 @@ func (w *world) newArchive() {
 
 // origins are two guests and a clone whose image and templates have other content since they were created.
 func origins(w *world) (vm *guest.VM, ct *guest.CT) {
-	w.hasKey()
 	w.makes("tank")
 	w.Node("web", nil)
 	w.cloned("copy", "")
@@ -99,9 +98,10 @@ func TestN14TheNextImage(t *testing.T) {
 // TestN14TheFactStays: a new key, a changed guest and the signature of an unsigned tag keep what a guest was created with.
 func TestN14TheFactStays(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
+		w.hasNoKey()
 		w.Node("web", func(v *guest.VM) { v.Recreate = "a" })
 		w.ct("db", func(c *guest.CT) { c.Recreate = "a" })
-		w.Apply() // without a key
+		w.Apply()
 		w.hasKey()
 		fact := func() []string {
 			var out []string
@@ -149,7 +149,6 @@ func TestN14TagsWithoutTheField(t *testing.T) {
 // TestN14AnEditedFact: who edits the fields in a tag breaks its signature. Nothing is replaced for it, and the plan says so.
 func TestN14AnEditedFact(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", func(v *guest.VM) { v.Recreate = "2026-11" })
 		w.ct("db", func(c *guest.CT) { c.Recreate = "2026-11" })
 		w.Apply()
@@ -200,7 +199,6 @@ func TestN14ALostTag(t *testing.T) {
 // completed first, and then replaced.
 func TestN14AHalfMadeClone(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
-		w.hasKey()
 		w.makes("tank")
 		vm := w.cloned("web", "")
 		w.ctTemplate(9001)
@@ -231,7 +229,6 @@ func TestN14AHalfMadeClone(t *testing.T) {
 // TestN14AProtectedGuestStays: recreate replaces no guest whose protection is set.
 func TestN14AProtectedGuestStays(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.hasKey()
 		w.Node("web", func(v *guest.VM) { v.Protection = true })
 		ct := w.ct("db", func(c *guest.CT) { c.Protection = true })
 		w.Apply()
@@ -250,7 +247,6 @@ func replacementLife(t *testing.T, r *storyRun) {
 	t.Helper()
 	r.quiet.Store(true)
 	w := r.world(t, pvesim.Config{TaskTime: time.Second})
-	w.hasKey()
 	w.Node("web", nil)
 	ct := w.ct("db", nil)
 	settle(w)

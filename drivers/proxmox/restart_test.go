@@ -103,7 +103,7 @@ func TestWhatWaitsIsNoEditOfSomebody(t *testing.T) {
 		w.VM("db").Tags = []string{"new"}
 		p := w.Plan()
 		require.Equal(t, []string{"tags"}, proxmoxtest.Paths(p.Steps[0]))
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "meta", "creation-qemu=10.1.2,ctime=1") })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "vmgenid", "11111111-1111-4111-8111-111111111111") })
 		require.Empty(t, w.Run(p))
 		require.Equal(t, "homestak;new", w.Guest(10000).Config["tags"])
 	})

@@ -356,7 +356,7 @@ func TestTemplateBelongsToTheHost(t *testing.T) {
 		for owner, host := range map[string]string{"cli:me": "father", "mother": "mother"} {
 			h := *w.Site.Hosts["father"]
 			h.Name, h.Node = host, "father"
-			d, err := proxmox.Open(proxmox.Config{Host: &h, Site: "home", Owner: owner, Token: w.Host.Token(), Transport: w.Host})
+			d, err := proxmox.Open(proxmox.Config{Keys: keysOfTests, Host: &h, Site: "home", Owner: owner, Token: w.Host.Token(), Transport: w.Host})
 			require.NoError(t, err)
 			have, err := d.Observe(t.Context(), want)
 			require.NoError(t, err)

@@ -47,6 +47,7 @@ func TestContentIsSorted(t *testing.T) {
 // TestDuplicatesAreReportedOnce: by one finding that names both.
 func TestDuplicatesAreReportedOnce(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
+	w.hasNoKey()
 	w.Node("web-1", nil)
 	w.Apply()
 	restored := w.Guest(10000).Config

@@ -80,6 +80,7 @@ func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
 // site's ranges, of a guest that left the files. Only its name says that it is to be read.
 func TestCopyThatNothingTellsButItsName(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.hasNoKey()
 		w.Node("web-1", nil)
 		w.Node("web-2", nil)
 		w.Apply()

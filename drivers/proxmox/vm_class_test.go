@@ -298,6 +298,7 @@ func TestMovedDigestMeansLookAgain(t *testing.T) {
 					return 0, false
 				}
 				inTime(t, conf, func(t *testing.T, w *world) {
+					w.hasNoKey()
 					edited(w, "", "never", "running")
 					of.do(w.VM("web-1"))
 					p := w.Plan()

@@ -191,7 +191,7 @@ func TestOtherSpellingsOnTheHost(t *testing.T) {
 			"memory": "current=2048", "tags": "WEB prod,homestak;web", "description": was["description"] + "\n \n", "startup": "down=20,order=3",
 			"net0": "bridge=vmbr0,macaddr=bc:24:11:00:00:09,model=virtio", "ipconfig0": "gw=10.0.0.1,ip=10.0.0.5/24", "agent": "enabled=1,type=virtio",
 			"nameserver": "10.0.0.1,10.0.0.2", "sshkeys": property.EncodeKeys(append(keys, "", keys[0])), "smbios1": was["smbios1"] + ",manufacturer=YWNtZQ==,base64=1",
-			"scsi0": strings.Replace(was["scsi0"], "10G", "10240M", 1), "meta": "creation-qemu=1", "vmgenid": "11111111-1111-4111-8111-111111111111",
+			"scsi0": strings.Replace(was["scsi0"], "10G", "10240M", 1), "vmgenid": "11111111-1111-4111-8111-111111111111",
 		} {
 			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, other) })
 			p := w.Plan()

@@ -111,6 +111,7 @@ func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.hasNoKey()
 				w.Node("web-1", nil)
 				w.Node("web-2", nil)
 				w.Apply()
@@ -269,6 +270,7 @@ func TestForeignGuestsAreNeverTouched(t *testing.T) {
 
 func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.hasNoKey()
 		w.Node("web-1", nil)
 		w.Apply()
 		mine := w.Guest(10000)

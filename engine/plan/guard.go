@@ -117,22 +117,28 @@ func (g *guard) guardIdentity(s *Step, claims []model.Unmanaged) {
 	g.refuse(s, diag.FromGuard, strings.Join(who, "; "), strings.Join(fix, "\n"))
 }
 
-// guardUnproven changes nothing of a guest that only claims to be ours, except to prove that it is, and removes none.
+// guardUnproven changes nothing of a guest that only claims to be ours, except to prove that it is. It removes, replaces and
+// renames none that is not proved to be ours.
 func (g *guard) guardUnproven(s *Step) {
 	if s.Have == nil || s.Have.Guest == nil || s.Have.Guest.Unproven.Why == "" {
 		return
 	}
 	is := s.Have.Guest.Unproven
-	// The tag is in the description, so both are written together.
-	signs := !slices.ContainsFunc(s.Changes, func(c Change) bool { return c.Path != "mark" && c.Path != "description" })
+	signs := !slices.ContainsFunc(s.Changes, func(c Change) bool { return !isOfTag(c.Path) })
+	renames := slices.ContainsFunc(s.Changes, func(c Change) bool { return c.Path == "name" || c.Path == "hostname" })
 	renumbered := s.Have.Guest.Renumbered.Why != "" && s.Want != nil && s.Want.Guest.VMID != 0 && s.Want.Guest.VMID != s.Have.Guest.VMID
 	if renumbered && s.Action != Update {
 		return // guardVMID says more
 	}
-	if !renumbered && s.Action == Update && (is.MayChange || signs) && s.Class != model.ClassReplace {
+	if !renumbered && s.Action == Update && (is.MayChange && !renames || signs) && s.Class != model.ClassReplace {
 		return
 	}
 	g.refuse(s, diag.FromGuard, is.Why, is.Fix)
+}
+
+// isOfTag reports whether a change is written into the ownership tag and nowhere else, or into the description beside it.
+func isOfTag(path string) bool {
+	return path == "mark" || path == "description" || strings.HasPrefix(path, "disk.") && strings.HasSuffix(path, ".remove")
 }
 
 // guardUnknown keeps the law that an incomplete view is never evidence of absence.

@@ -15,19 +15,15 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
-	"github.com/homestak/homestak-gitops/test/forest"
 )
-
-// withKey are the secrets of a site with an ownership key.
-const withKey = secrets + "auth:\n  ownership_key: \"0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e\"\n"
 
 // Each child signs with the key that is derived for it, which its parent gives it again after it lost its data. The key of the
 // site is nowhere but in the secrets of the host, and the keys of a machine are neither on those below nor in a log or report.
 func TestS1KeysInATree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		site, found := hcl.ParseSecrets("secrets.yaml", []byte(withKey), nil)
+		site, found := hcl.ParseSecrets("secrets.yaml", []byte(secrets), nil)
 		require.Empty(t, found)
-		w, _ := grown(t, func(o *forest.Options) { o.Secrets = withKey })
+		w, _ := grown(t, nil)
 		defer w.end()
 		trust := func(machine, as string) (all []owner.Trust) {
 			id := owner.Identity{Site: "home", Owner: machine, Host: machine, Keys: func(string) [][]byte { return site.OwnershipKeys("home", as) }}

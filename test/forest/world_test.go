@@ -18,7 +18,8 @@ import (
 	"github.com/homestak/homestak-gitops/test/forest"
 )
 
-const secrets = "api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\n  outer: \"a@pve!b=canary-of-outer\"\n  leaf: \"a@pve!b=canary-of-leaf\"\n"
+const secrets = "api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\n  outer: \"a@pve!b=canary-of-outer\"\n  leaf: \"a@pve!b=canary-of-leaf\"\n" +
+	"auth:\n  ownership_key: \"0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e\"\n"
 
 // site is what the files declare: VMs on father, inner and leaf, of which each is in the one before.
 type site struct {

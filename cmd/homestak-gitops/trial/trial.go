@@ -61,6 +61,18 @@ func Run(ctx context.Context, o Options) (*Trial, error) {
 	return t, err
 }
 
+// RequireKey refuses a test that could not remove what it makes, since no key would show that its guests belong to owner.
+func RequireKey(site *model.Site, owner string) error {
+	if len(site.Secrets.OwnershipKeys(site.Name, owner)) > 0 {
+		return nil
+	}
+	why, fix := "the site has no ownership key", strings.Join(site.Secrets.OwnershipKeyAdvice(), "\n")
+	if site.Secrets.HasOwnershipKey() {
+		why, fix = "the ownership key of the site is not known here", "run it where the secrets have auth."+model.OwnershipKey
+	}
+	return exit.With(exit.Refused, fmt.Errorf("a test removes the guests that it made, and nothing would prove that they are its own: %s; nothing was done\n%s", why, fix))
+}
+
 func (t *Trial) run(ctx context.Context) error {
 	limited, cancel := exit.Limit(ctx, t.o.Timeout)
 	defer cancel()

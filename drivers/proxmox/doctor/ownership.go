@@ -21,7 +21,7 @@ func (s *subject) ownershipKey(owner string) func(context.Context) {
 				"give this machine the secrets that have auth."+model.OwnershipKey+", or the key to decrypt them",
 				"or only the key of this host: homestak-gitops token ownership "+owner+", where the key of the site is")
 		default:
-			s.warn(name, "the site has none", "whoever may edit the description of a guest can claim it for the site; if no file declares it, the next apply destroys it",
+			s.warn(name, "the site has none", "nothing proves which guests are its own, so none is removed, replaced or renamed; whoever may edit the description of a guest can still claim it as a declared node",
 				secrets.OwnershipKeyAdvice()...)
 		}
 	}

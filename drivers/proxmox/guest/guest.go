@@ -215,7 +215,7 @@ func refuseGuest(want, have *model.Resource) []model.Problem {
 	if h.recreates(w) || want.Guest.VMID != have.Guest.VMID {
 		return h.Volumes().refuseRemoval(have.Guest)
 	}
-	return slices.Concat(h.Volumes().refuse(w.Volumes(), view.RefOf(have)), h.refuse(w, have))
+	return slices.Concat(h.Volumes().refuse(w.Volumes(), view.RefOf(have)), h.Volumes().refuseUnproven(w.Volumes(), have.Guest.Unproven), h.refuse(w, have))
 }
 
 // noteGuest says what the changes at paths mean for the guest beyond their class, see

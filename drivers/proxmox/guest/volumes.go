@@ -199,6 +199,17 @@ func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
 	return append(out, v.refuseSnapshots(want, at)...)
 }
 
+// refuseUnproven lists the disks whose data are to be removed although nothing proves that their guest is ours.
+func (v *Volumes) refuseUnproven(want *Volumes, is model.Unproven) []model.Problem {
+	var out []model.Problem
+	for _, name := range append(v.Removes(), v.stillThere()...) {
+		if is.Why != "" && !want.Has(name) {
+			out = append(out, model.Problem{Path: "disk." + name, Summary: fmt.Sprintf("the data of disk %s would be removed, and %s", name, is.Why), Detail: is.Fix})
+		}
+	}
+	return out
+}
+
 // refuseRemoval lists the reasons why a guest cannot be removed or recreated.
 func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
 	out := removal.Refuse(v.Tag, g, v.Config.Next)

@@ -17,8 +17,15 @@ import (
 // unproven says what the ownership tag of a guest does not prove; zero if it proves all.
 func (c *classifier) unproven(at view.GuestRef, m owner.Tag) model.Unproven {
 	switch {
-	case m.Trust >= owner.Former, !c.id.HasKey(): // without a key the identity alone decides
+	case m.Trust >= owner.Former:
 		return model.Unproven{}
+	case !c.id.HasKey():
+		return model.Unproven{
+			MayChange: true,
+			Why:       fmt.Sprintf("nothing proves that %s is this guest: the site has no ownership key", at),
+			Fix: fmt.Sprintf("give the site a key: `openssl rand -hex 32`, into its secrets as auth.%s. The next apply signs the tag of each guest that is exactly as its declared node, and later ones remove and rename it\nor %s",
+				model.OwnershipKey, byHand(at)),
+		}
 	case m.Trust == owner.Begun:
 		return model.Unproven{
 			MayChange: true,

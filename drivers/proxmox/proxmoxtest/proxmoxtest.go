@@ -43,7 +43,8 @@ type World struct {
 		FirstBoot(node, spec, userData string) (string, error)
 		HasReported(node string) bool
 	}
-	// Keys are those of ownership tags, from the next Reopen on; nil: the site has none. See proxmox.Config.
+	// Keys are those of ownership tags, from the next Reopen on: those of the function Keys, unless a test sets others; nil: the
+	// site has none. See proxmox.Config.
 	Keys func(owner string) [][]byte
 }
 
@@ -58,7 +59,7 @@ var accepted pveapitest.Accepted
 func New(t *testing.T, c pvesim.Config) *World {
 	t.Helper()
 	c.Promise, c.Kept = func(deviation string) { t.Error("the simulator answers otherwise than the API promises:", deviation) }, &kept
-	w := &World{T: t, Host: pvesim.New(c), Site: &model.Site{
+	w := &World{T: t, Keys: Keys, Host: pvesim.New(c), Site: &model.Site{
 		Name: "home", Domain: "home.test", Gateway: "10.0.0.1", DNS: []string{"10.0.0.1"}, Kinds: proxmox.Kinds(),
 		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://pve.test:8006"}},
 		Presets:   map[string]*model.Preset{"small": {Name: "small", Cores: 2, Memory: 2048, Disk: 10}},

@@ -101,7 +101,7 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (v
 	switch {
 	case !is.IsOwnedAs(addr):
 		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", r.at, addr, is.Why(), errNotOurs)
-	case r.host.ID.HasKey() && !is.Tag.AllowsRemoval() && !undo:
+	case !is.Tag.AllowsRemoval() && !undo:
 		return cfg, is, fmt.Errorf("removing %s: its ownership tag does not prove that it is ours to remove: %w", r.at, errNotOurs)
 	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:
 		return cfg, is, fmt.Errorf("removing %s: somebody protected it: `qm set %d --protection 0` on node %s", r.at, r.at.VMID, r.at.Node)
