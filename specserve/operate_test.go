@@ -130,10 +130,12 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 // Who asks the server of an agent for a check may wait for the end of the pass: for longer than any other request
 // may take, and not beyond the end of the server.
 func TestReconcileMayWait(t *testing.T) {
+	t.Parallel()
 	folder := start(t)
 	require.Equal(t, 202, folder.ask("POST", "/reconcile?wait", bearer(string(folder.access.Operator))...).status, "there are no passes")
 	l := unlimited()
-	l.Read, l.Write, l.Wait, l.Streams = 100*time.Millisecond, 100*time.Millisecond, 300*time.Millisecond, 1
+	// A handshake takes a second on a machine that is busy enough.
+	l.Read, l.Write, l.Wait, l.Streams = 3*time.Second, 3*time.Second, 4*time.Second, 1
 	asked, pass := make(chan struct{}), make(chan error)
 	s := serveOptions(t, l, nil, func(o *specserve.Options) {
 		o.Identity = "father"
@@ -151,14 +153,21 @@ func TestReconcileMayWait(t *testing.T) {
 	key := bearer(string(s.access.Operator))
 	ask := func(path string) chan answer {
 		got := make(chan answer, 1)
-		go func() { got <- s.ask("POST", path, key...) }()
+		go func() {
+			defer close(got) // also if the request fails
+			got <- s.ask("POST", path, key...)
+		}()
+		select {
+		case <-asked:
+		case a := <-got:
+			t.Fatalf("POST %s asks for no pass: %d %s", path, a.status, a.body)
+		}
 		return got
 	}
 	for _, path := range []string{"/reconcile?wait", "/reconcile/father?wait"} {
 		got := ask(path)
-		<-asked
 		require.Equal(t, 429, s.ask("POST", "/reconcile?wait", key...).status, "they are bounded")
-		require.Equal(t, 204, s.ask("GET", "/wait/own", bearer(ownToken)...).status, "which takes three times as long as other requests may")
+		require.Equal(t, 204, s.ask("GET", "/wait/own", bearer(ownToken)...).status, "which takes longer than other requests may")
 		require.Empty(t, got)
 		pass <- nil
 		answer := <-got
@@ -170,7 +179,6 @@ func TestReconcileMayWait(t *testing.T) {
 	require.Equal(t, 202, s.ask("POST", "/reconcile", key...).status)
 	<-s.asked
 	got := ask("/reconcile?wait")
-	<-asked
 	require.NoError(t, s.stop())
 	require.Equal(t, "E500", (<-got).code())
 }
