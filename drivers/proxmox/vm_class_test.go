@@ -102,6 +102,31 @@ func waiting(g pvesim.Guest, keys []string) bool {
 	return slices.ContainsFunc(keys, func(k string) bool { return g.Pending[k] != "" || slices.Contains(gone, k) })
 }
 
+// TestHotplugChangesBesideAnAddedDisk: a disk is created by a request of its own, which the features of hotplug in force
+// when the plan was made decide, not those that the same step sets.
+func TestHotplugChangesBesideAnAddedDisk(t *testing.T) {
+	for _, c := range []struct {
+		was, becomes string // "" is the default, which has disk
+		restarts     bool
+	}{{"", "usb", false}, {"disk", "", false}, {"usb", "", true}, {"usb", "disk", true}} {
+		t.Run(fmt.Sprintf("%q becomes %q", c.was, c.becomes), func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				edited(w, c.was, "allowed", "running")
+				v := w.VM("web-1")
+				v.Disks = append(v.Disks, guest.Disk{Name: "more", Size: 1})
+				if v.Options["hotplug"] = c.becomes; c.becomes == "" {
+					delete(v.Options, "hotplug")
+				}
+				p := w.Apply()
+				require.Equal(t, c.restarts, p.Steps[0].Class == model.ClassRestart, "%s", proxmoxtest.Describe(p))
+				w.Converged()
+				require.Equal(t, c.becomes, w.Guest(10000).Config["hotplug"])
+				require.NotEmpty(t, w.Guest(10000).Config["scsi2"])
+			})
+		})
+	}
+}
+
 // TestClassIsWhatPVEDoes compares what the plan says of a change with what the host
 // then does: hold it back, or not.
 func TestClassIsWhatPVEDoes(t *testing.T) {

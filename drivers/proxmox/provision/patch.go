@@ -120,7 +120,8 @@ func (p patch) partition(other func(key string) bool) (rest, taken patch) {
 // created last, for slots that the tag names by then. A boot order goes last, too: PVE refuses one
 // with a device that neither exists nor is in the same request ("invalid bootorder",
 // $update_vm_api), and when it changes a CD drive it writes the old order over a new one in the
-// same request.
+// same request. So do the features of hotplug: PVE plugs what a request changes by those in force
+// before it (PVE/QemuServer.pm, vmconfig_hotplug_pending), as the plan says.
 func (p patch) sequence() []patch {
 	disc := p.setsCD()
 	if p.set["description"] == nil {
@@ -150,6 +151,16 @@ func (p patch) sequence() []patch {
 	}
 	if made.empty() {
 		return steps
+	}
+	last := &steps[len(steps)-1]
+	switch val := last.set["hotplug"]; {
+	case val != nil:
+		made.set["hotplug"] = val
+		delete(last.set, "hotplug")
+	case last.del["hotplug"]:
+		made.del = map[string]bool{"hotplug": true}
+		last.del = maps.Clone(last.del)
+		delete(last.del, "hotplug")
 	}
 	return append(steps, made)
 }
