@@ -348,7 +348,8 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 		"nothing stored":  func(n *guest.CTNIC) { n.Bridge = "vmbr9" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			unlisted := pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse it
+			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unlisted}, func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
 				w.Apply()
 				w.Converged()

@@ -83,8 +83,8 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 				w.Node("db", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr7"}} })
 				w.at("vm.db", 9, "nic.lan.bridge")
 			},
-			[]string{`9 warning vm.db: node father lists no bridge "vmbr7", without which it does not start | correct the name (did you mean "vmbr0"?)`},
-			[]string{"image.debian-12", "vm.db"},
+			[]string{`9 error vm.db is not created: there is no bridge "vmbr7" on node father | correct the name (did you mean "vmbr0"?)`},
+			[]string{"image.debian-12"},
 		},
 		"a MAC address of a guest that runs": {
 			func(w *world) {
@@ -156,10 +156,52 @@ func TestAnEditIsHeldAgainstTheHost(t *testing.T) {
 		w.VM("web").NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1"}}
 		p := w.Plan()
 		require.Contains(t, foundIn(p), `error vm.db is not changed: storage "local" on node father does not take disks of VMs`)
-		require.Contains(t, foundIn(p), `warning vm.web: node father lists no bridge "vmbr1"`)
-		require.Len(t, p.Steps, 1)
+		require.Contains(t, foundIn(p), `error vm.web is not changed: there is no bridge "vmbr1" on node father`)
+		require.Empty(t, p.Steps)
 		w.VM("db").Disks, w.VM("web").NICs = nil, nil
 		w.Converged()
+	})
+}
+
+// A card is not made on a bridge that the node does not list. A guest that is plugged into one may start: it may be made by other
+// means than PVE's. Where the list is not shown, the step fails.
+func TestN15ABridgeThatIsNotThere(t *testing.T) {
+	lan := func(w *world) {
+		w.Node("db", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr7"}} })
+	}
+	t.Run("created, changed", func(t *testing.T) {
+		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			lan(w)
+			require.Contains(t, foundIn(w.Plan()), `error vm.db is not created: there is no bridge "vmbr7" on node father | correct the name (did you mean "vmbr0"?)`)
+			w.VM("db").NICs[0].Bridge = "vmbr0"
+			w.Apply()
+			w.VM("db").NICs[0].Bridge = "vmbr7"
+			p := w.Plan()
+			require.Contains(t, foundIn(p), `error vm.db is not changed: there is no bridge "vmbr7" on node father`)
+			require.Empty(t, p.Steps)
+		})
+	})
+	t.Run("off", func(t *testing.T) {
+		inTime(t, pvesim.Config{Bridges: []string{"vmbr0", "vmbr7"}}, func(t *testing.T, w *world) {
+			lan(w)
+			w.Apply()
+			w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+			w.Root(http.MethodDelete, "/nodes/father/network/vmbr7", nil)
+			w.Root(http.MethodPut, "/nodes/father/network", nil)
+			p := w.Plan()
+			require.Contains(t, foundIn(p), `warning vm.db: node father lists no bridge "vmbr7", without which it does not start`)
+			require.Len(t, p.Steps, 1)
+		})
+	})
+	t.Run("not shown", func(t *testing.T) {
+		fault := pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403})
+		inTime(t, pvesim.Config{Version: "9.2", Fault: fault}, func(t *testing.T, w *world) {
+			lan(w)
+			p := w.Plan()
+			require.NotContains(t, foundIn(p), "vmbr7")
+			failed := w.Run(p)
+			require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "db"}], "bridge 'vmbr7' does not exist")
+		})
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -39,15 +40,22 @@ type Error struct {
 	Token        string            // that made the request: user@realm!name; "" where it is not known
 }
 
+// failedParams is what PVE says of every parameter that it refuses (pve-common, PVE/Exception.pm, raise_param_exc).
+const failedParams = "Parameter verification failed."
+
 // Error says what was attempted and what PVE answered.
 func (e *Error) Error() string {
 	text := e.Message
 	if text == "" {
 		text = http.StatusText(e.Status)
 	}
+	if len(e.Params) > 0 && strings.HasPrefix(text, failedParams) {
+		text = strings.TrimSpace(strings.TrimPrefix(text, failedParams)) // they say more
+	}
 	for _, k := range slices.Sorted(maps.Keys(e.Params)) {
 		text += fmt.Sprintf("; %s: %s", k, strings.TrimSpace(e.Params[k]))
 	}
+	text = strings.TrimPrefix(text, "; ")
 	if hint := e.hint(); hint != "" {
 		text += " (" + hint + ")"
 	}
@@ -75,6 +83,11 @@ func (e *Error) hint() string {
 		return fmt.Sprintf("the API token is wrong, expired or unknown to the host: compare `%s` with secret.api_tokens", strings.TrimSpace("pveum user token list "+user))
 	case Denied:
 		return "`homestak-gitops doctor` prints the commands that grant the missing privilege" + strings.TrimSuffix(" to "+e.Token, " to ")
+	case Invalid, NotFound, Other:
+		if m := noBridge.FindStringSubmatch(e.Message + fmt.Sprint(e.Params)); m != nil {
+			return fmt.Sprintf("make bridge %s on the node, in System → Network, or name another one in the nic", m[1])
+		}
+		return ""
 	case OutcomeUnknown:
 		switch {
 		case e.noWorker():
@@ -100,6 +113,10 @@ func (e *Error) contains(parts ...string) bool {
 func (e *Error) noWorker() bool {
 	return e.Status == http.StatusInternalServerError && e.contains(noWorker...)
 }
+
+// noBridge is what PVE says of a card whose bridge is not there (qemu-server, API2/Qemu.pm and QemuServer.pm; pve-common,
+// PVE/Network.pm).
+var noBridge = regexp.MustCompile(`bridge '([\w.-]+)' does not exist`)
 
 // Class reads PVE's texts; each is a die() of PVE's own code (qemu-server
 // API2/Qemu.pm, pve-guest-common AbstractConfig.pm, pve-cluster).

@@ -71,6 +71,18 @@ func TestEveryNonSuccessIsATypedError(t *testing.T) {
 	}
 }
 
+// What PVE says of each parameter follows the status; where a bridge is missing, what to do follows that.
+func TestN15WhatIsWrongWithAParameter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, roundTrip(func(*http.Request) (*http.Response, error) {
+			return answer(400, "400 Parameter verification failed.", `{"data":null,"errors":{"net0":"bridge 'vmbr7' does not exist\n"},"message":"Parameter verification failed.\n"}`), nil
+		}))
+		_, err := d.Post(t.Context(), "/nodes/father/qemu", nil)
+		require.EqualError(t, err, "POST /nodes/father/qemu: 400 net0: bridge 'vmbr7' does not exist (make bridge vmbr7 on the node, in System → Network, or name another one in the nic)")
+		require.Equal(t, api.Invalid, api.ClassOf(err))
+	})
+}
+
 func TestOnlyReadsAreSentTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32

@@ -76,7 +76,7 @@ func Check(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observatio
 		if err := s.storagesFor(ctx, node, n.Uses); err != nil {
 			return s.found, err
 		}
-		if err := s.missingBridges(ctx, node, n.Bridges); err != nil {
+		if err := s.missingBridges(ctx, node, n.Bridges, is); err != nil {
 			return s.found, err
 		}
 		if err := s.media(ctx, node, w, is); err != nil {
@@ -254,10 +254,10 @@ func (s *check) readStorages(ctx context.Context, node string) (map[string]strin
 	return out, nil
 }
 
-// missingBridges checks bridges. One that a running guest has is there. One that the node
-// does not list may be all the same, made by other means than PVE's, so the step is
-// left in.
-func (s *check) missingBridges(ctx context.Context, node string, plugs []rights.Bridge) error {
+// missingBridges checks bridges. One that a running guest has is there. One that the node does not list may
+// be there all the same, made by other means than PVE's: a guest that is plugged into it already may start. No
+// card is made on it.
+func (s *check) missingBridges(ctx context.Context, node string, plugs []rights.Bridge, is *model.Resource) error {
 	for _, p := range plugs {
 		if s.using[node] == nil {
 			s.using[node] = s.inUse(node)
@@ -279,14 +279,28 @@ func (s *check) missingBridges(ctx context.Context, node string, plugs []rights.
 		if len(names) == 0 || slices.Contains(names, p.Name) {
 			continue
 		}
-		s.report(model.PreflightProblem{
-			Path: p.Attr, Power: true, Severity: diag.Warning,
-			Summary: fmt.Sprintf("node %s lists no bridge %q, without which it does not start", node, p.Name),
-			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; one that is made by other means than PVE's /etc/network/interfaces is not listed, and may be there all the same",
-				didYouMean(p.Name, names)),
-		}, p.By, p.Attr+".bridge")
+		o := model.PreflightProblem{
+			Path: p.Attr, Severity: diag.Error,
+			Summary: fmt.Sprintf("there is no bridge %q on node %s", p.Name, node),
+			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; a bridge that is made by other means is listed once /etc/network/interfaces of the node has the line `iface %s inet manual`",
+				didYouMean(p.Name, names), p.Name),
+		}
+		if plugged(is, p) {
+			o.Power, o.Severity = true, diag.Warning
+			o.Summary = fmt.Sprintf("node %s lists no bridge %q, without which it does not start", node, p.Name)
+		}
+		s.report(o, p.By, p.Attr+".bridge")
 	}
 	return nil
+}
+
+// plugged reports whether a guest has the card already, on that bridge.
+func plugged(is *model.Resource, b rights.Bridge) bool {
+	if is == nil {
+		return false
+	}
+	h := guest.StateOf(is)
+	return h != nil && slices.ContainsFunc(h.Ports(), func(p guest.Port) bool { return "nic."+p.Name == b.Attr && p.Bridge == b.Name })
 }
 
 // inUse are the bridges that guests of ours which run on a node are plugged into.
