@@ -149,6 +149,33 @@ func TestAChildWithATokenOfAnotherTime(t *testing.T) {
 	})
 }
 
+// Where the clocks of all go on by a year, since nothing ran or no clock was right, the tree goes on, although nobody has a token
+// that counts by its date.
+func TestS7ClockOfATree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := grown(t, nil)
+		defer w.end()
+		expires := func() time.Time {
+			i, err := keys.Inspect(w.knows("inner").Token)
+			require.NoError(t, err)
+			return *i.Expires
+		}
+		for _, m := range w.Machines() {
+			m.Kill()
+		}
+		<-time.After(365 * 24 * time.Hour)
+		require.True(t, expires().Before(time.Now().Add(-300*24*time.Hour)))
+		for _, m := range w.Machines() {
+			require.NoError(t, m.Start())
+		}
+		s.vms["vm-2"]++
+		w.push(s, "a year later")
+		w.until(20*time.Minute, "the tree goes on", w.converged)
+		require.True(t, expires().After(time.Now()))
+		require.Empty(t, w.broken)
+	})
+}
+
 // A parent that comes back from an old backup of its repository does not take its child back, and the child says why.
 func TestAParentFromAnOldBackup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
