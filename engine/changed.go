@@ -9,27 +9,35 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// planChanged plans for the guests of Pass.Changed only. Enough reports whether that plan suffices: the driver could
-// observe these guests alone, and they need nothing but updates. Otherwise planChanged returns an observation of the
-// whole host.
+// planChanged plans for the guests of Pass.Changed only, or for those that are to be started first. Enough reports whether
+// that plan suffices: the driver could observe these guests alone, and they need nothing but updates. Otherwise planChanged
+// returns an observation of the whole host.
 func (p *Pass) planChanged(ctx context.Context, d Driver, c *progress) (have model.Observed, enough bool, err error) {
 	asked := *c.all
-	asked.Changed = p.Changed
+	asked.Changed, asked.StartFirst = p.Changed, p.StartFirst
 	if have, err = p.observe(ctx, d, &asked); err != nil || !have.Only {
 		return have, false, err
+	}
+	changed := p.Changed
+	if len(changed) == 0 { // the driver chose those that are off
+		changed = map[model.Address]model.Guest{}
+		for addr := range have.State {
+			changed[addr] = model.Guest{}
+		}
 	}
 	want := asked
 	want.State, want.Deferred = model.State{}, nil
 	have.State = maps.Clone(have.State)
-	maps.DeleteFunc(have.State, func(a model.Address, _ *model.Resource) bool { _, is := p.Changed[a]; return !is })
+	maps.DeleteFunc(have.State, func(a model.Address, _ *model.Resource) bool { _, is := changed[a]; return !is })
 	for addr := range have.State {
 		r := *c.all.State[addr]
-		r.Needs = nil // what it needs existed when it was created
+		r.Needs = slices.DeleteFunc(slices.Clone(r.Needs), func(a model.Address) bool { return have.State[a] == nil }) // they existed when it was created
 		want.State[addr] = &r
 	}
 	made, omitted := p.plan(c.desired, &want, have, c.findings)
 	more := func(s plan.Step) bool { return s.Action != plan.Update }
-	if len(have.State) != len(p.Changed) || len(made.Unknown) > 0 || made.Findings.HasErrors() || slices.ContainsFunc(made.Steps, more) {
+	idle := len(p.Changed) == 0 && len(made.Steps) == 0
+	if idle || len(have.State) != len(changed) || len(made.Unknown) > 0 || made.Findings.HasErrors() || slices.ContainsFunc(made.Steps, more) {
 		have, err = p.observe(ctx, d, c.all)
 		return have, false, err
 	}

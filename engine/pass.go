@@ -156,6 +156,8 @@ type Pass struct {
 	// Changed limits the pass to these guests, if the driver can observe them alone and they only need
 	// updates; see model.Want. Otherwise the pass is about the whole host.
 	Changed map[model.Address]model.Guest
+	// StartFirst limits it to the guests that are off and shall run, if there are any and they only need updates.
+	StartFirst bool
 
 	Avoid      []int    // VMIDs to use only if no other is free; see plan.Input
 	SweepHints []string // from the observation of the last pass; see model.Want
@@ -454,9 +456,13 @@ func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c progress) 
 	c.results = again.renumbered(apply.Run(ctx, c.plan.Steps, options, do))
 	c.plan = again.renumberedPlan()
 	c.findings = append(distinct(c.findings, again.found), failuresWithoutNode(c.results)...)
-	checks.recheck(stoppable, p.Failing, p.Width)
+	failing := p.Failing
+	if c.have.Only {
+		failing = nil // they are other guests
+	}
+	checks.recheck(stoppable, failing, p.Width)
 	if p.Locate {
-		checks.locate(stoppable, p.Failing)
+		checks.locate(stoppable, failing)
 	}
 	c.checks = checks.all()
 	return c

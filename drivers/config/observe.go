@@ -79,24 +79,32 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 	return have, err
 }
 
-// startsFirst narrows the observation of a host to the guests that changed, if one of them is off and shall run: entering all
-// others takes longer than to start it, and the next full check does that.
+// startsFirst narrows the observation of a host to the guests that changed, if one of them is off and shall run, or to all that
+// are, where that is asked for: entering all others takes longer than to start it, and the next full check does that.
 func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
-	off := false
 	some := model.Observed{At: have.At, State: model.State{}, Taken: have.Taken, Only: true}
-	for addr := range w.Changed {
+	off := func(addr model.Address) bool {
 		want, is := w.State[addr], have.State[addr]
-		if want == nil || is == nil || is.Guest == nil {
+		return want != nil && is != nil && is.Guest != nil && !is.Guest.Running && text(want.Spec, "power") == "running"
+	}
+	starts := false
+	for addr := range w.Changed {
+		if w.State[addr] == nil || have.State[addr] == nil || have.State[addr].Guest == nil {
 			return have, false
 		}
-		off = off || !is.Guest.Running && text(want.Spec, "power") != "stopped"
-		some.State[addr] = is
+		starts = starts || off(addr)
+		some.State[addr] = have.State[addr]
 	}
-	if !off || len(have.Unknown) > 0 || have.Findings.HasErrors() {
+	for addr := range w.State {
+		if w.StartFirst && off(addr) {
+			starts, some.State[addr] = true, have.State[addr]
+		}
+	}
+	if !starts || len(have.Unknown) > 0 || have.Findings.HasErrors() {
 		return have, false
 	}
 	for _, p := range have.Preflight {
-		if _, is := w.Changed[p.Address]; is {
+		if some.State[p.Address] != nil {
 			some.Preflight = append(some.Preflight, p)
 		}
 	}

@@ -58,7 +58,7 @@ func (p *progress) concerns(vmid int) bool {
 // knownGuests are those of some VMIDs as they were observed last, for a pass that is about them alone. Nil: it is to be about
 // all of the host, since one of them is not known, there are many, or the last pass left something to do.
 func knownGuests(l *loop, vmids []int) map[model.Address]model.Guest {
-	if last := l.status.Last; l.incomplete > 0 || len(l.memory.Suspended) > 0 || l.status.Refused != nil || last == nil || last.Outcome != engine.Done {
+	if !leftNothing(l) {
 		return nil
 	}
 	out := map[model.Address]model.Guest{}
@@ -74,6 +74,12 @@ func knownGuests(l *loop, vmids []int) map[model.Address]model.Guest {
 		}
 	}
 	return out
+}
+
+// leftNothing reports whether the last pass left nothing to do.
+func leftNothing(l *loop) bool {
+	last := l.status.Last
+	return l.incomplete == 0 && len(l.memory.Suspended) == 0 && l.status.Refused == nil && last != nil && last.Outcome == engine.Done
 }
 
 // ownChanges distinguishes changes of others from those of the agent.

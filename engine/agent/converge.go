@@ -160,8 +160,8 @@ func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 		Verb: verb, Host: l.o.Identity, Commit: &c, Unattended: true, Width: l.o.Width,
 		Health: l.o.Health, Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, SweepHints: l.memory.SweepHints,
 	}
-	if l.changed != nil && c.ID == l.memory.Converged.ID {
-		p.Changed, p.Failing = l.changed, nil
+	if c.ID == l.memory.Converged.ID {
+		p.Changed, p.StartFirst = l.changed, l.startFirst
 	}
 	p.Health.Notify = func(w health.Progress) { l.agent.send(checkProgress(w)) }
 	p.Notify = func(e apply.Event) { l.agent.send((*stepEvent)(&e)) }

@@ -59,6 +59,9 @@ type loop struct {
 
 	own     ownChanges
 	changed map[model.Address]model.Guest // that the pass under way is about; nil: all of the host
+
+	startFirst bool // the pass under way may be about guests that are off alone
+	started    bool // the last one was: now all of the host is checked
 }
 
 // begin makes the loop ready for Run or Once; end ends it again.
@@ -218,8 +221,15 @@ func (l *loop) cycle(ctx context.Context, w work) engine.Report {
 			l.changed = knownGuests(l, w.changed)
 		}
 		l.own.checked(l.changed)
+		l.startFirst = w.check && !changed && !l.started && leftNothing(l)
 		r = l.converge(ctx)
-		l.changed = nil
+		l.changed, l.started = nil, l.startFirst && r.Have.Only
+		if l.started {
+			l.own.passed(r.Plan)
+			l.requested = l.requested.and(work{check: true, waiters: w.waiters})
+			l.publish()
+			return r
+		}
 		l.schedule(r)
 	}
 	interrupted = isClosed(l.stop) || ctx.Err() != nil

@@ -18,8 +18,8 @@ type Observed struct {
 	Taken     map[int]string // every VMID in use on the host or its cluster, and by what
 	Findings  diag.List      // about the host; what is to be said of one resource are the remarks of its kind
 
-	// Only is that nothing was read but the guests of Want.Changed, and all of these. The rest of the host is neither
-	// here nor in Unknown: nothing may be concluded of it.
+	// Only is that nothing is here but the guests of Want.Changed, and all of these, or the ones that Want.StartFirst asks for.
+	// The rest of the host is neither here nor in Unknown: nothing may be concluded of it.
 	Only bool
 
 	// Preflight lists what about the host would make a step fail.

@@ -24,6 +24,9 @@ type Want struct {
 	// Changed are guests, and where the last observation found them, that are not as they were, while all else is. A driver
 	// that can observe these alone may do so: see Observed.Only. Empty: the whole host is to be observed.
 	Changed map[Address]Guest
+	// StartFirst asks for no more than the guests that are off and shall run, if there are any: see Observed.Only. What is
+	// slow to observe can wait until they are started.
+	StartFirst bool
 }
 
 // Deferred is something the site declares that this pass does not do.

@@ -41,6 +41,8 @@ type simulated struct {
 
 	// changed is as in engine.Pass.
 	changed map[model.Address]model.Guest
+	// first is Pass.StartFirst.
+	first bool
 
 	loaded, earlier *model.Site // by the last pass; of the commit before, nil if that is not known
 }
@@ -100,7 +102,7 @@ func (s *simulated) pass(verb string) engine.Report {
 			return engine.Desired{Site: site, Findings: append(found, more...)}
 		}
 		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
-		pass.Changed = s.changed
+		pass.Changed, pass.StartFirst = s.changed, s.first
 		pass.Earlier = func(context.Context, model.Address) (*model.Site, error) { return s.earlier, nil }
 		s.loaded = pass.Load(s.t.Context()).Site
 	})
@@ -205,6 +207,19 @@ func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	require.Equal(t, logins, s.writes.Load(), "nobody entered a guest")
 	s.changed = nil
 	s.apply("the full check")
+	require.Greater(t, s.writes.Load(), logins)
+
+	// So is one that nobody noticed, where all is checked. With none that is off that is one pass.
+	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	logins, s.first = s.writes.Load(), true
+	r = s.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.True(t, r.Have.Only)
+	require.Equal(t, []string{"update vm.web-1"}, actions(r.Plan))
+	require.Equal(t, logins, s.writes.Load(), "nobody entered a guest")
+	r = s.pass("apply")
+	require.Equal(t, engine.Done, r.Outcome, describe(r))
+	require.False(t, r.Have.Only)
 	require.Greater(t, s.writes.Load(), logins)
 }
 
