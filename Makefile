@@ -61,14 +61,15 @@ test: ## all tests
 # programs or take very long; of the stories those are watched in which two work on one
 # thing. The tests of ONEBYONE make one request after the other, or let the accesses to a
 # disk fail one after the other, and its scripts only read a site. Those of MANYVALUES go one
-# way again and again: TestEveryRequest… goes it for guests, trial for trees and for the demo,
+# way again and again: TestEveryRequest… goes it for guests, the script apply for plans, trial
+# for trees and for the demo,
 # TestSchedule of test/forest and of test/chaos for long days and for what orders twice,
 # specserve/limit for many connections, and TestS2ALoadThatTakesTooMuchIsEnded for what a
 # commit does in a child. make test has all of them, and more schedules.
 SIDEBYSIDE := go func|drivertest|\.Go\(|errgroup|"sync(/atomic)?"|synctest|httptest|net\.Listen|http\.Server
 ALONE := examples|test/(arch|bench|guest|machines|nspawn|integration|real|sim/clients|sim/replay)
 ONEBYONE := ^(TestAnyHistory|TestNegotiation|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted|TestOutputIsBounded|TestTestsAreLimited|TestEveryBlindSpot|TestSameSurface|TestAgentTakesLettersForBytes|TestS5DamageThatCannotBeMovedAside|TestS5AFailedAccessDuringAFetch|TestADiskThatIsFullForAMoment|TestKilledAtAnyChangeOfTheCopy|TestS5DamageRecovers|TestLargeFilesAreNotHeld|TestDecisionsAreRemembered)$$|^TestScript$$/^(config|docs|fmt|init|policy.*|sops|token|validate|version)$$|^TestMachine$$/^(OutputIsLimited|LongStdin)$$
-MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestS1Privileges|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(demo|harmful|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
+MANYVALUES := ^(TestAnyContainer|TestRandomGuestsConvergeOnce|TestRandomEditsWriteExactlyTheirKeys|TestContainerEditsWriteExactlyTheEditedKeys|TestRestartedInTheMiddleOfATaskOfAContainer|TestS1Privileges|TestCutOffAtEveryCommand|TestWhatDiffersIsPutBack|TestADay|TestAnIdleDay|TestS2HostileSites|TestS3HostileRules|TestAPartitionForHours|TestST18RotationInATree|TestST19ParentAwayForHours|TestAWireThatOrdersTwice|TestEveryLawCanTrip|TestS4IdleConnections|TestS1Table)$$|^TestScript$$/^(badhost|demo|harmful|obstacles|ownership|plan|testtree)$$|^TestATreeThatFailsIsRemoved$$/^(a_variable_of_the_command_line|a_child_that_is_no_Proxmox_VE)$$
 race: ## all that runs side by side, under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -vet=off -timeout 30m -race -skip '$(ONEBYONE)|$(MANYVALUES)' $$(grep -lEr --include=*.go --exclude-dir=testdata '$(SIDEBYSIDE)' . | xargs -n 1 dirname | sort -u | grep -vE '^\./($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -vet=off -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/test/forest"
 )
 
-// sample is how many schedules a run makes unless set.
+// sample is how many schedules a run makes unless set. make race sets fewer.
 const sample = 10
 
 // found are schedules that found a fault: a child that never left, since its parent had only the newest commit (778), or
