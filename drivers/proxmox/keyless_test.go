@@ -167,3 +167,36 @@ func TestS1WithoutAKeyNoStepRemoves(t *testing.T) {
 		})
 	}
 }
+
+// TestS1ANewerTagIsLeftAlone: a program that meets a tag of a newer version neither verifies nor changes it: its guest is not created
+// again, not changed and, once its node left the files, not removed. Versions before signatures treat a signed tag in this way,
+// which has the version 2.
+func TestS1ANewerTagIsLeftAlone(t *testing.T) {
+	for _, key := range []bool{false, true} {
+		for _, ct := range []bool{false, true} {
+			inKeylessSite(t, ct, func(t *testing.T, k *keyless) {
+				if key {
+					k.hasKey()
+					k.Apply()
+				}
+				m := k.tagOf(10000)
+				m.V = 3
+				k.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })
+				before := k.Host.Snapshot()
+				same := func() {
+					p := k.Plan()
+					require.Empty(t, p.Steps, proxmoxtest.Describe(p))
+					require.Contains(t, card(p), "its ownership tag cannot be read")
+					require.Equal(t, before.Writes, k.Host.Snapshot().Writes)
+					require.Equal(t, before.Guests, k.Host.Snapshot().Guests)
+				}
+				same()
+				k.setMemory(1024)
+				same()
+				require.Contains(t, card(k.Plan()), "if a newer version of this program wrote it, use that one")
+				k.Drop("web")
+				same()
+			})
+		}
+	}
+}
