@@ -87,7 +87,7 @@ var (
 	errNotOurs = errors.New("not changed")
 )
 
-// verify reads a guest that is to go: it must be provably ours, and nothing must
+// departing reads a guest that is to go: it must be provably ours, and nothing must
 // speak against its going.
 func (r target) departing(ctx context.Context, addr model.Address, undo bool) (view.Config, owner.Verdict, error) {
 	cfg, err := view.ReadConfig(ctx, r.host.API, r.at)
@@ -115,7 +115,7 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (v
 	return cfg, is, nil
 }
 
-// stopAsDeclared does what the policy demands and shuts the guest down. A backup is made
+// takeLeave does what the policy demands and shuts the guest down. A backup is made
 // of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
 // stopped, since the files want it gone and the next pass would stop it again.
 func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg view.Config) error {
