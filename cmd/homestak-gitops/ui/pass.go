@@ -15,8 +15,10 @@ import (
 
 // Plan draws a plan for people.
 func (u *UI) Plan(p *plan.Plan) {
-	w, color := u.Text()
-	if p.Text(w, plan.TextOptions{Color: color, Width: u.Width, All: u.Verbose}) {
+	_, color := u.Text()
+	var text strings.Builder
+	short := p.Text(&text, plan.TextOptions{Color: color, Width: u.Width, All: u.Verbose})
+	if u.Printf("%s", text.String()); short {
 		u.Notef("some lines are shortened: -v shows every change with its values")
 	}
 }

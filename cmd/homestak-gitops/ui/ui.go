@@ -104,12 +104,21 @@ func (u *UI) Paint() view.Paint {
 // Printf writes text that was asked for.
 func (u *UI) Printf(format string, args ...any) {
 	w, _ := u.Text()
-	fmt.Fprintf(w, format, args...)
+	text := fmt.Sprintf(format, args...)
+	fmt.Fprint(w, diag.Wrap(text, u.columns(!u.Data && u.OutTerminal || u.Data && u.ErrTerminal)))
+}
+
+// columns is how wide a stream is: that of the terminal, 0 for what is no terminal.
+func (u *UI) columns(terminal bool) int {
+	if !terminal {
+		return 0
+	}
+	return u.Width
 }
 
 // Notef writes a line beside what was asked for.
 func (u *UI) Notef(format string, args ...any) {
-	fmt.Fprintln(u.Stderr, diag.Clean(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(u.Stderr, diag.Wrap(diag.Clean(fmt.Sprintf(format, args...)), u.columns(u.ErrTerminal)))
 }
 
 // Findings writes what is wrong with the site, the plan or the host; each text
@@ -125,7 +134,7 @@ func (u *UI) Findings(l diag.List) {
 	if len(fresh) > 0 {
 		var text strings.Builder
 		diag.Text(&text, fresh)
-		fmt.Fprintln(u.Stderr, diag.Clean(text.String()))
+		fmt.Fprintln(u.Stderr, diag.Wrap(diag.Clean(text.String()), u.columns(u.ErrTerminal)))
 	}
 }
 

@@ -101,6 +101,19 @@ func TestFindingsAreWrittenOnce(t *testing.T) {
 	require.Equal(t, before, s.err.String(), "nothing new, not even an empty line")
 }
 
+// On a terminal, notes, findings and other texts are broken between words. A file or a pipe gets them as they are.
+func TestN16TextFitsTheTerminal(t *testing.T) {
+	for _, terminal := range []bool{true, false} {
+		s := open(t, process.Process{OutTerminal: terminal, ErrTerminal: terminal, Width: 20})
+		s.Notef("one two three four five six")
+		s.Findings(diag.List{diag.Warnf(diag.Range{}, "one two three", "four five six seven eight")})
+		s.Printf("%s\n", "one two three four five six")
+		require.Equal(t, terminal, strings.Contains(s.err.String(), "one two three four\n  five six\n"))
+		require.Equal(t, terminal, strings.Contains(s.err.String(), "\n  four five six\n    seven eight\n"), s.err.String())
+		require.Equal(t, terminal, s.out.String() == "one two three four\n  five six\n")
+	}
+}
+
 func TestColor(t *testing.T) {
 	for _, c := range []struct {
 		flag     string

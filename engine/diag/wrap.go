@@ -1,0 +1,59 @@
+package diag
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Wrap breaks the lines of a text that are longer than width characters at their spaces. What follows is indented as its
+// line is, and two more. A word that is longer than a line stays whole. Colours take no room. Width 0 leaves all as it is.
+func Wrap(text string, width int) string {
+	if width <= 0 {
+		return text
+	}
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if columns(line) > width {
+			lines[i] = fold(line, width)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// columns is how many characters of a text are seen: all but those of colours.
+func columns(s string) int {
+	n := 0
+	for s != "" {
+		before, after, colored := strings.Cut(s, "\x1b[")
+		n += utf8.RuneCountInString(before)
+		if _, s, _ = strings.Cut(after, "m"); !colored {
+			break
+		}
+	}
+	return n
+}
+
+// fold breaks one line.
+func fold(line string, width int) string {
+	indent := line[:len(line)-len(strings.TrimLeft(line, " "))] + "  "
+	var b strings.Builder
+	at := 0
+	for rest := line; rest != ""; {
+		start := len(rest) - len(strings.TrimLeft(rest, " "))
+		end := strings.IndexByte(rest[start:], ' ')
+		if end < 0 {
+			end = len(rest) - start
+		}
+		word := rest[:start+end] // with the spaces before it
+		rest = rest[start+end:]
+		n := columns(word)
+		if at > 0 && at+n > width && strings.TrimLeft(word, " ") != "" {
+			word = indent + strings.TrimLeft(word, " ")
+			n, at = columns(word), 0
+			b.WriteByte('\n')
+		}
+		b.WriteString(word)
+		at += n
+	}
+	return b.String()
+}
