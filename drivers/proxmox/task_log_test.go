@@ -26,6 +26,7 @@ func TestTheLogOfATaskSaysWhy(t *testing.T) {
 		"no port":    {pvesim.Config{Address: "10.0.0.1/24"}, guest.NIC{Name: "lan", Bridge: "vmbr0", VLAN: 7}, false, "QEMU exited with code 1: no physical interface on bridge 'vmbr0' (log"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.config.Fault = pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse the bridge
 			w := newWorld(t, c.config)
 			w.Node("web-1", func(v *guest.VM) {
 				v.NICs = []guest.NIC{c.nic}

@@ -26,7 +26,7 @@ func TestN16LinesBreakBetweenWords(t *testing.T) {
 		require.Equal(t, c.want, diag.Wrap(c.text, 20))
 		require.Equal(t, c.text, diag.Wrap(c.text, 0))
 	}
-	for _, line := range strings.Split(diag.Wrap(strings.Repeat("word ", 100), 30), "\n") {
+	for line := range strings.SplitSeq(diag.Wrap(strings.Repeat("word ", 100), 30), "\n") {
 		require.LessOrEqual(t, utf8.RuneCountInString(line), 30)
 	}
 }
