@@ -122,7 +122,7 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 		Machine: c.driver.Machine(s.Address, c.guestAt(s), near(c.site, c.want.Nodes[guestOf(s)])),
 	}
 	if subject.Machine == nil {
-		return errors.New("no access to guests of this host is configured")
+		return errors.New("no access to the guests of this host is configured")
 	}
 	p := c.prober
 	p.Notify = func(w health.Progress) {
@@ -133,7 +133,7 @@ func (c *checker) login(ctx context.Context, s plan.Step) error {
 	back := apply.Yield(ctx)
 	r := p.Run(ctx, subject, []model.Check{{Name: "login", Agent: true, Timeout: bootTime}})
 	if failed, ok := errors.AsType[*health.Error](r.Err); ok {
-		return fmt.Errorf("nobody can log in to %s: %s", subject.Address, failed.Saw)
+		return fmt.Errorf("no user can log in to %s: %s", subject.Address, failed.Saw)
 	}
 	return back(ctx)
 }
@@ -230,7 +230,7 @@ func (c *checker) verify(ctx context.Context, addr model.Address, at model.Guest
 	}
 	subject := c.subject(addr, at)
 	if subject.Machine == nil {
-		return errors.New("its checks cannot run: no access to guests of this host is configured")
+		return errors.New("its checks cannot run: no access to the guests of this host is configured")
 	}
 	r := run(ctx, subject, c.checks(addr))
 	c.mu.Lock()

@@ -93,7 +93,7 @@ func TestAStepInsideWaitsForTheFirstBoot(t *testing.T) {
 					return
 				}
 				require.Equal(t, engine.Partly, r.Outcome)
-				require.EqualError(t, r.Err, "create inner.a: nobody can log in to box.a: a does not answer")
+				require.EqualError(t, r.Err, "create inner.a: no user can log in to box.a: a does not answer")
 				require.Equal(t, "a:failed", enginetest.Statuses(r))
 				require.Equal(t, []string{"create disk.base", "create box.a"}, i.Applied)
 
@@ -311,13 +311,13 @@ func TestALostSpecThatStays(t *testing.T) {
 	s := enginetest.InsideSite(map[string]int{"a": 1})
 	s.Manifests["web"].Nodes[0].Spec = ""
 	s.Kinds.Get("inner").Inside = func(*model.Resource, model.Scope) (*model.Resource, diag.List) {
-		return &model.Resource{Deferred: "the guest shall be off"}, nil
+		return &model.Resource{Deferred: "the guest is declared off"}, nil
 	}
 	p := enginetest.NewInn().Pass(s)
 	p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return was, nil }
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
-	require.Equal(t, []model.Deferred{{Address: "box.a", Why: "spec base is not withdrawn yet: the guest shall be off"}}, r.Plan.Deferred)
+	require.Equal(t, []model.Deferred{{Address: "box.a", Why: "spec base is not withdrawn yet: the guest is declared off"}}, r.Plan.Deferred)
 
 	p = enginetest.NewInn().Pass(s)
 	p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return nil, errors.New("no commit c1") }

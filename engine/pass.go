@@ -392,7 +392,7 @@ func omitSteps(p *plan.Plan) int {
 	if n > 0 {
 		p.Findings = append(p.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
-			Summary: fmt.Sprintf("differences left as they are: %d", n), Detail: "only looking was asked for",
+			Summary: fmt.Sprintf("differences left as they are: %d", n), Detail: "read-only pass",
 		})
 	}
 	p.Steps, p.Summary = nil, plan.Summary{Unchanged: p.Summary.Unchanged, Unmanaged: p.Summary.Unmanaged}

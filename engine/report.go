@@ -165,7 +165,7 @@ func (e *NotObservedError) Error() string {
 	if more := len(e.Parts) - most; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
-	why := "a part of the host could not be observed, so nothing is known about it: "
+	why := "part of the host could not be inspected: "
 	if !slices.ContainsFunc(e.Parts, func(u model.Unknown) bool { return !u.Starting }) {
 		why = "some guests are not ready yet, and a later pass continues: "
 	}

@@ -158,7 +158,7 @@ func TestTheAgentEndsAsItIsTold(t *testing.T) {
 	s.begin(t)
 	s.until(t, "image.debian creating")
 	s.signals <- syscall.SIGTERM
-	s.until(t, "stopping: nothing new is begun, what runs is finished")
+	s.until(t, "stopping: running steps finish, no new ones start")
 	s.signals <- syscall.SIGTERM
 	require.Equal(t, exit.Interrupted, s.end())
 }
@@ -188,7 +188,7 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 	require.Equal(t, exit.Done, s.end())
 }
 
-// The secrets are read again at every look, and with a changed one the host is opened again.
+// The secrets are re-read on each pass, and with a changed one the host is opened again.
 func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 	t.Parallel()
 	s := newAgentStage(t, pvesim.Config{}, 1)

@@ -43,7 +43,7 @@ func TestApplyWaitsForTheAgent(t *testing.T) {
 	e.says(e.err, "the agent is converging host father, 2 of 5 steps done, about 90 s left; waiting")
 	require.NotContains(t, e.err.String(), "creating")
 	f.Free <- struct{}{}
-	e.says(e.err, "an agent converges host father: what git does not say, it puts back at its next look")
+	e.says(e.err, "an agent converges host father: its next pass reverts whatever git does not declare")
 	e.says(e.err, "image.debian: creating")
 	require.Empty(t, f.Free, "the agent must not begin now")
 	require.Equal(t, exit.Done, e.end(), e.err)

@@ -33,7 +33,7 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	}
 	m := d.Machine(s.Address, *s.Inside, nil)
 	if m == nil {
-		return fmt.Errorf("%s: no access to guests of this host is configured", s.Address)
+		return fmt.Errorf("%s: no access to the guests of this host is configured", s.Address)
 	}
 	if s.Address.Kind == child.KindName {
 		return outcome(d.applyAgent(ctx, m, s))

@@ -86,7 +86,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	case c.Children == nil && c.Unserved != "":
 		return later("%s", c.Unserved)
 	case c.Children == nil:
-		return later("this command serves no children: the agent of %s installs it while it runs with a server (listen in agent.hcl)", in.Host.Name)
+		return later("only the agent of %s installs it, and only while it serves (listen in agent.hcl)", in.Host.Name)
 	case via != model.ViaSSH:
 		return later("spec %s says via = %q, and the program is sent by SSH: take via out of access of the spec", declared.Name, via)
 	case !c.hasKey(in.Host):
@@ -94,7 +94,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	case c.Runs != nil && !c.Runs(origin(in.Site, of)):
 		return later("no system is simulated in a guest that is made from another image than one of Debian 12 or 13")
 	case !hasAddress(of):
-		return later("nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic")
+		return later("the guest's address is unknown: set agent = true (with the agent in its image), or ip in its first nic")
 	}
 	if declared == nil {
 		declared = &model.Spec{At: in.Node.At}
@@ -278,12 +278,12 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	case err == nil:
 		return child.Finish(ctx, m)
 	case !full && !f.Interrupted(): // the next pass has more time, since the program is there
-		return fmt.Errorf("version %s of the program was installed on %s, and what is left of the time of this step is too short to wait for its report: the next pass goes on: %w", w.Program.Version, node, err)
+		return fmt.Errorf("version %s of the program was installed on %s, and this step has too little time left to wait for its report: the next pass continues: %w", w.Program.Version, node, err)
 	}
-	report("putting the program back that was there before")
+	report("restoring the previous program")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBack)
 	defer cancel()
-	return errors.Join(fmt.Errorf("version %s of the program does not work on %s, so the one before is put back: %w\njournalctl -u homestak-gitops on %[2]s shows what it logged", w.Program.Version, node, err), f.Back(ctx, m))
+	return errors.Join(fmt.Errorf("version %s of the program does not work on %s, so the previous one is restored: %w\njournalctl -u homestak-gitops on %[2]s shows what it logged", w.Program.Version, node, err), f.Back(ctx, m))
 }
 
 // send sends the program. It is large, so one machine gets it at a time.

@@ -154,7 +154,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 	r := w.run(t)
 	require.Empty(t, r.Plan.Steps)
 	require.Len(t, r.Findings, 1)
-	require.Equal(t, "box.b has no spec any more, and what its last one put inside stays", r.Findings[0].Summary)
+	require.Equal(t, "box.b has no spec any more, and the items of its last one stay", r.Findings[0].Summary)
 	require.Contains(t, r.Findings[0].Detail, "give the node a spec with the access of that one and no other items")
 	require.Equal(t, []string{"nginx"}, w.holds["b"])
 
@@ -188,7 +188,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 		Power string `hcl:"power"`
 	}{"stopped"}}, model.Scope{Site: w.site, Host: w.site.Hosts["father"], Node: w.site.Manifests["web"].Node("b"), Name: "b", Earlier: &model.Earlier{Site: was, Host: was.Hosts["father"], Node: was.Manifests["web"].Node("b")}})
 	require.Empty(t, found)
-	require.Equal(t, "the guest shall be off", r2.Deferred)
+	require.Equal(t, "the guest is declared off", r2.Deferred)
 
 	// One that cannot be entered as its spec said: what stays is said.
 	was.Specs = map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Via: model.ViaExec}}}
@@ -233,11 +233,11 @@ func TestAGuestThatWasJustStarted(t *testing.T) {
 	w.broken["a"] = &ssh.HostKeyError{}
 	r = w.run(t)
 	require.False(t, r.Have.Unknown[0].Starting)
-	require.ErrorContains(t, r.Err, "a part of the host could not be observed")
+	require.ErrorContains(t, r.Err, "part of the host could not be inspected")
 
 	w.broken["a"] = errors.New("ssh: no route to host")
 	w.host.Holds[enginetest.Addr("box", "a")].Guest.Starting = false
-	require.ErrorContains(t, w.run(t).Err, "a part of the host could not be observed")
+	require.ErrorContains(t, w.run(t).Err, "part of the host could not be inspected")
 }
 
 // A step that dies is resumed by the next pass; one whose answer is lost by this one.
@@ -322,11 +322,11 @@ func TestWhatIsWantedInside(t *testing.T) {
 	require.Empty(t, r.Deferred)
 	require.Equal(t, "a", r.Spec.(*spec.Spec).Identity.Hostname)
 	r, _ = of(site(nil), "vm.a")
-	require.Equal(t, "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic", r.Deferred)
+	require.Equal(t, "not applied, since the guest's address is unknown: set agent = true (with the agent in its image), or ip in its first nic", r.Deferred)
 	all := site(&model.Access{Users: []model.User{{Name: "ops"}}})
 	all.Secrets = nil
 	r, _ = of(all, "ct.a")
-	require.Equal(t, "not applied, since the value of secret.ssh_keys is not known here: give it with --secrets FILE", r.Deferred)
+	require.Equal(t, "not applied, since the value of secret.ssh_keys is not known here: provide it with --secrets FILE", r.Deferred)
 	all.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": "ssh-ed25519 PUT-IT-HERE ops"}}}
 	r, l = of(all, "ct.a")
 	require.Empty(t, l)

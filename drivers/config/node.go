@@ -59,9 +59,9 @@ func (c Config) inside(of *model.Resource, in model.Scope) (*model.Resource, dia
 		case c.Unsimulated(in.Site, of) != "":
 			return &model.Resource{Deferred: "not applied, since " + c.Unsimulated(in.Site, of)}, nil
 		case !hasAddress(of):
-			return &model.Resource{Deferred: "not applied, since nothing says at which address the guest is: set agent = true (with the agent in its image), or ip in its first nic"}, nil
+			return &model.Resource{Deferred: "not applied, since the guest's address is unknown: set agent = true (with the agent in its image), or ip in its first nic"}, nil
 		case len(missing) > 0:
-			return &model.Resource{Deferred: fmt.Sprintf("not applied, since the value of %s is not known here: give it with --secrets FILE", strings.Join(missing, ", "))}, nil
+			return &model.Resource{Deferred: fmt.Sprintf("not applied, since the value of %s is not known here: provide it with --secrets FILE", strings.Join(missing, ", "))}, nil
 		}
 		if name := placeholder(in.Site, declared); name != "" {
 			return &model.Resource{Deferred: fmt.Sprintf("not applied, since secret.ssh_keys[%q] is not a public key: put in the one line of the .pub file", name)}, nil
@@ -96,7 +96,7 @@ func (c Config) withdrawn(of *model.Resource, in model.Scope) (*model.Resource, 
 		return nil, nil
 	}
 	if text(of.Spec, "power") == "stopped" {
-		return &model.Resource{Deferred: "the guest shall be off"}, nil
+		return &model.Resource{Deferred: "the guest is declared off"}, nil
 	}
 	r, found := c.inside(of, model.Scope{Site: was.Site, Host: in.Host, Manifest: was.Node.Manifest, Node: was.Node, Name: in.Name, Needs: in.Needs})
 	found = slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Severity != diag.Error })
@@ -207,7 +207,7 @@ func (w *way) lockout(declared *model.Spec, want *spec.Spec) diag.List {
 		return nil
 	}
 	return diag.List{diag.Warnf(declared.At, fmt.Sprintf("spec %s takes sudo without a password from user %s, as whom %s is entered", declared.Name, w.user, w.guest),
-		`Without it nobody can apply a spec there. Enter the guest as another user (vm_user of the site), or set sudo = true for the user and nopasswd = true in sudo of the posture.`)}
+		`Without it, no spec can be applied there. Enter the guest as another user (vm_user of the site), or set sudo = true for the user and nopasswd = true in sudo of the posture.`)}
 }
 
 // withoutMissing takes out of a site what the spec needs of secrets whose values are not known here,

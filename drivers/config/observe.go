@@ -199,7 +199,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 	defer cancel()
 	m := d.Machine(want.Addr, at, nil)
 	if m == nil {
-		return unknown("no access to guests of this host is configured")
+		return unknown("no access to the guests of this host is configured")
 	}
 	if d.isDelivery(want.Addr) {
 		have, err := d.observeDelivery(ctx, want, at)

@@ -119,7 +119,7 @@ func TestExec(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, engineguest.Output{Code: 3, Out: "out of x; y=1", Err: "err"}, out)
 		_, err = g.Run(t.Context(), engineguest.Command{Args: []string{"/bin/none", "", ""}})
-		require.ErrorContains(t, err, "the host broke off when it began /bin/none, as it does where the guest has no such program; if it has, the outcome of the command is unknown: POST ")
+		require.ErrorContains(t, err, "the host aborted when it started /bin/none, as it does if the guest has no such program; if the guest has it, the outcome of the command is unknown: POST ")
 		require.ErrorContains(t, err, "596")
 	})
 }
@@ -228,7 +228,7 @@ func TestLongWordsForAProgram(t *testing.T) {
 		for _, long := range []int{50 << 10, 70 << 10} {
 			_, err = w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"/bin/x", strings.Repeat("y", long)}, Stdin: make([]byte, 100<<10)})
 			if long > 60<<10 {
-				require.ErrorContains(t, err, "the arguments of /bin/x are longer than PVE takes (61440 bytes)")
+				require.ErrorContains(t, err, "the arguments of /bin/x exceed the limit of PVE (61440 bytes)")
 			} else {
 				require.NoError(t, err)
 			}
@@ -303,7 +303,7 @@ func TestALostEndOfACommand(t *testing.T) {
 		for _, said := range []string{"Invalid parameter 'pid'", "PID 144 does not exist"} { // of older and of newer agents
 			w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: `+said+`\n"}`, 500)
 			_, err := w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
-			require.ErrorContains(t, err, "the result of the command was given once already, and that answer was lost")
+			require.ErrorContains(t, err, "the result of the command was delivered once, and that answer was lost")
 			require.NotErrorAs(t, err, new(interface{ Hopeless() bool }), "it may be asked once more")
 		}
 	})
@@ -317,7 +317,7 @@ func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 		w.Apply()
 		time.Sleep(time.Minute)
 		_, err := w.inside("web-2").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
-		require.EqualError(t, err, "VM 10000 is not provably vm.web-2 any more (it is vm.web-1): nothing is asked of it")
+		require.EqualError(t, err, "VM 10000 can no longer be proved to be vm.web-2 (it is vm.web-1): nothing is asked of it")
 		w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
 		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}}))} {
 			require.ErrorContains(t, err, "VM 10000 is not provably vm.web-1 any more (carries the ownership tag of vm.web-1, but is another machine")

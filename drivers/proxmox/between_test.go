@@ -43,7 +43,7 @@ func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 		"in the slot of a disk that is to be made": {
 			[]guest.Disk{{Name: "root"}, {Name: "data", Size: 2}},
 			func(e *pvesim.Edit) { e.Set(vmid, "scsi1", theirs) },
-			"somebody changed it since the plan was made", "scsi1", theirs,
+			"it was changed since the plan was made", "scsi1", theirs,
 		},
 		"on the volume that goes to another bus": {
 			[]guest.Disk{{Name: "root", Bus: "virtio"}},

@@ -164,7 +164,7 @@ func TestRootOfAContainerCannotLeave(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "root", Remove: true}} })
 		_, found := w.Site.Want("father")
-		require.Contains(t, fmt.Sprint(found), "the root disk cannot leave the files")
+		require.Contains(t, fmt.Sprint(found), "the root disk cannot be removed from the files")
 	})
 }
 

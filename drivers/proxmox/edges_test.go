@@ -132,7 +132,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		},
 		"it became a template": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },
-			says: []string{"vm.web-1 is not created", "was vm.web-1 until somebody converted it to a template", "its linked clones first"}, stays: []int{10000}, number: 1,
+			says: []string{"vm.web-1 is not created", "was vm.web-1 until it was converted to a template by hand", "its linked clones first"}, stays: []int{10000}, number: 1,
 		},
 		"another host of the site owns it": {
 			hand: func(e *pvesim.Edit, ours map[string]string) {
@@ -241,7 +241,7 @@ func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
 			e.Delete(10000)
 			e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
 		})
-		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no ownership tag): not changed")
+		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "VM 10000 can no longer be proved to be vm.db (no ownership tag): not changed")
 		require.True(t, w.Guest(10000).Running)
 	})
 }

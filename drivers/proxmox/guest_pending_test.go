@@ -413,7 +413,7 @@ func TestOptionsSetByHandAreShown(t *testing.T) {
 		p.Text(&short, plan.TextOptions{})
 		p.Text(&all, plan.TextOptions{All: true})
 		require.NotContains(t, short.String(), "numa")
-		require.Contains(t, all.String(), "options.numa is 1: set by hand and named in no file, so it is not drift")
+		require.Contains(t, all.String(), "options.numa is 1: set by hand and not declared, so it is not drift")
 		delete(w.VM("web-1").Options, "vga")
 		require.Equal(t, []string{"options.vga"}, proxmoxtest.Paths(w.Apply().Steps[0]), "one that a file named is drift")
 	})

@@ -147,7 +147,7 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 				})
 				writes := w.Host.Snapshot().Writes
 				failed := w.Run(p)
-				require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "not provably")
+				require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "no longer be proved")
 				require.True(t, w.Guest(10000).Running)
 				require.Equal(t, writes, w.Host.Snapshot().Writes)
 			})

@@ -71,7 +71,7 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		require.NotContains(t, card(p), "60001")
 		require.NotContains(t, card(p), "vm-10007")
 		require.Contains(t, card(p), "VM 10007 on node father is unfinished: PVE began to create it, and no task works on it; its VMID is not used meanwhile\n"+
-			"if nobody is creating it: `qm unlock 10007 && qm destroy 10007` on node father")
+			"if it is not being created: `qm unlock 10007 && qm destroy 10007` on node father")
 
 		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10007) })
 		p, words = w.recalling(words)

@@ -43,7 +43,7 @@ func TestALostTagIsPutBack(t *testing.T) {
 				advice := p.Findings[0].Detail
 				require.True(t, strings.HasPrefix(advice, "if it is "+name+".web-1 and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`"+
 					c.tool+" set 10050 --description` would replace all other lines):\nhomestak-gitops: {"), advice)
-				require.Contains(t, advice, "\nif it is another guest: give "+name+".web-1 another vmid, or remove this guest")
+				require.Contains(t, advice, "\nif it is another guest: choose another vmid for "+name+".web-1, or remove this guest")
 				line := strings.Split(advice, "\n")[1]
 
 				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", "call Anna first\n"+line) })
@@ -84,7 +84,7 @@ func TestALostTagThatIsNotKnown(t *testing.T) {
 				advice := w.Plan().Findings[0].Detail
 				require.NotContains(t, advice, "homestak-gitops: {")
 				require.Contains(t, advice, "as its last backup has it (`pvesm extractconfig VOLUME` on the node")
-				require.Contains(t, advice, "if it is another guest: give vm.web-1 another vmid")
+				require.Contains(t, advice, "if it is another guest: choose another vmid for vm.web-1")
 			})
 		})
 	}

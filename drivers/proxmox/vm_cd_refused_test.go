@@ -25,14 +25,14 @@ func TestCDDrivesThatCannotBe(t *testing.T) {
 	for _, c := range []struct{ slot, value, want string }{
 		{"ide2", "local:iso/x.iso,media=cdrom", "ide2 is the cloud-init drive"},
 		{"cdrom", "local:iso/x.iso", "it is an old name of ide2"},
-		{"ide0", "local-lvm:10", "option \"ide0\" is no CD drive"},
+		{"ide0", "local-lvm:10", "option \"ide0\" is not a CD drive"},
 		{"ide0", "local:iso/x.iso", "lacks media=cdrom"},
 		{"ide0", "none", "lacks media=cdrom"},
 		{"ide0", "cdrom,media=cdrom", "the CD drive of the node itself"},
-		{"ide0", "local-lvm:cloudinit,media=cdrom", "is no ISO image"},
-		{"ide0", "local:iso/x.qcow2,media=cdrom", "is no ISO image"},
-		{"ide0", "/dev/sr0,media=cdrom", "is no ISO image"},
-		{"ide0", "debian-12,media=cdrom", "image \"debian-12\" is no ISO image"},
+		{"ide0", "local-lvm:cloudinit,media=cdrom", "is not an ISO image"},
+		{"ide0", "local:iso/x.qcow2,media=cdrom", "is not an ISO image"},
+		{"ide0", "/dev/sr0,media=cdrom", "is not an ISO image"},
+		{"ide0", "debian-12,media=cdrom", "image \"debian-12\" is not an ISO image"},
 		{"ide3", "none,media=cdrom", "a machine of type q35 does not start with a drive at ide3"},
 		{"ide0", "none,media=cdrom,nonsense=1", "PVE refuses option ide0"},
 		{"ide7", "none,media=cdrom", "PVE has no option"},
@@ -73,7 +73,7 @@ func TestMissingISOIsToldByThePlan(t *testing.T) {
 		w.at("vm.win", 9, "options.sata0")
 		p := w.Plan()
 		require.Empty(t, p.Steps)
-		require.Contains(t, foundIn(p), "9 error vm.win is not created: there is no ISO image local:iso/virtio.iso on node father |")
+		require.Contains(t, foundIn(p), "9 error vm.win is not created: there is not an ISO image local:iso/virtio.iso on node father |")
 		w.VM("win").Options["sata0"] = "local-lvm:iso/virtio.iso,media=cdrom"
 		require.Contains(t, foundIn(w.Plan()), `storage "local-lvm" on node father does not take ISO images (iso)`)
 		w.VM("win").Options["sata0"] = "none,media=cdrom"
@@ -84,6 +84,6 @@ func TestMissingISOIsToldByThePlan(t *testing.T) {
 		w.VM("win").Options["sata0"] = "local:iso/win11.iso,media=cdrom"
 		p = w.Plan()
 		require.Empty(t, p.Steps)
-		require.Contains(t, foundIn(p), "9 error vm.win is not changed: there is no ISO image local:iso/win11.iso on node father")
+		require.Contains(t, foundIn(p), "9 error vm.win is not changed: there is not an ISO image local:iso/win11.iso on node father")
 	})
 }

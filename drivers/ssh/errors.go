@@ -38,7 +38,7 @@ func (e *HostKeyError) Error() string {
 	case e.Shown == "":
 		return fmt.Sprintf("ssh to %s: its host key has changed: pinned is %s, and it has none of that type; if the machine was reinstalled, pin its new key", e.Machine, strings.Join(e.Pinned, " or "))
 	default:
-		return fmt.Sprintf("ssh to %s: its host key has changed: pinned is %s, it shows %s; somebody may be intercepting the connection. If the machine was reinstalled, %s and pin it",
+		return fmt.Sprintf("ssh to %s: its host key has changed: pinned is %s, it shows %s; the connection may be intercepted. If the machine was reinstalled, %s and pin it",
 			e.Machine, strings.Join(e.Pinned, " or "), e.Shown, compare)
 	}
 }

@@ -305,7 +305,7 @@ func TestHostKeyThatChanged(t *testing.T) {
 	s.dropAll()
 	_, err := m.Run(t.Context(), yes)
 	require.EqualError(t, err, "ssh to root@192.0.2.7:22: its host key has changed: pinned is "+pinned+" (ssh-ed25519), it shows "+ssh.FingerprintSHA256(other.PublicKey())+
-		" (ssh-ed25519); somebody may be intercepting the connection. If the machine was reinstalled, compare it with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the machine's console and pin it")
+		" (ssh-ed25519); the connection may be intercepted. If the machine was reinstalled, compare it with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the machine's console and pin it")
 	require.NotErrorIs(t, err, guest.ErrOutcomeLost)
 	drivertest.Hopeless(t, err, true)
 

@@ -221,7 +221,7 @@ type shellError struct {
 func (e *shellError) Error() string {
 	said := e.said
 	if said == "" {
-		said = "it says nothing"
+		said = "it printed nothing"
 	}
 	return fmt.Sprintf("the login shell of this user ended with exit code %d before it ran the command: %s; it must be a POSIX shell that runs commands", e.code, said)
 }

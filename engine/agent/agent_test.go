@@ -62,7 +62,7 @@ func TestABadCommitLeavesTheLastGoodOneInForce(t *testing.T) {
 
 		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		s = w.pass(6 * time.Minute)
-		require.Equal(t, "a=1", w.holds(), "drift is put back all the same")
+		require.Equal(t, "a=1", w.holds(), "drift is reverted all the same")
 		require.Equal(t, "good", s.Last.Commit)
 		require.Equal(t, 1, w.log.count("commit refused"), "once, and not at every check")
 

@@ -46,7 +46,7 @@ func (j *journal) ended(c model.Commit, r engine.Report, last *PassStatus) {
 	switch {
 	case r.Outcome == engine.Failed || r.Outcome == engine.Partly:
 		if j.lastTrouble != last.Error {
-			j.log.Warn("the pass was not completed; it is tried again", "commit", c.ID, "outcome", string(r.Outcome), "error", r.Err)
+			j.log.Warn("the pass was not completed; retrying", "commit", c.ID, "outcome", string(r.Outcome), "error", r.Err)
 		}
 		j.lastTrouble = last.Error
 	case r.Outcome == engine.Done && j.lastTrouble != "":
@@ -66,7 +66,7 @@ func (j *journal) changed(c model.Commit, r engine.Report, drift bool) {
 	s := r.Plan.Summary
 	what := "pass changed the host"
 	if drift {
-		what = "drift was put back"
+		what = "drift was reverted"
 	}
 	j.log.Info(what, //nolint:sloglint // one of two constants
 		"commit", c.ID, "plan", r.Plan.ID, "outcome", string(r.Outcome), "seconds", r.Seconds,

@@ -53,7 +53,7 @@ func (m *memory) save() error {
 // persist is save where nobody waits for the error.
 func (m *memory) persist() {
 	if err := m.save(); err != nil {
-		m.log.Warn("the state was not kept; it will be worked out again after a restart", "error", err)
+		m.log.Warn("the state was not saved; it will be recomputed after a restart", "error", err)
 	}
 }
 

@@ -74,5 +74,5 @@ func (o *overtaken) serve(l *loop) {
 	o.halted = true
 	l.requested = l.requested.and(work{fetch: true, check: true})
 	l.haltPass()
-	l.o.Log.Info("new commit: the pass under way starts nothing new", "commit", o.head)
+	l.o.Log.Info("new commit: the running pass starts no new steps", "commit", o.head)
 }

@@ -48,7 +48,7 @@ func TestR4ASlowGuestDelaysNoCommit(t *testing.T) {
 		require.Equal(t, "a=3 b=1", w.holds())
 		require.Equal(t, "a", <-begun)
 		require.Empty(t, begun, "nothing new was started")
-		require.Equal(t, 1, w.log.count("the pass under way starts nothing new"))
+		require.Equal(t, 1, w.log.count("the running pass starts no new steps"))
 	})
 }
 
@@ -96,6 +96,6 @@ func TestR4TheRepositoryFailsBesideAPass(t *testing.T) {
 		s := w.pass(4 * time.Minute)
 		require.Equal(t, "done", w.receipts()[0].Outcome)
 		require.Equal(t, "c1", s.Converged.ID)
-		require.Zero(t, w.log.count("starts nothing new"))
+		require.Zero(t, w.log.count("starts no new steps"))
 	})
 }

@@ -45,9 +45,9 @@ func TestAReceiptTellsWhatWasDone(t *testing.T) {
 		Verb: "apply", By: "cli:ops@pve", Host: "father", Site: "home", Commit: "c0ffee", Subject: "more boxes", Author: "Ada",
 		Plan: r.Plan.ID, Began: got.Began, Seconds: r.Seconds, Outcome: "partly", Drift: true, Findings: diag.List{},
 		Steps: []ledger.Step{
-			{Address: "disk.base", Action: "create", Class: "none", Reason: "declared, and not there yet", Tasks: []string{"UPID:base"}, Status: "done", Began: got.Began},
-			{Address: "box.a", VMID: 100, Action: "create", Class: "none", Reason: "declared, and not there yet", Tasks: []string{"UPID:a"}, Status: "done", Began: got.Began},
-			{Address: "box.b", VMID: 101, Action: "create", Class: "none", Reason: "declared, and not there yet", Tasks: []string{"UPID:b"}, Status: "failed", Error: "storage is full", Began: got.Began},
+			{Address: "disk.base", Action: "create", Class: "none", Reason: "declared, and does not exist yet", Tasks: []string{"UPID:base"}, Status: "done", Began: got.Began},
+			{Address: "box.a", VMID: 100, Action: "create", Class: "none", Reason: "declared, and does not exist yet", Tasks: []string{"UPID:a"}, Status: "done", Began: got.Began},
+			{Address: "box.b", VMID: 101, Action: "create", Class: "none", Reason: "declared, and does not exist yet", Tasks: []string{"UPID:b"}, Status: "failed", Error: "storage is full", Began: got.Began},
 		},
 	}, got)
 

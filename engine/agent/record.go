@@ -73,7 +73,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
 		written, err := l.o.Ledger.Write(receipt)
 		if err != nil {
-			l.o.Log.Warn("the receipt was not kept", "error", err)
+			l.o.Log.Warn("the receipt was not saved", "error", err)
 		}
 		if written.Passes == 0 {
 			l.journal.changed(c, r, drift)
@@ -124,7 +124,7 @@ func (l *loop) recordEnd(c model.Commit, r engine.Report, drift bool) {
 		last.Plan, last.Summary = r.Plan.ID, r.Plan.Summary
 		last.Unknown, last.Pending, last.Unmanaged = len(r.Plan.Unknown), len(r.Plan.Pending), len(r.Have.Unmanaged)
 	}
-	if before := l.status.Last; r.Have.Only && before != nil { // it says nothing of the other guests
+	if before := l.status.Last; r.Have.Only && before != nil { // it printed nothing of the other guests
 		last.Pending, last.Unmanaged = before.Pending, before.Unmanaged
 		for _, f := range before.Findings {
 			if addr, err := model.ParseAddress(f.Address); err != nil || r.Want.State[addr] == nil {

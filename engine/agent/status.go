@@ -19,7 +19,7 @@ const (
 	Checking   State = "looking"    // at the repository or the host
 	Converging State = "converging" // carries out a plan
 	Waiting    State = "waiting"    // somebody else is the one writer of the host
-	Stopping   State = "stopping"   // starts nothing new, finishes what runs
+	Stopping   State = "stopping"   // finishes running steps, starts no new ones
 )
 
 // Status is what an agent reports of itself, at any time, also while it works.

@@ -15,7 +15,7 @@ import (
 func (v *view) summary(s *Status, now time.Time) string {
 	switch {
 	case s.State == Stopping:
-		return "stopping: nothing new is begun, what runs is finished"
+		return "stopping: running steps finish, no new ones start"
 	case s.State == Waiting && v.pausedBy != "":
 		return v.pausedBy + " holds the write lock of the host; " + v.standing(s, now)
 	case s.State == Waiting && v.lockedBy != "":

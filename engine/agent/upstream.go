@@ -230,7 +230,7 @@ func (u *upstream) grant(ctx context.Context, s *ledger.State, c model.Commit) (
 		// Children are let go by their names, and by the very commit: nothing older comes to life by that.
 		sum, found := sumOf([]model.Commit{c}, s)
 		if own.orphans = sum.orphans; sum.removals > 0 {
-			found = append(found, diag.Warnf(diag.Range{}, fmt.Sprintf("trailer %s of commit %s is ignored", deletesTrailer, c.Short()), "no commit is known that this host converged to, so nothing says how far back trailers count: apply --allow-deletes N grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more"))
+			found = append(found, diag.Warnf(diag.Range{}, fmt.Sprintf("trailer %s of commit %s is ignored", deletesTrailer, c.Short()), "no commit is known that this host converged to, so it is unknown how far back trailers count: apply --allow-deletes N grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more"))
 		}
 		return own, found
 	}
@@ -265,7 +265,7 @@ func sumOf(commits []model.Commit, s *ledger.State) (allowance, diag.List) {
 		switch {
 		case n == 0 && len(orphans) == 0:
 		case slices.Contains(s.UsedTrailers, c.ID):
-			found = append(found, ignored(c, "it counted before, and a commit counts once: say it again in a new one"))
+			found = append(found, ignored(c, "it counted before, and a commit counts once: repeat it in a new one"))
 		default:
 			sum.removals += n
 			sum.orphans = union(sum.orphans, slices.DeleteFunc(orphans, func(name string) bool { return slices.Contains(s.Orphaned, name) }))

@@ -69,7 +69,7 @@ func TestALostSpecIsWithdrawnLater(t *testing.T) {
 		k := *s.Kinds.Get("inner")
 		k.Inside = func(_ *model.Resource, in model.Scope) (*model.Resource, diag.List) {
 			if in.Earlier != nil {
-				return &model.Resource{Deferred: "the guest shall be off"}, nil
+				return &model.Resource{Deferred: "the guest is declared off"}, nil
 			}
 			return nil, nil
 		}
@@ -96,7 +96,7 @@ func TestALostSpecIsWithdrawnLater(t *testing.T) {
 				require.NoError(t, err)
 			},
 		},
-		"the guest shall be off": {
+		"the guest is declared off": {
 			func(w *world, _ *enginetest.Inn) { w.repo.push("c2", site("", off)) },
 			func(w *world, _ *enginetest.Inn) { w.repo.push("c4", site("", nil)) },
 		},

@@ -199,7 +199,7 @@ func TestControlRefuses(t *testing.T) {
 		{http.MethodPost, "/suspend", ledger.Suspension{Reason: "x", Until: &yesterday}, 400, "bad_request", "would end in the past"},
 		{http.MethodPost, "/suspend", map[string]string{"reasons": "x"}, 400, "bad_request", `unknown field "reasons"`},
 		{http.MethodPost, "/suspend", ledger.Suspension{Reason: strings.Repeat("x", 1<<20)}, 413, "too_large", "64 KiB"},
-		{http.MethodPost, "/resume", map[string]string{"manifest": "web"}, 404, "not_suspended", "manifest web is not suspended\nthe agent is not suspended at all"},
+		{http.MethodPost, "/resume", map[string]string{"manifest": "web"}, 404, "not_suspended", "manifest web is not suspended\nthe agent is not suspended"},
 		{http.MethodPost, "/hold", nil, 400, "bad_request", "who and verb are missing or too long"},
 	} {
 		err := r.Call(t.Context(), c.method, c.path, c.body, nil)

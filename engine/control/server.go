@@ -287,7 +287,7 @@ func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if !was {
-		hint := "the agent is not suspended at all"
+		hint := "the agent is not suspended"
 		if list := c.Agent.Status().Suspended; len(list) > 0 {
 			names := map[string]bool{}
 			for _, s := range list {

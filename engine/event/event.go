@@ -65,7 +65,7 @@ func Between(before, after agent.Status) []Event {
 	d.pass()
 	d.nodes()
 	if after.State == agent.Stopping && before.State != agent.Stopping {
-		d.add(Stopping, "", "", "starts nothing new, finishes what runs")
+		d.add(Stopping, "", "", "finishes running steps, starts no new ones")
 	}
 	return d.out
 }

@@ -85,7 +85,7 @@ func TestBetween(t *testing.T) {
 			s.Last = &agent.PassStatus{Commit: commit("c").ID, Outcome: engine.Failed, Ended: noon.Add(time.Hour), Error: "no quorum"}
 			s.Nodes = []engine.NodeStatus{{Address: "vm.b", Phase: "destroy", Drift: 2, Error: "its checks\nfail"}}
 		}, []string{"pass-ended cccc: failed: no quorum", "node-not-ready vm.b: destroy, 2 differ: its checks fail", "node-gone vm.a: run"}},
-		{"the end of it", func(s *agent.Status) { s.State = agent.Stopping }, []string{"stopping : starts nothing new, finishes what runs"}},
+		{"the end of it", func(s *agent.Status) { s.State = agent.Stopping }, []string{"stopping : finishes running steps, starts no new ones"}},
 	} {
 		after := s
 		step.change(&after)

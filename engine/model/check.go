@@ -81,12 +81,12 @@ func HTTPEndpoint(s string) (Endpoint, error) {
 		full = "http://" + s
 	case strings.HasPrefix(s, "http://"), strings.HasPrefix(s, "https://"):
 	default:
-		return e, errors.New("is no URL such as http://db.example/health, and neither a port with a path such as :8080/health nor a path")
+		return e, errors.New("is not a URL such as http://db.example/health, a port with a path such as :8080/health, or a path")
 	}
 	u, err := url.Parse(full)
 	switch {
 	case err != nil:
-		return e, errors.New("is no URL: " + errors.Unwrap(err).Error())
+		return e, errors.New("is not a URL: " + errors.Unwrap(err).Error())
 	case u.User != nil:
 		return e, errors.New("must not hold a user or a password")
 	case u.Fragment != "":
@@ -108,11 +108,11 @@ func TCPEndpoint(s string) (Endpoint, error) {
 	if strings.Contains(s, ":") {
 		var err error
 		if host, port, err = net.SplitHostPort(s); err != nil {
-			return Endpoint{}, errors.New("is neither a port nor address:port; put an IPv6 address into brackets")
+			return Endpoint{}, errors.New("is not a port or address:port; put an IPv6 address into brackets")
 		}
 	}
 	if strings.ContainsAny(host, " \t/@") {
-		return Endpoint{}, errors.New("names no address before its port")
+		return Endpoint{}, errors.New("has no address before its port")
 	}
 	n, err := portOf(port)
 	return Endpoint{Host: elsewhere(host), Port: n}, err

@@ -30,9 +30,9 @@ func TestSuspendMakesACopy(t *testing.T) {
 	require.Equal(t, []model.Address{{Kind: "vm", Name: "db"}}, w.State.Addresses())
 	require.Equal(t, map[string]bool{"web": true, "gone": true, "mail": true}, w.Suspended)
 	require.Equal(t, []model.Deferred{
-		{Address: "manifest.gone", Why: "suspended: what is left of it stays"},
-		{Address: "manifest.mail", Why: "suspended: what is left of it stays"},
-		{Address: "manifest.web", Why: "suspended: left as it is"},
+		{Address: "manifest.gone", Why: "suspended: what remains of it stays"},
+		{Address: "manifest.mail", Why: "suspended: what remains of it stays"},
+		{Address: "manifest.web", Why: "suspended: unchanged"},
 	}, w.Deferred)
 	require.Same(t, c.Manifests["web"], c.Manifests["web"].Nodes[0].Manifest)
 

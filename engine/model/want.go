@@ -64,7 +64,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 	for _, name := range s.Suspended {
 		w.Suspended[name] = true
 		if m := s.Manifests[name]; m == nil || !m.Concerns(identity) {
-			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: what is left of it stays"})
+			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: what remains of it stays"})
 		}
 	}
 	left := map[string]int{} // nodes whose spec is not applied, by the reason
@@ -72,7 +72,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 		m := s.Manifests[name]
 		if m.Suspend && m.Concerns(identity) {
 			w.Suspended[name] = true
-			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: left as it is"})
+			w.Deferred = append(w.Deferred, Deferred{Address: "manifest." + name, Why: "suspended: unchanged"})
 			continue
 		}
 		for _, n := range m.Nodes {
@@ -255,7 +255,7 @@ func (s *Site) pushed(guest Address, host string) *Node {
 // StaysInside warns of what a spec put inside a guest, and nobody takes away.
 func StaysInside(guest Address, why string) diag.Finding {
 	return diag.Finding{
-		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and what its last one put inside stays", guest),
+		Severity: diag.Warning, Source: diag.FromSite, Address: guest.String(), Summary: fmt.Sprintf("%s has no spec any more, and the items of its last one stay", guest),
 		Detail: why + " To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.",
 	}
 }

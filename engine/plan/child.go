@@ -22,13 +22,13 @@ func (g *guard) guardChild(s *Step) {
 	withdrawn := s.Action == Delete && !g.in.Destroy
 	switch {
 	case slices.Contains(g.in.AllowOrphans, name):
-		s.Reason += "; nodes in it go with it, as --allow-orphans or the trailer Allow-Orphans says"
+		s.Reason += "; nodes in it are removed with it, as --allow-orphans or the trailer Allow-Orphans requires"
 	case child.Empty && (child.Commit != "" && child.Commit == g.in.Commit || withdrawn && child.Gone):
 		s.Reason += "; nothing is left in it, as it reported at " + model.Commit{ID: child.Commit}.Short()
 	case withdrawn && orphan == model.OrphanDestroy:
-		s.Reason += `; nodes in it go with it (orphan = "destroy")`
+		s.Reason += `; nodes in it are removed with it (orphan = "destroy")`
 	case withdrawn && orphan == model.OrphanAbandon:
-		g.postpone(s, `left the site, and stays with all that is in it (orphan = "abandon"): to remove it, `+allowOrphans(name), true)
+		g.postpone(s, `removed from the site, and stays with everything in it (orphan = "abandon"): to remove it, `+allowOrphans(name), true)
 	case g.in.Destroy && s.Action == Delete:
 		why := "nodes of the site may be in it"
 		if !child.At.IsZero() {
@@ -73,7 +73,7 @@ func nextStep(s *Step, c model.Child) string {
 	case s.Action == Replace:
 		return fmt.Sprintf("take the nodes below %s out of the site first, or %s", name, allowOrphans(name))
 	case !c.Empty && len(c.Nodes) == 0:
-		return fmt.Sprintf("homestak-gitops plan on %s lists guests that nobody manages, if it has any: move or remove them, or %s", name, allowOrphans(name))
+		return fmt.Sprintf("homestak-gitops plan on %s lists unmanaged guests, if there are any: move or remove them, or %s", name, allowOrphans(name))
 	default:
 		return fmt.Sprintf("if %s does not report any more, start it and check its agent; if it is lost, %s", name, allowOrphans(name))
 	}

@@ -116,7 +116,7 @@ func (g *guard) stillHad(t taking) {
 		Detail:  "two guests with one address on one network disturb each other: take it from that one first, or declare another one here",
 	}
 	if !t.meet {
-		f.Detail += "; they do not both run on one bridge, so this may be meant"
+		f.Detail += "; they do not both run on one bridge, so this may be intended"
 		g.find(t.by, f)
 		return
 	}

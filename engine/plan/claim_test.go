@@ -66,8 +66,8 @@ func TestTakingOver(t *testing.T) {
 			have:  state(guest("vm.old", 100, card(x))),
 			steps: []string{"delete vm.old"},
 			findings: []string{
-				"error (guard) vm.b is not created: vm.b, vm.new depend on each other in a circle",
-				"error (guard) vm.new is not created: vm.b, vm.new depend on each other in a circle",
+				"error (guard) vm.b is not created: vm.b, vm.new depend on each other in a cycle",
+				"error (guard) vm.new is not created: vm.b, vm.new depend on each other in a cycle",
 			},
 		},
 		"who has it stays": {

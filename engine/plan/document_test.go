@@ -163,18 +163,18 @@ func TestMoved(t *testing.T) {
 		"the site's names": {change: func(in *plan.Input) { in.Site, in.Host, in.Commit = "work", "mother", "" }, moved: []string{"the site is work now, was home", "the host is mother now, was father", "the commit is none now, was 3f2c1a9d00c0ffee"}},
 		"the host": {
 			change: func(in *plan.Input) { in.Have.State[addr("vm.db-1")].Spec.(*VM).Cores = 6 }, // shared with vm.web-3, whose wish moves along
-			moved:  []string{"vm.db-1: cores is 6 now, was 4", "vm.web-3: cores shall be 6 now, was to be 4"},
+			moved:  []string{"vm.db-1: cores is 6 now, was 4", "vm.web-3: cores becomes 6 now, was to become 4"},
 		},
 		"the site": {
 			change: func(in *plan.Input) { in.Want.State[addr("vm.db-1")].Spec.(*VM).Cores = 16 },
-			moved:  []string{"vm.db-1: cores shall be 16 now, was to be 8"},
+			moved:  []string{"vm.db-1: cores becomes 16 now, was to become 8"},
 		},
 		"further changes": {
 			change: func(in *plan.Input) {
 				in.Want.State[addr("vm.db-1")].Spec.(*VM).Memory = 4096
 				in.Want.State[addr("vm.db-1")].Spec.(*VM).Cores = 4
 			},
-			moved: []string{"vm.db-1: class is hot now, was pending", "vm.db-1: memory is to change as well now", "vm.db-1: cores needs no change now"},
+			moved: []string{"vm.db-1: class is hot now, was pending", "vm.db-1: memory changes as well now", "vm.db-1: cores needs no change now"},
 		},
 		"class": {
 			change: func(in *plan.Input) { in.Have.State[addr("vm.db-1")].Guest.Running = false },
@@ -192,7 +192,7 @@ func TestMoved(t *testing.T) {
 				in.Want.State[addr("vm.web-3")].Needs = addrs("vm.db-1")
 			},
 			moved: []string{
-				"ct.cache: nothing is to be done now, was delete", "vm.extra: delete is new", "vm.web-3: manifest is other now, was web",
+				"ct.cache: nothing to do now, was delete", "vm.extra: delete is new", "vm.web-3: manifest is other now, was web",
 				"vm.web-3: depends on vm.db-1 now, was nothing",
 			},
 		},
@@ -212,7 +212,7 @@ func TestMoved(t *testing.T) {
 		},
 		"what no step shows": {
 			change: func(in *plan.Input) { in.Have.State[addr("vm.db-1")].Guest.Digest = "abc" },
-			moved:  []string{"the site or the host changed in what no step shows: the plan is NEW now, was OLD"},
+			moved:  []string{"the site or the host changed outside the listed steps: the plan is NEW now, was OLD"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -236,5 +236,5 @@ func TestMovedSeesThroughAnEditedFile(t *testing.T) {
 	edited := bytes.Replace(document(t, p), []byte(`"after": 8,`), []byte(`"after": 80,`), 1)
 	read, err := plan.Read(bytes.NewReader(edited))
 	require.NoError(t, err)
-	require.Equal(t, []string{"vm.db-1: cores shall be 8 now, was to be 80"}, read.Moved(p))
+	require.Equal(t, []string{"vm.db-1: cores becomes 8 now, was to become 80"}, read.Moved(p))
 }

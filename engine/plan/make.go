@@ -120,8 +120,8 @@ func (d *draft) mayPlan() bool {
 	case d.in.Want == nil || d.in.Want.Host == nil:
 		d.find(model.Address{}, diag.Finding{
 			Severity: diag.Error, Source: diag.FromSite,
-			Summary: fmt.Sprintf("the site says nothing about host %q, so nothing is planned there", d.in.Host),
-			Detail:  "declare it in a host block, or name another with --host",
+			Summary: fmt.Sprintf("host %q is not declared in the site, so nothing is planned", d.in.Host),
+			Detail:  "declare it in a host block, or choose another with --host",
 		})
 		return false
 	case d.in.Destroy && d.in.Manifest == "":
@@ -228,7 +228,7 @@ func (p *proposal) create(want *model.Resource) {
 	kind := p.kind(want)
 	attrs := model.Attrs(want.Spec)
 	p.id.wanted(want, attrs)
-	s := stepOf(want, Create, "declared, and not there yet")
+	s := stepOf(want, Create, "declared, and does not exist yet")
 	s.Class, s.Want = model.ClassNone, want
 	for _, a := range attrs {
 		if a.Value != nil {

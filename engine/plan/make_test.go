@@ -369,7 +369,7 @@ func TestHostThatTheSiteDoesNotKnow(t *testing.T) {
 	for _, in := range []plan.Input{lost, nothing} {
 		p := plan.Make(in)
 		require.Empty(t, p.Steps)
-		require.Equal(t, []string{`error (site) the site says nothing about host "father", so nothing is planned there`}, findings(p))
+		require.Equal(t, []string{`error (site) host "father" is not declared in the site, so nothing is planned`}, findings(p))
 	}
 }
 

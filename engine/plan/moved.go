@@ -27,7 +27,7 @@ func (p *Plan) Moved(fresh *Plan) []string {
 		was, is := old[a], now[a]
 		switch {
 		case is == nil:
-			say("%s: nothing is to be done now, was %s", a, was.Action)
+			say("%s: nothing to do now, was %s", a, was.Action)
 		case was == nil:
 			say("%s: %s is new", a, is.Action)
 		default:
@@ -38,7 +38,7 @@ func (p *Plan) Moved(fresh *Plan) []string {
 	}
 	out = append(out, p.movedAround(fresh)...)
 	if len(out) == 0 && p.ID != fresh.ID {
-		say("the site or the host changed in what no step shows: the plan is %s now, was %s", name(fresh.ID), name(p.ID))
+		say("the site or the host changed outside the listed steps: the plan is %s now, was %s", name(fresh.ID), name(p.ID))
 	}
 	return out
 }
@@ -69,11 +69,11 @@ func (s *Step) moved(now *Step) []string {
 		delete(old, c.Path)
 		switch path := diag.Escape(c.Path); {
 		case !known:
-			say("%s is to change as well now", path)
+			say("%s changes as well now", path)
 		case !same(was.seen(was.Before), c.seen(c.Before)):
 			say("%s is %s now, was %s", path, value(c.seen(c.Before)), value(was.seen(was.Before)))
 		case !same(was.seen(was.After), c.seen(c.After)):
-			say("%s shall be %s now, was to be %s", path, value(c.seen(c.After)), value(was.seen(was.After)))
+			say("%s becomes %s now, was to become %s", path, value(c.seen(c.After)), value(was.seen(was.After)))
 		case was.Class != c.Class:
 			say("%s costs %s now, was %s", path, name(string(c.Class)), name(string(was.Class)))
 		}

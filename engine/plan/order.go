@@ -153,8 +153,8 @@ func (o *ordering) breakUp(circle []model.Address) {
 	if making {
 		for _, a := range circle {
 			if s := o.steps[a]; s.Action != Delete {
-				o.refuse(s, diag.FromGuard, fmt.Sprintf("%s depend on each other in a circle", who),
-					"take one need or one VMID out of the circle, and put it back in a later commit")
+				o.refuse(s, diag.FromGuard, fmt.Sprintf("%s depend on each other in a cycle", who),
+					"remove one dependency or one VMID from the cycle, and restore it in a later commit")
 			}
 		}
 		return

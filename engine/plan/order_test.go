@@ -67,8 +67,8 @@ func TestOrder(t *testing.T) {
 			want:  state(guest("vm.a", 0, &VM{}, "vm.b"), guest("vm.b", 0, &VM{}, "vm.a"), guest("vm.c", 0, &VM{}, "vm.b"), guest("vm.d", 0, &VM{})),
 			steps: []string{"create vm.d"},
 			findings: []string{
-				"error (guard) vm.a is not created: vm.a, vm.b depend on each other in a circle",
-				"error (guard) vm.b is not created: vm.a, vm.b depend on each other in a circle",
+				"error (guard) vm.a is not created: vm.a, vm.b depend on each other in a cycle",
+				"error (guard) vm.b is not created: vm.a, vm.b depend on each other in a cycle",
 				"warning (guard) vm.c is not created: it needs vm.b, which is not created",
 			},
 		},
@@ -78,8 +78,8 @@ func TestOrder(t *testing.T) {
 			have:  state(guest("vm.a", 100, &VM{}, "vm.x"), guest("vm.x", 200, &VM{})),
 			steps: []string{},
 			findings: []string{
-				"error (guard) vm.a is not changed: vm.a, vm.b, vm.x depend on each other in a circle",
-				"error (guard) vm.b is not created: vm.a, vm.b, vm.x depend on each other in a circle",
+				"error (guard) vm.a is not changed: vm.a, vm.b, vm.x depend on each other in a cycle",
+				"error (guard) vm.b is not created: vm.a, vm.b, vm.x depend on each other in a cycle",
 				"warning (guard) vm.x is not deleted: vm.a still needs it",
 			},
 		},

@@ -190,7 +190,7 @@ func (p *Plan) lines(all bool) []line {
 		if all {
 			out = append(out, line{
 				sign: '·', color: dim, thing: thing(s.Address.String()),
-				detail: constant(fmt.Sprintf("%s is %s: set by hand and named in no file, so it is not drift", s.Path, valued(s.Value, most))),
+				detail: constant(fmt.Sprintf("%s is %s: set by hand and not declared, so it is not drift", s.Path, valued(s.Value, most))),
 			})
 		}
 	}

@@ -95,8 +95,8 @@ func TestVMIDs(t *testing.T) {
 			have:  state(guest("vm.a", 200, &VM{}), guest("vm.b", 201, &VM{})),
 			steps: []string{},
 			findings: []string{
-				"error (guard) vm.a is not replaced: vm.a, vm.b depend on each other in a circle",
-				"error (guard) vm.b is not replaced: vm.a, vm.b depend on each other in a circle",
+				"error (guard) vm.a is not replaced: vm.a, vm.b depend on each other in a cycle",
+				"error (guard) vm.b is not replaced: vm.a, vm.b depend on each other in a cycle",
 				"warning (guard) vm.c is not created: it needs vm.b, which is not replaced",
 			},
 		},

@@ -17,7 +17,7 @@ func (c *Config) Claim(verb, socket string) (release func() error, err error) {
 	locked, isLocked := errors.AsType[*control.LockedError](err)
 	switch {
 	case isLocked && verb != "agent" && locked.By.Verb == "agent":
-		return nil, &control.RefusedError{Err: fmt.Errorf("an agent works with %s already: it was started %w\nlet it look now instead: homestak-gitops reconcile", c.DataDir, locked)}
+		return nil, &control.RefusedError{Err: fmt.Errorf("an agent works with %s already: it was started %w\nstart a pass there instead: homestak-gitops reconcile", c.DataDir, locked)}
 	case isLocked:
 		return nil, &control.RefusedError{Err: fmt.Errorf("an agent works with %s already: it was started %w\none agent has one data folder: end it, or name another with --data-dir", c.DataDir, locked)}
 	case err != nil:

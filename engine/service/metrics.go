@@ -64,7 +64,7 @@ type adder = func(name, help string, value float64, labels ...string)
 func figures(add adder, s agent.Status) {
 	add("homestak_agent_info", "The agent, and the version of the program.", 1, "identity", s.Identity, "version", s.Agent)
 	add("homestak_agent_start_time_seconds", "When the agent started.", float64(s.Started.Unix()))
-	add("homestak_agent_healthy", "Whether the last pass came to its end, nothing is refused, and the repository answers.", one(s.Healthy))
+	add("homestak_agent_healthy", "Whether the last pass completed, nothing is refused, and the repository answers.", one(s.Healthy))
 	for _, c := range []struct {
 		as     string
 		commit *agent.CommitStatus
@@ -73,7 +73,7 @@ func figures(add adder, s agent.Status) {
 			add("homestak_agent_commit_info", "The commits that the agent has, by what they are for it.", 1, "as", c.as, "commit", c.commit.ID)
 		}
 	}
-	add("homestak_agent_suspensions", "Suspensions, of everything or of a manifest.", float64(len(s.Suspended)))
+	add("homestak_agent_suspensions", "Suspensions of the host or of a manifest.", float64(len(s.Suspended)))
 	drift, waiting := 0, 0
 	for _, n := range s.Nodes {
 		drift += n.Drift
@@ -82,10 +82,10 @@ func figures(add adder, s agent.Status) {
 		}
 	}
 	add("homestak_agent_nodes", "Nodes that the agent manages itself.", float64(len(s.Nodes)))
-	add("homestak_agent_nodes_not_ready", "Nodes of them that are not as the commit in force says.", float64(waiting))
+	add("homestak_agent_nodes_not_ready", "Managed nodes that differ from the commit in force.", float64(waiting))
 	add("homestak_agent_drift_attributes", "Attributes of these nodes that differ from the commit in force.", float64(drift))
 	failing := func(what string, is bool) {
-		add("homestak_agent_failing", "Whether something fails now; the status says why.", one(is), "what", what)
+		add("homestak_agent_failing", "Whether it is failing now; status has the reason.", one(is), "what", what)
 	}
 	failing("commit", s.Refused != nil)
 	failing("pass", s.Last != nil && s.Last.Error != "")

@@ -145,7 +145,7 @@ func (n *notifier) feed() {
 	}
 	if !n.starving {
 		n.starving = true
-		n.log.Error("the agent does not come on, so the watchdog is not fed any more", "since", since)
+		n.log.Error("the agent makes no progress, so it stops feeding the watchdog", "since", since)
 	}
 }
 

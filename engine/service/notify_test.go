@@ -150,7 +150,7 @@ func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
 		g.stuckSince(time.Now())
 		after(20 * time.Second)
 		require.Empty(t, g.heard())
-		require.Equal(t, 1, strings.Count(g.log.String(), "the watchdog is not fed any more"), g.log.String())
+		require.Equal(t, 1, strings.Count(g.log.String(), "it stops feeding the watchdog"), g.log.String())
 		g.stuckSince(time.Time{})
 		after(10 * time.Second)
 		require.Equal(t, []string{"WATCHDOG=1"}, g.heard())

@@ -29,7 +29,7 @@ func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err erro
 		return nil, err
 	}
 	if c != nil && v.Name == "apply" {
-		v.Note("an agent converges host %s: what git does not say, it puts back at its next look", h.Name)
+		v.Note("an agent converges host %s: its next pass reverts whatever git does not declare", h.Name)
 	}
 	dir, err := LockDir(v.Env)
 	if err != nil {

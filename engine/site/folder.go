@@ -175,7 +175,7 @@ func (f *Folder) Host(name string, m *model.Manifest) (*model.Host, error) {
 	case len(known) == 0:
 		return nil, errors.New("the site has no host\ndeclare one: host \"NAME\" { api = \"https://…:8006\" }")
 	default:
-		return nil, fmt.Errorf("which host? the site has several\nchoose one with --host: %s", strings.Join(known, ", "))
+		return nil, fmt.Errorf("the site has several hosts\nchoose one with --host: %s", strings.Join(known, ", "))
 	}
 	return site.Hosts[name], nil
 }

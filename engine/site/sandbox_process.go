@@ -126,7 +126,7 @@ func (c *child) converse(w *watch, tree fs.FS, r request) (reply, error) {
 				return reply{}, err
 			}
 		default:
-			return reply{}, errors.New("the child asks for what there is not")
+			return reply{}, errors.New("the child asks for a function that does not exist")
 		}
 	}
 }

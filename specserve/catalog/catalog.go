@@ -128,7 +128,7 @@ func makeNode(site *model.Site, n *model.Node) (*Node, diag.List) {
 		found = append(found, diag.FromError(fmt.Errorf("write the spec of node %s: %w", n.Name, err)))
 	}
 	if most := wire.MaxSpec - room; len(document) > most {
-		found = append(found, diag.Errorf(n.At, fmt.Sprintf("the spec of node %s is too large to be fetched", n.Name), "It has %d KiB, %d KiB are the most: let the node download large files by itself.", len(document)>>10, most>>10))
+		found = append(found, diag.Errorf(n.At, fmt.Sprintf("the spec of node %s is too large to be fetched", n.Name), "It has %d KiB, %d KiB are the most: let the node download large files.", len(document)>>10, most>>10))
 	}
 	return &Node{Name: n.Name, Spec: resolved.Name, Posture: site.Postures[resolved.Posture.Name], Child: n.Type == model.PVEType, Run: resolved.Run, document: document}, found
 }

@@ -41,7 +41,7 @@ func (c *Client) asFailure(err error) failure {
 	if m, ok := errors.AsType[*pin.MismatchError](err); ok {
 		return failure{final: true, problem: &problem.Error{
 			Code: problem.Connection, Message: m.Error(), Cause: err,
-			Hint: "if the server was set up again, give this node its new pins and a new token; otherwise somebody else answers at that address",
+			Hint: "if the server was set up again, give this node its new pins and a new token; otherwise another server answers at that address",
 		}}
 	}
 	return failure{problem: &problem.Error{Code: problem.Connection, Message: err.Error(), Cause: err}}

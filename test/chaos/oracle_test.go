@@ -42,7 +42,7 @@ func says() map[reason]*regexp.Regexp {
 		twins: regexp.MustCompile(`guests carry the identity of .*: neither is changed|exists already and is unmanaged \(one of \d`), locked: regexp.MustCompile(`lock`),
 		detached: regexp.MustCompile(`was detached by hand|its root disk is gone`), shrinks: regexp.MustCompile(`cannot shrink`),
 		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
-		circle: regexp.MustCompile(`depend on each other in a circle`),
+		circle: regexp.MustCompile(`depend on each other in a cycle`),
 		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
 		strayed: regexp.MustCompile(`restored under another VMID`),
 		held:    regexp.MustCompile(`is locked`),

@@ -94,7 +94,7 @@ func TestST02PushOfAnAddressThatLocksUsOut(t *testing.T) {
 	p.confirm = 10 * time.Second
 	r := p.pass("apply")
 	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
-	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the ")
+	require.Contains(t, r.Nodes[0].Error, "no connection was possible afterwards, so the ")
 	nspawn.Await(t, "the guest has its old address", func() bool {
 		return strings.Contains(p.debian.Run("ip", "-4", "addr", "show", "dev", "eth0"), "192.0.2.50/24")
 	})

@@ -188,7 +188,7 @@ func TestST03PushInstallsTheAgentOfAChild(t *testing.T) {
 	want := s.debian.Run("sha256sum", "/usr/local/bin/homestak-gitops")
 	replace([]byte("#!/bin/sh\nexit 1\n"))
 	r := s.pass("apply")
-	require.ErrorContains(t, r.Err, "does not work on inner, so the one before is put back")
+	require.ErrorContains(t, r.Err, "does not work on inner, so the previous one is restored")
 	require.Equal(t, want, s.debian.Run("sha256sum", "/usr/local/bin/homestak-gitops"))
 	require.Equal(t, "active", s.debian.Run("systemctl", "is-active", "homestak-gitops"))
 	nspawn.Await(t, "the one before reports", func() bool { return s.server.Runs("inner") == s.version })

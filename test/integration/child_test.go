@@ -295,7 +295,7 @@ func TestST03SimulatedAgentThatIsNotInstalled(t *testing.T) {
 	}
 	r := s.run("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
-	require.Equal(t, "not installed, since this command serves no children: the agent of father installs it while it runs with a server (listen in agent.hcl)", why(r))
+	require.Equal(t, "not installed, since only the agent of father installs it while it runs with a server (listen in agent.hcl)", why(r))
 	s.alone = false
 	s.edit("specs.hcl", "platform {", "access {\n    via = \"agent\"\n  }\n  platform {")
 	require.Contains(t, why(s.run("plan")), `via = "agent", and the program is sent by SSH`)
@@ -419,7 +419,7 @@ func TestST20SimulatedUpgrade(t *testing.T) {
 	s.upgrade = 300 * time.Millisecond
 	r = s.run("apply")
 	require.Equal(t, engine.Failed, r.Outcome, describe(r))
-	require.ErrorContains(t, r.Err, "version 3.0-broken of the program does not work on inner, so the one before is put back: it did not report within 300ms")
+	require.ErrorContains(t, r.Err, "version 3.0-broken of the program does not work on inner, so the previous one is restored: it did not report within 300ms")
 	require.ErrorContains(t, r.Err, "journalctl -u homestak-gitops on inner")
 	s.holds("grep -q 2.0 /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the one before runs")
 	require.Eventually(t, func() bool { return s.Runs("inner") == "2.0" }, 5*time.Minute, time.Millisecond)
@@ -482,11 +482,11 @@ func TestST20SimulatedUpgradeWithoutTime(t *testing.T) {
 	}
 	r := s.run("apply", short)
 	require.Equal(t, engine.Failed, r.Outcome, describe(r))
-	require.ErrorContains(t, r.Err, "version 2.0-broken of the program was installed on inner, and what is left of the time of this step is too short to wait for its report: the next pass goes on")
+	require.ErrorContains(t, r.Err, "version 2.0-broken of the program was installed on inner, and this step has too little time left to wait for its report: the next pass continues")
 	s.holds("grep -q 2.0-broken /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the new one has its chance")
 	r = s.run("apply", short)
 	require.Equal(t, engine.Failed, r.Outcome, describe(r))
-	require.ErrorContains(t, r.Err, "version 2.0-broken of the program does not work on inner, so the one before is put back")
+	require.ErrorContains(t, r.Err, "version 2.0-broken of the program does not work on inner, so the previous one is restored")
 	s.holds("grep -q 1.0 /usr/local/bin/homestak-gitops && systemctl is-active homestak-gitops", "the one before runs")
 	require.Eventually(t, func() bool { return s.Runs("inner") == "1.0" }, 5*time.Minute, time.Millisecond)
 
@@ -506,7 +506,7 @@ func TestST03SimulatedAgentOutlivesTheSpec(t *testing.T) {
 	s.edit("manifests/web.hcl", "spec = spec.base", "")
 	r := s.run("plan")
 	require.True(t, r.Plan.InSync(), describe(r))
-	require.Contains(t, describe(r), "pve.inner has no spec any more, and what its last one put inside stays")
+	require.Contains(t, describe(r), "pve.inner has no spec any more, and the items of its last one stay")
 
 	before := func(p *engine.Pass) {
 		p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return was, nil }

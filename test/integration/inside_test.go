@@ -326,13 +326,13 @@ posture "open" {
 	p.confirm = 10 * time.Second
 	p.edit("specs.hcl", `ssh_keys = ["mine"]`, `ssh_keys = []`)
 	r = p.pass("apply")
-	require.Contains(t, r.Nodes[0].Error, "nobody could connect afterwards, so the old state is restored")
+	require.Contains(t, r.Nodes[0].Error, "no connection was possible afterwards, so the old state is restored")
 	require.Equal(t, []string{"update guest.web-1"}, actions(p.pass("plan").Plan), "the guest can still be entered")
 
 	p.write("specs.hcl", strings.Replace(entered, "nopasswd = true", "nopasswd = false", 1))
 	r = p.pass("apply")
 	// Without sudo nobody can take it back, unless the machine did so in the meantime.
-	require.Regexp(t, `nobody could connect afterwards, so (the machine restores the old state within 20s|the old state is restored): `, r.Nodes[0].Error)
+	require.Regexp(t, `no connection was possible afterwards, so (the machine restores the old state within 20s|the old state is restored): `, r.Nodes[0].Error)
 	require.Contains(t, describe(r), "takes sudo without a password from user homestak, as whom vm.web-1 is entered")
 	p.debian.Until("the machine restored the rule", func() bool {
 		return strings.Contains(p.debian.Run("cat", "/etc/sudoers.d/zz-homestak-gitops"), "NOPASSWD")

@@ -370,7 +370,7 @@ func TestST02SimulatedAddressMoves(t *testing.T) {
 	move("198.51.100.5", "198.51.100.1")
 	r := s.pass("apply")
 	require.Equal(t, engine.Partly, r.Outcome, describe(r))
-	require.Contains(t, describe(r), "nobody could connect afterwards")
+	require.Contains(t, describe(r), "no connection was possible afterwards")
 	at("192.0.2.60")
 
 	move("192.0.2.50", "192.0.2.1")
@@ -389,7 +389,7 @@ func TestST11SimulatedNodeLosesItsSpec(t *testing.T) {
 	s.write("specs.hcl", "")
 	r := s.pass("plan")
 	require.Empty(t, actions(r.Plan))
-	require.Contains(t, describe(r), "vm.web-1 has no spec any more, and what its last one put inside stays")
+	require.Contains(t, describe(r), "vm.web-1 has no spec any more, and the items of its last one stay")
 	s.earlier = was
 	r = s.pass("plan")
 	require.Equal(t, []string{"update guest.web-1"}, actions(r.Plan))

@@ -210,7 +210,7 @@ func TestST02NobodyCouldLogInAnyMore(t *testing.T) {
 	w := begin(t)
 	w.Run0("install -d -m 700 /root/.ssh; echo '" + keyA + "' >/root/.ssh/authorized_keys")
 	s := parse(t, lockout)
-	w.refused(s, "nobody could log in by SSH any more, as root can now")
+	w.refused(s, "no user could log in by SSH any more, as root can now")
 	w.listensSoon("22")
 	w.apply(parse(t, lockout+`, "access": {"users": [{"name": "ann", "sudo": "none", "ssh_keys": ["`+keyB+`"], "shell": "/bin/bash"}]}`))
 	w.listensSoon("2222")
@@ -222,7 +222,7 @@ func TestST02NobodyCouldLogInAnyMore(t *testing.T) {
 		"PubkeyAuthentication no\n", "AllowUsers ann bob\n", "DenyUsers ann ro*\n", "AllowGroups staff\n", "DenyGroups root\n", "Match User root\n  PubkeyAuthentication no\n",
 		"Match Address 127.0.0.0/8\n  AuthorizedKeysFile none\n", "Match Group root LocalPort 22\n  ForceCommand internal-sftp\n", "AuthorizedKeysFile /etc/ssh/keys/%u\n", "AuthenticationMethods publickey,password\n",
 	} {
-		w.refused(fileAt(t, site, settings), "nobody could log in by SSH any more, as root can now")
+		w.refused(fileAt(t, site, settings), "no user could log in by SSH any more, as root can now")
 		require.Empty(t, w.Run0("ls /etc/ssh/sshd_config.d"), settings)
 	}
 	for _, settings := range []string{
@@ -235,7 +235,7 @@ func TestST02NobodyCouldLogInAnyMore(t *testing.T) {
 
 	w = begin(t) // with a password
 	w.Run0("rm -f /root/.ssh/authorized_keys; useradd --create-home bob; echo bob:secret | chpasswd; echo 'PasswordAuthentication yes' >/etc/ssh/sshd_config.d/50-cloud-init.conf")
-	w.refused(s, "nobody could log in by SSH any more, as bob can now")
+	w.refused(s, "no user could log in by SSH any more, as bob can now")
 }
 
 // A machine that applies its spec itself keeps a new address only if its parent answers over it.

@@ -100,11 +100,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	go func() { ended <- d.service.Run(ctx, control.NoSocket, stop, nil) }()
 	err = d.story(ctx)
 	if err == nil {
-		d.printf("\nAll of it held, in %.1f s.\n", time.Since(began).Seconds())
+		d.printf("\nAll checks passed, in %.1f s.\n", time.Since(began).Seconds())
 		if o.Serve {
 			err = d.serve(ctx)
 		} else {
-			d.printf("Now try it yourself: homestak-gitops demo --serve, or homestak-gitops init my-site\n")
+			d.printf("Try it yourself: homestak-gitops demo --serve, or homestak-gitops init my-site\n")
 		}
 	}
 	close(stop)
@@ -143,10 +143,10 @@ func (d *demo) setUp(data string) error {
 		return err
 	}
 	d.agent, d.receipts = d.service.Agent, d.service.Ledger
-	d.printf(`A simulated Proxmox VE host, %q, with %s of somebody else on it.
+	d.printf(`A simulated Proxmox VE host, %q, with %s.
 A repository, %s, and a checkout of it with the example site.
-An agent that looks at the repository %d times a second. From here on there are only pushes.
-`, hostName, view.Count(len(d.unmanaged), "guest"), d.origin, time.Second/poll)
+An agent that polls the repository %d times a second. From here on, everything is a push.
+`, hostName, view.Count(len(d.unmanaged), "unmanaged guest"), d.origin, time.Second/poll)
 	return nil
 }
 
@@ -161,7 +161,7 @@ func (d *demo) story(ctx context.Context) error {
 		}
 		d.checkUnmanaged()
 		if d.failed > 0 {
-			return fmt.Errorf("the story broke off: %s did not hold", view.Count(d.failed, "check"))
+			return fmt.Errorf("the demo stopped: %s failed", view.Count(d.failed, "check"))
 		}
 	}
 	return nil
@@ -335,7 +335,7 @@ func (d *demo) checkUnmanaged() {
 	for id, g := range d.unmanaged {
 		same = same && now[id].Digest == g.Digest && now[id].Running == g.Running
 	}
-	d.check(same, "somebody else's guests are as they were")
+	d.check(same, "unmanaged guests are unchanged")
 }
 
 // tasks counts the tasks of a type that the host has run.

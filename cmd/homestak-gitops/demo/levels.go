@@ -19,7 +19,7 @@ type levels struct{ *demo }
 
 // two: a VM becomes a host, whose agent makes a VM that configures itself.
 func (d levels) two(ctx context.Context) error {
-	d.title("A VM that becomes a host: it gets an agent, which makes a VM of its own")
+	d.title("A VM becomes a host: it gets an agent, which creates a VM")
 	if err := d.deploy("mixed-mode"); err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (d levels) two(ctx context.Context) error {
 	if edge != nil {
 		own, _ = edge("cat /etc/homestak-gitops/node.json")
 		_, code := edge("htop && [ -f /var/lib/homestak-gitops/config-complete.json ]")
-		d.check(code == 0, "edge fetched its spec and applied it by itself")
+		d.check(code == 0, "edge fetched and applied its spec")
 	}
 	inner := d.world.Running("inner-pve")
 	d.check(inner != nil && strings.Contains(own, inner.Status().Server.Pins[0]), "with a token of inner-pve, and by its certificate")
@@ -56,7 +56,7 @@ func (d levels) three(ctx context.Context) error {
 		return err
 	}
 	made := d.history.List()[before:]
-	d.check(slices.Equal(made, []string{"+father", "+root-pve", "+leaf-pve"}), "each level is made by the one above it: %s", strings.Join(made, " "))
+	d.check(slices.Equal(made, []string{"+father", "+root-pve", "+leaf-pve"}), "each level was created by the one above it: %s", strings.Join(made, " "))
 	if err := d.checkOwn("root-pve", "leaf-pve", "guest.root-pve"); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (d levels) three(ctx context.Context) error {
 
 // upwards: a tree is removed from its leaves.
 func (d levels) upwards(ctx context.Context) error {
-	d.title("The three levels leave the site: the leaves go first")
+	d.title("The three levels are removed from the site: the leaves go first")
 	before := len(d.history.List())
 	if err := d.replace("recipes/n3-deep.hcl", "host = host.father\n  pattern", "pattern"); err != nil {
 		return err
@@ -75,9 +75,9 @@ func (d levels) upwards(ctx context.Context) error {
 		return err
 	}
 	gone := d.history.List()[before:]
-	d.check(slices.Equal(gone, []string{"-leaf-pve", "-root-pve", "-father"}), "each host is empty before it goes: %s", strings.Join(gone, " "))
-	d.check(d.world.Running("root-pve") == nil && d.world.Running("leaf-pve") == nil, "their agents ended with them")
-	d.check(names(d.managed()) == "inner-pve" && d.within("inner-pve", "edge") != nil, "the other branch is as it was")
+	d.check(slices.Equal(gone, []string{"-leaf-pve", "-root-pve", "-father"}), "each host was empty before it was removed: %s", strings.Join(gone, " "))
+	d.check(d.world.Running("root-pve") == nil && d.world.Running("leaf-pve") == nil, "their agents stopped with them")
+	d.check(names(d.managed()) == "inner-pve" && d.within("inner-pve", "edge") != nil, "the other branch is unchanged")
 	return nil
 }
 

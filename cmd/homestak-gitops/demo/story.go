@@ -23,7 +23,7 @@ import (
 
 // create: a host becomes what the site says.
 func (d *demo) create(ctx context.Context) error {
-	d.title("The first push, and the host becomes what the site says")
+	d.title("The first push: the host converges to the site")
 	if _, err := d.push(ctx, "The example site"); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (d *demo) create(ctx context.Context) error {
 	d.check(d.tasks("download") == 2, "each image was downloaded once")
 	for _, name := range []string{"ns-a", "ns-b"} {
 		good := d.inside(name, `[ "$(cat /etc/hostname)" = `+name+` ] && htop && curl && sshd -t && [ "$(readlink -f /etc/localtime)" = /usr/share/zoneinfo/Europe/Berlin ]`)
-		d.check(good, "inside of %s, over SSH: its packages, users, keys, time zone and sshd are as spec base says", name)
+		d.check(good, "inside %s, over SSH: packages, users, keys, time zone and sshd match spec base", name)
 	}
 	return d.checkQuiet(ctx)
 }
@@ -52,7 +52,7 @@ func (d *demo) inside(name, line string) bool {
 
 // handwork: somebody changes the inside of a guest by hand.
 func (d *demo) handwork(ctx context.Context) error {
-	d.title("Somebody edits sshd inside of ns-a: root may not log in any more")
+	d.title("A colleague edits sshd in ns-a: root can no longer log in")
 	const file = "/etc/ssh/sshd_config.d/00-homestak-gitops.conf"
 	last, err := d.receipt()
 	if err != nil {
@@ -60,7 +60,7 @@ func (d *demo) handwork(ctx context.Context) error {
 	}
 	good := d.inside("ns-a", "sed -i 's/PermitRootLogin yes/PermitRootLogin no/' "+file+" && systemctl reload ssh && sshd -T | grep -qx 'permitrootlogin no'")
 	d.check(good, "by hand, in %s", file)
-	if _, err := d.until(ctx, "what was changed inside is put back", func(s agent.Status) bool {
+	if _, err := d.until(ctx, "the change inside the guest is reverted", func(s agent.Status) bool {
 		r, err := d.receipt()
 		return err == nil && r.ID != last.ID && s.State == agent.Idle && s.Last != nil && s.Last.Outcome == engine.Done
 	}); err != nil {
@@ -79,7 +79,7 @@ func (d *demo) handwork(ctx context.Context) error {
 	d.check(receipt.Drift && steps(receipt) == "update guest.ns-a" && strings.Join(paths, " ") == "posture.ssh.permit_root_login",
 		"its receipt calls it drift: %s, %s", steps(receipt), strings.Join(paths, " "))
 	good = d.inside("ns-a", "sshd -T | grep -qx 'permitrootlogin yes'")
-	d.check(good, "put back over SSH: root may log in again")
+	d.check(good, "reverted over SSH: root can log in again")
 	return d.checkQuiet(ctx)
 }
 
@@ -90,7 +90,7 @@ func (d *demo) checkQuiet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.check(last.Outcome == engine.Done && d.sim.Snapshot().Writes == before, "the agent looks again, and writes nothing")
+	d.check(last.Outcome == engine.Done && d.sim.Snapshot().Writes == before, "the next pass changes nothing")
 	return nil
 }
 
@@ -116,24 +116,24 @@ func (d *demo) edit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.check(p.Summary.Create == 1 && p.Summary.Update == 2 && steps(receipt) == "create vm.web-3, update vm.web-1, update vm.web-2", "done was what the plan showed: %s", steps(receipt))
+	d.check(p.Summary.Create == 1 && p.Summary.Update == 2 && steps(receipt) == "create vm.web-3, update vm.web-1, update vm.web-2", "it did exactly what was planned: %s", steps(receipt))
 	d.check(names(managed) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(managed))
 	d.check(strings.Contains(managed["web-1"].Config["tags"], "public"), "web-1 has the tags %s", managed["web-1"].Config["tags"])
-	d.check(managed["web-1"].VMID == before["web-1"].VMID && managed["web-1"].Running, "web-1 is the same guest as before, and ran on")
+	d.check(managed["web-1"].VMID == before["web-1"].VMID && managed["web-1"].Running, "web-1 is the same guest as before, and was not restarted")
 	d.check(managed["db"].Digest == before["db"].Digest, "db was not touched")
 	return d.checkQuiet(ctx)
 }
 
 // drift: somebody changes the host by hand, and nobody pushes anything.
 func (d *demo) drift(ctx context.Context) error {
-	d.title("Somebody works on the host by hand: web-2 is gone, ns-a is off, db renamed")
+	d.title("A colleague changes the host by hand: web-2 deleted, ns-a stopped, db renamed")
 	before := d.managed()
 	d.sim.Edit(func(e *pvesim.Edit) {
 		e.Delete(before["web-2"].VMID)
 		e.Stop(before["ns-a"].VMID)
 		e.Set(before["db"].VMID, "name", "database")
 	})
-	_, err := d.until(ctx, "drift is put back", func(s agent.Status) bool {
+	_, err := d.until(ctx, "drift is reverted", func(s agent.Status) bool {
 		return s.State == agent.Idle && s.Last != nil && s.Last.Outcome == engine.Done && fixed(d.managed())
 	})
 	if err != nil {
@@ -145,7 +145,7 @@ func (d *demo) drift(ctx context.Context) error {
 		return err
 	}
 	undone := steps(slices.DeleteFunc(list, func(r ledger.Receipt) bool { return !r.Drift })...)
-	d.printf("  agent     put back by the full check that comes every %s here\n\n", driftEvery)
+	d.printf("  agent     reverted by the full check, every %s here\n\n", driftEvery)
 	d.check(undone == "create vm.web-2, update vm.db, update vm.ns-a", "its receipts call it drift: %s", undone)
 	managed := d.managed()
 	d.check(names(managed) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(managed))
@@ -157,7 +157,7 @@ func (d *demo) drift(ctx context.Context) error {
 func (d *demo) receipt() (ledger.Receipt, error) {
 	list, err := d.receipts.Last(1, nil)
 	if err == nil && len(list) == 0 {
-		err = errors.New("the agent has written no receipt")
+		err = errors.New("the agent wrote no receipt")
 	}
 	if err != nil {
 		return ledger.Receipt{}, err
@@ -194,8 +194,8 @@ func (d *demo) mistake(ctx context.Context) error {
 		return err
 	}
 	d.findings(st)
-	d.check(st.Refused != nil && st.Refused.Outcome == engine.Invalid && strings.Contains(text(st.Refused), "vm-medum"), "it is refused for what is wrong, with file, line and column")
-	d.check(was != nil && is(st.InForce, was.ID), "in force is the commit before it")
+	d.check(st.Refused != nil && st.Refused.Outcome == engine.Invalid && strings.Contains(text(st.Refused), "vm-medum"), "it is refused, with file, line and column of the error")
+	d.check(was != nil && is(st.InForce, was.ID), "the previous commit stays in force")
 	d.check(d.sim.Snapshot().Writes == before, "nothing was written to the host")
 	off := d.managed()["ns-b"].VMID
 	d.sim.Edit(func(e *pvesim.Edit) { e.Stop(off) })
@@ -203,13 +203,13 @@ func (d *demo) mistake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.check(true, "somebody switched ns-b off meanwhile, and it runs again")
+	d.check(true, "ns-b, stopped by hand meanwhile, runs again")
 	return d.rewrite("manifests/web.hcl", "preset = preset.vm-medum", "preset = preset.vm-medium")
 }
 
 // forbidden: a policy says no.
 func (d *demo) forbidden(ctx context.Context) error {
-	d.title("A posture of production that lets people in by password: a policy says no")
+	d.title("A production posture allows passwords: a policy denies it")
 	const before = "permit_root_login       = \"no\"\n    password_authentication = \"no\""
 	const after = "permit_root_login       = \"no\"\n    password_authentication = \"yes\""
 	writes := d.sim.Snapshot().Writes
@@ -242,19 +242,19 @@ func (d *demo) accident(ctx context.Context) error {
 	}
 	d.findings(st)
 	managed := d.managed()
-	d.check(st.Refused != nil && st.Refused.Outcome == engine.Refused && strings.Contains(text(st.Refused), "Allow-Deletes"), "a guard refuses it, and names the way on")
+	d.check(st.Refused != nil && st.Refused.Outcome == engine.Refused && strings.Contains(text(st.Refused), "Allow-Deletes"), "a guard refuses it, and names the next step")
 	d.check(names(managed) == "db ns-a ns-b web-1 web-2 web-3" && d.sim.Snapshot().Writes == writes, "all guests are still there: %s", names(managed))
 	if err := os.Rename(kept, folder); err != nil {
 		return fmt.Errorf("edit the site: %w", err)
 	}
 	_, err = d.push(ctx, "Bring the manifests back")
-	d.check(d.sim.Snapshot().Writes == writes, "after the next push all is as it was, without one write")
+	d.check(d.sim.Snapshot().Writes == writes, "after the next push everything is as before, without a write")
 	return err
 }
 
 // stranded: a guest that is not managed, in the range that is.
 func (d *demo) stranded(ctx context.Context) error {
-	d.title("Somebody makes a guest by hand, with a VMID of the site's own range")
+	d.title("A colleague creates a guest by hand, with a VMID in the site's range")
 	const vmid = 10500
 	d.sim.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: vmid, Config: map[string]string{"name": "scratch", "memory": "512"}, Running: true})
@@ -275,18 +275,18 @@ func (d *demo) stranded(ctx context.Context) error {
 
 // farewell: what leaves the site leaves the host.
 func (d *demo) farewell(ctx context.Context) error {
-	d.title("A node leaves the site, and then everything does")
+	d.title("One node is removed from the site, then all of them")
 	if err := d.rewrite("manifests/dns.hcl", "{ a = 53, b = 54 }", "{ a = 53 }"); err != nil {
 		return err
 	}
 	if _, err := d.push(ctx, "One name server is enough"); err != nil {
 		return err
 	}
-	d.check(names(d.managed()) == "db ns-a web-1 web-2 web-3", "ns-b left, the others stay: %s", names(d.managed()))
+	d.check(names(d.managed()) == "db ns-a web-1 web-2 web-3", "ns-b was removed, the others stay: %s", names(d.managed()))
 	if err := os.RemoveAll(filepath.Join(d.dir, "manifests")); err != nil {
 		return fmt.Errorf("edit the site: %w", err)
 	}
-	d.printf("\n  edit      manifests/ is gone, and this time it is meant: the commit says so\n")
+	d.printf("\n  edit      manifests/ is removed, this time on purpose: the commit says so\n")
 	if _, err := d.push(ctx, "Farewell\n\nAllow-Deletes: 5"); err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (d *demo) farewell(ctx context.Context) error {
 			}
 		}
 	}
-	d.check(len(d.managed()) == 0 && disks == 0, "nothing of ours is left: %s, %s", view.Count(len(d.managed()), "guest"), view.Count(disks, "disk"))
+	d.check(len(d.managed()) == 0 && disks == 0, "no managed guest is left: %s, %s", view.Count(len(d.managed()), "guest"), view.Count(disks, "disk"))
 	return d.checkQuiet(ctx)
 }
 

@@ -60,7 +60,7 @@ func Write(w io.Writer) {
 }
 
 // ErrTimeout is why a context ends when --timeout has passed.
-var ErrTimeout = errors.New("the time of --timeout is over")
+var ErrTimeout = errors.New("the --timeout expired")
 
 // Error is an error that has its exit code. With Err nil everything was reported before.
 type Error struct {
@@ -132,12 +132,12 @@ func OfPass(r engine.Report) error {
 		return nil
 	case engine.Invalid:
 		if r.Denied && r.Plan != nil {
-			return &Error{Invalid, errors.New("a policy denies the plan, so nothing of it is done: see the findings above")}
+			return &Error{Invalid, errors.New("a policy denies the plan, so nothing was done: see the findings above")}
 		}
-		return &Error{Invalid, errors.New("the site cannot be converged as it is: see the findings above")}
+		return &Error{Invalid, errors.New("the site has errors: see the findings above")}
 	case engine.Refused:
 		if r.Denied {
-			return &Error{Refused, errors.New("a guard refuses the plan, so nothing of it is done: see the findings above")}
+			return &Error{Refused, errors.New("a guard refuses the plan, so nothing was done: see the findings above")}
 		}
 		return &Error{Refused, errors.New("a guard refused something: see the findings above")}
 	case engine.Partly:
@@ -182,9 +182,9 @@ func OfPlan(r engine.Report, detailed bool) error {
 	case detailed && len(r.Plan.Steps)+r.Omitted > 0:
 		return &Error{Code: Pending}
 	case len(r.Plan.Unknown) > 0 && len(r.Plan.Steps) > 0: // 0 would say that this is all there is to do, and apply does not end so either
-		return partly(r, "a part of the host could not be observed, so there may be more to do")
+		return partly(r, "part of the host could not be inspected, so there may be more to do")
 	case len(r.Plan.Unknown) > 0:
-		return partly(r, "nothing to do in what could be observed, but a part of the host could not be")
+		return partly(r, "nothing to do in what could be inspected, but part of the host could not be")
 	case detailed && len(r.Plan.Drift) > 0:
 		return &Error{Code: Pending}
 	default: // what waits is no change that apply would make

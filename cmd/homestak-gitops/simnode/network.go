@@ -96,7 +96,7 @@ func (l *lazyParent) Reported(node string) (saw string, err error) {
 	if p := l.get(); p != nil {
 		return p.Reported(node)
 	}
-	return "", errors.New("nobody serves it its spec")
+	return "", errors.New("no server has its spec")
 }
 
 func (l *lazyParent) close() {

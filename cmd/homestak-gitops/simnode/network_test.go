@@ -57,7 +57,7 @@ func TestParentOfANetwork(t *testing.T) {
 	require.NoError(t, n.Serve(&access, flat, nil))
 	require.Nil(t, access.Parent)
 	_, err = n.Specs.Reported("edge")
-	require.ErrorContains(t, err, "nobody serves it its spec")
+	require.ErrorContains(t, err, "no server has its spec")
 
 	d := load(t, enginetest.TwoNodes+pulling)
 	require.Equal(t, model.ModePull, d.Site.Manifests["edge"].Nodes[0].Mode)

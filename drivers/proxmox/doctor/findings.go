@@ -64,7 +64,7 @@ func (f *findings) unread(name string, err error) {
 		f.skip(name, "the token may not see it: %s", messageOf(err))
 		return
 	}
-	f.add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: api.IsDenied(err), Fix: []string{"read the log of the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
+	f.add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "unreadable objects cannot be checked", Denied: api.IsDenied(err), Fix: []string{"read the log of the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
 }
 
 // messageOf is PVE's text of an error, without the hint, because the doctor has a better one.

@@ -130,7 +130,7 @@ func (r *reach) trusted(chain []*x509.Certificate, host, shown string) bool {
 		}
 		return false
 	case len(h.CAPEM) == 0 && h.InsecureTLS:
-		r.warn("certificate", "insecure_tls: any certificate is accepted", "a man in the middle can read the token and answer instead of the host"+r.at(),
+		r.warn("certificate", "insecure_tls: any certificate is accepted", "an attacker on the network can read the token and impersonate the host"+r.at(),
 			compare, fmt.Sprintf("fingerprint = %q    # instead of insecure_tls", shown))
 		return true
 	}

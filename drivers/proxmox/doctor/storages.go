@@ -175,7 +175,7 @@ func (s *storages) leftVolumes(ctx context.Context) {
 				known[v] = true
 			}
 			s.warn("leftovers", fmt.Sprintf("no guest has the VMIDs of these volumes on node %s: %s", node, strings.Join(left, ", ")),
-				"they are left over from a creation or removal that failed; free them if nothing uses them", storage.FreeCommands(left)...)
+				"they are left over from a failed creation or removal; free them if nothing uses them", storage.FreeCommands(left)...)
 		}
 	}
 }

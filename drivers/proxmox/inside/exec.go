@@ -80,7 +80,7 @@ func (g *machine) exec(ctx context.Context, name string, p api.Params) (guest.Ou
 		refused, ok := asAPI(err)
 		switch {
 		case ok && refused.Status == 596:
-			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program; if it has, %w: %w", name, guest.ErrOutcomeLost, err)
+			return out, fmt.Errorf("the host aborted when it started %s, as it does if the guest has no such program; if the guest has it, %w: %w", name, guest.ErrOutcomeLost, err)
 		case api.ClassOf(err) == api.OutcomeUnknown:
 			return out, lost(err)
 		default:
@@ -101,7 +101,7 @@ func (g *machine) exec(ctx context.Context, name string, p api.Params) (guest.Ou
 			refused, ok := asAPI(err)
 			switch {
 			case ok && forgotten(refused.Message):
-				return out, lost(fmt.Errorf("the result of the command was given once already, and that answer was lost: %w", err))
+				return out, lost(fmt.Errorf("the result of the command was delivered once, and that answer was lost: %w", err))
 			case ok && busy(refused.Message) && silent < longestSilence:
 				silent += every
 			default:
@@ -134,7 +134,7 @@ func (g *machine) runWithFiles(ctx context.Context, c guest.Command) (out guest.
 	// that few programs use, and names the folder.
 	joined := execParams(guest.Command{Args: append([]string{"/bin/sh", "-c", begin, "sh", dir}, c.Args...)})
 	if size(joined) > mostBody {
-		return guest.Output{}, &lastingError{fmt.Errorf("the arguments of %s are longer than PVE takes (%d bytes): put them into what it reads", c.Args[0], mostBody)}
+		return guest.Output{}, &lastingError{fmt.Errorf("the arguments of %s exceed the limit of PVE (%d bytes): pass them on standard input", c.Args[0], mostBody)}
 	}
 	defer func() {
 		if err == nil {

@@ -51,10 +51,10 @@ func (g *machine) verify(ctx context.Context) error {
 	}
 	cfg, err := view.ReadConfig(ctx, g.h.API, g.at)
 	if err != nil {
-		return lasting(fmt.Errorf("looking at %s: %w", g.at, err))
+		return lasting(fmt.Errorf("reading %s: %w", g.at, err))
 	}
 	if is := g.h.ID.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
-		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.Why())}
+		return &health.HopelessError{Text: fmt.Sprintf("%s can no longer be proved to be %s (%s): nothing is asked of it", g.at, g.addr, is.Why())}
 	}
 	g.deaf = property.First(cfg.Now["agent"], "enabled") != "1"
 	g.nics = []health.NIC{}

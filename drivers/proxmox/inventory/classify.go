@@ -61,7 +61,7 @@ func (c *classifier) addUnread(g view.Listed) {
 	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
 	if claims := c.wanted.vmids[g.VMID]; claims != (model.Address{}) {
 		f.Claims = claims
-		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
+		f.Fix = fmt.Sprintf("choose another vmid for %s, or remove this guest", claims)
 	}
 	c.unmanaged = append(c.unmanaged, f)
 }
@@ -122,7 +122,7 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
 	case c.wanted.vmids[g.VMID] != (model.Address{}):
 		f.Claims = c.wanted.vmids[g.VMID]
-		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
+		f.Fix = fmt.Sprintf("choose another vmid for %s, or remove this guest", f.Claims)
 		if !found {
 			f.Fix = c.lostTagFix(g.Ref(), cfg, f.Claims, f.Fix)
 		}
@@ -246,7 +246,7 @@ func (c *classifier) otherPools(have model.State) diag.List {
 func convertedByHand(g view.Listed, name string, addr model.Address) model.Unmanaged {
 	return model.Unmanaged{
 		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,
-		Why: "was " + addr.String() + " until somebody converted it to a template",
+		Why: "was " + addr.String() + " until it was converted to a template by hand",
 		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is recreated", g.VMID, addr),
 	}
 }

@@ -52,7 +52,7 @@ func (d finder) readLeftVolumes(ctx context.Context, obs *kind.Observation, foun
 		out.Findings = append(out.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
 			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.Storage, at.Node, strings.Join(left, ", ")),
-			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(storage.FreeCommands(left), " && ")),
+			Detail:  fmt.Sprintf("they are left over from an interrupted creation or removal; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(storage.FreeCommands(left), " && ")),
 		})
 	}
 	if again {

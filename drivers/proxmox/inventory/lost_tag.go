@@ -26,7 +26,7 @@ func (c *classifier) lostTagFix(at view.GuestRef, cfg view.Config, addr model.Ad
 	where := fmt.Sprintf("if it is %s and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`%s set %d --description` would replace all other lines)",
 		addr, at.Tool(), at.VMID)
 	if line := c.tagLine(at, cfg, addr); line != "" {
-		return where + ":\n" + line + "\nthis line hands the guest over: check the next plan before you apply it\nif it is another guest: " + otherwise
+		return where + ":\n" + line + "\nthis line makes the guest managed: check the next plan before you apply it\nif it is another guest: " + otherwise
 	}
 	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or a new one (docs/troubleshooting.md, \"A lost ownership tag\")\nif it is another guest: " + otherwise
 }

@@ -201,7 +201,7 @@ func abandoned(obs *kind.Observation, have model.State, f model.Unmanaged, at vi
 	if claimed || !obs.Want.MayUse(f.VMID) {
 		return out
 	}
-	fix := "if nobody is creating it: " + at.Rescue() + "; then check for volumes that it left behind: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
+	fix := "if it is not being created: " + at.Rescue() + "; then check for volumes that it left behind: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
 	out.Findings = diag.List{{
 		Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
 		Summary: fmt.Sprintf("%s on node %s is %s; its VMID is not used meanwhile", at, at.Node, f.Why), Detail: fix,

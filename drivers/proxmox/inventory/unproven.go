@@ -53,7 +53,7 @@ func (c *classifier) reject(g view.Listed, name string, is owner.Verdict) {
 	}
 	f := model.Unmanaged{VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Why: why}
 	if claims := c.wanted.vmids[g.VMID]; claims != (model.Address{}) {
-		f.Claims, f.Fix = claims, fmt.Sprintf("give %s another vmid, or remove this guest", claims)
+		f.Claims, f.Fix = claims, fmt.Sprintf("choose another vmid for %s, or remove this guest", claims)
 	}
 	c.unmanaged = append(c.unmanaged, f)
 	c.claim(g.Ref(), why)

@@ -68,7 +68,7 @@ func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 			case same:
 				o.Detail += "; this one shall not run now, so see that they never run at once"
 			default:
-				o.Detail += "; they are not on one bridge, so this may be meant"
+				o.Detail += "; they are not on one bridge, so this may be intended"
 			}
 			s.report(o, c.by, c.path+".mac")
 		}

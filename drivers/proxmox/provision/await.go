@@ -53,7 +53,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	}
 	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(s.Have.Addr) {
-		return s, fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", s.Have.Addr, is.Why())
+		return s, fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", s.Have.Addr, is.Why())
 	}
 	now, err := power.Of(d.Host, at).State(ctx)
 	if err == nil && !now.Running && power.Of(d.Host, at).AwaitReboot(ctx) { // the task that ended was the first half of a restart

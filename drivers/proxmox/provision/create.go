@@ -113,7 +113,7 @@ func leftVolumeHint(at view.GuestRef, err error) string {
 	if strings.Contains(err.Error(), m[1]+"/"+volume) { // a file is in a folder of its guest; a qcow2 on LVM is not
 		volume = m[1] + "/" + volume
 	}
-	return fmt.Sprintf("no guest has VMID %d, so this is left over from one whose making or removal died: on node %s, `pvesm list STORAGE --vmid %d` shows it, and `pvesm free STORAGE:%s` frees it; a guest without a vmid in the files gets another one from an agent",
+	return fmt.Sprintf("no guest has VMID %d, so this is left over from an interrupted creation or removal: on node %s, `pvesm list STORAGE --vmid %d` shows it, and `pvesm free STORAGE:%s` frees it; a guest without a vmid in the files gets another one from an agent",
 		at.VMID, at.Node, at.VMID, volume)
 }
 
@@ -151,7 +151,7 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m 
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
 	if readErr != nil {
-		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, readErr)
+		return fmt.Errorf("creating %s: %w; and reading it failed: %w", at, err, readErr)
 	}
 	is := d.ID.Check(cfg, at)
 	lock := cfg.Now["lock"]
@@ -190,7 +190,7 @@ func (d maker) complete(ctx context.Context, at view.GuestRef, want *guest.Volum
 	}
 	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(want.Addr) || is.Tag.Provisional() || at.LXC && cfg.Now["rootfs"] == "" {
-		return is.Tag, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
+		return is.Tag, fmt.Errorf("%s is not what was ordered (%s): its creation was interrupted; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 	}
 	l := lastSeen{at: at, addr: want.Addr, cfg: cfg, fresh: true}
 	for _, w := range want.List {

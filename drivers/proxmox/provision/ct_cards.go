@@ -29,7 +29,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	}
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
-		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
+		return fmt.Errorf("%w; and reading it failed: %w", why, err)
 	}
 	back, cards := patch{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
@@ -58,10 +58,10 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 		}
 		if err != nil {
-			return fmt.Errorf("%w; PVE stored it all the same, and to write back what was there failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.VMID, at.Node, err)
+			return fmt.Errorf("%w; PVE stored it anyway, and restoring the previous value failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.VMID, at.Node, err)
 		}
 	}
-	return fmt.Errorf("%w; PVE stored it all the same: what was there is written back, and the next plan shows the change again", why)
+	return fmt.Errorf("%w; PVE stored it anyway: the previous value is restored, and the next plan shows the change again", why)
 }
 
 // keepsMAC reports whether a container still has a card with a MAC address after a patch.

@@ -70,7 +70,7 @@ func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 	from := view.GuestRef{Node: cmp.Or(v.Guests[want.TemplateVMID].Node, at.Node), VMID: want.TemplateVMID, LXC: true}
 	cfg, err := view.ReadConfig(ctx, d.API, from)
 	if err != nil {
-		return fmt.Errorf("looking at template %s: %w", from, err)
+		return fmt.Errorf("reading template %s: %w", from, err)
 	}
 	if is := cfg.Now["unprivileged"] == "1"; is != want.Unprivileged {
 		return fmt.Errorf("%s cannot be cloned for this: its unprivileged is %v, which no clone can change: set unprivileged = %v, or take another template", from, is, is)

@@ -183,7 +183,7 @@ func (d writer) resize(ctx context.Context, l *lastSeen, slot string, size int) 
 		if err == nil || says >= size {
 			return nil
 		}
-		return fmt.Errorf("growing %s of %s to %d GiB: its volume has that size, but its configuration says %d: an earlier growth died in between. On node %s, `pct rescan --vmid %d` corrects the configuration; whether the file system has grown, too, df shows inside, and resize2fs on the volume grows it",
+		return fmt.Errorf("growing %s of %s to %d GiB: its volume has that size, but its configuration says %d: an earlier resize was interrupted. On node %s, `pct rescan --vmid %d` corrects the configuration; whether the file system has grown, too, df shows inside, and resize2fs on the volume grows it",
 			slot, l.at, size, says, l.at.Node, l.at.VMID)
 	}
 	return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)

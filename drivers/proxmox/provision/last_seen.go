@@ -44,10 +44,10 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 	}
 	cfg, err := view.ReadConfig(ctx, d.API, l.at)
 	if err != nil {
-		return fmt.Errorf("looking at it again: %w", err)
+		return fmt.Errorf("reading it again: %w", err)
 	}
 	if is := d.ID.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", l.addr, is.Why())
+		return fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", l.addr, is.Why())
 	}
 	if slot != "" && !l.changedByUs[slot] && property.VolumeOf(cfg.Next[slot]) != property.VolumeOf(l.cfg.Next[slot]) {
 		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
@@ -60,10 +60,10 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 func (d writer) verifyOwner(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
-		return fmt.Errorf("looking at it first: %w", err)
+		return fmt.Errorf("reading it first: %w", err)
 	}
 	if is := d.ID.Check(cfg, at); !is.IsOwnedAs(addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", addr, is.Why())
+		return fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", addr, is.Why())
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Ta
 	}
 	left, err := seed.On(ctx, d.Host, at.Node, want.SeedStorage)
 	if err != nil {
-		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: looking for what an earlier attempt left: %w", at, err)
+		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: looking for leftovers of an earlier attempt: %w", at, err)
 	}
 	left = slices.DeleteFunc(left, func(v seed.File) bool { return v.Node != m.Node || v.Emptied })
 	if len(left) > 0 {

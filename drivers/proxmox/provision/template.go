@@ -97,11 +97,11 @@ func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address
 	for {
 		cfg, err := view.ReadConfig(ctx, d.API, at)
 		if err != nil {
-			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
+			return fmt.Errorf("reading %s, which becomes a template: %w", at, errors.Join(err, failed))
 		}
 		switch is := d.ID.Check(cfg, at); {
 		case !is.IsOwnedAs(addr):
-			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
+			return fmt.Errorf("%s is not what was ordered (%s): its creation was interrupted; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 		case template.IsConverted(cfg):
 			return nil
 		case !tagged && !slices.Contains(property.Tags(cfg.Next["tags"]), owner.PVETag): // it was created without, to join a pool

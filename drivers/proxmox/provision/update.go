@@ -175,7 +175,7 @@ func (d updater) restartAfterFailure(ctx context.Context, ch *change, why error)
 		return why
 	}
 	if err := power.Of(d.Host, ch.lastSeen.at).Start(ctx); err != nil {
-		return fmt.Errorf("%w; and it was stopped for that: %w", why, err)
+		return fmt.Errorf("%w; it was stopped for that: %w", why, err)
 	}
 	return why
 }

@@ -95,7 +95,7 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 	// A digest does not show that somebody has started the VM since it was read, and PVE would
 	// remove the disk from the running VM.
 	if now, err := power.Of(d.Host, ch.lastSeen.at).State(ctx); err != nil {
-		return fmt.Errorf("looking whether it is stopped: %w", err)
+		return fmt.Errorf("checking whether it is stopped: %w", err)
 	} else if now.Running {
 		return errors.New("it runs, and a disk goes to another bus only while it is stopped: plan again")
 	}

@@ -33,11 +33,11 @@ func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, hav
 	}
 	cfg, readErr := view.ReadConfig(ctx, d.API, at)
 	if readErr != nil {
-		return fmt.Errorf("%w; and it cannot be looked at: %w", err, readErr)
+		return fmt.Errorf("%w; and reading it failed: %w", err, readErr)
 	}
 	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(have.Addr) {
-		return fmt.Errorf("%w; it is not provably %s any more (%s): not changed", err, have.Addr, is.Why())
+		return fmt.Errorf("%w; it can no longer be proved to be %s (%s): not changed", err, have.Addr, is.Why())
 	}
 	fresh := guest.FromConfig(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
 	if w.conflicts(old, cfg) || later.conflicts(old, cfg) || !reflect.DeepEqual(configuredAttrs(fresh.Spec), configuredAttrs(have.Spec)) {
@@ -48,7 +48,7 @@ func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, hav
 }
 
 // errChanged says that somebody else changed the guest between plan and step.
-var errChanged = errors.New("somebody changed it since the plan was made; plan again")
+var errChanged = errors.New("it was changed since the plan was made; plan again")
 
 // configuredAttrs are the attributes that the configuration alone decides. Power and pending
 // restart depend on the lists of guests and tasks, too.

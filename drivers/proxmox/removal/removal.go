@@ -51,7 +51,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 		return fmt.Errorf("removing %s: %s", at, power.LockText(at, lock, others))
 	}
 	if len(others) > 0 { // it has the guest's lock file: the guest would be shut down, and then not be destroyed
-		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when it has ended", at, others[0])
+		return fmt.Errorf("removing %s: task %s of another user works on it: try again when that task has ended", at, others[0])
 	}
 	policy := is.Tag.RemovalPolicy()
 	if undo {
@@ -95,22 +95,22 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (v
 		return cfg, owner.Verdict{}, errors.Join(errGone, err)
 	}
 	if err != nil {
-		return cfg, owner.Verdict{}, fmt.Errorf("removing %s: looking at it first: %w", r.at, err)
+		return cfg, owner.Verdict{}, fmt.Errorf("removing %s: reading it first: %w", r.at, err)
 	}
 	is := r.host.ID.Check(cfg, r.at)
 	switch {
 	case !is.IsOwnedAs(addr):
-		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", r.at, addr, is.Why(), errNotOurs)
+		return cfg, is, fmt.Errorf("%s can no longer be proved to be %s (%s): %w", r.at, addr, is.Why(), errNotOurs)
 	case !is.Tag.AllowsRemoval() && !undo:
 		return cfg, is, fmt.Errorf("removing %s: its ownership tag does not prove that it is ours to remove: %w", r.at, errNotOurs)
 	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:
-		return cfg, is, fmt.Errorf("removing %s: somebody protected it: `qm set %d --protection 0` on node %s", r.at, r.at.VMID, r.at.Node)
+		return cfg, is, fmt.Errorf("removing %s: it was protected by hand: `qm set %d --protection 0` on node %s", r.at, r.at.VMID, r.at.Node)
 	case cfg.Next["protection"] == "1":
 		return cfg, is, fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", r.at)
 	case is.Tag.Type == owner.TemplateType:
 		return cfg, is, r.mustHaveNoClones(ctx, cfg)
 	case cfg.Now["template"] == "1" && is.Tag.Type != owner.TemplateType:
-		return cfg, is, fmt.Errorf("removing %s: somebody converted it to a template: remove it by hand, its linked clones first", r.at)
+		return cfg, is, fmt.Errorf("removing %s: it was converted to a template by hand: remove it by hand, its linked clones first", r.at)
 	}
 	return cfg, is, nil
 }
@@ -140,7 +140,7 @@ func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg v
 	}
 	was, err := r.power().State(ctx)
 	if err != nil {
-		return fmt.Errorf("looking whether it runs: %w", err)
+		return fmt.Errorf("checking whether it runs: %w", err)
 	}
 	if !was.Running {
 		volid, err := f.found(ctx)

@@ -43,7 +43,7 @@ func (r *ctResolver) complete() {
 func (r *ctResolver) sizeAndSwap() {
 	r.Cores, r.Memory, r.Disk = r.size(r.Preset, r.Cores, r.Memory, r.Disk)
 	if r.Swap < 0 {
-		r.errorf("swap", "swap out of range", "%d MiB is less than none", r.Swap)
+		r.errorf("swap", "swap out of range", "%d MiB is negative", r.Swap)
 	}
 }
 
@@ -82,7 +82,7 @@ func (r *ctResolver) disks() {
 		}
 		switch {
 		case d.Name == "root" && d.Remove:
-			r.errorf(at+".remove", "the root disk cannot leave the files", "it goes with its container: take remove out")
+			r.errorf(at+".remove", "the root disk cannot be removed from the files", "it is removed with its container: delete remove")
 		case d.Name == "root" && (d.Path != "" || d.Backup):
 			r.errorf(at, "the root disk has neither path nor backup", "it is mounted on /, and in every backup: remove them")
 		case d.Name != "root" && (!path.IsAbs(d.Path) || strings.ContainsAny(d.Path, ",\n")):

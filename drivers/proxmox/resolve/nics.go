@@ -28,7 +28,7 @@ func (r *resolver) mac(path string, vlan int, mac string) string {
 		r.errorf(path+".vlan", "VLAN tag out of range", "%d is not between 1 and 4094", vlan)
 	}
 	if mac != "" && !macPattern.MatchString(mac) {
-		r.errorf(path+".mac", fmt.Sprintf("%q is no MAC address of a single card", mac), "write six bytes such as BC:24:11:00:00:01; the second digit must be even")
+		r.errorf(path+".mac", fmt.Sprintf("%q is not the MAC address of a single card", mac), "write six bytes such as BC:24:11:00:00:01; the second digit must be even")
 	}
 	return mac
 }
@@ -73,7 +73,7 @@ func (r *resolver) address(path, suffix, ip, gateway string, words ...string) (s
 	case err != nil:
 		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is not an address", gateway), "write the address alone, without prefix length")
 	case gw.Is6() != prefix.Addr().Is6():
-		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is no %s address", gateway, map[string]string{"": "IPv4", "6": "IPv6"}[suffix]),
+		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is not an %s address", gateway, map[string]string{"": "IPv4", "6": "IPv6"}[suffix]),
 			"gateway is for ip, gateway6 for ip6")
 	case !prefix.Contains(gw) && !gw.IsLinkLocalUnicast():
 		r.errorf(path+".ip"+suffix, fmt.Sprintf("gateway %s is not in the network of %s", gw, ip), "a gateway must be reachable directly: check the prefix length, or set gateway%s on the nic", suffix)
@@ -87,16 +87,16 @@ func (r *resolver) address(path, suffix, ip, gateway string, words ...string) (s
 // Containers have no ranges in theirs (pve-container, PVE/LXC/Config.pm).
 func (r *resolver) trunks(path string, rate float64, trunks []string, ranges bool) []string {
 	if rate < 0 {
-		r.errorf(path+".rate", "rate out of range", "%s MB/s is less than none", guest.RateText(rate))
+		r.errorf(path+".rate", "rate out of range", "%s MB/s is negative", guest.RateText(rate))
 	}
 	var list []property.VLANs
 	for _, t := range trunks {
 		v, ok := property.ParseVLANs(t)
 		switch {
 		case !ok && ranges:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN and no range of them", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", property.MaxVLAN)
+			r.errorf(path+".trunks", fmt.Sprintf("%q is not a VLAN or a range of VLANs", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", property.MaxVLAN)
 		case !ok:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN", t), "write a VLAN tag between 1 and %d", property.MaxVLAN)
+			r.errorf(path+".trunks", fmt.Sprintf("%q is not a VLAN", t), "write a VLAN tag between 1 and %d", property.MaxVLAN)
 		case !ranges && v.First != v.Last:
 			r.errorf(path+".trunks", fmt.Sprintf("range %q in the trunk of a container", t), "PVE takes single VLAN tags there: list them one by one")
 		default:

@@ -66,7 +66,7 @@ func (r *resolver) publicKeys(name, value string) []string {
 		_, kept = r.in.Site.Secrets.Values["ssh_keys"][name]
 	}
 	wrong := func(summary, end string) {
-		how := "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is" + end
+		how := "use the line of the .pub file: ssh-ed25519 AAAA… COMMENT" + end
 		if kept {
 			how = "in the section ssh_keys of the secrets, " + how
 		}

@@ -61,7 +61,7 @@ func (r *vmResolver) sizeAndOrigin() {
 	r.TemplateVMID = t.VMID
 	r.content = cmp.Or(r.content, t.Made)
 	if r.TemplateVMID == 0 && (t.URL != "" || t.Volume != "") {
-		r.errorf("template", fmt.Sprintf("template %q is no VM template", r.Template), "a %s is cloned from a template with a vmid; this one is for containers", r.kind)
+		r.errorf("template", fmt.Sprintf("template %q is not a VM template", r.Template), "a %s is cloned from a template with a vmid; this one is for containers", r.kind)
 	}
 	r.TemplateMade = t.Image != ""
 	switch {
@@ -123,7 +123,7 @@ func (r *vmResolver) disks() {
 			r.errorf("disk.root.size", "a blank root disk without a size", "set size in GiB, at least 1")
 		}
 		if d.Name == "root" && d.Remove {
-			r.errorf("disk.root.remove", "the root disk cannot leave the files", "it goes with its guest: take remove out")
+			r.errorf("disk.root.remove", "the root disk cannot be removed from the files", "it is removed with its guest: delete remove")
 		}
 	}
 }

@@ -34,17 +34,17 @@ func (r *vmResolver) cdDrive(m *pveapi.Method, key string) bool {
 	case key == drives.CloudInitSlot:
 		refuse("ide2 is the cloud-init drive", "take another slot for the CD drive: ide0, or one of sata0 to sata5 or scsi0 to scsi30")
 	case !meant:
-		refuse(fmt.Sprintf("option %q is no CD drive", key), `for a CD drive add media=cdrom: %s = "local:iso/NAME.iso,media=cdrom"; a disk has a disk block, on scsi, virtio or sata`, key)
+		refuse(fmt.Sprintf("option %q is not a CD drive", key), `for a CD drive add media=cdrom: %s = "local:iso/NAME.iso,media=cdrom"; a disk has a disk block, on scsi, virtio or sata`, key)
 	case (key == "ide1" || key == "ide3") && (machine == "q35" || strings.HasPrefix(machine, "pc-q35")):
 		refuse(fmt.Sprintf("a machine of type q35 does not start with a drive at %s", key), "its IDE has one drive for each of two channels, ide0 and ide2, and ide2 is the cloud-init drive: take ide0, or one of sata0 to sata5")
 	case file == "cdrom":
-		refuse(fmt.Sprintf("option %q is the CD drive of the node itself", key), "what lies in it no file can say: name an ISO image, STORAGE:iso/NAME.iso, or none")
+		refuse(fmt.Sprintf("option %q is the CD drive of the node itself", key), "a file cannot describe the node's own disc: name an ISO image, STORAGE:iso/NAME.iso, or none")
 	case !drives.HoldsCD(value):
 		refuse(fmt.Sprintf("option %q lacks media=cdrom", key), `PVE takes an ISO image as a CD only: %s = "%s,media=cdrom"`, key, value)
 	case image != nil && !slices.Contains(r.in.Needs, model.Address{Kind: "image", Name: file}):
 		refuse(fmt.Sprintf("image %q is named without a reference", file), `write %s = "${image.%s},media=cdrom" in the node itself, so that the image is made before it`, key, file)
 	case image != nil && image.Format != "iso":
-		refuse(fmt.Sprintf("image %q is no ISO image", file), "a CD drive takes an image of format iso; disks are made of the others")
+		refuse(fmt.Sprintf("image %q is not an ISO image", file), "a CD drive takes an image of format iso; disks are made of the others")
 	case image != nil:
 		r.Options[key] = strings.Replace(value, file, image.Volume, 1)
 		return true
@@ -53,7 +53,7 @@ func (r *vmResolver) cdDrive(m *pveapi.Method, key string) bool {
 		r.checkOption(key, value)
 		return true
 	default:
-		refuse(fmt.Sprintf("option %q: %q is no ISO image", key, file), `name a volume such as local:iso/NAME.iso (or .img), an image block as "${image.NAME},media=cdrom", or none for an empty drive`)
+		refuse(fmt.Sprintf("option %q: %q is not an ISO image", key, file), `name a volume such as local:iso/NAME.iso (or .img), an image block as "${image.NAME},media=cdrom", or none for an empty drive`)
 	}
 	return true
 }

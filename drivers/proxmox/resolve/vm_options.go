@@ -48,7 +48,7 @@ func (r *vmResolver) options() {
 		case r.cdDrive(m, k):
 			continue
 		case guest.SetBy(f) != "":
-			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", guest.SetBy(f), r.kind)
+			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is set by %s: see the reference page of %s", guest.SetBy(f), r.kind)
 			continue
 		case options.Refused(f) != "":
 			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", options.Refused(f))
@@ -59,7 +59,7 @@ func (r *vmResolver) options() {
 		}
 		v := strings.TrimSpace(r.Options[k])
 		if v == "" {
-			r.errorf("options."+k, fmt.Sprintf("option %q is empty", k), "take it out: without it PVE's default holds")
+			r.errorf("options."+k, fmt.Sprintf("option %q is empty", k), "remove it: PVE's default then applies")
 			continue
 		}
 		if p.Type == "boolean" {

@@ -80,7 +80,7 @@ func (g gate) guard(s *Step, name string, restart []string) {
 		"(", "  enter "+shell.Quote(folder(name))+" || exit 0",
 		"  if [ -L "+at+" ]; then die "+shell.Quote(name+" is a symbolic link")+"; fi",
 		"  [ -f "+at+" ] || exit 0",
-		`  [ "$(stat -c %s -- `+at+`)" -le 500000 ] || die `+shell.Quote(name+" is too large to be restored if nobody gets in afterwards"),
+		`  [ "$(stat -c %s -- `+at+`)" -le 500000 ] || die `+shell.Quote(name+" is too large to be restored if no user can log in afterwards"),
 		"  stat -c '%a %u %g' -- "+at, "  content "+at+" 500001 | base64 -w0", ")")
 	back := sshdRestart
 	if g != sshdGate {

@@ -157,7 +157,7 @@ func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, compl
 	}
 	for _, r := range armed {
 		if len(r) != 2 {
-			return fmt.Errorf("the machine's answer about changes that nobody confirmed has a row of %d fields", len(r))
+			return fmt.Errorf("the machine's answer about unconfirmed changes has a row of %d fields", len(r))
 		}
 		name, _, _ := strings.Cut(r[1], ".sh") // one with a number behind it runs
 		s.armed = append(s.armed, name)

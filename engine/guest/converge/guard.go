@@ -59,7 +59,7 @@ func (r *runner) arm(s aspect.Step) string {
 		s.Restore + "\n" + disarmBoot(s.Guard()) + rest + "rm -f \"$_mine\"").Stdin)
 	// What the restart cut off has renamed the script already.
 	again := "for s in " + f + ".[0-9]*; do if [ -f $$s ]; then mv -T $$s " + f + "; fi; done; exec sh " + f
-	boot := "[Unit]\nDescription=Restore what nobody confirmed (" + s.Guard() + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh -c '" + again + "'\n[Install]\nWantedBy=multi-user.target\n"
+	boot := "[Unit]\nDescription=Restore unconfirmed changes (" + s.Guard() + ")\n[Service]\nType=oneshot\nKillMode=process\nExecStart=/bin/sh -c '" + again + "'\n[Install]\nWantedBy=multi-user.target\n"
 	return "undo() { die \"$@\"; }\n" +
 		"[ -d " + revertFolder + " ] || mkdir -m 0700 " + revertFolder + "\n" +
 		stop + "rm -f " + f + ".*\n" +
@@ -118,7 +118,7 @@ func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 		case "failed":
 			return &changeError{last(why)}
 		case "none":
-			return &changeError{"the machine has restored the old state already, or never began"}
+			return &changeError{"the machine has already restored the old state, or never started"}
 		}
 		if err != nil && r.o.Confirm != nil {
 			connecting, cancel := context.WithTimeout(ctx, patience)
@@ -204,7 +204,7 @@ func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 		}
 		// Where the way in still works, there is no reason to wait for the timer.
 		_, undone := r.run(ctx, back+"systemctl stop "+revertUnit(s.Guard())+".timer >/dev/null 2>&1 || :\n")
-		what := "nobody could connect afterwards"
+		what := "no connection was possible afterwards"
 		if r.o.Confirm == nil {
 			what = "it does not work"
 		}

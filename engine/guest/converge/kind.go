@@ -45,7 +45,7 @@ func (s *State) Observed() model.Observed {
 	for _, u := range s.Unmanaged {
 		out.Findings = append(out.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromHost, Address: addr.String(),
-			Summary: fmt.Sprintf("%s is unmanaged", on(u, s.Want.Node)), Detail: "nothing is done to it: declare it in the spec, or remove it",
+			Summary: fmt.Sprintf("%s is unmanaged", on(u, s.Want.Node)), Detail: "it is left unchanged: declare it in the spec, or remove it",
 		})
 	}
 	return out

@@ -172,7 +172,7 @@ func (r *runner) await(ctx context.Context, s aspect.Step) error {
 			return err
 		}
 		if waited := time.Since(began); waited >= most {
-			return fmt.Errorf("%w, for more than %s: wait until it has ended, or stop it, and apply again", err, most)
+			return fmt.Errorf("%w, for more than %s: wait until it ends, or stop it, and apply again", err, most)
 		}
 		if r.o.Progress != nil {
 			r.o.Progress(s, "waiting, since "+busy.text)

@@ -61,7 +61,7 @@ func Read(text string) (*Record, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	if err := d.Decode(r); err != nil {
-		return nil, fmt.Errorf("%s is damaged, so it is unknown what may be removed: restore it from a backup, or delete it; then everything on this machine counts as made by others: %w", File, err)
+		return nil, fmt.Errorf("%s is damaged, so it is unknown what may be removed: restore it from a backup, or delete it; everything on this machine then counts as unmanaged: %w", File, err)
 	}
 	if r.Version != Version {
 		return nil, fmt.Errorf("%s has version %d, this program reads %d: use a newer program", File, r.Version, Version)

@@ -203,7 +203,7 @@ func (r *resolver) keys(u model.User) []string {
 				if strings.ContainsAny(value, " \n") && name == literalKeys+u.Name { // the name of a secret has no spaces
 					say = r.errorf
 				}
-				say("ssh key %q is not a public key", "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is", name)
+				say("ssh key %q is not a public key", "use the line of the .pub file: ssh-ed25519 AAAA… COMMENT", name)
 				return
 			default:
 				out = append(out, line)

@@ -77,7 +77,7 @@ type Access struct {
 	FormerUsers string   `json:"former_users,omitempty"` // lock or remove
 	FirstUser   string   `json:"first_user,omitempty"`   // vm_user of the site: cloud-init creates it in a VM, with a file of sudo rules
 	Groups      []string `json:"-" plan:"groups" doc:"Groups that were made for users and are needed no more."`
-	Sudoers     []string `json:"-" plan:"sudoers" doc:"Rules that somebody added to the file with the rules of the users."`
+	Sudoers     []string `json:"-" plan:"sudoers" doc:"Rules that were added by hand to the file with the rules of the users."`
 }
 
 // What sudo means for a user.
@@ -95,7 +95,7 @@ type User struct {
 	Shown  []string `json:"-" plan:"ssh_keys" doc:"Keys that log in, by comment and fingerprint."`
 	Groups []string `json:"groups,omitempty" hcl:"groups,optional" doc:"Further groups."`
 	Shell  string   `json:"shell,omitempty" hcl:"shell,optional" doc:"Login shell."`
-	Locked bool     `json:"-" plan:"locked" doc:"The account has expired, so that nobody can log in."`
+	Locked bool     `json:"-" plan:"locked" doc:"The account has expired, so logins are refused."`
 }
 
 // Posture is the level of security, as far as it concerns the machine.

@@ -133,7 +133,7 @@ func (a *Author) since(old, id plumbing.Hash) ([]plumbing.Hash, error) {
 	}
 	theirs, err := a.repo.CommitObject(old)
 	if err != nil {
-		return nil, fmt.Errorf("somebody else pushed %.8s: %w", old, err)
+		return nil, fmt.Errorf("another push of %.8s came first: %w", old, err)
 	}
 	ours, err := a.repo.CommitObject(id)
 	if err != nil {

@@ -151,7 +151,7 @@ func (r *sshRemote) explainKey(err error, key ssh.PublicKey) error {
 	switch {
 	case errors.As(err, &why) && len(why.Want) > 0:
 		w := why.Want[0]
-		return r.from.Fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s has another key; somebody may be intercepting the connection", shown, w.Line, w.Filename),
+		return r.from.Fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s has another key; the connection may be intercepted", shown, w.Line, w.Filename),
 			fmt.Sprintf("if the server was reinstalled, remove that line, then run %s", r.scan()), err)
 	case errors.As(err, &why):
 		return r.from.Fault(ErrHostKey, "it is not known: the server shows "+shown,

@@ -217,7 +217,7 @@ func (f mountsFound) find(want *spec.Mount) (d blockDevice, format bool, problem
 	case len(labelled) == 1:
 		return labelled[0], false, ""
 	case len(serial) == 1 && serial[0].holds() != "":
-		return d, false, fmt.Sprintf("%s (%s) holds %s: a disk with data is never formatted. If the data are those of the disk, give the file system the label %s (e2label, xfs_admin -L); if nobody needs them, run wipefs -a %s", name, serial[0].path(), serial[0].holds(), want.Disk, serial[0].path())
+		return d, false, fmt.Sprintf("%s (%s) holds %s: a disk with data is never formatted. If the data are those of the disk, give the file system the label %s (e2label, xfs_admin -L); if they are not needed, run wipefs -a %s", name, serial[0].path(), serial[0].holds(), want.Disk, serial[0].path())
 	case len(serial) == 1:
 		return serial[0], true, ""
 	}
