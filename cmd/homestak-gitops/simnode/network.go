@@ -3,8 +3,10 @@ package simnode
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 
@@ -24,12 +26,29 @@ func (w *World) Network() wiring.Network {
 	guests := w.ways(w.Dial, w.key)
 	guests.Unserved = "with --sim nothing serves the agents of simulated machines: homestak-gitops test -M MANIFEST --sim makes the whole tree, with its agents"
 	return wiring.Network{
-		Transport: w.Transport, Reaches: w.Hosts.Reaches, Guests: &guests, Specs: p, Agents: w,
+		Transport: w.Transport, Reaches: w.Hosts.Reaches, Guests: &guests, Specs: p, Agents: w, Server: w.server,
 		Close: func() {
 			_ = w.Close() // what they kept is gone with the run
 			p.close()
 		},
 	}
+}
+
+// server is as wiring.Network has it. It is called before the agent runs.
+func (w *World) server(listen string) (url, program string, err error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", "", fmt.Errorf("listen: %w", err)
+	}
+	dir, err := w.agents.folder()
+	if err != nil {
+		return "", "", err
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	w.own = net.JoinHostPort(host, port)
+	return "https://" + parentAddress, programIn(dir), nil
 }
 
 // ways says how simulated guests are entered. What is learned of them ends with the run.

@@ -28,6 +28,7 @@ type World struct {
 	Others Dial
 
 	o      Options
+	own    string // where the server of this program listens on this machine; "": none does
 	key    string
 	lan    wire.Net
 	agents *agents
@@ -84,6 +85,9 @@ func (w *World) Dial(ctx context.Context, network, address string) (net.Conn, er
 		if conn, err := w.lan.Dial(ctx, to, to); err == nil {
 			return conn, nil
 		}
+	}
+	if w.own != "" && address == parentAddress {
+		return new(net.Dialer).DialContext(ctx, network, w.own)
 	}
 	if w.Others != nil && address == parentAddress {
 		return w.Others(ctx, network, address)

@@ -3,11 +3,13 @@ package wiring
 import (
 	"io/fs"
 
+	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/specserve/parent"
 )
 
 // Agent makes an agent whose hosts are on the network, and whose guests are entered as own says where the network
@@ -15,12 +17,33 @@ import (
 func (n Network) Agent(o service.Options, own config.Config) (*service.Service, error) {
 	var s *service.Service
 	var err error
-	s, err = service.New(n.join(o, own, func() *service.Service { return s })) // a pass asks for it, and that comes later
+	url := ""
+	if serves := o.Config.Serves(); serves != "" && n.Server != nil {
+		if url, o.File, err = n.Server(serves); err != nil {
+			return nil, err
+		}
+	}
+	s, err = service.New(n.join(o, own, url, func() *service.Service { return s })) // a pass asks for it, and that comes later
 	return s, err
 }
 
-// join completes the options of an agent by the drivers.
-func (n Network) join(o service.Options, own config.Config, made func() *service.Service) service.Options {
+// moved is a server that nodes reach at another address than machines.
+type moved struct {
+	server
+	url string
+}
+
+type server = drivers.Parent
+
+// Parent is as drivers.Parent wants it.
+func (m moved) Parent(node, spec string) (parent.Parent, error) {
+	p, err := m.server.Parent(node, spec)
+	p.Server = m.url
+	return p, err
+}
+
+// join completes the options of an agent by the drivers. Nodes reach its server at url, if that is not "".
+func (n Network) join(o service.Options, own config.Config, url string, made func() *service.Service) service.Options {
 	guests := n.Ways(own)
 	// Simulated children reach no server outside of their network.
 	if o.Config.Serves() != "" && (n.Guests == nil || o.Network.Listen != nil) {
@@ -32,7 +55,9 @@ func (n Network) join(o service.Options, own config.Config, made func() *service
 		open := access
 		open.Files, open.Sent = files, sent
 		if server := made().Server(); server != nil {
-			open.Parent = server
+			if open.Parent = server; url != "" {
+				open.Parent = moved{server, url}
+			}
 		}
 		return open.Open(d, h)
 	}

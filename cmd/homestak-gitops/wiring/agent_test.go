@@ -80,7 +80,7 @@ func TestWhoServesChildren(t *testing.T) {
 		"a simulated one on the simulated network": {network: simulated, listen: ":44443", inside: inMemory, serves: true},
 	} {
 		cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", Listen: c.listen}}
-		o := wiring.Join(c.network, service.Options{Config: cfg, Network: c.inside}, config.Config{}, nil)
+		o := wiring.Join(c.network, service.Options{Config: cfg, Network: c.inside}, config.Config{}, "", nil)
 		site, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte(child)}}, hcl.Options{Kinds: o.Kinds})
 		require.False(t, found.HasErrors(), "%v", found)
 		want, _ := site.Want("father")

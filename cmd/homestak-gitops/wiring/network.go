@@ -20,7 +20,10 @@ type Network struct {
 	Guests    *config.Config         // how guests are entered there; nil: as on the real network
 	Specs     Specs                  // nil: this run serves no nodes
 	Agents    Agents                 // nil: agents are on machines of their own
-	Close     func()                 // ends what runs in guests; nil: nothing does
+	// Server lets nodes of the network reach the server of an agent that listens on this machine. It returns where they reach
+	// it, and the file that they get as the program. Nil: they reach it as any machine does.
+	Server func(listen string) (url, program string, err error)
+	Close  func() // ends what runs in guests; nil: nothing does
 }
 
 // Specs serves nodes in mode pull their specs.
