@@ -18,7 +18,7 @@ type AgentFile struct {
 	Listen      string           `hcl:"listen,optional" doc:"Address of the server for nodes and children; \"\" for none. :44443 unless set."`
 	Repository  *AgentRepository `hcl:"repository,block" doc:"Where the site is."`
 	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, for the agent of a child."`
-	API         *AgentAPI        `hcl:"api,block" doc:"The API of the host, as far as the site does not say it: for the agent of a child, which only this agent has."`
+	API         *AgentAPI        `hcl:"api,block" doc:"The API of the host, as far as the site does not say it: for the agent of a child, which alone has the token."`
 	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets file, re-read on each pass. Unless set: secrets.yaml among the credentials of the systemd unit, or else /etc/homestak-gitops/secrets.yaml, if it is there; or else secrets.sops.yaml of the site."`
 	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities that decrypt secrets.sops.yaml of the site, as age-keygen writes them, or an SSH key; re-read on each pass. Unless set: age-keys.txt among the credentials of the systemd unit, or else /etc/homestak-gitops/age-keys.txt, if it is there."`
 	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server for those who are no nodes. Missing files are created at the first start; those that are not named are in the folder server of the data folder."`
