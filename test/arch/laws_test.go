@@ -258,7 +258,7 @@ var laws = []law{
 const pvesim = "drivers/proxmox/pvesim"
 
 var trying = []string{
-	pvesim, "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve",
+	pvesim, "sim", "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve",
 	"cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
 }
 

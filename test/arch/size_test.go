@@ -10,7 +10,7 @@ import (
 
 // The sizes that a reader can keep in mind.
 const (
-	mostLines   = 4000 // of a package, without its tests
+	mostLines   = 5000 // of a package, without its tests
 	mostMain    = 3000 // of a package main, which is verbs, flags and printing
 	mostVerb    = 150  // of a file of a command
 	mostMethods = 30   // of a type
