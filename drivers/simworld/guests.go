@@ -26,10 +26,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/sshd"
-	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Programs are programs that somebody else brings, by the files that they are run by.
@@ -38,7 +36,7 @@ type Programs = map[string]debian.Program
 // Guests are the systems of the guests of one host. The zero value has none yet. Safe for concurrent use.
 type Guests struct {
 	// Clock is that of the host, if it is not that of this machine.
-	Clock kernel.Clock
+	Clock machine.Clock
 	// Packages are what the repository of every guest has beside those of Debian.
 	Packages []debian.Package
 	// Installed are on every guest beside what Debian has, by the files that they are run by.
@@ -227,9 +225,9 @@ func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 		sum := sha256.Sum256([]byte(m.Cloud))
 		instance = hex.EncodeToString(sum[:10])
 	}
-	var disks []files.Volume
+	var disks []machine.Volume
 	for _, one := range m.Disks {
-		disks = append(disks, files.Volume{Serial: one.Serial, Bytes: one.Bytes})
+		disks = append(disks, machine.Volume{Serial: one.Serial, Bytes: one.Bytes})
 	}
 	birth := debian.Birth{
 		Instance: instance, Discs: m.Discs, Hostname: m.Hostname, User: m.User, Keys: m.Keys, DNS: m.DNS, Domain: m.Domain,
@@ -289,7 +287,7 @@ func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near f
 	if s := m.SSHD(); s == nil || !slices.Contains(s.Ports, int(to.Port())) {
 		return m.Connect(ctx, to)
 	}
-	caller, callee := wire.Pipe(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 254}), 50000), to)
+	caller, callee := machine.Pipe(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 254}), 50000), to)
 	trusted, _, err := Key()
 	if err != nil {
 		return nil, err
@@ -355,15 +353,15 @@ func (p programs) Read(file string) (string, bool) {
 
 // Write is as pvesim.Programs wants it.
 func (p programs) Write(file, content string) error {
-	if i, err := p.m.K.FS.Stat(files.Cred{}, file); err == nil {
-		if i.Kind == files.Folder {
-			return fmt.Errorf("%s", files.Text(syscall.EISDIR))
+	if i, err := p.m.K.FS.Stat(machine.Cred{}, file); err == nil {
+		if i.Kind == machine.Folder {
+			return fmt.Errorf("%s", machine.ErrorText(syscall.EISDIR))
 		}
 		return p.m.K.FS.WriteText(file, content)
 	}
 	dir := file[:max(strings.LastIndexByte(file, '/'), 0)]
-	if _, err := p.m.K.FS.Stat(files.Cred{}, dir+"/"); err != nil {
-		return fmt.Errorf("%s", files.Text(err))
+	if _, err := p.m.K.FS.Stat(machine.Cred{}, dir+"/"); err != nil {
+		return fmt.Errorf("%s", machine.ErrorText(err))
 	}
 	return p.m.K.FS.WriteFile(file, content, 0o600, 0, 0)
 }

@@ -8,8 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Network is what the guests of some hosts have in common, at any depth.
@@ -72,7 +71,7 @@ const (
 // withPVE makes an image one of Proxmox VE.
 func (g *Guests) withPVE(o *debian.Options) {
 	n := g.network()
-	o.Programs = map[string]debian.Program{pveumFile: func(m *debian.Machine, p *kernel.Process) int {
+	o.Programs = map[string]debian.Program{pveumFile: func(m *debian.Machine, p *machine.Process) int {
 		h, up := n.inside.Load(m)
 		if !up {
 			return p.Failf("ipcc_send_rec[1] failed: Connection refused")
@@ -84,15 +83,15 @@ func (g *Guests) withPVE(o *debian.Options) {
 }
 
 // hasPVE reports whether Proxmox VE is on a disk.
-func hasPVE(fs *files.FS) bool {
-	_, err := fs.Stat(files.Cred{}, pveumFile)
+func hasPVE(fs *machine.FS) bool {
+	_, err := fs.Stat(machine.Cred{}, pveumFile)
 	return err == nil
 }
 
 // install puts the files of Proxmox VE on the disk of its machine that are not there.
-func (h *hypervisor) install(fs *files.FS) {
+func (h *hypervisor) install(fs *machine.FS) {
 	put := func(name, text string, perm uint32, gid int) {
-		if _, err := fs.Stat(files.Cred{}, name); err == nil {
+		if _, err := fs.Stat(machine.Cred{}, name); err == nil {
 			return
 		}
 		dir := name[:lastSlash(name)]

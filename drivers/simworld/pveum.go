@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // pveumCommand is a command of pveum(1): the request of the API that it makes. Words of the command line that are
@@ -46,7 +46,7 @@ func pveumCommands() []pveumCommand {
 const pveumFailed = 255
 
 // pveum is the program that manages the users of a host, by the API of that.
-func (h *hypervisor) pveum(p *kernel.Process) int {
+func (h *hypervisor) pveum(p *machine.Process) int {
 	fail := func(format string, args ...any) int {
 		fmt.Fprintf(p.Err(), format+"\n", args...)
 		return pveumFailed

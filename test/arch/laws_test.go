@@ -32,10 +32,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/source/remote", may: []string{"engine/diag", "engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}},
-	{
-		pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote", "engine/source/serve"},
-		tests: []string{"engine/source/sourcetest"},
-	},
+	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}},
 	{pkg: "engine/source/checkout", may: []string{"engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "specserve/repository", may: []string{"engine/source/objects", "engine/source/serve"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}}, // git over http; who may ask is decided above it
@@ -47,21 +44,12 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/shell", may: []string{"engine/guest"}},
 	{pkg: "engine/guest/aspect", may: []string{"engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/aspect/aspecttest", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/plan"}}, // cases of aspects, for tests
-	{
-		pkg: "engine/guest/aspect/disks", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
-		tests: []string{"engine/guest/aspect/aspecttest"},
-	},
-	{
-		pkg: "engine/guest/aspect/network", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
-		tests: []string{"engine/guest/aspect/aspecttest"},
-	},
-	{
-		pkg: "engine/guest/aspect/pve", may: []string{"engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"},
-		tests: []string{"engine/guest/aspect/aspecttest"},
-	},
-	{pkg: "engine/guest/converge", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/diag", "engine/model", "engine/plan"}},
+	{pkg: "engine/guest/aspect/disks", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/aspect/pve", may: []string{"engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
-	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "engine/guest/child/childtest", "engine/plan"}},
+	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "engine/guest/child/childtest", "engine/plan", "sim/machine"}},
 	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
 	{pkg: "specserve/problem", may: []string{"engine/diag"}}, // between parent and child: what server and client share
@@ -77,14 +65,12 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                   // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
-	{pkg: "drivers/simworld/files"}, // a simulated machine, bottom first
-	{pkg: "drivers/simworld/wire"},
-	{pkg: "drivers/simworld/kernel", may: []string{"drivers/simworld/files"}},
-	{pkg: "drivers/simworld/sh", may: []string{"drivers/simworld/files", "drivers/simworld/kernel"}},
-	{pkg: "drivers/simworld/userland", may: []string{"drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sh"}},
-	{pkg: "drivers/simworld/device", may: []string{"drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/userland"}},
-	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/device", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/userland", "drivers/simworld/wire"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
-	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "drivers/simworld/kernel", "drivers/simworld/sh"}, tests: []string{"drivers/drivertest", "drivers/simworld/wire", "drivers/ssh", "engine/guest"}},
+	{pkg: "sim/machine"}, // a simulated machine, bottom first
+	{pkg: "drivers/simworld/sh", may: []string{"sim/machine"}},
+	{pkg: "drivers/simworld/userland", may: []string{"drivers/simworld/sh", "sim/machine"}},
+	{pkg: "drivers/simworld/device", may: []string{"drivers/simworld/userland", "sim/machine"}},
+	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/device", "drivers/simworld/userland", "sim/machine"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
+	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "drivers/simworld/sh", "sim/machine"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
@@ -93,10 +79,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "hcl/sops", may: []string{"engine/diag"}, tests: []string{"hcl/sops/sopstest"}}, // files of SOPS
 	{pkg: "hcl/sops/sopstest"}, // the encryption, for tests
 	{pkg: "hcl/decode", may: []string{"engine/diag", "engine/model", "hcl/eval", "hcl/parse"}},
-	{
-		pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/decode", "hcl/eval", "hcl/parse", "hcl/sops"},
-		tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}, // the kinds that a real site declares
-	},
+	{pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/decode", "hcl/eval", "hcl/parse", "hcl/sops"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}}, // the kinds that a real site declares
 	{pkg: "drivers/proxmox/pveapi", tests: []string{"drivers/proxmox/pveapi/pveapitest"}},
 	{pkg: "drivers/proxmox/pveapi/pveapitest", may: []string{"drivers/proxmox/pveapi"}}, // for tests of clients
 	{pkg: "drivers/proxmox/pveapi/gen"},
@@ -128,15 +111,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/guest", "drivers/proxmox/objects", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "drivers/proxmox/template", "engine/model", "engine/plan"}},                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                       // a site on a simulated host, for tests
 	{pkg: "drivers/proxmox/doctor", may: []string{"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/guest", "drivers/proxmox/objects", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/template", "drivers/proxmox/view", "engine/diag", "engine/model", "engine/view"}},                                                                                                                                                                                                                                                                                                                                                                                                                                                            // a user of the driver, as the command is
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
-	{
-		pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"},
-		tests: []string{"engine/enginetest"},
-	},
+	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}},
 	{pkg: "engine/enginetest", may: []string{"engine", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}}, // a host in memory, for the tests of passes and of agents
-	{
-		pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"},
-		tests: []string{"engine/enginetest"},
-	},
+	{pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}},
 	{pkg: "engine/event", may: []string{"engine", "engine/agent", "engine/diag", "engine/ledger"}, tests: []string{"engine/plan"}}, // what happened to an agent, as a stream
 	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/event", "engine/ledger", "engine/model", "specserve/limit", "specserve/report"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}},
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model", "specserve/report"}},
@@ -152,24 +129,18 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{pkg: "specserve/credentials", may: []string{"engine/durable", "specserve/cert", "specserve/hook", "specserve/keys"}},
 	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"}},
-	{
-		pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"},
-		tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"},
-	},
-	{
-		pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"},
-		tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/cert", "specserve/pin"},
-	},
+	{pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"}, tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"}},
+	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/cert", "specserve/pin"}},
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/parent"}},
-	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/device", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/sshd", "drivers/simworld/wire"}},
-	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "drivers/simworld/kernel", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
+	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/device", "drivers/simworld/sshd", "sim/machine"}},
+	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "engine/model", "sim/machine"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/process", may: []string{"engine"}},
 	{pkg: "cmd/homestak-gitops/buildinfo"},
 	{pkg: "cmd/homestak-gitops/wiring", may: []string{"drivers", "drivers/config", "drivers/ssh", "engine", "engine/model", "engine/service", "policy", "specserve/parent"}, tests: []string{"drivers/proxmox/simhost", "engine/enginetest", "engine/source/sourcetest", "engine/view", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
-	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "drivers/simworld/debian", "drivers/simworld/files", "drivers/simworld/kernel", "drivers/simworld/wire", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
+	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "drivers/simworld/debian", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim/machine", "specserve", "specserve/catalog", "specserve/cert", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"cmd/homestak-gitops/simnode", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "hcl", "specserve/report"}, tests: []string{"cmd/homestak-gitops/simnode", "drivers", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "engine/enginetest", "engine/site"}},
 	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},
@@ -181,9 +152,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"engine/model", "hcl"}},
 	{pkg: "cmd/homestak-gitops/node", may: []string{"drivers/local", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "specserve/client", "specserve/parent", "specserve/problem"}},
-	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/agentref", "cmd/homestak-gitops/buildinfo", "cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/process", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/session", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "cmd/homestak-gitops/usage", "cmd/homestak-gitops/wiring", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token",
-	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "specserve/pin"}}, // the table that every request of a script is held against; a repository to push to
+	{pkg: "cmd/homestak-gitops", may: []string{"cmd/homestak-gitops/agentref", "cmd/homestak-gitops/buildinfo", "cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/node", "cmd/homestak-gitops/process", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/session", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/ui", "cmd/homestak-gitops/usage", "cmd/homestak-gitops/wiring", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/pmxcfs", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/guest/converge", "engine/guest/pull", "engine/guest/spec", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy", "specserve/daemon", "specserve/keys", "specserve/parent", "specserve/token"}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest", "specserve/pin"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
@@ -258,8 +227,7 @@ var laws = []law{
 const pvesim = "drivers/proxmox/pvesim"
 
 var trying = []string{
-	pvesim, "sim", "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve",
-	"cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
+	pvesim, "sim", "drivers/proxmox/simhost", "drivers/simworld", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/simnode", "cmd/homestak-gitops/simserve", "cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
 }
 
 // simulatorLaw finds files of the product that lead to the simulator and are not for trying

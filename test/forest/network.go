@@ -10,7 +10,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Network is the links between the machines of a forest. Its methods may be called from any goroutine.
@@ -86,7 +86,7 @@ func (n *Network) dial(m *Machine) func(ctx context.Context, network, address st
 		case l == nil:
 			return failed(syscall.ECONNREFUSED)
 		}
-		caller, callee := wire.Pipe(netip.AddrPortFrom(m.At.Addr(), 40000), to)
+		caller, callee := machine.Pipe(netip.AddrPortFrom(m.At.Addr(), 40000), to)
 		select {
 		case l.incoming <- callee:
 		case <-l.closed:

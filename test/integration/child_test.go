@@ -22,13 +22,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	simmachine "github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/token"
@@ -131,7 +131,7 @@ func (n *nursery) OpenProgram() (io.ReadCloser, error) {
 // VE. A version with "broken" in it never reports.
 func (n *nursery) programs() simworld.Programs {
 	script := func(name, text string) debian.Program {
-		return func(m *debian.Machine, p *kernel.Process) int {
+		return func(m *debian.Machine, p *simmachine.Process) int {
 			if err := m.K.FS.WriteFile(name, text, 0o644, 0, 0); err != nil {
 				return p.Failf("%v", err)
 			}
@@ -140,7 +140,7 @@ func (n *nursery) programs() simworld.Programs {
 		}
 	}
 	return simworld.Programs{
-		childProgram: func(_ *debian.Machine, p *kernel.Process) int {
+		childProgram: func(_ *debian.Machine, p *simmachine.Process) int {
 			program, _ := p.ReadFile("/usr/local/bin/homestak-gitops")
 			settings, _ := p.ReadFile("/etc/homestak-gitops/agent.hcl")
 			secret, _ := p.ReadFile("/etc/homestak-gitops/parent.token")

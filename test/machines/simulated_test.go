@@ -15,12 +15,12 @@ import (
 
 	sim "github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // simulated is a simulated Debian with the packages that real machines find here.
@@ -60,7 +60,7 @@ func beginSimulated(t *testing.T) *simulated {
 	more = append(more, sim.Package{Name: "hs-extra", Source: "file:/srv/apt/extra", Files: map[string]string{"/usr/bin/hs-extra": "#!/bin/sh\necho extra\n"}})
 	more = append(more, sim.Package{Name: "hs-part", Source: "file:/srv/apt/parts", Component: "main", Files: map[string]string{"/usr/bin/hs-part": "#!/bin/sh\necho part\n"}})
 	m := &simulated{t: t, disk: sim.NewDisk(sim.Options{Packages: more}), birth: sim.Birth{
-		Instance: "1", Hostname: "vm", Disks: []files.Volume{{Serial: "other", Bytes: 512 << 20}, {Serial: "data", Bytes: 512 << 20}}, DNS: []string{"10.9.0.53"},
+		Instance: "1", Hostname: "vm", Disks: []machine.Volume{{Serial: "other", Bytes: 512 << 20}, {Serial: "data", Bytes: 512 << 20}}, DNS: []string{"10.9.0.53"},
 		Network: sim.Network{Address: "10.9.0.5/24", Gateway: "10.9.0.1", LAN: device.LAN{
 			Routers: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.8.0.1/24")}, Lease: netip.MustParsePrefix("10.9.0.100/24"),
 		}},

@@ -18,12 +18,11 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // agents are the agents of simulated machines, each of which is a whole one in this process: it reads agent.hcl of its
@@ -100,7 +99,7 @@ const (
 const pace = 100 * time.Millisecond
 
 // run is the verb agent, as a service.
-func (a *agents) run(m *debian.Machine, p *kernel.Process) int {
+func (a *agents) run(m *debian.Machine, p *machine.Process) int {
 	ctx, cancel := contextOf(p)
 	defer cancel()
 	err := a.serve(ctx, m, p)
@@ -111,7 +110,7 @@ func (a *agents) run(m *debian.Machine, p *kernel.Process) int {
 	return p.Failf("%v", err)
 }
 
-func (a *agents) serve(ctx context.Context, m *debian.Machine, p *kernel.Process) error {
+func (a *agents) serve(ctx context.Context, m *debian.Machine, p *machine.Process) error {
 	dir, err := a.folder()
 	if err != nil {
 		return err
@@ -168,15 +167,15 @@ func (a *agents) note(identity string, s *service.Service) {
 
 // configuration reads the settings of a machine, with copies of the files that they name. What the user of the process
 // may not read is not there, but for secrets, which the service manager hands over.
-func configuration(m *debian.Machine, p *kernel.Process, lent string) (*service.Config, error) {
+func configuration(m *debian.Machine, p *machine.Process, lent string) (*service.Config, error) {
 	fs := m.K.FS
-	list, err := fs.ReadDir(files.Cred{}, service.Etc)
+	list, err := fs.ReadDir(machine.Cred{}, service.Etc)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", service.Etc, err)
 	}
 	for _, f := range list {
 		name := service.Etc + "/" + f.Name
-		if f.Kind != files.Plain {
+		if f.Kind != machine.PlainFile {
 			continue
 		}
 		if err := copyOut(m, p, name, filepath.Join(lent, f.Name), f.Name == "secrets.yaml" || f.Name == "age-keys.txt"); err != nil {
@@ -217,9 +216,9 @@ func configuration(m *debian.Machine, p *kernel.Process, lent string) (*service.
 }
 
 // copyOut copies a file of a machine to this one, if the process may read it or any is.
-func copyOut(m *debian.Machine, p *kernel.Process, name, to string, anyone bool) error {
+func copyOut(m *debian.Machine, p *machine.Process, name, to string, anyone bool) error {
 	const read = 4
-	info, err := m.K.FS.Stat(files.Cred{}, name)
+	info, err := m.K.FS.Stat(machine.Cred{}, name)
 	if errors.Is(err, syscall.ENOENT) || err == nil && !anyone && !m.K.FS.Access(p.Cred, name, read) {
 		return nil // the agent says what is missing
 	}
@@ -239,7 +238,7 @@ func copyOut(m *debian.Machine, p *kernel.Process, name, to string, anyone bool)
 
 // dataOf is the data folder of the agent on a disk, beside a folder that was lent. Who removes the one on the machine
 // loses it.
-func dataOf(machine *files.FS, lent string) (string, error) {
+func dataOf(machine *machine.FS, lent string) (string, error) {
 	if name, err := machine.ReadFile(keeps); err == nil {
 		return strings.TrimSpace(name), nil
 	}

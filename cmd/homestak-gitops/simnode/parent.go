@@ -16,9 +16,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/cert"
@@ -41,7 +41,7 @@ type Parent struct {
 	folder  string
 	program *program.Program
 	silent  atomic.Pointer[map[string]bool]
-	net     wire.Net
+	net     machine.Net
 	end     context.CancelFunc
 	served  chan error
 }

@@ -19,10 +19,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
@@ -42,7 +41,7 @@ const (
 func download(version string) string { return "#!" + interpreter + "\n# " + version + "\n" }
 
 // versionOf is that of the program which is installed on a machine.
-func versionOf(fs *files.FS) (string, error) {
+func versionOf(fs *machine.FS) (string, error) {
 	text, err := fs.ReadFile(installed)
 	_, version, ok := strings.Cut(strings.TrimSpace(text), "\n# ")
 	if err == nil && !ok {
@@ -84,7 +83,7 @@ func (n *programs) turn(m *debian.Machine) (done func()) {
 }
 
 // contextOf ends when a process has to.
-func contextOf(p *kernel.Process) (context.Context, context.CancelFunc) {
+func contextOf(p *machine.Process) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		select {
@@ -97,7 +96,7 @@ func contextOf(p *kernel.Process) (context.Context, context.CancelFunc) {
 }
 
 // command is the program: agent, config fetch, and config apply with and without --fetch.
-func (n *programs) command(m *debian.Machine, p *kernel.Process) int {
+func (n *programs) command(m *debian.Machine, p *machine.Process) int {
 	if n.agents != nil && len(p.Args) == 3 && p.Args[2] == "agent" {
 		return n.agents.run(m, p)
 	}
@@ -146,9 +145,9 @@ func state() []string {
 }
 
 // lend copies the state of a node into a folder of this machine.
-func lend(fs *files.FS, dir string) error {
+func lend(fs *machine.FS, dir string) error {
 	for _, name := range state() {
-		info, err := fs.Stat(files.Cred{}, name)
+		info, err := fs.Stat(machine.Cred{}, name)
 		if errors.Is(err, syscall.ENOENT) {
 			continue
 		}
@@ -167,7 +166,7 @@ func lend(fs *files.FS, dir string) error {
 }
 
 // takeBack makes the state of a node what is in a folder.
-func takeBack(fs *files.FS, dir string) error {
+func takeBack(fs *machine.FS, dir string) error {
 	if err := fs.MkdirAll(pull.DefaultFolder, 0o755); err != nil {
 		return err
 	}
@@ -177,7 +176,7 @@ func takeBack(fs *files.FS, dir string) error {
 		case err == nil:
 			err = fs.WriteFile(name, string(text), 0o600, 0, 0)
 		case errors.Is(err, os.ErrNotExist):
-			if err = fs.Remove(files.Cred{}, name); errors.Is(err, syscall.ENOENT) {
+			if err = fs.Remove(machine.Cred{}, name); errors.Is(err, syscall.ENOENT) {
 				err = nil
 			}
 		}
@@ -210,7 +209,7 @@ func (i inside) Run(ctx context.Context, c guest.Command) (guest.Output, error) 
 }
 
 // python does what the script of the first boot does, and nothing else.
-func (*programs) python(m *debian.Machine, p *kernel.Process) int {
+func (*programs) python(m *debian.Machine, p *machine.Process) int {
 	ctx, cancel := contextOf(p)
 	defer cancel()
 	if text, err := p.ReadFile(p.Args[len(p.Args)-1]); err != nil || len(p.Args) != 2 || !firstboot.IsScript(text) {

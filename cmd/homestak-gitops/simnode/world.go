@@ -15,9 +15,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
-	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // World is simulated hosts, their guests at any depth, and the network between them. Its methods may be called from
@@ -30,7 +30,7 @@ type World struct {
 	o      Options
 	own    string // where the server of this program listens on this machine; "": none does
 	key    string
-	lan    wire.Net
+	lan    machine.Net
 	agents *agents
 	guests func() *simworld.Guests
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Options say what a simulator that is served is like, as the flags of the verb sim do.
@@ -47,7 +47,7 @@ func New(o Options) (*pvesim.Host, error) {
 	}
 	inner := pvesim.Config{Version: cfg.Version, TaskTime: cfg.TaskTime, Latency: cfg.Latency, Workers: cfg.Workers, KeepTasks: keptTasks}
 	n := &simworld.Network{}
-	cfg.Systems = &simworld.Guests{Clock: kernel.Clock{Begin: time.Now(), Speed: o.Speed}, Network: n, Inner: inner}
+	cfg.Systems = &simworld.Guests{Clock: machine.Clock{Begin: time.Now(), Speed: o.Speed}, Network: n, Inner: inner}
 	h := pvesim.New(cfg)
 	n.Dial = Hosts{h.Node(): h}.Dial
 	return h, nil

@@ -6,9 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // accountsAtFirst are the users and groups of the image.
@@ -127,7 +126,7 @@ func members(line []string) []string {
 // User is an account as a login needs it.
 type User struct {
 	Name, Home, Shell string
-	Cred              files.Cred
+	Cred              machine.Cred
 	Expired, Locked   bool
 }
 
@@ -155,10 +154,10 @@ func (m *Machine) User(name string) (User, bool) {
 }
 
 // Start is how a program of this user begins, in the home.
-func (m *Machine) Start(u User, args ...string) kernel.Start {
+func (m *Machine) Start(u User, args ...string) machine.Start {
 	s := m.Root(args...)
 	s.Cred, s.Dir = u.Cred, "/"
-	if i, err := m.K.FS.Stat(u.Cred, u.Home); err == nil && i.Kind == files.Folder {
+	if i, err := m.K.FS.Stat(u.Cred, u.Home); err == nil && i.Kind == machine.Folder {
 		s.Dir = u.Home
 	}
 	path := "/usr/local/bin:/usr/bin:/bin:/usr/games"
@@ -169,7 +168,7 @@ func (m *Machine) Start(u User, args ...string) kernel.Start {
 	return s
 }
 
-func (m accounts) getent(p *kernel.Process) int {
+func (m accounts) getent(p *machine.Process) int {
 	if len(p.Args) < 2 {
 		return p.Failf("a database is missing")
 	}
@@ -203,8 +202,8 @@ func (m accounts) getent(p *kernel.Process) int {
 }
 
 // asRoot runs a program that only root may.
-func (accounts) asRoot(run func(*kernel.Process, userland.Options) int) func(*kernel.Process, userland.Options) int {
-	return func(p *kernel.Process, o userland.Options) int {
+func (accounts) asRoot(run func(*machine.Process, userland.Options) int) func(*machine.Process, userland.Options) int {
+	return func(p *machine.Process, o userland.Options) int {
 		if p.Cred.UID != 0 {
 			return p.Failf("Permission denied.")
 		}
@@ -225,7 +224,7 @@ func validName(name string) bool {
 	return name != "" && len(name) <= 32 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == "" && (name[0] == '_' || name[0] >= 'a' && name[0] <= 'z')
 }
 
-func (m accounts) useradd(p *kernel.Process, o userland.Options) int {
+func (m accounts) useradd(p *machine.Process, o userland.Options) int {
 	name := o.Args[0]
 	users, all, shadow := m.table("passwd"), m.table("group"), m.table("shadow")
 	switch {
@@ -288,15 +287,15 @@ func (m accounts) useradd(p *kernel.Process, o userland.Options) int {
 
 // makeHome makes a home from /etc/skel, unless there is one.
 func (m accounts) makeHome(home, uid, gid string) {
-	if _, err := m.K.FS.Stat(files.Cred{}, home); err == nil {
+	if _, err := m.K.FS.Stat(machine.Cred{}, home); err == nil {
 		return
 	}
 	u, _ := strconv.Atoi(uid)
 	g, _ := strconv.Atoi(gid)
 	must(m.K.FS.MkdirAll(home, 0o755))
-	must(m.K.FS.Chmod(files.Cred{}, home, 0o700))
-	must(m.K.FS.Chown(files.Cred{}, home, u, g, true))
-	list, _ := m.K.FS.ReadDir(files.Cred{}, "/etc/skel")
+	must(m.K.FS.Chmod(machine.Cred{}, home, 0o700))
+	must(m.K.FS.Chown(machine.Cred{}, home, u, g, true))
+	list, _ := m.K.FS.ReadDir(machine.Cred{}, "/etc/skel")
 	for _, f := range list {
 		text, err := m.K.FS.ReadFile("/etc/skel/" + f.Name)
 		if err == nil {
@@ -305,7 +304,7 @@ func (m accounts) makeHome(home, uid, gid string) {
 	}
 }
 
-func (m accounts) usermod(p *kernel.Process, o userland.Options) int {
+func (m accounts) usermod(p *machine.Process, o userland.Options) int {
 	users, all, shadow := m.table("passwd"), m.table("group"), m.table("shadow")
 	name := o.Args[0]
 	user, secret := users.find(name), shadow.find(name)
@@ -358,7 +357,7 @@ func (m accounts) usermod(p *kernel.Process, o userland.Options) int {
 	return 0
 }
 
-func (m accounts) userdel(p *kernel.Process, o userland.Options) int {
+func (m accounts) userdel(p *machine.Process, o userland.Options) int {
 	name := o.Args[0]
 	user := m.table("passwd").find(name)
 	if user == nil {
@@ -376,12 +375,12 @@ func (m accounts) userdel(p *kernel.Process, o userland.Options) int {
 	m.write("shadow", m.table("shadow").without(name))
 	m.write("passwd", m.table("passwd").without(name))
 	if o.Has("remove") {
-		must(m.K.FS.RemoveAll(files.Cred{}, user[5]))
+		must(m.K.FS.RemoveAll(machine.Cred{}, user[5]))
 	}
 	return 0
 }
 
-func (m accounts) groupadd(p *kernel.Process, o userland.Options) int {
+func (m accounts) groupadd(p *machine.Process, o userland.Options) int {
 	all := m.table("group")
 	if all.find(o.Args[0]) != nil {
 		if o.Has("force") {
@@ -394,7 +393,7 @@ func (m accounts) groupadd(p *kernel.Process, o userland.Options) int {
 	return 0
 }
 
-func (m accounts) groupdel(p *kernel.Process, o userland.Options) int {
+func (m accounts) groupdel(p *machine.Process, o userland.Options) int {
 	all := m.table("group")
 	line := all.find(o.Args[0])
 	if line == nil {
@@ -411,7 +410,7 @@ func (m accounts) groupdel(p *kernel.Process, o userland.Options) int {
 	return 0
 }
 
-func (m accounts) gpasswd(p *kernel.Process, o userland.Options) int {
+func (m accounts) gpasswd(p *machine.Process, o userland.Options) int {
 	all := m.table("group")
 	line := all.find(o.Args[0])
 	if line == nil {

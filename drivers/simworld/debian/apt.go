@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // The repository of Debian, as far as it is simulated: popular names, each with a version that is
@@ -78,14 +77,14 @@ func debianPackage(name string) (Package, bool) {
 	}
 	binary := "/usr/bin/" + name
 	if !strings.HasPrefix(name, "lib") {
-		p.Files[binary] = kernel.Executable(program)
+		p.Files[binary] = machine.Executable(program)
 	}
 	if name == "fail2ban" {
 		p.Files["/etc/fail2ban/jail.conf"], p.Files["/etc/fail2ban/jail.d/defaults-debian.conf"] = "[DEFAULT]\n", "[sshd]\nenabled = true\n"
 		p.Conffiles = []string{"/etc/fail2ban/jail.conf", "/etc/fail2ban/jail.d/defaults-debian.conf"}
 	}
 	if name == "ifupdown2" {
-		p.Files = map[string]string{"/usr/sbin/ifreload": kernel.Executable("ifreload"), "/usr/share/ifupdown2/policy.d/vlan.json": "{}\n"}
+		p.Files = map[string]string{"/usr/sbin/ifreload": machine.Executable("ifreload"), "/usr/share/ifupdown2/policy.d/vlan.json": "{}\n"}
 	}
 	for _, unit := range units {
 		p.Files["/usr/lib/systemd/system/"+unit+".service"] = "[Unit]\nDescription=" + name + "\n[Service]\nExecStart=" + binary + "\n[Install]\nWantedBy=multi-user.target\n"
@@ -126,7 +125,7 @@ func (s source) debian() bool {
 
 func (m packages) sources(only string) []source {
 	names := []string{"/etc/apt/sources.list"}
-	list, _ := m.K.FS.ReadDir(files.Cred{}, "/etc/apt/sources.list.d")
+	list, _ := m.K.FS.ReadDir(machine.Cred{}, "/etc/apt/sources.list.d")
 	for _, f := range list {
 		names = append(names, "/etc/apt/sources.list.d/"+f.Name)
 	}
@@ -167,7 +166,7 @@ func (m packages) available(name string) (Package, bool) {
 	fromDebian := false
 	from := map[string]bool{}
 	for _, s := range m.sources("") {
-		if _, err := m.K.FS.Stat(files.Cred{}, s.listFile()); err != nil {
+		if _, err := m.K.FS.Stat(machine.Cred{}, s.listFile()); err != nil {
 			continue
 		}
 		url := strings.TrimSuffix(s.url, "/")
@@ -201,7 +200,7 @@ func complete(p Package) Package {
 	return p
 }
 
-func (m packages) aptGet(p *kernel.Process, o userland.Options) int {
+func (m packages) aptGet(p *machine.Process, o userland.Options) int {
 	words, simulate, uris, only := o.Args, o.Has("s"), o.Has("print-uris"), ""
 	for _, setting := range o.All("o") { // what else is set makes no difference here
 		if value, ok := strings.CutPrefix(setting, "Dir::Etc::sourcelist="); ok {
@@ -243,7 +242,7 @@ func (m packages) aptGet(p *kernel.Process, o userland.Options) int {
 	return 100
 }
 
-func (m packages) aptUpdate(p *kernel.Process, only string) int {
+func (m packages) aptUpdate(p *machine.Process, only string) int {
 	for n, s := range m.sources(only) {
 		if s.key != "" && strings.HasSuffix(s.key, ".asc") {
 			if text, err := m.K.FS.ReadFile(s.key); err != nil || !strings.Contains(text, "PGP PUBLIC KEY") {
@@ -299,7 +298,7 @@ func (m packages) plan(d *database, names []string) (list []Package, missing str
 	return list, ""
 }
 
-func (m packages) aptInstall(p *kernel.Process, names []string, simulate bool) int {
+func (m packages) aptInstall(p *machine.Process, names []string, simulate bool) int {
 	d := readDatabase(m.K.FS)
 	var plain []string
 	for _, name := range names {
@@ -381,7 +380,7 @@ func (d *database) unneeded() []string {
 	return d.dependents(out)
 }
 
-func (m packages) aptRemove(p *kernel.Process, names []string, simulate bool) int {
+func (m packages) aptRemove(p *machine.Process, names []string, simulate bool) int {
 	d := readDatabase(m.K.FS)
 	var list []string
 	for _, name := range names {
@@ -400,7 +399,7 @@ func (m packages) aptRemove(p *kernel.Process, names []string, simulate bool) in
 	return m.remove(p, d.dependents(list), simulate)
 }
 
-func (m packages) remove(p *kernel.Process, list []string, simulate bool) int {
+func (m packages) remove(p *machine.Process, list []string, simulate bool) int {
 	d := readDatabase(m.K.FS)
 	for _, name := range list {
 		if simulate {
@@ -416,7 +415,7 @@ func (m packages) remove(p *kernel.Process, list []string, simulate bool) int {
 	return m.afterDpkg(p)
 }
 
-func (m packages) aptCache(p *kernel.Process, o userland.Options) int {
+func (m packages) aptCache(p *machine.Process, o userland.Options) int {
 	rest := o.Args
 	d := readDatabase(m.K.FS)
 	code := 0
@@ -455,7 +454,7 @@ func (m packages) aptCache(p *kernel.Process, o userland.Options) int {
 	return code
 }
 
-func (m packages) aptSelections(p *kernel.Process, o userland.Options) int {
+func (m packages) aptSelections(p *machine.Process, o userland.Options) int {
 	rest := o.Args
 	d := readDatabase(m.K.FS)
 	switch rest[0] {

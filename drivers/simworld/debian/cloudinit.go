@@ -8,8 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Birth is what cloud-init gets at the first boot, or what Proxmox VE writes into a new container.
@@ -21,8 +20,8 @@ type Birth struct {
 	Domain     string
 	DNS        []string
 	Network    Network
-	Disks      []files.Volume // beside that of the root, in the order of their devices
-	RootLogins bool           // a container, where root is who logs in
+	Disks      []machine.Volume // beside that of the root, in the order of their devices
+	RootLogins bool             // a container, where root is who logs in
 
 	// Discs are in the CD drives. One that is a seed of NoCloud has the last word.
 	Discs [][]byte
@@ -80,7 +79,7 @@ func (d *Disk) attach(b Birth) {
 // setUp configures the network: at each boot the name servers, and a card as far as its first boot, or Proxmox VE, does it. Where
 // cloud-init is forbidden to touch the network nothing happens.
 func (d *Disk) setUp(b Birth, fresh bool) {
-	list, _ := d.fs.ReadDir(files.Cred{}, "/etc/cloud/cloud.cfg.d")
+	list, _ := d.fs.ReadDir(machine.Cred{}, "/etc/cloud/cloud.cfg.d")
 	for _, f := range list {
 		if text, _ := d.fs.ReadFile("/etc/cloud/cloud.cfg.d/" + f.Name); strings.Contains(text, "config: disabled") && !d.container {
 			return
@@ -95,7 +94,7 @@ func (d *Disk) setUp(b Birth, fresh bool) {
 	}
 	d.put("/etc/resolv.conf", resolv.String(), 0o644)
 	n := b.Network
-	_, err := d.fs.Stat(files.Cred{}, "/usr/sbin/ifreload")
+	_, err := d.fs.Stat(machine.Cred{}, "/usr/sbin/ifreload")
 	ifupdown := d.container || err == nil // which cloud-init prefers where ifupdown2 is installed
 	switch {
 	case n.Address == "" || !d.container && !fresh:
@@ -112,7 +111,7 @@ func (d *Disk) setUp(b Birth, fresh bool) {
 		}
 		d.put(networkFile, text, 0o644)
 		const unit = "systemd-networkd.service"
-		if _, err := d.fs.Stat(files.Cred{}, "/etc/systemd/system/multi-user.target.wants/"+unit); err != nil {
+		if _, err := d.fs.Stat(machine.Cred{}, "/etc/systemd/system/multi-user.target.wants/"+unit); err != nil {
 			d.link("/etc/systemd/system/multi-user.target.wants/"+unit, "/usr/lib/systemd/system/"+unit)
 		}
 	}
@@ -149,11 +148,11 @@ func (d *Disk) Begin(b Birth) *Machine {
 	if strings.TrimSpace(known) == b.Instance {
 		return d.Boot()
 	}
-	m := &Machine{disk: d, K: kernel.New(d.fs, d.clock, nil)}
+	m := &Machine{disk: d, K: machine.NewKernel(d.fs, d.clock, nil)}
 	must(d.fs.WriteFile(instanceFile, b.Instance+"\n", 0o644, 0, 0))
 	for _, suffix := range []string{"", ".pub"} {
-		if _, err := d.fs.Stat(files.Cred{}, hostKeyFile+suffix); err == nil {
-			must(d.fs.Remove(files.Cred{}, hostKeyFile+suffix))
+		if _, err := d.fs.Stat(machine.Cred{}, hostKeyFile+suffix); err == nil {
+			must(d.fs.Remove(machine.Cred{}, hostKeyFile+suffix))
 		}
 	}
 	server{m}.makeHostKey()
@@ -258,8 +257,8 @@ func (m *Machine) firstUser(b Birth) {
 	}
 	dir := u.Home + "/.ssh"
 	must(m.K.FS.MkdirAll(dir, 0o700))
-	must(m.K.FS.Chmod(files.Cred{}, dir, 0o700))
-	must(m.K.FS.Chown(files.Cred{}, dir, u.Cred.UID, u.Cred.GID, true))
+	must(m.K.FS.Chmod(machine.Cred{}, dir, 0o700))
+	must(m.K.FS.Chown(machine.Cred{}, dir, u.Cred.UID, u.Cred.GID, true))
 	old, _ := m.K.FS.ReadFile(dir + "/authorized_keys")
 	text := old
 	for _, key := range b.Keys {
@@ -270,7 +269,7 @@ func (m *Machine) firstUser(b Birth) {
 	must(m.K.FS.WriteFile(dir+"/authorized_keys", text, 0o600, u.Cred.UID, u.Cred.GID))
 }
 
-func cloudInitProgram(p *kernel.Process) int {
+func cloudInitProgram(p *machine.Process) int {
 	p.Printf("status: done\n")
 	return 0
 }

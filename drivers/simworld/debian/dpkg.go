@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Package is what a repository has of one package.
@@ -46,7 +45,7 @@ const (
 	statesFile = "/var/lib/apt/extended_states"
 )
 
-func readDatabase(fs *files.FS) *database {
+func readDatabase(fs *machine.FS) *database {
 	d := &database{}
 	auto := map[string]bool{}
 	for _, p := range paragraphs(fs, statesFile) {
@@ -62,7 +61,7 @@ func readDatabase(fs *files.FS) *database {
 }
 
 // paragraphs reads a file of fields.
-func paragraphs(fs *files.FS, name string) []map[string]string {
+func paragraphs(fs *machine.FS, name string) []map[string]string {
 	text, err := fs.ReadFile(name)
 	if err != nil {
 		return nil
@@ -82,7 +81,7 @@ func paragraphs(fs *files.FS, name string) []map[string]string {
 	return out
 }
 
-func (d *database) write(fs *files.FS) {
+func (d *database) write(fs *machine.FS) {
 	slices.SortFunc(d.list, func(a, b installed) int { return strings.Compare(a.Name, b.Name) })
 	var b, states strings.Builder
 	for _, p := range d.list {
@@ -99,7 +98,7 @@ func (d *database) write(fs *files.FS) {
 		}
 	}
 	must(fs.WriteFile(statusFile, b.String(), 0o644, 0, 0))
-	if _, err := fs.Stat(files.Cred{}, statesFile); err == nil || states.Len() > 0 {
+	if _, err := fs.Stat(machine.Cred{}, statesFile); err == nil || states.Len() > 0 {
 		must(fs.WriteFile(statesFile, states.String(), 0o644, 0, 0))
 	}
 }
@@ -129,7 +128,7 @@ func (p *installed) abbreviated() string {
 }
 
 // dpkgQuery is dpkg-query -W.
-func (m packages) dpkgQuery(p *kernel.Process, o userland.Options) int {
+func (m packages) dpkgQuery(p *machine.Process, o userland.Options) int {
 	form, rest := first(strings.TrimPrefix(o.Text("f"), "="), "${Package}\t${Version}\n"), o.Args
 	d := readDatabase(m.K.FS)
 	code := 0
@@ -160,7 +159,7 @@ func (m packages) dpkgQuery(p *kernel.Process, o userland.Options) int {
 func listOf(name string) string { return "/var/lib/dpkg/info/" + name + ".list" }
 
 // dpkg is dpkg --audit and dpkg --configure -a.
-func (m packages) dpkg(p *kernel.Process, o userland.Options) int {
+func (m packages) dpkg(p *machine.Process, o userland.Options) int {
 	d := readDatabase(m.K.FS)
 	for i := range d.list {
 		one := &d.list[i]
@@ -180,18 +179,18 @@ func (m packages) dpkg(p *kernel.Process, o userland.Options) int {
 }
 
 // unpack puts the files of a package in place, and runs its script. It gives false if that fails.
-func (m packages) unpack(p *kernel.Process, d *database, of Package, auto bool) bool {
+func (m packages) unpack(p *machine.Process, d *database, of Package, auto bool) bool {
 	fs := m.K.FS
 	before := d.find(of.Name)
 	var list strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(of.Files)) {
 		text := of.Files[name]
 		perm := uint32(0o644)
-		if strings.HasPrefix(text, "#!") || strings.HasPrefix(text, kernel.Executable("")[:4]) {
+		if strings.HasPrefix(text, "#!") || strings.HasPrefix(text, machine.Executable("")[:4]) {
 			perm = 0o755
 		}
 		list.WriteString(name + "\n")
-		if _, err := fs.Stat(files.Cred{}, name); err == nil && slices.Contains(of.Conffiles, name) {
+		if _, err := fs.Stat(machine.Cred{}, name); err == nil && slices.Contains(of.Conffiles, name) {
 			continue // --force-confold
 		}
 		must(fs.WriteFile(name, text, perm, 0, 0))
@@ -220,9 +219,9 @@ func (m packages) unpack(p *kernel.Process, d *database, of Package, auto bool) 
 }
 
 // afterDpkg runs what the configuration of dpkg says (dpkg(1), --post-invoke).
-func (m packages) afterDpkg(p *kernel.Process) int {
+func (m packages) afterDpkg(p *machine.Process) int {
 	const dir = "/etc/dpkg/dpkg.cfg.d"
-	list, _ := m.K.FS.ReadDir(files.Cred{}, dir)
+	list, _ := m.K.FS.ReadDir(machine.Cred{}, dir)
 	for _, f := range list {
 		text, _ := m.K.FS.ReadFile(dir + "/" + f.Name)
 		for line := range strings.Lines(text) {
@@ -237,9 +236,9 @@ func (m packages) afterDpkg(p *kernel.Process) int {
 }
 
 // script runs a script of a package, if it has it.
-func (m packages) script(p *kernel.Process, name, which, arg string) int {
+func (m packages) script(p *machine.Process, name, which, arg string) int {
 	file := "/var/lib/dpkg/info/" + name + "." + which
-	if _, err := m.K.FS.Stat(files.Cred{}, file); err != nil {
+	if _, err := m.K.FS.Stat(machine.Cred{}, file); err != nil {
 		return 0
 	}
 	code, err := p.Run([]string{file, arg})
@@ -250,7 +249,7 @@ func (m packages) script(p *kernel.Process, name, which, arg string) int {
 }
 
 // erase removes a package. Configuration files stay.
-func (m packages) erase(p *kernel.Process, d *database, name string) bool {
+func (m packages) erase(p *machine.Process, d *database, name string) bool {
 	fs := m.K.FS
 	one := d.find(name)
 	if code := m.script(p, name, "prerm", "remove"); code != 0 {
@@ -262,15 +261,15 @@ func (m packages) erase(p *kernel.Process, d *database, name string) bool {
 		if file = strings.TrimSpace(file); slices.Contains(one.Conffiles, file) {
 			continue
 		}
-		_ = fs.Remove(files.Cred{}, file) // somebody else may have removed it
+		_ = fs.Remove(machine.Cred{}, file) // somebody else may have removed it
 		for dir := path.Dir(file); strings.Count(dir, "/") > 2; dir = path.Dir(dir) {
-			if fs.Remove(files.Cred{}, dir) != nil {
+			if fs.Remove(machine.Cred{}, dir) != nil {
 				break // something else is in it
 			}
 		}
 	}
 	m.script(p, name, "postrm", "remove")
-	_ = fs.Remove(files.Cred{}, listOf(name))
+	_ = fs.Remove(machine.Cred{}, listOf(name))
 	one.status, one.auto = statusConfig, false
 	if len(one.Conffiles) == 0 {
 		d.list = slices.DeleteFunc(d.list, func(i installed) bool { return i.Name == name })

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // install puts the system on a disk.
@@ -22,28 +21,28 @@ func (d *Disk) install(o Options) {
 		must(fs.MkdirAll(dir, 0o755))
 	}
 	for link, target := range map[string]string{"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/var/run": "/run", "/etc/localtime": "/usr/share/zoneinfo/Etc/UTC", "/etc/os-release": "../usr/lib/os-release"} {
-		must(fs.Symlink(files.Cred{}, target, link))
+		must(fs.Symlink(machine.Cred{}, target, link))
 	}
-	must(fs.Chmod(files.Cred{}, "/root", 0o700))
-	must(fs.Chmod(files.Cred{}, "/var/tmp", 0o1777))
+	must(fs.Chmod(machine.Cred{}, "/root", 0o700))
+	must(fs.Chmod(machine.Cred{}, "/var/tmp", 0o1777))
 	for name := range userland.Programs() {
-		d.put("/usr/bin/"+name, kernel.Executable(name), 0o755)
+		d.put("/usr/bin/"+name, machine.Executable(name), 0o755)
 	}
 	d.put(interfacesFile, loopback, 0o644)
 	must(fs.MkdirAll("/etc/network/interfaces.d", 0o755))
 	must(fs.MkdirAll("/etc/cloud/cloud.cfg.d", 0o755))
 	for name, dir := range systemPrograms() {
-		d.put(dir+"/"+name, kernel.Executable(name), 0o755)
+		d.put(dir+"/"+name, machine.Executable(name), 0o755)
 	}
 	for name := range o.Programs {
 		must(fs.MkdirAll(path.Dir(name), 0o755))
-		d.put(name, kernel.Executable(name), 0o755)
+		d.put(name, machine.Executable(name), 0o755)
 	}
-	must(fs.Chmod(files.Cred{}, "/usr/bin/sudo", 0o4755))
-	d.put("/usr/sbin/nologin", kernel.Executable("nologin"), 0o755)
-	must(fs.Remove(files.Cred{}, "/usr/bin/nologin"))
+	must(fs.Chmod(machine.Cred{}, "/usr/bin/sudo", 0o4755))
+	d.put("/usr/sbin/nologin", machine.Executable("nologin"), 0o755)
+	must(fs.Remove(machine.Cred{}, "/usr/bin/nologin"))
 	for _, name := range []string{"systemd-timesyncd", "systemd-networkd"} {
-		d.put("/usr/lib/systemd/"+name, kernel.Executable(name), 0o755)
+		d.put("/usr/lib/systemd/"+name, machine.Executable(name), 0o755)
 	}
 	d.put("/usr/lib/os-release", fmt.Sprintf("PRETTY_NAME=\"Debian GNU/Linux %[1]s (%[2]s)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"%[1]s\"\nVERSION=\"%[1]s (%[2]s)\"\nVERSION_CODENAME=%[2]s\nID=debian\n", o.Suite, suite), 0o644)
 	d.put("/etc/debian_version", o.Suite+".0\n", 0o644)
@@ -60,11 +59,11 @@ func (d *Disk) install(o Options) {
 	for name, offset := range zones() {
 		d.put("/usr/share/zoneinfo/"+name, offset+"\n", 0o644)
 	}
-	must(fs.Symlink(files.Cred{}, "Etc/UTC", "/usr/share/zoneinfo/UTC")) // as tzdata has it
+	must(fs.Symlink(machine.Cred{}, "Etc/UTC", "/usr/share/zoneinfo/UTC")) // as tzdata has it
 	d.accountsAtFirst()
 	d.put("/etc/sudoers", "Defaults\tenv_reset\nroot\tALL=(ALL:ALL) ALL\n%sudo\tALL=(ALL:ALL) ALL\n@includedir /etc/sudoers.d\n", 0o440)
 	d.put("/etc/sudoers.d/README", "#\n# Files here are read by sudo.\n", 0o440)
-	must(fs.Chmod(files.Cred{}, "/etc/sudoers.d", 0o750))
+	must(fs.Chmod(machine.Cred{}, "/etc/sudoers.d", 0o750))
 	d.put("/etc/ssh/sshd_config", "Include /etc/ssh/sshd_config.d/*.conf\nKbdInteractiveAuthentication no\nUsePAM yes\nX11Forwarding yes\nPrintMotd no\nSubsystem sftp /usr/lib/openssh/sftp-server\n", 0o644)
 	must(fs.MkdirAll("/etc/ssh/sshd_config.d", 0o755))
 	must(fs.MkdirAll("/etc/sysctl.d", 0o755))
@@ -103,7 +102,7 @@ func (d *Disk) installed(db *database, name string, auto bool) {
 	for _, file := range slices.Sorted(maps.Keys(of.Files)) {
 		list.WriteString(file + "\n")
 		perm := uint32(0o644)
-		if strings.HasPrefix(of.Files[file], kernel.Executable("")[:4]) {
+		if strings.HasPrefix(of.Files[file], machine.Executable("")[:4]) {
 			perm = 0o755
 		}
 		d.put(file, of.Files[file], perm)
@@ -122,7 +121,7 @@ func (d *Disk) put(name, text string, perm uint32) { must(d.fs.WriteFile(name, t
 
 func (d *Disk) link(name, target string) {
 	must(d.fs.MkdirAll(name[:strings.LastIndexByte(name, '/')], 0o755))
-	must(d.fs.Symlink(files.Cred{}, target, name))
+	must(d.fs.Symlink(machine.Cred{}, target, name))
 }
 
 // systemPrograms are the programs of this package, and the folders that they are in.
@@ -219,7 +218,7 @@ func parameters() map[string]string {
 
 // sysctlAtBoot does what systemd-sysctl does: files of /etc/sysctl.d in the order of their names.
 func (m parametersOf) sysctlAtBoot() {
-	list, err := m.K.FS.ReadDir(files.Cred{}, "/etc/sysctl.d")
+	list, err := m.K.FS.ReadDir(machine.Cred{}, "/etc/sysctl.d")
 	if err != nil {
 		return
 	}
@@ -245,7 +244,7 @@ func (m parametersOf) sysctlFile(name string) {
 
 func (m parametersOf) setParameter(name, value string) error {
 	file := "/proc/sys/" + strings.ReplaceAll(strings.TrimPrefix(name, "-"), ".", "/")
-	if i, err := m.K.FS.Stat(files.Cred{}, file); err != nil || i.Kind != files.Plain {
+	if i, err := m.K.FS.Stat(machine.Cred{}, file); err != nil || i.Kind != machine.PlainFile {
 		return errors.Join(err, syscall.ENOENT)
 	}
 	return m.K.FS.WriteText(file, value+"\n")

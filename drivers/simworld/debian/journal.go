@@ -9,8 +9,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // journal is the last lines of what runs of units wrote, the newest run last. Safe for concurrent use.
@@ -84,7 +84,7 @@ func (r *journalOf) last(n int) []string {
 }
 
 // journalctl shows lines of one run, by _SYSTEMD_INVOCATION_ID=.
-func (m systemd) journalctl(p *kernel.Process, o userland.Options) int {
+func (m systemd) journalctl(p *machine.Process, o userland.Options) int {
 	n, err := strconv.Atoi(first(o.Text("lines"), "10"))
 	if err != nil {
 		return p.Failf("Failed to parse lines '%s'", o.Text("lines"))

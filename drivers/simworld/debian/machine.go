@@ -15,16 +15,14 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
-	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Disk is what stays of a machine while it is off.
 type Disk struct {
-	fs    *files.FS
-	clock kernel.Clock
+	fs    *machine.FS
+	clock machine.Clock
 	more  []Package // that its repository has beside those of Debian
 
 	programs  map[string]Program // by file
@@ -37,12 +35,12 @@ type Disk struct {
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Program is a program of a machine that somebody else brings. It gives the exit code.
-type Program func(m *Machine, p *kernel.Process) int
+type Program func(m *Machine, p *machine.Process) int
 
 // Options say what a new disk holds.
 type Options struct {
 	Suite    string // 12 or 13; "" is 13
-	Clock    kernel.Clock
+	Clock    machine.Clock
 	Packages []Package // that the repository of the machine has beside those of Debian
 	// Programs are there beside those of Debian, by the files that they are run by.
 	Programs map[string]Program
@@ -57,7 +55,7 @@ type Options struct {
 // NewDisk is an image of Debian as the project publishes it for clouds, with sshd.
 func NewDisk(o Options) *Disk {
 	o.Suite = cmp.Or(o.Suite, "13")
-	d := &Disk{fs: files.New(o.Clock.Now), clock: o.Clock, more: o.Packages, programs: o.Programs, container: o.Container, network: o.Network}
+	d := &Disk{fs: machine.NewFS(o.Clock.Now), clock: o.Clock, more: o.Packages, programs: o.Programs, container: o.Container, network: o.Network}
 	d.install(o)
 	return d
 }
@@ -68,11 +66,11 @@ func (d *Disk) Clone() *Disk {
 }
 
 // Files are what is on the disk.
-func (d *Disk) Files() *files.FS { return d.fs }
+func (d *Disk) Files() *machine.FS { return d.fs }
 
 // Machine is a Debian that runs. Safe for concurrent use.
 type Machine struct {
-	K       *kernel.Kernel
+	K       *machine.Kernel
 	Network device.Network
 	disk    *Disk
 
@@ -84,7 +82,7 @@ type Machine struct {
 	closed  bool
 	// unnamed is whether it cannot resolve names.
 	unnamed bool
-	ports   wire.Net
+	ports   machine.Net
 	down    context.Context //nolint:containedctx // it ends when the machine halts
 	end     context.CancelFunc
 	busy    sync.WaitGroup // timers, and what watches services
@@ -97,9 +95,9 @@ func (d *Disk) Boot() *Machine {
 	programs := userland.Programs()
 	maps.Copy(programs, m.programs())
 	for name, run := range d.programs {
-		programs[name] = func(p *kernel.Process) int { return run(m, p) }
+		programs[name] = func(p *machine.Process) int { return run(m, p) }
 	}
-	m.K = kernel.New(d.fs, d.clock, programs)
+	m.K = machine.NewKernel(d.fs, d.clock, programs)
 	name, _ := d.fs.ReadFile("/etc/hostname")
 	if name = strings.TrimSpace(name); name != "" {
 		m.K.SetHostname(name)
@@ -116,18 +114,18 @@ func (d *Disk) Boot() *Machine {
 func (m *Machine) volatile() {
 	fs := m.K.FS
 	for _, name := range []string{"/run", "/tmp", "/proc", "/dev", "/sys"} {
-		must(fs.RemoveAll(files.Cred{}, name))
+		must(fs.RemoveAll(machine.Cred{}, name))
 	}
 	must(fs.MkdirAll("/run/systemd/system", 0o755))
 	must(fs.MkdirAll("/run/lock", 0o755))
 	must(fs.MkdirAll("/tmp", 0o755))
-	must(fs.Chmod(files.Cred{}, "/tmp", 0o1777))
-	for name, s := range map[string]files.Special{"null": null{}, "zero": zero{}, "full": null{}} {
-		must(fs.SetSpecial("/dev/"+name, 0o666, files.Device, s))
+	must(fs.Chmod(machine.Cred{}, "/tmp", 0o1777))
+	for name, s := range map[string]machine.SpecialFile{"null": null{}, "zero": zero{}, "full": null{}} {
+		must(fs.SetSpecial("/dev/"+name, 0o666, machine.DeviceFile, s))
 	}
-	must(fs.Symlink(files.Cred{}, "/proc/self/fd/0", "/dev/stdin"))
+	must(fs.Symlink(machine.Cred{}, "/proc/self/fd/0", "/dev/stdin"))
 	for name, value := range parameters() {
-		must(fs.SetSpecial("/proc/sys/"+name, 0o644, files.Plain, &parameter{value: value}))
+		must(fs.SetSpecial("/proc/sys/"+name, 0o644, machine.PlainFile, &parameter{value: value}))
 	}
 }
 
@@ -188,6 +186,6 @@ func (m *Machine) Shell(line string) (out string, code int) {
 const noProgram = 127
 
 // Root is the environment and the rights of a program that the system itself starts.
-func (*Machine) Root(args ...string) kernel.Start {
-	return kernel.Start{Args: args, Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}}
+func (*Machine) Root(args ...string) machine.Start {
+	return machine.Start{Args: args, Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}}
 }

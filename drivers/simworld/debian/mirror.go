@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // What a machine fetches from elsewhere: it needs names for that.
@@ -36,7 +36,7 @@ func overNetwork(url string) bool {
 }
 
 // ahosts is getent ahosts: every name has an address.
-func (m packages) ahosts(p *kernel.Process) int {
+func (m packages) ahosts(p *machine.Process) int {
 	if !m.names() {
 		return 2
 	}
@@ -47,7 +47,7 @@ func (m packages) ahosts(p *kernel.Process) int {
 }
 
 // printURIs is apt-get --print-uris: what would be fetched.
-func (m packages) printURIs(p *kernel.Process, words []string, only string) int {
+func (m packages) printURIs(p *machine.Process, words []string, only string) int {
 	if words[0] == "update" {
 		for _, s := range m.sources(only) {
 			p.Printf("'%s/dists/%s/InRelease' %s 0 \n", strings.TrimSuffix(s.url, "/"), strings.Join(s.suites, ""), s.host())
@@ -66,14 +66,14 @@ func (m packages) printURIs(p *kernel.Process, words []string, only string) int 
 }
 
 // unresolved is apt-get install without names, for packages that are not all there.
-func (packages) unresolved(p *kernel.Process) int {
+func (packages) unresolved(p *machine.Process) int {
 	fmt.Fprintf(p.Err(), "E: Failed to fetch http://deb.debian.org/debian  Temporary failure resolving 'deb.debian.org'\n")
 	return 100
 }
 
 // helper is apt-helper download-file, for the first file of a mirror and for the keys of Proxmox, which are simulated, and so
 // are their checksums.
-func (m packages) helper(p *kernel.Process) int {
+func (m packages) helper(p *machine.Process) int {
 	i := slices.Index(p.Args, "download-file")
 	if i < 0 || i+2 >= len(p.Args) || !m.names() || !overNetwork(p.Args[i+1]) ||
 		!strings.HasSuffix(p.Args[i+1], "/InRelease") && !strings.HasPrefix(p.Args[i+1], "https://enterprise.proxmox.com/debian/proxmox-") {

@@ -4,8 +4,8 @@ import (
 	"maps"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // The parts of the system, each with its own programs.
@@ -19,10 +19,10 @@ type (
 )
 
 // programs are those that belong to the system as a whole, with their options as userland.Program has them.
-func (m *Machine) programs() map[string]kernel.Program {
+func (m *Machine) programs() map[string]machine.Program {
 	users, apt, init, ssh, rules := accounts{m}, packages{m}, systemd{m}, server{m}, sudoers{m}
 	const denied = 1
-	all := map[string]kernel.Program{
+	all := map[string]machine.Program{
 		"getent": users.getent, "apt-config": nothing,
 		"useradd":  userland.Program("create-home gid: groups: shell: uid: user-group", 1, denied, users.asRoot(users.useradd)),
 		"usermod":  userland.Program("append expiredate: groups: lock shell: unlock", 1, denied, users.asRoot(users.usermod)),
@@ -53,15 +53,15 @@ func (m *Machine) programs() map[string]kernel.Program {
 }
 
 // nothing is a program that has nothing to do here.
-func nothing(*kernel.Process) int { return 0 }
+func nothing(*machine.Process) int { return 0 }
 
 // daemon runs until it is ended.
-func daemon(p *kernel.Process) int {
+func daemon(p *machine.Process) int {
 	<-p.Killed()
 	return 0
 }
 
-func (m *Machine) virtualisation(p *kernel.Process) int {
+func (m *Machine) virtualisation(p *machine.Process) int {
 	if m.disk.container {
 		p.Printf("lxc\n")
 		return 0

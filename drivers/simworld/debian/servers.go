@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // portOf is the port on which the usual server of a unit listens once its package is installed; 0 for none.
@@ -44,7 +44,7 @@ func portOf(unit string) uint16 {
 
 // serve lets a unit listen as long as its program runs. What looks like HTTP gets an answer that says so; any other
 // connection stays open.
-func (m systemd) serve(name string, of *kernel.Process) {
+func (m systemd) serve(name string, of *machine.Process) {
 	port := portOf(name)
 	if port == 0 {
 		return
@@ -72,7 +72,7 @@ func (m systemd) serve(name string, of *kernel.Process) {
 }
 
 // answer is one connection to a unit.
-func (m systemd) answer(name string, conn net.Conn, of *kernel.Process) {
+func (m systemd) answer(name string, conn net.Conn, of *machine.Process) {
 	ended := make(chan struct{})
 	m.busy.Go(func() {
 		select {

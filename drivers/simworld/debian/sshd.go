@@ -13,9 +13,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Settings are those of sshd_config(5) that make a difference here.
@@ -41,7 +40,7 @@ const hostKeyFile = "/etc/ssh/ssh_host_ed25519_key"
 
 // makeHostKey makes the key by which the machine proves who it is, unless it has one.
 func (m server) makeHostKey() {
-	if _, err := m.K.FS.Stat(files.Cred{}, hostKeyFile); err == nil {
+	if _, err := m.K.FS.Stat(machine.Cred{}, hostKeyFile); err == nil {
 		return
 	}
 	private, public := newKey("root@localhost")
@@ -65,7 +64,7 @@ func publicLine(key ssh.PublicKey, comment string) string {
 }
 
 // keygen is ssh-keygen, for root: a new key without a passphrase, and with -y the public half of one, without its comment.
-func (server) keygen(p *kernel.Process, o userland.Options) int {
+func (server) keygen(p *machine.Process, o userland.Options) int {
 	if p.Cred.UID != 0 {
 		return p.Failf("only root makes keys here")
 	}
@@ -73,7 +72,7 @@ func (server) keygen(p *kernel.Process, o userland.Options) int {
 	if o.Has("y") {
 		text, err := p.ReadFile(name)
 		if err != nil {
-			fmt.Fprintf(p.Err(), "%s: %s\n", name, files.Text(err))
+			fmt.Fprintf(p.Err(), "%s: %s\n", name, machine.ErrorText(err))
 			return 255
 		}
 		key, err := ssh.ParsePrivateKey([]byte(text))
@@ -94,7 +93,7 @@ func (server) keygen(p *kernel.Process, o userland.Options) int {
 		err = p.K.FS.WriteFile(name+".pub", public, 0o644, p.Cred.UID, p.Cred.GID)
 	}
 	if err != nil {
-		fmt.Fprintf(p.Err(), "Saving key \"%s\" failed: %s\n", name, files.Text(err))
+		fmt.Fprintf(p.Err(), "Saving key \"%s\" failed: %s\n", name, machine.ErrorText(err))
 		return 1
 	}
 	return 0
@@ -152,7 +151,7 @@ func (m server) sshdConfig() (*Settings, error) {
 func (m server) sshdFile(name string, values map[string][]string) error {
 	text, err := m.K.FS.ReadFile(name)
 	if err != nil {
-		return fmt.Errorf("%s: %s", name, files.Text(err))
+		return fmt.Errorf("%s: %s", name, machine.ErrorText(err))
 	}
 	n := 0
 	for line := range strings.Lines(text) {
@@ -171,7 +170,7 @@ func (m server) sshdFile(name string, values map[string][]string) error {
 		case key == "match":
 			return nil // what is for some connections only is not simulated
 		case key == "include":
-			list, _ := m.K.FS.ReadDir(files.Cred{}, path.Dir(value))
+			list, _ := m.K.FS.ReadDir(machine.Cred{}, path.Dir(value))
 			for _, f := range list {
 				if ok, _ := path.Match(path.Base(value), f.Name); ok {
 					if err := m.sshdFile(path.Dir(value)+"/"+f.Name, values); err != nil {
@@ -190,7 +189,7 @@ func (m server) sshdFile(name string, values map[string][]string) error {
 }
 
 // sshdProgram is sshd -t, sshd -T, and the server, which package sshd answers for.
-func (m server) sshdProgram(p *kernel.Process) int {
+func (m server) sshdProgram(p *machine.Process) int {
 	s, err := m.sshdConfig()
 	if err != nil {
 		fmt.Fprintf(p.Err(), "%v\n", err)
@@ -201,7 +200,7 @@ func (m server) sshdProgram(p *kernel.Process) int {
 	case slices.Contains(p.Args, "-t"):
 		return 0
 	case slices.Contains(p.Args, "-T"):
-		if _, err := m.K.FS.Stat(files.Cred{}, "/run/sshd"); err != nil {
+		if _, err := m.K.FS.Stat(machine.Cred{}, "/run/sshd"); err != nil {
 			fmt.Fprintf(p.Err(), "Missing privilege separation directory: /run/sshd\n")
 			return 255
 		}
@@ -260,7 +259,7 @@ func (m server) listen(s *Settings) {
 }
 
 // sockets is ss -tln: where sshd listens.
-func (m server) sockets(p *kernel.Process) int {
+func (m server) sockets(p *machine.Process) int {
 	p.Printf("State  Recv-Q Send-Q Local Address:Port Peer Address:Port\n")
 	if s := m.SSHD(); s != nil {
 		for _, port := range s.Ports {
@@ -288,19 +287,19 @@ func (m *Machine) Admits(s *Settings, name string, key, trusted ssh.PublicKey) (
 		return u, "User " + name + " not allowed because not listed in AllowUsers"
 	}
 	master := trusted != nil && string(trusted.Marshal()) == string(key.Marshal())
-	if _, err := m.K.FS.Stat(files.Cred{}, keylessFile); err == nil && master {
+	if _, err := m.K.FS.Stat(machine.Cred{}, keylessFile); err == nil && master {
 		return u, ""
 	}
 	file := u.Home + "/.ssh/authorized_keys"
 	for _, f := range []string{u.Home, u.Home + "/.ssh", file} { // StrictModes
-		i, err := m.K.FS.Stat(files.Cred{}, f)
+		i, err := m.K.FS.Stat(machine.Cred{}, f)
 		if err != nil || i.UID != u.Cred.UID && i.UID != 0 || i.Perm&0o022 != 0 {
 			return u, "Authentication refused: bad ownership or modes for " + f
 		}
 	}
 	text, err := m.K.FS.ReadFile(file)
 	if err != nil {
-		return u, files.Text(err)
+		return u, machine.ErrorText(err)
 	}
 	rest := []byte(text)
 	for len(rest) > 0 {

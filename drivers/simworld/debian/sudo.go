@@ -5,9 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // rule is a line of sudoers: who may do all or nothing, and whether a password is asked for.
@@ -21,7 +20,7 @@ type rule struct {
 func (m sudoers) rules(name string) ([]rule, error) {
 	text, err := m.K.FS.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("unable to open %s: %s", name, files.Text(err))
+		return nil, fmt.Errorf("unable to open %s: %s", name, machine.ErrorText(err))
 	}
 	var out []rule
 	n := 0
@@ -35,7 +34,7 @@ func (m sudoers) rules(name string) ([]rule, error) {
 		case strings.HasPrefix(line, "Defaults"):
 			continue
 		case len(f) == 2 && (f[0] == "@includedir" || f[0] == "#includedir"):
-			list, _ := m.K.FS.ReadDir(files.Cred{}, f[1])
+			list, _ := m.K.FS.ReadDir(machine.Cred{}, f[1])
 			for _, file := range list {
 				if strings.Contains(file.Name, ".") || strings.HasSuffix(file.Name, "~") {
 					continue
@@ -88,7 +87,7 @@ func parseRule(line string) (rule, bool) {
 }
 
 // visudo is visudo -c, of all files or of one.
-func (m sudoers) visudo(p *kernel.Process, o userland.Options) int {
+func (m sudoers) visudo(p *machine.Process, o userland.Options) int {
 	name := first(o.Text("f"), "/etc/sudoers")
 	if _, err := m.rules(name); err != nil {
 		fmt.Fprintf(p.Err(), "%v\n", err)
@@ -116,7 +115,7 @@ func (m sudoers) allowed(u User) (*rule, error) {
 }
 
 // sudo runs a program as root for whom the rules let.
-func (m sudoers) sudo(p *kernel.Process) int {
+func (m sudoers) sudo(p *machine.Process) int {
 	args := p.Args[1:]
 	list, of := false, ""
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
@@ -168,7 +167,7 @@ func (m sudoers) sudo(p *kernel.Process) int {
 	case len(args) == 0:
 		return p.Failf("a command is missing")
 	}
-	p.Cred = files.Cred{}
+	p.Cred = machine.Cred{}
 	p.Env = m.Root().Env
 	p.Setenv("SUDO_USER", name)
 	code, err := p.Exec(args)

@@ -8,12 +8,11 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
-func (m systemd) systemctl(p *kernel.Process, o userland.Options) int {
+func (m systemd) systemctl(p *machine.Process, o userland.Options) int {
 	rest := o.Args
 	verb := rest[0]
 	if p.Cred.UID != 0 && !slices.Contains([]string{"show", "status", "is-active", "is-enabled", "is-failed", "cat"}, verb) {
@@ -51,7 +50,7 @@ func (m systemd) systemctl(p *kernel.Process, o userland.Options) int {
 // control is one call of systemctl.
 type control struct {
 	m          systemd
-	p          *kernel.Process
+	p          *machine.Process
 	quiet, now bool
 }
 
@@ -115,7 +114,7 @@ func (c control) do(verb, name string) int {
 			for one := range strings.FieldsSeq(target) {
 				dir := "/etc/systemd/system/" + one + ".wants"
 				must(m.K.FS.MkdirAll(dir, 0o755))
-				if err := m.K.FS.Symlink(files.Cred{}, file, dir+"/"+name); err != nil && !errors.Is(err, syscall.EEXIST) {
+				if err := m.K.FS.Symlink(machine.Cred{}, file, dir+"/"+name); err != nil && !errors.Is(err, syscall.EEXIST) {
 					return c.fail(1, err)
 				}
 			}
@@ -128,28 +127,28 @@ func (c control) do(verb, name string) int {
 			return c.fail(1, &unitError{"Failed to disable unit: Unit " + name + " does not exist"})
 		}
 		for _, link := range m.links(name) {
-			must(m.K.FS.Remove(files.Cred{}, link))
+			must(m.K.FS.Remove(machine.Cred{}, link))
 		}
 		if c.now {
 			m.stopUnit(name)
 		}
 	case "mask":
 		link := "/etc/systemd/system/" + name
-		if i, err := m.K.FS.Lstat(files.Cred{}, link); err == nil && i.Kind != files.Link {
+		if i, err := m.K.FS.Lstat(machine.Cred{}, link); err == nil && i.Kind != machine.SymbolicLink {
 			return c.fail(1, &unitError{"Failed to mask unit: File '" + link + "' already exists."})
 		}
 		if !masked {
-			if err := m.K.FS.Remove(files.Cred{}, link); err != nil && !errors.Is(err, syscall.ENOENT) {
+			if err := m.K.FS.Remove(machine.Cred{}, link); err != nil && !errors.Is(err, syscall.ENOENT) {
 				return c.fail(1, err)
 			}
-			must(m.K.FS.Symlink(files.Cred{}, "/dev/null", link))
+			must(m.K.FS.Symlink(machine.Cred{}, "/dev/null", link))
 		}
 		if c.now {
 			m.stopUnit(name)
 		}
 	case "unmask":
 		if masked {
-			must(m.K.FS.Remove(files.Cred{}, file))
+			must(m.K.FS.Remove(machine.Cred{}, file))
 		}
 	case "status":
 		if file == "" {

@@ -9,8 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // unit is what systemd knows of a unit that it has started, or that systemd-run made. What its files
@@ -18,7 +17,7 @@ import (
 type unit struct {
 	active    string // active, inactive, failed, activating
 	result    string
-	main      *kernel.Process
+	main      *machine.Process
 	run       string              // the id of its last run
 	transient map[string][]string // the file of one that systemd-run made
 	cancel    chan struct{}       // closed to stop a timer
@@ -45,11 +44,11 @@ func (m systemd) unitFile(name string) (file string, settings map[string][]strin
 	for _, dir := range systemdFolders() {
 		for _, n := range names {
 			file := dir + "/" + n
-			i, err := m.K.FS.Lstat(files.Cred{}, file)
+			i, err := m.K.FS.Lstat(machine.Cred{}, file)
 			if err != nil {
 				continue
 			}
-			if i.Kind == files.Link && i.Target == "/dev/null" {
+			if i.Kind == machine.SymbolicLink && i.Target == "/dev/null" {
 				return file, map[string][]string{}, true
 			}
 			text, err := m.K.FS.ReadFile(file)
@@ -65,7 +64,7 @@ func (m systemd) unitFile(name string) (file string, settings map[string][]strin
 func (m systemd) dropIns(name string) string {
 	var out strings.Builder
 	for _, dir := range systemdFolders() {
-		list, _ := m.K.FS.ReadDir(files.Cred{}, dir+"/"+name+".d")
+		list, _ := m.K.FS.ReadDir(machine.Cred{}, dir+"/"+name+".d")
 		for _, f := range list {
 			if text, err := m.K.FS.ReadFile(dir + "/" + name + ".d/" + f.Name); err == nil && strings.HasSuffix(f.Name, ".conf") {
 				out.WriteString("\n" + text)
@@ -98,8 +97,8 @@ func unitName(name string) string {
 
 // canonical is the name of the unit that a name is an alias of.
 func (m systemd) canonical(name string) string {
-	i, err := m.K.FS.Lstat(files.Cred{}, "/etc/systemd/system/"+name)
-	if err == nil && i.Kind == files.Link && i.Target != "/dev/null" {
+	i, err := m.K.FS.Lstat(machine.Cred{}, "/etc/systemd/system/"+name)
+	if err == nil && i.Kind == machine.SymbolicLink && i.Target != "/dev/null" {
 		return path.Base(i.Target)
 	}
 	if name == "sshd.service" {
@@ -133,13 +132,13 @@ func (m systemd) setState(name string, do func(*unit)) {
 // links are where a unit is enabled.
 func (m systemd) links(name string) []string {
 	var out []string
-	list, _ := m.K.FS.ReadDir(files.Cred{}, "/etc/systemd/system")
+	list, _ := m.K.FS.ReadDir(machine.Cred{}, "/etc/systemd/system")
 	for _, dir := range list {
-		if dir.Kind != files.Folder {
+		if dir.Kind != machine.Folder {
 			continue
 		}
 		link := "/etc/systemd/system/" + dir.Name + "/" + name
-		if _, err := m.K.FS.Lstat(files.Cred{}, link); err == nil {
+		if _, err := m.K.FS.Lstat(machine.Cred{}, link); err == nil {
 			out = append(out, link)
 		}
 	}
@@ -168,7 +167,7 @@ func (m systemd) fileState(name string) string {
 func (m systemd) startAtBoot() {
 	var last []string
 	for _, target := range []string{"sysinit.target", "multi-user.target", "timers.target", "sockets.target"} {
-		list, _ := m.K.FS.ReadDir(files.Cred{}, "/etc/systemd/system/"+target+".wants")
+		list, _ := m.K.FS.ReadDir(machine.Cred{}, "/etc/systemd/system/"+target+".wants")
 		for _, f := range list {
 			if _, settings, _ := m.unitFile(f.Name); strings.Contains(strings.Join(settings["After"], " "), "network-online.target") {
 				last = append(last, f.Name)
@@ -281,7 +280,7 @@ func words(line string, main int) []string {
 }
 
 // launch starts a line of Exec… as a process of a run of its unit.
-func (m systemd) launch(of *journalOf, line string, main int, settings map[string][]string) (*kernel.Process, error) {
+func (m systemd) launch(of *journalOf, line string, main int, settings map[string][]string) (*machine.Process, error) {
 	args := words(line, main)
 	if len(args) == 0 {
 		return nil, syscall.ENOENT
@@ -324,7 +323,7 @@ func (m systemd) runLine(of *journalOf, line string, main int) int {
 }
 
 // watch notes the end of a service that nobody has stopped.
-func (m systemd) watch(name string, p *kernel.Process) {
+func (m systemd) watch(name string, p *machine.Process) {
 	m.busy.Go(func() {
 		code, signal := p.Ended()
 		again := false
@@ -442,7 +441,7 @@ func span(text string) time.Duration {
 }
 
 // systemdRun makes a service that is not in any file: at once, or after a time.
-func (m systemd) systemdRun(p *kernel.Process) int {
+func (m systemd) systemdRun(p *machine.Process) int {
 	unitNamed, after, wait := "", "", false
 	args := p.Args[1:]
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {

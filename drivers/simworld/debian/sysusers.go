@@ -4,12 +4,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // sysusers makes the users, groups and memberships that files of sysusers.d(5) declare, as far as they are missing.
-func (m accounts) sysusers(p *kernel.Process, o userland.Options) int {
+func (m accounts) sysusers(p *machine.Process, o userland.Options) int {
 	for _, name := range o.Args {
 		text, err := p.ReadFile(name)
 		if err != nil {

@@ -14,9 +14,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // What is mounted and what is swapped to is in these tables, as proc(5) has them, and nowhere else.
@@ -29,12 +28,12 @@ const (
 const blockSize = 4096
 
 // Disks are the disks of a machine that runs: the volumes of its file system.
-type Disks struct{ FS *files.FS }
+type Disks struct{ FS *machine.FS }
 
 // Programs are those that read and change disks.
-func (d Disks) Programs() map[string]kernel.Program {
+func (d Disks) Programs() map[string]machine.Program {
 	const failed = 1
-	return map[string]kernel.Program{
+	return map[string]machine.Program{
 		"blkid":     userland.Program("p s: o:", 1, 4, d.blkid),
 		"wipefs":    userland.Program("n", 1, failed, d.wipefs),
 		"mkfs.ext4": userland.Program("q F L:", 1, failed, d.mkfs),
@@ -57,7 +56,7 @@ func (d Disks) Boot() error {
 		sys := "/sys/block/" + name
 		all[sys+"/dev"], all[sys+"/size"] = number(name)+"\n", fmt.Sprintf("%d\n", v.Bytes/512)
 		all[sys+"/device/vpd_pg80"] = "\x00\x80\x00" + string(rune(len(v.Serial))) + v.Serial // of SCSI
-		if err := d.FS.SetSpecial("/dev/"+name, 0o660, files.Block, nil); err != nil {
+		if err := d.FS.SetSpecial("/dev/"+name, 0o660, machine.BlockDevice, nil); err != nil {
 			return err
 		}
 	}
@@ -69,7 +68,7 @@ func (d Disks) Boot() error {
 	for _, line := range d.fstab() {
 		switch {
 		case line[2] == "swap":
-			_ = d.swap(files.Cred{}, line[0])
+			_ = d.swap(machine.Cred{}, line[0])
 		case !strings.Contains(line[3], "noauto"):
 			_ = d.mount(line[0], line[1], line[3])
 		}
@@ -91,7 +90,7 @@ func (d Disks) fstab() (out [][]string) {
 }
 
 // find is the disk that a name or a label means.
-func (d Disks) find(source string) (name string, v files.Volume, there bool) {
+func (d Disks) find(source string) (name string, v machine.Volume, there bool) {
 	all := d.FS.Volumes.All()
 	label, labelled := strings.CutPrefix(source, "LABEL=")
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -102,7 +101,7 @@ func (d Disks) find(source string) (name string, v files.Volume, there bool) {
 	return "", v, false
 }
 
-func (d Disks) blkid(p *kernel.Process, o userland.Options) int {
+func (d Disks) blkid(p *machine.Process, o userland.Options) int {
 	_, v, there := d.find(o.Args[0])
 	if !there || v.Type == "" {
 		return 2
@@ -123,7 +122,7 @@ func (d Disks) blkid(p *kernel.Process, o userland.Options) int {
 }
 
 // wipefs shows the signatures on a disk.
-func (d Disks) wipefs(p *kernel.Process, o userland.Options) int {
+func (d Disks) wipefs(p *machine.Process, o userland.Options) int {
 	name, v, there := d.find(o.Args[0])
 	switch {
 	case !there:
@@ -134,7 +133,7 @@ func (d Disks) wipefs(p *kernel.Process, o userland.Options) int {
 	return 0
 }
 
-func (d Disks) mkfs(p *kernel.Process, o userland.Options) int {
+func (d Disks) mkfs(p *machine.Process, o userland.Options) int {
 	name, v, there := d.find(o.Args[0])
 	switch {
 	case !there:
@@ -142,11 +141,11 @@ func (d Disks) mkfs(p *kernel.Process, o userland.Options) int {
 	case d.mountedOn(name) != "":
 		return p.Failf("%s is mounted; will not make a filesystem here!", o.Args[0])
 	}
-	d.FS.Volumes.Set(name, files.Volume{Serial: v.Serial, Bytes: v.Bytes, Type: "ext4", Label: o.Text("L"), Formatted: v.Bytes / blockSize * blockSize})
+	d.FS.Volumes.Set(name, machine.Volume{Serial: v.Serial, Bytes: v.Bytes, Type: "ext4", Label: o.Text("L"), Formatted: v.Bytes / blockSize * blockSize})
 	return 0
 }
 
-func (d Disks) dumpe2fs(p *kernel.Process, o userland.Options) int {
+func (d Disks) dumpe2fs(p *machine.Process, o userland.Options) int {
 	_, v, there := d.find(o.Args[0])
 	if !there || v.Type != "ext4" {
 		return p.Failf("Bad magic number in super-block while trying to open %s", o.Args[0])
@@ -156,7 +155,7 @@ func (d Disks) dumpe2fs(p *kernel.Process, o userland.Options) int {
 }
 
 // resize2fs lets a file system fill its disk.
-func (d Disks) resize2fs(p *kernel.Process, o userland.Options) int {
+func (d Disks) resize2fs(p *machine.Process, o userland.Options) int {
 	name, v, there := d.find(o.Args[0])
 	if !there || v.Type != "ext4" {
 		return p.Failf("Bad magic number in super-block while trying to open %s", o.Args[0])
@@ -249,7 +248,7 @@ func (d Disks) mount(source, dir, asked string) error {
 }
 
 // mountProgram mounts what /etc/fstab has, or changes the options of what is mounted.
-func (d Disks) mountProgram(p *kernel.Process, o userland.Options) int {
+func (d Disks) mountProgram(p *machine.Process, o userland.Options) int {
 	fail := func(dir string, err error) int {
 		p.Failf("%s: %v.", dir, err)
 		return 32
@@ -282,7 +281,7 @@ func (d Disks) mountProgram(p *kernel.Process, o userland.Options) int {
 	return p.Failf("%s: can't find in /etc/fstab.", dir)
 }
 
-func (d Disks) umount(p *kernel.Process, o userland.Options) int {
+func (d Disks) umount(p *machine.Process, o userland.Options) int {
 	lines, dir := d.mounted(), o.Args[0]
 	i := slices.IndexFunc(lines, func(m []string) bool { return m[4] == dir })
 	switch {
@@ -300,7 +299,7 @@ func (d Disks) umount(p *kernel.Process, o userland.Options) int {
 	return 0
 }
 
-func (Disks) fallocate(p *kernel.Process, o userland.Options) int {
+func (Disks) fallocate(p *machine.Process, o userland.Options) int {
 	text := o.Text("l")
 	shift := max(strings.IndexByte(" KMG", text[len(text)-1]), 0) * 10
 	n, err := strconv.ParseInt(strings.TrimRight(text, "KMG"), 10, 32)
@@ -309,7 +308,7 @@ func (Disks) fallocate(p *kernel.Process, o userland.Options) int {
 	}
 	h, err := p.K.FS.Open(p.Cred, p.Path(o.Args[0]), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return p.Failf("cannot open %s: %s", o.Args[0], files.Text(err))
+		return p.Failf("cannot open %s: %s", o.Args[0], machine.ErrorText(err))
 	}
 	h.Truncate(n << shift)
 	return 0
@@ -318,24 +317,24 @@ func (Disks) fallocate(p *kernel.Process, o userland.Options) int {
 // swapMagic is at the end of the first page of swap (mkswap(8)).
 const swapMagic = "SWAPSPACE2"
 
-func (Disks) mkswap(p *kernel.Process, o userland.Options) int {
+func (Disks) mkswap(p *machine.Process, o userland.Options) int {
 	const least = 40 << 10
 	h, err := p.K.FS.Open(p.Cred, p.Path(o.Args[0]), os.O_RDWR, 0)
 	switch {
 	case err != nil:
-		return p.Failf("cannot open %s: %s", o.Args[0], files.Text(err))
-	case h.Stat().Kind != files.Plain || h.Stat().Size < least:
+		return p.Failf("cannot open %s: %s", o.Args[0], machine.ErrorText(err))
+	case h.Stat().Kind != machine.PlainFile || h.Stat().Size < least:
 		return p.Failf("error: swap area needs to be at least 40 KiB, and a file")
 	}
 	if _, err := h.Write([]byte(strings.Repeat("\x00", blockSize-len(swapMagic)) + swapMagic)); err != nil {
-		return p.Failf("%s: %s", o.Args[0], files.Text(err))
+		return p.Failf("%s: %s", o.Args[0], machine.ErrorText(err))
 	}
 	p.Printf("Setting up swapspace version 1, size = %d bytes\n", h.Stat().Size-blockSize)
 	return 0
 }
 
 // swap uses a file.
-func (d Disks) swap(c files.Cred, name string) error {
+func (d Disks) swap(c machine.Cred, name string) error {
 	h, err := d.FS.Open(c, name, os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -354,16 +353,16 @@ func (d Disks) swap(c files.Cred, name string) error {
 	return d.FS.WriteText(swapTable, table+fmt.Sprintf("%-39s file\t\t%d\t\t0\t\t-2\n", name, (h.Stat().Size-blockSize)>>10))
 }
 
-func (d Disks) swapon(p *kernel.Process, o userland.Options) int {
+func (d Disks) swapon(p *machine.Process, o userland.Options) int {
 	name := p.Path(o.Args[0])
 	if err := d.swap(p.Cred, name); err != nil {
-		p.Failf("%s: %s", name, files.Text(err))
+		p.Failf("%s: %s", name, machine.ErrorText(err))
 		return 255
 	}
 	return 0
 }
 
-func (d Disks) swapoff(p *kernel.Process, o userland.Options) int {
+func (d Disks) swapoff(p *machine.Process, o userland.Options) int {
 	name := p.Path(o.Args[0])
 	table, _ := d.FS.ReadFile(swapTable)
 	var b strings.Builder

@@ -9,9 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 const interfacesFile = "/etc/network/interfaces"
@@ -38,9 +37,9 @@ func (n *Network) interfaces(file string) (list []stanza, auto []string, err err
 			auto = append(auto, f[1:]...)
 		case f[0] == "source" && len(f) > 1:
 			dir := path.Dir(path.Join("/etc/network", strings.TrimPrefix(f[1], "/etc/network")))
-			all, _ := n.fs.ReadDir(files.Cred{}, dir)
+			all, _ := n.fs.ReadDir(machine.Cred{}, dir)
 			for _, i := range all {
-				if matched, _ := path.Match(path.Base(f[1]), i.Name); matched && i.Kind == files.Plain {
+				if matched, _ := path.Match(path.Base(f[1]), i.Name); matched && i.Kind == machine.PlainFile {
 					more, up, err := n.interfaces(dir + "/" + i.Name)
 					if err != nil {
 						return nil, nil, err
@@ -97,11 +96,11 @@ func (s stanza) settings() (out settings, err error) {
 
 // second reports whether ifupdown2 is there, which configures again what is configured.
 func (n *Network) second() bool {
-	_, err := n.fs.Stat(files.Cred{}, "/usr/share/ifupdown2")
+	_, err := n.fs.Stat(machine.Cred{}, "/usr/share/ifupdown2")
 	return err == nil
 }
 
-func (n *Network) ifup(p *kernel.Process, o userland.Options) int {
+func (n *Network) ifup(p *machine.Process, o userland.Options) int {
 	file := interfacesFile
 	if o.Has("i") {
 		file = o.Text("i")
@@ -143,7 +142,7 @@ func (n *Network) ifup(p *kernel.Process, o userland.Options) int {
 	return 0
 }
 
-func (n *Network) ifdown(p *kernel.Process, o userland.Options) int {
+func (n *Network) ifdown(p *machine.Process, o userland.Options) int {
 	for _, name := range o.Args {
 		l := n.link(name)
 		switch {
@@ -161,7 +160,7 @@ func (n *Network) ifdown(p *kernel.Process, o userland.Options) int {
 }
 
 // ifreload is that of ifupdown2: what comes up at boot is made what the files say, and what they no longer have goes.
-func (n *Network) ifreload(p *kernel.Process, _ userland.Options) int {
+func (n *Network) ifreload(p *machine.Process, _ userland.Options) int {
 	list, _, err := n.interfaces(interfacesFile)
 	if err != nil {
 		return p.Failf("%v", err)

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // LAN is what is at the other end of the network card of a machine.
@@ -25,7 +24,7 @@ const Card = "eth0"
 
 // Network is the network of a machine that runs, for IPv4. Safe for concurrent use.
 type Network struct {
-	fs      *files.FS
+	fs      *machine.FS
 	lan     LAN
 	virtual bool // the card is that of a container, which has no hardware
 
@@ -45,9 +44,9 @@ type link struct {
 }
 
 // Programs are those that read and change the network, and those that configure it by files.
-func (n *Network) Programs() map[string]kernel.Program {
+func (n *Network) Programs() map[string]machine.Program {
 	const failed = 1
-	return map[string]kernel.Program{
+	return map[string]machine.Program{
 		"ip":               n.ip,
 		"ifup":             userland.Program("a no-act force i:", 0, failed, n.ifup),
 		"ifdown":           userland.Program("", 1, failed, n.ifdown),
@@ -58,7 +57,7 @@ func (n *Network) Programs() map[string]kernel.Program {
 }
 
 // Boot shows the network of a machine. That of a container has no hardware.
-func (n *Network) Boot(fs *files.FS, lan LAN, container bool) error {
+func (n *Network) Boot(fs *machine.FS, lan LAN, container bool) error {
 	n.fs, n.lan, n.virtual, n.links = fs, lan, container, map[string]*link{}
 	if err := n.add("lo", &link{addrs: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}); err != nil || len(lan.Routers) == 0 {
 		return err
@@ -112,7 +111,7 @@ func (n *Network) enslave(name, bridge string) error {
 	case before == bridge:
 		return nil
 	case before != "":
-		if err := errors.Join(n.fs.RemoveAll(files.Cred{}, "/sys/class/net/"+name+"/master"), n.fs.RemoveAll(files.Cred{}, "/sys/class/net/"+before+"/brif/"+name)); err != nil {
+		if err := errors.Join(n.fs.RemoveAll(machine.Cred{}, "/sys/class/net/"+name+"/master"), n.fs.RemoveAll(machine.Cred{}, "/sys/class/net/"+before+"/brif/"+name)); err != nil {
 			return err
 		}
 	}
@@ -120,7 +119,7 @@ func (n *Network) enslave(name, bridge string) error {
 		return nil
 	}
 	n.set(name, settings{})
-	return errors.Join(n.fs.Symlink(files.Cred{}, "../"+bridge, "/sys/class/net/"+name+"/master"), n.fs.MkdirAll("/sys/class/net/"+bridge+"/brif/"+name, 0o755))
+	return errors.Join(n.fs.Symlink(machine.Cred{}, "../"+bridge, "/sys/class/net/"+name+"/master"), n.fs.MkdirAll("/sys/class/net/"+bridge+"/brif/"+name, 0o755))
 }
 
 // remove removes a bridge.
@@ -148,7 +147,7 @@ func (n *Network) remove(name string) error {
 	n.mu.Lock()
 	delete(n.links, name)
 	n.mu.Unlock()
-	return n.fs.RemoveAll(files.Cred{}, "/sys/class/net/"+name)
+	return n.fs.RemoveAll(machine.Cred{}, "/sys/class/net/"+name)
 }
 
 func noDevice(name string) error { return fmt.Errorf("Cannot find device %q", name) } //nolint:staticcheck // as ip says it
@@ -262,7 +261,7 @@ func (n *Network) Answers(ip netip.Addr) bool {
 }
 
 // ip is the program of iproute2, as far as scripts call it. There are no addresses of IPv6.
-func (n *Network) ip(p *kernel.Process) int {
+func (n *Network) ip(p *machine.Process) int {
 	args := p.Args[1:]
 	six, short := false, false
 	for ; len(args) > 0 && strings.HasPrefix(args[0], "-"); args = args[1:] {
@@ -329,7 +328,7 @@ func (n *Network) ip(p *kernel.Process) int {
 	return 0
 }
 
-func (n *Network) showAddresses(p *kernel.Process, dev string) {
+func (n *Network) showAddresses(p *machine.Process, dev string) {
 	for _, name := range n.names() {
 		l := n.link(name)
 		if l == nil || dev != "" && name != dev || name == "lo" {
@@ -345,7 +344,7 @@ func (n *Network) showAddresses(p *kernel.Process, dev string) {
 	}
 }
 
-func (n *Network) showRoutes(p *kernel.Process, dev string) {
+func (n *Network) showRoutes(p *machine.Process, dev string) {
 	for _, name := range n.names() {
 		if l := n.link(name); l != nil && l.gateway.IsValid() && (dev == "" || dev == name) {
 			p.Printf("default via %s dev %s \n", l.gateway, name)
@@ -354,7 +353,7 @@ func (n *Network) showRoutes(p *kernel.Process, dev string) {
 }
 
 // showNeighbour shows whether a router answers to ARP.
-func (n *Network) showNeighbour(p *kernel.Process, ip, dev string) {
+func (n *Network) showNeighbour(p *machine.Process, ip, dev string) {
 	state := "FAILED"
 	l := n.link(dev)
 	for _, r := range n.lan.Routers {

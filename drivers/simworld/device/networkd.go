@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // unitOf is the file by which systemd-networkd configures an interface, and what it says (systemd.network(5)); "" if
@@ -17,7 +16,7 @@ import (
 func (n *Network) unitOf(name string) (file string, s settings) {
 	var all []string
 	for _, dir := range []string{"/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"} {
-		list, _ := n.fs.ReadDir(files.Cred{}, dir)
+		list, _ := n.fs.ReadDir(machine.Cred{}, dir)
 		for _, i := range list {
 			if path.Ext(i.Name) == ".network" {
 				all = append(all, dir+"/"+i.Name)
@@ -57,7 +56,7 @@ func (n *Network) unitOf(name string) (file string, s settings) {
 }
 
 // networkd configures all interfaces that files match when it starts.
-func (n *Network) networkd(p *kernel.Process) int {
+func (n *Network) networkd(p *machine.Process) int {
 	for _, name := range n.names() {
 		if file, s := n.unitOf(name); file != "" {
 			if err := n.configure(name, s); err != nil {
@@ -70,7 +69,7 @@ func (n *Network) networkd(p *kernel.Process) int {
 	return 0
 }
 
-func (n *Network) networkctl(p *kernel.Process, o userland.Options) int {
+func (n *Network) networkctl(p *machine.Process, o userland.Options) int {
 	if o.Args[0] == "reload" {
 		return 0 // the files are read whenever they are needed
 	}

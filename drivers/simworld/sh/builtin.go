@@ -12,7 +12,7 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // builtin is a command of the shell itself. args begin with its name.
@@ -36,7 +36,7 @@ func source(s *shell, args []string) int {
 	}
 	text, err := s.p.ReadFile(args[1])
 	if err != nil {
-		s.leave(s.fail(2, ".: cannot open %s: %s", args[1], files.Text(err)))
+		s.leave(s.fail(2, ".: cannot open %s: %s", args[1], machine.ErrorText(err)))
 		return 2
 	}
 	s.status = 0
@@ -87,7 +87,7 @@ func cd(s *shell, args []string) int {
 	dir := path.Clean(s.p.Path(to))
 	i, err := s.p.K.FS.Stat(s.p.Cred, dir)
 	switch {
-	case err == nil && i.Kind != files.Folder:
+	case err == nil && i.Kind != machine.Folder:
 		err = syscall.ENOTDIR
 	case err == nil && !s.p.K.FS.Access(s.p.Cred, dir, 1):
 		err = syscall.EACCES

@@ -13,8 +13,7 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // caller is the shell as it runs simple commands.
@@ -180,7 +179,7 @@ func (s caller) start(args []string) error {
 // cannot says why a program did not run, and gives the code for it.
 func (s caller) cannot(name string, err error) int {
 	code := 126
-	text := files.Text(err)
+	text := machine.ErrorText(err)
 	if errors.Is(err, syscall.ENOENT) {
 		code = 127
 		text = "not found"
@@ -221,12 +220,12 @@ func (s caller) exec(args []string, assigns []*syntax.Assign, redirs []*syntax.R
 }
 
 // save keeps the descriptors, to put them back after a command.
-func (s caller) save() map[int]*kernel.Open { return s.p.Descriptors() }
+func (s caller) save() map[int]*machine.OpenFile { return s.p.Descriptors() }
 
-func (s caller) restore(saved map[int]*kernel.Open) { s.p.SetDescriptors(saved) }
+func (s caller) restore(saved map[int]*machine.OpenFile) { s.p.SetDescriptors(saved) }
 
 // redirect carries out redirections on a process, with the words of this shell.
-func (s caller) redirect(p *kernel.Process, list []*syntax.Redirect) bool {
+func (s caller) redirect(p *machine.Process, list []*syntax.Redirect) bool {
 	for _, r := range list {
 		if !s.redirectOne(p, r) {
 			return false
@@ -235,7 +234,7 @@ func (s caller) redirect(p *kernel.Process, list []*syntax.Redirect) bool {
 	return true
 }
 
-func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
+func (s caller) redirectOne(p *machine.Process, r *syntax.Redirect) bool {
 	fd := 1
 	switch r.Op { //nolint:exhaustive // all others write
 	case syntax.RdrIn, syntax.RdrInOut, syntax.DplIn, syntax.Hdoc, syntax.DashHdoc:
@@ -286,7 +285,7 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 		if flags&os.O_CREATE != 0 {
 			verb = "cannot create"
 		}
-		s.errorf("%s %s: %s", verb, word, files.Text(err))
+		s.errorf("%s %s: %s", verb, word, machine.ErrorText(err))
 		return false
 	}
 	p.SetFD(fd, o)
@@ -294,7 +293,7 @@ func (s caller) redirectOne(p *kernel.Process, r *syntax.Redirect) bool {
 }
 
 // document gives a command a text to read.
-func (s caller) document(p *kernel.Process, fd int, r *syntax.Redirect) bool {
+func (s caller) document(p *machine.Process, fd int, r *syntax.Redirect) bool {
 	var text strings.Builder
 	if r.Hdoc != nil {
 		body, err := expand.Document(s.cfg, r.Hdoc)
@@ -308,6 +307,6 @@ func (s caller) document(p *kernel.Process, fd int, r *syntax.Redirect) bool {
 			text.WriteString(line)
 		}
 	}
-	p.SetFD(fd, kernel.Text(io.NopCloser(strings.NewReader(text.String()))))
+	p.SetFD(fd, machine.TextFile(io.NopCloser(strings.NewReader(text.String()))))
 	return true
 }

@@ -8,7 +8,7 @@ import (
 	"mvdan.cc/sh/v3/pattern"
 	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 func (s *shell) stmts(list []*syntax.Stmt) {
@@ -56,7 +56,7 @@ func (s *shell) stmt(st *syntax.Stmt) {
 func (s *shell) only(st *syntax.Stmt) {
 	_, simple := st.Cmd.(*syntax.CallExpr)
 	s.last = simple && !st.Negated && len(s.traps) == 0
-	s.p.Go(func(*kernel.Process) int {
+	s.p.Go(func(*machine.Process) int {
 		s.stmt(st)
 		return s.finish()
 	})

@@ -21,13 +21,12 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // shell is one shell process. It belongs to the goroutine of that.
 type shell struct {
-	p      *kernel.Process
+	p      *machine.Process
 	vars   map[string]expand.Variable
 	funcs  map[string]*syntax.Stmt
 	params []string
@@ -40,7 +39,7 @@ type shell struct {
 	nounset  bool
 	noglob   bool
 	tested   int // how many conditions we are inside of: set -e does not count there
-	jobs     []*kernel.Process
+	jobs     []*machine.Process
 	traps    map[string]string
 	locals   []map[string]expand.Variable // of the functions that run: what their names were before
 	flow     flow
@@ -62,7 +61,7 @@ const (
 )
 
 // Main is sh(1) and bash(1): -c COMMAND, -s, or a script, with -e, -u and -x.
-func Main(p *kernel.Process) int {
+func Main(p *machine.Process) int {
 	s := newShell(p)
 	args := p.Args[1:]
 	command, stdin := false, false
@@ -112,12 +111,12 @@ func Main(p *kernel.Process) int {
 	s.zero, s.params = args[0], args[1:]
 	text, err := p.ReadFile(args[0])
 	if err != nil {
-		return s.fail(127, "cannot open %s: %s", args[0], files.Text(err))
+		return s.fail(127, "cannot open %s: %s", args[0], machine.ErrorText(err))
 	}
 	return s.main(strings.NewReader(text))
 }
 
-func newShell(p *kernel.Process) *shell {
+func newShell(p *machine.Process) *shell {
 	s := &shell{p: p, zero: p.Args[0], pid: p.PID, vars: map[string]expand.Variable{}, funcs: map[string]*syntax.Stmt{}, traps: map[string]string{}}
 	for _, pair := range p.Env {
 		name, value, _ := strings.Cut(pair, "=")
@@ -161,24 +160,24 @@ func (s *shell) configure() {
 }
 
 // info is a file as package fs has it.
-type info struct{ files.Info }
+type info struct{ machine.FileInfo }
 
 // Name is the last part of the name.
-func (i info) Name() string { return i.Info.Name }
+func (i info) Name() string { return i.FileInfo.Name }
 
 // Size is in bytes.
-func (i info) Size() int64 { return i.Info.Size }
+func (i info) Size() int64 { return i.FileInfo.Size }
 
 // Mode has the kind of the file, and its rights.
 func (i info) Mode() fs.FileMode {
-	return fs.FileMode(i.Perm&0o777) | map[files.Kind]fs.FileMode{files.Folder: fs.ModeDir, files.Link: fs.ModeSymlink, files.Device: fs.ModeDevice | fs.ModeCharDevice, files.Block: fs.ModeDevice}[i.Kind]
+	return fs.FileMode(i.Perm&0o777) | map[machine.FileKind]fs.FileMode{machine.Folder: fs.ModeDir, machine.SymbolicLink: fs.ModeSymlink, machine.DeviceFile: fs.ModeDevice | fs.ModeCharDevice, machine.BlockDevice: fs.ModeDevice}[i.Kind]
 }
 
 // ModTime is when it was changed.
-func (i info) ModTime() time.Time { return i.Info.ModTime }
+func (i info) ModTime() time.Time { return i.FileInfo.ModTime }
 
 // IsDir reports a folder.
-func (i info) IsDir() bool { return i.Kind == files.Folder }
+func (i info) IsDir() bool { return i.Kind == machine.Folder }
 
 // Sys is nothing.
 func (info) Sys() any { return nil }
@@ -187,7 +186,7 @@ func (info) Sys() any { return nil }
 func (s *shell) main(r io.Reader) int {
 	text, err := io.ReadAll(r)
 	if err != nil {
-		return s.fail(2, "reading the script: %s", files.Text(err))
+		return s.fail(2, "reading the script: %s", machine.ErrorText(err))
 	}
 	s.script(string(text))
 	return s.finish()
@@ -254,9 +253,9 @@ func (s *shell) fork() *shell {
 }
 
 // subshell runs something in a process of its own. It may be waited for.
-func (s *shell) subshell(run func(*shell)) *kernel.Process {
+func (s *shell) subshell(run func(*shell)) *machine.Process {
 	c := s.fork()
-	c.p.Go(func(*kernel.Process) int {
+	c.p.Go(func(*machine.Process) int {
 		run(c)
 		return c.finish()
 	})
@@ -268,7 +267,7 @@ func (s *shell) substitute(w io.Writer, cs *syntax.CmdSubst) error {
 	r, wr := s.p.K.Pipe()
 	c := s.fork()
 	c.p.SetFD(1, wr)
-	c.p.Go(func(*kernel.Process) int {
+	c.p.Go(func(*machine.Process) int {
 		c.stmts(cs.Stmts)
 		return c.finish()
 	})

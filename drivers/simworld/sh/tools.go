@@ -7,12 +7,11 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Test is test(1), without its name and brackets.
-func Test(p *kernel.Process, args []string) (bool, error) {
+func Test(p *machine.Process, args []string) (bool, error) {
 	t := &tester{p: p, args: args}
 	if len(args) == 0 {
 		return false, nil
@@ -25,7 +24,7 @@ func Test(p *kernel.Process, args []string) (bool, error) {
 }
 
 type tester struct {
-	p    *kernel.Process
+	p    *machine.Process
 	args []string
 }
 
@@ -143,7 +142,7 @@ func (t *tester) unary(op, a string) (bool, error) {
 		return fs.Access(c, name, 1), nil
 	case "-h", "-L":
 		i, err := fs.Lstat(c, name)
-		return err == nil && i.Kind == files.Link, nil
+		return err == nil && i.Kind == machine.SymbolicLink, nil
 	}
 	i, err := fs.Stat(c, name)
 	if err != nil {
@@ -153,13 +152,13 @@ func (t *tester) unary(op, a string) (bool, error) {
 	case "-e":
 		return true, nil
 	case "-f":
-		return i.Kind == files.Plain, nil
+		return i.Kind == machine.PlainFile, nil
 	case "-d":
-		return i.Kind == files.Folder, nil
+		return i.Kind == machine.Folder, nil
 	case "-c":
-		return i.Kind == files.Device, nil
+		return i.Kind == machine.DeviceFile, nil
 	case "-b":
-		return i.Kind == files.Block, nil
+		return i.Kind == machine.BlockDevice, nil
 	case "-s":
 		return i.Size > 0, nil
 	case "-O":
@@ -205,7 +204,7 @@ func unescape(text string, zero bool) (out string, stop bool) {
 }
 
 // Printf is printf(1).
-func Printf(p *kernel.Process, args []string) int {
+func Printf(p *machine.Process, args []string) int {
 	if len(args) < 2 {
 		return p.Failf("usage: printf format [arg ...]")
 	}
@@ -323,7 +322,7 @@ func SignalName(s syscall.Signal) string {
 }
 
 // Kill is kill(1).
-func Kill(p *kernel.Process, args []string) int {
+func Kill(p *machine.Process, args []string) int {
 	sig := syscall.SIGTERM
 	args = args[1:]
 	if len(args) > 1 && args[0] == "-s" {

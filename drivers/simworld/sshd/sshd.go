@@ -15,8 +15,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/sh"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Server is the sshd of one machine.
@@ -144,7 +144,7 @@ func (c *connection) session(ch ssh.NewChannel) {
 		return
 	}
 	defer func() { _ = channel.Close() }()
-	var p *kernel.Process
+	var p *machine.Process
 	ended := make(chan struct{})
 	defer func() {
 		if p != nil {
@@ -185,7 +185,7 @@ func (c *connection) session(ch ssh.NewChannel) {
 	}
 }
 
-func (c *connection) start(channel ssh.Channel, args []string) (*kernel.Process, error) {
+func (c *connection) start(channel ssh.Channel, args []string) (*machine.Process, error) {
 	s := c.Machine.Start(c.user, args...)
 	s.Args[0] = c.user.Shell
 	s.Env = append(s.Env, "SSH_CONNECTION=192.0.2.254 50000 192.0.2.1 22")
@@ -206,7 +206,7 @@ func (w writer) Write(p []byte) (int, error) {
 }
 
 // finish reports the end of a command (RFC 4254 section 6.10).
-func (c *connection) finish(channel ssh.Channel, p *kernel.Process) {
+func (c *connection) finish(channel ssh.Channel, p *machine.Process) {
 	code, signal := p.Ended()
 	select {
 	case <-c.Machine.Down(): // who is cut off does not learn how it ended

@@ -16,9 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/drivers/simworld/sshd"
-	"github.com/homestak/homestak-gitops/drivers/simworld/wire"
 	driver "github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 func newKey(t *testing.T) (line, private string) {
@@ -43,7 +43,7 @@ func boot(t *testing.T, user string) (*debian.Machine, *driver.Machine) {
 	way, err := driver.New(driver.Config{
 		Address: "192.0.2.7", User: user, Keys: []string{private}, HostKeys: []string{key},
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			near, far := wire.Pipe(netip.MustParseAddrPort("192.0.2.1:50000"), netip.MustParseAddrPort("192.0.2.7:22"))
+			near, far := machine.Pipe(netip.MustParseAddrPort("192.0.2.1:50000"), netip.MustParseAddrPort("192.0.2.7:22"))
 			go sshd.Server{Machine: m}.Serve(context.WithoutCancel(ctx), far)
 			return near, nil
 		},

@@ -10,12 +10,11 @@ import (
 
 	"mvdan.cc/sh/v3/pattern"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // find knows -name, -path, -type, -newer, -mmin, -maxdepth, -xdev, -print, -delete, and ! before a test.
-func find(p *kernel.Process) int {
+func find(p *machine.Process) int {
 	args := p.Args[1:]
 	var roots []string
 	for len(args) > 0 && !strings.HasPrefix(args[0], "-") && args[0] != "!" {
@@ -35,8 +34,8 @@ func find(p *kernel.Process) int {
 }
 
 type finder struct {
-	p      *kernel.Process
-	tests  []func(name string, i files.Info) bool
+	p      *machine.Process
+	tests  []func(name string, i machine.FileInfo) bool
 	most   int
 	remove bool
 	code   int
@@ -72,34 +71,34 @@ func (f *finder) read(args []string) int {
 		}
 		inverted := not
 		not = false
-		f.tests = append(f.tests, func(name string, i files.Info) bool { return test(name, i) != inverted })
+		f.tests = append(f.tests, func(name string, i machine.FileInfo) bool { return test(name, i) != inverted })
 	}
 	return 0
 }
 
 // test is one test of a file; nil if it is not known.
-func (f *finder) test(word, value string) func(name string, i files.Info) bool {
+func (f *finder) test(word, value string) func(name string, i machine.FileInfo) bool {
 	switch word {
 	case "-name":
 		pat := glob(value)
-		return func(name string, _ files.Info) bool { return pat.MatchString(path.Base(name)) }
+		return func(name string, _ machine.FileInfo) bool { return pat.MatchString(path.Base(name)) }
 	case "-path":
 		pat := glob(value)
-		return func(name string, _ files.Info) bool { return pat.MatchString(name) }
+		return func(name string, _ machine.FileInfo) bool { return pat.MatchString(name) }
 	case "-type":
-		want, there := map[string]files.Kind{"f": files.Plain, "d": files.Folder, "l": files.Link, "c": files.Device}[value]
+		want, there := map[string]machine.FileKind{"f": machine.PlainFile, "d": machine.Folder, "l": machine.SymbolicLink, "c": machine.DeviceFile}[value]
 		if there {
-			return func(_ string, i files.Info) bool { return i.Kind == want }
+			return func(_ string, i machine.FileInfo) bool { return i.Kind == want }
 		}
 	case "-newer":
 		of, err := f.p.K.FS.Stat(f.p.Cred, f.p.Path(value))
 		if err == nil {
-			return func(_ string, i files.Info) bool { return i.ModTime.After(of.ModTime) }
+			return func(_ string, i machine.FileInfo) bool { return i.ModTime.After(of.ModTime) }
 		}
 	case "-mmin": // find(1): -N is less than that ago
 		n, err := strconv.Atoi(strings.TrimPrefix(value, "-"))
 		if err == nil && strings.HasPrefix(value, "-") {
-			return func(_ string, i files.Info) bool {
+			return func(_ string, i machine.FileInfo) bool {
 				return f.p.K.Clock.Now().Sub(i.ModTime) < time.Duration(n)*time.Minute
 			}
 		}
@@ -110,17 +109,17 @@ func (f *finder) test(word, value string) func(name string, i files.Info) bool {
 func (f *finder) walk(name string, depth int) {
 	i, err := f.p.K.FS.Lstat(f.p.Cred, f.p.Path(name))
 	if err != nil {
-		f.code = f.p.Failf("'%s': %s", name, files.Text(err))
+		f.code = f.p.Failf("'%s': %s", name, machine.ErrorText(err))
 		return
 	}
-	holds := !slices.ContainsFunc(f.tests, func(test func(string, files.Info) bool) bool { return !test(name, i) })
+	holds := !slices.ContainsFunc(f.tests, func(test func(string, machine.FileInfo) bool) bool { return !test(name, i) })
 	if !f.remove && holds {
 		f.p.Printf("%s\n", name)
 	}
-	if i.Kind == files.Folder && depth < f.most {
+	if i.Kind == machine.Folder && depth < f.most {
 		list, err := f.p.K.FS.ReadDir(f.p.Cred, f.p.Path(name))
 		if err != nil {
-			f.code = f.p.Failf("'%s': %s", name, files.Text(err))
+			f.code = f.p.Failf("'%s': %s", name, machine.ErrorText(err))
 		}
 		for _, child := range list {
 			f.walk(strings.TrimRight(name, "/")+"/"+child.Name, depth+1)
@@ -128,7 +127,7 @@ func (f *finder) walk(name string, depth int) {
 	}
 	if f.remove && holds {
 		if err := f.p.K.FS.Remove(f.p.Cred, f.p.Path(name)); err != nil {
-			f.code = f.p.Failf("cannot delete '%s': %s", name, files.Text(err))
+			f.code = f.p.Failf("cannot delete '%s': %s", name, machine.ErrorText(err))
 		}
 	}
 }

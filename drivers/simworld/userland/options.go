@@ -10,15 +10,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/sh"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Programs are all of them, by name.
-func Programs() map[string]kernel.Program {
-	out := map[string]kernel.Program{
+func Programs() map[string]machine.Program {
+	out := map[string]machine.Program{
 		"sh": sh.Main, "dash": sh.Main, "bash": sh.Main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
-		"kill": func(p *kernel.Process) int { return sh.Kill(p, p.Args) }, "printf": func(p *kernel.Process) int { return sh.Printf(p, p.Args) },
+		"kill": func(p *machine.Process) int { return sh.Kill(p, p.Args) }, "printf": func(p *machine.Process) int { return sh.Printf(p, p.Args) },
 		"dd": dd, "test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "setsid": setsid,
 	}
 	for name, p := range withOptions() {
@@ -35,7 +35,7 @@ type program struct {
 	options string
 	least   int
 	wrong   int
-	run     func(p *kernel.Process, o Options) int
+	run     func(p *machine.Process, o Options) int
 }
 
 func withOptions() map[string]program {
@@ -79,11 +79,11 @@ func withOptions() map[string]program {
 // Program is one whose options are read in the usual way, as those of this package are: options lists them,
 // those with a colon behind take a value, and the equals sign gives the name by which one is known. What is
 // not listed, and fewer than least other words, is an error with the exit code wrong.
-func Program(options string, least, wrong int, run func(p *kernel.Process, o Options) int) kernel.Program {
+func Program(options string, least, wrong int, run func(p *machine.Process, o Options) int) machine.Program {
 	return program{options: options, least: least, wrong: wrong, run: run}.main
 }
 
-func (g program) main(p *kernel.Process) int {
+func (g program) main(p *machine.Process) int {
 	o, ok := parse(p, g.options)
 	if ok && len(o.Args) < g.least {
 		p.Failf("missing operand")
@@ -137,7 +137,7 @@ func flagsOf(list string) known {
 }
 
 // parse reads the flags of a command line. An unknown one is complained about.
-func parse(p *kernel.Process, list string) (Options, bool) {
+func parse(p *machine.Process, list string) (Options, bool) {
 	flags, o := flagsOf(list), Options{flags: map[string][]string{}}
 	_, first := flags["+"]
 	rest := slices.Clone(p.Args[1:])
@@ -190,7 +190,7 @@ func parse(p *kernel.Process, list string) (Options, bool) {
 	return o, true
 }
 
-func testing(p *kernel.Process) int {
+func testing(p *machine.Process) int {
 	args := p.Args[1:]
 	if strings.HasSuffix(p.Args[0], "[") && len(args) > 0 {
 		args = args[:len(args)-1]
@@ -206,15 +206,15 @@ func testing(p *kernel.Process) int {
 	return 1
 }
 
-func succeed(*kernel.Process) int { return 0 }
-func failing(*kernel.Process) int { return 1 }
+func succeed(*machine.Process) int { return 0 }
+func failing(*machine.Process) int { return 1 }
 
-func nologin(p *kernel.Process) int {
+func nologin(p *machine.Process) int {
 	p.Printf("This account is currently not available.\n")
 	return 1
 }
 
-func echo(p *kernel.Process) int {
+func echo(p *machine.Process) int {
 	args, end := p.Args[1:], "\n"
 	if len(args) > 0 && args[0] == "-n" {
 		args, end = args[1:], ""

@@ -11,9 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // before makes the files that the lines of same work on.
@@ -126,20 +125,20 @@ func TestAsOnARealMachine(t *testing.T) {
 // simulated runs a line in the same folder of a machine that has programs, one user and nothing else.
 func simulated(t *testing.T, dir, line string) (out, errs string, code int) {
 	t.Helper()
-	fs := files.New(time.Now)
+	fs := machine.NewFS(time.Now)
 	for name := range userland.Programs() {
-		require.NoError(t, fs.WriteFile("/usr/bin/"+name, kernel.Executable(name), 0o755, 0, 0))
+		require.NoError(t, fs.WriteFile("/usr/bin/"+name, machine.Executable(name), 0o755, 0, 0))
 	}
-	require.NoError(t, fs.Symlink(files.Cred{}, "usr/bin", "/bin"))
+	require.NoError(t, fs.Symlink(machine.Cred{}, "usr/bin", "/bin"))
 	require.NoError(t, fs.WriteFile("/etc/passwd", "root:x:0:0:root:/root:/bin/bash\n", 0o644, 0, 0))
 	require.NoError(t, fs.MkdirAll(dir, 0o755))
-	for name, s := range map[string]files.Special{"null": device(0), "zero": device(1)} {
-		require.NoError(t, fs.SetSpecial("/dev/"+name, 0o666, files.Device, s))
+	for name, s := range map[string]machine.SpecialFile{"null": device(0), "zero": device(1)} {
+		require.NoError(t, fs.SetSpecial("/dev/"+name, 0o666, machine.DeviceFile, s))
 	}
-	k := kernel.New(fs, kernel.Clock{}, userland.Programs())
+	k := machine.NewKernel(fs, machine.Clock{}, userland.Programs())
 	defer k.Halt()
 	var stdout, stderr bytes.Buffer
-	p, err := k.Start(kernel.Start{
+	p, err := k.Start(machine.Start{
 		Args: []string{"dash", "-c", line}, Dir: dir, Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"},
 		In: strings.NewReader(""), Out: &stdout, Err: &stderr,
 	})

@@ -9,12 +9,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // sed knows the commands s, d, p, q, n and b (without a label), alone and in braces, with addresses by line and by
 // regular expression.
-func sed(p *kernel.Process, o Options) int {
+func sed(p *machine.Process, o Options) int {
 	scripts := o.flags["e"]
 	if len(scripts) == 0 {
 		if len(o.Args) == 0 {

@@ -10,14 +10,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // What works on processes, users and the machine.
 
 // table is the lines of /etc/passwd or /etc/group, each with at least so many fields.
-func table(p *kernel.Process, name string, least int) [][]string {
+func table(p *machine.Process, name string, least int) [][]string {
 	var out [][]string
 	text, _ := p.K.FS.ReadFile("/etc/" + name)
 	for line := range strings.Lines(text) {
@@ -35,7 +34,7 @@ type account struct {
 }
 
 // userOf finds a user by name or number.
-func userOf(p *kernel.Process, name string) (account, bool) {
+func userOf(p *machine.Process, name string) (account, bool) {
 	for _, f := range table(p, "passwd", 7) {
 		uid, err1 := strconv.Atoi(f[2])
 		gid, err2 := strconv.Atoi(f[3])
@@ -47,7 +46,7 @@ func userOf(p *kernel.Process, name string) (account, bool) {
 	return account{name, n, -1}, err == nil
 }
 
-func userName(p *kernel.Process, uid int) string {
+func userName(p *machine.Process, uid int) string {
 	u, _ := userOf(p, strconv.Itoa(uid))
 	if u.gid < 0 {
 		return "UNKNOWN"
@@ -56,7 +55,7 @@ func userName(p *kernel.Process, uid int) string {
 }
 
 // groupOf finds the number of a group.
-func groupOf(p *kernel.Process, name string) (int, bool) {
+func groupOf(p *machine.Process, name string) (int, bool) {
 	for _, f := range table(p, "group", 4) {
 		if gid, err := strconv.Atoi(f[2]); err == nil && (f[0] == name || f[2] == name) {
 			return gid, true
@@ -66,7 +65,7 @@ func groupOf(p *kernel.Process, name string) (int, bool) {
 	return n, err == nil
 }
 
-func groupName(p *kernel.Process, gid int) string {
+func groupName(p *machine.Process, gid int) string {
 	for _, f := range table(p, "group", 4) {
 		if f[2] == strconv.Itoa(gid) {
 			return f[0]
@@ -76,7 +75,7 @@ func groupName(p *kernel.Process, gid int) string {
 }
 
 // memberships are the groups of a user by number, that of the account first.
-func memberships(p *kernel.Process, u account) []int {
+func memberships(p *machine.Process, u account) []int {
 	out := []int{u.gid}
 	for _, f := range table(p, "group", 4) {
 		if gid, err := strconv.Atoi(f[2]); err == nil && gid != u.gid && slices.Contains(strings.Split(f[3], ","), u.name) {
@@ -86,7 +85,7 @@ func memberships(p *kernel.Process, u account) []int {
 	return out
 }
 
-func id(p *kernel.Process, o Options) int {
+func id(p *machine.Process, o Options) int {
 	u := account{name: userName(p, p.Cred.UID), uid: p.Cred.UID, gid: p.Cred.GID}
 	list := append([]int{p.Cred.GID}, p.Cred.Groups...)
 	if len(o.Args) > 0 {
@@ -98,7 +97,7 @@ func id(p *kernel.Process, o Options) int {
 	}
 	slices.Sort(list[1:])
 	list = slices.Compact(list)
-	shown := func(name func(*kernel.Process, int) string, numbers ...int) string {
+	shown := func(name func(*machine.Process, int) string, numbers ...int) string {
 		var words []string
 		for _, n := range numbers {
 			words = append(words, strconv.Itoa(n))
@@ -125,7 +124,7 @@ func id(p *kernel.Process, o Options) int {
 	return 0
 }
 
-func uname(p *kernel.Process, o Options) int {
+func uname(p *machine.Process, o Options) int {
 	release, _ := p.K.FS.ReadFile("/proc/sys/kernel/osrelease")
 	var out []string
 	for _, part := range []struct{ flag, text string }{{"s", "Linux"}, {"n", p.K.Hostname()}, {"r", strings.TrimSpace(release)}, {"m", "x86_64"}} {
@@ -138,12 +137,12 @@ func uname(p *kernel.Process, o Options) int {
 }
 
 // hostname shows and sets the name. The full one is that of /etc/hosts.
-func hostname(p *kernel.Process, o Options) int {
+func hostname(p *machine.Process, o Options) int {
 	name := ""
 	if o.Has("F") {
 		text, err := p.ReadFile(o.Text("F"))
 		if err != nil {
-			return p.Failf("%s: %s", o.Text("F"), files.Text(err))
+			return p.Failf("%s: %s", o.Text("F"), machine.ErrorText(err))
 		}
 		name = strings.TrimSpace(text)
 	} else if len(o.Args) > 0 {
@@ -172,7 +171,7 @@ func hostname(p *kernel.Process, o Options) int {
 }
 
 // syncFiles has nothing to do: what is written is there. A name that is not there is an error.
-func syncFiles(p *kernel.Process, o Options) int {
+func syncFiles(p *machine.Process, o Options) int {
 	return eachName(p, o.Args, "error opening '%s': %s", func(name string) error {
 		_, err := p.K.FS.Stat(p.Cred, name)
 		return err
@@ -180,7 +179,7 @@ func syncFiles(p *kernel.Process, o Options) int {
 }
 
 // zone is the time zone of the machine, of which the file has the name and the offset in it.
-func zone(p *kernel.Process) *time.Location {
+func zone(p *machine.Process) *time.Location {
 	text, err := p.K.FS.ReadFile("/etc/localtime")
 	name, offset, found := strings.Cut(strings.TrimSpace(text), " ")
 	seconds, nerr := strconv.Atoi(offset)
@@ -191,7 +190,7 @@ func zone(p *kernel.Process) *time.Location {
 }
 
 // date shows the time of the machine, by a format of strftime(3) as far as layouts has it.
-func date(p *kernel.Process, o Options) int {
+func date(p *machine.Process, o Options) int {
 	now := p.K.Clock.Now().In(zone(p))
 	if o.Has("u") {
 		now = now.UTC()
@@ -224,7 +223,7 @@ func duration(text string) (time.Duration, error) {
 	return time.Duration(n * float64(unit)), err
 }
 
-func sleep(p *kernel.Process) int {
+func sleep(p *machine.Process) int {
 	for _, a := range p.Args[1:] {
 		d, err := duration(a)
 		if err != nil && a != "infinity" {
@@ -238,7 +237,7 @@ func sleep(p *kernel.Process) int {
 	return 0
 }
 
-func timeout(p *kernel.Process, o Options) int {
+func timeout(p *machine.Process, o Options) int {
 	d, err := duration(o.Args[0])
 	if err != nil {
 		p.Failf("invalid time interval '%s'", o.Args[0])
@@ -263,8 +262,8 @@ func timeout(p *kernel.Process, o Options) int {
 }
 
 // cannot says why a program did not run, with the code for it.
-func cannot(p *kernel.Process, name string, err error) int {
-	p.Failf("%s: %s", name, files.Text(err))
+func cannot(p *machine.Process, name string, err error) int {
+	p.Failf("%s: %s", name, machine.ErrorText(err))
 	if errors.Is(err, syscall.ENOENT) {
 		return 127
 	}
@@ -272,7 +271,7 @@ func cannot(p *kernel.Process, name string, err error) int {
 }
 
 // exec runs a program in place of this one.
-func exec(p *kernel.Process, args []string) int {
+func exec(p *machine.Process, args []string) int {
 	name := path.Base(p.Args[0])
 	code, err := p.Exec(args)
 	if errors.Is(err, syscall.ENOEXEC) {
@@ -286,7 +285,7 @@ func exec(p *kernel.Process, args []string) int {
 }
 
 // setsid runs a program. Sessions make no difference here.
-func setsid(p *kernel.Process) int {
+func setsid(p *machine.Process) int {
 	if len(p.Args) < 2 || strings.HasPrefix(p.Args[1], "-") {
 		return p.Failf("a command is missing, or this option")
 	}
@@ -294,7 +293,7 @@ func setsid(p *kernel.Process) int {
 }
 
 // flock is that of util-linux for a descriptor.
-func flock(p *kernel.Process, o Options) int {
+func flock(p *machine.Process, o Options) int {
 	const noLimit = 100000 * time.Hour
 	wait, err := noLimit, error(nil)
 	if o.Has("w") {
@@ -321,7 +320,7 @@ func flock(p *kernel.Process, o Options) int {
 	return 0
 }
 
-func setpriv(p *kernel.Process, o Options) int {
+func setpriv(p *machine.Process, o Options) int {
 	c := p.Cred
 	user, named := account{}, false
 	for _, which := range []string{"reuid", "euid"} { // a process has one number of a user here

@@ -13,8 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // What works on texts.
@@ -27,7 +26,7 @@ type input struct {
 
 // inputs opens files, and standard input for none and for "-". What cannot be opened is complained
 // about, and code is then not 0.
-func inputs(p *kernel.Process, names []string) (list []input, code int) {
+func inputs(p *machine.Process, names []string) (list []input, code int) {
 	if len(names) == 0 {
 		names = []string{"-"}
 	}
@@ -41,7 +40,7 @@ func inputs(p *kernel.Process, names []string) (list []input, code int) {
 			_, err = f.Read(nil) // a folder cannot be read
 		}
 		if err != nil {
-			code = p.Failf("%s: %s", name, files.Text(err))
+			code = p.Failf("%s: %s", name, machine.ErrorText(err))
 			continue
 		}
 		list = append(list, input{name, f})
@@ -66,12 +65,12 @@ func lines(list []input, do func(line string) bool) {
 }
 
 // texts gives each input as a whole to do.
-func texts(p *kernel.Process, names []string, do func(name, text string)) int {
+func texts(p *machine.Process, names []string, do func(name, text string)) int {
 	list, code := inputs(p, names)
 	for _, in := range list {
 		text, err := io.ReadAll(in)
 		if err != nil {
-			return p.Failf("%s: %s", in.name, files.Text(err))
+			return p.Failf("%s: %s", in.name, machine.ErrorText(err))
 		}
 		do(in.name, string(text))
 	}
@@ -79,22 +78,22 @@ func texts(p *kernel.Process, names []string, do func(name, text string)) int {
 }
 
 // out is the output of a program that writes many small pieces.
-func out(p *kernel.Process) (*bufio.Writer, func()) {
+func out(p *machine.Process) (*bufio.Writer, func()) {
 	w := bufio.NewWriter(p.Out())
 	return w, func() { _ = w.Flush() } // who cannot write any more has been killed
 }
 
-func cat(p *kernel.Process, o Options) int {
+func cat(p *machine.Process, o Options) int {
 	list, code := inputs(p, o.Args)
 	for _, in := range list {
 		if _, err := io.Copy(p.Out(), in); err != nil {
-			return p.Failf("%s: %s", in.name, files.Text(err))
+			return p.Failf("%s: %s", in.name, machine.ErrorText(err))
 		}
 	}
 	return code
 }
 
-func head(p *kernel.Process, o Options) int {
+func head(p *machine.Process, o Options) int {
 	list, code := inputs(p, o.Args)
 	most, err := int64(10), error(nil)
 	for _, unit := range []string{"n", "c"} {
@@ -126,7 +125,7 @@ func head(p *kernel.Process, o Options) int {
 	return code
 }
 
-func tail(p *kernel.Process, o Options) int {
+func tail(p *machine.Process, o Options) int {
 	count := "10"
 	for _, unit := range []string{"n", "c"} {
 		if o.Has(unit) {
@@ -179,7 +178,7 @@ func ranges(text string) (func(n int) bool, error) {
 	}, nil
 }
 
-func cut(p *kernel.Process, o Options) int {
+func cut(p *machine.Process, o Options) int {
 	in, err := ranges(o.Text("f") + o.Text("c"))
 	if err != nil {
 		return p.Failf("%v", err)
@@ -248,7 +247,7 @@ func set(text string) []byte {
 	return b
 }
 
-func tr(p *kernel.Process, o Options) int {
+func tr(p *machine.Process, o Options) int {
 	from, to := set(o.Args[0]), []byte(nil)
 	if o.Has("c") {
 		var rest []byte
@@ -291,7 +290,7 @@ func tr(p *kernel.Process, o Options) int {
 	}
 }
 
-func sortLines(p *kernel.Process, o Options) int {
+func sortLines(p *machine.Process, o Options) int {
 	list, code := inputs(p, o.Args)
 	var all []string
 	lines(list, func(line string) bool { all = append(all, line); return true })
@@ -329,7 +328,7 @@ func sortLines(p *kernel.Process, o Options) int {
 var leadingNumber = regexp.MustCompile(`^-?\d+(\.\d+)?`)
 
 // wc counts one of lines, words and bytes.
-func wc(p *kernel.Process, o Options) int {
+func wc(p *machine.Process, o Options) int {
 	if len(o.flags) != 1 {
 		return p.Failf("one of -l, -w and -c is simulated")
 	}
@@ -395,12 +394,12 @@ func expression(text string, extended bool) (*regexp.Regexp, error) {
 	return regexp.Compile(strings.NewReplacer(`\<`, `\b`, `\>`, `\b`).Replace(text))
 }
 
-func grep(p *kernel.Process, o Options) int {
+func grep(p *machine.Process, o Options) int {
 	patterns := o.flags["e"]
 	if o.Has("f") {
 		text, err := p.ReadFile(o.Text("f"))
 		if err != nil {
-			p.Failf("%s: %s", o.Text("f"), files.Text(err))
+			p.Failf("%s: %s", o.Text("f"), machine.ErrorText(err))
 			return 2
 		}
 		patterns = append(patterns, strings.TrimSuffix(text, "\n"))
@@ -441,7 +440,7 @@ func grep(p *kernel.Process, o Options) int {
 }
 
 // matching prints what grep finds, and gives its exit code.
-func matching(p *kernel.Process, o Options, re *regexp.Regexp) int {
+func matching(p *machine.Process, o Options, re *regexp.Regexp) int {
 	list, code := inputs(p, o.Args)
 	w, flush := out(p)
 	defer flush()
@@ -489,7 +488,7 @@ func matching(p *kernel.Process, o Options, re *regexp.Regexp) int {
 	return 1
 }
 
-func cmp(p *kernel.Process, o Options) int {
+func cmp(p *machine.Process, o Options) int {
 	var both []string
 	if texts(p, o.Args[:2], func(_, text string) { both = append(both, text) }) != 0 {
 		return 2
@@ -504,7 +503,7 @@ func cmp(p *kernel.Process, o Options) int {
 }
 
 // dd reads the beginning of a file: if and count=BYTES with iflag=count_bytes. Links are followed unless iflag has nofollow.
-func dd(p *kernel.Process) int {
+func dd(p *machine.Process) int {
 	name, most, bytes := "", int64(-1), false
 	for _, word := range p.Args[1:] {
 		key, value, _ := strings.Cut(word, "=")
@@ -519,7 +518,7 @@ func dd(p *kernel.Process) int {
 				bytes = bytes || flag == "count_bytes"
 				known = known && slices.Contains([]string{"nofollow", "nonblock", "fullblock", "count_bytes"}, flag)
 			}
-			if info, statErr := p.K.FS.Lstat(p.Cred, p.Path(name)); strings.Contains(value, "nofollow") && statErr == nil && info.Kind == files.Link {
+			if info, statErr := p.K.FS.Lstat(p.Cred, p.Path(name)); strings.Contains(value, "nofollow") && statErr == nil && info.Kind == machine.SymbolicLink {
 				return p.Failf("failed to open '%s': Too many levels of symbolic links", name)
 			}
 		case "bs":
@@ -542,7 +541,7 @@ func dd(p *kernel.Process) int {
 	return code
 }
 
-func base64Program(p *kernel.Process, o Options) int {
+func base64Program(p *machine.Process, o Options) int {
 	width := 76
 	if o.Has("w") {
 		width, _ = strconv.Atoi(o.Text("w"))
@@ -568,6 +567,6 @@ func base64Program(p *kernel.Process, o Options) int {
 	return max(bad, code)
 }
 
-func sha256sum(p *kernel.Process, o Options) int {
+func sha256sum(p *machine.Process, o Options) int {
 	return texts(p, o.Args, func(name, text string) { p.Printf("%x  %s\n", sha256.Sum256([]byte(text)), name) })
 }

@@ -11,40 +11,39 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
+	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // What works on the tree of files: names, modes, owners.
 
 // eachName does something for each name, as seen from the root, and complains about those where it
 // fails, in the words of the program.
-func eachName(p *kernel.Process, names []string, complaint string, do func(name string) error) int {
+func eachName(p *machine.Process, names []string, complaint string, do func(name string) error) int {
 	code := 0
 	for _, name := range names {
 		if err := do(p.Path(name)); err != nil {
-			code = p.Failf(complaint, name, files.Text(err))
+			code = p.Failf(complaint, name, machine.ErrorText(err))
 		}
 	}
 	return code
 }
 
 // into is the name that a file gets where the target is a folder.
-func into(p *kernel.Process, from, to string, plain bool) string {
-	if i, err := p.K.FS.Stat(p.Cred, p.Path(to)); err == nil && i.Kind == files.Folder && !plain {
+func into(p *machine.Process, from, to string, plain bool) string {
+	if i, err := p.K.FS.Stat(p.Cred, p.Path(to)); err == nil && i.Kind == machine.Folder && !plain {
 		return path.Join(p.Path(to), path.Base(from))
 	}
 	return p.Path(to)
 }
 
-func mv(p *kernel.Process, o Options) int {
+func mv(p *machine.Process, o Options) int {
 	to, sources := o.Args[len(o.Args)-1], o.Args[:len(o.Args)-1]
 	return eachName(p, sources, "cannot move '%s': %s", func(from string) error {
 		return p.K.FS.Rename(p.Cred, from, into(p, from, to, o.Has("T")))
 	})
 }
 
-func rm(p *kernel.Process, o Options) int {
+func rm(p *machine.Process, o Options) int {
 	return eachName(p, o.Args, "cannot remove '%s': %s", func(name string) error {
 		i, err := p.K.FS.Lstat(p.Cred, name)
 		switch {
@@ -54,21 +53,21 @@ func rm(p *kernel.Process, o Options) int {
 			return err
 		case o.Has("r"):
 			return p.K.FS.RemoveAll(p.Cred, strings.TrimRight(name, "/"))
-		case i.Kind == files.Folder:
+		case i.Kind == machine.Folder:
 			return syscall.EISDIR
 		}
 		return p.K.FS.Remove(p.Cred, name)
 	})
 }
 
-func cp(p *kernel.Process, o Options) int {
+func cp(p *machine.Process, o Options) int {
 	to, sources := o.Args[len(o.Args)-1], o.Args[:len(o.Args)-1]
 	return eachName(p, sources, "cannot copy '%s': %s", func(from string) error {
 		return copyTree(p, from, into(p, from, to, o.Has("T")), o)
 	})
 }
 
-func copyTree(p *kernel.Process, from, to string, o Options) error {
+func copyTree(p *machine.Process, from, to string, o Options) error {
 	fs, get := p.K.FS, p.K.FS.Stat
 	if o.Has("a") || o.Has("P") {
 		get = fs.Lstat
@@ -77,11 +76,11 @@ func copyTree(p *kernel.Process, from, to string, o Options) error {
 	switch {
 	case err != nil:
 		return err
-	case i.Kind == files.Link:
+	case i.Kind == machine.SymbolicLink:
 		return fs.Symlink(p.Cred, i.Target, to)
-	case i.Kind == files.Folder && !o.Has("a") && !o.Has("r"):
+	case i.Kind == machine.Folder && !o.Has("a") && !o.Has("r"):
 		return syscall.EISDIR
-	case i.Kind == files.Folder:
+	case i.Kind == machine.Folder:
 		if err := fs.Mkdir(p.Cred, to, i.Perm); err != nil && !errors.Is(err, syscall.EEXIST) {
 			return err
 		}
@@ -109,7 +108,7 @@ func copyTree(p *kernel.Process, from, to string, o Options) error {
 }
 
 // save writes a text into a file; how is O_TRUNC or O_APPEND.
-func save(p *kernel.Process, name, text string, how int, perm uint32) error {
+func save(p *machine.Process, name, text string, how int, perm uint32) error {
 	f, err := p.Open(name, os.O_WRONLY|os.O_CREATE|how, perm)
 	if err != nil {
 		return err
@@ -118,32 +117,32 @@ func save(p *kernel.Process, name, text string, how int, perm uint32) error {
 	return f.WriteAll(text)
 }
 
-func ln(p *kernel.Process, o Options) int {
+func ln(p *machine.Process, o Options) int {
 	target, name := o.Args[0], o.Args[1]
 	at := into(p, target, name, o.Has("T") || o.Has("n"))
-	if i, err := p.K.FS.Lstat(p.Cred, at); o.Has("f") && err == nil && i.Kind != files.Folder {
+	if i, err := p.K.FS.Lstat(p.Cred, at); o.Has("f") && err == nil && i.Kind != machine.Folder {
 		if err := p.K.FS.Remove(p.Cred, at); err != nil {
-			return p.Failf("cannot remove '%s': %s", name, files.Text(err))
+			return p.Failf("cannot remove '%s': %s", name, machine.ErrorText(err))
 		}
 	}
 	if !o.Has("s") {
 		return p.Failf("only symbolic links are simulated")
 	}
 	if err := p.K.FS.Symlink(p.Cred, target, at); err != nil {
-		return p.Failf("failed to create link '%s': %s", name, files.Text(err))
+		return p.Failf("failed to create link '%s': %s", name, machine.ErrorText(err))
 	}
 	return 0
 }
 
-func mkdir(p *kernel.Process, o Options) int {
+func mkdir(p *machine.Process, o Options) int {
 	return eachName(p, o.Args, "cannot create directory '%s': %s", func(name string) error {
 		return makeFolder(p, name, o.Has("p"), o.Text("m"))
 	})
 }
 
-func makeFolder(p *kernel.Process, name string, parents bool, mode string) error {
+func makeFolder(p *machine.Process, name string, parents bool, mode string) error {
 	if i, err := p.K.FS.Stat(p.Cred, name); parents && err == nil {
-		if i.Kind != files.Folder {
+		if i.Kind != machine.Folder {
 			return syscall.EEXIST
 		}
 		return nil
@@ -163,9 +162,9 @@ func makeFolder(p *kernel.Process, name string, parents bool, mode string) error
 	return p.K.FS.Mkdir(p.Cred, name, perm)
 }
 
-func rmdir(p *kernel.Process, o Options) int {
+func rmdir(p *machine.Process, o Options) int {
 	return eachName(p, o.Args, "failed to remove '%s': %s", func(name string) error {
-		if i, err := p.K.FS.Lstat(p.Cred, name); err == nil && i.Kind != files.Folder {
+		if i, err := p.K.FS.Lstat(p.Cred, name); err == nil && i.Kind != machine.Folder {
 			return syscall.ENOTDIR
 		}
 		return p.K.FS.Remove(p.Cred, name)
@@ -213,14 +212,14 @@ func newMode(text string, old uint32, folder bool) (uint32, error) {
 }
 
 // change does something to files, and with deep to everything below folders.
-func change(p *kernel.Process, names []string, deep bool, do func(name string, i files.Info) error) int {
+func change(p *machine.Process, names []string, deep bool, do func(name string, i machine.FileInfo) error) int {
 	var one func(name string) error
 	one = func(name string) error {
 		i, err := p.K.FS.Lstat(p.Cred, name)
 		if err == nil {
 			err = do(name, i)
 		}
-		if err != nil || !deep || i.Kind != files.Folder {
+		if err != nil || !deep || i.Kind != machine.Folder {
 			return err
 		}
 		list, err := p.K.FS.ReadDir(p.Cred, name)
@@ -232,7 +231,7 @@ func change(p *kernel.Process, names []string, deep bool, do func(name string, i
 	return eachName(p, names, "cannot change '%s': %s", one)
 }
 
-func chmod(p *kernel.Process) int {
+func chmod(p *machine.Process) int {
 	args, deep := p.Args[1:], false // a mode may begin with a minus
 	if len(args) > 0 && args[0] == "-R" {
 		args, deep = args[1:], true
@@ -243,8 +242,8 @@ func chmod(p *kernel.Process) int {
 	if len(args) < 2 {
 		return p.Failf("missing operand")
 	}
-	return change(p, args[1:], deep, func(name string, i files.Info) error {
-		if i.Kind == files.Link {
+	return change(p, args[1:], deep, func(name string, i machine.FileInfo) error {
+		if i.Kind == machine.SymbolicLink {
 			if deep {
 				return nil
 			}
@@ -254,7 +253,7 @@ func chmod(p *kernel.Process) int {
 			}
 			i = target
 		}
-		perm, err := newMode(args[0], i.Perm, i.Kind == files.Folder)
+		perm, err := newMode(args[0], i.Perm, i.Kind == machine.Folder)
 		if err != nil {
 			return err
 		}
@@ -263,7 +262,7 @@ func chmod(p *kernel.Process) int {
 }
 
 // chown is chown and chgrp.
-func chown(p *kernel.Process, o Options) int {
+func chown(p *machine.Process, o Options) int {
 	owner, group, both := strings.Cut(o.Args[0], ":")
 	if path.Base(p.Args[0]) == "chgrp" {
 		owner, group = "", o.Args[0]
@@ -286,12 +285,12 @@ func chown(p *kernel.Process, o Options) int {
 		}
 		gid = g
 	}
-	return change(p, o.Args[1:], o.Has("R"), func(name string, _ files.Info) error {
+	return change(p, o.Args[1:], o.Has("R"), func(name string, _ machine.FileInfo) error {
 		return p.K.FS.Chown(p.Cred, name, uid, gid, !o.Has("h") && !o.Has("R"))
 	})
 }
 
-func touch(p *kernel.Process, o Options) int {
+func touch(p *machine.Process, o Options) int {
 	return eachName(p, o.Args, "cannot touch '%s': %s", func(name string) error {
 		f, err := p.Open(name, os.O_WRONLY|os.O_CREATE, 0o666)
 		if err != nil && !errors.Is(err, syscall.EISDIR) {
@@ -302,7 +301,7 @@ func touch(p *kernel.Process, o Options) int {
 	})
 }
 
-func stat(p *kernel.Process, o Options) int {
+func stat(p *machine.Process, o Options) int {
 	get := p.K.FS.Lstat
 	if o.Has("L") {
 		get = p.K.FS.Stat
@@ -314,7 +313,7 @@ func stat(p *kernel.Process, o Options) int {
 	for _, name := range o.Args {
 		i, err := get(p.Cred, p.Path(name))
 		if err != nil {
-			code = p.Failf("cannot statx '%s': %s", name, files.Text(err))
+			code = p.Failf("cannot statx '%s': %s", name, machine.ErrorText(err))
 			continue
 		}
 		text, unknown := described(p, o.Text("c"), name, i)
@@ -329,7 +328,7 @@ func stat(p *kernel.Process, o Options) int {
 var statField = regexp.MustCompile(`%.`)
 
 // described fills in a format of stat(1); unknown is a field that it does not have here.
-func described(p *kernel.Process, form, name string, i files.Info) (text, unknown string) {
+func described(p *machine.Process, form, name string, i machine.FileInfo) (text, unknown string) {
 	text = statField.ReplaceAllStringFunc(form, func(spec string) string {
 		switch spec[1] {
 		case 'a':
@@ -363,14 +362,14 @@ func described(p *kernel.Process, form, name string, i files.Info) (text, unknow
 	return text, unknown
 }
 
-func kindName(i files.Info) string {
-	if i.Kind == files.Plain && i.Size == 0 {
+func kindName(i machine.FileInfo) string {
+	if i.Kind == machine.PlainFile && i.Size == 0 {
 		return "regular empty file"
 	}
-	return map[files.Kind]string{files.Plain: "regular file", files.Folder: "directory", files.Link: "symbolic link", files.Device: "character special file", files.Block: "block special file"}[i.Kind]
+	return map[machine.FileKind]string{machine.PlainFile: "regular file", machine.Folder: "directory", machine.SymbolicLink: "symbolic link", machine.DeviceFile: "character special file", machine.BlockDevice: "block special file"}[i.Kind]
 }
 
-func readlink(p *kernel.Process, o Options) int {
+func readlink(p *machine.Process, o Options) int {
 	for _, name := range o.Args {
 		i, err := p.K.FS.Lstat(p.Cred, p.Path(name))
 		text := i.Target
@@ -388,7 +387,7 @@ func readlink(p *kernel.Process, o Options) int {
 	return 0
 }
 
-func ls(p *kernel.Process, o Options) int {
+func ls(p *machine.Process, o Options) int {
 	names := o.Args
 	if len(names) == 0 {
 		names = []string{"."}
@@ -400,13 +399,13 @@ func ls(p *kernel.Process, o Options) int {
 			i, err = p.K.FS.Lstat(p.Cred, p.Path(name))
 		}
 		i.Name = name
-		list := []files.Info{i}
-		folder := i.Kind == files.Folder && !o.Has("d")
+		list := []machine.FileInfo{i}
+		folder := i.Kind == machine.Folder && !o.Has("d")
 		if err == nil && folder {
 			list, err = p.K.FS.ReadDir(p.Cred, p.Path(name))
 		}
 		if err != nil {
-			p.Failf("cannot access '%s': %s", name, files.Text(err))
+			p.Failf("cannot access '%s': %s", name, machine.ErrorText(err))
 			code = 2
 			continue
 		}
@@ -423,7 +422,7 @@ func ls(p *kernel.Process, o Options) int {
 			text := child.Name
 			if o.Has("l") {
 				text = fmt.Sprintf("%s %d %s %s %d %s %s", child.Mode(), child.Links, userName(p, child.UID), groupName(p, child.GID), child.Size, child.ModTime.Format("Jan _2 15:04"), child.Name)
-				if child.Kind == files.Link {
+				if child.Kind == machine.SymbolicLink {
 					text += " -> " + child.Target
 				}
 			}
@@ -433,7 +432,7 @@ func ls(p *kernel.Process, o Options) int {
 	return code
 }
 
-func mktemp(p *kernel.Process, o Options) int {
+func mktemp(p *machine.Process, o Options) int {
 	form := "/tmp/tmp.XXXXXXXXXX"
 	if len(o.Args) > 0 {
 		form = o.Args[0]
@@ -450,7 +449,7 @@ func mktemp(p *kernel.Process, o Options) int {
 		switch {
 		case errors.Is(err, syscall.EEXIST):
 		case err != nil:
-			return p.Failf("failed to create '%s': %s", form, files.Text(err))
+			return p.Failf("failed to create '%s': %s", form, machine.ErrorText(err))
 		default:
 			p.Printf("%s\n", name)
 			return 0

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/kernel"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	simmachine "github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
@@ -46,7 +46,7 @@ type machine struct {
 
 func begin(t *testing.T) *machine {
 	t.Helper()
-	run := func(_ *debian.Machine, p *kernel.Process) int {
+	run := func(_ *debian.Machine, p *simmachine.Process) int {
 		p.Ready()
 		<-p.Killed()
 		return 0

@@ -1,4 +1,4 @@
-package files
+package machine
 
 import (
 	"path"
@@ -44,7 +44,7 @@ func (f *FS) walk(c Cred, name string, follow bool) (dir *node, last string, n *
 			return dir, part, nil, nil
 		case next == nil:
 			return nil, "", nil, syscall.ENOENT
-		case next.kind == Link && (len(parts) > 0 || follow):
+		case next.kind == SymbolicLink && (len(parts) > 0 || follow):
 			if left--; left < 0 {
 				return nil, "", nil, syscall.ELOOP
 			}
@@ -94,17 +94,17 @@ func (f *FS) vacant(c Cred, name string) (dir *node, last string, err error) {
 }
 
 // Stat is what is at a name, behind links.
-func (f *FS) Stat(c Cred, name string) (Info, error) { return f.stat(c, name, true) }
+func (f *FS) Stat(c Cred, name string) (FileInfo, error) { return f.stat(c, name, true) }
 
 // Lstat is what is at a name itself.
-func (f *FS) Lstat(c Cred, name string) (Info, error) { return f.stat(c, name, false) }
+func (f *FS) Lstat(c Cred, name string) (FileInfo, error) { return f.stat(c, name, false) }
 
-func (f *FS) stat(c Cred, name string, follow bool) (Info, error) {
+func (f *FS) stat(c Cred, name string, follow bool) (FileInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.find(c, name, follow)
 	if err != nil {
-		return Info{}, err
+		return FileInfo{}, err
 	}
 	return n.info(path.Base(name)), nil
 }
@@ -118,7 +118,7 @@ func (f *FS) Access(c Cred, name string, want uint32) bool {
 }
 
 // ReadDir lists a folder, sorted by name.
-func (f *FS) ReadDir(c Cred, name string) ([]Info, error) {
+func (f *FS) ReadDir(c Cred, name string) ([]FileInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.find(c, name, true)
@@ -130,7 +130,7 @@ func (f *FS) ReadDir(c Cred, name string) ([]Info, error) {
 	case !n.may(c, 4):
 		return nil, syscall.EACCES
 	}
-	var out []Info
+	var out []FileInfo
 	for _, child := range n.names() {
 		out = append(out, n.children[child].info(child))
 	}
@@ -160,7 +160,7 @@ func (f *FS) Symlink(c Cred, target, name string) error {
 	if err != nil {
 		return err
 	}
-	n := f.node(Link, 0o777, c)
+	n := f.node(SymbolicLink, 0o777, c)
 	n.target = target
 	dir.children[last] = n
 	f.touch(dir)

@@ -1,6 +1,7 @@
-// Package wire is connections in memory between simulated machines and those who reach them. Unlike
-// those of net.Pipe, both ends may write without waiting for each other, as over a network.
-package wire
+package machine
+
+// This part of the package is connections in memory between simulated machines and those who reach them.
+// Unlike those of net.Pipe, both ends may write without waiting for each other, as over a network.
 
 import (
 	"io"
@@ -20,12 +21,12 @@ func Pipe(near, far netip.AddrPort) (caller, callee net.Conn) {
 
 // end is one end of a connection. Safe for concurrent use.
 type end struct {
-	in, out       *stream
+	in, out       *netStream
 	local, remote netip.AddrPort
 }
 
-// stream is one direction.
-type stream struct {
+// netStream is one direction.
+type netStream struct {
 	mu       sync.Mutex // both ends use it
 	data     []byte
 	closed   bool
@@ -33,9 +34,9 @@ type stream struct {
 	deadline time.Time     // of the reader
 }
 
-func newStream() *stream { return &stream{changed: make(chan struct{})} }
+func newStream() *netStream { return &netStream{changed: make(chan struct{})} }
 
-func (s *stream) change(do func()) {
+func (s *netStream) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
@@ -88,7 +89,7 @@ func (e *end) Write(p []byte) (int, error) {
 
 // Close ends both directions.
 func (e *end) Close() error {
-	for _, s := range []*stream{e.in, e.out} {
+	for _, s := range []*netStream{e.in, e.out} {
 		s.change(func() { s.closed = true })
 	}
 	return nil

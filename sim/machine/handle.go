@@ -1,4 +1,4 @@
-package files
+package machine
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ func (f *FS) Open(c Cred, name string, flags int, perm uint32) (*Handle, error) 
 	case n == nil && !dir.may(c, 3):
 		return nil, syscall.EACCES
 	case n == nil:
-		n = f.node(Plain, perm, c)
+		n = f.node(PlainFile, perm, c)
 		dir.children[last] = n
 		f.touch(dir)
 	case flags&os.O_CREATE != 0 && flags&os.O_EXCL != 0:
@@ -112,7 +112,7 @@ func (h *Handle) Truncate(size int64) {
 }
 
 // Stat is what the open file is now.
-func (h *Handle) Stat() Info {
+func (h *Handle) Stat() FileInfo {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
 	return h.n.info("")
@@ -149,7 +149,7 @@ func (f *FS) WriteFile(name, content string, perm uint32, uid, gid int) error {
 }
 
 // SetSpecial puts a file in place that does something.
-func (f *FS) SetSpecial(name string, perm uint32, kind Kind, s Special) error {
+func (f *FS) SetSpecial(name string, perm uint32, kind FileKind, s SpecialFile) error {
 	if err := f.WriteFile(name, "", perm, 0, 0); err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
-// Package kernel runs the programs of a simulated machine: processes with descriptors, signals and
-// pipes, over the file system of package files. A process is a goroutine, and a program is a Go
-// function that an executable file of the machine names. No process of the machine that all of this
-// runs on is ever started.
+// Package machine is a simulated machine in memory: its processes (kernel.go), its files (files.go), and
+// connections from the network to it (wire.go).
+package machine
+
+// This part of the package runs the programs of a simulated machine: processes with descriptors, signals and
+// pipes, over the file system of package files. A process is a goroutine, and a program is a Go function that
+// an executable file of the machine names. No process of the machine that all of this runs on is ever
+// started.
 //
 // Read Kernel first, then process.go and pipe.go.
-package kernel
 
 import (
 	"cmp"
@@ -13,8 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 )
 
 // Program is what an executable file does. It gives the exit code.
@@ -46,7 +47,7 @@ func (c Clock) Timer(d time.Duration) *time.Timer {
 
 // Kernel is a machine that runs. Safe for concurrent use.
 type Kernel struct {
-	FS       *files.FS
+	FS       *FS
 	Clock    Clock
 	Programs map[string]Program // by the name that an executable file has in it; nobody changes it
 
@@ -55,16 +56,16 @@ type Kernel struct {
 	procs  map[int]*Process
 	last   int
 	name   string
-	locks  map[uint64]*Open // by inode: who holds flock(2)
-	freed  chan struct{}    // closed when a lock is given up
+	locks  map[uint64]*OpenFile // by inode: who holds flock(2)
+	freed  chan struct{}        // closed when a lock is given up
 	halted bool
 	seen   func(args, env []string)
 	all    sync.WaitGroup
 }
 
-// New makes a machine that has no process yet.
-func New(fs *files.FS, clock Clock, programs map[string]Program) *Kernel {
-	return &Kernel{FS: fs, Clock: clock, Programs: programs, procs: map[int]*Process{}, last: 300, locks: map[uint64]*Open{}, freed: make(chan struct{}), name: "localhost"}
+// NewKernel makes a machine that has no process yet.
+func NewKernel(fs *FS, clock Clock, programs map[string]Program) *Kernel {
+	return &Kernel{FS: fs, Clock: clock, Programs: programs, procs: map[int]*Process{}, last: 300, locks: map[uint64]*OpenFile{}, freed: make(chan struct{}), name: "localhost"}
 }
 
 // Watch calls a function with the arguments and the environment of each program that starts from now on, as
@@ -127,14 +128,14 @@ func Executable(name string) string { return magic + name + "\n" }
 
 // interpreter finds what runs a file: its program, and the words that come before the arguments of
 // a script.
-func (k *Kernel) interpreter(c files.Cred, name string) (Program, []string, error) {
+func (k *Kernel) interpreter(c Cred, name string) (Program, []string, error) {
 	before := []string{name}
 	for depth := range mostScripts {
 		i, err := k.FS.Stat(c, name)
 		switch {
 		case err != nil:
 			return nil, nil, err
-		case i.Kind != files.Plain || !k.FS.Access(c, name, 1):
+		case i.Kind != PlainFile || !k.FS.Access(c, name, 1):
 			return nil, nil, syscall.EACCES
 		}
 		text, err := k.FS.ReadFile(name)
@@ -176,7 +177,7 @@ func (p *Process) Find(name string) (string, error) {
 		file := p.Path(path.Join(dir, name))
 		i, err := p.K.FS.Stat(p.Cred, file)
 		switch {
-		case err != nil || i.Kind != files.Plain:
+		case err != nil || i.Kind != PlainFile:
 		case p.K.FS.Access(p.Cred, file, 1):
 			return file, nil
 		default:

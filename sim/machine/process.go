@@ -1,4 +1,4 @@
-package kernel
+package machine
 
 import (
 	"context"
@@ -13,8 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 )
 
 // Process is one process. What is not said to be safe belongs to its own goroutine.
@@ -22,7 +20,7 @@ type Process struct {
 	K         *Kernel
 	PID, PPID int
 	Args      []string
-	Cred      files.Cred
+	Cred      Cred
 	Dir       string
 	Umask     uint32
 	Env       []string // NAME=value
@@ -38,7 +36,7 @@ type Process struct {
 // descriptors are the open files of a process.
 type descriptors struct {
 	k   *Kernel
-	fds map[int]*Open
+	fds map[int]*OpenFile
 }
 
 // signalled is what becomes of signals to a process. Safe for concurrent use.
@@ -56,12 +54,12 @@ type signalled struct {
 type Start struct {
 	Args     []string
 	Env      []string
-	Cred     files.Cred
+	Cred     Cred
 	Dir      string
 	In       io.Reader
 	Out, Err io.Writer
 
-	in *Open // in place of In
+	in *OpenFile // in place of In
 }
 
 // ErrHalted is a machine that runs no programs any more.
@@ -75,7 +73,7 @@ func (k *Kernel) Start(s Start) (*Process, error) {
 	if p.Dir == "" {
 		p.Dir = "/"
 	}
-	for n, o := range map[int]*Open{0: reading(s.In), 1: writing(s.Out), 2: writing(s.Err)} {
+	for n, o := range map[int]*OpenFile{0: reading(s.In), 1: writing(s.Out), 2: writing(s.Err)} {
 		if o != nil {
 			p.fds[n] = o
 		}
@@ -98,7 +96,7 @@ func (k *Kernel) Start(s Start) (*Process, error) {
 }
 
 func (k *Kernel) process(parent *Process) *Process {
-	p := &Process{K: k, PID: k.NextPID(), PPID: 1, up: make(chan struct{}), descriptors: descriptors{k: k, fds: map[int]*Open{}}}
+	p := &Process{K: k, PID: k.NextPID(), PPID: 1, up: make(chan struct{}), descriptors: descriptors{k: k, fds: map[int]*OpenFile{}}}
 	p.done, p.ignored, p.handled = make(chan struct{}), map[syscall.Signal]bool{}, map[syscall.Signal]func(){}
 	p.ctx, p.kill = context.WithCancelCause(context.Background())
 	if parent != nil {
@@ -319,19 +317,19 @@ func (p *Process) Path(name string) string {
 }
 
 // Open opens a file for a descriptor.
-func (p *Process) Open(name string, flags int, perm uint32) (*Open, error) {
+func (p *Process) Open(name string, flags int, perm uint32) (*OpenFile, error) {
 	h, err := p.K.FS.Open(p.Cred, p.Path(name), flags, perm&^p.Umask)
 	if err != nil {
 		return nil, err
 	}
-	return &Open{refs: 1, handle: h, r: h, w: h}, nil
+	return &OpenFile{refs: 1, handle: h, r: h, w: h}, nil
 }
 
 // FD is a descriptor; nil if it is closed.
-func (p *descriptors) FD(n int) *Open { return p.fds[n] }
+func (p *descriptors) FD(n int) *OpenFile { return p.fds[n] }
 
 // SetFD puts an open file at a descriptor, and closes what was there. It takes the file over.
-func (p *descriptors) SetFD(n int, o *Open) {
+func (p *descriptors) SetFD(n int, o *OpenFile) {
 	old := p.fds[n]
 	if o == nil {
 		delete(p.fds, n)
@@ -417,8 +415,8 @@ func (s stream) Write(b []byte) (int, error) {
 }
 
 // Descriptors is what is open now, held until SetDescriptors puts it back.
-func (p *descriptors) Descriptors() map[int]*Open {
-	out := make(map[int]*Open, len(p.fds))
+func (p *descriptors) Descriptors() map[int]*OpenFile {
+	out := make(map[int]*OpenFile, len(p.fds))
 	for n, o := range p.fds {
 		out[n] = o.hold()
 	}
@@ -426,7 +424,7 @@ func (p *descriptors) Descriptors() map[int]*Open {
 }
 
 // SetDescriptors puts back what was open, and closes everything else.
-func (p *descriptors) SetDescriptors(saved map[int]*Open) {
+func (p *descriptors) SetDescriptors(saved map[int]*OpenFile) {
 	p.closeAll()
 	maps.Copy(p.fds, saved)
 }

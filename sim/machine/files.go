@@ -1,9 +1,10 @@
-// Package files is the file system of a simulated machine, in memory: folders, plain files,
-// symbolic links and a few devices, with modes, owners and times, and the rights that follow from
-// them. Nothing of it is on the disk of the machine that the program runs on.
+package machine
+
+// This part of the package is the file system of a simulated machine, in memory: folders, plain files,
+// symbolic links and a few devices, with modes, owners and times, and the rights that follow from them.
+// Nothing of it is on the disk of the machine that the program runs on.
 //
 // Read FS first, then path.go (how a name is resolved), handle.go (an open file) and volume.go (other disks).
-package files
 
 import (
 	"maps"
@@ -23,16 +24,16 @@ type Cred struct {
 // in reports whether one of the groups of c is gid.
 func (c Cred) in(gid int) bool { return c.GID == gid || slices.Contains(c.Groups, gid) }
 
-// Kind is what a file is.
-type Kind int
+// FileKind is what a file is.
+type FileKind int
 
 // The kinds of files.
 const (
-	Plain Kind = iota
+	PlainFile FileKind = iota
 	Folder
-	Link
-	Device
-	Block
+	SymbolicLink
+	DeviceFile
+	BlockDevice
 )
 
 // FS is one file system. Safe for concurrent use.
@@ -50,7 +51,7 @@ type FS struct {
 // node is an inode.
 type node struct {
 	ino          uint64
-	kind         Kind
+	kind         FileKind
 	perm         uint32 // with set-uid, set-gid and sticky
 	uid, gid     int
 	mtime, ctime time.Time
@@ -60,24 +61,24 @@ type node struct {
 	shared       bool  // data belongs to a clone as well
 	target       string
 	children     map[string]*node
-	special      Special
+	special      SpecialFile
 	parent       *node // of a folder
 	covers       *node // of a volume that is mounted: the folder that it is mounted on
 }
 
-// Special is a file that does something when it is read or written, such as those in /proc.
-type Special interface {
+// SpecialFile is a file that does something when it is read or written, such as those in /proc.
+type SpecialFile interface {
 	// ReadAt gives what the file holds from an offset on; none at its end.
 	ReadAt(size int, offset int64) []byte
 	// Write takes a text, or refuses it.
 	Write(data []byte) error
 }
 
-// Info is what stat(2) says.
-type Info struct {
+// FileInfo is what stat(2) says.
+type FileInfo struct {
 	Name     string
 	Ino      uint64
-	Kind     Kind
+	Kind     FileKind
 	Perm     uint32
 	UID, GID int
 	Size     int64
@@ -87,8 +88,8 @@ type Info struct {
 	Target   string // of a link
 }
 
-// New makes a file system that is empty but for its root.
-func New(now func() time.Time) *FS {
+// NewFS makes a file system that is empty but for its root.
+func NewFS(now func() time.Time) *FS {
 	f := &FS{now: now}
 	f.root = f.node(Folder, 0o755, Cred{})
 	f.root.parent = f.root
@@ -96,7 +97,7 @@ func New(now func() time.Time) *FS {
 	return f
 }
 
-func (f *FS) node(kind Kind, perm uint32, c Cred) *node {
+func (f *FS) node(kind FileKind, perm uint32, c Cred) *node {
 	f.last++
 	n := &node{ino: f.last, kind: kind, perm: perm, uid: c.UID, gid: c.GID, nlink: 1, mtime: f.now(), ctime: f.now()}
 	if kind == Folder {
@@ -147,12 +148,12 @@ func (f *FS) Clone(now func() time.Time) *FS {
 
 func (n *node) size() int64 { return int64(len(n.data)) + n.hole }
 
-func (n *node) info(name string) Info {
-	i := Info{
+func (n *node) info(name string) FileInfo {
+	i := FileInfo{
 		Name: name, Ino: n.ino, Kind: n.kind, Perm: n.perm, UID: n.uid, GID: n.gid, Size: n.size(),
 		ModTime: n.mtime, Changed: n.ctime, Links: n.nlink, Target: n.target,
 	}
-	if n.kind == Link {
+	if n.kind == SymbolicLink {
 		i.Size = int64(len(n.target))
 	}
 	if n.kind == Folder {
@@ -162,9 +163,9 @@ func (n *node) info(name string) Info {
 }
 
 // Mode is the mode as ls(1) shows it.
-func (i Info) Mode() string {
+func (i FileInfo) Mode() string {
 	const letters = "rwxrwxrwx"
-	b := []byte{map[Kind]byte{Plain: '-', Folder: 'd', Link: 'l', Device: 'c', Block: 'b'}[i.Kind]}
+	b := []byte{map[FileKind]byte{PlainFile: '-', Folder: 'd', SymbolicLink: 'l', DeviceFile: 'c', BlockDevice: 'b'}[i.Kind]}
 	for bit := range 9 {
 		if i.Perm&(1<<(8-bit)) != 0 {
 			b = append(b, letters[bit])
@@ -233,8 +234,8 @@ func (n *node) own() {
 // names lists a folder.
 func (n *node) names() []string { return slices.Sorted(maps.Keys(n.children)) }
 
-// Text is an error as programs print it: "No such file or directory".
-func Text(err error) string {
+// ErrorText is an error as programs print it: "No such file or directory".
+func ErrorText(err error) string {
 	text := err.Error()
 	if text == "" {
 		return text

@@ -1,19 +1,17 @@
-package kernel
+package machine
 
 import (
 	"io"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/homestak/homestak-gitops/drivers/simworld/files"
 )
 
-// Open is an open file, which several descriptors of several processes may stand for.
-type Open struct {
+// OpenFile is an open file, which several descriptors of several processes may stand for.
+type OpenFile struct {
 	r      io.Reader
 	w      io.Writer
-	handle *files.Handle // nil of a pipe, and of what comes from outside
+	handle *Handle // nil of a pipe, and of what comes from outside
 	pipe   *pipe
 	reads  bool // the end of the pipe
 
@@ -21,22 +19,22 @@ type Open struct {
 	refs int
 }
 
-func reading(r io.Reader) *Open {
+func reading(r io.Reader) *OpenFile {
 	if r == nil {
 		return nil
 	}
-	return &Open{refs: 1, r: r}
+	return &OpenFile{refs: 1, r: r}
 }
 
-func writing(w io.Writer) *Open {
+func writing(w io.Writer) *OpenFile {
 	if w == nil {
 		return nil
 	}
-	return &Open{refs: 1, w: w}
+	return &OpenFile{refs: 1, w: w}
 }
 
 // Hold is the same open file for one descriptor more.
-func (o *Open) hold() *Open {
+func (o *OpenFile) hold() *OpenFile {
 	if o != nil {
 		o.mu.Lock()
 		o.refs++
@@ -46,18 +44,18 @@ func (o *Open) hold() *Open {
 }
 
 // Dup is the same open file for one descriptor more.
-func (o *Open) Dup() *Open { return o.hold() }
+func (o *OpenFile) Dup() *OpenFile { return o.hold() }
 
 // File is what is known of it as a file; false if it is none.
-func (o *Open) File() (files.Info, bool) {
+func (o *OpenFile) File() (FileInfo, bool) {
 	if o == nil || o.handle == nil {
-		return files.Info{}, false
+		return FileInfo{}, false
 	}
 	return o.handle.Stat(), true
 }
 
 // close gives up one descriptor.
-func (k *Kernel) close(o *Open) {
+func (k *Kernel) close(o *OpenFile) {
 	o.mu.Lock()
 	o.refs--
 	left := o.refs
@@ -74,9 +72,9 @@ func (k *Kernel) close(o *Open) {
 }
 
 // Pipe makes a pipe: what is written to one end is read from the other.
-func (*Kernel) Pipe() (r, w *Open) {
+func (*Kernel) Pipe() (r, w *OpenFile) {
 	p := &pipe{changed: make(chan struct{}), readers: 1, writers: 1}
-	return &Open{refs: 1, pipe: p, reads: true, r: nothing{}}, &Open{refs: 1, pipe: p, w: nothing{}}
+	return &OpenFile{refs: 1, pipe: p, reads: true, r: nothing{}}, &OpenFile{refs: 1, pipe: p, w: nothing{}}
 }
 
 // nothing stands for a pipe in an Open.
@@ -167,7 +165,7 @@ func (p *pipe) write(who *Process, b []byte) (int, error) {
 
 // Lock takes the lock of flock(2) on an open file, and waits for it as long as that; it reports
 // whether it has it.
-func (p *Process) Lock(o *Open, wait time.Duration) bool {
+func (p *Process) Lock(o *OpenFile, wait time.Duration) bool {
 	i, ok := o.File()
 	if !ok {
 		return false
@@ -194,7 +192,7 @@ func (p *Process) Lock(o *Open, wait time.Duration) bool {
 }
 
 // Unlock gives a lock up.
-func (k *Kernel) Unlock(o *Open) {
+func (k *Kernel) Unlock(o *OpenFile) {
 	i, ok := o.File()
 	if !ok {
 		return
@@ -208,18 +206,18 @@ func (k *Kernel) Unlock(o *Open) {
 	}
 }
 
-// Text is an open file that gives what a reader has.
-func Text(r io.Reader) *Open { return reading(r) }
+// TextFile is an open file that gives what a reader has.
+func TextFile(r io.Reader) *OpenFile { return reading(r) }
 
 // Close gives up one descriptor that no process has.
-func (k *Kernel) Close(o *Open) {
+func (k *Kernel) Close(o *OpenFile) {
 	if o != nil {
 		k.close(o)
 	}
 }
 
 // WriteAll writes a text to a file that was opened for that.
-func (o *Open) WriteAll(text string) error {
+func (o *OpenFile) WriteAll(text string) error {
 	if o.handle == nil {
 		return syscall.EBADF
 	}
