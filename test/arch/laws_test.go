@@ -66,11 +66,10 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
 	{pkg: "sim/machine"}, // a simulated machine, bottom first
-	{pkg: "drivers/simworld/sh", may: []string{"sim/machine"}},
-	{pkg: "drivers/simworld/userland", may: []string{"drivers/simworld/sh", "sim/machine"}},
-	{pkg: "drivers/simworld/device", may: []string{"drivers/simworld/userland", "sim/machine"}},
-	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/device", "drivers/simworld/userland", "sim/machine"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
-	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "drivers/simworld/sh", "sim/machine"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest"}},
+	{pkg: "sim/machine/userland", may: []string{"sim/machine"}},
+	{pkg: "drivers/simworld/device", may: []string{"sim/machine", "sim/machine/userland"}},
+	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/device", "sim/machine", "sim/machine/userland"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
+	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "sim/machine", "sim/machine/userland"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
@@ -179,7 +178,7 @@ var libraries = []library{
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
 	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "drivers/simworld", "drivers/simworld/debian", "drivers/simworld/sshd", "engine/source/remote", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
-	{path: "mvdan.cc/sh/v3", owners: []string{"drivers/simworld/sh", "drivers/simworld/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
+	{path: "mvdan.cc/sh/v3", owners: []string{"sim/machine/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/fsnotify/fsnotify", owners: []string{"engine/durable"}, why: "one package notices changes of files"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // accountsAtFirst are the users and groups of the image.

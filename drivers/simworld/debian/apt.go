@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // The repository of Debian, as far as it is simulated: popular names, each with a version that is

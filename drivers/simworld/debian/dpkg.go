@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // Package is what a repository has of one package.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // install puts the system on a disk.

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // journal is the last lines of what runs of units wrote, the newest run last. Safe for concurrent use.

@@ -15,8 +15,8 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // Disk is what stays of a machine while it is off.

@@ -4,8 +4,8 @@ import (
 	"maps"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/device"
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // The parts of the system, each with its own programs.

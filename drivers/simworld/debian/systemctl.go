@@ -8,8 +8,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 func (m systemd) systemctl(p *machine.Process, o userland.Options) int {

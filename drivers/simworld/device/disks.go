@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // What is mounted and what is swapped to is in these tables, as proc(5) has them, and nowhere else.

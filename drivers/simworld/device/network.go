@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // LAN is what is at the other end of the network card of a machine.

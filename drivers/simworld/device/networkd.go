@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // unitOf is the file by which systemd-networkd configures an interface, and what it says (systemd.network(5)); "" if

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/sh"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // Server is the sshd of one machine.
@@ -176,7 +176,7 @@ func (c *connection) session(ch ssh.NewChannel) {
 		case "signal":
 			var signal struct{ Name string }
 			if p != nil && c.user.Cred.UID != 0 && ssh.Unmarshal(req.Payload, &signal) == nil {
-				p.Signal(sh.SignalNumber(signal.Name))
+				p.Signal(userland.SignalNumber(signal.Name))
 			}
 		}
 		if req.WantReply {
@@ -217,7 +217,7 @@ func (c *connection) finish(channel ssh.Channel, p *machine.Process) {
 				Name       string
 				Core       bool
 				Text, Lang string
-			}{sh.SignalName(signal), false, "", ""}))
+			}{userland.SignalName(signal), false, "", ""}))
 		} else {
 			_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{uint32(code)}))
 		}

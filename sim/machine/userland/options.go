@@ -10,15 +10,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/sh"
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
 // Programs are all of them, by name.
 func Programs() map[string]machine.Program {
 	out := map[string]machine.Program{
-		"sh": sh.Main, "dash": sh.Main, "bash": sh.Main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
-		"kill": func(p *machine.Process) int { return sh.Kill(p, p.Args) }, "printf": func(p *machine.Process) int { return sh.Printf(p, p.Args) },
+		"sh": Main, "dash": Main, "bash": Main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
+		"kill": func(p *machine.Process) int { return Kill(p, p.Args) }, "printf": func(p *machine.Process) int { return Printf(p, p.Args) },
 		"dd": dd, "test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "setsid": setsid,
 	}
 	for name, p := range withOptions() {
@@ -195,7 +194,7 @@ func testing(p *machine.Process) int {
 	if strings.HasSuffix(p.Args[0], "[") && len(args) > 0 {
 		args = args[:len(args)-1]
 	}
-	holds, err := sh.Test(p, args)
+	holds, err := Test(p, args)
 	switch {
 	case err != nil:
 		p.Failf("%v", err)

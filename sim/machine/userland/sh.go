@@ -1,10 +1,10 @@
-// Package sh is the shell of a simulated machine: POSIX, as Debian's dash, also under the
-// name of bash. Parsing and expansion of words are those of mvdan.cc/sh; what runs are the
-// processes of package kernel, with as many descriptors as a script asks for, which that module's own
-// interpreter does not have.
+package userland
+
+// This part of the package is the shell of a simulated machine: POSIX, as Debian's dash, also under the name
+// of bash. Parsing and expansion of words are those of mvdan.cc/sh; what runs are the processes of package
+// kernel, with as many descriptors as a script asks for, which that module's own interpreter does not have.
 //
 // Read Main first, then run.go (statements), call.go (commands and redirections), builtin.go.
-package sh
 
 import (
 	"errors"

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/userland"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // before makes the files that the lines of same work on.

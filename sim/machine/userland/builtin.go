@@ -1,4 +1,4 @@
-package sh
+package userland
 
 import (
 	"fmt"
@@ -22,8 +22,8 @@ func builtins() map[string]builtin {
 	return map[string]builtin{
 		":": ok, "true": ok, "false": func(*shell, []string) int { return 1 },
 		".": source, "[": test, "test": test, "break": leaveLoop, "continue": leaveLoop, "cd": cd, "command": command,
-		"echo": echo, "eval": eval, "exec": ok, "exit": exit, "export": declare, "readonly": declare, "local": declare, "kill": kill,
-		"printf": printf, "pwd": pwd, "read": read, "return": exit, "set": set, "shift": shift, "trap": trap, "umask": umask,
+		"echo": builtinEcho, "eval": eval, "exec": ok, "exit": exit, "export": declare, "readonly": declare, "local": declare, "kill": kill,
+		"printf": printf, "pwd": pwd, "read": read, "return": exit, "set": builtinSet, "shift": shift, "trap": trap, "umask": umask,
 		"unset": unset, "wait": wait,
 	}
 }
@@ -136,8 +136,8 @@ func command(s *shell, args []string) int {
 	return 0
 }
 
-// echo is that of dash: it takes backslashes apart.
-func echo(s *shell, args []string) int {
+// builtinEcho is that of dash: it takes backslashes apart.
+func builtinEcho(s *shell, args []string) int {
 	args = args[1:]
 	end := "\n"
 	if len(args) > 0 && args[0] == "-n" {
@@ -248,7 +248,7 @@ func read(s *shell, args []string) int {
 	return code
 }
 
-func set(s *shell, args []string) int {
+func builtinSet(s *shell, args []string) int {
 	args = args[1:]
 	if len(args) == 0 {
 		for _, name := range slices.Sorted(maps.Keys(s.vars)) {
