@@ -67,8 +67,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
 	{pkg: "sim/machine"}, // a simulated machine, bottom first
 	{pkg: "sim/machine/userland", may: []string{"sim/machine"}},
-	{pkg: "drivers/simworld/device", may: []string{"sim/machine", "sim/machine/userland"}},
-	{pkg: "drivers/simworld/debian", may: []string{"drivers/simworld/device", "sim/machine", "sim/machine/userland"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
+	{pkg: "sim/machine/device", may: []string{"sim/machine", "sim/machine/userland"}},
+	{pkg: "drivers/simworld/debian", may: []string{"sim/machine", "sim/machine/device", "sim/machine/userland"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
 	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "sim/machine", "sim/machine/userland"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
@@ -133,7 +133,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/parent"}},
-	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/device", "drivers/simworld/sshd", "sim/machine"}},
+	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/sshd", "sim/machine", "sim/machine/device"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "engine/model", "sim/machine"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/process", may: []string{"engine"}},
 	{pkg: "cmd/homestak-gitops/buildinfo"},

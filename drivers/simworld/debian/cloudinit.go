@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/device"
 )
 
 // Birth is what cloud-init gets at the first boot, or what Proxmox VE writes into a new container.

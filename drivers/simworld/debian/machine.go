@@ -14,8 +14,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/device"
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 

@@ -3,8 +3,8 @@ package debian
 import (
 	"maps"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/device"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine/device"
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
