@@ -24,8 +24,7 @@ import (
 	"syscall"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/sshd"
+	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/machine/device"
 )
@@ -292,7 +291,7 @@ func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near f
 	if err != nil {
 		return nil, err
 	}
-	server := sshd.Server{Machine: m, Trusts: trusted, Dial: near}
+	server := debian.Server{Machine: m, Trusts: trusted, Dial: near}
 	go server.Serve(context.WithoutCancel(ctx), callee) // it ends with the connection
 	return caller, nil
 }

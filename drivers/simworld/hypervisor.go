@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
+	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 

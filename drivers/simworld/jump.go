@@ -6,8 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/sshd"
+	"github.com/homestak/homestak-gitops/sim/debian"
 )
 
 // Jump is the sshd of a simulated host, by which its guests are reached from the network of this machine:
@@ -42,7 +41,7 @@ func (j *Jump) Serve(ctx context.Context, ln net.Listener) {
 		}
 		all.Go(func() {
 			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-			sshd.Server{Machine: j.machine, Anybody: true, Dial: j.dial}.Serve(ctx, conn)
+			debian.Server{Machine: j.machine, Anybody: true, Dial: j.dial}.Serve(ctx, conn)
 		})
 	}
 }

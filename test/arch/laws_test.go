@@ -49,7 +49,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/aspect/pve", may: []string{"engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
-	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"drivers/simworld/debian", "engine/guest/child/childtest", "engine/plan", "sim/machine"}},
+	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"engine/guest/child/childtest", "engine/plan", "sim/debian", "sim/machine"}},
 	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
 	{pkg: "specserve/problem", may: []string{"engine/diag"}}, // between parent and child: what server and client share
@@ -68,8 +68,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "sim/machine"}, // a simulated machine, bottom first
 	{pkg: "sim/machine/userland", may: []string{"sim/machine"}},
 	{pkg: "sim/machine/device", may: []string{"sim/machine", "sim/machine/userland"}},
-	{pkg: "drivers/simworld/debian", may: []string{"sim/machine", "sim/machine/device", "sim/machine/userland"}, tests: []string{"engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
-	{pkg: "drivers/simworld/sshd", may: []string{"drivers/simworld/debian", "sim/machine", "sim/machine/userland"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest"}},
+	{pkg: "sim/debian", may: []string{"sim/machine", "sim/machine/device", "sim/machine/userland"}, tests: []string{"drivers/drivertest", "drivers/ssh", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec"}},
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
@@ -133,13 +132,13 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/parent"}},
-	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "drivers/simworld/debian", "drivers/simworld/sshd", "sim/machine", "sim/machine/device"}},
+	{pkg: "drivers/simworld", may: []string{"drivers/proxmox/pvesim", "sim/debian", "sim/machine", "sim/machine/device"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "drivers/simworld", "engine/model", "sim/machine"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/process", may: []string{"engine"}},
 	{pkg: "cmd/homestak-gitops/buildinfo"},
 	{pkg: "cmd/homestak-gitops/wiring", may: []string{"drivers", "drivers/config", "drivers/ssh", "engine", "engine/model", "engine/service", "policy", "specserve/parent"}, tests: []string{"drivers/proxmox/simhost", "engine/enginetest", "engine/source/sourcetest", "engine/view", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
-	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "drivers/simworld/debian", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim/machine", "specserve", "specserve/catalog", "specserve/cert", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
+	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim/debian", "sim/machine", "specserve", "specserve/catalog", "specserve/cert", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"cmd/homestak-gitops/simnode", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "drivers/simworld", "engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "hcl", "specserve/report"}, tests: []string{"cmd/homestak-gitops/simnode", "drivers", "drivers/proxmox/pvesim", "drivers/proxmox/simhost", "engine/enginetest", "engine/site"}},
 	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},
@@ -173,11 +172,11 @@ var libraries = []library{
 	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
-	{path: "go.yaml.in/yaml/v3", owners: []string{"drivers/simworld/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "specserve/catalog"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; the simulated cloud-init reads it, and tests read what cloud-init is told"},
+	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "specserve/catalog"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; the simulated cloud-init reads it, and tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
-	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "drivers/simworld", "drivers/simworld/debian", "drivers/simworld/sshd", "engine/source/remote", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
+	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "drivers/simworld", "sim/debian", "engine/source/remote", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
 	{path: "mvdan.cc/sh/v3", owners: []string{"sim/machine/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/fsnotify/fsnotify", owners: []string{"engine/durable"}, why: "one package notices changes of files"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},

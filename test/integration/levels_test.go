@@ -16,10 +16,10 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
-	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/sim/debian"
 )
 
 // levels is a tree of agents: that of a host, and those that the tree makes on its own machines.

@@ -13,21 +13,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	sim "github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	simdebian "github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/machine/device"
 )
 
 // simulated is a simulated Debian with the packages that real machines find here.
 type simulated struct {
-	*sim.Machine
-	disk  *sim.Disk
-	birth sim.Birth
+	*simdebian.Machine
+	disk  *simdebian.Disk
+	birth simdebian.Birth
 	t     *testing.T
 	runs  int
 }
@@ -37,9 +37,9 @@ const simulatedKey = `"-----BEGIN PGP PUBLIC KEY BLOCK-----\nsimulated\n-----END
 
 func beginSimulated(t *testing.T) *simulated {
 	t.Helper()
-	var more []sim.Package
+	var more []simdebian.Package
 	for _, name := range slices.Sorted(maps.Keys(archive)) {
-		p := sim.Package{Name: name, Files: map[string]string{}, Scripts: map[string]string{}}
+		p := simdebian.Package{Name: name, Files: map[string]string{}, Scripts: map[string]string{}}
 		for line := range strings.Lines(archive[name].fields) {
 			if needs, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); ok {
 				p.Depends = strings.Split(needs, ", ")
@@ -57,11 +57,11 @@ func beginSimulated(t *testing.T) *simulated {
 		}
 		more = append(more, p)
 	}
-	more = append(more, sim.Package{Name: "hs-extra", Source: "file:/srv/apt/extra", Files: map[string]string{"/usr/bin/hs-extra": "#!/bin/sh\necho extra\n"}})
-	more = append(more, sim.Package{Name: "hs-part", Source: "file:/srv/apt/parts", Component: "main", Files: map[string]string{"/usr/bin/hs-part": "#!/bin/sh\necho part\n"}})
-	m := &simulated{t: t, disk: sim.NewDisk(sim.Options{Packages: more}), birth: sim.Birth{
+	more = append(more, simdebian.Package{Name: "hs-extra", Source: "file:/srv/apt/extra", Files: map[string]string{"/usr/bin/hs-extra": "#!/bin/sh\necho extra\n"}})
+	more = append(more, simdebian.Package{Name: "hs-part", Source: "file:/srv/apt/parts", Component: "main", Files: map[string]string{"/usr/bin/hs-part": "#!/bin/sh\necho part\n"}})
+	m := &simulated{t: t, disk: simdebian.NewDisk(simdebian.Options{Packages: more}), birth: simdebian.Birth{
 		Instance: "1", Hostname: "vm", Disks: []machine.Volume{{Serial: "other", Bytes: 512 << 20}, {Serial: "data", Bytes: 512 << 20}}, DNS: []string{"10.9.0.53"},
-		Network: sim.Network{Address: "10.9.0.5/24", Gateway: "10.9.0.1", LAN: device.LAN{
+		Network: simdebian.Network{Address: "10.9.0.5/24", Gateway: "10.9.0.1", LAN: device.LAN{
 			Routers: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.8.0.1/24")}, Lease: netip.MustParsePrefix("10.9.0.100/24"),
 		}},
 	}}

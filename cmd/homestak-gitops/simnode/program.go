@@ -18,9 +18,9 @@ import (
 	"syscall"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
-	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
 	"github.com/homestak/homestak-gitops/specserve/parent"

@@ -1,7 +1,8 @@
-// Package sshd is the SSH server of a simulated machine: the protocol of SSH over a connection, with
-// the users, keys and settings of that machine. Commands run on it. It forwards connections to other
+package debian
+
+// This part of the package is the SSH server of a simulated machine: the protocol of SSH over a connection,
+// with the users, keys and settings of that machine. Commands run on it. It forwards connections to other
 // simulated machines, as a host does through which guests are reached.
-package sshd
 
 import (
 	"context"
@@ -14,14 +15,13 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/machine/userland"
 )
 
 // Server is the sshd of one machine.
 type Server struct {
-	Machine *debian.Machine
+	Machine *Machine
 	// Trusts is a key that logs in wherever any key of the user does: that of whoever runs the
 	// simulation, who has no private key to the keys that a site names. Nil: no such key.
 	Trusts ssh.PublicKey
@@ -78,8 +78,8 @@ func (s Server) Serve(ctx context.Context, conn net.Conn) {
 type connection struct {
 	Server
 
-	settings *debian.Settings
-	user     debian.User
+	settings *Settings
+	user     User
 	slots    chan struct{} // an entry for each session
 	all      sync.WaitGroup
 }

@@ -1,4 +1,4 @@
-package sshd_test
+package debian_test
 
 import (
 	"context"
@@ -14,10 +14,9 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
-	"github.com/homestak/homestak-gitops/drivers/simworld/debian"
-	"github.com/homestak/homestak-gitops/drivers/simworld/sshd"
 	driver "github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 )
 
@@ -44,7 +43,7 @@ func boot(t *testing.T, user string) (*debian.Machine, *driver.Machine) {
 		Address: "192.0.2.7", User: user, Keys: []string{private}, HostKeys: []string{key},
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			near, far := machine.Pipe(netip.MustParseAddrPort("192.0.2.1:50000"), netip.MustParseAddrPort("192.0.2.7:22"))
-			go sshd.Server{Machine: m}.Serve(context.WithoutCancel(ctx), far)
+			go debian.Server{Machine: m}.Serve(context.WithoutCancel(ctx), far)
 			return near, nil
 		},
 	})
