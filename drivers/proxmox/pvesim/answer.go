@@ -18,7 +18,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // answer is what goes back.

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Edit changes a host behind the API's back, as somebody at the console of the
@@ -117,7 +117,7 @@ func (e *Edit) Delete(vmid int) {
 func (e *Edit) Add(g Guest) {
 	g.Node = cmp.Or(g.Node, e.w.Cfg.Node)
 	g.Kind = cmp.Or(g.Kind, "qemu")
-	if e.w.Nodes[g.Node] == nil || property.ConfigParams[g.Kind] == nil {
+	if e.w.Nodes[g.Node] == nil || perl.ConfigParams[g.Kind] == nil {
 		panic(fmt.Sprintf("pvesim: edit adds a guest of kind %s to node %s, one of which does not exist", g.Kind, g.Node))
 	}
 	added := core.NewGuest(g.Node, g.Kind, g.VMID)

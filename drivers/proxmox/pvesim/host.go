@@ -11,9 +11,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // loginDelay is what every 401 is held back by (APIServer/AnyEvent.pm).

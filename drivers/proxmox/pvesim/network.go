@@ -7,7 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Reaches tells whether a guest has an address and is up, so that something could
@@ -50,11 +50,11 @@ func (h *Host) Systems() core.Systems { return h.cfg.Systems }
 
 // has tells whether one of a guest's cards has an address.
 func has(w *core.World, g *core.Guest, ip string) bool {
-	for _, key := range property.IndexedKeys(g.Conf, "net") {
-		_, n := property.SplitKey(key)
-		p := property.ParseProperty(key, g.Conf[key])
+	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+		_, n := perl.SplitKey(key)
+		p := perl.ParseProperty(key, g.Conf[key])
 		if g.Kind == "lxc" {
-			p = property.CTProperty(key, g.Conf[key])
+			p = perl.CTProperty(key, g.Conf[key])
 		}
 		static, _, _ := strings.Cut(p["ip"], "/")
 		static6, _, _ := strings.Cut(p["ip6"], "/")

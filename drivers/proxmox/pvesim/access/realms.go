@@ -7,14 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/calendar"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-func realmDigest(a *core.Access) string { return property.DigestOf(a.Realms) }
+func realmDigest(a *core.Access) string { return perl.DigestOf(a.Realms) }
 
 // apiDomains is GET /access/domains, which anybody may read: a login form needs it.
 func apiDomains(w *core.World, _ *core.Call) (any, error) {
@@ -33,7 +31,7 @@ func apiDomains(w *core.World, _ *core.Call) (any, error) {
 }
 
 // realmCall finds the realm of a call.
-func realmCall(c *core.Call, what string) (property.Config, error) {
+func realmCall(c *core.Call, what string) (perl.Config, error) {
 	conf, ok := c.W.Access.Realms[c.In["realm"]]
 	if !ok {
 		return nil, perl.Fail("%sdomain '%s' does not exist", what, c.In["realm"])
@@ -47,7 +45,7 @@ func apiGetDomain(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	entry := property.TypedBy("POST /access/domains", conf)
+	entry := perl.TypedBy("POST /access/domains", conf)
 	delete(entry, "password")
 	entry["digest"] = realmDigest(w.Access)
 	return entry, nil
@@ -76,7 +74,7 @@ func apiCreateDomain(w *core.World, c *core.Call) (any, error) {
 			return nil, perl.Fail("add auth server failed: missing value for required option '%s'", name)
 		}
 	}
-	conf := property.Config{}
+	conf := perl.Config{}
 	c.Section(conf, "realm", "check-connection")
 	w.Access.Realms[realm] = conf
 	return nil, nil
@@ -178,7 +176,7 @@ func realmSyncFile() *sections.SectionFile {
 		Name: "jobs/realm-sync", Key: "id", Only: "realm-sync", Plain: true, Lock: "jobs_cfg", Flat: true,
 		Kinds: map[string]string{"realm-sync": "realm! schedule enabled? comment? enable-new? remove-vanished? scope?"},
 		Props: "enabled: boolean\nenable-new: boolean", Twice: "Job '%s' already exists", Missing: "No such job '%s'", Gone: "no such realm-sync job",
-		Check: func(w *core.World, _ *core.Call, id string, conf, old property.Config) error {
+		Check: func(w *core.World, _ *core.Call, id string, conf, old perl.Config) error {
 			if w.Sections["jobs"][id] != nil && old == nil {
 				return perl.Fail("Job '%s' already exists", id)
 			}
@@ -204,7 +202,7 @@ func apiRealmJobs(w *core.World, _ *core.Call) (any, error) {
 	for _, id := range slices.Sorted(maps.Keys(jobs)) {
 		entry := f.Typed(jobs[id])
 		entry["id"] = id
-		if next, ok := calendar.NextRun(jobs[id]["schedule"], w.Now); ok {
+		if next, ok := perl.NextRun(jobs[id]["schedule"], w.Now); ok {
 			entry["next-run"] = next.Unix()
 		}
 		list = append(list, entry)

@@ -16,9 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is ACME accounts and certificates.
@@ -91,7 +90,7 @@ func accountsOf(w *core.World) accounts { return core.MapOf[accounts](&w.Parts) 
 
 // beginACME is what there is from the start.
 func beginACME(w *core.World) {
-	w.Sections["priv/acme/plugins"] = map[string]property.Config{"standalone": {"type": "standalone"}}
+	w.Sections["priv/acme/plugins"] = map[string]perl.Config{"standalone": {"type": "standalone"}}
 }
 
 // accountOfCall finds the account of a call.
@@ -224,9 +223,9 @@ func acmeCalls() []sections.ExtraCall {
 
 // acmeDomains are the domains of the configuration of a node (get_acme_conf in
 // PVE/NodeConfig.pm).
-func acmeDomains(conf property.Config) []string {
+func acmeDomains(conf perl.Config) []string {
 	domains := strings.FieldsFunc(perl.OptionOf(conf["acme"], "domains"), func(r rune) bool { return r == ';' })
-	for _, key := range property.IndexedKeys(conf, "acmedomain") {
+	for _, key := range perl.IndexedKeys(conf, "acmedomain") {
 		domain, _, _ := strings.Cut(conf[key], ",")
 		domains = append(domains, strings.TrimPrefix(domain, "domain="))
 	}

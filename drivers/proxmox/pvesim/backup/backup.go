@@ -10,8 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiVZDump is POST /nodes/{node}/vzdump. Guests of other nodes are left out
@@ -197,12 +196,12 @@ func (d *dump) archive(t *core.Task, g *core.Guest) error {
 		if v == nil {
 			return perl.Fail("volume '%s' does not exist", disks[key])
 		}
-		if g.Kind == "qemu" && property.ParseDrive(key, g.Conf[key]).Opts["backup"] == "0" {
+		if g.Kind == "qemu" && perl.ParseDrive(key, g.Conf[key]).Opts["backup"] == "0" {
 			t.Logf("INFO: exclude disk '%s' '%s' (backup=no)", key, disks[key])
 			continue
 		}
 		if g.Kind == "qemu" {
-			t.Logf("INFO: include disk '%s' '%s' %s", key, disks[key], property.FormatSize(v.Size))
+			t.Logf("INFO: include disk '%s' '%s' %s", key, disks[key], perl.FormatSize(v.Size))
 		}
 		b.Disks[key] = core.Saved{Volid: disks[key], Format: v.Format, Size: v.Size, Used: v.Used, System: v.System}
 		size += v.Used / 2
@@ -270,10 +269,10 @@ func apiExtractConfig(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.Fail("volume '%s' does not exist", volid)
 	}
 	var b strings.Builder
-	property.WriteSection(&b, v.Backup.Conf, false)
+	perl.WriteSection(&b, v.Backup.Conf, false)
 	for key, s := range perl.Sorted(v.Backup.Disks) {
 		storage, _, _ := core.VolumeID(s.Volid)
-		if v.Backup.Kind == "qemu" && !property.CloudFile.MatchString(s.Volid) {
+		if v.Backup.Kind == "qemu" && !perl.CloudFile.MatchString(s.Volid) {
 			fmt.Fprintf(&b, "#qmdump#map:%s:drive-%s:%s:%s:\n", key, key, storage, s.Format)
 		}
 	}

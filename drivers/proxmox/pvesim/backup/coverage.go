@@ -6,8 +6,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiIncluded is GET /cluster/backup/{id}/included_volumes: the drives of the guests
@@ -29,9 +28,9 @@ func apiIncluded(w *core.World, c *core.Call) (any, error) {
 			continue
 		}
 		drives := []map[string]any{}
-		for _, key := range property.DriveNames(g.Conf) {
+		for _, key := range perl.DriveNames(g.Conf) {
 			if g.Kind == "qemu" {
-				d := property.ParseDrive(key, g.Conf[key])
+				d := perl.ParseDrive(key, g.Conf[key])
 				if d.Cdrom() {
 					continue
 				}
@@ -44,8 +43,8 @@ func apiIncluded(w *core.World, c *core.Call) (any, error) {
 			}
 		}
 		if g.Kind == "lxc" {
-			for _, key := range property.MountNames(g.Conf) {
-				m := property.ParseMount(key, g.Conf[key])
+			for _, key := range perl.MountNames(g.Conf) {
+				m := perl.ParseMount(key, g.Conf[key])
 				included, reason := perl.OptionOf(g.Conf[key], "backup") == "1", "disabled"
 				switch {
 				case key == "rootfs":
@@ -77,7 +76,7 @@ func includedDrive(vmid int, key, volume string, included bool, reason string) m
 }
 
 // coveredBy says whether a backup job has a guest.
-func coveredBy(w *core.World, job property.Config, vmid int) bool {
+func coveredBy(w *core.World, job perl.Config, vmid int) bool {
 	named := perl.SplitList(job["vmid"])
 	pool := w.Access.Pools[job["pool"]]
 	switch {

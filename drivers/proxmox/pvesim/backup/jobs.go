@@ -8,21 +8,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/calendar"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // The jobs of jobs.cfg that back up guests. They are kept and shown; nothing runs them, for
 // no clock ticks between requests.
 
 func showJob(w *core.World, id string) map[string]any {
-	entry := property.Section(w.Sections["jobs"][id], map[string]any{"id": id, "type": "vzdump"})
+	entry := perl.Section(w.Sections["jobs"][id], map[string]any{"id": id, "type": "vzdump"})
 	for _, key := range []string{"fleecing", "performance", "prune-backups"} { // decode_value in PVE/VZDump/JobBase.pm
 		if value, ok := w.Sections["jobs"][id][key]; ok {
-			entry[key] = property.Parted("POST /cluster/backup", key, value)
+			entry[key] = perl.Parted("POST /cluster/backup", key, value)
 		}
 	}
 	if paths, ok := w.Sections["jobs"][id]["exclude-path"]; ok { // The one option that is a list.
@@ -36,7 +34,7 @@ func apiBackupJobs(w *core.World, _ *core.Call) (any, error) {
 	list := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(w.Sections["jobs"])) {
 		entry := showJob(w, id)
-		if next, ok := calendar.NextRun(w.Sections["jobs"][id]["schedule"], w.Now); ok { // Also of a job that is switched off.
+		if next, ok := perl.NextRun(w.Sections["jobs"][id]["schedule"], w.Now); ok { // Also of a job that is switched off.
 			entry["next-run"] = next.Unix()
 		}
 		list = append(list, entry)
@@ -45,7 +43,7 @@ func apiBackupJobs(w *core.World, _ *core.Call) (any, error) {
 }
 
 // JobOf checks that the job of a call is there.
-func JobOf(w *core.World, c *core.Call) (property.Config, error) {
+func JobOf(w *core.World, c *core.Call) (perl.Config, error) {
 	if job, ok := w.Sections["jobs"][c.In["id"]]; ok {
 		return job, nil
 	}
@@ -71,7 +69,7 @@ func apiCreateBackupJob(w *core.World, c *core.Call) (any, error) {
 	if err != nil { // What dies while the file is locked is a text.
 		return nil, perl.Fail("%s", perl.Stringified(err))
 	}
-	job := property.Config{"enabled": "1"}
+	job := perl.Config{"enabled": "1"}
 	c.Section(job)
 	reselect(c, job)
 	w.Sections["jobs"][id] = job
@@ -106,7 +104,7 @@ func apiUpdateBackupJob(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.Fail("%s", perl.Stringified(err))
 	}
 	for _, option := range c.List("delete") {
-		if _, known := property.Method("POST /cluster/backup").Param(option); !known {
+		if _, known := perl.Method("POST /cluster/backup").Param(option); !known {
 			return nil, perl.Fail("%s", perl.Stringified(perl.BadParam("delete", "unknown option '"+option+"'")))
 		}
 	}
@@ -126,7 +124,7 @@ func apiUpdateBackupJob(w *core.World, c *core.Call) (any, error) {
 
 // mayWriteJob checks the rights beyond the declared ones: to what a call says of a job, or
 // to a job as it is (assert_param_permission_create and _update in PVE/API2/Backup.pm).
-func mayWriteJob(c *core.Call, current property.Config) error {
+func mayWriteJob(c *core.Call, current perl.Config) error {
 	storage := c.In["storage"]
 	switch {
 	case c.Root():
@@ -211,7 +209,7 @@ func selection(c *core.Call) error {
 
 // reselect lets a job name its guests in one way, the one that a call brought last
 // (update_job in PVE/API2/Backup.pm).
-func reselect(c *core.Call, job property.Config) {
+func reselect(c *core.Call, job perl.Config) {
 	drop := func(keys ...string) {
 		for _, key := range keys {
 			delete(job, key)
@@ -275,7 +273,7 @@ func apiAnalyzeSchedule(w *core.World, c *core.Call) (any, error) {
 	}
 	list := []map[string]any{}
 	for range c.Num("iterations", 10) {
-		next, ok := calendar.NextRun(c.In["schedule"], at)
+		next, ok := perl.NextRun(c.In["schedule"], at)
 		if !ok {
 			break
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Retention says how many backups of a guest stay, by rule: keep-last, keep-daily and

@@ -11,8 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiSetNetwork is POST /nodes/{node}/network and PUT and DELETE of one interface:
@@ -26,9 +25,9 @@ func apiSetNetwork(_ *core.World, c *core.Call) (any, error) {
 	case c.Req.Method != http.MethodPost && err != nil:
 		return nil, err
 	}
-	conf := property.Config{}
+	conf := perl.Config{}
 	for key, value := range old {
-		if _, known := property.Method("POST /nodes/{node}/network").Params[key]; known && c.Req.Method == http.MethodPut {
+		if _, known := perl.Method("POST /nodes/{node}/network").Params[key]; known && c.Req.Method == http.MethodPut {
 			conf[key] = perl.Text(value)
 		}
 	}
@@ -42,7 +41,7 @@ func apiSetNetwork(_ *core.World, c *core.Call) (any, error) {
 		return nil, err
 	}
 	if s.Planned == nil {
-		s.Planned = map[string]property.Config{}
+		s.Planned = map[string]perl.Config{}
 	}
 	s.Planned[iface] = conf
 	return nil, nil
@@ -52,7 +51,7 @@ func apiSetNetwork(_ *core.World, c *core.Call) (any, error) {
 // An address stands there as its two halves; the other form is made of them. How an
 // interface gets its addresses is what the call alone says, and a family of which the
 // call has no address is not written, unless there would be none at all.
-func editInterface(c *core.Call, conf property.Config) error {
+func editInterface(c *core.Call, conf perl.Config) error {
 	delete(conf, "cidr")
 	delete(conf, "cidr6")
 	for _, key := range c.List("delete") {
@@ -94,7 +93,7 @@ func editInterface(c *core.Call, conf property.Config) error {
 }
 
 // checkAddress6 refuses what no host can have as its address ($check_ipv6_settings).
-func checkAddress6(conf property.Config) error {
+func checkAddress6(conf perl.Config) error {
 	address := conf["address6"]
 	if address == "" {
 		return nil
@@ -118,7 +117,7 @@ func checkAddress6(conf property.Config) error {
 
 // showAddresses shows the families of an interface, and its addresses also in one piece
 // each.
-func showAddresses(entry map[string]any, conf property.Config) {
+func showAddresses(entry map[string]any, conf perl.Config) {
 	entry["method"], entry["method6"] = cmp.Or(conf["method"], "manual"), cmp.Or(conf["method6"], "manual")
 	families := []string{}
 	if entry["method"] == "static" || entry["method6"] != "static" {
@@ -138,7 +137,7 @@ func showAddresses(entry map[string]any, conf property.Config) {
 
 // newNetwork are the interfaces as they would be written, by name, if one of them had
 // these options (nil: if it were not there).
-func newNetwork(c *core.Call, iface string, conf property.Config) map[string]map[string]any {
+func newNetwork(c *core.Call, iface string, conf perl.Config) map[string]map[string]any {
 	all := map[string]map[string]any{}
 	for _, entry := range Interfaces(c.W, c.In["node"]) {
 		all[perl.Text(entry["iface"])] = entry
@@ -256,7 +255,7 @@ func checkBridge(name string, bridge map[string]any, all map[string]map[string]a
 
 // networkText is what changes in /etc/network/interfaces, as the beginning of a
 // patch: the file itself is not kept.
-func networkText(planned map[string]property.Config) string {
+func networkText(planned map[string]perl.Config) string {
 	var b strings.Builder
 	b.WriteString("--- /etc/network/interfaces\n+++ /etc/network/interfaces.new\n")
 	for _, name := range slices.Sorted(maps.Keys(planned)) {

@@ -7,8 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // What the network devices of VMs and containers have in common: the right to plug one
@@ -111,10 +110,10 @@ func MtuTrouble(w *core.World, node, key string, device map[string]string) error
 // MtuOfCT refuses a device of a container whose MTU its bridge does not have
 // (update_pct_config in PVE/LXC/Config.pm, which creates go through as well).
 func MtuOfCT(w *core.World, node, key, value string) error {
-	if family := property.FamilyOf(key); family != "net" || key == family {
+	if family := perl.FamilyOf(key); family != "net" || key == family {
 		return nil
 	}
-	device := property.CTProperty(key, value)
+	device := perl.CTProperty(key, value)
 	mtu, bridge := perl.Atoi(device["mtu"]), device["bridge"]
 	switch most := BridgeMTU(w, node, bridge); {
 	case mtu == 0:
@@ -151,12 +150,12 @@ func bridgePath(w *core.World, bridge, tag string) string {
 
 // NetMTUs is what a state of a running VM keeps of the sizes of packets
 // (get_nets_host_mtu in PVE/QemuServer/Network.pm).
-func NetMTUs(w *core.World, node string, conf property.Config) string {
-	keys := property.IndexedKeys(conf, "net")
+func NetMTUs(w *core.World, node string, conf perl.Config) string {
+	keys := perl.IndexedKeys(conf, "net")
 	slices.Sort(keys)
 	var parts []string
 	for _, key := range keys {
-		n := property.ParseProperty(key, conf[key])
+		n := perl.ParseProperty(key, conf[key])
 		if n["model"] != "virtio" {
 			continue
 		}

@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Interfaces are the configured ones of a node, those of a change that is planned
@@ -29,7 +28,7 @@ func Interfaces(w *core.World, name string) []map[string]any {
 			list = append(list, entry)
 		}
 	}
-	all := map[string]property.Config{}
+	all := map[string]perl.Config{}
 	maps.Copy(all, s.Ifaces)
 	for iface, conf := range s.Planned {
 		if _, there := all[iface]; there || !HasBridge(w, iface) {
@@ -59,12 +58,12 @@ func Interfaces(w *core.World, name string) []map[string]any {
 
 // shownInterface shows the options of an interface, with the halves of an address
 // beside it.
-func shownInterface(conf property.Config) map[string]any {
+func shownInterface(conf perl.Config) map[string]any {
 	if conf == nil {
 		return map[string]any{}
 	}
-	entry := property.TypedBy("POST /nodes/{node}/network", conf)
-	for key, v := range property.Method("POST /nodes/{node}/network").Params {
+	entry := perl.TypedBy("POST /nodes/{node}/network", conf)
+	for key, v := range perl.Method("POST /nodes/{node}/network").Params {
 		if value, ok := conf[key]; ok && v.Type == "integer" {
 			entry[key] = value // As it stands in the file (PVE/INotify.pm).
 		}
@@ -101,7 +100,7 @@ func shownInterface(conf property.Config) map[string]any {
 // vlan is what the name of an interface tells of a VLAN: eth0.40 is 40 on eth0 unless
 // its options name another interface, and with such an option vlan40 is 40
 // (__read_etc_network_interfaces in PVE/INotify.pm). Ids are text there.
-func vlan(iface string, conf property.Config) map[string]any {
+func vlan(iface string, conf perl.Config) map[string]any {
 	raw, id := conf["vlan-raw-device"], ""
 	if m := dottedVLAN.FindStringSubmatch(iface); m != nil {
 		raw, id = cmp.Or(raw, m[1]), m[2]
@@ -205,7 +204,7 @@ func apiReloadNetwork(w *core.World, c *core.Call) (any, error) {
 	s := c.Node()
 	return w.Fork(c, c.In["node"], core.Job{Kind: "srvreload", ID: "networking", End: func(*core.Task) error {
 		if s.Ifaces == nil {
-			s.Ifaces = map[string]property.Config{}
+			s.Ifaces = map[string]perl.Config{}
 		}
 		for iface, conf := range s.Planned {
 			delete(s.Ifaces, iface)

@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiJoinVersion is GET /cluster/config/apiversion.

@@ -6,9 +6,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Mappings give devices and folders of nodes one name in the cluster
@@ -50,7 +49,7 @@ func mappingFiles() []sections.SectionFile {
 			},
 			Twice: kind + " ID '%s' already defined", Missing: "mapping '%s' not found", Gone: kind + " ID '%s' does not exist",
 			Failed: "%s hardware mapping failed", Lock: "mapping_" + kind + "_cfg",
-			Check: func(_ *core.World, _ *core.Call, _ string, conf, _ property.Config) error {
+			Check: func(_ *core.World, _ *core.Call, _ string, conf, _ perl.Config) error {
 				return checkMap(kind, conf["map"])
 			},
 			Show: showMapping(kind), MissingIsGone: true,

@@ -7,8 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // partedOptions are property strings that the API shows in their parts
@@ -28,7 +27,7 @@ func apiOptions(w *core.World, c *core.Call) (any, error) {
 		switch {
 		case !auditor && key != "console" && key != "tag-style":
 		case slices.Contains(partedOptions, key):
-			entry[key] = property.Parted("PUT /cluster/options", key, value)
+			entry[key] = perl.Parted("PUT /cluster/options", key, value)
 		case key == "registered-tags":
 			entry[key] = perl.SplitList(value)
 		case key == "description":

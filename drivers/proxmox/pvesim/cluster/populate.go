@@ -7,7 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Populate makes foreign guests: things that were there before, of the kinds
@@ -65,7 +65,7 @@ func fillVM(w *core.World, g *core.Guest, name, bridge string) {
 	g.Conf["vmgenid"] = w.Rng.UUID()
 	g.Conf["meta"] = fmt.Sprintf("creation-qemu=7.2.0,ctime=%d", w.Boot.Unix()-int64(w.Rng.IntN(1e8)))
 	if volid, size := oldDisk(w, g); volid != "" {
-		g.Conf["scsi0"] = volid + ",size=" + property.FormatSize(size)
+		g.Conf["scsi0"] = volid + ",size=" + perl.FormatSize(size)
 		g.Conf["boot"] = "order=scsi0"
 	}
 }
@@ -80,7 +80,7 @@ func fillContainer(w *core.World, g *core.Guest, name, bridge string) {
 	g.Conf["unprivileged"] = "1"
 	g.Conf["net0"] = "name=eth0,bridge=" + bridge + ",hwaddr=" + w.MAC() + ",ip=dhcp,type=veth"
 	if volid, size := oldDisk(w, g); volid != "" {
-		g.Conf["rootfs"] = volid + ",size=" + property.FormatSize(size)
+		g.Conf["rootfs"] = volid + ",size=" + perl.FormatSize(size)
 	}
 }
 

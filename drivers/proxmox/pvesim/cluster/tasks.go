@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // upidForm is the form of a task's id (PVE/UPID.pm in pve-common).

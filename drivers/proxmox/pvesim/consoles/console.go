@@ -16,10 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is consoles.
@@ -213,7 +212,7 @@ func consoleCalls() []sections.ExtraCall {
 func serialPort(g *core.Guest, name string) (string, error) {
 	conf := g.Conf
 	if name == "" {
-		if display := property.ParseProperty("vga", conf["vga"])["type"]; strings.HasPrefix(display, "serial") {
+		if display := perl.ParseProperty("vga", conf["vga"])["type"]; strings.HasPrefix(display, "serial") {
 			name = display
 		}
 	}
@@ -225,7 +224,7 @@ func serialPort(g *core.Guest, name string) (string, error) {
 	case name != "":
 		return name, nil
 	}
-	for _, key := range property.IndexedKeys(conf, "serial") {
+	for _, key := range perl.IndexedKeys(conf, "serial") {
 		if conf[key] == "socket" {
 			return key, nil
 		}

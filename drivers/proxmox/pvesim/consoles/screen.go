@@ -8,7 +8,7 @@ import (
 	"math/bits"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // The picture that a screen shows is that of a text console, and black: nothing draws.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // FileContent is what is known of a file that was uploaded or downloaded. Of a large one the file

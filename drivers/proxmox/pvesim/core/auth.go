@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Identity is who asks: a user, or a token of one.

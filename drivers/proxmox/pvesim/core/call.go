@@ -10,8 +10,7 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Call is one request on its way through a handler. It belongs to the
@@ -312,7 +311,7 @@ func (c *Call) Modified(digest string) error {
 
 // Section is update for a file of sections, which has no line for an option without a
 // value (format_config_line in PVE/SectionConfig.pm): sent empty, it is gone.
-func (c *Call) Section(conf property.Config, but ...string) {
+func (c *Call) Section(conf perl.Config, but ...string) {
 	c.Update(conf, but...)
 	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
 }
@@ -345,7 +344,7 @@ type Beside struct {
 func (c *Call) Node() *Node { return c.W.Nodes[c.In["node"]] }
 
 // Update takes over what a call sets in a section and removes what it deletes.
-func (c *Call) Update(conf property.Config, but ...string) {
+func (c *Call) Update(conf perl.Config, but ...string) {
 	for key, value := range c.In {
 		if key != "digest" && key != "delete" && !slices.Contains(but, key) {
 			conf[key] = value

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Guest is one VM or container: its configuration file and, while it runs, its
@@ -20,9 +19,9 @@ type Guest struct {
 	Node string
 	Kind string // qemu or lxc.
 
-	Conf  property.Config // In force, or to be in force at the next start.
-	Pend  property.Config // Waiting for a full stop; the key "delete" lists keys to go.
-	Cloud property.Config // What the cloud-init drive still says otherwise ([special:cloudinit]).
+	Conf  perl.Config // In force, or to be in force at the next start.
+	Pend  perl.Config // Waiting for a full stop; the key "delete" lists keys to go.
+	Cloud perl.Config // What the cloud-init drive still says otherwise ([special:cloudinit]).
 
 	Snapshots []*Snapshot // In the order in which they were taken.
 
@@ -37,7 +36,7 @@ type Guest struct {
 	digest string
 	// dropped are waiting values that do not parse, so that nobody sees them. They stand in
 	// the file until it is written again, with another content than valid.
-	dropped property.Config
+	dropped perl.Config
 	valid   string
 }
 
@@ -59,7 +58,7 @@ func (p *Process) Paused() bool {
 
 // NewGuest makes a guest with an empty configuration.
 func NewGuest(node, kind string, vmid int) *Guest {
-	return &Guest{Vmid: vmid, Node: node, Kind: kind, Conf: property.Config{}, Pend: property.Config{}, Cloud: property.Config{}}
+	return &Guest{Vmid: vmid, Node: node, Kind: kind, Conf: perl.Config{}, Pend: perl.Config{}, Cloud: perl.Config{}}
 }
 
 // Text renders the configuration file (write_vm_config in PVE/QemuServer.pm).
@@ -83,20 +82,20 @@ func (g *Guest) Text() string {
 }
 
 // render writes the sections, that of what waits as it is given.
-func (g *Guest) render(pend property.Config) string {
+func (g *Guest) render(pend perl.Config) string {
 	var b strings.Builder
-	property.WriteSection(&b, g.Conf, false)
+	perl.WriteSection(&b, g.Conf, false)
 	if len(pend) > 0 {
 		b.WriteString("\n[PENDING]\n")
-		property.WriteSection(&b, pend, true)
+		perl.WriteSection(&b, pend, true)
 	}
 	if len(g.Cloud) > 0 {
 		b.WriteString("\n[special:cloudinit]\n")
-		property.WriteSection(&b, g.Cloud, true)
+		perl.WriteSection(&b, g.Cloud, true)
 	}
 	for _, s := range g.Snapshots {
 		b.WriteString("\n[" + s.Name + "]\n")
-		property.WriteSection(&b, s.Conf, false)
+		perl.WriteSection(&b, s.Conf, false)
 	}
 	return b.String()
 }
@@ -115,13 +114,13 @@ func (g *Guest) Sum() string {
 // into use leave their unusedN.
 func (w *World) Write(g *Guest) {
 	used := map[string]bool{}
-	for _, section := range []property.Config{g.Conf, g.Pend} {
+	for _, section := range []perl.Config{g.Conf, g.Pend} {
 		for key, value := range section {
 			switch {
-			case g.Kind == "qemu" && property.IsDrive(key):
-				used[property.ParseDrive(key, value).File] = true
-			case g.Kind == "lxc" && property.IsMount(key):
-				used[property.ParseMount(key, value).Volume] = true
+			case g.Kind == "qemu" && perl.IsDrive(key):
+				used[perl.ParseDrive(key, value).File] = true
+			case g.Kind == "lxc" && perl.IsMount(key):
+				used[perl.ParseMount(key, value).Volume] = true
 			}
 		}
 	}
@@ -144,7 +143,7 @@ func (w *World) Write(g *Guest) {
 // Present are the keys in force with the waiting changes made (load_current_config
 // in AbstractConfig.pm). A key whose value counts as false stays even if its
 // deletion waits.
-func (g *Guest) Present() property.Config {
+func (g *Guest) Present() perl.Config {
 	merged := maps.Clone(g.Conf)
 	for key, value := range g.Pend {
 		if key != "delete" {
@@ -244,7 +243,7 @@ func lockName(g *Guest) string {
 // volumes were. (The type Snapshot is something else: what a test sees.)
 type Snapshot struct {
 	Name  string
-	Conf  property.Config // With snaptime, and parent, description and vmstate if it has them.
+	Conf  perl.Config // With snaptime, and parent, description and vmstate if it has them.
 	Sizes map[string]int64
 }
 
@@ -277,7 +276,7 @@ func (c *Call) Guest() (*Guest, error) {
 
 // AgentEnabled says whether a VM is configured to have a guest agent.
 func AgentEnabled(g *Guest) bool {
-	return property.ParseProperty("agent", g.Conf["agent"])["enabled"] == "1"
+	return perl.ParseProperty("agent", g.Conf["agent"])["enabled"] == "1"
 }
 
 // Inside is what a guest's system keeps while it lives: files that somebody wrote

@@ -1,8 +1,6 @@
 package core
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/perl"
 
 // Without quorum the cluster file system can only be read. How that shows
 // depends on who finds out: a check made on purpose, the writing of a file, or

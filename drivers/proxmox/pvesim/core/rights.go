@@ -7,15 +7,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Access is user.cfg: users, groups, roles, the access list and pools.
 type Access struct {
 	Key    string // Signs tickets.
 	Users  map[string]*User
-	Realms map[string]property.Config
+	Realms map[string]perl.Config
 	Groups map[string]*Group
 	Roles  map[string]*Role
 	ACL    map[string]*ACLEntry // By path.
@@ -372,8 +371,8 @@ func (a *Access) PoolOf() map[int]string {
 }
 
 // builtinRealms are there from the start.
-func builtinRealms() map[string]property.Config {
-	return map[string]property.Config{
+func builtinRealms() map[string]perl.Config {
+	return map[string]perl.Config{
 		"pam": {"type": "pam", "comment": "Linux PAM standard authentication"},
 		"pve": {"type": "pve", "comment": "Proxmox VE authentication server"},
 	}

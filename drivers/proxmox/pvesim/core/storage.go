@@ -11,17 +11,16 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Store is one storage with what lies on it.
 type Store struct {
 	Storage
 	Volumes map[VolumeKey]*Volume
-	Assumed bool            // No entry of storage.cfg names it.
-	Extra   property.Config // Options that change nothing here, as they were written.
-	Filled  int64           // Bytes that something else takes, see Edit.Fill.
+	Assumed bool        // No entry of storage.cfg names it.
+	Extra   perl.Config // Options that change nothing here, as they were written.
+	Filled  int64       // Bytes that something else takes, see Edit.Fill.
 }
 
 // VolumeKey is where a volume lies; the node is empty on a shared storage.
@@ -269,7 +268,7 @@ func (s *Store) On(node string) bool { return !s.Disabled() && s.Serves(node) }
 // does not name it (parse_config in PVE/Storage/Plugin.pm).
 func (w *World) AssumeLocal() *Store {
 	s := NewStore(Storage{Name: "local", Type: "dir", Path: "/var/lib/vz", Content: strings.Fields("backup images iso rootdir snippets vztmpl"), Size: cmp.Or(w.Cfg.StorageSize, 1<<40)})
-	s.Assumed, s.Extra = true, property.Config{"priority": "0", "prune-backups": "keep-all=1"}
+	s.Assumed, s.Extra = true, perl.Config{"priority": "0", "prune-backups": "keep-all=1"}
 	w.Stores["local"] = s
 	return s
 }
@@ -277,7 +276,7 @@ func (w *World) AssumeLocal() *Store {
 // Backup is what an archive of vzdump holds of a guest.
 type Backup struct {
 	Kind  string
-	Conf  property.Config
+	Conf  perl.Config
 	Disks map[string]Saved // By key of the configuration.
 }
 

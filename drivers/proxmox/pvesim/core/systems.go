@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Systems is what runs inside of guests, for hosts whose guests shall be more than an address. It is
@@ -77,14 +77,14 @@ func MachineOf(w *World, g *Guest) Machine {
 		Key: g.Key(), Kind: g.Kind, Up: g.Run.Booted, Hostname: g.Conf["hostname"], DNS: strings.Fields(g.Conf["nameserver"]), Domain: g.Conf["searchdomain"],
 		Image: g.Birth.Template, Keys: strings.Split(g.Birth.Keys, "\n"), Cloud: "ct",
 	}
-	nic := property.CTProperty("net0", g.Conf["net0"])
+	nic := perl.CTProperty("net0", g.Conf["net0"])
 	if g.Kind == "qemu" {
-		nic = property.ParseProperty("ipconfig0", g.Conf["ipconfig0"])
+		nic = perl.ParseProperty("ipconfig0", g.Conf["ipconfig0"])
 		if g.Conf["net0"] != "" && nic["ip"] == "" && nic["ip6"] == "" {
 			nic = map[string]string{"ip": "dhcp"} // as cloud images do by themselves
 		}
 	}
-	m.Cards = len(property.IndexedKeys(g.Conf, "net"))
+	m.Cards = len(perl.IndexedKeys(g.Conf, "net"))
 	m.Address, m.Gateway, m.Lease = strings.TrimPrefix(nic["ip"], "manual"), nic["gw"], Leased(w, g, 0)
 	if g.Kind == "lxc" {
 		return m
@@ -95,8 +95,8 @@ func MachineOf(w *World, g *Guest) Machine {
 		m.Keys = strings.Split(keys, "\n")
 	}
 	var known []string
-	for _, key := range property.DriveNames(g.Conf) {
-		d := property.ParseDrive(key, g.Conf[key])
+	for _, key := range perl.DriveNames(g.Conf) {
+		d := perl.ParseDrive(key, g.Conf[key])
 		if v := w.Volume(g.Node, d.File); v != nil && v.Image != "" && m.Image == "" {
 			m.Image = v.Image
 		} else if v != nil && d.Cdrom() && v.Disc != nil {

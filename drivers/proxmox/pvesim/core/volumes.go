@@ -1,8 +1,6 @@
 package core
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/perl"
 
 // ContentOf is the kind of content of a volume: a disk belongs to a VM or, as a
 // rootdir, to a container.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // SamplePeriod is how often pvestatd broadcasts the state of a node and its
@@ -41,11 +41,11 @@ type World struct {
 	}
 	Tasks   taskList
 	HA      manager
-	Options property.Config // datacenter.cfg.
+	Options perl.Config // datacenter.cfg.
 	// sections are what files below /etc/pve hold, by file and id: jobs, and all of which the
 	// API table knows nothing. applied is what was put into force of those for which that is a
 	// step of its own.
-	Sections, Applied map[string]map[string]property.Config
+	Sections, Applied map[string]map[string]perl.Config
 
 	Parts parts
 	Hooks hooks
@@ -65,11 +65,11 @@ type Node struct {
 	Offline bool
 	Sampled time.Time // The last broadcast.
 	Parts   parts
-	DNS     property.Config
-	Conf    property.Config            // nodes/NAME/config.
-	Planned map[string]property.Config // Interfaces that are written, but not there before a reload; nil deletes.
-	Ifaces  map[string]property.Config // Interfaces that were made by a reload.
-	Free    []time.Time                // When each worker is done with what it was given, see admit.
+	DNS     perl.Config
+	Conf    perl.Config            // nodes/NAME/config.
+	Planned map[string]perl.Config // Interfaces that are written, but not there before a reload; nil deletes.
+	Ifaces  map[string]perl.Config // Interfaces that were made by a reload.
+	Free    []time.Time            // When each worker is done with what it was given, see admit.
 }
 
 // counters are what Snapshot says about the traffic.
@@ -91,14 +91,14 @@ func NewWorld(c Config, now time.Time) *World {
 		Now: now, Quorum: !c.NoQuorum,
 		Nodes: map[string]*Node{}, Guests: map[int]*Guest{}, Stores: map[string]*Store{},
 		Bridges: slices.Clone(c.Bridges),
-		Tasks:   newTaskList(), Options: property.Config{}, Seen: map[int]Sample{}, stale: map[int]struct{}{}, lastID: 1000,
+		Tasks:   newTaskList(), Options: perl.Config{}, Seen: map[int]Sample{}, stale: map[int]struct{}{}, lastID: 1000,
 		Count: counters{
 			Requests: map[string]int{}, Unimplemented: map[string]struct{}{},
 			running: map[string]int{}, begun: map[string]int{}, PeakTasks: map[string]int{},
 		},
 	}
-	w.Sections = map[string]map[string]property.Config{"jobs": {}}
-	w.Applied = map[string]map[string]property.Config{}
+	w.Sections = map[string]map[string]perl.Config{"jobs": {}}
+	w.Applied = map[string]map[string]perl.Config{}
 	w.Hooks.Ended = map[string]func(*Guest, *Call){}
 	w.Boot = w.Now.Add(-time.Hour)
 	if !slices.Contains(Versions(), c.Version) {

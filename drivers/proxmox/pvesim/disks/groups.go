@@ -6,8 +6,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // What disks of a node can become (PVE/API2/Disks/ZFS.pm, LVM.pm, LVMThin.pm and
@@ -248,7 +247,7 @@ func addGroupStorage(w *core.World, g diskGroup, node string) {
 	}
 	entry := core.Storage{Name: g.name, Type: about.storage, Content: []string{"images", "rootdir"}, Size: g.size}
 	s := core.NewStore(entry)
-	s.Extra = property.Config{"nodes": node}
+	s.Extra = perl.Config{"nodes": node}
 	switch g.kind {
 	case "zfs":
 		s.Extra["pool"] = g.name
@@ -341,7 +340,7 @@ func dropGroupStorage(w *core.World, kind, name, node string) {
 		return
 	}
 	if old.Extra == nil {
-		old.Extra = property.Config{}
+		old.Extra = perl.Config{}
 	}
 	old.Extra["nodes"] = strings.Join(left, ",")
 }

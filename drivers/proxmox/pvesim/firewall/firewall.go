@@ -10,9 +10,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the firewall.
@@ -62,9 +61,9 @@ func allFirewallRoutes() map[string]core.Handler {
 // firewall is one file of the firewall: the cluster's, a node's or a guest's. It is
 // kept and shown; no packet is ever filtered.
 type firewall struct {
-	options property.Config
-	rules   []property.Config
-	aliases map[string]property.Config // By name in lower case.
+	options perl.Config
+	rules   []perl.Config
+	aliases map[string]perl.Config // By name in lower case.
 	ipsets  map[string]*named
 	groups  map[string]*named // Of the cluster alone.
 }
@@ -72,12 +71,12 @@ type firewall struct {
 // named is what rules name: a set of addresses, or a security group, which is rules.
 type named struct {
 	comment string
-	members map[string]property.Config // By address.
-	rules   []property.Config
+	members map[string]perl.Config // By address.
+	rules   []perl.Config
 }
 
 func newFirewall() *firewall {
-	return &firewall{options: property.Config{}, aliases: map[string]property.Config{}, ipsets: map[string]*named{}, groups: map[string]*named{}}
+	return &firewall{options: perl.Config{}, aliases: map[string]perl.Config{}, ipsets: map[string]*named{}, groups: map[string]*named{}}
 }
 
 // firewalls are all files, by what they are of: the cluster's, those of nodes by name and
@@ -107,7 +106,7 @@ func copyFirewall(w *core.World, from, to *core.Guest) {
 		copied.aliases[name] = maps.Clone(alias)
 	}
 	for name, set := range f.ipsets {
-		members := map[string]property.Config{}
+		members := map[string]perl.Config{}
 		for cidr, member := range set.members {
 			members[cidr] = maps.Clone(member)
 		}
@@ -151,7 +150,7 @@ func apiFirewallIndex(_ *core.World, c *core.Call) (any, error) {
 
 // apiFirewallOptions is GET …/firewall/options.
 func apiFirewallOptions(_ *core.World, c *core.Call, f *firewall) (any, error) {
-	entry := property.TypedBy("PUT "+c.M.Path, f.options)
+	entry := perl.TypedBy("PUT "+c.M.Path, f.options)
 	entry["digest"] = listDigest(f.options)
 	return entry, nil
 }
@@ -177,7 +176,7 @@ func apiSetFirewallOptions(_ *core.World, c *core.Call, f *firewall) (any, error
 // perhaps one.
 type ruleList struct {
 	file  *firewall
-	rules *[]property.Config
+	rules *[]perl.Config
 	pos   int
 }
 
@@ -208,8 +207,8 @@ func ruleOfCall(c *core.Call) (ruleList, error) {
 	return l, err
 }
 
-func showRule(rule property.Config, pos any, digest string) map[string]any {
-	entry := property.TypedBy("POST /cluster/firewall/rules", rule)
+func showRule(rule perl.Config, pos any, digest string) map[string]any {
+	entry := perl.TypedBy("POST /cluster/firewall/rules", rule)
 	entry["pos"], entry["digest"] = pos, digest
 	if version := rule["ipversion"]; version != "" {
 		entry["ipversion"] = perl.Atoi(version)
@@ -228,7 +227,7 @@ func apiRules(_ *core.World, _ *core.Call, l ruleList) (any, error) {
 
 // apiAddRule is POST …/rules: at the top, whatever position is given.
 func apiAddRule(_ *core.World, c *core.Call, l ruleList) (any, error) {
-	rule := property.Config{}
+	rule := perl.Config{}
 	setRule(c, rule)
 	if err := verifyRule(c, l.file, rule); err != nil {
 		return nil, err

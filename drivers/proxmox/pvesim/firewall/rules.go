@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // What PVE checks of rules (verify_rule in PVE/Firewall.pm), and the digests: each list
@@ -18,7 +17,7 @@ import (
 // leaves that of the rules alone.
 
 // listDigest is that of a list of entries.
-func listDigest(entries ...property.Config) string {
+func listDigest(entries ...perl.Config) string {
 	var b strings.Builder
 	for _, entry := range entries {
 		for _, key := range slices.Sorted(maps.Keys(entry)) {
@@ -30,16 +29,16 @@ func listDigest(entries ...property.Config) string {
 
 // aliasList are the aliases in their order, memberList the addresses of a set, and nameList
 // the names of sets or groups with their comments.
-func (f *firewall) aliasList() (list []property.Config) {
+func (f *firewall) aliasList() (list []perl.Config) {
 	for _, name := range slices.Sorted(maps.Keys(f.aliases)) {
 		list = append(list, f.aliases[name])
 	}
 	return list
 }
 
-func nameList(key string, all map[string]*named) (list []property.Config) {
+func nameList(key string, all map[string]*named) (list []perl.Config) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		entry := property.Config{key: name}
+		entry := perl.Config{key: name}
 		if comment := all[name].comment; comment != "" {
 			entry["comment"] = comment
 		}
@@ -48,7 +47,7 @@ func nameList(key string, all map[string]*named) (list []property.Config) {
 	return list
 }
 
-func (s *named) memberList() (list []property.Config) {
+func (s *named) memberList() (list []perl.Config) {
 	for _, cidr := range slices.Sorted(maps.Keys(s.members)) {
 		entry := maps.Clone(s.members[cidr])
 		entry["cidr"] = cidr
@@ -83,7 +82,7 @@ var (
 )
 
 // setRule takes over what a call says of a rule; an empty value takes a key away.
-func setRule(c *core.Call, rule property.Config) {
+func setRule(c *core.Call, rule perl.Config) {
 	for key, value := range c.In {
 		switch {
 		case slices.Contains([]string{"node", "vmid", "pos", "group", "digest", "delete", "moveto"}, key):
@@ -120,7 +119,7 @@ func ruleEnv(c *core.Call) string {
 
 // verifyRule fails for a rule that PVE does not take, and brings its macro into the
 // form of the list of macros.
-func verifyRule(c *core.Call, f *firewall, rule property.Config) error {
+func verifyRule(c *core.Call, f *firewall, rule perl.Config) error {
 	env := ruleEnv(c)
 	switch kind, action := rule["type"], rule["action"]; {
 	case kind == "":
@@ -159,7 +158,7 @@ func verifyRule(c *core.Call, f *firewall, rule property.Config) error {
 }
 
 // setVersion notes which IP a rule is about, if it tells; it is part of what is shown.
-func setVersion(c *core.Call, f *firewall, rule property.Config) error {
+func setVersion(c *core.Call, f *firewall, rule perl.Config) error {
 	set := func(key, version string) error {
 		if version == "" {
 			return nil
@@ -196,7 +195,7 @@ func setVersion(c *core.Call, f *firewall, rule property.Config) error {
 }
 
 // verifyPorts checks protocol, ports and type of ICMP against each other.
-func verifyPorts(rule property.Config) error {
+func verifyPorts(rule perl.Config) error {
 	proto, icmp := rule["proto"], rule["icmp-type"]
 	_, err := strconv.ParseUint(proto, 10, 8)
 	isICMP := slices.Contains([]string{"icmp", "icmpv6", "ipv6-icmp"}, proto)
@@ -249,9 +248,9 @@ func verifyAddress(c *core.Call, f *firewall, key, value string) error {
 }
 
 // dropFromRule takes away what a call deletes of a rule.
-func dropFromRule(c *core.Call, rule property.Config) error {
+func dropFromRule(c *core.Call, rule perl.Config) error {
 	for _, key := range c.List("delete") {
-		_, known := property.Method("POST /cluster/firewall/rules").Param(key)
+		_, known := perl.Method("POST /cluster/firewall/rules").Param(key)
 		switch {
 		case !known || key == "pos" || key == "digest":
 			return perl.BadParam("delete", "no such property ('"+key+"')")

@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiAliases is GET …/aliases.
@@ -23,7 +22,7 @@ func apiAliases(_ *core.World, _ *core.Call, f *firewall) (any, error) {
 }
 
 // showAlias shows an alias, in a list with the digest of the list.
-func (f *firewall) showAlias(alias property.Config, digest bool) map[string]any {
+func (f *firewall) showAlias(alias perl.Config, digest bool) map[string]any {
 	version := 4
 	if strings.Contains(alias["cidr"], ":") {
 		version = 6
@@ -50,8 +49,8 @@ func apiAddAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 
 // alias is what a call says of an alias. A change says all of it: a comment that is not
 // said again is gone (register_update_alias in PVE/API2/Firewall/Aliases.pm).
-func alias(c *core.Call, name string) property.Config {
-	alias := property.Config{"name": name, "cidr": cleanAddress(c.In["cidr"])}
+func alias(c *core.Call, name string) perl.Config {
+	alias := perl.Config{"name": name, "cidr": cleanAddress(c.In["cidr"])}
 	if comment := c.In["comment"]; perl.IsTrue(comment) && strings.TrimSpace(comment) != "" {
 		alias["comment"] = strings.TrimSpace(comment)
 	}
@@ -105,7 +104,7 @@ func apiSecurityGroups(_ *core.World, _ *core.Call, f *firewall) (any, error) {
 func showNames(key string, all map[string]*named) []map[string]any {
 	list, names := []map[string]any{}, nameList(key, all)
 	for _, name := range names {
-		list = append(list, property.Section(name, map[string]any{"digest": listDigest(names...)}))
+		list = append(list, perl.Section(name, map[string]any{"digest": listDigest(names...)}))
 	}
 	return list
 }
@@ -141,7 +140,7 @@ func addName(c *core.Call, key, title string, all map[string]*named) (old string
 			return "", perl.BadParam(key, title+" '"+name+"' already exists")
 		}
 		if all[kept] == nil {
-			all[kept] = &named{members: map[string]property.Config{}, comment: comment(c.In["comment"])}
+			all[kept] = &named{members: map[string]perl.Config{}, comment: comment(c.In["comment"])}
 		}
 		return "", nil
 	}
@@ -222,7 +221,7 @@ func apiIPSet(_ *core.World, _ *core.Call, m member) (any, error) {
 	return list, nil
 }
 
-func showMember(cidr string, member property.Config, digest string) map[string]any {
+func showMember(cidr string, member perl.Config, digest string) map[string]any {
 	entry := map[string]any{"cidr": cidr, "digest": digest}
 	if member["nomatch"] == "1" {
 		entry["nomatch"] = 1
@@ -281,8 +280,8 @@ func network(text string) string {
 }
 
 // said is what a call says of an address of a set: all of it.
-func said(c *core.Call) property.Config {
-	member := property.Config{}
+func said(c *core.Call) perl.Config {
+	member := perl.Config{}
 	if c.Flag("nomatch") {
 		member["nomatch"] = "1"
 	}

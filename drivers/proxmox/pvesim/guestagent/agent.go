@@ -11,9 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the guest agent of VMs.
@@ -161,9 +160,9 @@ func agentInterfaces(w *core.World, g *core.Guest) any {
 		"name": "lo", "hardware-address": "00:00:00:00:00:00", "statistics": noTraffic(),
 		"ip-addresses": []map[string]any{address("127.0.0.1", 8), address("::1", 128)},
 	}}
-	for _, key := range property.IndexedKeys(g.Conf, "net") {
-		_, n := property.SplitKey(key)
-		mac := strings.ToLower(property.ParseProperty(key, g.Conf[key])["macaddr"])
+	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+		_, n := perl.SplitKey(key)
+		mac := strings.ToLower(perl.ParseProperty(key, g.Conf[key])["macaddr"])
 		list = append(list, map[string]any{
 			"name": fmt.Sprintf("eth%d", n), "hardware-address": mac, "statistics": noTraffic(),
 			"ip-addresses": Addresses(w, g, n, mac),
@@ -191,7 +190,7 @@ func address(ip string, prefix int) map[string]any {
 // themselves when nobody configures them.
 func Addresses(w *core.World, g *core.Guest, n int, mac string) []map[string]any {
 	list := []map[string]any{}
-	ip := property.ParseProperty("ipconfig0", g.Conf[fmt.Sprintf("ipconfig%d", n)])
+	ip := perl.ParseProperty("ipconfig0", g.Conf[fmt.Sprintf("ipconfig%d", n)])
 	for _, key := range []string{"ip", "ip6"} {
 		if p, err := netip.ParsePrefix(ip[key]); err == nil {
 			list = append(list, address(p.Addr().String(), p.Bits()))
@@ -244,7 +243,7 @@ func agentBlockInfo(*core.World, *core.Guest) any { return map[string]any{"size"
 
 func agentBlocks(_ *core.World, g *core.Guest) any {
 	list := []map[string]any{}
-	for n := range property.MemoryMiB(g.Conf["memory"]) << 20 / agentBlockSize {
+	for n := range perl.MemoryMiB(g.Conf["memory"]) << 20 / agentBlockSize {
 		list = append(list, map[string]any{"phys-index": n, "online": true, "can-offline": true})
 	}
 	return list

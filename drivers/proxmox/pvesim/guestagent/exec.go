@@ -10,8 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 func system(g *core.Guest) *core.Inside {
@@ -301,11 +300,11 @@ func apiAgentShutdown(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 
 func agentFilesystems(_ *core.World, g *core.Guest) any {
 	list := []map[string]any{}
-	for i, key := range property.DriveNames(g.Conf) {
-		d := property.ParseDrive(key, g.Conf[key])
-		if size, _ := property.ParseSize(d.Opts["size"]); !d.Cdrom() && size > 0 {
+	for i, key := range perl.DriveNames(g.Conf) {
+		d := perl.ParseDrive(key, g.Conf[key])
+		if size, _ := perl.ParseSize(d.Opts["size"]); !d.Cdrom() && size > 0 {
 			disk := map[string]any{
-				"dev": fmt.Sprintf("/dev/sd%c1", 'a'+i), "bus-type": property.FamilyOf(key), "bus": 0, "target": 0, "unit": i,
+				"dev": fmt.Sprintf("/dev/sd%c1", 'a'+i), "bus-type": perl.FamilyOf(key), "bus": 0, "target": 0, "unit": i,
 				"pci-controller": map[string]any{"bus": 0, "domain": 0, "function": 0, "slot": 5},
 			}
 			list = append(list, map[string]any{

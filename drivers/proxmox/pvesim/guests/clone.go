@@ -5,8 +5,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Cloning is what one clone is to do.
@@ -69,7 +68,7 @@ func (cl Cloning) Check(w *core.World, g *core.Guest) error {
 }
 
 // Source is the configuration to copy: that in force, or a snapshot's.
-func (cl Cloning) Source(g *core.Guest) (property.Config, error) {
+func (cl Cloning) Source(g *core.Guest) (perl.Config, error) {
 	if cl.Snapshot == "" {
 		return g.Conf, nil
 	}
@@ -115,7 +114,7 @@ func (cl Cloning) Copy(w *core.World, node, what, key, volid string, vmid int, l
 
 // Finish copies the volumes that keys have, by one, and writes the configuration of the clone.
 // When one cannot be copied, those before it are freed.
-func (cl Cloning) Finish(w *core.World, g, copied *core.Guest, conf property.Config, keys []string, one func(key string) (volid, value string, err error)) error {
+func (cl Cloning) Finish(w *core.World, g, copied *core.Guest, conf perl.Config, keys []string, one func(key string) (volid, value string, err error)) error {
 	var made []string
 	slices.Sort(keys)
 	for _, key := range keys {

@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // UnusedID fails when a guest has the id, on whatever node (check_vmid_unused
@@ -145,7 +144,7 @@ func apiGetConfig(_ *core.World, c *core.Call) (any, error) {
 	result := make(map[string]any, len(conf)+1)
 	for key, value := range conf {
 		if !hidden[key] {
-			result[key] = core.Masked(key, property.Typed(g.Kind, key, value))
+			result[key] = core.Masked(key, perl.Typed(g.Kind, key, value))
 		}
 	}
 	result["digest"] = g.Sum()
@@ -161,9 +160,9 @@ func apiPending(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 		if hidden[key] {
 			continue
 		}
-		item := map[string]any{"key": key, "value": core.Masked(key, property.Typed(g.Kind, key, g.Conf[key]))}
+		item := map[string]any{"key": key, "value": core.Masked(key, perl.Typed(g.Kind, key, g.Conf[key]))}
 		if waiting, ok := g.Pend[key]; ok {
-			item["pending"] = core.Masked(key, property.Typed(g.Kind, key, waiting))
+			item["pending"] = core.Masked(key, perl.Typed(g.Kind, key, waiting))
 		}
 		if force, ok := going[key]; ok {
 			item["delete"] = 1 + perl.BoolInt(force)
@@ -172,7 +171,7 @@ func apiPending(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(g.Pend)) {
 		if _, ok := g.Conf[key]; !ok && key != "delete" && !hidden[key] {
-			list = append(list, map[string]any{"key": key, "pending": core.Masked(key, property.Typed(g.Kind, key, g.Pend[key]))})
+			list = append(list, map[string]any{"key": key, "pending": core.Masked(key, perl.Typed(g.Kind, key, g.Pend[key]))})
 		}
 	}
 	return list, nil

@@ -6,8 +6,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // PowerOn lets the process be there.
@@ -18,9 +17,9 @@ func PowerOn(w *core.World, g *core.Guest) {
 		p.Machine = "pc-q35-" + MachineVersion(w) + "+pve0"
 	}
 	p.System = g.Kind == "lxc"
-	for _, key := range property.DriveNames(g.Conf) {
+	for _, key := range perl.DriveNames(g.Conf) {
 		p.Disks[key] = true
-		if v := w.Volume(g.Node, property.ParseDrive(key, g.Conf[key]).File); v != nil && v.System {
+		if v := w.Volume(g.Node, perl.ParseDrive(key, g.Conf[key]).File); v != nil && v.System {
 			p.System = true
 		}
 	}
@@ -122,13 +121,13 @@ func SetOffline(w *core.World, node string, down bool) {
 
 // cpuArgument is what QEMU is started with as -cpu, of a guest that is no Windows
 // (get_cpu_options in PVE/QemuServer/CPUConfig.pm): the model and its flags by name.
-func cpuArgument(_ *core.World, conf property.Config) string {
+func cpuArgument(_ *core.World, conf perl.Config) string {
 	kvm := conf["kvm"] != "0"
 	model := "qemu64"
 	if kvm {
 		model = "kvm64"
 	}
-	p := property.ParseProperty("cpu", conf["cpu"])
+	p := perl.ParseProperty("cpu", conf["cpu"])
 	if p["cputype"] != "" {
 		model = p["cputype"]
 	}

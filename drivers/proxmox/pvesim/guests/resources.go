@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // forgotten is how long the last broadcast of a guest is believed (pmxcfs drops
@@ -253,7 +252,7 @@ func Sample(w *core.World, g *core.Guest) core.Sample {
 		s.Name = g.Conf["hostname"]
 		ctSize(w, &s, g)
 	} else {
-		s.Maxmem = int64(property.MemoryMiB(g.Conf["memory"])) << 20
+		s.Maxmem = int64(perl.MemoryMiB(g.Conf["memory"])) << 20
 		s.Maxdisk = bootDiskSize(g.Conf)
 	}
 	if s.Name == "" {
@@ -277,14 +276,14 @@ func ctSize(w *core.World, s *core.Sample, g *core.Guest) {
 	if limit, err := strconv.ParseFloat(g.Conf["cpulimit"], 64); err == nil && limit > 0 && perl.Atoi(g.Conf["cores"]) == 0 {
 		s.Cpus = limit
 	}
-	if s.Maxdisk, _ = property.ParseSize(perl.OptionOf(g.Conf["rootfs"], "size")); s.Maxdisk == 0 {
+	if s.Maxdisk, _ = perl.ParseSize(perl.OptionOf(g.Conf["rootfs"], "size")); s.Maxdisk == 0 {
 		s.Maxdisk = 4 << 30 // What PVE takes it for.
 	}
 	if g.Run != nil {
 		s.Disk = min(2150400, s.Maxdisk)
 		if !strings.Contains(g.Conf["rootfs"], "subvol-") {
 			made := s.Maxdisk
-			if v := w.Volume(g.Node, property.ParseMount("rootfs", g.Conf["rootfs"]).Volume); v != nil && v.Made > 0 {
+			if v := w.Volume(g.Node, perl.ParseMount("rootfs", g.Conf["rootfs"]).Volume); v != nil && v.Made > 0 {
 				made = v.Made
 			}
 			s.Maxdisk = NewExt4(made).usable(s.Maxdisk)
@@ -293,14 +292,14 @@ func ctSize(w *core.World, s *core.Sample, g *core.Guest) {
 }
 
 // bootDiskSize is the size of the first disk to boot from.
-func bootDiskSize(conf property.Config) int64 {
-	for _, key := range property.BootOrder(conf["boot"]) {
+func bootDiskSize(conf perl.Config) int64 {
+	for _, key := range perl.BootOrder(conf["boot"]) {
 		value, ok := conf[key]
-		if !ok || !property.IsDrive(key) {
+		if !ok || !perl.IsDrive(key) {
 			continue
 		}
-		if d := property.ParseDrive(key, value); !d.Cdrom() {
-			size, _ := property.ParseSize(d.Opts["size"])
+		if d := perl.ParseDrive(key, value); !d.Cdrom() {
+			size, _ := perl.ParseSize(d.Opts["size"])
 			return size
 		}
 	}

@@ -9,8 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // SnapshotNames are the names of the snapshots of a guest, oldest first.
@@ -34,18 +33,18 @@ func NotInSnapshots(key string) bool {
 
 // Disks are the volumes that a snapshot of a guest is one of, by key: no CD
 // drives, but for that of cloud-init.
-func Disks(g *core.Guest, c property.Config) map[string]string {
+func Disks(g *core.Guest, c perl.Config) map[string]string {
 	found := map[string]string{}
 	if g.Kind == "lxc" {
-		for _, key := range property.MountNames(c) {
-			if m := property.ParseMount(key, c[key]); m.Kind() == "volume" {
+		for _, key := range perl.MountNames(c) {
+			if m := perl.ParseMount(key, c[key]); m.Kind() == "volume" {
 				found[key] = m.Volume
 			}
 		}
 		return found
 	}
-	for _, key := range property.DriveNames(c) {
-		d := property.ParseDrive(key, c[key])
+	for _, key := range perl.DriveNames(c) {
+		d := perl.ParseDrive(key, c[key])
 		if _, _, managed := core.VolumeID(d.File); managed && (!d.Cdrom() || d.Cloudinit()) {
 			found[key] = d.File
 		}
@@ -71,7 +70,7 @@ func Snapshotable(w *core.World, g *core.Guest) error {
 	for key, volid := range Disks(g, g.Conf) {
 		v := w.Volume(g.Node, volid)
 		storage, _, _ := core.VolumeID(volid)
-		if v == nil || key != "tpmstate0" && !property.ParseDrive(key, g.Conf[key]).Cloudinit() && !Snapshots(w.Stores[storage], v) {
+		if v == nil || key != "tpmstate0" && !perl.ParseDrive(key, g.Conf[key]).Cloudinit() && !Snapshots(w.Stores[storage], v) {
 			return perl.Fail("snapshot feature is not available")
 		}
 	}
@@ -168,12 +167,12 @@ func takeSnapshot(w *core.World, g *core.Guest, name, description string, withSt
 	disks := Disks(g, g.Conf)
 	keys := slices.Sorted(maps.Keys(disks))
 	if g.Kind == "qemu" { // In the order of the buses (valid_drive_names in PVE/QemuServer/Drive.pm).
-		keys = slices.DeleteFunc(property.DriveNames(g.Conf), func(key string) bool { return disks[key] == "" })
+		keys = slices.DeleteFunc(perl.DriveNames(g.Conf), func(key string) bool { return disks[key] == "" })
 	}
 	for _, key := range keys {
 		if v := w.Volume(g.Node, disks[key]); v != nil {
 			s.Sizes[disks[key]] = v.Size
-			if g.Kind == "qemu" && !property.ParseDrive(key, g.Conf[key]).Cdrom() {
+			if g.Kind == "qemu" && !perl.ParseDrive(key, g.Conf[key]).Cdrom() {
 				log("snapshotting 'drive-%s' (%s)", key, disks[key])
 			}
 		}
@@ -191,7 +190,7 @@ func takeSnapshot(w *core.World, g *core.Guest, name, description string, withSt
 // freeze (guest_fs_freeze_applicable in PVE/QemuServer/Agent.pm since qemu-server 9.1.9;
 // __snapshot_check_freeze_needed in PVE/QemuConfig.pm before).
 func logFreeze(w *core.World, g *core.Guest, log func(string, ...any)) {
-	agent := property.ParseProperty("agent", g.Conf["agent"])
+	agent := perl.ParseProperty("agent", g.Conf["agent"])
 	answers := g.Run.System && !g.Run.Paused() && !w.Now.Before(g.Run.Booted)
 	frozen := agent["freeze-fs"] == "0" || agent["freeze-fs-on-backup"] == "0"
 	switch {
@@ -217,10 +216,10 @@ func saveState(w *core.World, g *core.Guest, s *core.Snapshot, log func(string, 
 // AllocateState makes room for the memory of a running VM, on the storage that was
 // asked for or that of its first disk, and notes in a section of its configuration
 // what was running (__snapshot_save_vmstate in PVE/QemuConfig.pm).
-func AllocateState(w *core.World, g *core.Guest, of string, section property.Config, storage string, log func(string, ...any)) (string, error) {
+func AllocateState(w *core.World, g *core.Guest, of string, section perl.Config, storage string, log func(string, ...any)) (string, error) {
 	storage = cmp.Or(storage, g.Conf["vmstatestorage"])
-	for _, key := range property.DriveNames(g.Conf) {
-		if name, _, managed := core.VolumeID(property.ParseDrive(key, g.Conf[key]).File); managed && storage == "" {
+	for _, key := range perl.DriveNames(g.Conf) {
+		if name, _, managed := core.VolumeID(perl.ParseDrive(key, g.Conf[key]).File); managed && storage == "" {
 			storage = name
 		}
 	}
@@ -229,7 +228,7 @@ func AllocateState(w *core.World, g *core.Guest, of string, section property.Con
 		return "", perl.Fail("no target storage found for VM state")
 	}
 	name := st.NameOf(g.Vmid, fmt.Sprintf("vm-%d-state-%s", g.Vmid, of), "raw")
-	size := int64(property.MemoryMiB(g.Conf["memory"])*2+500) << 20
+	size := int64(perl.MemoryMiB(g.Conf["memory"])*2+500) << 20
 	if _, err := core.AllocateAs(w, g.Node, st, name, g.Vmid, "raw", size, log); err != nil {
 		return "", err
 	}
@@ -253,7 +252,7 @@ func apiSnapshotConfig(_ *core.World, c *core.Call, g *core.Guest) (any, error) 
 func shown(s *core.Snapshot, kind string) map[string]any {
 	entry := map[string]any{}
 	for key, value := range s.Conf {
-		entry[key] = core.Masked(key, property.Typed(kind, key, value))
+		entry[key] = core.Masked(key, perl.Typed(kind, key, value))
 	}
 	entry["snaptime"] = perl.Atoi(s.Conf["snaptime"])
 	return entry

@@ -6,15 +6,14 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Tags of guests, and what datacenter.cfg says of them (PVE/GuestHelpers.pm).
 
 // tagOption is a member of one of the two options of tags that have members.
 func tagOption(w *core.World, option, member string) string {
-	parts, _ := property.Parted("PUT /cluster/options", option, w.Options[option]).(map[string]any)
+	parts, _ := perl.Parted("PUT /cluster/options", option, w.Options[option]).(map[string]any)
 	if parts[member] == nil {
 		return ""
 	}
@@ -107,17 +106,17 @@ func UniqueTags(w *core.World, value string) string {
 // ctNet brings a network device of a container into the form in which it is
 // stored: with a hardware address, its name first.
 func ctNet(w *core.World, value string) string {
-	n := property.CTProperty("net0", value)
+	n := perl.CTProperty("net0", value)
 	if n["hwaddr"] == "" {
 		n["hwaddr"] = w.MAC()
 	}
 	n["type"] = "veth"
-	return property.PrintCTNet(n)
+	return perl.PrintCTNet(n)
 }
 
 // CTCanonical is a value as it is stored.
 func CTCanonical(w *core.World, key, value string) string {
-	switch family := property.FamilyOf(key); {
+	switch family := perl.FamilyOf(key); {
 	case family == "net" && key != family:
 		return ctNet(w, value)
 	case key == "tags":
@@ -125,21 +124,21 @@ func CTCanonical(w *core.World, key, value string) string {
 	case key == "nameserver", key == "searchdomain":
 		return strings.Join(perl.SplitList(value), " ")
 	default:
-		return property.Canonical("lxc", key, value)
+		return perl.Canonical("lxc", key, value)
 	}
 }
 
 // Measured is a mount point with the size that its volume has now ($rescan_volume in
 // PVE/LXC/Config.pm). Of a volume that is not there a storage of files knows no size, and
 // the option goes; the others fail, and the option stays as it was.
-func Measured(w *core.World, g *core.Guest, m property.Mount) property.Mount {
+func Measured(w *core.World, g *core.Guest, m perl.Mount) perl.Mount {
 	storage, _, managed := core.VolumeID(m.Volume)
 	if m.Kind() != "volume" || !managed {
 		return m
 	}
 	switch v, st := w.Volume(g.Node, m.Volume), w.Stores[storage]; {
 	case v != nil:
-		m.Opts["size"] = property.FormatSize(v.Size)
+		m.Opts["size"] = perl.FormatSize(v.Size)
 	case st != nil && st.Files():
 		delete(m.Opts, "size")
 	}
@@ -148,7 +147,7 @@ func Measured(w *core.World, g *core.Guest, m property.Mount) property.Mount {
 
 // ParseNet reads a network device; without a hardware address it gets one.
 func ParseNet(w *core.World, value string) map[string]string {
-	n := property.ParseProperty("net0", value)
+	n := perl.ParseProperty("net0", value)
 	if n["macaddr"] == "" {
 		n["macaddr"] = w.MAC()
 	}

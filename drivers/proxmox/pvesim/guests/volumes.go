@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Owns says whether a volume belongs to a guest.
@@ -27,13 +26,13 @@ func Owns(w *core.World, g *core.Guest, volid string) bool {
 // force, waiting, unused or in a snapshot.
 func Owned(w *core.World, g *core.Guest) []string {
 	var list []string
-	sections := []property.Config{g.Conf, g.Pend}
+	sections := []perl.Config{g.Conf, g.Pend}
 	for _, s := range g.Snapshots {
 		sections = append(sections, s.Conf)
 	}
 	for _, section := range sections {
 		found := maps.Clone(Disks(g, section))
-		for _, key := range property.IndexedKeys(section, "unused") {
+		for _, key := range perl.IndexedKeys(section, "unused") {
 			found[key] = section[key]
 		}
 		if state := section["vmstate"]; state != "" {
@@ -41,8 +40,8 @@ func Owned(w *core.World, g *core.Guest) []string {
 		}
 		keys := slices.Sorted(maps.Keys(found))
 		if g.Kind == "qemu" { // By their buses, behind them the state and what is not used (foreach_volume_full).
-			behind := slices.DeleteFunc(slices.Clone(keys), property.IsDrive)
-			keys = append(property.DriveNames(found), behind...)
+			behind := slices.DeleteFunc(slices.Clone(keys), perl.IsDrive)
+			keys = append(perl.DriveNames(found), behind...)
 		}
 		for _, key := range keys {
 			if volid := found[key]; Owns(w, g, volid) && !slices.Contains(list, volid) {
@@ -104,7 +103,7 @@ func Leave(w *core.World, g *core.Guest, old string, remove bool, t *core.Task) 
 		}
 		t.Logf("%s", err)
 	}
-	property.AddUnused(g.Conf, old)
+	perl.AddUnused(g.Conf, old)
 }
 
 // FreeDisks frees the volumes of a guest that goes: those its configuration

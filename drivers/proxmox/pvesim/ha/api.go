@@ -8,16 +8,15 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 func (h *haManager) digest() string {
-	sections := map[string]property.Config{}
+	sections := map[string]perl.Config{}
 	for sid, r := range h.resources {
 		sections[sid] = r.opts
 	}
-	return property.DigestOf(sections)
+	return perl.DigestOf(sections)
 }
 
 // resourceID reads the id of a resource, which may come without its type.
@@ -42,7 +41,7 @@ func resource(c *core.Call) (*haResource, error) {
 
 func showResource(w *core.World, r *haResource) map[string]any {
 	kind, _, _ := strings.Cut(r.sid, ":")
-	return property.Section(r.opts, map[string]any{"sid": r.sid, "type": kind, "digest": managerOf(w).digest()})
+	return perl.Section(r.opts, map[string]any{"sid": r.sid, "type": kind, "digest": managerOf(w).digest()})
 }
 
 // apiHAResources is GET /cluster/ha/resources.
@@ -78,7 +77,7 @@ func apiCreateHAResource(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedQuorum(); err != nil {
 		return nil, err
 	}
-	r := &haResource{sid: sid, vmid: g.Vmid, opts: property.Config{}, crm: "queued"}
+	r := &haResource{sid: sid, vmid: g.Vmid, opts: perl.Config{}, crm: "queued"}
 	c.Section(r.opts, "sid", "type")
 	managerOf(w).resources[sid] = r
 	if haSID(g) == sid {
@@ -154,14 +153,14 @@ func apiHAGroups(w *core.World, _ *core.Call) (any, error) {
 	}
 	list := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(managerOf(w).groups)) {
-		list = append(list, property.Section(managerOf(w).groups[name], map[string]any{"group": name, "type": "group", "digest": property.DigestOf(managerOf(w).groups)}))
+		list = append(list, perl.Section(managerOf(w).groups[name], map[string]any{"group": name, "type": "group", "digest": perl.DigestOf(managerOf(w).groups)}))
 	}
 	return list, nil
 }
 
 // haGroup is what the calls about one group begin with.
-func haGroup(what string) func(*core.Call) (property.Config, error) {
-	return func(c *core.Call) (property.Config, error) {
+func haGroup(what string) func(*core.Call) (perl.Config, error) {
+	return func(c *core.Call) (perl.Config, error) {
 		name := c.In["group"]
 		if c.W.V9() {
 			return nil, perl.Fail("cannot %s group: ha groups have been migrated to rules", what)
@@ -179,26 +178,26 @@ func haGroup(what string) func(*core.Call) (property.Config, error) {
 	}
 }
 
-func apiCreateHAGroup(w *core.World, c *core.Call, _ property.Config) (any, error) {
-	group := property.Config{}
+func apiCreateHAGroup(w *core.World, c *core.Call, _ perl.Config) (any, error) {
+	group := perl.Config{}
 	c.Section(group, "group", "type")
 	managerOf(w).groups[c.In["group"]] = group
 	return nil, nil
 }
 
-func apiHAGroup(w *core.World, c *core.Call, group property.Config) (any, error) {
-	return property.Section(group, map[string]any{"group": c.In["group"], "type": "group", "digest": property.DigestOf(managerOf(w).groups)}), nil
+func apiHAGroup(w *core.World, c *core.Call, group perl.Config) (any, error) {
+	return perl.Section(group, map[string]any{"group": c.In["group"], "type": "group", "digest": perl.DigestOf(managerOf(w).groups)}), nil
 }
 
-func apiUpdateHAGroup(w *core.World, c *core.Call, group property.Config) (any, error) {
-	if err := errors.Join(c.Modified(property.DigestOf(managerOf(w).groups)), c.MayDrop("nofailback restricted comment", "nodes")); err != nil {
+func apiUpdateHAGroup(w *core.World, c *core.Call, group perl.Config) (any, error) {
+	if err := errors.Join(c.Modified(perl.DigestOf(managerOf(w).groups)), c.MayDrop("nofailback restricted comment", "nodes")); err != nil {
 		return nil, perl.Fail("update ha group failed: %s", err)
 	}
 	c.Section(group, "group")
 	return nil, nil
 }
 
-func apiDeleteHAGroup(w *core.World, c *core.Call, _ property.Config) (any, error) {
+func apiDeleteHAGroup(w *core.World, c *core.Call, _ perl.Config) (any, error) {
 	for sid, r := range perl.Sorted(managerOf(w).resources) {
 		if r.opts["group"] == c.In["group"] {
 			return nil, perl.Fail("delete ha group failed: ha group is used by service '%s'", sid)
@@ -216,16 +215,16 @@ func apiHARules(w *core.World, c *core.Call) (any, error) {
 		if c.Has("type") && rule["type"] != c.In["type"] || c.Has("resource") && !slices.Contains(perl.SplitList(rule["resources"]), c.In["resource"]) {
 			continue
 		}
-		list = append(list, property.Section(rule, map[string]any{"rule": name, "digest": property.DigestOf(managerOf(w).rules)}))
+		list = append(list, perl.Section(rule, map[string]any{"rule": name, "digest": perl.DigestOf(managerOf(w).rules)}))
 	}
 	return list, nil
 }
 
 // haRule is the rule of a call.
-func haRule(c *core.Call) (property.Config, error) {
+func haRule(c *core.Call) (perl.Config, error) {
 	w := c.W
 	if rule, ok := managerOf(w).rules[c.In["rule"]]; ok {
-		return rule, c.Modified(property.DigestOf(managerOf(w).rules))
+		return rule, c.Modified(perl.DigestOf(managerOf(w).rules))
 	}
 	return nil, perl.Fail("no such ha rule '%s'", c.In["rule"])
 }
@@ -240,22 +239,22 @@ func apiCreateHARule(w *core.World, c *core.Call) (any, error) {
 			return nil, perl.Fail("cannot use unmanaged resource(s) %s.", sid)
 		}
 	}
-	rule := property.Config{}
+	rule := perl.Config{}
 	c.Section(rule, "rule")
 	managerOf(w).rules[name] = rule
 	return nil, nil
 }
 
-func apiHARule(w *core.World, c *core.Call, rule property.Config) (any, error) {
-	return property.Section(rule, map[string]any{"rule": c.In["rule"], "digest": property.DigestOf(managerOf(w).rules)}), nil
+func apiHARule(w *core.World, c *core.Call, rule perl.Config) (any, error) {
+	return perl.Section(rule, map[string]any{"rule": c.In["rule"], "digest": perl.DigestOf(managerOf(w).rules)}), nil
 }
 
-func apiUpdateHARule(_ *core.World, c *core.Call, rule property.Config) (any, error) {
+func apiUpdateHARule(_ *core.World, c *core.Call, rule perl.Config) (any, error) {
 	c.Section(rule, "rule")
 	return nil, nil
 }
 
-func apiDeleteHARule(w *core.World, c *core.Call, _ property.Config) (any, error) {
+func apiDeleteHARule(w *core.World, c *core.Call, _ perl.Config) (any, error) {
 	delete(managerOf(w).rules, c.In["rule"])
 	return nil, nil
 }
@@ -305,7 +304,7 @@ func haService(w *core.World, r *haResource) map[string]any {
 	}
 	for _, key := range []string{"failback", "group", "comment", "max_restart", "max_relocate"} {
 		if value, ok := r.opts[key]; ok {
-			entry[key] = property.Section(property.Config{key: value}, map[string]any{})[key]
+			entry[key] = perl.Section(perl.Config{key: value}, map[string]any{})[key]
 		}
 	}
 	node := "---"

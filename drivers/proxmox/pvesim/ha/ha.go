@@ -13,10 +13,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the HA manager.
@@ -62,27 +61,27 @@ const (
 // haManager is resources.cfg, groups.cfg, rules.cfg and the manager's own status.
 type haManager struct {
 	w         *core.World
-	resources map[string]*haResource     // By sid.
-	groups    map[string]property.Config // Until PVE 8.
-	rules     map[string]property.Config // Since PVE 9.
-	alone     bool                       // No manager runs: nobody acts on what is written.
+	resources map[string]*haResource // By sid.
+	groups    map[string]perl.Config // Until PVE 8.
+	rules     map[string]perl.Config // Since PVE 9.
+	alone     bool                   // No manager runs: nobody acts on what is written.
 }
 
 // haResource is one managed guest.
 type haResource struct {
 	sid    string // vm:100 or ct:100.
 	vmid   int
-	opts   property.Config // As written: state, comment, group, max_restart, …
-	crm    string          // What the manager thinks of it: queued, started, stopped, …
-	target string          // Where it has to go, if anywhere.
-	away   time.Time       // Since when its node is gone.
-	tries  int             // Starts without success.
-	due    bool            // An event is planned.
+	opts   perl.Config // As written: state, comment, group, max_restart, …
+	crm    string      // What the manager thinks of it: queued, started, stopped, …
+	target string      // Where it has to go, if anywhere.
+	away   time.Time   // Since when its node is gone.
+	tries  int         // Starts without success.
+	due    bool        // An event is planned.
 }
 
 // beginHA gives a host its manager.
 func beginHA(w *core.World) {
-	w.HA = &haManager{w: w, alone: w.Cfg.NoManager, resources: map[string]*haResource{}, groups: map[string]property.Config{}, rules: map[string]property.Config{}}
+	w.HA = &haManager{w: w, alone: w.Cfg.NoManager, resources: map[string]*haResource{}, groups: map[string]perl.Config{}, rules: map[string]perl.Config{}}
 }
 
 // State is what the resource shall be; enabled is another word for started.
@@ -309,7 +308,7 @@ func rankedNodes(list string) []string {
 
 // Manage puts a guest under the manager, as ha-managed at its creation asks.
 func (h *haManager) Manage(g *core.Guest, state string) {
-	r := &haResource{sid: haSID(g), vmid: g.Vmid, opts: property.Config{"state": state}, crm: "queued"}
+	r := &haResource{sid: haSID(g), vmid: g.Vmid, opts: perl.Config{"state": state}, crm: "queued"}
 	h.resources[r.sid] = r
 	h.Notice(g)
 }

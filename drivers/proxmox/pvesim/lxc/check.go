@@ -8,8 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // What PVE checks of a container's values beside their form.
@@ -17,11 +16,11 @@ import (
 // checkCTValue checks a new value before anything is changed (update_pct_config in
 // PVE/LXC/Config.pm). That of a mount point at creation is checked elsewhere.
 func checkCTValue(w *core.World, key, value string) error {
-	switch family := property.FamilyOf(key); {
-	case property.IsMount(key):
-		return checkMount(w, property.ParseMount(key, value))
+	switch family := perl.FamilyOf(key); {
+	case perl.IsMount(key):
+		return checkMount(w, perl.ParseMount(key, value))
 	case family == "net" && key != family:
-		n := property.CTProperty(key, value)
+		n := perl.CTProperty(key, value)
 		if n["host-managed"] == "1" && n["link_down"] != "1" && n["ip6"] == "auto" {
 			return perl.Fail("%s: SLAAC is not supported for host-managed network configuration.", key)
 		}
@@ -31,7 +30,7 @@ func checkCTValue(w *core.World, key, value string) error {
 	return nil
 }
 
-func checkMount(w *core.World, m property.Mount) error {
+func checkMount(w *core.World, m perl.Mount) error {
 	if m.Kind() != "volume" {
 		return nil
 	}
@@ -77,9 +76,9 @@ func checkIDMap(value string) error {
 
 // volumesThere fails if a mount point names a volume that is not there (activate_volumes
 // in PVE/Storage.pm).
-func volumesThere(w *core.World, node string, conf property.Config) error {
-	for _, key := range property.MountNames(conf) {
-		m := property.ParseMount(key, conf[key])
+func volumesThere(w *core.World, node string, conf perl.Config) error {
+	for _, key := range perl.MountNames(conf) {
+		m := perl.ParseMount(key, conf[key])
 		if _, _, managed := core.VolumeID(m.Volume); m.Kind() != "volume" || !managed {
 			continue
 		}
@@ -94,12 +93,12 @@ func volumesThere(w *core.World, node string, conf property.Config) error {
 
 // quotaOfUnprivileged refuses quotas in a container that may not set them (vm_start in
 // PVE/API2/LXC/Status.pm; a reboot does not ask).
-func quotaOfUnprivileged(conf property.Config) error {
+func quotaOfUnprivileged(conf perl.Config) error {
 	if conf["unprivileged"] != "1" {
 		return nil
 	}
-	for _, key := range property.MountNames(conf) {
-		if property.ParseMount(key, conf[key]).Opts["quota"] == "1" {
+	for _, key := range perl.MountNames(conf) {
+		if perl.ParseMount(key, conf[key]).Opts["quota"] == "1" {
 			return perl.Fail("Quotas are not supported by unprivileged containers.")
 		}
 	}
@@ -122,7 +121,7 @@ func ctCPUs(w *core.World, g *core.Guest) any {
 type ctChange struct {
 	vmid         int
 	pool         string
-	old          property.Config // What is set now; nil when it is made.
+	old          perl.Config // What is set now; nil when it is made.
 	set          map[string]string
 	remove       []string
 	unprivileged bool
@@ -149,15 +148,15 @@ func mayConfigureCT(c *core.Call, ch ctChange) error {
 
 func maySetCT(c *core.Call, ch ctChange, key string, remove bool) error {
 	need := func(priv string) error { return c.NeedVM(ch.vmid, ch.pool, priv) }
-	family := property.FamilyOf(key)
+	family := perl.FamilyOf(key)
 	switch {
 	case key == "cores", key == "cpuunits", key == "cpulimit":
 		return need("VM.Config.CPU")
-	case property.IsMount(key):
+	case perl.IsMount(key):
 		if err := need("VM.Config.Disk"); err != nil || remove {
 			return err
 		}
-		return mayUseMount(c, ch.vmid, property.ParseMount(key, ch.set[key]))
+		return mayUseMount(c, ch.vmid, perl.ParseMount(key, ch.set[key]))
 	case family == "unused" && key != family:
 		return need("VM.Config.Disk")
 	case family == "dev" && key != family:
@@ -188,7 +187,7 @@ func maySetCT(c *core.Call, ch ctChange, key string, remove bool) error {
 }
 
 // mayUseMount: a folder or device of the host is for root alone.
-func mayUseMount(c *core.Call, vmid int, m property.Mount) error {
+func mayUseMount(c *core.Call, vmid int, m perl.Mount) error {
 	if m.Kind() != "volume" {
 		return perl.Forbidden("mount point type " + m.Kind() + " is only allowed for root@pam")
 	}
@@ -200,7 +199,7 @@ func mayUseMount(c *core.Call, vmid int, m property.Mount) error {
 }
 
 func mayUseCTBridge(c *core.Call, value string) error {
-	n := property.CTProperty("net0", value)
+	n := perl.CTProperty("net0", value)
 	if n["bridge"] == "" {
 		return nil
 	}
@@ -213,9 +212,9 @@ func mayChangeFeatures(c *core.Call, ch ctChange, remove bool) error {
 	if !ch.unprivileged {
 		return perl.Forbidden("changing feature flags for privileged container is only allowed for root@pam")
 	}
-	before, after := property.CTProperty("features", ch.old["features"]), map[string]string{}
+	before, after := perl.CTProperty("features", ch.old["features"]), map[string]string{}
 	if !remove {
-		after = property.CTProperty("features", ch.set["features"])
+		after = perl.CTProperty("features", ch.set["features"])
 	}
 	nesting := before["nesting"] != after["nesting"]
 	delete(before, "nesting")

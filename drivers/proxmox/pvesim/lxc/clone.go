@@ -10,8 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiCloneCT is POST /nodes/{node}/lxc/{vmid}/clone. Unlike that of a VM the new
@@ -57,7 +56,7 @@ func apiCloneCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 
 // checkCloneCT makes the checks that come before the lock, and returns the
 // configuration to copy: that in force or a snapshot's.
-func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (property.Config, error) {
+func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (perl.Config, error) {
 	if err := cmp.Or(cl.Check(c.W, g), guests.UnusedID(c.W, cl.Newid)); err != nil {
 		return nil, err
 	}
@@ -69,23 +68,23 @@ func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (property.Conf
 
 // clonedConfig is what a clone takes over: all but its volumes, with hardware
 // addresses of its own.
-func clonedConfig(c *core.Call, source property.Config, cl guests.Cloning, full bool) (property.Config, error) {
-	conf, shared := property.Config{}, true
+func clonedConfig(c *core.Call, source perl.Config, cl guests.Cloning, full bool) (perl.Config, error) {
+	conf, shared := perl.Config{}, true
 	for _, key := range slices.Sorted(maps.Keys(source)) {
-		value, family := source[key], property.FamilyOf(key)
+		value, family := source[key], perl.FamilyOf(key)
 		switch {
 		case family == "unused", key == "template", key == "lock", key == "parent", key == "snaptime":
-		case property.IsMount(key):
-			m := property.ParseMount(key, value)
+		case perl.IsMount(key):
+			m := perl.ParseMount(key, value)
 			storage, err := mayCloneMount(c, m, cl, full)
 			if err != nil {
 				return nil, err
 			}
 			shared = shared && storage.Shared
 		case family == "net" && key != family:
-			n := property.CTProperty(key, value)
+			n := perl.CTProperty(key, value)
 			n["hwaddr"] = c.W.MAC()
-			conf[key] = property.PrintCTNet(n)
+			conf[key] = perl.PrintCTNet(n)
 			if err := mayUseCTBridge(c, value); err != nil {
 				return nil, err
 			}
@@ -105,7 +104,7 @@ func clonedConfig(c *core.Call, source property.Config, cl guests.Cloning, full 
 	return conf, nil
 }
 
-func mayCloneMount(c *core.Call, m property.Mount, cl guests.Cloning, full bool) (*core.Store, error) {
+func mayCloneMount(c *core.Call, m perl.Mount, cl guests.Cloning, full bool) (*core.Store, error) {
 	if m.Kind() != "volume" {
 		return nil, perl.Fail("unable to clone mountpoint '%s' (type %s)", m.Key, m.Kind())
 	}
@@ -132,16 +131,16 @@ func mayCloneMount(c *core.Call, m property.Mount, cl guests.Cloning, full bool)
 }
 
 // cloneCT makes the volumes of the clone and writes its configuration.
-func cloneCT(w *core.World, source, conf property.Config, g, copied *core.Guest, cl guests.Cloning, log func(string, ...any)) error {
-	return cl.Finish(w, g, copied, conf, property.MountNames(source), func(key string) (volid, value string, err error) {
-		m := property.ParseMount(key, source[key])
+func cloneCT(w *core.World, source, conf perl.Config, g, copied *core.Guest, cl guests.Cloning, log func(string, ...any)) error {
+	return cl.Finish(w, g, copied, conf, perl.MountNames(source), func(key string) (volid, value string, err error) {
+		m := perl.ParseMount(key, source[key])
 		volid, v, err := cl.Copy(w, g.Node, "mount point", key, m.Volume, copied.Vmid, !cl.IsFull(g), log, func(st *core.Store, from *core.Volume) (*core.Volume, error) {
 			return copyMount(w, g.Node, from, st, copied.Vmid, log)
 		})
 		if err != nil {
 			return "", "", err
 		}
-		m.Volume, m.Opts["size"] = volid, property.FormatSize(v.Size)
+		m.Volume, m.Opts["size"] = volid, perl.FormatSize(v.Size)
 		return volid, m.String(), nil
 	})
 }
@@ -191,13 +190,13 @@ const templateTime = 50 * time.Millisecond
 // templateCT makes bases of the volumes of a container, and it a template (template_create
 // in PVE/LXC.pm).
 func templateCT(w *core.World, g *core.Guest) error {
-	for _, key := range property.MountNames(g.Conf) {
-		if volid := property.ParseMount(key, g.Conf[key]).Volume; !canBeBase(w, volid) {
+	for _, key := range perl.MountNames(g.Conf) {
+		if volid := perl.ParseMount(key, g.Conf[key]).Volume; !canBeBase(w, volid) {
 			return perl.Fail("Template feature is not available for '%s'", volid)
 		}
 	}
-	for _, key := range property.MountNames(g.Conf) {
-		m := property.ParseMount(key, g.Conf[key])
+	for _, key := range perl.MountNames(g.Conf) {
+		m := perl.ParseMount(key, g.Conf[key])
 		if w.Volume(g.Node, m.Volume) == nil {
 			return perl.Fail("volume '%s' does not exist", m.Volume)
 		}

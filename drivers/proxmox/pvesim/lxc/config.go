@@ -10,8 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiSetLXCConfig is PUT /nodes/{node}/lxc/{vmid}/config: at once, there is no
@@ -83,7 +82,7 @@ func isCTOption(key string) bool {
 	case "lock", "parent", "snaptime":
 		return true
 	}
-	return property.KeyType("lxc", key) != ""
+	return perl.KeyType("lxc", key) != ""
 }
 
 // changeCT lets all changes wait, then makes those that can be made now
@@ -141,7 +140,7 @@ func mayRemoveCT(g *core.Guest, key string) error {
 		return perl.Fail("unable to delete required option '%s'", key)
 	case key == "unprivileged":
 		return perl.Fail("unable to delete read-only option: '%s'", key)
-	case (property.IsMount(key) || strings.HasPrefix(key, "unused")) && g.Conf["protection"] == "1":
+	case (perl.IsMount(key) || strings.HasPrefix(key, "unused")) && g.Conf["protection"] == "1":
 		return perl.Fail("can't remove CT %d drive '%s' - protection mode enabled", g.Vmid, key)
 	}
 	return nil
@@ -151,7 +150,7 @@ func maySetCTValue(w *core.World, g *core.Guest, key, value string) error {
 	switch {
 	case key == "unprivileged":
 		return perl.Fail("unable to modify read-only option: '%s'", key)
-	case property.IsMount(key) && g.Conf["protection"] == "1":
+	case perl.IsMount(key) && g.Conf["protection"] == "1":
 		return perl.Fail("can't update CT %d drive '%s' - protection mode enabled", g.Vmid, key)
 	default:
 		return checkCTValue(w, key, value)
@@ -180,14 +179,14 @@ func hotplugCT(w *core.World, g *core.Guest, modified map[string]bool, written *
 	}
 	going := g.Deletions()
 	for _, key := range slices.Sorted(maps.Keys(going)) {
-		family := property.FamilyOf(key)
+		family := perl.FamilyOf(key)
 		if modified[key] && (fastCT[key] || hotCT[key] || family == "net" && len(key) == len("net0") || family == "unused") {
 			dropCT(w, g, key, "unable to hotplug "+key+": ", going, problems)
 		}
 	}
 	g.SetDeletions(going)
 	for _, key := range slices.Sorted(maps.Keys(g.Pend)) {
-		family := property.FamilyOf(key)
+		family := perl.FamilyOf(key)
 		hot := hotCT[key] || key == "memory" || family == "net" || family == "dev"
 		if family == "mp" {
 			_, there := g.Conf[key]
@@ -229,11 +228,11 @@ func coldplugCT(w *core.World, g *core.Guest, modified map[string]bool, problems
 func dropCT(w *core.World, g *core.Guest, key, trouble string, going map[string]bool, problems map[string]string) {
 	value := g.Conf[key]
 	switch {
-	case property.IsMount(key):
+	case perl.IsMount(key):
 		// Also one that something else uses: PVE compares its whole value with volumes. If
 		// a mount point has it, it is not unused once the file is written.
-		if m := property.ParseMount(key, value); m.Kind() == "volume" {
-			property.AddUnused(g.Conf, m.Volume)
+		if m := perl.ParseMount(key, value); m.Kind() == "volume" {
+			perl.AddUnused(g.Conf, m.Volume)
 		}
 	case strings.HasPrefix(key, "unused"):
 		if !mounts(g, value) && guests.Owns(w, g, value) {
@@ -251,16 +250,16 @@ func dropCT(w *core.World, g *core.Guest, key, trouble string, going map[string]
 // it named before stays as unused.
 func takeCT(w *core.World, g *core.Guest, key, trouble string, problems map[string]string) {
 	value := g.Pend[key]
-	if property.IsMount(key) && key != "rootfs" { // That is stored as it was sent.
-		made, err := pendingMount(w, g, property.ParseMount(key, value))
+	if perl.IsMount(key) && key != "rootfs" { // That is stored as it was sent.
+		made, err := pendingMount(w, g, perl.ParseMount(key, value))
 		if err != nil {
 			problems[key] = trouble + err.Error() + "\n"
 			return
 		}
 		value = made
 		if old, ok := g.Conf[key]; ok {
-			if m := property.ParseMount(key, old); m.Kind() == "volume" {
-				property.AddUnused(g.Conf, m.Volume) // If it is the same one, it is gone when the file is written.
+			if m := perl.ParseMount(key, old); m.Kind() == "volume" {
+				perl.AddUnused(g.Conf, m.Volume) // If it is the same one, it is gone when the file is written.
 			}
 		}
 	}
@@ -270,7 +269,7 @@ func takeCT(w *core.World, g *core.Guest, key, trouble string, problems map[stri
 
 // pendingMount makes the volume that a mount point orders, or looks at the one that it
 // names (apply_pending_mountpoint in PVE/LXC/Config.pm). A running container mounts it.
-func pendingMount(w *core.World, g *core.Guest, m property.Mount) (string, error) {
+func pendingMount(w *core.World, g *core.Guest, m perl.Mount) (string, error) {
 	if _, _, order := m.Order(); order {
 		made, _, err := newMount(w, g, m, func(string, ...any) {})
 		return made, err
@@ -283,13 +282,13 @@ func pendingMount(w *core.World, g *core.Guest, m property.Mount) (string, error
 
 // mounts says whether a mount point names a volume: in force, waiting or in a snapshot.
 func mounts(g *core.Guest, volid string) bool {
-	sections := []property.Config{g.Conf, g.Pend}
+	sections := []perl.Config{g.Conf, g.Pend}
 	for _, s := range g.Snapshots {
 		sections = append(sections, s.Conf)
 	}
 	for _, section := range sections {
-		for _, key := range property.MountNames(section) {
-			if property.ParseMount(key, section[key]).Volume == volid {
+		for _, key := range perl.MountNames(section) {
+			if perl.ParseMount(key, section[key]).Volume == volid {
 				return true
 			}
 		}

@@ -13,8 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // ctOrder is what a new container is made of.
@@ -151,7 +150,7 @@ func splitMounts(c *core.Call, order *ctOrder) error {
 	order.mounts = map[string]string{}
 	for key, value := range order.set {
 		switch {
-		case property.IsMount(key):
+		case perl.IsMount(key):
 			if sizeOnly.MatchString(value) {
 				value = order.storage + ":" + value
 			}
@@ -167,8 +166,8 @@ func splitMounts(c *core.Call, order *ctOrder) error {
 	if _, ok := order.mounts["rootfs"]; !ok {
 		return perl.Fail("mount points configured, but 'rootfs' not set - aborting")
 	}
-	for _, key := range property.MountNames(order.mounts) {
-		m := property.ParseMount(key, order.mounts[key])
+	for _, key := range perl.MountNames(order.mounts) {
+		m := perl.ParseMount(key, order.mounts[key])
 		if m.Kind() != "volume" {
 			if !c.Root() {
 				return perl.Fail("Only root can pass arbitrary filesystem paths.")
@@ -240,7 +239,7 @@ func forkCreateCT(w *core.World, c *core.Call, node string, vmid int, old *core.
 // buildCT makes the volumes of a new container and writes its configuration.
 func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 	log := t.Logf
-	conf := property.Config(maps.Clone(order.set))
+	conf := perl.Config(maps.Clone(order.set))
 	mounts := maps.Clone(order.mounts)
 	var from *core.Backup
 	if order.restore {
@@ -261,8 +260,8 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 		}
 		return err
 	}
-	for _, key := range property.MountNames(mounts) {
-		value, volid, err := newMount(w, g, property.ParseMount(key, mounts[key]), log)
+	for _, key := range perl.MountNames(mounts) {
+		value, volid, err := newMount(w, g, perl.ParseMount(key, mounts[key]), log)
 		if err != nil {
 			return undo(err)
 		}
@@ -285,7 +284,7 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 	if err := unpackCT(w, g.Vmid, conf, order, archive, from, t); err != nil {
 		return undo(err)
 	}
-	g.Conf, g.Pend, g.Snapshots = conf, property.Config{}, nil
+	g.Conf, g.Pend, g.Snapshots = conf, perl.Config{}, nil
 	if from != nil && from.Conf["template"] == "1" {
 		if err := templateCT(w, g); err != nil {
 			return undo(err)
@@ -298,8 +297,8 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 // mayRestore asks for what only the backup tells: the bridges that it names, and the right
 // to change the host for a container that was not privileged before, which is one since
 // pve-container 6.0.6 if it is new (create_vm in PVE/API2/LXC.pm).
-func (o ctOrder) mayRestore(g *core.Guest, from *core.Backup, conf property.Config) error {
-	for _, key := range property.IndexedKeys(from.Conf, "net") {
+func (o ctOrder) mayRestore(g *core.Guest, from *core.Backup, conf perl.Config) error {
+	for _, key := range perl.IndexedKeys(from.Conf, "net") {
 		if _, given := conf[key]; given {
 			continue
 		}
@@ -325,7 +324,7 @@ func (o ctOrder) mayRestore(g *core.Guest, from *core.Backup, conf property.Conf
 
 // unpackCT fills in what the root file system tells and what PVE sets by default
 // (create_vm in PVE/API2/LXC.pm).
-func unpackCT(w *core.World, vmid int, conf property.Config, order ctOrder, archive *core.Volume, from *core.Backup, t *core.Task) error {
+func unpackCT(w *core.World, vmid int, conf perl.Config, order ctOrder, archive *core.Volume, from *core.Backup, t *core.Task) error {
 	root := archive.Root
 	if from == nil {
 		storage, name, _ := core.VolumeID(order.template)

@@ -6,12 +6,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // ctFile is the configuration of a container as it was last written to its file.
-type ctFile struct{ conf, pend property.Config }
+type ctFile struct{ conf, pend perl.Config }
 
 // keep writes the configuration as it is in the middle of a change.
 func (f *ctFile) keep(g *core.Guest) {
@@ -23,9 +22,9 @@ func (f *ctFile) keep(g *core.Guest) {
 // that is written, before the new one is plugged. Of an attribute of the cable alone
 // nothing is written unless it could be plugged.
 func updateCTNet(w *core.World, g *core.Guest, key, value string, written *ctFile) error {
-	after := property.CTProperty(key, value)
+	after := perl.CTProperty(key, value)
 	old, there := g.Conf[key]
-	before := property.CTProperty(key, old)
+	before := perl.CTProperty(key, old)
 	if !there {
 		return plugCT(w, g, key, after)
 	}
@@ -68,9 +67,9 @@ func plugCT(w *core.World, g *core.Guest, key string, device map[string]string) 
 	if trouble := bridges.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
 		return perl.Fail("%s", trouble)
 	}
-	for _, other := range property.IndexedKeys(g.Conf, "net") {
-		if other != key && property.CTProperty(other, g.Conf[other])["name"] == device["name"] {
-			_, n := property.SplitKey(key)
+	for _, other := range perl.IndexedKeys(g.Conf, "net") {
+		if other != key && perl.CTProperty(other, g.Conf[other])["name"] == device["name"] {
+			_, n := perl.SplitKey(key)
 			return perl.Fail("command 'lxc-device -n %d add veth%di%dp %s' failed: exit code 1", g.Vmid, g.Vmid, n, device["name"])
 		}
 	}
@@ -84,10 +83,10 @@ func lxcConfig(w *core.World, g *core.Guest) error {
 	if g.Conf["template"] == "1" {
 		return nil
 	}
-	nets := property.IndexedKeys(g.Conf, "net")
+	nets := perl.IndexedKeys(g.Conf, "net")
 	slices.Sort(nets) // PVE goes by the text of the keys.
 	for _, key := range nets {
-		device := property.CTProperty(key, g.Conf[key])
+		device := perl.CTProperty(key, g.Conf[key])
 		if !bridges.HasBridge(w, device["bridge"]) {
 			return perl.Fail("bridge '%s' does not exist", device["bridge"])
 		}

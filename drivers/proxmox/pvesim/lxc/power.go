@@ -8,8 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // beginCTs makes waiting changes whenever a container ends: PVE hears of the end of each.
@@ -78,8 +77,8 @@ func prepareCT(w *core.World, g *core.Guest, log func(string, ...any)) error {
 	if err := cmp.Or(lxcConfig(w, g), volumesThere(w, g.Node, g.Conf)); err != nil {
 		return err
 	}
-	for _, key := range property.IndexedKeys(g.Conf, "net") {
-		device := property.CTProperty(key, g.Conf[key])
+	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+		device := perl.CTProperty(key, g.Conf[key])
 		if trouble := bridges.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
 			log("%s", trouble)
 			log("run_buffer: 571 Script exited with status 255")

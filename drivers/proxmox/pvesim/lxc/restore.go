@@ -9,13 +9,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // recoverCT reads the backup of a container: which mount points to make, unless
 // the call named its own.
-func recoverCT(w *core.World, g *core.Guest, order ctOrder, conf property.Config, mounts map[string]string, log func(string, ...any)) (*core.Backup, error) {
+func recoverCT(w *core.World, g *core.Guest, order ctOrder, conf perl.Config, mounts map[string]string, log func(string, ...any)) (*core.Backup, error) {
 	v := w.Volume(g.Node, order.template)
 	if v == nil || v.Backup == nil || v.Backup.Kind != "lxc" {
 		return nil, perl.Fail("volume '%s' does not exist", order.template)
@@ -27,8 +26,8 @@ func recoverCT(w *core.World, g *core.Guest, order ctOrder, conf property.Config
 	if len(mounts) > 0 {
 		return v.Backup, nil
 	}
-	for _, key := range property.MountNames(v.Backup.Conf) {
-		m := property.ParseMount(key, v.Backup.Conf[key])
+	for _, key := range perl.MountNames(v.Backup.Conf) {
+		m := perl.ParseMount(key, v.Backup.Conf[key])
 		if m.Kind() != "volume" {
 			continue // A bind mount is for root to restore.
 		}
@@ -42,19 +41,19 @@ func recoverCT(w *core.World, g *core.Guest, order ctOrder, conf property.Config
 
 // mergeCT fills a configuration with what a backup has beside it
 // (restore_configuration in PVE/LXC/Create.pm).
-func mergeCT(w *core.World, b *core.Backup, conf property.Config, order ctOrder, log func(string, ...any)) {
+func mergeCT(w *core.World, b *core.Backup, conf perl.Config, order ctOrder, log func(string, ...any)) {
 	log("restoring '%s' now..", order.template)
 	log("merging backed-up and given configuration..")
 	for _, key := range slices.Sorted(maps.Keys(b.Conf)) {
-		family := property.FamilyOf(key)
+		family := perl.FamilyOf(key)
 		switch {
-		case property.IsMount(key), family == "unused", key == "template", key == "parent", key == "unprivileged", key == "lock",
+		case perl.IsMount(key), family == "unused", key == "template", key == "parent", key == "unprivileged", key == "lock",
 			strings.HasPrefix(key, "snap"):
 			continue
 		case family == "net" && key != family && order.unique:
-			n := property.CTProperty(key, b.Conf[key])
+			n := perl.CTProperty(key, b.Conf[key])
 			n["hwaddr"] = w.MAC()
-			conf[key] = property.PrintCTNet(n)
+			conf[key] = perl.PrintCTNet(n)
 		default:
 			if _, given := conf[key]; !given {
 				conf[key] = b.Conf[key]
@@ -66,7 +65,7 @@ func mergeCT(w *core.World, b *core.Backup, conf property.Config, order ctOrder,
 // setUp fills in type and architecture of the system, as it was found, and not as it was
 // ordered: only the type "unmanaged" and an ordered architecture are left alone (new in
 // PVE/LXC/Setup.pm).
-func setUp(r *content.RootSystem, conf property.Config, t *core.Task) error {
+func setUp(r *content.RootSystem, conf perl.Config, t *core.Task) error {
 	found := r.Ostype
 	switch ordered := conf["ostype"]; {
 	case ordered == "unmanaged", r.Guessed && ordered != "":

@@ -8,8 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiNodeLXC is GET /nodes/{node}/lxc.
@@ -56,15 +55,15 @@ func apiLXCInterfaces(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 		return nil, nil
 	}
 	list := []map[string]any{ctInterface("lo", "00:00:00:00:00:00", "127.0.0.1/8", "::1/128")}
-	for _, key := range property.IndexedKeys(g.Conf, "net") {
-		n := property.CTProperty(key, g.Conf[key])
+	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+		n := perl.CTProperty(key, g.Conf[key])
 		addresses := []string{}
 		for _, family := range []string{"ip", "ip6"} {
 			if _, err := netip.ParsePrefix(n[family]); err == nil {
 				addresses = append(addresses, n[family])
 			}
 		}
-		if _, index := property.SplitKey(key); n["ip"] == "dhcp" {
+		if _, index := perl.SplitKey(key); n["ip"] == "dhcp" {
 			addresses = append(addresses, core.Leased(w, g, index).String())
 		}
 		mac := strings.ToLower(n["hwaddr"])
@@ -122,7 +121,7 @@ func apiFeature(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	}
 	has := true
 	for key, volid := range guests.Disks(g, conf) {
-		if property.ParseDrive(key, conf[key]).Cdrom() {
+		if perl.ParseDrive(key, conf[key]).Cdrom() {
 			continue
 		}
 		switch c.In["feature"] {
@@ -142,7 +141,7 @@ func apiFeature(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 }
 
 // shared says whether all disks of a configuration are there on every node.
-func shared(w *core.World, g *core.Guest, conf property.Config) bool {
+func shared(w *core.World, g *core.Guest, conf perl.Config) bool {
 	for _, volid := range guests.Disks(g, conf) {
 		if storage, _, _ := core.VolumeID(volid); w.Stores[storage] == nil || !w.Stores[storage].Shared {
 			return false
@@ -153,9 +152,9 @@ func shared(w *core.World, g *core.Guest, conf property.Config) bool {
 
 // ctFeature is has_feature in PVE/LXC/Config.pm. A container wants its copies raw or as
 // directories, so that files have no linked clones, and directories no copies.
-func ctFeature(w *core.World, g *core.Guest, conf property.Config, feature string) bool {
-	for _, key := range property.MountNames(conf) {
-		m := property.ParseMount(key, conf[key])
+func ctFeature(w *core.World, g *core.Guest, conf perl.Config, feature string) bool {
+	for _, key := range perl.MountNames(conf) {
+		m := perl.ParseMount(key, conf[key])
 		storage, name, managed := core.VolumeID(m.Volume)
 		st := w.Stores[storage]
 		if m.Kind() != "volume" || !managed || st == nil {

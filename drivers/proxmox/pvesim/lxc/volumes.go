@@ -8,14 +8,13 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // newMount is a mount point that names a new volume as it is configured once that is
 // made (create_disks in PVE/LXC.pm). One that names what is there stays as it is: nobody
 // looks at the volume. The volume that was made is returned beside it.
-func newMount(w *core.World, g *core.Guest, m property.Mount, log func(string, ...any)) (value, made string, err error) {
+func newMount(w *core.World, g *core.Guest, m perl.Mount, log func(string, ...any)) (value, made string, err error) {
 	storage, gib, order := m.Order()
 	if m.Kind() != "volume" || !order {
 		return m.String(), "", nil
@@ -30,7 +29,7 @@ func newMount(w *core.World, g *core.Guest, m property.Mount, log func(string, .
 		return "", "", err
 	}
 	m.Volume = storage + ":" + v.Name
-	m.Opts["size"] = property.FormatSize(v.Size)
+	m.Opts["size"] = perl.FormatSize(v.Size)
 	return m.String(), m.Volume, nil
 }
 
@@ -84,11 +83,11 @@ func apiResizeCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		if err != nil {
 			return err
 		}
-		m := property.ParseMount(disk, g.Conf[disk])
+		m := perl.ParseMount(disk, g.Conf[disk])
 		if err := growMount(w, g, m.Volume, v, size, t.Logf); err != nil {
 			return err
 		}
-		m.Opts["size"] = property.FormatSize(size)
+		m.Opts["size"] = perl.FormatSize(size)
 		g.Conf[disk] = m.String()
 		w.Write(g)
 		return nil
@@ -127,7 +126,7 @@ func newSize(c *core.Call, g *core.Guest, disk, text string) (*core.Volume, int6
 	if !ok {
 		return nil, 0, noMount(disk)
 	}
-	m := property.ParseMount(disk, value)
+	m := perl.ParseMount(disk, value)
 	storage, name, _ := core.VolumeID(m.Volume)
 	st, err := c.W.Store(storage)
 	if err != nil {
@@ -145,7 +144,7 @@ func newSize(c *core.Call, g *core.Guest, disk, text string) (*core.Volume, int6
 		return nil, 0, perl.Fail("Could not determine current size of volume '%s'", m.Volume)
 	}
 	plain, relative := strings.CutPrefix(text, "+")
-	size, _ := property.ParseSize(plain)
+	size, _ := perl.ParseSize(plain)
 	if relative {
 		size += v.Size
 	}
@@ -188,7 +187,7 @@ func moveVolume(w *core.World, c *core.Call) (any, error) {
 	unlock := func(*core.Task) { w.SetLock(g, "") }
 	return w.Fork(c, g.Node, core.Job{Kind: "move_volume", ID: fmt.Sprint(g.Vmid), Guest: g, Abort: unlock, End: func(t *core.Task) error {
 		unlock(t)
-		m := property.ParseMount(key, g.Conf[key])
+		m := perl.ParseMount(key, g.Conf[key])
 		old := m.Volume
 		from := w.Volume(g.Node, old)
 		if from == nil {
@@ -206,7 +205,7 @@ func moveVolume(w *core.World, c *core.Call) (any, error) {
 		if g.Conf["template"] == "1" {
 			m.Volume = guests.BaseOf(w, g, m.Volume)
 		}
-		m.Opts["size"] = property.FormatSize(v.Size)
+		m.Opts["size"] = perl.FormatSize(v.Size)
 		g.Conf[key] = m.String()
 		guests.Leave(w, g, old, remove, t)
 		w.Write(g)
@@ -223,14 +222,14 @@ func mayMoveVolume(g *core.Guest, key, digest string, remove bool) error {
 	if g.Run != nil {
 		return perl.Fail("cannot move volumes of a running container")
 	}
-	if property.FamilyOf(key) == "unused" {
+	if perl.FamilyOf(key) == "unused" {
 		return perl.Fail("cannot move volume '%s', only configured volumes can be moved to another storage", key)
 	}
 	value, ok := g.Conf[key]
 	if !ok {
 		return noMount(key)
 	}
-	m := property.ParseMount(key, value)
+	m := perl.ParseMount(key, value)
 	switch {
 	case remove && guests.InSnapshot(g, m.Volume):
 		return perl.Fail("you can't move a volume with snapshots and delete the source")
@@ -256,24 +255,24 @@ func reassignVolume(w *core.World, c *core.Call, target int) (any, error) {
 	key, as := c.In["volume"], cmp.Or(c.In["target-volume"], c.In["volume"])
 	r := guests.Reassigning{
 		Kind: "lxc", Task: "move_volume", Owner: "Container", Key: key, As: as, Templates: "Can't move volumes from or to template CT",
-		Volume: func(from *core.Guest) string { return property.ParseMount(key, from.Conf[key]).Volume },
+		Volume: func(from *core.Guest) string { return perl.ParseMount(key, from.Conf[key]).Volume },
 		May:    func(from, to *core.Guest) error { return mayReassignVolume(w, from, to, key, as) },
 	}
 	switch {
 	case key == "rootfs" || as == "rootfs":
 		r.Wrong = perl.Fail("Cannot move to/from 'rootfs'")
-	case property.FamilyOf(key) == "unused" && property.FamilyOf(as) != "unused":
+	case perl.FamilyOf(key) == "unused" && perl.FamilyOf(as) != "unused":
 		r.Wrong = perl.Fail("Moving an unused volume to a used one is not possible")
 	}
 	r.Do = func(t *core.Task, from, to *core.Guest) {
 		t.Logf("moving volume '%s' from container '%d' to '%d'", key, from.Vmid, to.Vmid)
-		m := property.ParseMount(key, from.Conf[key])
+		m := perl.ParseMount(key, from.Conf[key])
 		storage, _, _ := core.VolumeID(m.Volume)
 		m.Key, m.Volume = as, storage+":"+guests.Rename(w, from, to, m.Volume).Name
 		delete(from.Conf, key)
 		t.Logf("removing volume '%s' from container '%d' config", key, from.Vmid)
 		w.Write(from)
-		if to.Conf[as] = m.String(); property.FamilyOf(as) == "unused" { // Another is plugged into a container that runs, too.
+		if to.Conf[as] = m.String(); perl.FamilyOf(as) == "unused" { // Another is plugged into a container that runs, too.
 			to.Conf[as] = m.Volume
 		}
 		w.Write(to)
@@ -290,13 +289,13 @@ func mayReassignVolume(w *core.World, from, to *core.Guest, key, as string) erro
 	if _, taken := to.Conf[as]; taken {
 		return perl.Fail("Target volume key '%s' is already in use for container '%d'", as, to.Vmid)
 	}
-	m := property.ParseMount(key, value)
+	m := perl.ParseMount(key, value)
 	switch {
 	case guests.InSnapshot(from, m.Volume):
 		return perl.Fail("Cannot move volume used by a snapshot to another container")
 	case m.Kind() != "volume" || w.Volume(from.Node, m.Volume) == nil || guests.Based(w, m.Volume):
 		return perl.Fail("Storage does not support moving of this disk to another container")
-	case from.Run != nil && property.FamilyOf(key) != "unused":
+	case from.Run != nil && perl.FamilyOf(key) != "unused":
 		return perl.Fail("Cannot move in-use volume while the source CT is running - detach or shutdown first")
 	}
 	return nil

@@ -10,9 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Calls that do one thing to many guests: one task, which starts the tasks of each
@@ -106,7 +105,7 @@ func (action bulkAction) handle(w *core.World, c *core.Call) (any, error) {
 			}
 			t.Logf("%s %s %d", action.kind, g.Title(), g.Vmid)
 			one := *c
-			one.M = property.Method("POST /nodes/{node}/" + g.Kind + "/{vmid}/" + action.path)
+			one.M = perl.Method("POST /nodes/{node}/" + g.Kind + "/{vmid}/" + action.path)
 			one.In = map[string]string{"node": g.Node, "vmid": fmt.Sprint(g.Vmid)}
 			if action.params != nil {
 				maps.Copy(one.In, action.params(c, g))

@@ -7,9 +7,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Migration is where a guest has to go, and how.
@@ -22,17 +21,17 @@ type Migration struct {
 func apiMigrateInfo(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	disks := []map[string]any{}
 	for _, key := range qemuconf.DriveOrder(g.Conf) {
-		d := property.ParseDrive(key, g.Conf[key])
+		d := perl.ParseDrive(key, g.Conf[key])
 		storage, _, managed := core.VolumeID(d.File)
 		if !managed || w.Stores[storage] == nil || w.Stores[storage].Shared {
 			continue
 		}
 		entry := map[string]any{
-			"volid": d.File, "drivename": key, "cdrom": perl.BoolInt(d.Cdrom()), "shared": 0, "replicate": 1, "is_attached": perl.BoolInt(property.IsDrive(key)),
-			"is_unused": perl.BoolInt(!property.IsDrive(key)), "is_vmstate": 0, "is_tpmstate": perl.BoolInt(key == "tpmstate0"),
+			"volid": d.File, "drivename": key, "cdrom": perl.BoolInt(d.Cdrom()), "shared": 0, "replicate": 1, "is_attached": perl.BoolInt(perl.IsDrive(key)),
+			"is_unused": perl.BoolInt(!perl.IsDrive(key)), "is_vmstate": 0, "is_tpmstate": perl.BoolInt(key == "tpmstate0"),
 		}
 		// Told is what the configuration says (foreach_volid in PVE/QemuServer.pm).
-		if size, ok := property.ParseSize(d.Opts["size"]); ok && size > 0 {
+		if size, ok := perl.ParseSize(d.Opts["size"]); ok && size > 0 {
 			entry["size"] = size
 		}
 		disks = append(disks, entry)
@@ -169,8 +168,8 @@ func Job(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
 // mayMigrate finds out what cannot move: disks of a running VM unless that is
 // asked for, bases of linked clones and CD images that lie on one node only.
 func mayMigrate(w *core.World, g *core.Guest, m Migration, log func(string, ...any)) error {
-	for _, key := range property.DriveNames(g.Conf) {
-		d := property.ParseDrive(key, g.Conf[key])
+	for _, key := range perl.DriveNames(g.Conf) {
+		d := perl.ParseDrive(key, g.Conf[key])
 		storage, _, managed := core.VolumeID(d.File)
 		if g.Kind == "qemu" && managed && d.Cdrom() && !d.Cloudinit() && w.Stores[storage] != nil && !w.Stores[storage].Shared {
 			return perl.Fail("Problem found while scanning volumes - can't migrate local cdrom '%s'", d.File)
@@ -194,7 +193,7 @@ func mayMigrate(w *core.World, g *core.Guest, m Migration, log func(string, ...a
 			return perl.Fail("volume '%s' does not exist", disks[key])
 		case v.Parent != "" || st.InUse(g.Node, name):
 			return perl.Fail("Problem found while scanning volumes - can't migrate local disk '%s': it is (or is based on) a base image", disks[key])
-		case m.Online && !m.Disks && !property.CloudFile.MatchString(disks[key]):
+		case m.Online && !m.Disks && !perl.CloudFile.MatchString(disks[key]):
 			return perl.Fail("Problem found while scanning volumes - can't live migrate attached local disks without with-local-disks option")
 		}
 		log("found local disk '%s' (attached)", disks[key])
@@ -207,8 +206,8 @@ func mayMigrateCT(g *core.Guest, m Migration) error {
 	if g.Run != nil && m.Online {
 		return perl.Fail("lxc live migration is currently not implemented")
 	}
-	for _, key := range property.MountNames(g.Conf) {
-		if p := property.ParseMount(key, g.Conf[key]); p.Kind() != "volume" && p.Opts["shared"] != "1" {
+	for _, key := range perl.MountNames(g.Conf) {
+		if p := perl.ParseMount(key, g.Conf[key]); p.Kind() != "volume" && p.Opts["shared"] != "1" {
 			return perl.Fail("cannot migrate local %s mount point '%s'", p.Kind(), key)
 		}
 	}
@@ -263,18 +262,18 @@ func migrate(w *core.World, c *core.Call, g *core.Guest, m Migration, t *core.Ta
 
 // rename lets everything that names a volume name another.
 func rename(g *core.Guest, from, to string) {
-	for _, section := range []property.Config{g.Conf, g.Pend} {
+	for _, section := range []perl.Config{g.Conf, g.Pend} {
 		for key, value := range section {
 			switch {
 			case value == from:
 				section[key] = to
-			case g.Kind == "lxc" && property.IsMount(key):
-				if m := property.ParseMount(key, value); m.Volume == from {
+			case g.Kind == "lxc" && perl.IsMount(key):
+				if m := perl.ParseMount(key, value); m.Volume == from {
 					m.Volume = to
 					section[key] = m.String()
 				}
-			case g.Kind == "qemu" && property.IsDrive(key):
-				if d := property.ParseDrive(key, value); d.File == from {
+			case g.Kind == "qemu" && perl.IsDrive(key):
+				if d := perl.ParseDrive(key, value); d.File == from {
 					d.File = to
 					section[key] = d.String()
 				}

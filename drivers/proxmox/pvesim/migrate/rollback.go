@@ -9,9 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiRollback is POST …/snapshot/{snapname}/rollback. A VM runs afterwards if its
@@ -82,7 +81,7 @@ func rollBack(w *core.World, g *core.Guest, s *core.Snapshot) {
 	kept := slices.Collect(maps.Values(guests.Disks(g, conf)))
 	for _, key := range slices.Sorted(maps.Keys(before)) {
 		if volid := before[key]; !slices.Contains(kept, volid) && guests.Owns(w, g, volid) {
-			property.AddUnused(conf, volid)
+			perl.AddUnused(conf, volid)
 		}
 	}
 	conf["parent"] = s.Name
@@ -94,7 +93,7 @@ func rollBack(w *core.World, g *core.Guest, s *core.Snapshot) {
 			v.Size = size
 		}
 	}
-	g.Conf, g.Pend, g.Cloud = conf, property.Config{}, property.Config{}
+	g.Conf, g.Pend, g.Cloud = conf, perl.Config{}, perl.Config{}
 	w.Write(g)
 }
 
@@ -126,7 +125,7 @@ func dropSnapshot(w *core.World, g *core.Guest, name string) {
 		return
 	}
 	g.Snapshots = slices.DeleteFunc(g.Snapshots, func(s *core.Snapshot) bool { return s == gone })
-	sections := []property.Config{g.Conf}
+	sections := []perl.Config{g.Conf}
 	for _, s := range g.Snapshots {
 		sections = append(sections, s.Conf)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiPCI is GET /nodes/{node}/hardware/pci. Bridges and the like are left out unless

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Calls that reach another host. Neither another installation nor a backup server is there,

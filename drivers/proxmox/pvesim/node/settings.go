@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // nodeSettings are the files of one node that the API edits.
@@ -50,12 +49,12 @@ func apiSetHosts(w *core.World, c *core.Call) (any, error) {
 
 // apiNodeDNS is GET /nodes/{node}/dns.
 func apiNodeDNS(_ *core.World, c *core.Call) (any, error) {
-	return property.Section(c.Node().DNS, map[string]any{}), nil
+	return perl.Section(c.Node().DNS, map[string]any{}), nil
 }
 
 // apiSetNodeDNS is PUT /nodes/{node}/dns: all of it at once.
 func apiSetNodeDNS(_ *core.World, c *core.Call) (any, error) {
-	conf := property.Config{}
+	conf := perl.Config{}
 	c.Update(conf, "node")
 	c.Node().DNS = conf
 	return nil, nil
@@ -84,7 +83,7 @@ func apiSetNodeTime(_ *core.World, c *core.Call) (any, error) {
 // apiNodeConfig is GET /nodes/{node}/config.
 func apiNodeConfig(_ *core.World, c *core.Call) (any, error) {
 	conf := c.Node().Conf
-	entry := property.TypedBy("PUT /nodes/{node}/config", conf)
+	entry := perl.TypedBy("PUT /nodes/{node}/config", conf)
 	if len(conf) > 0 {
 		entry["digest"] = perl.SumOf(configText(conf))
 	}
@@ -104,15 +103,15 @@ func apiSetNodeConfig(w *core.World, c *core.Call) (any, error) {
 		return nil, err
 	}
 	if s.Conf == nil {
-		s.Conf = property.Config{}
+		s.Conf = perl.Config{}
 	}
 	c.Update(s.Conf, "node")
 	return nil, nil
 }
 
-func configText(conf property.Config) string {
+func configText(conf perl.Config) string {
 	var b strings.Builder
-	property.WriteSection(&b, conf, false)
+	perl.WriteSection(&b, conf, false)
 	return b.String()
 }
 

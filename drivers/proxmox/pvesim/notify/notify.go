@@ -11,9 +11,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is notifications.
@@ -35,8 +34,8 @@ var targetKinds = []string{"gotify", "sendmail", "smtp", "webhook"}
 
 // builtinTargets is what is there from the start, and again when it is deleted
 // (PVE/Notify.pm).
-func builtinTargets() map[string]map[string]property.Config {
-	return map[string]map[string]property.Config{
+func builtinTargets() map[string]map[string]perl.Config {
+	return map[string]map[string]perl.Config{
 		"notifications/sendmail": {"mail-to-root": {"type": "sendmail", "mailto-user": "root@pam", "comment": "Send mails to root@pam's email address"}},
 		"notifications/matchers": {"default-matcher": {"type": "matchers", "mode": "all", "target": "mail-to-root", "comment": "Route all notifications to mail-to-root"}},
 	}
@@ -117,8 +116,8 @@ func BadRequest(format string, args ...any) error {
 }
 
 // checkTarget is what add_… and update_… of the crate look at.
-func checkTarget(kind string) func(*core.World, *core.Call, string, property.Config, property.Config) error {
-	return func(w *core.World, _ *core.Call, id string, conf, old property.Config) error {
+func checkTarget(kind string) func(*core.World, *core.Call, string, perl.Config, perl.Config) error {
+	return func(w *core.World, _ *core.Call, id string, conf, old perl.Config) error {
 		if old == nil {
 			for name, sections := range w.Sections {
 				if strings.HasPrefix(name, "notifications/") && sections[id] != nil {
@@ -148,7 +147,7 @@ func checkTarget(kind string) func(*core.World, *core.Call, string, property.Con
 }
 
 // targetOf finds an endpoint of whatever type.
-func targetOf(w *core.World, name string) property.Config {
+func targetOf(w *core.World, name string) perl.Config {
 	for _, kind := range targetKinds {
 		if conf := w.Sections["notifications/"+kind][name]; conf != nil {
 			return conf
@@ -208,7 +207,7 @@ func restoreBuiltin(w *core.World) {
 	for file, sections := range builtinTargets() {
 		for id, conf := range sections {
 			if w.Sections[file] == nil {
-				w.Sections[file] = map[string]property.Config{}
+				w.Sections[file] = map[string]perl.Config{}
 			}
 			if w.Sections[file][id] == nil {
 				w.Sections[file][id] = conf

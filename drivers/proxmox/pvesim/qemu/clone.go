@@ -11,9 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiCloneVM is POST /nodes/{node}/qemu/{vmid}/clone. It checks early, but the
@@ -78,17 +77,17 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 	}
 	conf := maps.Clone(source)
 	for _, key := range slices.Sorted(maps.Keys(source)) { // In order, for what is invented follows it.
-		family, value := property.FamilyOf(key), source[key]
+		family, value := perl.FamilyOf(key), source[key]
 		switch {
 		case family == "unused" || slices.Contains(notCloned, key):
 			delete(conf, key)
 		case family == "net" && key != family:
-			n := property.ParseProperty(key, value)
+			n := perl.ParseProperty(key, value)
 			n["macaddr"] = w.MAC()
-			conf[key] = property.PrintNet(n)
+			conf[key] = perl.PrintNet(n)
 		}
 	}
-	smbios := property.ParseProperty("smbios1", conf["smbios1"])
+	smbios := perl.ParseProperty("smbios1", conf["smbios1"])
 	smbios["uuid"] = w.Rng.UUID()
 	conf["smbios1"] = perl.PrintOptions(smbios)
 	if conf["vmgenid"] != "" {
@@ -101,12 +100,12 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 	if cl.Description != "" {
 		conf["description"] = cl.Description
 	}
-	disks := slices.DeleteFunc(property.DriveNames(source), func(key string) bool {
-		d := property.ParseDrive(key, conf[key])
+	disks := slices.DeleteFunc(perl.DriveNames(source), func(key string) bool {
+		d := perl.ParseDrive(key, conf[key])
 		return d.Cdrom() && !d.Cloudinit()
 	})
 	return cl.Finish(w, g, copied, conf, disks, func(key string) (volid, value string, err error) {
-		d := property.ParseDrive(key, conf[key])
+		d := perl.ParseDrive(key, conf[key])
 		err = cloneDisk(w, g, copied, key, &d, cl, log)
 		return d.File, d.String(), err
 	})
@@ -114,7 +113,7 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 
 // cloneDisk makes the volume of a drive again for another guest, by link or by copy
 // (clone_disk in PVE/QemuServer.pm), and points the drive to it.
-func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *property.Drive, cl guests.Cloning, log func(string, ...any)) error {
+func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *perl.Drive, cl guests.Cloning, log func(string, ...any)) error {
 	linked := !cl.IsFull(g) && !d.Cloudinit() && key != "tpmstate0"
 	volid, v, err := cl.Copy(w, g.Node, "drive", key, d.File, copied.Vmid, linked, log, func(st *core.Store, source *core.Volume) (*core.Volume, error) {
 		format := st.FormatFor(cl.Format, source.Format)
@@ -127,7 +126,7 @@ func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *property.Dri
 		return err
 	}
 	d.File = volid
-	d.Opts["size"] = property.FormatSize(v.Size)
+	d.Opts["size"] = perl.FormatSize(v.Size)
 	delete(d.Opts, "format")
 	return nil
 }
@@ -172,11 +171,11 @@ func checkClone(c *core.Call, g *core.Guest, cl guests.Cloning) error {
 }
 
 // checkCopies fails when a drive can be cloned neither as asked for nor at all.
-func checkCopies(w *core.World, source property.Config, cl guests.Cloning, full bool) error {
-	keys := property.DriveNames(source)
+func checkCopies(w *core.World, source perl.Config, cl guests.Cloning, full bool) error {
+	keys := perl.DriveNames(source)
 	slices.Sort(keys)
 	for _, key := range keys {
-		d := property.ParseDrive(key, source[key])
+		d := perl.ParseDrive(key, source[key])
 		if key == "tpmstate0" && full && cl.Running && cl.Snapshot == "" {
 			return perl.Fail("cannot clone TPM state while VM is running")
 		}
@@ -242,10 +241,10 @@ func volumeCan(w *core.World, feature, volid string, snapshot bool) bool {
 // mayClone checks the storages, devices, networks and the model of the processor of a
 // source; shared says whether all of its storages are there on every node
 // ($check_storage_access_clone and what comes behind it).
-func mayClone(c *core.Call, source property.Config, storage string) (shared bool, err error) {
+func mayClone(c *core.Call, source perl.Config, storage string) (shared bool, err error) {
 	shared = true
-	for _, key := range property.DriveNames(source) {
-		d := property.ParseDrive(key, source[key])
+	for _, key := range perl.DriveNames(source) {
+		d := perl.ParseDrive(key, source[key])
 		sid, _, managed := core.VolumeID(d.File)
 		switch {
 		case d.File == "none":
@@ -289,13 +288,13 @@ func mayClone(c *core.Call, source property.Config, storage string) (shared bool
 
 // mayUseMappings checks the right to the devices of the host in a configuration
 // (check_mapping_access in PVE/QemuServer.pm).
-func mayUseMappings(c *core.Call, conf property.Config) error {
+func mayUseMappings(c *core.Call, conf perl.Config) error {
 	if c.Root() {
 		return nil
 	}
 	for _, family := range []string{"hostpci", "rng", "usb", "virtiofs"} {
-		for _, key := range property.IndexedKeys(conf, family) {
-			device := property.ParseProperty(key, conf[key])
+		for _, key := range perl.IndexedKeys(conf, family) {
+			device := perl.ParseProperty(key, conf[key])
 			host, mapped := device["host"], "/mapping/dir/"+device["dirid"]
 			switch family {
 			case "hostpci":

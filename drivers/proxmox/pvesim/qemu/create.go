@@ -9,9 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiCreateVM is POST /nodes/{node}/qemu. The configuration file exists, with
@@ -81,11 +80,11 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	if err != nil {
 		return err
 	}
-	conf := property.Config(maps.Clone(set))
+	conf := perl.Config(maps.Clone(set))
 	maps.Copy(conf, made)
 	conf["meta"] = fmt.Sprintf("creation-qemu=%s,ctime=%d", guests.QemuVersion(w), w.Now.Unix())
 	if conf["boot"] == "" {
-		conf["boot"] = property.DefaultBoot(conf)
+		conf["boot"] = perl.DefaultBoot(conf)
 	}
 	err = qemuconf.CheckClipboard(conf["vga"])
 	if conf["smbios1"] == "" {
@@ -106,8 +105,8 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 		}
 	}
 	if err != nil {
-		for _, key := range property.DriveNames(made) {
-			if d := property.ParseDrive(key, made[key]); d.File != property.ParseDrive(key, set[key]).File {
+		for _, key := range perl.DriveNames(made) {
+			if d := perl.ParseDrive(key, made[key]); d.File != perl.ParseDrive(key, set[key]).File {
 				_ = core.Free(w, g.Node, d.File)
 			}
 		}

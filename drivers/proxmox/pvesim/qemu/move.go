@@ -7,8 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiMoveDisk is POST /nodes/{node}/qemu/{vmid}/move_disk: to another storage or
@@ -45,7 +44,7 @@ func moveDisk(w *core.World, c *core.Call) (any, error) {
 		if !ok {
 			return perl.Fail("disk '%s' does not exist", disk)
 		}
-		d := property.ParseDrive(disk, value)
+		d := perl.ParseDrive(disk, value)
 		if d.Cdrom() && !d.Cloudinit() {
 			return perl.Fail("you can't move a cdrom")
 		}
@@ -74,7 +73,7 @@ func moveDisk(w *core.World, c *core.Call) (any, error) {
 	return w.Fork(c, g.Node, core.Job{Kind: "qmmove", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: func(*core.Task) error {
 		return check()
 	}, End: func(t *core.Task) error {
-		d := property.ParseDrive(disk, g.Conf[disk])
+		d := perl.ParseDrive(disk, g.Conf[disk])
 		old := d.File
 		if from, _, _ := core.VolumeID(old); w.V92() {
 			t.Logf("copying volume '%s' from current storage '%s' to target storage '%s'", old, from, storage)
@@ -95,7 +94,7 @@ func reassignDisk(w *core.World, c *core.Call, target int) (any, error) {
 	disk, as := c.In["disk"], cmp.Or(c.In["target-disk"], c.In["disk"])
 	r := guests.Reassigning{
 		Kind: "qemu", Task: "qmmove", Owner: "VM", Key: disk, As: as, Templates: "Can't move disks from or to template VMs",
-		Volume: func(from *core.Guest) string { return property.ParseDrive(disk, from.Conf[disk]).File },
+		Volume: func(from *core.Guest) string { return perl.ParseDrive(disk, from.Conf[disk]).File },
 		May:    func(from, to *core.Guest) error { return mayReassignDisk(w, from, to, disk, as) },
 	}
 	if c.Vmid() == target {
@@ -107,21 +106,21 @@ func reassignDisk(w *core.World, c *core.Call, target int) (any, error) {
 		} else {
 			t.Logf("moving disk '%s' from VM '%d' to '%d'", disk, from.Vmid, to.Vmid)
 		}
-		d := property.ParseDrive(as, from.Conf[disk])
+		d := perl.ParseDrive(as, from.Conf[disk])
 		storage, _, _ := core.VolumeID(d.File)
 		v := guests.Rename(w, from, to, d.File)
 		d.File = storage + ":" + v.Name
-		if order := property.BootOrder(from.Conf["boot"]); slices.Contains(order, disk) {
+		if order := perl.BootOrder(from.Conf["boot"]); slices.Contains(order, disk) {
 			t.Logf("removing disk '%s' from boot order config", disk)
-			from.Conf["boot"] = property.PrintBootOrder(slices.DeleteFunc(order, func(key string) bool { return key == disk }))
+			from.Conf["boot"] = perl.PrintBootOrder(slices.DeleteFunc(order, func(key string) bool { return key == disk }))
 		}
 		delete(from.Conf, disk)
 		t.Logf("removing disk '%s' from VM '%d' config", disk, from.Vmid)
 		w.Write(from)
-		if !property.IsDrive(as) {
+		if !perl.IsDrive(as) {
 			to.Conf[as] = d.File
 		} else {
-			d.Opts["size"] = property.FormatSize(v.Size)
+			d.Opts["size"] = perl.FormatSize(v.Size)
 			to.Conf[as] = d.String()
 			t.Logf("update VM %d: -%s %s", to.Vmid, as, d)
 		}
@@ -138,7 +137,7 @@ func mayReassignDisk(w *core.World, from, to *core.Guest, disk, as string) error
 	if to.Conf[as] != "" {
 		return perl.Fail("Target disk key '%s' is already in use for VM '%d'", as, to.Vmid)
 	}
-	d := property.ParseDrive(disk, value)
+	d := perl.ParseDrive(disk, value)
 	storage, _, managed := core.VolumeID(d.File)
 	switch {
 	case d.Cdrom() && !d.Cloudinit():
@@ -151,7 +150,7 @@ func mayReassignDisk(w *core.World, from, to *core.Guest, disk, as string) error
 		return perl.Fail("storage '%s' does not exist", storage)
 	case w.Volume(from.Node, d.File) == nil || guests.Based(w, d.File):
 		return perl.Fail("Storage does not support moving of this disk to another VM")
-	case from.Run != nil && property.IsDrive(disk):
+	case from.Run != nil && perl.IsDrive(disk):
 		return perl.Fail("Cannot move disk to another VM while the source VM is running - detach first")
 	}
 	return nil
@@ -194,8 +193,8 @@ func apiTemplate(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 
 // templateVM makes bases of the disks of a VM, or of one of them.
 func templateVM(w *core.World, g *core.Guest, only string) {
-	for _, key := range property.DriveNames(g.Conf) {
-		d := property.ParseDrive(key, g.Conf[key])
+	for _, key := range perl.DriveNames(g.Conf) {
+		d := perl.ParseDrive(key, g.Conf[key])
 		if d.Cdrom() || only != "" && only != key {
 			continue
 		}

@@ -10,9 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // restoring is what a VM is to be restored from, and how.
@@ -25,7 +24,7 @@ type restoring struct {
 // restoreVM goes on with POST /nodes/{node}/qemu when it names an archive.
 func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) (any, error) {
 	for key := range r.set {
-		if property.IsDrive(key) {
+		if perl.IsDrive(key) {
 			return nil, perl.BadParam(key, "option conflicts with option 'archive'")
 		}
 	}
@@ -119,16 +118,16 @@ func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log fun
 		log("new volume ID is '%s'", volid)
 	}
 	for key, value := range b.Conf {
-		switch family := property.FamilyOf(key); {
+		switch family := perl.FamilyOf(key); {
 		case key == "lock", key == "parent", family == "unused":
 			delete(conf, key)
 		case key == "vmgenid" && value != "0":
 			conf[key] = w.Rng.UUID()
 		case made[key] != "":
-			d := property.ParseDrive(key, value)
+			d := perl.ParseDrive(key, value)
 			d.File = made[key]
 			conf[key] = d.String()
-		case property.IsDrive(key) && property.ParseDrive(key, value).Opts["backup"] == "0":
+		case perl.IsDrive(key) && perl.ParseDrive(key, value).Opts["backup"] == "0":
 			// Its line becomes a comment, and comments are the description.
 			delete(conf, key)
 			conf["description"] = strings.TrimPrefix(conf["description"]+"\n"+key+": "+value, "\n")
@@ -138,12 +137,12 @@ func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log fun
 		makeUnique(w, conf)
 	}
 	for key, value := range r.set {
-		conf[key] = property.Canonical("qemu", key, value)
-		if family := property.FamilyOf(key); family == "net" && key != family {
-			conf[key] = property.PrintNet(guests.ParseNet(w, value))
+		conf[key] = perl.Canonical("qemu", key, value)
+		if family := perl.FamilyOf(key); family == "net" && key != family {
+			conf[key] = perl.PrintNet(guests.ParseNet(w, value))
 		}
 	}
-	g.Conf, g.Pend, g.Cloud, g.Snapshots = conf, property.Config{}, property.Config{}, nil
+	g.Conf, g.Pend, g.Cloud, g.Snapshots = conf, perl.Config{}, perl.Config{}, nil
 	if conf["template"] == "1" {
 		templateVM(w, g, "")
 	}
@@ -190,8 +189,8 @@ func keyOf(disks map[string]string, volid string) string {
 func findUnused(w *core.World, g *core.Guest, log func(string, ...any)) {
 	log("rescan volumes...")
 	var named []string
-	for _, key := range property.DriveNames(g.Conf) {
-		named = append(named, property.ParseDrive(key, g.Conf[key]).File)
+	for _, key := range perl.DriveNames(g.Conf) {
+		named = append(named, perl.ParseDrive(key, g.Conf[key]).File)
 	}
 	for _, storage := range w.StoreNames() {
 		for _, v := range w.Stores[storage].List(g.Node) {
@@ -199,7 +198,7 @@ func findUnused(w *core.World, g *core.Guest, log func(string, ...any)) {
 			if v.Vmid != g.Vmid || v.Content != "images" || slices.Contains(named, volid) || strings.Contains(v.Name, "-state-") {
 				continue
 			}
-			property.AddUnused(g.Conf, volid)
+			perl.AddUnused(g.Conf, volid)
 			log("VM %d add unreferenced volume '%s' as '%s' to config", g.Vmid, volid, keyOf(g.Conf, volid))
 		}
 	}
@@ -225,7 +224,7 @@ func unpackLog(w *core.World, g *core.Guest, b *core.Backup, archive string, log
 	log("CFG: size: %d name: qemu-server.conf", len(stopped.Text()))
 	n := 0
 	for _, key := range slices.Sorted(maps.Keys(b.Disks)) {
-		if property.CloudFile.MatchString(b.Disks[key].Volid) {
+		if perl.CloudFile.MatchString(b.Disks[key].Volid) {
 			continue
 		}
 		n++
@@ -237,14 +236,14 @@ func unpackLog(w *core.World, g *core.Guest, b *core.Backup, archive string, log
 }
 
 // makeUnique gives a configuration what no two guests may have in common.
-func makeUnique(w *core.World, conf property.Config) {
-	for _, key := range property.IndexedKeys(conf, "net") {
-		n := property.ParseProperty(key, conf[key])
+func makeUnique(w *core.World, conf perl.Config) {
+	for _, key := range perl.IndexedKeys(conf, "net") {
+		n := perl.ParseProperty(key, conf[key])
 		n["macaddr"] = w.MAC()
-		conf[key] = property.PrintNet(n)
+		conf[key] = perl.PrintNet(n)
 	}
 	if conf["smbios1"] != "" {
-		smbios := property.ParseProperty("smbios1", conf["smbios1"])
+		smbios := perl.ParseProperty("smbios1", conf["smbios1"])
 		smbios["uuid"] = w.Rng.UUID()
 		conf["smbios1"] = perl.PrintOptions(smbios)
 	}
@@ -260,7 +259,7 @@ func restoreDisk(w *core.World, g *core.Guest, key, storage string, s core.Saved
 		return "", perl.Fail("Content type 'images' is not available on storage '%s'", storage)
 	}
 	format := st.FormatFor("", s.Format)
-	if property.CloudFile.MatchString(s.Volid) {
+	if perl.CloudFile.MatchString(s.Volid) {
 		name := st.NameOf(g.Vmid, fmt.Sprintf("vm-%d-cloudinit", g.Vmid), format)
 		_, err := core.AllocateAs(w, g.Node, st, name, g.Vmid, format, s.Size, log)
 		return storage + ":" + name, err

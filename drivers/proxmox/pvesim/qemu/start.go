@@ -10,9 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // PrepareStart makes waiting changes, writes the cloud-init drive, and finds out whether
@@ -63,8 +62,8 @@ func checkCommand(w *core.World, g *core.Guest) error {
 // checkNUMA is what config in PVE/QemuServer/Memory.pm refuses of a topology of one's own.
 func checkNUMA(g *core.Guest) error {
 	total := 0
-	for _, key := range property.IndexedKeys(g.Conf, "numa") {
-		n := property.ParseProperty(key, g.Conf[key])
+	for _, key := range perl.IndexedKeys(g.Conf, "numa") {
+		n := perl.ParseProperty(key, g.Conf[key])
 		nodes := n["hostnodes"]
 		switch {
 		case perl.Atoi(n["memory"]) == 0:
@@ -80,7 +79,7 @@ func checkNUMA(g *core.Guest) error {
 		}
 		total += perl.Atoi(n["memory"])
 	}
-	if total != 0 && total != property.MemoryMiB(g.Conf["memory"]) {
+	if total != 0 && total != perl.MemoryMiB(g.Conf["memory"]) {
 		return perl.Fail("total memory for NUMA nodes must be equal to vm static memory")
 	}
 	return nil
@@ -88,8 +87,8 @@ func checkNUMA(g *core.Guest) error {
 
 // checkVolumes activates the volumes of a VM.
 func checkVolumes(w *core.World, g *core.Guest) error {
-	for _, key := range property.DriveNames(g.Conf) {
-		d := property.ParseDrive(key, g.Conf[key])
+	for _, key := range perl.DriveNames(g.Conf) {
+		d := perl.ParseDrive(key, g.Conf[key])
 		storage, _, managed := core.VolumeID(d.File)
 		if !managed {
 			continue
@@ -112,8 +111,8 @@ func runQEMU(w *core.World, g *core.Guest, log func(string, ...any)) error {
 		}
 		return perl.Fail("start failed: QEMU exited with code 1")
 	}
-	for _, key := range property.IndexedKeys(g.Conf, "net") {
-		why, status := plugFails(w, g, property.ParseProperty(key, g.Conf[key]))
+	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+		why, status := plugFails(w, g, perl.ParseProperty(key, g.Conf[key]))
 		if why == "" {
 			continue
 		}

@@ -10,8 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // driveNeeds are the members of a drive that need another one: the maximum of a rate the rate,
@@ -33,7 +32,7 @@ var driveNeeds = [][2]string{
 }
 
 // consistent says whether the members of a drive go together.
-func consistent(d property.Drive, key string) bool {
+func consistent(d perl.Drive, key string) bool {
 	has := func(name string) bool { return d.Opts[name] != "" && d.Opts[name] != "0" }
 	for _, rate := range []string{"bps", "bps_rd", "bps_wr"} {
 		if _, both := d.Opts[rate]; both { // One alone was converted.
@@ -50,7 +49,7 @@ func consistent(d property.Drive, key string) bool {
 			return false
 		}
 	}
-	if d.Cdrom() && (has("snapshot") || has("format") || property.FamilyOf(key) == "virtio") {
+	if d.Cdrom() && (has("snapshot") || has("format") || perl.FamilyOf(key) == "virtio") {
 		return false
 	}
 	return true
@@ -89,12 +88,12 @@ func volumeAt(w *core.World, file string) (content, volid string) {
 
 // tidyDrive makes the checks of $check_drive_param in PVE/API2/Qemu.pm, and those of
 // cleanup_drive_path in PVE/QemuServer.pm.
-func tidyDrive(c *core.Call, key string, d *property.Drive) error {
+func tidyDrive(c *core.Call, key string, d *perl.Drive) error {
 	if !consistent(*d, key) {
 		return perl.BadParam(key, "unable to parse drive options")
 	}
 	if d.Opts["import-from"] != "" {
-		if order := property.NewDisk.FindStringSubmatch(d.File); order == nil || strings.Trim(order[2], "0.") != "" {
+		if order := perl.NewDisk.FindStringSubmatch(d.File); order == nil || strings.Trim(order[2], "0.") != "" {
 			return perl.BadParam(key, "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>")
 		}
 		for _, required := range map[string][]string{"efidisk0": {"efitype", "pre-enrolled-keys"}, "tpmstate0": {"version"}}[key] {
@@ -120,7 +119,7 @@ func tidyDrive(c *core.Call, key string, d *property.Drive) error {
 	if d.Opts["media"] == "" && (d.File == "none" || d.File == "cdrom") {
 		d.Opts["media"] = "cdrom"
 	}
-	if _, name, managed := core.VolumeID(d.File); !managed || property.NewDisk.MatchString(d.File) || name == "cloudinit" {
+	if _, name, managed := core.VolumeID(d.File); !managed || perl.NewDisk.MatchString(d.File) || name == "cloudinit" {
 		return nil
 	}
 	n, err := core.Locate(c.W, d.File)
@@ -132,8 +131,8 @@ func tidyDrive(c *core.Call, key string, d *property.Drive) error {
 
 // keepVersion fails when the version of a TPM's state would change
 // (prohibit_tpm_version_change).
-func keepVersion(before, after property.Drive) error {
-	version := func(d property.Drive) string {
+func keepVersion(before, after perl.Drive) error {
+	version := func(d perl.Drive) string {
 		if d.Opts["version"] == "" {
 			return "v1.2"
 		}
@@ -150,7 +149,7 @@ var monitors = []string{"std", "cirrus", "vmware", "virtio", "qxl"}
 
 // CheckClipboard refuses a clipboard that the display of a VM does not have.
 func CheckClipboard(value string) error {
-	vga := property.ParseProperty("vga", value)
+	vga := perl.ParseProperty("vga", value)
 	fits := func(prefix string) bool { return strings.HasPrefix(vga["type"], prefix) }
 	if vga["clipboard"] == "vnc" && vga["type"] != "" && !slices.ContainsFunc(monitors, fits) {
 		return perl.Fail("vga type %s is not compatible with VNC clipboard", vga["type"])
@@ -160,7 +159,7 @@ func CheckClipboard(value string) error {
 
 // checkMachine is assert_valid_machine_property.
 func checkMachine(value string) error {
-	machine := property.ParseProperty("machine", value)
+	machine := perl.ParseProperty("machine", value)
 	if machine["viommu"] == "intel" && !strings.Contains(machine["type"], "q35") {
 		return perl.Fail("to use Intel vIOMMU please set the machine type to q35")
 	}
@@ -175,7 +174,7 @@ func CustomModel(c *core.Call, wrong map[string]string) map[string]string {
 	if !known || v.Format != "pve-vm-cpu-conf" || wrong["cpu"] != "" {
 		return wrong
 	}
-	name, custom := strings.CutPrefix(property.ParseProperty("cpu", perl.Text(c.Values["cpu"]))["cputype"], "custom-")
+	name, custom := strings.CutPrefix(perl.ParseProperty("cpu", perl.Text(c.Values["cpu"]))["cputype"], "custom-")
 	if !custom {
 		return wrong
 	}
@@ -198,8 +197,8 @@ func hasHostMTU(w *core.World, n map[string]string) bool {
 
 // CheckMTUs fails where the size of packets does not fit the bridge, or there is none.
 func CheckMTUs(w *core.World, g *core.Guest) error {
-	for _, key := range property.IndexedKeys(g.Conf, "net") {
-		n := property.ParseProperty(key, g.Conf[key])
+	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+		n := perl.ParseProperty(key, g.Conf[key])
 		switch {
 		case !hasHostMTU(w, n):
 		case !bridges.HasBridge(w, n["bridge"]):
@@ -216,8 +215,8 @@ func CheckMTUs(w *core.World, g *core.Guest) error {
 // IgnoredMTUs are the warnings of a start that ignores what devices say.
 func IgnoredMTUs(w *core.World, g *core.Guest) []string {
 	var texts []string
-	for _, key := range property.IndexedKeys(g.Conf, "net") {
-		n := property.ParseProperty(key, g.Conf[key])
+	for _, key := range perl.IndexedKeys(g.Conf, "net") {
+		n := perl.ParseProperty(key, g.Conf[key])
 		if n["mtu"] == "" || hasHostMTU(w, n) {
 			continue
 		}

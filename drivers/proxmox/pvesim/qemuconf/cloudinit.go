@@ -13,8 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // checkSSHKeys verifies public keys as ssh-keygen would: PVE runs that on each
@@ -39,16 +38,16 @@ func apiGetCloudinit(_ *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	added := map[string]bool{}
 	for _, key := range perl.SplitList(g.Cloud["added"]) {
 		added[key] = true
-		list = append(list, map[string]any{"key": key, "pending": core.Masked(key, property.Typed("qemu", key, g.Conf[key]))})
+		list = append(list, map[string]any{"key": key, "pending": core.Masked(key, perl.Typed("qemu", key, g.Conf[key]))})
 	}
 	for _, key := range slices.Sorted(maps.Keys(cloudKeys)) {
 		value := g.Conf[key]
 		if value == "" || value == "0" || added[key] {
 			continue
 		}
-		item := map[string]any{"key": key, "value": core.Masked(key, property.Typed("qemu", key, value))}
+		item := map[string]any{"key": key, "value": core.Masked(key, perl.Typed("qemu", key, value))}
 		if old := g.Cloud[key]; old != "" && old != "0" {
-			item["value"], item["pending"] = core.Masked(key, property.Typed("qemu", key, old)), item["value"]
+			item["value"], item["pending"] = core.Masked(key, perl.Typed("qemu", key, old)), item["value"]
 		}
 		list = append(list, item)
 	}
@@ -71,7 +70,7 @@ func apiRegenerate(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 // updateCloudDrive writes the drive of cloud-init, if there is one
 // (vmconfig_update_cloudinit_drive in PVE/QemuServer.pm).
 func updateCloudDrive(w *core.World, g *core.Guest, log func(string, ...any)) error {
-	if !slices.ContainsFunc(property.DriveNames(g.Conf), func(key string) bool { return property.ParseDrive(key, g.Conf[key]).Cloudinit() }) {
+	if !slices.ContainsFunc(perl.DriveNames(g.Conf), func(key string) bool { return perl.ParseDrive(key, g.Conf[key]).Cloudinit() }) {
 		return nil
 	}
 	return WriteCloudDrive(w, g, g.Conf, log)
@@ -79,15 +78,15 @@ func updateCloudDrive(w *core.World, g *core.Guest, log func(string, ...any)) er
 
 // WriteCloudDrive writes the drives of cloud-init from a configuration, after which they
 // differ from it in nothing (apply_cloudinit_config in PVE/QemuServer/Cloudinit.pm).
-func WriteCloudDrive(w *core.World, g *core.Guest, conf property.Config, log func(string, ...any)) error {
+func WriteCloudDrive(w *core.World, g *core.Guest, conf perl.Config, log func(string, ...any)) error {
 	own := fmt.Sprintf("vm-%d-cloudinit", g.Vmid)
-	for _, key := range property.DriveNames(conf) {
-		_, name, managed := core.VolumeID(property.ParseDrive(key, conf[key]).File)
+	for _, key := range perl.DriveNames(conf) {
+		_, name, managed := core.VolumeID(perl.ParseDrive(key, conf[key]).File)
 		if !managed || !strings.Contains(name, own) {
 			continue
 		}
 		for _, document := range []string{"network", "user", "meta", "vendor"} {
-			volid := property.ParseProperty("cicustom", conf["cicustom"])[document]
+			volid := perl.ParseProperty("cicustom", conf["cicustom"])[document]
 			if err := snippet(w, g.Node, volid); volid != "" && err != nil {
 				return err
 			}
@@ -119,10 +118,10 @@ func snippet(w *core.World, node, volid string) error {
 
 // cloudDocs makes the documents of one VM.
 type cloudDocs struct {
-	conf    property.Config
+	conf    perl.Config
 	vmid    int
-	host    property.Config // The name servers and the search domain of its node.
-	masking bool            // The caller may not see the password.
+	host    perl.Config // The name servers and the search domain of its node.
+	masking bool        // The caller may not see the password.
 }
 
 // apiCloudinitDump is GET …/cloudinit/dump: one document of the drive.
@@ -247,12 +246,12 @@ func (d cloudDocs) user() string {
 // eachNet calls write for the network devices that have an address, in the order of the
 // alphabet, with the number of the device.
 func (d cloudDocs) eachNet(write func(number, mac string, ip map[string]string)) {
-	keys := property.IndexedKeys(d.conf, "net")
+	keys := perl.IndexedKeys(d.conf, "net")
 	slices.Sort(keys)
 	for _, key := range keys {
 		number := strings.TrimPrefix(key, "net")
 		if ip := d.conf["ipconfig"+number]; ip != "" {
-			write(number, property.ParseProperty(key, d.conf[key])["macaddr"], property.ParseProperty("ipconfig0", ip))
+			write(number, perl.ParseProperty(key, d.conf[key])["macaddr"], perl.ParseProperty("ipconfig0", ip))
 		}
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // CloudinitSize is that of the drive for cloud-init.
@@ -25,11 +24,11 @@ func MakeDisks(w *core.World, g *core.Guest, settings map[string]string, default
 	made = map[string]string{}
 	var allocated []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) { // $foreach_volume_with_alloc: not the order of the buses.
-		if !property.IsDrive(key) {
+		if !perl.IsDrive(key) {
 			continue
 		}
 		var volid string
-		made[key], volid, err = makeDisk(w, g, key, property.ParseDrive(key, settings[key]), making{settings, made, defaultStorage, log})
+		made[key], volid, err = makeDisk(w, g, key, perl.ParseDrive(key, settings[key]), making{settings, made, defaultStorage, log})
 		if volid != "" {
 			allocated = append(allocated, volid)
 		}
@@ -53,12 +52,12 @@ type making struct {
 
 // DriveOrder lists drives as PVE goes through them, unused ones at the end.
 func DriveOrder(settings map[string]string) []string {
-	return append(property.DriveNames(settings), property.IndexedKeys(settings, "unused")...)
+	return append(perl.DriveNames(settings), perl.IndexedKeys(settings, "unused")...)
 }
 
-func makeDisk(w *core.World, g *core.Guest, key string, d property.Drive, m making) (value, allocated string, err error) {
+func makeDisk(w *core.World, g *core.Guest, key string, d perl.Drive, m making) (value, allocated string, err error) {
 	storage, name, managed := core.VolumeID(d.File)
-	order := property.NewDisk.FindStringSubmatch(d.File)
+	order := perl.NewDisk.FindStringSubmatch(d.File)
 	switch {
 	case d.File == "none" || d.File == "cdrom":
 		delete(d.Opts, "size")
@@ -82,7 +81,7 @@ func makeDisk(w *core.World, g *core.Guest, key string, d property.Drive, m maki
 		return "", "", err
 	case parsed.Content != "images" && parsed.Content != "iso":
 		return "", "", perl.Fail("cannot use volume %s - content type needs to be 'images' or 'iso'", d.File)
-	case format != "" && property.IsDrive(key) && format != parsed.QemuFormat():
+	case format != "" && perl.IsDrive(key) && format != parsed.QemuFormat():
 		return "", "", perl.Fail("drive '%s' - volume '%s' - 'format=%s' option different from storage format '%s'", key, d.File, format, parsed.QemuFormat())
 	case d.Cloudinit():
 		if err := onlyCloudDrive(g, key, m); err != nil {
@@ -95,15 +94,15 @@ func makeDisk(w *core.World, g *core.Guest, key string, d property.Drive, m maki
 	if v == nil {
 		return "", "", perl.Fail("volume '%s' does not exist", d.File)
 	}
-	d.Opts["size"] = property.FormatSize(v.Size)
+	d.Opts["size"] = perl.FormatSize(v.Size)
 	return d.String(), "", nil
 }
 
 // onlyCloudDrive fails when another drive is one for cloud-init.
 func onlyCloudDrive(g *core.Guest, key string, m making) error {
-	for _, section := range []property.Config{g.Conf, m.settings, g.Pend, m.made} {
-		for _, other := range property.DriveNames(section) {
-			if other != key && property.ParseDrive(other, section[other]).Cloudinit() {
+	for _, section := range []perl.Config{g.Conf, m.settings, g.Pend, m.made} {
+		for _, other := range perl.DriveNames(section) {
+			if other != key && perl.ParseDrive(other, section[other]).Cloudinit() {
 				return perl.Fail("%s - cloud-init drive is already attached at '%s'", key, other)
 			}
 		}
@@ -111,7 +110,7 @@ func onlyCloudDrive(g *core.Guest, key string, m making) error {
 	return nil
 }
 
-func makeCloudinit(w *core.World, g *core.Guest, key string, d property.Drive, storage string, m making) (value, allocated string, err error) {
+func makeCloudinit(w *core.World, g *core.Guest, key string, d perl.Drive, storage string, m making) (value, allocated string, err error) {
 	if err := onlyCloudDrive(g, key, m); err != nil {
 		return "", "", err
 	}
@@ -138,7 +137,7 @@ func makeCloudinit(w *core.World, g *core.Guest, key string, d property.Drive, s
 }
 
 // makeNew allocates a disk, empty or with what it imports.
-func makeNew(w *core.World, g *core.Guest, key string, d property.Drive, storage, gib string, m making) (value, allocated string, err error) {
+func makeNew(w *core.World, g *core.Guest, key string, d perl.Drive, storage, gib string, m making) (value, allocated string, err error) {
 	st, err := w.Store(storage)
 	if err != nil {
 		return "", "", err
@@ -167,7 +166,7 @@ func makeNew(w *core.World, g *core.Guest, key string, d property.Drive, storage
 		return "", "", err
 	}
 	d.File = storage + ":" + v.Name
-	d.Opts["size"] = property.FormatSize(v.Size)
+	d.Opts["size"] = perl.FormatSize(v.Size)
 	delete(d.Opts, "import-from")
 	delete(d.Opts, "format")
 	m.log("%s: successfully created disk '%s'", key, d)
@@ -191,7 +190,7 @@ func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format str
 			return nil, perl.Fail("cannot import from '%s' - volume '%s' does not exist", source, source)
 		}
 	}
-	if (property.Drive{File: source}).Cloudinit() {
+	if (perl.Drive{File: source}).Cloudinit() {
 		return nil, perl.Fail("cannot import from '%s' - cannot import from cloudinit disk", source)
 	}
 	if key := attachedAs(w, from.Vmid, source); key != "" {
@@ -210,8 +209,8 @@ func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format str
 // attachedAs is the drive of a VM that has a volume; empty if there is none.
 func attachedAs(w *core.World, vmid int, volid string) string {
 	if g := w.Guests[vmid]; g != nil && g.Kind == "qemu" {
-		for _, key := range property.DriveNames(g.Conf) {
-			if property.ParseDrive(key, g.Conf[key]).File == volid {
+		for _, key := range perl.DriveNames(g.Conf) {
+			if perl.ParseDrive(key, g.Conf[key]).File == volid {
 				return key
 			}
 		}
@@ -256,7 +255,7 @@ func resizing(w *core.World, c *core.Call, g *core.Guest, disk, size string, log
 	if !ok {
 		return nil, perl.Fail("disk '%s' does not exist", disk)
 	}
-	d := property.ParseDrive(disk, value)
+	d := perl.ParseDrive(disk, value)
 	storage, name, managed := core.VolumeID(d.File)
 	if !managed {
 		return nil, perl.Fail("unable to parse volume ID '%s'", d.File)
@@ -282,7 +281,7 @@ func resizing(w *core.World, c *core.Call, g *core.Guest, disk, size string, log
 		return nil, perl.Fail("volume '%s' does not exist", d.File)
 	}
 	text, relative := strings.CutPrefix(size, "+")
-	bytes, _ := property.ParseSize(text)
+	bytes, _ := perl.ParseSize(text)
 	if relative {
 		bytes += v.Size
 	}
@@ -308,7 +307,7 @@ func resizing(w *core.World, c *core.Call, g *core.Guest, disk, size string, log
 		case st.Type == "lvmthin" || st.Type == "lvm":
 			t.Logf("  Logical volume pve/%s successfully resized.", v.Name)
 		}
-		d.Opts["size"] = property.FormatSize(bytes)
+		d.Opts["size"] = perl.FormatSize(bytes)
 		if g.Conf[disk] != "" {
 			g.Conf[disk] = d.String()
 		}

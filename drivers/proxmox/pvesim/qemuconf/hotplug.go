@@ -8,8 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // fastKeys have no effect on a running VM, so they change at once. All keys of
@@ -37,7 +36,7 @@ func hotplug(c *core.Call, g *core.Guest, modified map[string]bool, problems map
 		if !modified[key] || !unplugs(g, key, can) {
 			continue
 		}
-		if value, ok := g.Conf[key]; ok && property.IsDrive(key) {
+		if value, ok := g.Conf[key]; ok && perl.IsDrive(key) {
 			if err := dropDrive(c, g, key, value, going[key]); err != nil {
 				problems[key] = "hotplug problem - " + err.Error() + "\n"
 				continue
@@ -50,7 +49,7 @@ func hotplug(c *core.Call, g *core.Guest, modified map[string]bool, problems map
 	}
 	g.SetDeletions(going)
 	cloudDrive := func(key string) bool {
-		return property.IsDrive(key) && property.ParseDrive(key, g.Pend[key]).Cloudinit()
+		return perl.IsDrive(key) && perl.ParseDrive(key, g.Pend[key]).Cloudinit()
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(g.Pend), func(a, b string) int { // The drive of cloud-init comes last.
 		return cmp.Or(perl.BoolInt(cloudDrive(a))-perl.BoolInt(cloudDrive(b)), strings.Compare(a, b))
@@ -93,7 +92,7 @@ func commit(g *core.Guest, key, value string) {
 // recordCloud notes what the cloud-init drive still says otherwise: the old
 // value, or that there was none ("added").
 func recordCloud(g *core.Guest, key, old, value string, had, has bool) {
-	family := property.FamilyOf(key)
+	family := perl.FamilyOf(key)
 	if !isCloudKey(key) && key != "name" && family != "net" {
 		return
 	}
@@ -135,7 +134,7 @@ func hotplugFeatures(value string) map[string]bool {
 
 // unplugs says whether a key can be removed while the VM runs.
 func unplugs(g *core.Guest, key string, can map[string]bool) bool {
-	family := property.FamilyOf(key)
+	family := perl.FamilyOf(key)
 	switch {
 	case isFast(key), key == "cpuunits", key == "cpulimit":
 		return true
@@ -151,7 +150,7 @@ func unplugs(g *core.Guest, key string, can map[string]bool) bool {
 		return g.Conf[key] != "0"
 	case family == "net":
 		return can["network"]
-	case property.IsDrive(key):
+	case perl.IsDrive(key):
 		return can["disk"] && (family == "scsi" || family == "virtio")
 	case key == "memory":
 		return can["memory"]
@@ -166,7 +165,7 @@ func hotUSB(ostype string) bool {
 
 // plugs says whether a new value can be taken over while the VM runs.
 func plugs(c *core.Call, g *core.Guest, key, value string, can map[string]bool) (bool, error) {
-	family := property.FamilyOf(key)
+	family := perl.FamilyOf(key)
 	switch {
 	case key == "cpuunits", key == "cpulimit":
 		return true, nil
@@ -188,7 +187,7 @@ func plugs(c *core.Call, g *core.Guest, key, value string, can map[string]bool) 
 		return (!set || old != "0") == (value != "0"), nil
 	case family == "net":
 		return plugsNet(c.W, g, key, value, can["network"])
-	case property.IsDrive(key):
+	case perl.IsDrive(key):
 		return plugsDrive(c, g, key, value, can["disk"])
 	case key == "memory":
 		return can["memory"] && g.Conf["numa"] == "1", nil
@@ -202,10 +201,10 @@ func plugs(c *core.Call, g *core.Guest, key, value string, can map[string]bool) 
 // plugsNet: a bridge or VLAN can be changed under the guest, another device
 // only by unplugging (vmconfig_update_net).
 func plugsNet(w *core.World, g *core.Guest, key, value string, hot bool) (bool, error) {
-	after := property.ParseProperty(key, value)
+	after := perl.ParseProperty(key, value)
 	there := after["bridge"] == "" || slices.Contains(w.Bridges, after["bridge"])
 	if old := g.Conf[key]; old != "" {
-		before := property.ParseProperty(key, old)
+		before := perl.ParseProperty(key, old)
 		same := before["bridge"] != "" && after["bridge"] != ""
 		for _, option := range []string{"model", "macaddr", "queues", "mtu"} {
 			same = same && before[option] == after[option]
@@ -233,7 +232,7 @@ func plugsAgent(old, value string) bool {
 	if old == "" {
 		return false
 	}
-	before, after := property.ParseProperty("agent", old), property.ParseProperty("agent", value)
+	before, after := perl.ParseProperty("agent", old), perl.ParseProperty("agent", value)
 	delete(before, "fstrim_cloned_disks")
 	delete(after, "fstrim_cloned_disks")
 	return maps.Equal(before, after)
@@ -241,11 +240,11 @@ func plugsAgent(old, value string) bool {
 
 // plugsDrive follows vmconfig_update_disk.
 func plugsDrive(c *core.Call, g *core.Guest, key, value string, hot bool) (bool, error) {
-	family := property.FamilyOf(key)
+	family := perl.FamilyOf(key)
 	if family == "efidisk" || family == "tpmstate" {
 		return false, nil
 	}
-	d := property.ParseDrive(key, value)
+	d := perl.ParseDrive(key, value)
 	old, attached := g.Conf[key]
 	if !attached {
 		if !hot || family == "ide" || family == "sata" {
@@ -257,7 +256,7 @@ func plugsDrive(c *core.Call, g *core.Guest, key, value string, hot bool) (bool,
 		g.Run.Disks[key] = true
 		return true, nil
 	}
-	before := property.ParseDrive(key, old)
+	before := perl.ParseDrive(key, old)
 	switch {
 	case before.Cdrom() != d.Cdrom():
 		return false, perl.Fail("unable to change media type")

@@ -9,8 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // applyChange is the worker of $update_vm_api: everything becomes a waiting
@@ -21,7 +20,7 @@ func applyChange(c *core.Call, g *core.Guest, ch guests.Change, log func(string,
 		return perl.Fail("unable to parse value of '%s' - got undefined value", ch.Null[0])
 	}
 	modified := map[string]bool{}
-	order := property.BootOrder(g.Conf["boot"])
+	order := perl.BootOrder(g.Conf["boot"])
 	for _, key := range ch.Remove {
 		if err := removeKey(c, g, key, ch.Force, &order, modified); err != nil {
 			return err
@@ -76,8 +75,8 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 	if !set && !isWaiting {
 		return nil // PVE warns in its log.
 	}
-	family := property.FamilyOf(key)
-	d := property.ParseDrive(key, value)
+	family := perl.FamilyOf(key)
+	d := perl.ParseDrive(key, value)
 	switch {
 	case family == "unused", key == "vmstate":
 		if err := dropVolume(c, g, key, value); err != nil {
@@ -85,7 +84,7 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 		}
 		modified[key] = true
 		return nil
-	case property.IsDrive(key):
+	case perl.IsDrive(key):
 		if g.Conf["protection"] == "1" {
 			return perl.Fail("can't remove drive '%s' - protection mode enabled", key)
 		}
@@ -93,7 +92,7 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 			return err
 		}
 		if isWaiting {
-			unuse(c.W, g, property.ParseDrive(key, waiting))
+			unuse(c.W, g, perl.ParseDrive(key, waiting))
 		}
 	case family == "net" && set:
 		if err := MayUseBridges(c, map[string]string{key: value}); err != nil {
@@ -115,7 +114,7 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 	delete(g.Pend, key)
 	if i := slices.Index(*order, key); i >= 0 {
 		*order = slices.Delete(*order, i, i+1)
-		g.Pend["boot"] = property.PrintBootOrder(*order)
+		g.Pend["boot"] = perl.PrintBootOrder(*order)
 		modified["boot"] = true
 	}
 	going := g.Deletions()
@@ -127,9 +126,9 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 
 // dropVolume removes a volume that is not in use at once.
 func dropVolume(c *core.Call, g *core.Guest, key, value string) error {
-	d, what := property.Drive{File: value}, "vmstate"
+	d, what := perl.Drive{File: value}, "vmstate"
 	if key != "vmstate" {
-		d, what = property.ParseDrive(key, value), "unused disk"
+		d, what = perl.ParseDrive(key, value), "unused disk"
 	}
 	if g.Conf["protection"] == "1" {
 		return perl.Fail("can't remove %s '%s' - protection mode enabled", what, d.File)
@@ -154,10 +153,10 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 	if waiting, ok := g.Pend[key]; ok && waiting == value {
 		return nil
 	}
-	family, pend := property.FamilyOf(key), value
+	family, pend := perl.FamilyOf(key), value
 	var err error
 	switch {
-	case property.IsDrive(key):
+	case perl.IsDrive(key):
 		pend, err = setDrive(c, g, key, value, order, modified, log)
 	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs", family == "rng":
 		for _, of := range []string{g.Conf[key], value} {
@@ -183,14 +182,14 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 	case family == "net" && g.Conf[key] != "":
 		err = MayUseBridges(c, map[string]string{key: g.Conf[key]})
 	case key == "boot": // a CD drive that is dealt with later writes the old order over it, with itself at the end
-		devices := property.BootOrder(value)
+		devices := perl.BootOrder(value)
 		for _, device := range devices {
 			if g.Conf[device] == "" && g.Pend[device] == "" && ch.Set[device] == "" || slices.Contains(ch.Remove, device) {
 				return perl.Fail("invalid bootorder: device '%s' does not exist'", device)
 			}
 		}
 		if len(devices) > 0 {
-			pend = property.PrintBootOrder(devices)
+			pend = perl.PrintBootOrder(devices)
 		}
 	}
 	if err != nil {
@@ -202,7 +201,7 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 		g.Pend[key] = pend
 	}
 	going := g.Deletions()
-	if _, old := g.Conf["bootdisk"]; old && key == "boot" && len(property.BootOrder(value)) > 0 {
+	if _, old := g.Conf["bootdisk"]; old && key == "boot" && len(perl.BootOrder(value)) > 0 {
 		going["bootdisk"] = false
 	}
 	delete(going, key)
@@ -213,9 +212,9 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 
 // setDrive allocates what a drive orders; the result waits.
 func setDrive(c *core.Call, g *core.Guest, key, value string, order *[]string, modified map[string]bool, log func(string, ...any)) (string, error) {
-	d := property.ParseDrive(key, value)
+	d := perl.ParseDrive(key, value)
 	if old := g.Conf[key]; old != "" {
-		before := property.ParseDrive(key, old)
+		before := perl.ParseDrive(key, old)
 		err := mayChangeDrive(c, g.Vmid, before)
 		if err == nil && key == "tpmstate0" {
 			err = keepVersion(before, d)
@@ -228,7 +227,7 @@ func setDrive(c *core.Call, g *core.Guest, key, value string, order *[]string, m
 		return "", err
 	}
 	if waiting := g.Pend[key]; waiting != "" {
-		unuse(c.W, g, property.ParseDrive(key, waiting))
+		unuse(c.W, g, perl.ParseDrive(key, waiting))
 	}
 	made, err := MakeDisks(c.W, g, map[string]string{key: value}, "", log)
 	if err != nil {
@@ -237,7 +236,7 @@ func setDrive(c *core.Call, g *core.Guest, key, value string, order *[]string, m
 	// A new CD drive is made bootable. One for cloud-init is not.
 	if d.Cdrom() && !d.Cloudinit() && len(*order) > 0 && !slices.Contains(*order, key) {
 		*order = append(*order, key)
-		g.Pend["boot"] = property.PrintBootOrder(*order)
+		g.Pend["boot"] = perl.PrintBootOrder(*order)
 		modified["boot"] = true
 	}
 	return made[key], nil
@@ -252,7 +251,7 @@ func Coldplug(c *core.Call, g *core.Guest, problems map[string]string) error {
 	}
 	going := g.Deletions()
 	for _, key := range slices.Sorted(maps.Keys(going)) {
-		if value, ok := g.Conf[key]; ok && property.IsDrive(key) {
+		if value, ok := g.Conf[key]; ok && perl.IsDrive(key) {
 			if err := dropDrive(c, g, key, value, going[key]); err != nil {
 				problems[key] = "unable to apply pending change " + key + " : " + err.Error() + "\n"
 				continue
@@ -269,12 +268,12 @@ func Coldplug(c *core.Call, g *core.Guest, problems map[string]string) error {
 			continue
 		}
 		value := g.Pend[key]
-		if old, ok := g.Conf[key]; ok && property.IsDrive(key) {
-			if before := property.ParseDrive(key, old); before.File != property.ParseDrive(key, value).File {
+		if old, ok := g.Conf[key]; ok && perl.IsDrive(key) {
+			if before := perl.ParseDrive(key, old); before.File != perl.ParseDrive(key, value).File {
 				unuse(c.W, g, before)
 			}
 		}
-		generate = generate || property.IsDrive(key) && property.ParseDrive(key, value).Cloudinit()
+		generate = generate || perl.IsDrive(key) && perl.ParseDrive(key, value).Cloudinit()
 		g.Conf[key] = value
 		delete(g.Pend, key)
 	}
@@ -286,7 +285,7 @@ func Coldplug(c *core.Call, g *core.Guest, problems map[string]string) error {
 
 // dropDrive takes a drive off: its volume stays as unused, or goes by force.
 func dropDrive(c *core.Call, g *core.Guest, key, value string, force bool) error {
-	d := property.ParseDrive(key, value)
+	d := perl.ParseDrive(key, value)
 	if !force || d.Cdrom() && !d.Cloudinit() {
 		unuse(c.W, g, d)
 		return nil
@@ -296,18 +295,18 @@ func dropDrive(c *core.Call, g *core.Guest, key, value string, force bool) error
 
 // unuse keeps the volume of a drive that goes, if it is the guest's own; one of
 // cloud-init is freed.
-func unuse(w *core.World, g *core.Guest, d property.Drive) {
+func unuse(w *core.World, g *core.Guest, d perl.Drive) {
 	switch {
 	case d.Cloudinit():
 		_ = core.Free(w, g.Node, d.File) // PVE only warns.
 		clear(g.Cloud)
 	case !d.Cdrom() && guests.Owns(w, g, d.File):
-		property.AddUnused(g.Conf, d.File)
+		perl.AddUnused(g.Conf, d.File)
 	}
 }
 
 // deallocate frees the volume of a drive (try_deallocate_drive).
-func deallocate(c *core.Call, g *core.Guest, key string, d property.Drive) error {
+func deallocate(c *core.Call, g *core.Guest, key string, d perl.Drive) error {
 	if !guests.Owns(c.W, g, d.File) {
 		return nil
 	}
@@ -316,7 +315,7 @@ func deallocate(c *core.Call, g *core.Guest, key string, d property.Drive) error
 		return err
 	}
 	for other, value := range g.Conf {
-		if other != key && property.IsDrive(other) && property.ParseDrive(other, value).File == d.File {
+		if other != key && perl.IsDrive(other) && perl.ParseDrive(other, value).File == d.File {
 			return perl.Fail("unable to delete '%s' - volume is still in use (snapshot?)", d.File)
 		}
 	}
@@ -334,7 +333,7 @@ func deallocate(c *core.Call, g *core.Guest, key string, d property.Drive) error
 // upset when its machine changes, so its version is pinned (check_and_pin_machine_string
 // in PVE/QemuServer/Machine.pm).
 func PinMachine(w *core.World, value, ostype string) (string, error) {
-	machine := property.ParseProperty("machine", value)
+	machine := perl.ParseProperty("machine", value)
 	kind := machine["type"]
 	if chipset, unversioned := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[kind]; unversioned && isWindows(ostype) {
 		kind = "pc-" + chipset + "-" + guests.MachineVersion(w)

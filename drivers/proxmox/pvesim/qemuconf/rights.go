@@ -10,8 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // optionRights says which privilege a configuration key needs
@@ -43,7 +42,7 @@ var cloudKeys = map[string]bool{
 }
 
 func isCloudKey(key string) bool {
-	family := property.FamilyOf(key)
+	family := perl.FamilyOf(key)
 	return cloudKeys[key] || family == "ipconfig" && key != family
 }
 
@@ -55,10 +54,10 @@ func MayConfigure(c *core.Call, vmid int, pool string, keys []string) error {
 		return nil
 	}
 	for _, key := range slices.Sorted(slices.Values(keys)) {
-		family := property.FamilyOf(key)
+		family := perl.FamilyOf(key)
 		var err error
 		switch priv := optionRights[key]; {
-		case property.IsDrive(key) || checkedElsewhere.MatchString(key):
+		case perl.IsDrive(key) || checkedElsewhere.MatchString(key):
 		case priv != "":
 			if err = c.NeedVM(vmid, pool, priv); err == nil && key == "startup" {
 				err = c.Need("/", "Sys.Modify") // It changes how the host behaves.
@@ -90,8 +89,8 @@ func MayConfigure(c *core.Call, vmid int, pool string, keys []string) error {
 // and which volumes they name ($check_storage_access).
 func MayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultStorage string) error {
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		d := property.ParseDrive(key, settings[key])
-		if !property.IsDrive(key) || !consistent(d, key) { // What does not parse is skipped here.
+		d := perl.ParseDrive(key, settings[key])
+		if !perl.IsDrive(key) || !consistent(d, key) { // What does not parse is skipped here.
 			continue
 		}
 		if err := mayUseDrive(c, vmid, key, d, defaultStorage); err != nil {
@@ -103,10 +102,10 @@ func MayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultS
 			}
 		}
 	}
-	unused := property.IndexedKeys(settings, "unused")
+	unused := perl.IndexedKeys(settings, "unused")
 	slices.Sort(unused)
 	for _, key := range unused {
-		volid := property.ParseDrive(key, settings[key]).File
+		volid := perl.ParseDrive(key, settings[key]).File
 		if _, _, managed := core.VolumeID(volid); !managed {
 			return perl.BadParam(key, "not a valid volid: "+volid)
 		}
@@ -120,8 +119,8 @@ func MayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultS
 	return nil
 }
 
-func mayUseDrive(c *core.Call, vmid int, key string, d property.Drive, defaultStorage string) error {
-	order := property.NewDisk.FindStringSubmatch(d.File)
+func mayUseDrive(c *core.Call, vmid int, key string, d perl.Drive, defaultStorage string) error {
+	order := perl.NewDisk.FindStringSubmatch(d.File)
 	_, name, managed := core.VolumeID(d.File)
 	switch {
 	case d.File == "", d.File == "none", d.File == "cloudinit", managed && name == "cloudinit":
@@ -176,10 +175,10 @@ func MayUseBridges(c *core.Call, settings map[string]string) error {
 		return nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		if family := property.FamilyOf(key); family != "net" || key == family {
+		if family := perl.FamilyOf(key); family != "net" || key == family {
 			continue
 		}
-		n := property.ParseProperty(key, settings[key])
+		n := perl.ParseProperty(key, settings[key])
 		if n["bridge"] == "" {
 			if c.W.V9() {
 				continue
@@ -204,7 +203,7 @@ func MayUseDevices(c *core.Call, vmid int, pool string, settings map[string]stri
 		return nil
 	}
 	for _, family := range deviceFamilies {
-		for _, key := range property.IndexedKeys(settings, family) {
+		for _, key := range perl.IndexedKeys(settings, family) {
 			if err := mayUseDevice(c, vmid, pool, key, settings[key], verb); err != nil {
 				return err
 			}
@@ -215,9 +214,9 @@ func MayUseDevices(c *core.Call, vmid int, pool string, settings map[string]stri
 
 func mayUseDevice(c *core.Call, vmid int, pool, key, value, verb string) error {
 	mayChange := func(priv string) error { return c.NeedVM(vmid, pool, priv) }
-	device := property.ParseProperty(key, value)
+	device := perl.ParseProperty(key, value)
 	noSource := perl.Fail("either 'host' or 'mapping' must be set.")
-	switch property.FamilyOf(key) {
+	switch perl.FamilyOf(key) {
 	case "serial": // check_vm_create_serial_perm
 		if value != "socket" {
 			return perl.Fail("only root can %s '%s' config for real devices", verb, key)
@@ -263,10 +262,10 @@ func mayUseDevice(c *core.Call, vmid int, pool, key, value, verb string) error {
 // MayUseModel checks the right to a model of a CPU that an administrator made up, where
 // the guest has another one ($check_cpu_model_access).
 func MayUseModel(c *core.Call, value, old string) error {
-	model := property.ParseProperty("cpu", value)["cputype"]
+	model := perl.ParseProperty("cpu", value)["cputype"]
 	name, own := strings.CutPrefix(model, "custom-")
 	switch {
-	case !own, c.Root(), model == property.ParseProperty("cpu", old)["cputype"]:
+	case !own, c.Root(), model == perl.ParseProperty("cpu", old)["cputype"]:
 		return nil
 	case c.W.V92(): // Since qemu-server 9.1.13.
 		return c.Need("/mapping/cpu/"+name, "Mapping.Use")
@@ -276,7 +275,7 @@ func MayUseModel(c *core.Call, value, old string) error {
 }
 
 // mayChangeDrive checks the right for one drive by what it is.
-func mayChangeDrive(c *core.Call, vmid int, d property.Drive) error {
+func mayChangeDrive(c *core.Call, vmid int, d perl.Drive) error {
 	switch {
 	case d.Cloudinit():
 		return c.Need(core.VMPath(vmid), "VM.Config.Cloudinit", "VM.Config.CDROM")

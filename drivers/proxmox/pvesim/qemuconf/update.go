@@ -11,8 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiSetConfig is PUT /nodes/{node}/qemu/{vmid}/config: at once.
@@ -179,7 +178,7 @@ func isOption(key string) bool {
 	case "cdrom", "lock", "meta", "vmstate", "parent", "snaptime", "runningmachine", "runningcpu", "running-nets-host-mtu":
 		return true
 	}
-	return property.KeyType("qemu", key) != ""
+	return perl.KeyType("qemu", key) != ""
 }
 
 // forgets says whether the state goes from which a suspended VM would come back.
@@ -232,7 +231,7 @@ func fits(ch *guests.Change, g *core.Guest) error {
 	if !asked {
 		balloon = first(g.Pend["balloon"], g.Conf["balloon"])
 	}
-	if perl.Atoi(balloon) > property.MemoryMiB(first(will["memory"], g.Pend["memory"], g.Conf["memory"])) {
+	if perl.Atoi(balloon) > perl.MemoryMiB(first(will["memory"], g.Pend["memory"], g.Conf["memory"])) {
 		return perl.Fail("balloon value too large (must be smaller than assigned memory)")
 	}
 	return nil
@@ -273,21 +272,21 @@ func ResolveCDROM(set map[string]string) {
 // there (check_hookscript in pve-guest-common, PVE/GuestHelpers.pm).
 func Tidy(c *core.Call, set map[string]string, update bool) error {
 	for _, key := range slices.Sorted(maps.Keys(set)) {
-		if !property.IsDrive(key) {
+		if !perl.IsDrive(key) {
 			continue
 		}
-		d := property.ParseDrive(key, set[key])
+		d := perl.ParseDrive(key, set[key])
 		if err := tidyDrive(c, key, &d); err != nil {
 			return err
 		}
 		set[key] = printOrder(d)
 	}
 	for _, key := range slices.Sorted(maps.Keys(set)) {
-		family := property.FamilyOf(key)
+		family := perl.FamilyOf(key)
 		switch {
-		case property.IsDrive(key):
+		case perl.IsDrive(key):
 		case family == "net" && key != family:
-			set[key] = property.PrintNet(guests.ParseNet(c.W, set[key]))
+			set[key] = perl.PrintNet(guests.ParseNet(c.W, set[key]))
 		case key == "vmgenid" && set[key] == "1":
 			set[key] = c.W.Rng.UUID()
 		case key == "hookscript" && update:
@@ -295,14 +294,14 @@ func Tidy(c *core.Call, set map[string]string, update bool) error {
 				return perl.BadParam(key, err.Error()+"\n")
 			}
 		default:
-			set[key] = property.Canonical("qemu", key, set[key])
+			set[key] = perl.Canonical("qemu", key, set[key])
 		}
 	}
 	return nil
 }
 
 // printOrder prints a drive with what only an order to allocate says.
-func printOrder(d property.Drive) string {
+func printOrder(d perl.Drive) string {
 	if source := d.Opts["import-from"]; source != "" {
 		return d.String() + ",import-from=" + source
 	}

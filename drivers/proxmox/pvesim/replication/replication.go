@@ -6,12 +6,10 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/calendar"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is replication jobs.
@@ -50,7 +48,7 @@ func replicationFile() *sections.SectionFile {
 				return c.Need("/storage", "Datastore.Allocate")
 			}
 		},
-		Check: func(w *core.World, c *core.Call, id string, conf, old property.Config) error {
+		Check: func(w *core.World, c *core.Call, id string, conf, old perl.Config) error {
 			if old != nil {
 				return nil
 			}
@@ -61,7 +59,7 @@ func replicationFile() *sections.SectionFile {
 
 // mayReplicate is what a new job needs: a guest with volumes that can be copied, and
 // another node.
-func mayReplicate(w *core.World, c *core.Call, id string, conf property.Config) error {
+func mayReplicate(w *core.World, c *core.Call, id string, conf perl.Config) error {
 	guest, _, _ := strings.Cut(id, "-")
 	g := w.Guests[perl.Atoi(guest)]
 	switch {
@@ -97,15 +95,15 @@ func mayReplicate(w *core.World, c *core.Call, id string, conf property.Config) 
 func replicated(g *core.Guest) []string {
 	var volumes []string
 	if g.Kind == "lxc" {
-		for _, key := range property.MountNames(g.Conf) {
-			if m := property.ParseMount(key, g.Conf[key]); perl.OptionOf(g.Conf[key], "replicate") != "0" && strings.Contains(m.Volume, ":") {
+		for _, key := range perl.MountNames(g.Conf) {
+			if m := perl.ParseMount(key, g.Conf[key]); perl.OptionOf(g.Conf[key], "replicate") != "0" && strings.Contains(m.Volume, ":") {
 				volumes = append(volumes, m.Volume)
 			}
 		}
 		return volumes
 	}
-	for _, key := range property.DriveNames(g.Conf) {
-		if d := property.ParseDrive(key, g.Conf[key]); !d.Cdrom() && d.Opts["replicate"] != "0" && strings.Contains(d.File, ":") {
+	for _, key := range perl.DriveNames(g.Conf) {
+		if d := perl.ParseDrive(key, g.Conf[key]); !d.Cdrom() && d.Opts["replicate"] != "0" && strings.Contains(d.File, ":") {
 			volumes = append(volumes, d.File)
 		}
 	}
@@ -157,7 +155,7 @@ func replicationState(w *core.World, id string) map[string]any {
 		schedule = "*/15"
 		entry["schedule"] = schedule
 	}
-	if next, ok := calendar.NextRun(schedule, w.Now); ok {
+	if next, ok := perl.NextRun(schedule, w.Now); ok {
 		entry["next_sync"] = next.Unix()
 	}
 	return entry

@@ -8,9 +8,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Fabrics are the networks that others lie on, and the nodes in them; PVE 9 has them
@@ -67,7 +66,7 @@ func fabricFiles() []sections.SectionFile {
 }
 
 // checkFabric: prefixes and nodes have to fit each other.
-func checkFabric(w *core.World, c *core.Call, id string, conf, old property.Config) error {
+func checkFabric(w *core.World, c *core.Call, id string, conf, old perl.Config) error {
 	if err := sdnUnlocked(w, c); err != nil || old == nil {
 		return err
 	}
@@ -83,7 +82,7 @@ func checkFabric(w *core.World, c *core.Call, id string, conf, old property.Conf
 }
 
 // withinFabric says whether the addresses of a node are those of its fabric.
-func withinFabric(fabric string, conf, node property.Config) error {
+func withinFabric(fabric string, conf, node perl.Config) error {
 	for _, address := range []string{"ip", "ip6"} {
 		prefix := address + "_prefix"
 		if node[address] == "" {
@@ -115,12 +114,12 @@ func dropFabric(w *core.World, c *core.Call, id string) error {
 			}
 		}
 	}
-	maps.DeleteFunc(w.Sections["sdn/fabric-nodes"], func(node string, _ property.Config) bool { return strings.HasPrefix(node, id+"_") })
+	maps.DeleteFunc(w.Sections["sdn/fabric-nodes"], func(node string, _ perl.Config) bool { return strings.HasPrefix(node, id+"_") })
 	return nil
 }
 
 // checkFabricNode: a node speaks what its fabric speaks, from an address of its own.
-func checkFabricNode(w *core.World, c *core.Call, id string, conf, _ property.Config) error {
+func checkFabricNode(w *core.World, c *core.Call, id string, conf, _ perl.Config) error {
 	if err := sdnUnlocked(w, c); err != nil {
 		return err
 	}
@@ -177,7 +176,7 @@ func fabricCalls() []sections.ExtraCall {
 }
 
 // peered: a kind of section needs to know its peers, by themselves or (PVE 9) by a fabric.
-func peered(conf property.Config, kind string) error {
+func peered(conf perl.Config, kind string) error {
 	if conf["type"] == kind && conf["peers"] == "" && conf["fabric"] == "" {
 		return perl.Fail("missing value for required option 'peers'")
 	}
@@ -186,7 +185,7 @@ func peered(conf property.Config, kind string) error {
 
 // checkController is on_update_hook of the plugins of controllers. Those of BGP and
 // IS-IS count the others of the node that is asked, and only from two others on.
-func checkController(w *core.World, _ *core.Call, id string, conf, _ property.Config) error {
+func checkController(w *core.World, _ *core.Call, id string, conf, _ perl.Config) error {
 	if err := peered(conf, "evpn"); err != nil {
 		return err
 	}

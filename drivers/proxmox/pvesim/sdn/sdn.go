@@ -12,9 +12,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is software networks.
@@ -36,7 +35,7 @@ func lockOf(w *core.World) *networkLock { return core.PartOf[networkLock](&w.Par
 
 // beginSDN is what there is from the start.
 func beginSDN(w *core.World) {
-	w.Sections["sdn/ipams"] = map[string]property.Config{"pve": {"type": "pve"}}
+	w.Sections["sdn/ipams"] = map[string]perl.Config{"pve": {"type": "pve"}}
 	w.Hooks.Listed = append(w.Hooks.Listed, func(c *core.Call, kind string) []any { return zoneEntries(w, c, kind) })
 }
 
@@ -61,7 +60,7 @@ func sdnFile(what string, f sections.SectionFile) sections.SectionFile {
 		f.Query, f.View = "running: boolean\npending: boolean", sdnView
 	}
 	check, drop := f.Check, f.Drop
-	f.Check = func(w *core.World, c *core.Call, id string, conf, old property.Config) error {
+	f.Check = func(w *core.World, c *core.Call, id string, conf, old perl.Config) error {
 		if err := sdnUnlocked(w, c); err != nil || check == nil {
 			return err
 		}
@@ -276,7 +275,7 @@ func showSubnet(_ *core.World, c *core.Call, id string, entry map[string]any) {
 }
 
 // checkSubnet is on_update_hook of PVE/Network/SDN/SubnetPlugin.pm.
-func checkSubnet(w *core.World, _ *core.Call, id string, conf, _ property.Config) error {
+func checkSubnet(w *core.World, _ *core.Call, id string, conf, _ perl.Config) error {
 	_, network, mask := subnetParts(id)
 	cidr := network + "/" + mask
 	prefix, err := netip.ParsePrefix(cidr)

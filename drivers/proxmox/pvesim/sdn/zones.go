@@ -9,14 +9,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // checkZone is what a zone needs of what is beside it (PVE/API2/Network/SDN/Zones.pm,
 // on_update_hook of the EVPN plugin).
-func checkZone(w *core.World, _ *core.Call, id string, conf, old property.Config) error {
+func checkZone(w *core.World, _ *core.Call, id string, conf, old perl.Config) error {
 	if err := peered(conf, "vxlan"); err != nil {
 		return err
 	}
@@ -60,7 +59,7 @@ func checkZone(w *core.World, _ *core.Call, id string, conf, old property.Config
 
 // checkVnet is what the type of a zone asks of its virtual networks (vnet_update_hook
 // of its plugin), and on_update_hook of PVE/Network/SDN/VnetPlugin.pm.
-func checkVnet(w *core.World, _ *core.Call, id string, conf, old property.Config) error {
+func checkVnet(w *core.World, _ *core.Call, id string, conf, old perl.Config) error {
 	if old != nil && old["zone"] != conf["zone"] && hasSubnets(w, id) {
 		return perl.BadParam("zone", "can't change zone if subnets exist")
 	}
@@ -100,7 +99,7 @@ func checkVnet(w *core.World, _ *core.Call, id string, conf, old property.Config
 }
 
 // uniqueTag: a VLAN once in a zone, a VXLAN once in the cluster.
-func uniqueTag(w *core.World, id string, conf property.Config, kind string) error {
+func uniqueTag(w *core.World, id string, conf perl.Config, kind string) error {
 	vnets := w.Sections["sdn/vnets"]
 	overlay := func(kind string) bool { return kind == "vxlan" || kind == "evpn" }
 	for _, other := range slices.Sorted(maps.Keys(vnets)) {
@@ -143,7 +142,7 @@ func sdnView(w *core.World, f *sections.SectionFile, c *core.Call) map[string]ma
 }
 
 // pendingView is one section: what runs, and beside it what will.
-func pendingView(f *sections.SectionFile, running, written property.Config) map[string]any {
+func pendingView(f *sections.SectionFile, running, written perl.Config) map[string]any {
 	entry, pending, state := f.Typed(running), map[string]any{}, ""
 	switch {
 	case written == nil:
@@ -200,7 +199,7 @@ func apiSDNApply(w *core.World, c *core.Call) (any, error) {
 	if err := sdnUnlocked(w, c); err != nil {
 		return nil, sdnFailed("could not commit pending SDN changes", err)
 	}
-	w.Applied = map[string]map[string]property.Config{}
+	w.Applied = map[string]map[string]perl.Config{}
 	for _, name := range sdnApplied {
 		w.Applied[name] = copySections(w.Sections[name])
 	}
@@ -213,8 +212,8 @@ func apiSDNApply(w *core.World, c *core.Call) (any, error) {
 	}}), nil
 }
 
-func copySections(sections map[string]property.Config) map[string]property.Config {
-	all := map[string]property.Config{}
+func copySections(sections map[string]perl.Config) map[string]perl.Config {
+	all := map[string]perl.Config{}
 	for id, conf := range sections {
 		all[id] = maps.Clone(conf)
 	}
@@ -256,7 +255,7 @@ func apiSDNUnlock(w *core.World, c *core.Call) (any, error) {
 
 func sdnPending(w *core.World) bool {
 	for _, name := range sdnApplied {
-		if property.DigestOf(w.Sections[name]) != property.DigestOf(w.Applied[name]) {
+		if perl.DigestOf(w.Sections[name]) != perl.DigestOf(w.Applied[name]) {
 			return true
 		}
 	}

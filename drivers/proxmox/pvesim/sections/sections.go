@@ -11,8 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // SectionFile describes one of the files of sections that the API table knows nothing
@@ -66,7 +65,7 @@ type SectionFile struct {
 
 	IDOf  func(w *core.World, c *core.Call) string // The id of a new section, if it is not what key has; at is that of one that is there.
 	At    func(c *core.Call) string
-	Check func(w *core.World, c *core.Call, id string, conf, old property.Config) error
+	Check func(w *core.World, c *core.Call, id string, conf, old perl.Config) error
 	Drop  func(w *core.World, c *core.Call, id string) error
 	Show  func(w *core.World, c *core.Call, id string, entry map[string]any)
 	View  func(w *core.World, f *SectionFile, c *core.Call) map[string]map[string]any
@@ -173,7 +172,7 @@ func (f *SectionFile) section(c *core.Call) string {
 }
 
 // Typed shows a section with the types of its properties, but for what is secret.
-func (f *SectionFile) Typed(conf property.Config) map[string]any {
+func (f *SectionFile) Typed(conf perl.Config) map[string]any {
 	entry, known := map[string]any{}, Props(f.Props)
 	for option, value := range conf {
 		if option == "type" {
@@ -199,9 +198,9 @@ func (f *SectionFile) Typed(conf property.Config) map[string]any {
 }
 
 // Of is the sections of a file.
-func Of(w *core.World, f *SectionFile) map[string]property.Config {
+func Of(w *core.World, f *SectionFile) map[string]perl.Config {
 	if w.Sections[f.Name] == nil {
-		w.Sections[f.Name] = map[string]property.Config{}
+		w.Sections[f.Name] = map[string]perl.Config{}
 	}
 	return w.Sections[f.Name]
 }
@@ -209,9 +208,9 @@ func Of(w *core.World, f *SectionFile) map[string]property.Config {
 // SectionDigest is the digest of a file, of all its parts together.
 func SectionDigest(w *core.World, f *SectionFile) string {
 	if f.Family == "" {
-		return property.DigestOf(Of(w, f))
+		return perl.DigestOf(Of(w, f))
 	}
-	all := map[string]property.Config{}
+	all := map[string]perl.Config{}
 	for name, sections := range w.Sections {
 		for id, conf := range sections {
 			if strings.HasPrefix(name, f.Family) {
@@ -219,7 +218,7 @@ func SectionDigest(w *core.World, f *SectionFile) string {
 			}
 		}
 	}
-	return property.DigestOf(all)
+	return perl.DigestOf(all)
 }
 
 // Entries are the sections as a reading shows them.

@@ -10,16 +10,15 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // What writes a file of sections, with the checks of PVE/SectionConfig.pm.
 
 // settings are the options of a call, as a section keeps them, checked against the
 // type of the section (check_config).
-func (f *SectionFile) settings(c *core.Call, kind string, create bool) (property.Config, error) {
-	conf, options, known := property.Config{}, f.Options(kind), Props(f.Props)
+func (f *SectionFile) settings(c *core.Call, kind string, create bool) (perl.Config, error) {
+	conf, options, known := perl.Config{}, f.Options(kind), Props(f.Props)
 	beside := Props(f.Extra)
 	if create || f.Whole {
 		for _, option := range slices.Sorted(maps.Keys(options)) {
@@ -50,7 +49,7 @@ func (f *SectionFile) settings(c *core.Call, kind string, create bool) (property
 }
 
 // without removes what a call deletes (delete_from_config).
-func (f *SectionFile) without(c *core.Call, conf, set property.Config) error {
+func (f *SectionFile) without(c *core.Call, conf, set perl.Config) error {
 	options := f.Options(conf["type"])
 	for _, option := range c.List("delete") {
 		flags, there := options[option]
@@ -161,7 +160,7 @@ func (f *SectionFile) APIUpdate(w *core.World, c *core.Call) (any, error) {
 }
 
 // changed is a section after a change, if it may be so.
-func (f *SectionFile) changed(w *core.World, c *core.Call, id string, old property.Config, there bool) (property.Config, error) {
+func (f *SectionFile) changed(w *core.World, c *core.Call, id string, old perl.Config, there bool) (perl.Config, error) {
 	if err := cmp.Or(f.locked(w), c.Modified(SectionDigest(w, f))); err != nil {
 		return nil, err
 	}
@@ -214,7 +213,7 @@ func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
 
 // keep writes a section; the file has no line for an option without a value
 // (format_config_line).
-func keep(w *core.World, f *SectionFile, id string, conf property.Config) {
+func keep(w *core.World, f *SectionFile, id string, conf perl.Config) {
 	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
 	Of(w, f)[id] = conf
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // status is what a node says about a storage. It is no sample: PVE asks the
@@ -232,7 +231,7 @@ func apiAllocate(w *core.World, c *core.Call, s *core.Store) (any, error) {
 		return nil, perl.BadParam("format", "different storage formats ("+format+" != "+ext+")")
 	}
 	format = cmp.Or(format, "raw")
-	size, ok := property.ParseSize(c.In["size"])
+	size, ok := perl.ParseSize(c.In["size"])
 	if !ok {
 		return nil, perl.BadParam("size", "value does not match the regex pattern")
 	}
@@ -320,7 +319,7 @@ func storageConfig(w *core.World, s *core.Store) map[string]any {
 	}
 	for key, value := range s.Extra {
 		entry[key] = value
-		if v, ok := property.Method("POST /storage").Param(key); ok && (v.Type == "boolean" || v.Type == "integer") {
+		if v, ok := perl.Method("POST /storage").Param(key); ok && (v.Type == "boolean" || v.Type == "integer") {
 			entry[key] = perl.Atoi(value)
 		}
 		if key == "priority" {

@@ -7,8 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // needed are the options without which an entry of storage.cfg makes no sense.
@@ -51,7 +50,7 @@ func apiCreateStorage(w *core.World, c *core.Call) (any, error) {
 	if s.Path == "" && s.Files() {
 		s.Path = "/mnt/pve/" + name
 	}
-	s.Extra = property.Config{}
+	s.Extra = perl.Config{}
 	if err := setStorage(c, s); err != nil {
 		return nil, err
 	}
@@ -117,7 +116,7 @@ func apiUpdateStorage(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.Fail("update storage failed: %s", core.TaskText(err))
 	}
 	if s.Extra == nil {
-		s.Extra = property.Config{}
+		s.Extra = perl.Config{}
 	}
 	if err := setStorage(c, s); err != nil {
 		return nil, err
@@ -143,7 +142,7 @@ func mayUpdateStorage(c *core.Call, s *core.Store) error {
 		return err
 	}
 	for _, option := range c.List("delete") {
-		_, known := property.Method("POST /storage").Param(option)
+		_, known := perl.Method("POST /storage").Param(option)
 		switch {
 		case !known, s.Type == "dir" && !slices.Contains(dirOptions, option), slices.Contains([]string{"storage", "type"}, option):
 			return perl.Fail("no such option '%s'", option)
@@ -188,6 +187,6 @@ func apiDeleteStorage(w *core.World, c *core.Call) (any, error) {
 func text(s *core.Store) string {
 	var b strings.Builder
 	b.WriteString(s.Type + ": " + s.Name + "\n\tcontent " + strings.Join(s.Content, ",") + "\n\tpath " + s.Path + "\n")
-	property.WriteSection(&b, s.Extra, true)
+	perl.WriteSection(&b, s.Extra, true)
 	return b.String()
 }

@@ -1,8 +1,9 @@
-// Package property reads and prints what configuration files of Proxmox VE hold: a
-// [Config] is the keys of one file or of one section, a value may be a property string
-// (key=value,…), and drives and mount points are such strings with a volume. The API table
-// ([pveapi]) says which keys there are and what is in them.
-package property
+package perl
+
+// This part of the package reads and prints what configuration files of Proxmox VE hold: a [Config] is the
+// keys of one file or of one section, a value may be a property string (key=value,…), and drives and mount
+// points are such strings with a volume. The API table ([pveapi]) says which keys there are and what is in
+// them.
 
 import (
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // Config is the content of a configuration file, or of one section of it.
@@ -147,7 +147,7 @@ func DigestOf(sections map[string]Config) string {
 		b.WriteString(name + "\n")
 		WriteSection(&b, sections[name], false)
 	}
-	return perl.SumOf(b.String())
+	return SumOf(b.String())
 }
 
 // Section is one of a file as the API shows it.
@@ -156,7 +156,7 @@ func Section(conf Config, beside map[string]any) map[string]any {
 	for key, value := range conf {
 		entry[key] = value
 		if slices.Contains(sectionNumbers, key) {
-			entry[key] = perl.Atoi(value)
+			entry[key] = Atoi(value)
 		}
 	}
 	return entry
@@ -175,7 +175,7 @@ func TypedBy(name string, conf Config) map[string]any {
 	for key, value := range conf {
 		entry[key] = value
 		if v, ok := m.Param(key); ok && (v.Type == "integer" || v.Type == "boolean") {
-			entry[key] = perl.Atoi(value)
+			entry[key] = Atoi(value)
 		}
 	}
 	return entry
@@ -193,7 +193,7 @@ func Parted(name, option, value string) any {
 	for name, text := range members {
 		entry[name] = text
 		if m := v.Members()[name]; m != nil && m.Type == "boolean" {
-			entry[name] = perl.Atoi(text)
+			entry[name] = Atoi(text)
 		}
 	}
 	return entry

@@ -1,7 +1,10 @@
-// Package perl has values and failures as the programs of Proxmox VE have them, which
-// are written in Perl: what counts as true, how a value is printed, how a list is split,
-// and what a die or an exception becomes in an answer ([Fail], [BadParam], [Forbidden]).
+// Package perl has what the programs of Proxmox VE have in Perl: values and failures (perl.go), property
+// strings and configuration files (property.go), and calendar events (calendar.go).
 package perl
+
+// This part of the package has values and failures as the programs of Proxmox VE have them, which are written
+// in Perl: what counts as true, how a value is printed, how a list is split, and what a die or an exception
+// becomes in an answer ([Fail], [BadParam], [Forbidden]).
 
 import (
 	"crypto/sha1" //nolint:gosec // The digest of PVE is SHA-1.

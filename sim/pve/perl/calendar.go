@@ -1,6 +1,7 @@
-// Package calendar tells when a calendar event of systemd is due next, as the
-// schedules of jobs are written.
-package calendar
+package perl
+
+// This part of the package tells when a calendar event of systemd is due next, as the schedules of jobs are
+// written.
 
 import (
 	"slices"

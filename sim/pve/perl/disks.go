@@ -1,4 +1,4 @@
-package property
+package perl
 
 import (
 	"maps"
@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // Drive is a drive of a VM: a volume and options.
@@ -47,7 +45,7 @@ func DriveNames(c Config) []string {
 // SplitKey takes an indexed key apart: scsi0 is scsi and 0.
 func SplitKey(key string) (family string, index int) {
 	family = FamilyOf(key)
-	return family, perl.Atoi(key[len(family):])
+	return family, Atoi(key[len(family):])
 }
 
 // FamilyOf is the key without its index.
@@ -209,7 +207,7 @@ func MemoryMiB(value string) int {
 	if value == "" {
 		return 512
 	}
-	return perl.Atoi(ParseProperty("memory", value)["current"])
+	return Atoi(ParseProperty("memory", value)["current"])
 }
 
 // convertRates turns rates in bytes into those in megabytes. PVE takes for the rate whether
