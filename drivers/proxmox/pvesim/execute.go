@@ -8,14 +8,13 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // apiExecute is POST /nodes/{node}/execute: several calls on the node, each with its
 // own answer (PVE/API2/Nodes.pm).
-func apiExecute(t *sections.Table, w *core.World, c *core.Call) (any, error) {
+func apiExecute(t *core.Table, w *core.World, c *core.Call) (any, error) {
 	commands, err := readCommands(c.In["commands"])
 	if err != nil {
 		return nil, perl.BadParam("commands", "invalid format - "+err.Error()+"\n")
@@ -28,7 +27,7 @@ func apiExecute(t *sections.Table, w *core.World, c *core.Call) (any, error) {
 }
 
 // executed is the answer of one of them.
-func executed(t *sections.Table, w *core.World, c *core.Call, command batchCommand) map[string]any {
+func executed(t *core.Table, w *core.World, c *core.Call, command batchCommand) map[string]any {
 	data, err := runCommand(t, w, c, command)
 	if err == nil {
 		return map[string]any{"status": 200, "data": data}
@@ -41,7 +40,7 @@ func executed(t *sections.Table, w *core.World, c *core.Call, command batchComma
 	return entry
 }
 
-func runCommand(t *sections.Table, w *core.World, c *core.Call, command batchCommand) (any, error) {
+func runCommand(t *core.Table, w *core.World, c *core.Call, command batchCommand) (any, error) {
 	path := "/nodes/" + c.In["node"] + "/" + strings.Trim(command.Path, "/")
 	m, vars, h, _ := t.Find(command.Method, path)
 	if m == nil || h == nil || m.Path == c.M.Path {

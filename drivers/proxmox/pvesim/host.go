@@ -10,9 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -108,7 +107,7 @@ func (h *Host) answer(ctx context.Context, req *core.Request) *answer {
 }
 
 // tally counts a request by the template of its path.
-func tally(t *sections.Table, w *core.World, req *core.Request) {
+func tally(t *core.Table, w *core.World, req *core.Request) {
 	key := req.Method + " " + req.Path
 	if m, _, _, _ := t.Find(req.Method, req.Path); m != nil {
 		key = req.Method + " " + m.Path
@@ -120,7 +119,7 @@ func tally(t *sections.Table, w *core.World, req *core.Request) {
 }
 
 // handle is dispatch that ends where a task would begin, if its worker is not to start.
-func handle(t *sections.Table, w *core.World, c *core.Call) (data any, err error) {
+func handle(t *core.Table, w *core.World, c *core.Call) (data any, err error) {
 	defer func() {
 		switch v := recover(); v {
 		case nil:
@@ -135,7 +134,7 @@ func handle(t *sections.Table, w *core.World, c *core.Call) (data any, err error
 
 // dispatch finds out who asks for what, and lets the handler do it. The order
 // of the checks is that of auth_handler and rest_handler in PVE/HTTPServer.pm.
-func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
+func dispatch(t *core.Table, w *core.World, c *core.Call) (any, error) {
 	req := c.Req
 	if req.Format == "" {
 		return nil, &perl.APIError{Status: http.StatusNotFound, Message: "no such file '" + req.Path + "'", Plain: true}

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // clusterFiles are the files by which a node shows what changes on it: the versions of the guests in /etc/pve, and the

@@ -7,7 +7,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // promised are deviations of PVE's own answers from what its API table promises, as

@@ -2,7 +2,7 @@ package pvesim
 
 import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // What a host is made from, by the names that programs use for it.

@@ -20,7 +20,7 @@
 // # What happens to a request
 //
 // host.go reads it as PVE does (core/request.go), asks the fault rules, finds the method
-// in the API table ([sections.Table]), knows who asks (access/tickets.go), checks
+// in the API table ([core.Table]), knows who asks (access/tickets.go), checks
 // privileges (core/rights.go) and parameters by that table, and calls the handler.
 // The checks that PVE makes in code, and all effects, are the handlers'. What a handler
 // returns is encoded, with PVE's header lines, by answer.go; promise.go
@@ -63,7 +63,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
@@ -78,13 +77,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/replication"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // areas are all parts of Proxmox VE that are simulated.
-var areas = sync.OnceValue(func() []sections.Area {
-	return []sections.Area{
+var areas = sync.OnceValue(func() []core.Area {
+	return []core.Area{
 		access.Area(),
 		acme.Area(),
 		backup.Area(),
@@ -111,8 +110,8 @@ var areas = sync.OnceValue(func() []sections.Area {
 })
 
 // calls are their methods, which are the same for all hosts.
-var calls = sync.OnceValue(func() *sections.Table {
-	t := sections.NewTable(areas())
+var calls = sync.OnceValue(func() *core.Table {
+	t := core.NewTable(areas())
 	t.Routes["POST /nodes/{node}/execute"] = func(w *core.World, c *core.Call) (any, error) { return apiExecute(t, w, c) }
 	return t
 })
@@ -123,7 +122,7 @@ type Host struct {
 	cfg   core.Config
 	clock clock
 	cert  certs.Certificate
-	table *sections.Table
+	table *core.Table
 
 	// mu guards w: requests come in on many goroutines, and each must see the
 	// world between two others. It is held while a handler runs (microseconds)

@@ -5,12 +5,11 @@ package access
 import (
 	"maps"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // Area is users, groups, roles, realms, tickets and pools.
-func Area() sections.Area {
+func Area() core.Area {
 	routes := realmJobRoutes()
 	maps.Copy(routes, map[string]core.Handler{
 		"GET /access/tfa":                               core.APINone,
@@ -63,7 +62,7 @@ func Area() sections.Area {
 		"POST /access/openid/auth-url":                  apiOpenIDStart,
 		"POST /access/openid/login":                     apiOpenIDLogin,
 	})
-	return sections.Area{
+	return core.Area{
 		Routes: routes,
 	}
 }

@@ -7,8 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -171,8 +170,8 @@ func apiUnlockFactors(*core.World, *core.Call, *core.User) (any, error) {
 
 // realmSyncFile describes the jobs of jobs.cfg that do so at times; the API table has
 // their methods (PVE/API2/Jobs/RealmSync.pm).
-func realmSyncFile() *sections.SectionFile {
-	return &sections.SectionFile{
+func realmSyncFile() *core.SectionFile {
+	return &core.SectionFile{
 		Name: "jobs/realm-sync", Key: "id", Only: "realm-sync", Plain: true, Lock: "jobs_cfg", Flat: true,
 		Kinds: map[string]string{"realm-sync": "realm! schedule enabled? comment? enable-new? remove-vanished? scope?"},
 		Props: "enabled: boolean\nenable-new: boolean", Twice: "Job '%s' already exists", Missing: "No such job '%s'", Gone: "no such realm-sync job",
@@ -198,7 +197,7 @@ func realmSyncFile() *sections.SectionFile {
 // apiRealmJobs is GET /cluster/jobs/realm-sync.
 func apiRealmJobs(w *core.World, _ *core.Call) (any, error) {
 	f, list := realmSyncFile(), []map[string]any{}
-	jobs := sections.Of(w, f)
+	jobs := core.SectionsOf(w, f)
 	for _, id := range slices.Sorted(maps.Keys(jobs)) {
 		entry := f.Typed(jobs[id])
 		entry["id"] = id
@@ -211,10 +210,10 @@ func apiRealmJobs(w *core.World, _ *core.Call) (any, error) {
 }
 
 // realmJob are the calls on one job.
-func realmJob(then func(*sections.SectionFile, *core.World, *core.Call) (any, error)) core.Handler {
+func realmJob(then func(*core.SectionFile, *core.World, *core.Call) (any, error)) core.Handler {
 	return func(w *core.World, c *core.Call) (any, error) {
 		f := realmSyncFile()
-		if sections.Of(w, f)[c.In["id"]] == nil && c.Req.Method != http.MethodPut && c.Req.Method != http.MethodPost {
+		if core.SectionsOf(w, f)[c.In["id"]] == nil && c.Req.Method != http.MethodPut && c.Req.Method != http.MethodPost {
 			return nil, perl.BadParam("id", "No such job '"+c.In["id"]+"'")
 		}
 		return then(f, w, c)
@@ -224,14 +223,14 @@ func realmJob(then func(*sections.SectionFile, *core.World, *core.Call) (any, er
 func realmJobRoutes() map[string]core.Handler {
 	const at = " /cluster/jobs/realm-sync/{id}"
 	return map[string]core.Handler{
-		"GET" + at: realmJob(func(f *sections.SectionFile, w *core.World, c *core.Call) (any, error) {
-			entry := f.Typed(sections.Of(w, f)[c.In["id"]])
+		"GET" + at: realmJob(func(f *core.SectionFile, w *core.World, c *core.Call) (any, error) {
+			entry := f.Typed(core.SectionsOf(w, f)[c.In["id"]])
 			entry["id"] = c.In["id"]
 			return entry, nil
 		}),
-		"POST" + at:   realmJob((*sections.SectionFile).APICreate),
-		"PUT" + at:    realmJob((*sections.SectionFile).APIUpdate),
-		"DELETE" + at: realmJob((*sections.SectionFile).APIDelete),
+		"POST" + at:   realmJob((*core.SectionFile).APICreate),
+		"PUT" + at:    realmJob((*core.SectionFile).APIUpdate),
+		"DELETE" + at: realmJob((*core.SectionFile).APIDelete),
 	}
 }
 

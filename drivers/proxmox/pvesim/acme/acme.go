@@ -14,15 +14,14 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is ACME accounts and certificates.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Files: acmeFiles(),
 		Calls: acmeCalls(),
 		Begin: beginACME,
@@ -53,8 +52,8 @@ const acmeAPIs = "acmedns|acmeproxy|active24|ad|ali|arvan|autodns|aws|azure|bunn
 	"openprovider|openstack|opnsense|ovh|pdns|pleskxml|pointhq|porkbun|rackspace|rcode0|regru|scaleway|schlundtech|selectel|servercow|simply|tele3|transip|udr|" +
 	"ultra|unoeuro|variomedia|vscale|vultr|websupport|world4you|yandex|yc|zilore|zone|zonomi"
 
-func acmeFiles() []sections.SectionFile {
-	return []sections.SectionFile{{
+func acmeFiles() []core.SectionFile {
+	return []core.SectionFile{{
 		Name: "priv/acme/plugins", Path: "/cluster/acme/plugins", Key: "id", ID: "pve-configid", Plain: true,
 		Kinds: map[string]string{"dns": "api? data? validation-delay? nodes? disable?", "standalone": "nodes? disable?"},
 		Props: `api: string ` + acmeAPIs + `
@@ -62,7 +61,7 @@ func acmeFiles() []sections.SectionFile {
 			validation-delay: integer 0..172800
 			nodes: string pve-node-list
 			disable: boolean`,
-		Read: sections.AllOf("/", "Sys.Modify"), Write: sections.AllOf("/", "Sys.Modify"), Lock: "priv_acme_plugins_cfg",
+		Read: core.AllOf("/", "Sys.Modify"), Write: core.AllOf("/", "Sys.Modify"), Lock: "priv_acme_plugins_cfg",
 		Twice: "ACME plugin ID '%s' already exists", Missing: "ACME plugin '%s' not defined", Gone: "ACME plugin ID '%s' does not exist", MissingIsGone: true,
 		Show: func(_ *core.World, _ *core.Call, id string, entry map[string]any) {
 			entry["plugin"] = id
@@ -195,13 +194,13 @@ func apiAcmeSchema(*core.World, *core.Call) (any, error) {
 	return list, nil
 }
 
-func acmeCalls() []sections.ExtraCall {
+func acmeCalls() []core.ExtraCall {
 	word, list, object := &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
 	const name, contact = "name: string pve-configid\n", "contact: string email-list"
 	const directory = "directory: string /^https?://.*/"
 	const at = "/nodes/{node}/certificates/acme"
-	modify := sections.AllOf("/nodes/{node}", "Sys.Modify")
-	return []sections.ExtraCall{
+	modify := core.AllOf("/nodes/{node}", "Sys.Modify")
+	return []core.ExtraCall{
 		{Name: "GET /cluster/acme/account", Returns: list, Handle: apiAcmeAccounts},
 		{
 			Name: "POST /cluster/acme/account", Root: true, Returns: word, Handle: apiAcmeRegister,
@@ -214,7 +213,7 @@ func acmeCalls() []sections.ExtraCall {
 		{Name: "GET /cluster/acme/meta", Params: directory, Returns: object, Since: "9.0", Handle: apiAcmeMeta},
 		{Name: "GET /cluster/acme/directories", Returns: list, Handle: apiAcmeDirectories},
 		{Name: "GET /cluster/acme/challenge-schema", Returns: list, Handle: apiAcmeSchema},
-		{Name: "GET " + at, Returns: list, Handle: sections.Index{Key: "name", Names: "certificate"}.Handler},
+		{Name: "GET " + at, Returns: list, Handle: core.DirectoryIndex{Key: "name", Names: "certificate"}.Handler},
 		{Name: "POST " + at + "/certificate", Perm: modify, Params: "force: boolean", Returns: word, Handle: apiAcmeCertificate},
 		{Name: "PUT " + at + "/certificate", Perm: modify, Params: "force: boolean", Returns: word, Handle: apiAcmeCertificate},
 		{Name: "DELETE " + at + "/certificate", Perm: modify, Returns: word, Handle: apiAcmeCertificate},

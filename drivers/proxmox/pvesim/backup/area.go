@@ -2,14 +2,13 @@
 package backup
 
 import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // Area is backups and their jobs.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /cluster/jobs/schedule-analyze":                   apiAnalyzeSchedule,
 			"GET /cluster/backup-info/not-backed-up":               apiNotBackedUp,

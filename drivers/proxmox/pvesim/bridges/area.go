@@ -2,14 +2,11 @@
 // network devices of guests are plugged into.
 package bridges
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is what a node has of interfaces, and what guests are plugged into.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/network":            apiNetworks,
 			"GET /nodes/{node}/network/{iface}":    apiNetwork,

@@ -21,14 +21,13 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the certificates of nodes.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/certificates/info": apiCertificates,
 		},
@@ -101,11 +100,11 @@ func apiDropCertificate(_ *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
-func certificateCalls() []sections.ExtraCall {
+func certificateCalls() []core.ExtraCall {
 	const at = "/nodes/{node}/certificates/"
-	modify := sections.AllOf("/nodes/{node}", "Sys.Modify")
+	modify := core.AllOf("/nodes/{node}", "Sys.Modify")
 	null := &pveapi.Value{Type: "null"}
-	return []sections.ExtraCall{
+	return []core.ExtraCall{
 		{
 			Name: "POST " + at + "custom", Perm: modify, Params: "certificates: string needed\nkey: string\nforce: boolean\nrestart: boolean",
 			Returns: &pveapi.Value{Type: "object"}, Handle: apiSetCertificate,

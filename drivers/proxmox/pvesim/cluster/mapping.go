@@ -5,8 +5,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -30,17 +29,17 @@ var mapFormats = map[string]string{
 		description: string <=4096`,
 }
 
-func mappingFiles() []sections.SectionFile {
-	var all []sections.SectionFile
+func mappingFiles() []core.SectionFile {
+	var all []core.SectionFile
 	for _, kind := range []string{"dir", "pci", "usb"} {
 		path := "/mapping/" + kind
-		f := sections.SectionFile{
+		f := core.SectionFile{
 			Name: "mapping/" + kind, Path: "/cluster" + path, Key: "id", ID: "pve-configid", Only: kind, Untyped: true, Whole: true, Plain: true,
 			Kinds: map[string]string{kind: "map description? mdev? live-migration-capable?"},
 			Props: "map: array\ndescription: string <=4096\nmdev: boolean\nlive-migration-capable: boolean @9.0",
 			Query: "check-node: string pve-node", Open: true,
-			Read:  sections.Either(sections.AllOf(path+"/{id}", "Mapping.Use"), sections.AllOf(path+"/{id}", "Mapping.Modify"), sections.AllOf(path+"/{id}", "Mapping.Audit")),
-			Write: sections.AllOf(path, "Mapping.Modify"), Change: sections.AllOf(path+"/{id}", "Mapping.Modify"),
+			Read:  core.Either(core.AllOf(path+"/{id}", "Mapping.Use"), core.AllOf(path+"/{id}", "Mapping.Modify"), core.AllOf(path+"/{id}", "Mapping.Audit")),
+			Write: core.AllOf(path, "Mapping.Modify"), Change: core.AllOf(path+"/{id}", "Mapping.Modify"),
 			Guard: func(c *core.Call, id string, _ map[string]any, write bool) error {
 				if write {
 					return nil
@@ -68,7 +67,7 @@ func mappingFiles() []sections.SectionFile {
 
 // checkMap reads the entries of a map, which are property strings.
 func checkMap(kind, text string) error {
-	format := &pveapi.Value{Type: "string", Sub: sections.Props(mapFormats[kind])}
+	format := &pveapi.Value{Type: "string", Sub: core.Props(mapFormats[kind])}
 	m := &pveapi.Method{Params: map[string]*pveapi.Value{"map": {Type: "array", Items: format}}}
 	var entries []any
 	for entry := range strings.SplitSeq(text, "\n") {

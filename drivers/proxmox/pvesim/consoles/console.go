@@ -13,23 +13,22 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is consoles.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/vncwebsocket": apiConsoleSocket,
 			"PUT /nodes/{node}/qemu/{vmid}/sendkey":            core.On(qemu.RunningOnly, apiSendKey),
 			"POST /access/vncticket":                           apiConsoleLogin,
 		},
-		Guests: map[string]sections.GuestHandler{
+		Guests: map[string]core.GuestHandler{
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/termproxy":  apiConsole,
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/vncproxy":   apiConsole,
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/spiceproxy": apiSpice,
@@ -195,11 +194,11 @@ func apiConsoleSocket(w *core.World, c *core.Call) (any, error) {
 }
 
 // consoleCalls are those of nodes, which the API table leaves out.
-func consoleCalls() []sections.ExtraCall {
+func consoleCalls() []core.ExtraCall {
 	object := &pveapi.Value{Type: "object"}
 	console := &pveapi.Rule{Kind: "perm", Path: "/nodes/{node}", Privs: []string{"Sys.Console"}}
 	const shell = "cmd: string login|upgrade|ceph_install\ncmd-opts: string"
-	return []sections.ExtraCall{
+	return []core.ExtraCall{
 		{Name: "POST /nodes/{node}/termproxy", Perm: console, Params: shell, Returns: object, Handle: apiNodeConsole},
 		{Name: "POST /nodes/{node}/vncshell", Perm: console, Params: shell + "\nwebsocket: boolean\nwidth: integer\nheight: integer", Returns: object, Handle: apiNodeConsole},
 		{Name: "GET /nodes/{node}/vncwebsocket", Perm: console, Params: "vncticket: string needed <=512\nport: integer needed 5900..5999", Returns: object, Handle: apiConsoleSocket},

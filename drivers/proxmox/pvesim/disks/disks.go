@@ -9,14 +9,13 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the disks of nodes.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Calls: slices.Concat(diskCalls(), cephCalls()),
 	}
 }
@@ -123,13 +122,13 @@ func partition(kind, inUse string, gpt bool) core.Handler {
 	}
 }
 
-func diskCalls() []sections.ExtraCall {
+func diskCalls() []core.ExtraCall {
 	const at, flags = "/nodes/{node}/disks/", "cleanup-config: boolean\ncleanup-disks: boolean"
-	audit, read := sections.AllOf("/", "Sys.Audit"), sections.AnyOf("/", "Sys.Audit", "Datastore.Audit")
-	modify, allocate := sections.AllOf("/", "Sys.Modify"), sections.AllOf("/", "Sys.Modify", "Datastore.Allocate")
+	audit, read := core.AllOf("/", "Sys.Audit"), core.AnyOf("/", "Sys.Audit", "Datastore.Audit")
+	modify, allocate := core.AllOf("/", "Sys.Modify"), core.AllOf("/", "Sys.Modify", "Datastore.Allocate")
 	word, list, object := &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
 	const device = "/^\\/dev\\/[a-zA-Z0-9\\/]+$/"
-	calls := []sections.ExtraCall{
+	calls := []core.ExtraCall{
 		{Name: "GET " + at + "list", Perm: read, Params: "include-partitions: boolean\nskipsmart: boolean\ntype: string unused|journal_disks", Returns: list, Handle: apiDisks},
 		{Name: "GET " + at + "smart", Perm: read, Params: "disk: string needed " + device + "\nhealthonly: boolean", Returns: object, Handle: apiSmart},
 		{Name: "POST " + at + "initgpt", Perm: modify, Params: "disk: string needed " + device + "\nuuid: string <=36", Returns: word, Handle: partition("diskinit", "disk %s already in use", true)},
@@ -151,9 +150,9 @@ func diskCalls() []sections.ExtraCall {
 			drop += "\nvolume-group: string pve-storage-id needed"
 		}
 		calls = append(calls,
-			sections.ExtraCall{Name: "GET " + at + kind, Perm: audit, Returns: shown, Handle: apiDiskGroups},
-			sections.ExtraCall{Name: "POST " + at + kind, Perm: allocate, Params: params[kind], Returns: word, Handle: apiMakeGroup},
-			sections.ExtraCall{Name: "DELETE " + at + kind + "/{name}", Perm: allocate, Params: drop, Returns: word, Handle: apiDropGroup},
+			core.ExtraCall{Name: "GET " + at + kind, Perm: audit, Returns: shown, Handle: apiDiskGroups},
+			core.ExtraCall{Name: "POST " + at + kind, Perm: allocate, Params: params[kind], Returns: word, Handle: apiMakeGroup},
+			core.ExtraCall{Name: "DELETE " + at + kind + "/{name}", Perm: allocate, Params: drop, Returns: word, Handle: apiDropGroup},
 		)
 	}
 	return calls
@@ -185,20 +184,20 @@ func apiCeph(*core.World, *core.Call) (any, error) {
 	return nil, perl.Fail("binary not installed: /usr/bin/ceph-mon")
 }
 
-func cephCalls() []sections.ExtraCall {
-	audit, modify := sections.AnyOf("/", "Sys.Audit", "Datastore.Audit"), sections.AllOf("/", "Sys.Modify")
-	calls := []sections.ExtraCall{{
-		Name: "GET /nodes/{node}/ceph", Perm: sections.AnyOf("/nodes/{node}/ceph", "Sys.Audit", "Datastore.Audit"), Returns: &pveapi.Value{Type: "array"},
-		Handle: sections.Index{Key: "name", Names: "cmd-safety cfg crush fs init log mds mgr mon osd pool restart rules start status stop"}.Handler,
+func cephCalls() []core.ExtraCall {
+	audit, modify := core.AnyOf("/", "Sys.Audit", "Datastore.Audit"), core.AllOf("/", "Sys.Modify")
+	calls := []core.ExtraCall{{
+		Name: "GET /nodes/{node}/ceph", Perm: core.AnyOf("/nodes/{node}/ceph", "Sys.Audit", "Datastore.Audit"), Returns: &pveapi.Value{Type: "array"},
+		Handle: core.DirectoryIndex{Key: "name", Names: "cmd-safety cfg crush fs init log mds mgr mon osd pool restart rules start status stop"}.Handler,
 	}}
 	for at, paths := range cephReadings {
 		for path := range strings.FieldsSeq(paths) {
-			calls = append(calls, sections.ExtraCall{Name: "GET " + at + path, Perm: audit, Returns: &pveapi.Value{}, More: true, Handle: apiCeph})
+			calls = append(calls, core.ExtraCall{Name: "GET " + at + path, Perm: audit, Returns: &pveapi.Value{}, More: true, Handle: apiCeph})
 		}
 	}
 	for at, paths := range cephWritings {
 		for path := range strings.FieldsSeq(paths) {
-			calls = append(calls, sections.ExtraCall{Name: "POST " + at + path, Perm: modify, Returns: &pveapi.Value{}, More: true, Handle: apiCeph})
+			calls = append(calls, core.ExtraCall{Name: "POST " + at + path, Perm: modify, Returns: &pveapi.Value{}, More: true, Handle: apiCeph})
 		}
 	}
 	return calls

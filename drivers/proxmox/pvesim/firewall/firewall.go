@@ -9,15 +9,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the firewall.
-func Area() sections.Area {
+func Area() core.Area {
 	routes := allFirewallRoutes()
-	return sections.Area{
+	return core.Area{
 		Routes: routes,
 		Begin:  beginFirewall,
 	}

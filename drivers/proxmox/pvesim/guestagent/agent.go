@@ -9,14 +9,13 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the guest agent of VMs.
-func Area() sections.Area {
+func Area() core.Area {
 	routes := agentRoutes()
 	maps.Copy(routes, map[string]core.Handler{
 		"POST /nodes/{node}/qemu/{vmid}/agent":                   apiAgentCommand,
@@ -26,7 +25,7 @@ func Area() sections.Area {
 		"POST /nodes/{node}/qemu/{vmid}/agent/file-write":        core.On(thawed("file-open"), apiAgentWrite),
 		"POST /nodes/{node}/qemu/{vmid}/agent/set-user-password": core.On(thawed("set-user-password"), apiAgentPassword),
 	})
-	return sections.Area{
+	return core.Area{
 		Routes: routes,
 	}
 }

@@ -3,20 +3,17 @@
 // Packages qemu and lxc are built on it.
 package guests
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is what VMs and containers have in common.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/snapshot":                  apiCreateSnapshot,
 			"PUT /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}/config": apiSetSnapshot,
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/config":                     apiGetConfig,
 		},
-		Guests: map[string]sections.GuestHandler{
+		Guests: map[string]core.GuestHandler{
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/snapshot":                   apiSnapshots,
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}/config": apiSnapshotConfig,
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/pending":                    apiPending,

@@ -10,17 +10,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is the HA manager.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /cluster/ha/status/current":            apiHAStatus,
 			"GET /cluster/ha/resources":                 apiHAResources,

@@ -2,14 +2,11 @@
 // and removal.
 package lxc
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is containers.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"POST /nodes/{node}/lxc/{vmid}/status/suspend":  core.On(runningCT, apiSuspendCT),
 			"GET /nodes/{node}/lxc":                         apiNodeLXC,
@@ -21,11 +18,11 @@ func Area() sections.Area {
 			"POST /nodes/{node}/lxc/{vmid}/status/reboot":   core.On(runningCT, apiRebootCT),
 			"POST /nodes/{node}/lxc/{vmid}/move_volume":     apiMoveVolume,
 		},
-		Guests: map[string]sections.GuestHandler{
+		Guests: map[string]core.GuestHandler{
 			"GET /nodes/{node}/lxc/{vmid}/interfaces": apiLXCInterfaces,
-			"GET /nodes/{node}/lxc/{vmid}": sections.Index{Key: "subdir", Names: "config pending status vncproxy termproxy vncwebsocket spiceproxy " +
+			"GET /nodes/{node}/lxc/{vmid}": core.DirectoryIndex{Key: "subdir", Names: "config pending status vncproxy termproxy vncwebsocket spiceproxy " +
 				"migrate clone rrd rrddata firewall snapshot resize interfaces"}.OfGuest,
-			"GET /nodes/{node}/lxc/{vmid}/status":         sections.Index{Key: "subdir", Names: "current start stop shutdown reboot migrate"}.OfGuest,
+			"GET /nodes/{node}/lxc/{vmid}/status":         core.DirectoryIndex{Key: "subdir", Names: "current start stop shutdown reboot migrate"}.OfGuest,
 			"POST /nodes/{node}/lxc/{vmid}/status/resume": apiResumeCT,
 			"DELETE /nodes/{node}/lxc/{vmid}":             apiDestroyLXC,
 			"PUT /nodes/{node}/lxc/{vmid}/resize":         apiResizeCT,

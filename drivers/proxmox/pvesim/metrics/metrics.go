@@ -6,14 +6,13 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // Area is metrics and their history.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/rrd":                       apiGraph,
 			"GET /nodes/{node}/rrddata":                   apiNodeSeries,
@@ -30,8 +29,8 @@ func Area() sections.Area {
 // Metric servers (PVE/API2/Cluster/MetricServer.pm, PVE/Status): they are kept and
 // shown, and nothing is sent to them.
 
-func metricFiles() []sections.SectionFile {
-	return []sections.SectionFile{{
+func metricFiles() []core.SectionFile {
+	return []core.SectionFile{{
 		Name: "status", Path: "/cluster/metrics/server", Key: "id", ID: "pve-configid", PostBelow: true, Plain: true,
 		Kinds: map[string]string{
 			"graphite": "server port mtu? proto? timeout? path? disable?",
@@ -61,7 +60,7 @@ func metricFiles() []sections.SectionFile {
 			otel-max-body-size: integer 1024.. @9.0
 			otel-resource-attributes: string <=1024 @9.0
 			otel-compression: string none|gzip @9.0`,
-		Read: sections.AllOf("/", "Sys.Audit"), Write: sections.AllOf("/", "Sys.Modify"), Lock: "status_cfg", Secret: []string{"token"},
+		Read: core.AllOf("/", "Sys.Audit"), Write: core.AllOf("/", "Sys.Modify"), Lock: "status_cfg", Secret: []string{"token"},
 		Twice: "Metric server '%s' already exists", Missing: "status server entry '%s' does not exist", Gone: "no such server '%s'",
 		Undeletable: "cannot lookup undefined type! at /usr/share/perl5/PVE/API2/Cluster/MetricServer.pm line 295.",
 		Show: func(_ *core.World, c *core.Call, _ string, entry map[string]any) {
@@ -108,9 +107,9 @@ func apiMetricsExport(w *core.World, c *core.Call) (any, error) {
 	return map[string]any{"data": list}, nil
 }
 
-func metricCalls() []sections.ExtraCall {
-	return []sections.ExtraCall{{
-		Name: "GET /cluster/metrics/export", Perm: sections.AllOf("/", "Sys.Audit"), Params: "local-only: boolean\nstart-time: integer\nhistory: boolean",
+func metricCalls() []core.ExtraCall {
+	return []core.ExtraCall{{
+		Name: "GET /cluster/metrics/export", Perm: core.AllOf("/", "Sys.Audit"), Params: "local-only: boolean\nstart-time: integer\nhistory: boolean",
 		Returns: &pveapi.Value{Type: "object", Props: map[string]*pveapi.Value{"data": {Type: "array"}}}, Handle: apiMetricsExport,
 	}}
 }

@@ -2,14 +2,11 @@
 // thing to many guests at once.
 package migrate
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is migrations, rollbacks and what is done to many guests at once.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/lxc/{vmid}/migrate":         apiMigrateCTInfo,
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/migrate": apiMigrate,
@@ -22,7 +19,7 @@ func Area() sections.Area {
 			"POST /cluster/bulk-action/guest/suspend":      suspendAll("bulksuspend"),
 			"POST /cluster/bulk-action/guest/migrate":      migrateAll("bulkmigrate"),
 		},
-		Guests: map[string]sections.GuestHandler{
+		Guests: map[string]core.GuestHandler{
 			"GET /nodes/{node}/qemu/{vmid}/migrate":                             apiMigrateInfo,
 			"DELETE /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}":        apiDeleteSnapshot,
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}/rollback": apiRollback,

@@ -2,14 +2,11 @@
 // repositories and subscription.
 package node
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is what belongs to one node.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/time":                                  apiNodeTime,
 			"GET /nodes/{node}/dns":                                   apiNodeDNS,
@@ -62,7 +59,7 @@ func Area() sections.Area {
 			"POST /nodes/{node}/subscription":                         apiCheckSubscription,
 			"DELETE /nodes/{node}/subscription":                       apiDropSubscription,
 		},
-		Guests: map[string]sections.GuestHandler{
+		Guests: map[string]core.GuestHandler{
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/remote_migrate": apiMigrateAway,
 		},
 	}

@@ -10,14 +10,13 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is notifications.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Files: notificationFiles(),
 		Calls: notificationCalls(),
 		Begin: func(w *core.World) { restoreBuiltin(w) },
@@ -41,7 +40,7 @@ func builtinTargets() map[string]map[string]perl.Config {
 	}
 }
 
-func notificationFiles() []sections.SectionFile {
+func notificationFiles() []core.SectionFile {
 	const mail = " mailto? mailto-user? author? comment? disable?"
 	options := map[string]string{
 		"sendmail": "from-address?" + mail,
@@ -50,15 +49,15 @@ func notificationFiles() []sections.SectionFile {
 		"webhook":  "url method header? body? secret? comment? disable?",
 		"matchers": "match-field? match-severity? match-calendar? target? mode? invert-match? comment? disable?",
 	}
-	modify := sections.AllOf(notifications, "Mapping.Modify")
-	reach := sections.Both(modify, sections.Either(sections.AllOf("/", "Sys.Audit", "Sys.Modify"), sections.AllOf("/", "Sys.AccessNetwork")))
-	var all []sections.SectionFile
+	modify := core.AllOf(notifications, "Mapping.Modify")
+	reach := core.Both(modify, core.Either(core.AllOf("/", "Sys.Audit", "Sys.Modify"), core.AllOf("/", "Sys.AccessNetwork")))
+	var all []core.SectionFile
 	for _, kind := range slices.Sorted(maps.Keys(options)) {
 		mode := "insecure|starttls|tls"
-		f := sections.SectionFile{
+		f := core.SectionFile{
 			Name: "notifications/" + kind, Family: "notifications/", Lock: "notifications_cfg", Path: "/cluster/notifications/endpoints/" + kind, Key: "name", ID: "pve-configid",
 			Only: kind, Untyped: true, Kinds: map[string]string{kind: options[kind]}, Secret: []string{"token", "password"},
-			Read:  sections.Either(modify, sections.AllOf(notifications, "Mapping.Audit")),
+			Read:  core.Either(modify, core.AllOf(notifications, "Mapping.Audit")),
 			Write: reach, Change: reach,
 			Twice: "400 Cannot create '%s', an entity with the same name already exists", Missing: "404 endpoint '%s' not found",
 			Check: checkTarget(kind), Show: showTarget(kind), Drop: dropTarget(kind), After: func(w *core.World) { restoreBuiltin(w) },
@@ -66,7 +65,7 @@ func notificationFiles() []sections.SectionFile {
 		if kind == "matchers" {
 			f.Path, f.Missing, mode = "/cluster/notifications/matchers", "404 matcher '%s' not found", "all|any"
 			f.Write, f.Change = modify, modify
-			f.Read = sections.Either(modify, sections.AllOf(notifications, "Mapping.Audit"), sections.AllOf(notifications, "Mapping.Use"))
+			f.Read = core.Either(modify, core.AllOf(notifications, "Mapping.Audit"), core.AllOf(notifications, "Mapping.Use"))
 		}
 		f.Props = `mailto: array
 			mailto-user: array pve-userid
@@ -268,12 +267,12 @@ func apiMatcherValues(w *core.World, c *core.Call) (any, error) {
 	return list, nil
 }
 
-func notificationCalls() []sections.ExtraCall {
-	read := sections.Either(sections.AllOf(notifications, "Mapping.Modify"), sections.AllOf(notifications, "Mapping.Audit"))
-	use := sections.Either(read, sections.AllOf(notifications, "Mapping.Use"))
-	words := sections.ListOf(sections.Props("name: string\nfield: string\nvalue: string\ncomment: string\ntype: string\ndisable: boolean\norigin: string"))
-	return []sections.ExtraCall{
-		{Name: "GET /cluster/notifications/matcher-fields", Perm: read, Returns: words, Handle: sections.Index{Key: "name", Names: "type hostname job-id"}.Handler},
+func notificationCalls() []core.ExtraCall {
+	read := core.Either(core.AllOf(notifications, "Mapping.Modify"), core.AllOf(notifications, "Mapping.Audit"))
+	use := core.Either(read, core.AllOf(notifications, "Mapping.Use"))
+	words := core.ListOf(core.Props("name: string\nfield: string\nvalue: string\ncomment: string\ntype: string\ndisable: boolean\norigin: string"))
+	return []core.ExtraCall{
+		{Name: "GET /cluster/notifications/matcher-fields", Perm: read, Returns: words, Handle: core.DirectoryIndex{Key: "name", Names: "type hostname job-id"}.Handler},
 		{Name: "GET /cluster/notifications/matcher-field-values", Perm: read, Returns: words, Handle: apiMatcherValues},
 		{Name: "GET /cluster/notifications/targets", Perm: use, Returns: words, Handle: apiTargets},
 		{

@@ -2,14 +2,11 @@
 // templates and removal.
 package qemu
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is the life of VMs.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"POST /nodes/{node}/qemu":                        apiCreateVM,
 			"POST /nodes/{node}/qemu/{vmid}/move_disk":       apiMoveDisk,
@@ -22,7 +19,7 @@ func Area() sections.Area {
 			"POST /nodes/{node}/qemu/{vmid}/status/suspend":  Suspend,
 			"POST /nodes/{node}/qemu/{vmid}/status/resume":   apiResume,
 		},
-		Guests: map[string]sections.GuestHandler{
+		Guests: map[string]core.GuestHandler{
 			"DELETE /nodes/{node}/qemu/{vmid}":        apiDestroyVM,
 			"POST /nodes/{node}/qemu/{vmid}/template": apiTemplate,
 		},

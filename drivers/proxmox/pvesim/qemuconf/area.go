@@ -2,14 +2,11 @@
 // makes, pending changes, what is plugged in at once, and cloud-init.
 package qemuconf
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is the configurations of VMs.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/qemu":                apiListVMs,
 			"PUT /nodes/{node}/qemu/{vmid}/config":  apiSetConfig,
@@ -17,7 +14,7 @@ func Area() sections.Area {
 			"PUT /nodes/{node}/qemu/{vmid}/resize":  apiResize,
 			"PUT /nodes/{node}/qemu/{vmid}/unlink":  apiUnlink,
 		},
-		Guests: map[string]sections.GuestHandler{
+		Guests: map[string]core.GuestHandler{
 			"GET /nodes/{node}/qemu/{vmid}/cloudinit":      apiGetCloudinit,
 			"PUT /nodes/{node}/qemu/{vmid}/cloudinit":      apiRegenerate,
 			"GET /nodes/{node}/qemu/{vmid}/cloudinit/dump": apiCloudinitDump,

@@ -6,16 +6,15 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is replication jobs.
-func Area() sections.Area {
+func Area() core.Area {
 	f := replicationFile()
-	return sections.Area{
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /cluster/replication":         f.APIList,
 			"POST /cluster/replication":        f.APICreate,
@@ -31,8 +30,8 @@ func Area() sections.Area {
 // kept and shown, and run when somebody says so; what a run copies is not.
 
 // replicationFile describes replication.cfg; the API table has its methods.
-func replicationFile() *sections.SectionFile {
-	return &sections.SectionFile{
+func replicationFile() *core.SectionFile {
+	return &core.SectionFile{
 		Name: "replication", Lock: "replication_cfg", Key: "id", Kinds: map[string]string{"local": "target! disable? comment? rate? schedule? remove_job? source?"},
 		Props: "target: string\ndisable: boolean\ncomment: string\nrate: number\nschedule: string\nremove_job: string\nsource: string",
 		Extra: "keep: boolean\nforce: boolean", Twice: "replication job '%s' already exists", Missing: "no such replication job '%s'", Gone: "no such job '%s'",
@@ -114,7 +113,7 @@ func replicated(g *core.Guest) []string {
 // snapshots and copies are gone.
 func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) {
 	f, id := replicationFile(), c.In["id"]
-	job := sections.Of(w, f)[id]
+	job := core.SectionsOf(w, f)[id]
 	if err := f.Guard(c, id, nil, true); err != nil {
 		return nil, err
 	}
@@ -122,7 +121,7 @@ func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) {
 	case c.Flag("force") && c.Flag("keep"):
 		return nil, perl.BadParam("keep", "conflicts with parameter 'force'")
 	case c.Flag("force"):
-		delete(sections.Of(w, f), id)
+		delete(core.SectionsOf(w, f), id)
 		return nil, nil
 	case job == nil:
 		return nil, perl.Fail("no such job '%s'", id)
@@ -219,12 +218,12 @@ type runs map[string]time.Time
 
 func replicatedOf(w *core.World) runs { return core.MapOf[runs](&w.Parts) }
 
-func replicationCalls() []sections.ExtraCall {
+func replicationCalls() []core.ExtraCall {
 	const id = "id: string /[1-9][0-9]{2,8}-\\d{1,9}/"
 	list, object := &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
-	return []sections.ExtraCall{
+	return []core.ExtraCall{
 		{Name: "GET /nodes/{node}/replication", Params: "guest: integer 100..999999999", Returns: list, Handle: apiNodeReplications},
-		{Name: "GET /nodes/{node}/replication/{id}", Params: id, Returns: list, Handle: sections.Index{Key: "name", Names: "schedule_now log status"}.Handler},
+		{Name: "GET /nodes/{node}/replication/{id}", Params: id, Returns: list, Handle: core.DirectoryIndex{Key: "name", Names: "schedule_now log status"}.Handler},
 		{Name: "GET /nodes/{node}/replication/{id}/status", Params: id, Returns: object, Handle: core.On(nodeJob, apiNodeReplication)},
 		{Name: "GET /nodes/{node}/replication/{id}/log", Params: id + "\nstart: integer 0..\nlimit: integer 0..", Returns: list, Handle: core.On(nodeJob, apiReplicationLog)},
 		{Name: "POST /nodes/{node}/replication/{id}/schedule_now", Params: id, Returns: &pveapi.Value{}, Handle: core.On(nodeJob, apiReplicateNow)},

@@ -7,19 +7,18 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Fabrics are the networks that others lie on, and the nodes in them; PVE 9 has them
 // (PVE/API2/Network/SDN/Fabrics; what it calls is Rust, the crate proxmox-ve-config).
 
-func fabricFiles() []sections.SectionFile {
+func fabricFiles() []core.SectionFile {
 	verbs := func(create, update, drop string) map[string]string {
 		return map[string]string{"create": create, "update": update, "delete": drop}
 	}
-	common := sections.SectionFile{
+	common := core.SectionFile{
 		Family: "sdn/fabric", TypeKey: "protocol", Extra: "lock-token: string", Since: "9.0", Lock: sdnLock, Domain: "sdn", Open: true,
 		Query: "running: boolean\npending: boolean", View: sdnView,
 	}
@@ -35,8 +34,8 @@ func fabricFiles() []sections.SectionFile {
 		area: string`
 	fabric.Twice, fabric.Missing = "fabric '%s' already exists in config", "fabric '%s' does not exist in configuration"
 	fabric.Failed, fabric.Verbs = "%s failed", verbs("adding fabric", "updating fabric", "deleting fabric")
-	fabric.Read = sections.AnyOf("/sdn/fabrics/{id}", "SDN.Audit", "SDN.Allocate")
-	fabric.Write, fabric.Change = sections.AllOf("/sdn/fabrics", "SDN.Allocate"), sections.AllOf("/sdn/fabrics/{id}", "SDN.Allocate")
+	fabric.Read = core.AnyOf("/sdn/fabrics/{id}", "SDN.Audit", "SDN.Allocate")
+	fabric.Write, fabric.Change = core.AllOf("/sdn/fabrics", "SDN.Allocate"), core.AllOf("/sdn/fabrics/{id}", "SDN.Allocate")
 	fabric.Guard, fabric.Check, fabric.Drop = sdnOnly("/sdn/fabrics/"), checkFabric, dropFabric
 
 	node.Name, node.Path, node.Key, node.ID = "sdn/fabric-nodes", "/cluster/sdn/fabrics/node/{fabric_id}", "node_id", "pve-node"
@@ -46,9 +45,9 @@ func fabricFiles() []sections.SectionFile {
 	node.Failed, node.Verbs = "%s failed", verbs("adding node", "updating node", "deleting node")
 	at := func(c *core.Call) string { return c.In["fabric_id"] + "_" + c.In["node_id"] }
 	node.At, node.IDOf = at, func(_ *core.World, c *core.Call) string { return at(c) }
-	seen := sections.AnyOf("/nodes/{node_id}", "Sys.Audit", "Sys.Modify")
-	node.Read = sections.Both(sections.AnyOf("/sdn/fabrics/{fabric_id}", "SDN.Audit", "SDN.Allocate"), seen)
-	node.Write = sections.Both(sections.AllOf("/sdn/fabrics/{fabric_id}", "SDN.Allocate"), sections.AllOf("/nodes/{node_id}", "Sys.Modify"))
+	seen := core.AnyOf("/nodes/{node_id}", "Sys.Audit", "Sys.Modify")
+	node.Read = core.Both(core.AnyOf("/sdn/fabrics/{fabric_id}", "SDN.Audit", "SDN.Allocate"), seen)
+	node.Write = core.Both(core.AllOf("/sdn/fabrics/{fabric_id}", "SDN.Allocate"), core.AllOf("/nodes/{node_id}", "Sys.Modify"))
 	node.Guard = func(c *core.Call, _ string, conf map[string]any, write bool) error {
 		switch {
 		case write:
@@ -62,7 +61,7 @@ func fabricFiles() []sections.SectionFile {
 	node.Show = func(_ *core.World, _ *core.Call, id string, entry map[string]any) {
 		entry["fabric_id"], entry["node_id"], _ = strings.Cut(id, "_")
 	}
-	return []sections.SectionFile{fabric, node}
+	return []core.SectionFile{fabric, node}
 }
 
 // checkFabric: prefixes and nodes have to fit each other.
@@ -158,7 +157,7 @@ func apiFabrics(w *core.World, c *core.Call) (any, error) {
 				entry["id"] = id
 			}
 			if c.NeedAny("/sdn/fabrics/"+fabric, "SDN.Audit", "SDN.Allocate") == nil {
-				entry["digest"] = sections.SectionDigest(w, f)
+				entry["digest"] = core.SectionDigest(w, f)
 				list = append(list, entry)
 			}
 		}
@@ -167,10 +166,10 @@ func apiFabrics(w *core.World, c *core.Call) (any, error) {
 	return answer, nil
 }
 
-func fabricCalls() []sections.ExtraCall {
+func fabricCalls() []core.ExtraCall {
 	list := &pveapi.Value{Type: "array"}
-	return []sections.ExtraCall{
-		{Name: "GET /cluster/sdn/fabrics", Perm: sections.AllOf("/sdn/fabrics", "SDN.Audit"), Since: "9.0", Returns: list, Handle: sections.Index{Key: "subdir", Names: "all"}.Handler},
+	return []core.ExtraCall{
+		{Name: "GET /cluster/sdn/fabrics", Perm: core.AllOf("/sdn/fabrics", "SDN.Audit"), Since: "9.0", Returns: list, Handle: core.DirectoryIndex{Key: "subdir", Names: "all"}.Handler},
 		{Name: "GET /cluster/sdn/fabrics/all", Params: "running: boolean\npending: boolean", Since: "9.0", Returns: &pveapi.Value{Type: "object"}, Handle: apiFabrics},
 	}
 }

@@ -11,14 +11,13 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
 // Area is software networks.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Files: slices.Concat(sdnFiles(), fabricFiles()),
 		Calls: slices.Concat(sdnCalls(), fabricCalls()),
 		Begin: beginSDN,
@@ -46,7 +45,7 @@ var sdnApplied = []string{"sdn/zones", "sdn/vnets", "sdn/subnets", "sdn/controll
 const sdnLock = "sdn__running-config"
 
 // sdnFile is what the files of software networks have in common.
-func sdnFile(what string, f sections.SectionFile) sections.SectionFile {
+func sdnFile(what string, f core.SectionFile) core.SectionFile {
 	plural := what + "s"
 	if what == "dns" {
 		plural = what
@@ -88,9 +87,9 @@ func sdnOnly(path string) func(*core.Call, string, map[string]any, bool) error {
 const sdnCommon = " mtu? dns? reversedns? dnszone? ipam? nodes?"
 
 // sdnFiles are the files of software networks.
-func sdnFiles() []sections.SectionFile {
-	return []sections.SectionFile{
-		sdnFile("zone", sections.SectionFile{
+func sdnFiles() []core.SectionFile {
+	return []core.SectionFile{
+		sdnFile("zone", core.SectionFile{
 			Kinds: map[string]string{
 				"simple": "dhcp?" + sdnCommon,
 				"vlan":   "bridge bridge-disable-mac-learning?" + sdnCommon,
@@ -123,7 +122,7 @@ func sdnFiles() []sections.SectionFile {
 				rt-import: string pve-sdn-bgp-rt-list
 				mac: string mac-addr`,
 			Open: true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: sections.AllOf("/sdn/zones/{zone}", "SDN.Allocate"), Write: sections.AllOf("/sdn/zones", "SDN.Allocate"), Change: sections.AllOf("/sdn/zones/{zone}", "SDN.Allocate"),
+			Read: core.AllOf("/sdn/zones/{zone}", "SDN.Allocate"), Write: core.AllOf("/sdn/zones", "SDN.Allocate"), Change: core.AllOf("/sdn/zones/{zone}", "SDN.Allocate"),
 			Guard: sdnOnly("/sdn/zones/"), Check: checkZone,
 			Drop: func(w *core.World, _ *core.Call, id string) error {
 				vnets := w.Sections["sdn/vnets"]
@@ -135,14 +134,14 @@ func sdnFiles() []sections.SectionFile {
 				return nil
 			},
 		}),
-		sdnFile("vnet", sections.SectionFile{
+		sdnFile("vnet", core.SectionFile{
 			Only: "vnet", Kinds: map[string]string{"vnet": "zone tag? alias? vlanaware? isolate-ports?"},
 			Props: `zone: string
 				tag: integer 1..16777215
 				alias: string <=256 /[\(\)\-_.\w\d\s]{0,256}/
 				vlanaware: boolean
 				isolate-ports: boolean`,
-			Open: true, Missing: "sdn vnet '%s' does not exist", Write: sections.AllOf("/sdn/zones/{zone}", "SDN.Allocate"), Change: &pveapi.Rule{Kind: "and"},
+			Open: true, Missing: "sdn vnet '%s' does not exist", Write: core.AllOf("/sdn/zones/{zone}", "SDN.Allocate"), Change: &pveapi.Rule{Kind: "and"},
 			Guard: seesVnet,
 			Check: checkVnet,
 			Drop: func(w *core.World, _ *core.Call, id string) error {
@@ -152,7 +151,7 @@ func sdnFiles() []sections.SectionFile {
 				return nil
 			},
 		}),
-		sdnFile("subnet", sections.SectionFile{
+		sdnFile("subnet", core.SectionFile{
 			Path: "/cluster/sdn/vnets/{vnet}/subnets",
 			Only: "subnet", Kinds: map[string]string{"subnet": "vnet gateway? snat? dnszoneprefix? dhcp-range? dhcp-dns-server?"},
 			Props: `vnet: string
@@ -178,7 +177,7 @@ func sdnFiles() []sections.SectionFile {
 			},
 			Check: checkSubnet, Show: showSubnet,
 		}),
-		sdnFile("controller", sections.SectionFile{
+		sdnFile("controller", core.SectionFile{
 			Kinds: map[string]string{
 				"evpn": "asn peers? fabric?", "bgp": "node peers asn ebgp? ebgp-multihop? loopback? bgp-multipath-as-path-relax?",
 				"isis": "isis-domain isis-ifaces isis-net node loopback?",
@@ -195,7 +194,7 @@ func sdnFiles() []sections.SectionFile {
 				isis-ifaces: string pve-iface-list
 				isis-net: string`,
 			Open: true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: sections.AllOf("/sdn/controllers/{controller}", "SDN.Allocate"), Write: sections.AllOf("/sdn/controllers", "SDN.Allocate"),
+			Read: core.AllOf("/sdn/controllers/{controller}", "SDN.Allocate"), Write: core.AllOf("/sdn/controllers", "SDN.Allocate"),
 			Guard: sdnOnly("/sdn/controllers/"), Check: checkController,
 			Drop: func(w *core.World, _ *core.Call, id string) error {
 				zones := w.Sections["sdn/zones"]
@@ -207,17 +206,17 @@ func sdnFiles() []sections.SectionFile {
 				return nil
 			},
 		}),
-		sdnFile("ipam", sections.SectionFile{
+		sdnFile("ipam", core.SectionFile{
 			Kinds: map[string]string{"pve": "", "netbox": "url token fingerprint?", "phpipam": "url token section fingerprint?"},
 			Props: "url: string\ntoken: string\nsection: integer\nfingerprint: string",
 			Open:  true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: sections.AllOf("/sdn/ipams/{ipam}", "SDN.Allocate"), Write: sections.AllOf("/sdn/ipams", "SDN.Allocate"), Guard: sdnOnly("/sdn/ipams/"),
+			Read: core.AllOf("/sdn/ipams/{ipam}", "SDN.Allocate"), Write: core.AllOf("/sdn/ipams", "SDN.Allocate"), Guard: sdnOnly("/sdn/ipams/"),
 		}),
-		sdnFile("dns", sections.SectionFile{
+		sdnFile("dns", core.SectionFile{
 			Kinds: map[string]string{"powerdns": "url key ttl? reversev6mask? reversemaskv6? fingerprint?"},
 			Props: "url: string\nkey: string\nttl: integer\nreversev6mask: integer\nreversemaskv6: integer\nfingerprint: string",
 			Open:  true, Early: true, Missing: "sdn '%s' does not exist",
-			Read: sections.AllOf("/sdn/dns/{dns}", "SDN.Allocate"), Write: sections.AllOf("/sdn/dns", "SDN.Allocate"), Guard: sdnOnly("/sdn/dns/"),
+			Read: core.AllOf("/sdn/dns/{dns}", "SDN.Allocate"), Write: core.AllOf("/sdn/dns", "SDN.Allocate"), Guard: sdnOnly("/sdn/dns/"),
 		}),
 	}
 }

@@ -8,8 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -117,9 +116,9 @@ func uniqueTag(w *core.World, id string, conf perl.Config, kind string) error {
 
 // sdnView are the sections of a file as they run, as they will, or as they are written
 // (pending_config in PVE/Network/SDN.pm).
-func sdnView(w *core.World, f *sections.SectionFile, c *core.Call) map[string]map[string]any {
+func sdnView(w *core.World, f *core.SectionFile, c *core.Call) map[string]map[string]any {
 	all := map[string]map[string]any{}
-	running, written := w.Applied[f.Name], sections.Of(w, f)
+	running, written := w.Applied[f.Name], core.SectionsOf(w, f)
 	shown := written
 	switch {
 	case c.Flag("pending"):
@@ -142,7 +141,7 @@ func sdnView(w *core.World, f *sections.SectionFile, c *core.Call) map[string]ma
 }
 
 // pendingView is one section: what runs, and beside it what will.
-func pendingView(f *sections.SectionFile, running, written perl.Config) map[string]any {
+func pendingView(f *core.SectionFile, running, written perl.Config) map[string]any {
 	entry, pending, state := f.Typed(running), map[string]any{}, ""
 	switch {
 	case written == nil:
@@ -339,18 +338,18 @@ func apiIpamStatus(w *core.World, c *core.Call) (any, error) {
 }
 
 // sdnCalls are the other calls on software networks.
-func sdnCalls() []sections.ExtraCall {
-	allocate := sections.AllOf("/sdn", "SDN.Allocate")
+func sdnCalls() []core.ExtraCall {
+	allocate := core.AllOf("/sdn", "SDN.Allocate")
 	null, word, list := &pveapi.Value{Type: "null"}, &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}
 	const release = "lock-token: string\nrelease-lock: boolean"
-	return []sections.ExtraCall{
+	return []core.ExtraCall{
 		{Name: "PUT /cluster/sdn", Perm: allocate, Params: strings.ReplaceAll(release, "\n", " @9.0\n") + " @9.0", Returns: word, Handle: apiSDNApply},
 		{Name: "POST /cluster/sdn/lock", Perm: allocate, Params: "allow-pending: boolean", Returns: word, Since: "9.0", Handle: apiSDNLock},
 		{Name: "DELETE /cluster/sdn/lock", Perm: allocate, Params: "lock-token: string\nforce: boolean", Returns: null, Since: "9.0", Handle: apiSDNUnlock},
 		{Name: "POST /cluster/sdn/rollback", Perm: allocate, Params: release, Returns: null, Since: "9.0", Handle: apiSDNRollback},
 		{Name: "GET /cluster/sdn/ipams/{ipam}/status", Returns: list, Handle: apiIpamStatus},
 		{Name: "GET /nodes/{node}/sdn/zones", Returns: list, Handle: apiNodeZones},
-		{Name: "GET /nodes/{node}/sdn/zones/{zone}", Perm: sections.AnyOf("/sdn/zones/{zone}", "SDN.Audit"), Returns: list, Handle: sections.Index{Key: "subdir", Names: "content 9:bridges 9:ip-vrf"}.Handler},
+		{Name: "GET /nodes/{node}/sdn/zones/{zone}", Perm: core.AnyOf("/sdn/zones/{zone}", "SDN.Audit"), Returns: list, Handle: core.DirectoryIndex{Key: "subdir", Names: "content 9:bridges 9:ip-vrf"}.Handler},
 		{Name: "GET /nodes/{node}/sdn/zones/{zone}/content", Returns: list, Handle: apiNodeZoneContent},
 	}
 }

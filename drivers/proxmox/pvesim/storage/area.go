@@ -1,14 +1,11 @@
 // Package storage is the API for storages and their volumes, with uploads and downloads.
 package storage
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
-)
+import "github.com/homestak/homestak-gitops/sim/pve/core"
 
 // Area is storages, their volumes, uploads and downloads.
-func Area() sections.Area {
-	return sections.Area{
+func Area() core.Area {
+	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/query-oci-repo-tags":                     apiImageTags,
 			"POST /nodes/{node}/storage/{storage}/oci-registry-pull":    core.On((*core.Call).Store, apiPullImage),

@@ -1,11 +1,12 @@
-// Package sections describes what a simulated host answers: an [Area] is a part of
-// Proxmox VE with its routes, and a [Table] finds the method and the handler of a request.
+package core
+
+// This part of the package describes what a simulated host answers: an [Area] is a part of Proxmox VE with
+// its routes, and a [Table] finds the method and the handler of a request.
 //
 // The API table leaves whole families out (software networks, mappings, metrics,
 // notifications, ACME, disks). Their methods are described here by what the Perl code of
 // Proxmox VE registers: a [ExtraCall] is one method, a [SectionFile] is a file with sections
 // and the five calls on it (PVE/SectionConfig.pm).
-package sections
 
 import (
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -23,18 +23,18 @@ import (
 type Area struct {
 	// Routes are methods of the API table, by name; {qemu|lxc} in a name stands for both.
 	// Guests are such methods about a guest that must be there.
-	Routes map[string]core.Handler
+	Routes map[string]Handler
 	Guests map[string]GuestHandler
-	Files  []SectionFile     // Files of sections that the API table leaves out, with their methods.
-	Calls  []ExtraCall       // Single methods that it leaves out.
-	Begin  func(*core.World) // Makes what the area has in a new host; may be nil.
+	Files  []SectionFile // Files of sections that the API table leaves out, with their methods.
+	Calls  []ExtraCall   // Single methods that it leaves out.
+	Begin  func(*World)  // Makes what the area has in a new host; may be nil.
 }
 
 // GuestHandler does what a method about a VM or container is for.
-type GuestHandler func(*core.World, *core.Call, *core.Guest) (any, error)
+type GuestHandler func(*World, *Call, *Guest) (any, error)
 
 // handle finds the guest of a call.
-func (h GuestHandler) handle(w *core.World, c *core.Call) (any, error) {
+func (h GuestHandler) handle(w *World, c *Call) (any, error) {
 	g, err := c.Guest()
 	if err != nil {
 		return nil, err
@@ -45,13 +45,13 @@ func (h GuestHandler) handle(w *core.World, c *core.Call) (any, error) {
 // Table says which handler is for which method of the API. A method that is not here
 // answers 501.
 type Table struct {
-	Routes map[string]core.Handler
+	Routes map[string]Handler
 	Extra  map[string][]extraMethod // What the API table leaves out, by verb and number of segments.
 }
 
 // NewTable puts the methods of all areas together.
 func NewTable(areas []Area) *Table {
-	t := &Table{Routes: map[string]core.Handler{}, Extra: map[string][]extraMethod{}}
+	t := &Table{Routes: map[string]Handler{}, Extra: map[string][]extraMethod{}}
 	for path, at := range indexes {
 		t.Routes["GET "+path] = at.Handler
 	}
@@ -75,7 +75,7 @@ func NewTable(areas []Area) *Table {
 	return t
 }
 
-func (t *Table) route(name string, h core.Handler) {
+func (t *Table) route(name string, h Handler) {
 	for _, kind := range []string{"qemu", "lxc"} {
 		t.Routes[strings.Replace(name, "{qemu|lxc}", kind, 1)] = h
 	}
@@ -92,12 +92,12 @@ func extraKey(verb, path string) string { return fmt.Sprint(verb, len(perl.Segme
 
 // Find looks a method up by the path of a request. known says whether there is anything at
 // the path; a method without a handler is not simulated.
-func (t *Table) Find(verb, path string) (m *pveapi.Method, vars map[string]string, h core.Handler, known bool) {
+func (t *Table) Find(verb, path string) (m *pveapi.Method, vars map[string]string, h Handler, known bool) {
 	m, vars, known = pveapi.Lookup(verb, path)
 	if m != nil {
 		return m, vars, t.Routes[verb+" "+m.Path], true
 	}
-	plain := (&core.Request{Path: path}).Shown()
+	plain := (&Request{Path: path}).Shown()
 	parts := perl.Segments(plain)
 	var found extraMethod
 	for _, m := range t.Extra[extraKey(verb, plain)] {

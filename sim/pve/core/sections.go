@@ -1,4 +1,4 @@
-package sections
+package core
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -37,12 +36,12 @@ type SectionFile struct {
 	Open                bool         // Whoever is logged in may read and the handlers look closer.
 	// guard is what a code check of PVE asks about one section; nil lets pass what the
 	// rules let pass. It also picks what a list shows.
-	Guard func(c *core.Call, id string, conf map[string]any, write bool) error
+	Guard func(c *Call, id string, conf map[string]any, write bool) error
 
 	// domain is that of the lock since PVE 9, if the file has none of its own then; the
 	// quorum is looked at before it.
 	Domain string
-	After  func(w *core.World) // What happens after a section was deleted.
+	After  func(w *World) // What happens after a section was deleted.
 
 	// twice, missing and gone tell of a section that is there already, is not there, or
 	// is not there for a change (empty: as missing); failed begins each failure of a
@@ -63,12 +62,12 @@ type SectionFile struct {
 
 	Verbs map[string]string // What failed says of each doing, if not create, update and delete.
 
-	IDOf  func(w *core.World, c *core.Call) string // The id of a new section, if it is not what key has; at is that of one that is there.
-	At    func(c *core.Call) string
-	Check func(w *core.World, c *core.Call, id string, conf, old perl.Config) error
-	Drop  func(w *core.World, c *core.Call, id string) error
-	Show  func(w *core.World, c *core.Call, id string, entry map[string]any)
-	View  func(w *core.World, f *SectionFile, c *core.Call) map[string]map[string]any
+	IDOf  func(w *World, c *Call) string // The id of a new section, if it is not what key has; at is that of one that is there.
+	At    func(c *Call) string
+	Check func(w *World, c *Call, id string, conf, old perl.Config) error
+	Drop  func(w *World, c *Call, id string) error
+	Show  func(w *World, c *Call, id string, entry map[string]any)
+	View  func(w *World, f *SectionFile, c *Call) map[string]map[string]any
 	Query string // Further parameters of readings.
 }
 
@@ -164,7 +163,7 @@ func (f *SectionFile) methods() []extraMethod {
 func (f *SectionFile) TypeName() string { return cmp.Or(f.TypeKey, "type") }
 
 // section is the id of the section of a call.
-func (f *SectionFile) section(c *core.Call) string {
+func (f *SectionFile) section(c *Call) string {
 	if f.At != nil {
 		return f.At(c)
 	}
@@ -197,8 +196,8 @@ func (f *SectionFile) Typed(conf perl.Config) map[string]any {
 	return entry
 }
 
-// Of is the sections of a file.
-func Of(w *core.World, f *SectionFile) map[string]perl.Config {
+// SectionsOf is the sections of a file.
+func SectionsOf(w *World, f *SectionFile) map[string]perl.Config {
 	if w.Sections[f.Name] == nil {
 		w.Sections[f.Name] = map[string]perl.Config{}
 	}
@@ -206,9 +205,9 @@ func Of(w *core.World, f *SectionFile) map[string]perl.Config {
 }
 
 // SectionDigest is the digest of a file, of all its parts together.
-func SectionDigest(w *core.World, f *SectionFile) string {
+func SectionDigest(w *World, f *SectionFile) string {
 	if f.Family == "" {
-		return perl.DigestOf(Of(w, f))
+		return perl.DigestOf(SectionsOf(w, f))
 	}
 	all := map[string]perl.Config{}
 	for name, sections := range w.Sections {
@@ -222,12 +221,12 @@ func SectionDigest(w *core.World, f *SectionFile) string {
 }
 
 // Entries are the sections as a reading shows them.
-func (f *SectionFile) Entries(w *core.World, c *core.Call) map[string]map[string]any {
+func (f *SectionFile) Entries(w *World, c *Call) map[string]map[string]any {
 	all := map[string]map[string]any{}
 	if f.View != nil {
 		all = f.View(w, f, c)
 	} else {
-		for id, conf := range Of(w, f) {
+		for id, conf := range SectionsOf(w, f) {
 			all[id] = f.Typed(conf)
 		}
 	}
@@ -240,7 +239,7 @@ func (f *SectionFile) Entries(w *core.World, c *core.Call) map[string]map[string
 }
 
 // APIList is GET of all sections.
-func (f *SectionFile) APIList(w *core.World, c *core.Call) (any, error) {
+func (f *SectionFile) APIList(w *World, c *Call) (any, error) {
 	list, all := []map[string]any{}, f.Entries(w, c)
 	for id, entry := range perl.Sorted(all) {
 		if f.Guard != nil && f.Guard(c, id, entry, false) != nil || c.Has("type") && entry["type"] != c.In["type"] {
@@ -255,7 +254,7 @@ func (f *SectionFile) APIList(w *core.World, c *core.Call) (any, error) {
 }
 
 // APIRead is GET of one section.
-func (f *SectionFile) APIRead(w *core.World, c *core.Call) (any, error) {
+func (f *SectionFile) APIRead(w *World, c *Call) (any, error) {
 	id := f.section(c)
 	entry, ok := f.Entries(w, c)[id]
 	if !ok {

@@ -1,4 +1,4 @@
-package sections
+package core
 
 import (
 	"cmp"
@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -17,7 +16,7 @@ import (
 
 // settings are the options of a call, as a section keeps them, checked against the
 // type of the section (check_config).
-func (f *SectionFile) settings(c *core.Call, kind string, create bool) (perl.Config, error) {
+func (f *SectionFile) settings(c *Call, kind string, create bool) (perl.Config, error) {
 	conf, options, known := perl.Config{}, f.Options(kind), Props(f.Props)
 	beside := Props(f.Extra)
 	if create || f.Whole {
@@ -49,7 +48,7 @@ func (f *SectionFile) settings(c *core.Call, kind string, create bool) (perl.Con
 }
 
 // without removes what a call deletes (delete_from_config).
-func (f *SectionFile) without(c *core.Call, conf, set perl.Config) error {
+func (f *SectionFile) without(c *Call, conf, set perl.Config) error {
 	options := f.Options(conf["type"])
 	for _, option := range c.List("delete") {
 		flags, there := options[option]
@@ -93,7 +92,7 @@ func (f *SectionFile) reported(doing string, err error) error {
 }
 
 // locked is the lock of the file: without quorum nobody gets it.
-func (f *SectionFile) locked(w *core.World) error {
+func (f *SectionFile) locked(w *World) error {
 	if f.Domain != "" && w.V9() {
 		return w.NeedLock("domain-" + f.Domain)
 	}
@@ -101,7 +100,7 @@ func (f *SectionFile) locked(w *core.World) error {
 }
 
 // APICreate is POST of a new section.
-func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
+func (f *SectionFile) APICreate(w *World, c *Call) (any, error) {
 	id, kind := c.In[f.Key], c.In[f.TypeName()]
 	if f.Only != "" {
 		kind = f.Only
@@ -126,7 +125,7 @@ func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
 	if err := f.locked(w); err != nil {
 		return nil, f.reported("create", err)
 	}
-	if _, there := Of(w, f)[id]; there && (wrong == nil || f.Early) {
+	if _, there := SectionsOf(w, f)[id]; there && (wrong == nil || f.Early) {
 		return nil, f.reported("create", perl.Fail(f.Twice, id))
 	}
 	if wrong != nil {
@@ -143,9 +142,9 @@ func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
 }
 
 // APIUpdate is PUT of a section.
-func (f *SectionFile) APIUpdate(w *core.World, c *core.Call) (any, error) {
+func (f *SectionFile) APIUpdate(w *World, c *Call) (any, error) {
 	id := f.section(c)
-	old, there := Of(w, f)[id]
+	old, there := SectionsOf(w, f)[id]
 	if f.Guard != nil && there {
 		if err := f.Guard(c, id, f.Typed(old), true); err != nil {
 			return nil, err
@@ -160,7 +159,7 @@ func (f *SectionFile) APIUpdate(w *core.World, c *core.Call) (any, error) {
 }
 
 // changed is a section after a change, if it may be so.
-func (f *SectionFile) changed(w *core.World, c *core.Call, id string, old perl.Config, there bool) (perl.Config, error) {
+func (f *SectionFile) changed(w *World, c *Call, id string, old perl.Config, there bool) (perl.Config, error) {
 	if err := cmp.Or(f.locked(w), c.Modified(SectionDigest(w, f))); err != nil {
 		return nil, err
 	}
@@ -183,9 +182,9 @@ func (f *SectionFile) changed(w *core.World, c *core.Call, id string, old perl.C
 }
 
 // APIDelete is DELETE of a section.
-func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
+func (f *SectionFile) APIDelete(w *World, c *Call) (any, error) {
 	id := f.section(c)
-	conf, there := Of(w, f)[id]
+	conf, there := SectionsOf(w, f)[id]
 	if f.Guard != nil && there {
 		if err := f.Guard(c, id, f.Typed(conf), true); err != nil {
 			return nil, err
@@ -204,7 +203,7 @@ func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, f.reported("delete", err)
 	}
-	delete(Of(w, f), id)
+	delete(SectionsOf(w, f), id)
 	if f.After != nil {
 		f.After(w)
 	}
@@ -213,7 +212,7 @@ func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
 
 // keep writes a section; the file has no line for an option without a value
 // (format_config_line).
-func keep(w *core.World, f *SectionFile, id string, conf perl.Config) {
+func keep(w *World, f *SectionFile, id string, conf perl.Config) {
 	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
-	Of(w, f)[id] = conf
+	SectionsOf(w, f)[id] = conf
 }

@@ -1,17 +1,16 @@
-package sections
+package core
 
 import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 )
 
-// Index is what a directory of the API answers: a list of objects with one key.
-type Index struct{ Key, Names string }
+// DirectoryIndex is what a directory of the API answers: a list of objects with one key.
+type DirectoryIndex struct{ Key, Names string }
 
 // Handler answers with the names that the version has: those behind a version came with it.
-func (i Index) Handler(w *core.World, _ *core.Call) (any, error) {
+func (i DirectoryIndex) Handler(w *World, _ *Call) (any, error) {
 	var names []string
 	for name := range strings.FieldsSeq(i.Names) {
 		since, plain, recent := strings.Cut(name, ":")
@@ -22,17 +21,17 @@ func (i Index) Handler(w *core.World, _ *core.Call) (any, error) {
 			names = append(names, plain)
 		}
 	}
-	return core.Subdirs(i.Key, names...), nil
+	return Subdirs(i.Key, names...), nil
 }
 
 // OfGuest is Handler for the directory of a guest that must be there.
-func (i Index) OfGuest(w *core.World, c *core.Call, _ *core.Guest) (any, error) {
+func (i DirectoryIndex) OfGuest(w *World, c *Call, _ *Guest) (any, error) {
 	return i.Handler(w, c)
 }
 
 // indexes are the directories of the API table that have nothing else to say. What
 // stands in them was read off PVE's own list of methods.
-var indexes = map[string]Index{
+var indexes = map[string]DirectoryIndex{
 	"/access":        {"subdir", "users groups roles acl domains openid tfa ticket password 9:vncticket"},
 	"/access/openid": {"subdir", "auth-url login"},
 	"/cluster": {"name", "acme backup backup-info ceph config firewall ha jobs log mapping metrics notifications nextid options replication " +
@@ -71,20 +70,20 @@ var indexes = map[string]Index{
 
 // untabled are directories that the API table leaves out with their families.
 var untabled = map[string]folder{
-	"/cluster/acme":                    {Index: Index{"name", "plugins account tos 9:meta directories challenge-schema"}},
-	"/cluster/ceph":                    {Index: Index{"name", "metadata status flags"}},
-	"/cluster/mapping":                 {Index: Index{"name", "dir pci usb"}},
-	"/cluster/metrics":                 {Index: Index{"name", "server export"}},
-	"/cluster/notifications":           {Index: Index{"name", "endpoints matchers targets matcher-fields matcher-field-values"}},
-	"/cluster/notifications/endpoints": {Index: Index{"name", "gotify sendmail smtp webhook"}},
-	"/cluster/sdn":                     {Index: Index{"id", "vnets zones controllers ipams dns 9:fabrics"}, path: "/sdn", privs: "SDN.Audit"},
-	"/nodes/{node}/disks":              {Index: Index{"name", "initgpt directory lvm lvmthin smart wipedisk zfs list"}},
-	"/nodes/{node}/sdn":                {Index: Index{"name", "zones"}},
+	"/cluster/acme":                    {DirectoryIndex: DirectoryIndex{"name", "plugins account tos 9:meta directories challenge-schema"}},
+	"/cluster/ceph":                    {DirectoryIndex: DirectoryIndex{"name", "metadata status flags"}},
+	"/cluster/mapping":                 {DirectoryIndex: DirectoryIndex{"name", "dir pci usb"}},
+	"/cluster/metrics":                 {DirectoryIndex: DirectoryIndex{"name", "server export"}},
+	"/cluster/notifications":           {DirectoryIndex: DirectoryIndex{"name", "endpoints matchers targets matcher-fields matcher-field-values"}},
+	"/cluster/notifications/endpoints": {DirectoryIndex: DirectoryIndex{"name", "gotify sendmail smtp webhook"}},
+	"/cluster/sdn":                     {DirectoryIndex: DirectoryIndex{"id", "vnets zones controllers ipams dns 9:fabrics"}, path: "/sdn", privs: "SDN.Audit"},
+	"/nodes/{node}/disks":              {DirectoryIndex: DirectoryIndex{"name", "initgpt directory lvm lvmthin smart wipedisk zfs list"}},
+	"/nodes/{node}/sdn":                {DirectoryIndex: DirectoryIndex{"name", "zones"}},
 }
 
 // folder is a directory that the API table leaves out.
 type folder struct {
-	Index
+	DirectoryIndex
 	path, privs string // What it takes to read it; empty is nothing.
 }
 

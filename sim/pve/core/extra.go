@@ -1,4 +1,4 @@
-package sections
+package core
 
 import (
 	"encoding/json"
@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -18,11 +17,11 @@ import (
 // extraMethod is a method that the table has not, with what it does.
 type extraMethod struct {
 	*pveapi.Method
-	handle core.Handler
+	handle Handler
 }
 
 // extra finishes a method: what stands in its path are parameters too.
-func extra(m *pveapi.Method, h core.Handler) extraMethod {
+func extra(m *pveapi.Method, h Handler) extraMethod {
 	for _, segment := range perl.Segments(m.Path) {
 		name := strings.Trim(segment, "{}")
 		if name == segment {
@@ -50,7 +49,7 @@ type ExtraCall struct {
 	Returns *pveapi.Value
 	Since   string
 	More    bool // Parameters that are not described here are taken.
-	Handle  core.Handler
+	Handle  Handler
 }
 
 func (p ExtraCall) method() extraMethod {
