@@ -7,7 +7,7 @@ import "slices"
 // nothing else of ours, so that what the simulator does cannot lean on what the driver
 // believes.
 var simulator = []string{
-	"sim/pve/perl", "drivers/proxmox/pvesim/content", "sim/pve/core", "drivers/proxmox/pvesim/bridges",
+	"sim/pve/perl", "sim/pve/content", "sim/pve/core", "drivers/proxmox/pvesim/bridges",
 	"drivers/proxmox/pvesim/guests", "drivers/proxmox/pvesim/access", "drivers/proxmox/pvesim/storage",
 	"drivers/proxmox/pvesim/qemuconf", "drivers/proxmox/pvesim/qemu", "drivers/proxmox/pvesim/guestagent",
 	"drivers/proxmox/pvesim/lxc", "drivers/proxmox/pvesim/backup", "drivers/proxmox/pvesim/migrate",

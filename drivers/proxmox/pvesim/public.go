@@ -1,7 +1,7 @@
 package pvesim
 
 import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 

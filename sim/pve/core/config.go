@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 )
 
 // Config says what host to simulate. The zero value is a single node named

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 

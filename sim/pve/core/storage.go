@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 

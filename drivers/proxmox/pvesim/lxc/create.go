@@ -10,8 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )

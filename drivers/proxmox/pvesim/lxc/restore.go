@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )

@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
