@@ -59,14 +59,12 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/acme"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/backup"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/ha"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/metrics"
@@ -79,6 +77,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 )
 
 // areas are all parts of Proxmox VE that are simulated.
@@ -98,7 +97,7 @@ var areas = sync.OnceValue(func() []core.Area {
 		lxc.Area(),
 		metrics.Area(),
 		migrate.Area(),
-		bridges.Area(),
+		guests.BridgeArea(),
 		node.Area(),
 		notify.Area(),
 		qemu.Area(),

@@ -3,8 +3,8 @@
 package cluster
 
 import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 )
 
 // Area is the cluster as a whole.

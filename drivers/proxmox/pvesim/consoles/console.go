@@ -14,9 +14,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 

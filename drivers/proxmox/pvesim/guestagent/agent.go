@@ -8,9 +8,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -199,7 +198,7 @@ func Addresses(w *core.World, g *core.Guest, n int, mac string) []map[string]any
 		lease := core.Leased(w, g, n)
 		list = append(list, address(lease.Addr().String(), lease.Bits()))
 	}
-	return append(list, address(bridges.LinkLocal(mac), 64))
+	return append(list, address(guests.LinkLocal(mac), 64))
 }
 
 func agentRoutes() map[string]core.Handler {

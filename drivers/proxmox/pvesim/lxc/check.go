@@ -5,9 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -203,7 +202,7 @@ func mayUseCTBridge(c *core.Call, value string) error {
 	if n["bridge"] == "" {
 		return nil
 	}
-	return bridges.MayUseBridge(c, n)
+	return guests.MayUseBridge(c, n)
 }
 
 // mayChangeFeatures: nesting of an unprivileged container is for who may

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 

@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -108,7 +107,7 @@ func changeCT(w *core.World, g *core.Guest, ch guests.Change) error {
 		going[key] = false
 	}
 	for _, key := range slices.Sorted(maps.Keys(ch.Set)) {
-		if err := cmp.Or(maySetCTValue(w, g, key, ch.Set[key]), bridges.MtuOfCT(w, g.Node, key, ch.Set[key])); err != nil {
+		if err := cmp.Or(maySetCTValue(w, g, key, ch.Set[key]), guests.MtuOfCT(w, g.Node, key, ch.Set[key])); err != nil {
 			return err
 		}
 		modified[key] = true

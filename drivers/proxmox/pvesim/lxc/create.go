@@ -9,10 +9,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -92,7 +91,7 @@ func apiCreateLXC(w *core.World, c *core.Call) (any, error) {
 		if err := checkCTValue(w, key, order.set[key]); err != nil {
 			return nil, err
 		}
-		if err := bridges.MtuOfCT(w, node, key, order.set[key]); err != nil && !order.restore {
+		if err := guests.MtuOfCT(w, node, key, order.set[key]); err != nil && !order.restore {
 			return nil, err
 		}
 		order.set[key] = guests.CTCanonical(w, key, order.set[key])

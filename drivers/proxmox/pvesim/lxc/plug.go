@@ -4,8 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -40,10 +40,10 @@ func updateCTNet(w *core.World, g *core.Guest, key, value string, written *ctFil
 	if same || after["link_down"] == "1" {
 		return nil
 	}
-	if !bridges.HasBridge(w, after["bridge"]) {
+	if !guests.HasBridge(w, after["bridge"]) {
 		return perl.Fail("bridge '%s' is neither a linux nor an OVS bridge!\n", after["bridge"])
 	}
-	if trouble := bridges.TrunkTrouble(w, g.Node, after); trouble != "" {
+	if trouble := guests.TrunkTrouble(w, g.Node, after); trouble != "" {
 		return perl.Fail("%s", trouble)
 	}
 	return nil
@@ -61,10 +61,10 @@ func orZero(s string) string {
 func plugCT(w *core.World, g *core.Guest, key string, device map[string]string) error {
 	if bridge := device["bridge"]; bridge == "" {
 		return perl.Fail("unable to get bridge setting")
-	} else if !bridges.HasBridge(w, bridge) {
+	} else if !guests.HasBridge(w, bridge) {
 		return perl.Fail("bridge '%s' does not exist", bridge)
 	}
-	if trouble := bridges.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
+	if trouble := guests.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
 		return perl.Fail("%s", trouble)
 	}
 	for _, other := range perl.IndexedKeys(g.Conf, "net") {
@@ -87,10 +87,10 @@ func lxcConfig(w *core.World, g *core.Guest) error {
 	slices.Sort(nets) // PVE goes by the text of the keys.
 	for _, key := range nets {
 		device := perl.CTProperty(key, g.Conf[key])
-		if !bridges.HasBridge(w, device["bridge"]) {
+		if !guests.HasBridge(w, device["bridge"]) {
 			return perl.Fail("bridge '%s' does not exist", device["bridge"])
 		}
-		if most := bridges.BridgeMTU(w, g.Node, device["bridge"]); perl.Atoi(device["mtu"]) > most {
+		if most := guests.BridgeMTU(w, g.Node, device["bridge"]); perl.Atoi(device["mtu"]) > most {
 			return perl.Fail("%s: MTU size '%d' is bigger than bridge MTU '%d'", key, perl.Atoi(device["mtu"]), most)
 		}
 	}

@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -79,7 +78,7 @@ func prepareCT(w *core.World, g *core.Guest, log func(string, ...any)) error {
 	}
 	for _, key := range perl.IndexedKeys(g.Conf, "net") {
 		device := perl.CTProperty(key, g.Conf[key])
-		if trouble := bridges.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
+		if trouble := guests.TrunkTrouble(w, g.Node, device); trouble != "" && device["link_down"] != "1" {
 			log("%s", trouble)
 			log("run_buffer: 571 Script exited with status 255")
 			return perl.Fail("startup for container '%d' failed", g.Vmid)

@@ -5,9 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -68,7 +67,7 @@ func apiLXCInterfaces(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 		}
 		mac := strings.ToLower(n["hwaddr"])
 		if linkUp(g.Conf["ostype"], n) {
-			addresses = append(addresses, bridges.LinkLocal(mac)+"/64")
+			addresses = append(addresses, guests.LinkLocal(mac)+"/64")
 		}
 		list = append(list, ctInterface(n["name"], mac, addresses...))
 	}

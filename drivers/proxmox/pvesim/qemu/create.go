@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 

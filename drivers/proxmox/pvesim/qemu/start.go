@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -134,18 +133,18 @@ func runQEMU(w *core.World, g *core.Guest, log func(string, ...any)) error {
 // that does not know of VLANs takes a port of that bridge.
 func plugFails(w *core.World, g *core.Guest, card map[string]string) (why string, status int) {
 	bridge := card["bridge"]
-	if trouble := bridges.TrunkTrouble(w, g.Node, card); trouble != "" && bridges.HasBridge(w, bridge) {
+	if trouble := guests.TrunkTrouble(w, g.Node, card); trouble != "" && guests.HasBridge(w, bridge) {
 		return trouble, 512
 	}
 	switch {
 	case bridge == "":
 		return "", 0
-	case !bridges.HasBridge(w, bridge):
+	case !guests.HasBridge(w, bridge):
 		return "bridge '" + bridge + "' does not exist", 512
 	case card["tag"] == "" || !slices.Contains(w.Bridges, bridge):
 		return "", 0
 	}
-	for _, entry := range bridges.Interfaces(w, g.Node) {
+	for _, entry := range guests.Interfaces(w, g.Node) {
 		if entry["iface"] == bridge && entry["bridge_ports"] == "" && perl.Text(entry["bridge_vlan_aware"]) != "1" {
 			return "no physical interface on bridge '" + bridge + "'", 6400
 		}

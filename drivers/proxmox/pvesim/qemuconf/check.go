@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -201,10 +201,10 @@ func CheckMTUs(w *core.World, g *core.Guest) error {
 		n := perl.ParseProperty(key, g.Conf[key])
 		switch {
 		case !hasHostMTU(w, n):
-		case !bridges.HasBridge(w, n["bridge"]):
+		case !guests.HasBridge(w, n["bridge"]):
 			return perl.Fail("bridge '%s' does not exist", n["bridge"])
 		default:
-			if err := bridges.MtuTrouble(w, g.Node, key, n); err != nil {
+			if err := guests.MtuTrouble(w, g.Node, key, n); err != nil {
 				return err
 			}
 		}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 

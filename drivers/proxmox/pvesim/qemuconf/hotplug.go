@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -212,16 +212,16 @@ func plugsNet(w *core.World, g *core.Guest, key, value string, hot bool) (bool, 
 		switch {
 		case same && !there:
 			return false, perl.Fail("bridge '%s' does not exist", after["bridge"])
-		case same && bridges.TrunkTrouble(w, g.Node, after) != "":
-			return false, perl.Fail("%s", bridges.TrunkTrouble(w, g.Node, after))
+		case same && guests.TrunkTrouble(w, g.Node, after) != "":
+			return false, perl.Fail("%s", guests.TrunkTrouble(w, g.Node, after))
 		case same:
 			return true, nil
 		}
 	}
-	if err := bridges.MtuTrouble(w, g.Node, key, after); hot && there && err != nil {
+	if err := guests.MtuTrouble(w, g.Node, key, after); hot && there && err != nil {
 		return false, err
 	}
-	if hot && (!there || bridges.TrunkTrouble(w, g.Node, after) != "") {
+	if hot && (!there || guests.TrunkTrouble(w, g.Node, after) != "") {
 		return false, perl.Fail("VM %d qmp command 'netdev_add' failed - network script /usr/libexec/qemu-server/pve-bridge-hotplug failed with status 512", g.Vmid)
 	}
 	return hot, nil

@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -185,7 +184,7 @@ func MayUseBridges(c *core.Call, settings map[string]string) error {
 			}
 			return perl.Fail("no sdn vnet ID specified")
 		}
-		if err := bridges.MayUseBridge(c, n); err != nil {
+		if err := guests.MayUseBridge(c, n); err != nil {
 			return err
 		}
 	}

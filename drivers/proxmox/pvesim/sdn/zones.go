@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -267,7 +267,7 @@ func zoneEntries(w *core.World, c *core.Call, kind string) []any {
 	var list []any
 	for _, node := range w.NodeNames() {
 		for _, zone := range append([]string{"localnetwork"}, slices.Sorted(maps.Keys(w.Applied["sdn/zones"]))...) {
-			if c.Can("/sdn/zones/"+zone, "SDN.Audit") && (zone == "localnetwork" || bridges.ZoneServes(w, zone, node)) {
+			if c.Can("/sdn/zones/"+zone, "SDN.Audit") && (zone == "localnetwork" || guests.ZoneServes(w, zone, node)) {
 				status := "ok"
 				if zone != "localnetwork" {
 					status = "available"
@@ -289,7 +289,7 @@ func zoneEntries(w *core.World, c *core.Call, kind string) []any {
 func apiNodeZones(w *core.World, c *core.Call) (any, error) {
 	list := []map[string]any{}
 	for _, zone := range slices.Sorted(maps.Keys(w.Applied["sdn/zones"])) {
-		if bridges.ZoneServes(w, zone, c.In["node"]) && c.NeedAny("/sdn/zones/"+zone, "SDN.Audit", "SDN.Use") == nil {
+		if guests.ZoneServes(w, zone, c.In["node"]) && c.NeedAny("/sdn/zones/"+zone, "SDN.Audit", "SDN.Use") == nil {
 			list = append(list, map[string]any{"zone": zone, "status": "available"})
 		}
 	}
@@ -305,7 +305,7 @@ func apiNodeZoneContent(w *core.World, c *core.Call) (any, error) {
 		}
 		return list, nil
 	}
-	if !bridges.ZoneServes(w, zone, c.In["node"]) {
+	if !guests.ZoneServes(w, zone, c.In["node"]) {
 		return list, nil
 	}
 	vnets := w.Applied["sdn/vnets"]

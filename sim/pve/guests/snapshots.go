@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
@@ -235,7 +234,7 @@ func AllocateState(w *core.World, g *core.Guest, of string, section perl.Config,
 	section["vmstate"] = storage + ":" + name
 	section["runningmachine"], section["runningcpu"] = g.Run.Machine, cpuArgument(w, g.Conf)
 	if w.V9() { // Since qemu-server 9.0.21.
-		section["running-nets-host-mtu"] = bridges.NetMTUs(w, g.Node, g.Conf)
+		section["running-nets-host-mtu"] = NetMTUs(w, g.Node, g.Conf)
 	}
 	return storage, nil
 }

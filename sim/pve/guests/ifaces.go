@@ -1,4 +1,4 @@
-package bridges
+package guests
 
 import (
 	"cmp"

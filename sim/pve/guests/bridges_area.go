@@ -1,11 +1,12 @@
-// Package bridges is what a node has of network interfaces, planned ones too, and what the
-// network devices of guests are plugged into.
-package bridges
+package guests
+
+// This part of the package is what a node has of network interfaces, planned ones too, and what the network
+// devices of guests are plugged into.
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area is what a node has of interfaces, and what guests are plugged into.
-func Area() core.Area {
+// BridgeArea is what a node has of interfaces, and what guests are plugged into.
+func BridgeArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/network":            apiNetworks,
