@@ -6,9 +6,9 @@ import (
 	"maps"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -128,7 +128,7 @@ func (e *Edit) Add(g Guest) {
 	e.w.Add(added)
 	e.w.Write(added)
 	if g.Pool != "" {
-		access.JoinPool(e.w, g.Pool, g.VMID)
+		host.JoinPool(e.w, g.Pool, g.VMID)
 	}
 	if g.Running {
 		guests.PowerOn(e.w, added)

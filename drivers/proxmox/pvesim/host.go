@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -149,7 +149,7 @@ func dispatch(t *core.Table, w *core.World, c *core.Call) (any, error) {
 		m, known = nil, false
 	}
 	if m == nil || m.Perm.User != "world" {
-		who, err := access.Authenticate(w, req)
+		who, err := host.Authenticate(w, req)
 		if err != nil {
 			return nil, err
 		}

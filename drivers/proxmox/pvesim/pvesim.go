@@ -56,7 +56,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/acme"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/backup"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
@@ -75,15 +74,15 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/replication"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 )
 
 // areas are all parts of Proxmox VE that are simulated.
 var areas = sync.OnceValue(func() []core.Area {
 	return []core.Area{
-		access.Area(),
+		host.AccessArea(),
 		acme.Area(),
 		backup.Area(),
 		certs.Area(),
@@ -104,7 +103,7 @@ var areas = sync.OnceValue(func() []core.Area {
 		qemuconf.Area(),
 		replication.Area(),
 		sdn.Area(),
-		storage.Area(),
+		host.StorageArea(),
 	}
 })
 

@@ -2,8 +2,8 @@
 package backup
 
 import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 )
 
 // Area is backups and their jobs.
@@ -21,7 +21,7 @@ func Area() core.Area {
 			"GET /cluster/backup/{id}":                             apiBackupJob,
 			"PUT /cluster/backup/{id}":                             apiUpdateBackupJob,
 			"DELETE /cluster/backup/{id}":                          apiDeleteBackupJob,
-			"PUT /nodes/{node}/storage/{storage}/content/{volume}": core.On(storage.CallVolume, apiUpdateVolume),
+			"PUT /nodes/{node}/storage/{storage}/content/{volume}": core.On(host.CallVolume, apiUpdateVolume),
 			"POST /nodes/{node}/vzdump":                            apiVZDump,
 			"GET /nodes/{node}/vzdump/extractconfig":               apiExtractConfig,
 		},

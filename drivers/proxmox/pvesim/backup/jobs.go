@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -254,7 +254,7 @@ func apiDumpDefaults(w *core.World, c *core.Call) (any, error) {
 	if name == "" {
 		return defaults, nil
 	}
-	if !storage.Sees(c, name) {
+	if !host.Sees(c, name) {
 		return nil, perl.Forbidden("/storage/" + name + ", Datastore.Audit|Datastore.AllocateSpace")
 	}
 	s, err := w.Store(name)

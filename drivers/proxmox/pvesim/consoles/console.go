@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -114,7 +114,7 @@ func openConsole(w *core.World, c *core.Call, con *Console, kind, id, says strin
 // PVE/AccessControl.pm).
 func consoleTicket(w *core.World, user, path string, port int) string {
 	plain := fmt.Sprintf("PVEVNC:%08X", w.Now.Unix())
-	return plain + "::" + access.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))
+	return plain + "::" + host.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))
 }
 
 // goodConsoleTicket verifies such a ticket, which is good for forty seconds.
@@ -126,7 +126,7 @@ func goodConsoleTicket(w *core.World, ticket, user, path string, port int) bool 
 		return false
 	}
 	age := w.Now.Unix() - seconds
-	return age > -20 && age < 40 && hmac.Equal([]byte(signature), []byte(access.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))))
+	return age > -20 && age < 40 && hmac.Equal([]byte(signature), []byte(host.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))))
 }
 
 func badConsoleTicket() error {

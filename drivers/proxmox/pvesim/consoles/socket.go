@@ -13,8 +13,8 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -234,7 +234,7 @@ func mayCall(w *core.World, con *Console, user, ticket string) bool {
 	if u := w.Access.Users[user]; u == nil || !u.Active(w.Now) {
 		return false
 	}
-	owner, good := access.ByTicket(w, ticket)
+	owner, good := host.ByTicket(w, ticket)
 	if (!good || owner != user) && !goodConsoleTicket(w, ticket, user, con.path, con.port) {
 		return false
 	}

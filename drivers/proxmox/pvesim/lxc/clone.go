@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -47,7 +47,7 @@ func apiCloneCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 				return perl.Fail("clone failed: %s", core.TaskText(err))
 			}
 			if cl.Pool != "" {
-				access.JoinPool(w, cl.Pool, cl.Newid)
+				host.JoinPool(w, cl.Pool, cl.Newid)
 			}
 			return nil
 		},

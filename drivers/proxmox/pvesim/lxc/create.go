@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/sim/pve/content"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -222,7 +222,7 @@ func forkCreateCT(w *core.World, c *core.Call, node string, vmid int, old *core.
 			g.Birth = core.Birth{Template: order.template, Keys: order.keys}
 		}
 		if order.pool != "" {
-			access.JoinPool(w, order.pool, vmid)
+			host.JoinPool(w, order.pool, vmid)
 		}
 		if start {
 			w.Fork(c, node, StartCTJob(w, g, c))

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -58,7 +58,7 @@ func apiCloneVM(w *core.World, c *core.Call) (any, error) {
 				return perl.Fail("clone failed: %s", core.TaskText(err))
 			}
 			if cl.Pool != "" {
-				access.JoinPool(w, cl.Pool, cl.Newid)
+				host.JoinPool(w, cl.Pool, cl.Newid)
 			}
 			return nil
 		},

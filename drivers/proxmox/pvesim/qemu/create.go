@@ -6,10 +6,10 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -59,7 +59,7 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 			return perl.Fail("unable to create VM %d - %s", vmid, core.TaskText(err))
 		}
 		if pool != "" {
-			access.JoinPool(w, pool, vmid)
+			host.JoinPool(w, pool, vmid)
 		}
 		if managed {
 			w.HA.Manage(g, map[bool]string{true: "started", false: "stopped"}[start])

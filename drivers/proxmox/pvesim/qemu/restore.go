@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -54,7 +54,7 @@ func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) 
 			return err
 		}
 		if r.pool != "" {
-			access.JoinPool(w, r.pool, vmid)
+			host.JoinPool(w, r.pool, vmid)
 		}
 		if r.start {
 			t.Logf("Execute autostart")

@@ -1,6 +1,9 @@
-// Package access is the API for users, tokens, groups, roles, realms, the access list,
-// tickets and pools. What they permit is decided in package core.
-package access
+// Package host is what guests stand on: who may do what (access), and the storages with their volumes
+// (storage).
+package host
+
+// This part of the package is the API for users, tokens, groups, roles, realms, the access list, tickets and
+// pools. What they permit is decided in package core.
 
 import (
 	"maps"
@@ -8,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
-// Area is users, groups, roles, realms, tickets and pools.
-func Area() core.Area {
+// AccessArea is users, groups, roles, realms, tickets and pools.
+func AccessArea() core.Area {
 	routes := realmJobRoutes()
 	maps.Copy(routes, map[string]core.Handler{
 		"GET /access/tfa":                               core.APINone,

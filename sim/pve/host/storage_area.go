@@ -1,10 +1,11 @@
-// Package storage is the API for storages and their volumes, with uploads and downloads.
-package storage
+package host
+
+// This part of the package is the API for storages and their volumes, with uploads and downloads.
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area is storages, their volumes, uploads and downloads.
-func Area() core.Area {
+// StorageArea is storages, their volumes, uploads and downloads.
+func StorageArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/query-oci-repo-tags":                     apiImageTags,
