@@ -7,8 +7,7 @@ import "slices"
 // nothing else of ours, so that what the simulator does cannot lean on what the driver
 // believes.
 var simulator = []string{
-	"sim/pve/perl", "sim/pve/content", "sim/pve/core", "sim/pve/guests", "sim/pve/host",
-	"drivers/proxmox/pvesim/qemuconf", "drivers/proxmox/pvesim/qemu", "drivers/proxmox/pvesim/guestagent",
+	"sim/pve/perl", "sim/pve/content", "sim/pve/core", "sim/pve/guests", "sim/pve/host", "sim/pve/qemu",
 	"drivers/proxmox/pvesim/lxc", "drivers/proxmox/pvesim/backup", "drivers/proxmox/pvesim/migrate",
 	"drivers/proxmox/pvesim/ha", "drivers/proxmox/pvesim/firewall", "drivers/proxmox/pvesim/sdn",
 	"drivers/proxmox/pvesim/notify", "drivers/proxmox/pvesim/certs", "drivers/proxmox/pvesim/acme",

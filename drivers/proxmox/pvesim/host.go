@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // loginDelay is what every 401 is held back by (APIServer/AnyEvent.pm).
@@ -185,9 +185,9 @@ func dispatch(t *core.Table, w *core.World, c *core.Call) (any, error) {
 	}
 	wrong := m.CheckFor(w.Cfg.Version, c.Values)
 	if !w.V9() {
-		wrong = qemuconf.Of84(c, wrong)
+		wrong = qemu.WrongOf84(c, wrong)
 	}
-	wrong = qemuconf.CustomModel(c, wrong)
+	wrong = qemu.CustomModel(c, wrong)
 	if wrong != nil {
 		return nil, &perl.APIError{Status: http.StatusBadRequest, Errors: wrong}
 	}

@@ -4,10 +4,10 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // Reaches tells whether a guest has an address and is up, so that something could
@@ -61,7 +61,7 @@ func has(w *core.World, g *core.Guest, ip string) bool {
 		if ip == static || ip == static6 || p["ip"] == "dhcp" && core.Leased(w, g, n).Addr().String() == ip {
 			return true
 		}
-		for _, a := range guestagent.Addresses(w, g, n, strings.ToLower(p["macaddr"])) {
+		for _, a := range qemu.GuestAddresses(w, g, n, strings.ToLower(p["macaddr"])) {
 			if g.Kind != "lxc" && a["ip-address"] == ip {
 				return true
 			}

@@ -63,20 +63,18 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/ha"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/metrics"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/node"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/replication"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // areas are all parts of Proxmox VE that are simulated.
@@ -90,7 +88,7 @@ var areas = sync.OnceValue(func() []core.Area {
 		consoles.Area(),
 		disks.Area(),
 		firewall.Area(),
-		guestagent.Area(),
+		qemu.AgentArea(),
 		guests.Area(),
 		ha.Area(),
 		lxc.Area(),
@@ -100,7 +98,7 @@ var areas = sync.OnceValue(func() []core.Area {
 		node.Area(),
 		notify.Area(),
 		qemu.Area(),
-		qemuconf.Area(),
+		qemu.ConfigArea(),
 		replication.Area(),
 		sdn.Area(),
 		host.StorageArea(),

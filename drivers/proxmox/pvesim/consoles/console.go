@@ -12,12 +12,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // Area is consoles.
@@ -248,7 +247,7 @@ func apiMonitor(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	case "info version":
 		return guests.QemuVersion(w) + "pve-qemu-kvm_" + guests.QemuVersion(w) + "-4\r\n", nil
 	case "info name":
-		return guestagent.GuestHostname(g) + "\r\n", nil
+		return qemu.GuestHostname(g) + "\r\n", nil
 	default:
 		return nil, c.Unimplemented("the command '" + command + "' of QEMU's monitor")
 	}

@@ -3,10 +3,10 @@ package consoles
 import (
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // shell is what runs behind a terminal: a shell of the node for root, and else the login
@@ -55,7 +55,7 @@ func hostOf(g *core.Guest) string {
 	if g.Kind == "lxc" {
 		return g.Conf["hostname"]
 	}
-	return guestagent.GuestHostname(g)
+	return qemu.GuestHostname(g)
 }
 
 // longestLine is what a terminal of Linux holds of a line (N_TTY_BUF_SIZE).

@@ -12,9 +12,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // Area is the HA manager.

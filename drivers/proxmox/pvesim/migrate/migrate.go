@@ -5,10 +5,10 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // Migration is where a guest has to go, and how.
@@ -20,7 +20,7 @@ type Migration struct {
 // apiMigrateInfo is GET …/qemu/{vmid}/migrate: what speaks against it.
 func apiMigrateInfo(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	disks := []map[string]any{}
-	for _, key := range qemuconf.DriveOrder(g.Conf) {
+	for _, key := range qemu.DriveOrder(g.Conf) {
 		d := perl.ParseDrive(key, g.Conf[key])
 		storage, _, managed := core.VolumeID(d.File)
 		if !managed || w.Stores[storage] == nil || w.Stores[storage].Shared {

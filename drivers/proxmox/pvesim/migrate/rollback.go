@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
 // apiRollback is POST …/snapshot/{snapname}/rollback. A VM runs afterwards if its

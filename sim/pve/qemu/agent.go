@@ -1,6 +1,7 @@
-// Package guestagent is the guest agent of VMs: it answers what a small Linux would, keeps
-// files that were written, and runs a few programs.
-package guestagent
+package qemu
+
+// This part of the package is the guest agent of VMs: it answers what a small Linux would, keeps files that
+// were written, and runs a few programs.
 
 import (
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is the guest agent of VMs.
-func Area() core.Area {
+// AgentArea is the guest agent of VMs.
+func AgentArea() core.Area {
 	routes := agentRoutes()
 	maps.Copy(routes, map[string]core.Handler{
 		"POST /nodes/{node}/qemu/{vmid}/agent":                   apiAgentCommand,
@@ -163,7 +164,7 @@ func agentInterfaces(w *core.World, g *core.Guest) any {
 		mac := strings.ToLower(perl.ParseProperty(key, g.Conf[key])["macaddr"])
 		list = append(list, map[string]any{
 			"name": fmt.Sprintf("eth%d", n), "hardware-address": mac, "statistics": noTraffic(),
-			"ip-addresses": Addresses(w, g, n, mac),
+			"ip-addresses": GuestAddresses(w, g, n, mac),
 		})
 	}
 	return list
@@ -183,10 +184,10 @@ func address(ip string, prefix int) map[string]any {
 	return map[string]any{"ip-address": ip, "ip-address-type": kind, "prefix": prefix}
 }
 
-// Addresses are those of the n-th interface of a guest: what its cloud-init
+// GuestAddresses are those of the n-th interface of a guest: what its cloud-init
 // drive says. An interface without any takes DHCP, as cloud images do by
 // themselves when nobody configures them.
-func Addresses(w *core.World, g *core.Guest, n int, mac string) []map[string]any {
+func GuestAddresses(w *core.World, g *core.Guest, n int, mac string) []map[string]any {
 	list := []map[string]any{}
 	ip := perl.ParseProperty("ipconfig0", g.Conf[fmt.Sprintf("ipconfig%d", n)])
 	for _, key := range []string{"ip", "ip6"} {

@@ -1,11 +1,12 @@
-// Package qemuconf is the configuration of VMs: checks, privileges, volumes that an option
-// makes, pending changes, what is plugged in at once, and cloud-init.
-package qemuconf
+package qemu
+
+// This part of the package is the configuration of VMs: checks, privileges, volumes that an option makes,
+// pending changes, what is plugged in at once, and cloud-init.
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area is the configurations of VMs.
-func Area() core.Area {
+// ConfigArea is the configurations of VMs.
+func ConfigArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/qemu":                apiListVMs,

@@ -1,4 +1,4 @@
-package qemuconf
+package qemu
 
 import (
 	"cmp"

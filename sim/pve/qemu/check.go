@@ -1,4 +1,4 @@
-package qemuconf
+package qemu
 
 import (
 	"fmt"
@@ -240,8 +240,8 @@ var (
 
 const notInEnumeration = "does not have a value in the enumeration '"
 
-// Of84 makes what is wrong with parameters what PVE 8.4 says of them.
-func Of84(c *core.Call, wrong map[string]string) map[string]string {
+// WrongOf84 makes what is wrong with parameters what PVE 8.4 says of them.
+func WrongOf84(c *core.Call, wrong map[string]string) map[string]string {
 	found := maps.Clone(wrong)
 	if found == nil {
 		found = map[string]string{}

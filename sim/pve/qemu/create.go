@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
@@ -23,7 +22,7 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 	for _, key := range []string{"bwlimit", "live-restore", "import-working-storage"} {
 		c.Take(key)
 	}
-	if err := cmp.Or(qemuconf.CheckKeys(c, c.In), w.NeedQuorum(), guests.MayCreate(c, vmid, pool, storage)); err != nil {
+	if err := cmp.Or(CheckKeys(c, c.In), w.NeedQuorum(), guests.MayCreate(c, vmid, pool, storage)); err != nil {
 		return nil, err
 	}
 	managed, start := c.Take("ha-managed") == "1", c.Take("start") == "1"
@@ -35,15 +34,15 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.Fail("unable to parse value of '%s' - got undefined value", c.Null[0])
 	}
 	set := c.In
-	qemuconf.ResolveCDROM(set)
+	ResolveCDROM(set)
 	err := cmp.Or(
-		qemuconf.MayUseStorages(c, vmid, set, storage), qemuconf.MayConfigure(c, vmid, pool, slices.Collect(maps.Keys(set))),
-		qemuconf.MayUseDevices(c, vmid, pool, set, "set"), qemuconf.MayUseBridges(c, set), qemuconf.MayUseModel(c, set["cpu"], ""),
+		MayUseStorages(c, vmid, set, storage), MayConfigure(c, vmid, pool, slices.Collect(maps.Keys(set))),
+		MayUseDevices(c, vmid, pool, set, "set"), MayUseBridges(c, set), MayUseModel(c, set["cpu"], ""),
 	)
 	if err != nil {
 		return nil, err
 	}
-	if err := qemuconf.Tidy(c, set, false); err != nil {
+	if err := Tidy(c, set, false); err != nil {
 		return nil, err
 	}
 	if err := guests.UnusedID(w, vmid); err != nil {
@@ -76,7 +75,7 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 // PVE invents (create_vm in PVE/API2/Qemu.pm).
 func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string, log func(string, ...any)) error {
 	w := c.W
-	made, err := qemuconf.MakeDisks(w, g, set, storage, log)
+	made, err := MakeDisks(w, g, set, storage, log)
 	if err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	if conf["boot"] == "" {
 		conf["boot"] = perl.DefaultBoot(conf)
 	}
-	err = qemuconf.CheckClipboard(conf["vga"])
+	err = CheckClipboard(conf["vga"])
 	if conf["smbios1"] == "" {
 		conf["smbios1"] = "uuid=" + w.Rng.UUID()
 	}
@@ -95,7 +94,7 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	}
 	if err == nil {
 		var pinned string
-		if pinned, err = qemuconf.PinMachine(w, conf["machine"], conf["ostype"]); err == nil && pinned != "" {
+		if pinned, err = PinMachine(w, conf["machine"], conf["ostype"]); err == nil && pinned != "" {
 			conf["machine"] = pinned
 		}
 	}

@@ -1,4 +1,4 @@
-package guestagent
+package qemu
 
 import (
 	"encoding/base64"

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
@@ -20,7 +19,7 @@ func beginVMs(w *core.World) {
 	w.Hooks.Ended["qemu"] = func(g *core.Guest, c *core.Call) {
 		CleanUp(w, g)
 		if len(g.Pend) > 0 && c != nil {
-			_ = qemuconf.Coldplug(c, g, map[string]string{}) // PVE only warns.
+			_ = Coldplug(c, g, map[string]string{}) // PVE only warns.
 		}
 	}
 }
@@ -63,7 +62,7 @@ func StartJob(w *core.World, g *core.Guest, c *core.Call) core.Job {
 		if g.Conf["bios"] == "ovmf" && g.Conf["efidisk0"] == "" {
 			t.Warn("no efidisk configured! Using temporary efivars disk.")
 		}
-		for _, ignored := range qemuconf.IgnoredMTUs(w, g) {
+		for _, ignored := range IgnoredMTUs(w, g) {
 			t.Warn(ignored)
 		}
 		if g.Conf["lock"] == "suspended" {
