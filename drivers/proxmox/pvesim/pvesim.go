@@ -64,7 +64,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/ha"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/metrics"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/node"
@@ -74,6 +73,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
+	"github.com/homestak/homestak-gitops/sim/pve/lxc"
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/lxc"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )

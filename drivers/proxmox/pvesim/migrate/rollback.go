@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/lxc"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
