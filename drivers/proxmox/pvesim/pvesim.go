@@ -57,7 +57,6 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/acme"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/backup"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
@@ -65,16 +64,15 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/ha"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/metrics"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/node"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/replication"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/lxc"
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
+	"github.com/homestak/homestak-gitops/sim/pve/transfer"
 )
 
 // areas are all parts of Proxmox VE that are simulated.
@@ -82,7 +80,7 @@ var areas = sync.OnceValue(func() []core.Area {
 	return []core.Area{
 		host.AccessArea(),
 		acme.Area(),
-		backup.Area(),
+		transfer.BackupArea(),
 		certs.Area(),
 		cluster.Area(),
 		consoles.Area(),
@@ -93,13 +91,13 @@ var areas = sync.OnceValue(func() []core.Area {
 		ha.Area(),
 		lxc.Area(),
 		metrics.Area(),
-		migrate.Area(),
+		transfer.MigrationArea(),
 		guests.BridgeArea(),
 		node.Area(),
 		notify.Area(),
 		qemu.Area(),
 		qemu.ConfigArea(),
-		replication.Area(),
+		transfer.ReplicationArea(),
 		sdn.Area(),
 		host.StorageArea(),
 	}

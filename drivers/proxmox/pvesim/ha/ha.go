@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/lxc"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
+	"github.com/homestak/homestak-gitops/sim/pve/transfer"
 )
 
 // Area is the HA manager.
@@ -211,7 +211,7 @@ func haAct(w *core.World, r *haResource, g *core.Guest) {
 		target := r.target
 		r.target = ""
 		if r.crm = "migrate"; target != g.Node && w.Nodes[target] != nil {
-			w.ForkAs(core.RootIdentity, g.Node, migrate.Job(w, w.RootCall(), g, migrate.Migration{Target: target, Online: true, Disks: true}))
+			w.ForkAs(core.RootIdentity, g.Node, transfer.MigrationJob(w, w.RootCall(), g, transfer.Migration{Target: target, Online: true, Disks: true}))
 		}
 		w.HA.Notice(g)
 		return

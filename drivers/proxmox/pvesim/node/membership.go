@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
+	"github.com/homestak/homestak-gitops/sim/pve/transfer"
 )
 
 // apiPowerNode is POST /nodes/{node}/status: the node goes down with its guests, and
@@ -35,7 +35,7 @@ func apiPowerNode(w *core.World, c *core.Call) (any, error) {
 			guests.SetOffline(w, name, false)
 			boot := w.RootCall()
 			boot.In["node"] = name
-			if _, err := migrate.StartAll("startall")(w, boot); err != nil {
+			if _, err := transfer.StartAll("startall")(w, boot); err != nil {
 				panic(fmt.Sprintf("pvesim: starting guests with their node: %v", err)) // Root may.
 			}
 		})

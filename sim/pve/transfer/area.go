@@ -1,13 +1,15 @@
-// Package backup is backups of guests, their Retention, and the jobs that make them.
-package backup
+// Package transfer copies guests and moves them: backups, migrations, and replication jobs.
+package transfer
+
+// This part of the package is backups of guests, their Retention, and the jobs that make them.
 
 import (
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
 )
 
-// Area is backups and their jobs.
-func Area() core.Area {
+// BackupArea is backups and their jobs.
+func BackupArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /cluster/jobs/schedule-analyze":                   apiAnalyzeSchedule,

@@ -1,5 +1,6 @@
-// Package replication keeps replication jobs and when they ran. No data moves.
-package replication
+package transfer
+
+// This part of the package keeps replication jobs and when they ran. No data moves.
 
 import (
 	"strings"
@@ -11,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is replication jobs.
-func Area() core.Area {
+// ReplicationArea is replication jobs.
+func ReplicationArea() core.Area {
 	f := replicationFile()
 	return core.Area{
 		Routes: map[string]core.Handler{

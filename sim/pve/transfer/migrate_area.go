@@ -1,11 +1,12 @@
-// Package migrate moves guests to other nodes, rolls them back to snapshots, and does one
-// thing to many guests at once.
-package migrate
+package transfer
+
+// This part of the package moves guests to other nodes, rolls them back to snapshots, and does one thing to
+// many guests at once.
 
 import "github.com/homestak/homestak-gitops/sim/pve/core"
 
-// Area is migrations, rollbacks and what is done to many guests at once.
-func Area() core.Area {
+// MigrationArea is migrations, rollbacks and what is done to many guests at once.
+func MigrationArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/lxc/{vmid}/migrate":         apiMigrateCTInfo,

@@ -1,4 +1,4 @@
-package migrate
+package transfer
 
 import (
 	"fmt"
@@ -122,7 +122,7 @@ func apiMigrate(w *core.World, c *core.Call) (any, error) {
 	if w.HA.Managed(g) {
 		return w.HA.Move(c, g, m.Target), nil
 	}
-	return w.Fork(c, g.Node, Job(w, c, g, m)), nil
+	return w.Fork(c, g.Node, MigrationJob(w, c, g, m)), nil
 }
 
 func mayMoveTo(c *core.Call, storage string) error {
@@ -135,8 +135,8 @@ func mayMoveTo(c *core.Call, storage string) error {
 	return c.Need("/storage/"+storage, "Datastore.AllocateSpace")
 }
 
-// Job moves a guest (PVE/QemuMigrate.pm, PVE/LXC/Migrate.pm).
-func Job(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
+// MigrationJob moves a guest (PVE/QemuMigrate.pm, PVE/LXC/Migrate.pm).
+func MigrationJob(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
 	unlock := func(*core.Task) { w.SetLock(g, "") }
 	aborted := func(t *core.Task, err error) error {
 		t.Logf("ERROR: migration aborted (duration 00:00:00): %s", err)
