@@ -9,9 +9,8 @@ import "slices"
 var simulator = []string{
 	"sim/pve/perl", "sim/pve/content", "sim/pve/core", "sim/pve/guests", "sim/pve/host", "sim/pve/qemu",
 	"sim/pve/lxc", "sim/pve/transfer", "drivers/proxmox/pvesim/ha", "drivers/proxmox/pvesim/firewall",
-	"drivers/proxmox/pvesim/sdn", "drivers/proxmox/pvesim/notify", "drivers/proxmox/pvesim/certs",
-	"drivers/proxmox/pvesim/acme", "drivers/proxmox/pvesim/disks", "drivers/proxmox/pvesim/consoles",
-	"drivers/proxmox/pvesim/cluster", "drivers/proxmox/pvesim/node", "drivers/proxmox/pvesim/metrics",
+	"drivers/proxmox/pvesim/sdn", "drivers/proxmox/pvesim/notify", "drivers/proxmox/pvesim/cluster", "sim/pve/node",
+	"drivers/proxmox/pvesim/metrics",
 }
 
 // simulatorLayers are their rows in the table.

@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/node"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -34,7 +34,7 @@ type answer struct {
 	connection  []string // Lines "Connection: …"; PVE sends two of them at times.
 	dropped     bool     // Nothing goes back: the connection ends.
 	date        time.Time
-	console     *consoles.Console // What the connection is for from here on; nil is HTTP.
+	console     *node.Console // What the connection is for from here on; nil is HTTP.
 }
 
 // newAnswer encodes what a handler returned. A failure closes the connection;
@@ -47,8 +47,8 @@ func newAnswer(c *core.Call, data any, err error) *answer {
 		a.format(c.Req.Format)
 		return a
 	}
-	var at *consoles.Console
-	if s, ok := data.(consoles.Socket); ok {
+	var at *node.Console
+	if s, ok := data.(node.Socket); ok {
 		if strings.EqualFold(c.Req.HTTP.Header.Get("Upgrade"), "websocket") {
 			if err := s.Refuse(c.Req.HTTP); err != nil {
 				return errorAnswer(err)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/node"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -63,7 +63,7 @@ func runCommand(t *core.Table, w *core.World, c *core.Call, command batchCommand
 	if list, ok := data.(core.Beside); ok {
 		data = list.Data
 	}
-	if console, ok := data.(consoles.Socket); ok {
+	if console, ok := data.(node.Socket); ok {
 		data = console.Data
 	}
 	return data, err

@@ -56,21 +56,17 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/acme"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/ha"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/metrics"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/node"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
 	"github.com/homestak/homestak-gitops/sim/pve/lxc"
+	"github.com/homestak/homestak-gitops/sim/pve/node"
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 	"github.com/homestak/homestak-gitops/sim/pve/transfer"
 )
@@ -79,12 +75,12 @@ import (
 var areas = sync.OnceValue(func() []core.Area {
 	return []core.Area{
 		host.AccessArea(),
-		acme.Area(),
+		node.ACMEArea(),
 		transfer.BackupArea(),
-		certs.Area(),
+		node.CertificateArea(),
 		cluster.Area(),
-		consoles.Area(),
-		disks.Area(),
+		node.ConsoleArea(),
+		node.DiskArea(),
 		firewall.Area(),
 		qemu.AgentArea(),
 		guests.Area(),
@@ -115,7 +111,7 @@ var calls = sync.OnceValue(func() *core.Table {
 type Host struct {
 	cfg   core.Config
 	clock clock
-	cert  certs.Certificate
+	cert  node.Certificate
 	table *core.Table
 
 	// mu guards w: requests come in on many goroutines, and each must see the
@@ -133,7 +129,7 @@ func New(c core.Config) *Host {
 	c = c.WithDefaults()
 	h := &Host{cfg: c, clock: newClock(c.Speed), table: calls()}
 	now := h.clock.now()
-	h.cert, h.w = certs.NewCertificate(c.Node, now), core.NewWorld(c, now)
+	h.cert, h.w = node.NewCertificate(c.Node, now), core.NewWorld(c, now)
 	for _, a := range areas() {
 		if a.Begin != nil {
 			a.Begin(h.w)
@@ -160,10 +156,10 @@ func (h *Host) publish() {
 func (h *Host) Fingerprint() string { return h.cert.Fingerprint }
 
 // Certificate is what it shows to who connects, in PEM.
-func (h *Host) Certificate() string { return certs.AsPEM(h.cert.Parsed) }
+func (h *Host) Certificate() string { return node.AsPEM(h.cert.Parsed) }
 
 // Authority is the certificate that signed it, in PEM: /etc/pve/pve-root-ca.pem.
-func (h *Host) Authority() string { return certs.AsPEM(h.cert.Authority) }
+func (h *Host) Authority() string { return node.AsPEM(h.cert.Authority) }
 
 // Token is the API token that the host knew from the start, as
 // "user@realm!name=secret".
@@ -182,7 +178,7 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if conn, buffered, err := hijacker.Hijack(); err == nil {
 				switch {
 				case a.console != nil:
-					consoles.Operator{Ask: h.withWorld}.Connect(conn, buffered, r, a.console)
+					node.Operator{Ask: h.withWorld}.Connect(conn, buffered, r, a.console)
 				case !a.dropped:
 					_ = a.write(buffered.Writer, r)
 					_ = buffered.Flush()

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
+	"github.com/homestak/homestak-gitops/sim/pve/node"
 )
 
 // The limits of a connection ($keep_alive_timeout and the like in
@@ -101,7 +101,7 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 		}
 		if a.console != nil {
 			_ = conn.SetDeadline(time.Time{})
-			consoles.Operator{Ask: h.withWorld}.Connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
+			node.Operator{Ask: h.withWorld}.Connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
 			return
 		}
 		last := n == requestsPerConnection || r.Close

@@ -1,4 +1,4 @@
-package consoles
+package node
 
 import (
 	"crypto/des" //nolint:gosec // The protocol of screens knows no other.

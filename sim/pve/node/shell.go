@@ -1,4 +1,4 @@
-package consoles
+package node
 
 import (
 	"strings"

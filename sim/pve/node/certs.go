@@ -1,6 +1,7 @@
-// Package certs makes the certificate of a host, with an authority of its own, and is the
-// API for the certificates of a node.
-package certs
+package node
+
+// This part of the package makes the certificate of a host, with an authority of its own, and is the API for
+// the certificates of a node.
 
 import (
 	"crypto/ecdsa"
@@ -25,8 +26,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is the certificates of nodes.
-func Area() core.Area {
+// CertificateArea is the certificates of nodes.
+func CertificateArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/certificates/info": apiCertificates,

@@ -1,5 +1,6 @@
-// Package consoles is terminals and screens of nodes and guests, behind websockets.
-package consoles
+package node
+
+// This part of the package is terminals and screens of nodes and guests, behind websockets.
 
 import (
 	"cmp"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
@@ -19,8 +19,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/qemu"
 )
 
-// Area is consoles.
-func Area() core.Area {
+// ConsoleArea is consoles.
+func ConsoleArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/vncwebsocket": apiConsoleSocket,
@@ -156,7 +156,7 @@ func consoleAnswer(w *core.World, c *core.Call, con *Console, kind, id string) (
 	con.password, con.challenge = ticket, w.Rng.Hex(16)
 	answer["cert"] = ""
 	if w.Authority != nil {
-		answer["cert"] = certs.AsPEM(w.Authority) // Of the file that it is read from: pve-root-ca.pem.
+		answer["cert"] = AsPEM(w.Authority) // Of the file that it is read from: pve-root-ca.pem.
 	}
 	if c.Flag("generate-password") {
 		con.password = w.Rng.Hex(8)
@@ -294,7 +294,7 @@ func apiSpice(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	}
 	if cert := w.Certificate; cert != nil {
 		answer["host-subject"] = "OU=PVE Cluster Node,O=Proxmox Virtual Environment,CN=" + cert.Subject.CommonName
-		answer["ca"] = strings.ReplaceAll(certs.AsPEM(w.Authority), "\n", "\\n")
+		answer["ca"] = strings.ReplaceAll(AsPEM(w.Authority), "\n", "\\n")
 	}
 	return answer, nil
 }

@@ -1,6 +1,7 @@
-// Package disks is the disks of nodes and what is made of them: volume groups, thin pools,
+package node
+
+// This part of the package is the disks of nodes and what is made of them: volume groups, thin pools,
 // directories, ZFS pools. Ceph is not installed.
-package disks
 
 import (
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is the disks of nodes.
-func Area() core.Area {
+// DiskArea is the disks of nodes.
+func DiskArea() core.Area {
 	return core.Area{
 		Calls: slices.Concat(diskCalls(), cephCalls()),
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
@@ -33,14 +32,14 @@ func apiPCI(_ *core.World, c *core.Call) (any, error) {
 // apiScanLVM and apiScanThin are GET /nodes/{node}/scan/lvm and lvmthin: the volume
 // group of a fresh installation, where a storage needs it.
 func apiScanLVM(w *core.World, _ *core.Call) (any, error) {
-	if !disks.HasLVM(w) {
+	if !HasLVM(w) {
 		return []any{}, nil
 	}
 	return []map[string]any{{"vg": "pve"}}, nil
 }
 
 func apiScanThin(w *core.World, c *core.Call) (any, error) {
-	if c.In["vg"] != "pve" || !disks.HasLVM(w) {
+	if c.In["vg"] != "pve" || !HasLVM(w) {
 		return []any{}, nil
 	}
 	return []map[string]any{{"lv": "data"}}, nil

@@ -1,6 +1,7 @@
-// Package acme is accounts with authorities that issue certificates automatically, and the
-// orders of nodes.
-package acme
+package node
+
+// This part of the package is accounts with authorities that issue certificates automatically, and the orders
+// of nodes.
 
 import (
 	"cmp"
@@ -13,14 +14,13 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is ACME accounts and certificates.
-func Area() core.Area {
+// ACMEArea is ACME accounts and certificates.
+func ACMEArea() core.Area {
 	return core.Area{
 		Files: acmeFiles(),
 		Calls: acmeCalls(),
@@ -233,7 +233,7 @@ func acmeDomains(conf perl.Config) []string {
 
 // apiAcmeCertificate is POST, PUT and DELETE /nodes/{node}/certificates/acme/certificate.
 func apiAcmeCertificate(w *core.World, c *core.Call) (any, error) {
-	s, conf := certs.Custom(c), c.Node().Conf
+	s, conf := Custom(c), c.Node().Conf
 	order := c.Req.Method == http.MethodPost
 	switch soon := s.Cert != nil && s.Cert.NotAfter.Before(w.Now.Add(30*24*time.Hour)); {
 	case order && s.Cert != nil && !c.Flag("force"):
@@ -260,7 +260,7 @@ func apiAcmeCertificate(w *core.World, c *core.Call) (any, error) {
 			return nil
 		}
 		t.Logf("Placing ACME order\nAll domains validated!\n\nCreating CSR\nChecking order status\nDownloading certificate\nSetting pveproxy certificate and key\nRestarting pveproxy")
-		s.Cert = certs.NewCertificate(domains[0], w.Now).Parsed
+		s.Cert = NewCertificate(domains[0], w.Now).Parsed
 		return nil
 	}}), nil
 }
