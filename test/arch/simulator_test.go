@@ -8,9 +8,7 @@ import "slices"
 // believes.
 var simulator = []string{
 	"sim/pve/perl", "sim/pve/content", "sim/pve/core", "sim/pve/guests", "sim/pve/host", "sim/pve/qemu",
-	"sim/pve/lxc", "sim/pve/transfer", "drivers/proxmox/pvesim/ha", "drivers/proxmox/pvesim/firewall",
-	"drivers/proxmox/pvesim/sdn", "drivers/proxmox/pvesim/notify", "drivers/proxmox/pvesim/cluster", "sim/pve/node",
-	"drivers/proxmox/pvesim/metrics",
+	"sim/pve/lxc", "sim/pve/transfer", "sim/pve/cluster", "sim/pve/node",
 }
 
 // simulatorLayers are their rows in the table.

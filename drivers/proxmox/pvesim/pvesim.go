@@ -56,12 +56,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/ha"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/metrics"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
+	"github.com/homestak/homestak-gitops/sim/pve/cluster"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
@@ -81,20 +76,20 @@ var areas = sync.OnceValue(func() []core.Area {
 		cluster.Area(),
 		node.ConsoleArea(),
 		node.DiskArea(),
-		firewall.Area(),
+		cluster.FirewallArea(),
 		qemu.AgentArea(),
 		guests.Area(),
-		ha.Area(),
+		cluster.HAArea(),
 		lxc.Area(),
-		metrics.Area(),
+		cluster.MetricArea(),
 		transfer.MigrationArea(),
 		guests.BridgeArea(),
 		node.Area(),
-		notify.Area(),
+		cluster.NotificationArea(),
 		qemu.Area(),
 		qemu.ConfigArea(),
 		transfer.ReplicationArea(),
-		sdn.Area(),
+		cluster.SDNArea(),
 		host.StorageArea(),
 	}
 })

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
+	"github.com/homestak/homestak-gitops/sim/pve/cluster"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
@@ -245,7 +245,7 @@ func apiAcmeCertificate(w *core.World, c *core.Call) (any, error) {
 	}
 	domains := acmeDomains(conf)
 	if len(domains) == 0 {
-		return nil, notify.BadRequest("ACME domain list in node configuration is missing!")
+		return nil, cluster.BadRequest("ACME domain list in node configuration is missing!")
 	}
 	account := cmp.Or(perl.OptionOf(conf["acme"], "account"), "default")
 	kind := map[string]string{"POST": "acmenewcert", "PUT": "acmerenew", "DELETE": "acmerevoke"}[c.Req.Method]

@@ -1,6 +1,7 @@
-// Package sdn is software networks: zones, virtual networks, subnets, controllers, fabrics.
-// What is written is pending until it is applied as a whole.
-package sdn
+package cluster
+
+// This part of the package is software networks: zones, virtual networks, subnets, controllers, fabrics. What
+// is written is pending until it is applied as a whole.
 
 import (
 	"cmp"
@@ -15,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is software networks.
-func Area() core.Area {
+// SDNArea is software networks.
+func SDNArea() core.Area {
 	return core.Area{
 		Files: slices.Concat(sdnFiles(), fabricFiles()),
 		Calls: slices.Concat(sdnCalls(), fabricCalls()),

@@ -1,6 +1,7 @@
-// Package firewall keeps and shows the files of the firewall: of the cluster, of nodes and
-// of guests. No packet is ever filtered.
-package firewall
+package cluster
+
+// This part of the package keeps and shows the files of the firewall: of the cluster, of nodes and of guests.
+// No packet is ever filtered.
 
 import (
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is the firewall.
-func Area() core.Area {
+// FirewallArea is the firewall.
+func FirewallArea() core.Area {
 	routes := allFirewallRoutes()
 	return core.Area{
 		Routes: routes,

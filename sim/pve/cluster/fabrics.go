@@ -1,4 +1,4 @@
-package sdn
+package cluster
 
 import (
 	"maps"

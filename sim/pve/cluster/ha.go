@@ -1,7 +1,7 @@
-// Package ha is the manager of high availability. Who manages a guest decides whether it
-// runs: a call that starts or stops a managed guest files a request only, the manager acts
-// every ten seconds.
-package ha
+package cluster
+
+// This part of the package is the manager of high availability. Who manages a guest decides whether it runs:
+// a call that starts or stops a managed guest files a request only, the manager acts every ten seconds.
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/transfer"
 )
 
-// Area is the HA manager.
-func Area() core.Area {
+// HAArea is the HA manager.
+func HAArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /cluster/ha/status/current":            apiHAStatus,

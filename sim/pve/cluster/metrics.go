@@ -1,5 +1,6 @@
-// Package metrics is servers for metrics, and the history of figures that a host shows.
-package metrics
+package cluster
+
+// This part of the package is servers for metrics, and the history of figures that a host shows.
 
 import (
 	"fmt"
@@ -10,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 )
 
-// Area is metrics and their history.
-func Area() core.Area {
+// MetricArea is metrics and their history.
+func MetricArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/rrd":                       apiGraph,

@@ -1,5 +1,6 @@
-// Package notify keeps the targets and matchers of notifications. Nobody is notified.
-package notify
+package cluster
+
+// This part of the package keeps the targets and matchers of notifications. Nobody is notified.
 
 import (
 	"fmt"
@@ -14,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Area is notifications.
-func Area() core.Area {
+// NotificationArea is notifications.
+func NotificationArea() core.Area {
 	return core.Area{
 		Files: notificationFiles(),
 		Calls: notificationCalls(),

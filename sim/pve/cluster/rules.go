@@ -1,4 +1,4 @@
-package firewall
+package cluster
 
 import (
 	"fmt"
