@@ -16,17 +16,17 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // agentStage is a stage whose site is a repository, with an agent at work on it.
 type agentStage struct {
 	stage
 	*execution
-	host    *pvesim.Host
+	host    *pve.Host
 	hangups chan os.Signal
 	env     map[string]string
 	args    []string
@@ -34,7 +34,7 @@ type agentStage struct {
 
 // newAgentStage makes a host, a repository with a site of n+1 guests for it, and all
 // that an agent needs.
-func newAgentStage(t *testing.T, cfg pvesim.Config, n int) *agentStage {
+func newAgentStage(t *testing.T, cfg pve.Config, n int) *agentStage {
 	t.Helper()
 	h, st := serve(t, cfg, n)
 	st.data = controltest.ShortDir(t)
@@ -118,7 +118,7 @@ func hears(t *testing.T, conn *net.UnixConn, text string) (before []string) {
 // The life of a unit: it starts, is reloaded, is watched, and ends.
 func TestTheAgentAsAUnit(t *testing.T) {
 	conn := systemd(t)
-	s := newAgentStage(t, pvesim.Config{}, 1)
+	s := newAgentStage(t, pve.Config{}, 1)
 	s.begin(t)
 	require.NotContains(t, hears(t, conn, "READY=1"), "RELOADING=1")
 	hears(t, conn, "STATUS=in sync at ")
@@ -147,14 +147,14 @@ func TestTheAgentAsAUnit(t *testing.T) {
 // Once: what runs is finished. Twice: it leaves.
 func TestTheAgentEndsAsItIsTold(t *testing.T) {
 	t.Parallel()
-	s := newAgentStage(t, pvesim.Config{TaskTime: 300 * time.Millisecond}, 2)
+	s := newAgentStage(t, pve.Config{TaskTime: 300 * time.Millisecond}, 2)
 	s.begin(t)
 	s.until(t, "vm.first creating")
 	s.signals <- syscall.SIGTERM
 	require.Equal(t, exit.Done, s.end())
 	require.Len(t, s.host.Snapshot().Guests, 1, "what ran was finished, and nothing new was begun")
 
-	s = newAgentStage(t, pvesim.Config{TaskTime: 24 * time.Hour}, 2)
+	s = newAgentStage(t, pve.Config{TaskTime: 24 * time.Hour}, 2)
 	s.begin(t)
 	s.until(t, "image.debian creating")
 	s.signals <- syscall.SIGTERM
@@ -166,7 +166,7 @@ func TestTheAgentEndsAsItIsTold(t *testing.T) {
 // Who began before the agent, and so did not ask it, has the lock file.
 func TestTheAgentWaitsForTheLock(t *testing.T) {
 	t.Parallel()
-	s := newAgentStage(t, pvesim.Config{}, 1)
+	s := newAgentStage(t, pve.Config{}, 1)
 	api := ""
 	text, err := os.ReadFile(filepath.Join(s.site, "site.hcl"))
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 // The secrets are re-read on each pass, and with a changed one the host is opened again.
 func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 	t.Parallel()
-	s := newAgentStage(t, pvesim.Config{}, 1)
+	s := newAgentStage(t, pve.Config{}, 1)
 	secrets := s.env["HOMESTAK_SECRETS_FILE"]
 	right, err := os.ReadFile(secrets)
 	require.NoError(t, err)

@@ -19,13 +19,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // day is an agent, a repository and a simulated host through 24 hours of simulated
@@ -33,7 +33,7 @@ import (
 type day struct {
 	t      *testing.T
 	repo   *sourcetest.Repo
-	sim    *pvesim.Host
+	sim    *pve.Host
 	dark   atomic.Bool // the host answers nothing but 595
 	agent  *agent.Agent
 	data   string
@@ -105,7 +105,7 @@ func TestADay(t *testing.T) {
 func wake(t *testing.T) *day {
 	t.Helper()
 	d := &day{t: t, repo: sourcetest.New(t), data: filepath.Join(t.TempDir(), "agent"), cores: map[string]int{}}
-	d.sim = pvesim.New(pvesim.Config{Node: "father", Guests: 3, TaskTime: 3 * time.Second, Fault: func(*http.Request) (int, bool) {
+	d.sim = pve.New(pve.Config{Node: "father", Guests: 3, TaskTime: 3 * time.Second, Fault: func(*http.Request) (int, bool) {
 		if d.dark.Load() {
 			return 595, false
 		}
@@ -156,7 +156,7 @@ func (d *day) withdraw() {
 func (d *day) byHand() {
 	ours := d.ours()
 	names := slices.Sorted(maps.Keys(ours))
-	d.sim.Edit(func(e *pvesim.Edit) {
+	d.sim.Edit(func(e *pve.Edit) {
 		e.Stop(ours[names[0]].VMID)
 		last := ours[names[len(names)-1]].VMID
 		if len(names) > 2 {
@@ -230,8 +230,8 @@ func (*day) pass(t time.Duration) {
 	synctest.Wait()
 }
 
-func (d *day) ours() map[string]pvesim.Guest {
-	out := map[string]pvesim.Guest{}
+func (d *day) ours() map[string]pve.Guest {
+	out := map[string]pve.Guest{}
 	for _, g := range d.sim.Snapshot().Guests {
 		if strings.Contains(g.Config["description"], "homestak-gitops:") {
 			require.NotContains(d.t, out, g.Name(), "two of one name")

@@ -24,7 +24,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 var updateDoctor = flag.Bool("update-doctor", false, "write what doctor says into its scripts")
@@ -83,7 +83,7 @@ func (f front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
-	cfg, f := pvesim.Config{Node: args[0]}, front{}
+	cfg, f := pve.Config{Node: args[0]}, front{}
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
 		var err error
@@ -95,8 +95,8 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 		case "offline":
 			cfg.Offline = strings.Split(value, ",")
 		case "storage":
-			var s pvesim.Storage
-			s, err = pvesim.ParseStorage(value)
+			var s pve.Storage
+			s, err = pve.ParseStorage(value)
 			cfg.Storages = append(cfg.Storages, s)
 		case "bridge":
 			cfg.Bridges = append(cfg.Bridges, value)
@@ -111,7 +111,7 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		ts.Check(err)
 	}
-	h := &simulated{Host: pvesim.New(cfg)}
+	h := &simulated{Host: pve.New(cfg)}
 	ts.Value(hostsKey{}).(map[string]*simulated)[args[0]] = h
 	api, fingerprint := "", h.Fingerprint()
 	if f.ahead != 0 || f.pretend != "" {
@@ -177,13 +177,13 @@ func cmdToken(ts *testscript.TestScript, _ bool, args []string) {
 func cmdLock(ts *testscript.TestScript, _ bool, args []string) {
 	vmid, err := strconv.Atoi(args[1])
 	ts.Check(err)
-	hostOf(ts, args[0]).Edit(func(e *pvesim.Edit) { e.Lock(vmid, args[2]) })
+	hostOf(ts, args[0]).Edit(func(e *pve.Edit) { e.Lock(vmid, args[2]) })
 }
 
 func cmdPut(ts *testscript.TestScript, _ bool, args []string) {
 	vmid, err := strconv.Atoi(args[1])
 	ts.Check(err)
-	g := pvesim.Guest{VMID: vmid, Config: map[string]string{"name": args[2]}}
+	g := pve.Guest{VMID: vmid, Config: map[string]string{"name": args[2]}}
 	for _, arg := range args[3:] {
 		switch arg {
 		case "ct":
@@ -194,7 +194,7 @@ func cmdPut(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("unknown argument %q", arg)
 		}
 	}
-	hostOf(ts, args[0]).Edit(func(e *pvesim.Edit) { e.Add(g) })
+	hostOf(ts, args[0]).Edit(func(e *pve.Edit) { e.Add(g) })
 }
 
 // loopback are the ports that differ from run to run.

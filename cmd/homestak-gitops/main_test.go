@@ -22,8 +22,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func TestMain(m *testing.M) {
@@ -69,7 +69,7 @@ type hostsKey struct{}
 
 // simulated is a host that a script serves.
 type simulated struct {
-	*pvesim.Host
+	*pve.Host
 	writes int // at the last quiet
 }
 
@@ -83,7 +83,7 @@ func hostOf(ts *testscript.TestScript, name string) *simulated {
 
 func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 	name := args[0]
-	cfg := pvesim.Config{Node: name}
+	cfg := pve.Config{Node: name}
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
 		var err error
@@ -93,12 +93,12 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 		case "guests":
 			cfg.Guests, err = strconv.Atoi(value)
 		case "fault":
-			var fault pvesim.Fault
-			fault, err = pvesim.ParseFault(value)
-			cfg.Fault = pvesim.Faults(fault)
+			var fault pve.Fault
+			fault, err = pve.ParseFault(value)
+			cfg.Fault = pve.Faults(fault)
 		case "download":
-			var d pvesim.Download
-			d, err = pvesim.ParseDownload(value)
+			var d pve.Download
+			d, err = pve.ParseDownload(value)
 			cfg.Downloads = append(cfg.Downloads, d)
 		default:
 			err = fmt.Errorf("unknown argument %q", arg)
@@ -119,7 +119,7 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 		defer mu.Unlock()
 		wrong = append(wrong, fmt.Errorf("an answer that the API does not promise: %s", deviation))
 	}
-	h := &simulated{Host: pvesim.New(cfg)}
+	h := &simulated{Host: pve.New(cfg)}
 	ts.Value(hostsKey{}).(map[string]*simulated)[name] = h
 	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	ts.Check(err)
@@ -179,7 +179,7 @@ func cmdGuests(ts *testscript.TestScript, _ bool, args []string) {
 func cmdHand(ts *testscript.TestScript, _ bool, args []string) {
 	vmid, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	hostOf(ts, args[0]).Edit(func(e *pvesim.Edit) {
+	hostOf(ts, args[0]).Edit(func(e *pve.Edit) {
 		switch args[1] {
 		case "set":
 			e.Set(vmid, args[3], args[4])
@@ -188,7 +188,7 @@ func cmdHand(ts *testscript.TestScript, _ bool, args []string) {
 		case "delete":
 			e.Delete(vmid)
 		case "add":
-			e.Add(pvesim.Guest{VMID: vmid, Config: map[string]string{"name": args[3]}})
+			e.Add(pve.Guest{VMID: vmid, Config: map[string]string{"name": args[3]}})
 		default:
 			ts.Fatalf("unknown change %q", args[1])
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/pin"
@@ -35,7 +35,7 @@ type serverStage struct {
 // newServerStage starts an agent, and waits until it serves what it converged to.
 func newServerStage(t *testing.T) *serverStage {
 	t.Helper()
-	s := &serverStage{agentStage: newAgentStage(t, pvesim.Config{}, 1)}
+	s := &serverStage{agentStage: newAgentStage(t, pve.Config{}, 1)}
 	s.env["HOMESTAK_LISTEN"] = "127.0.0.1:0"
 	s.begin(t)
 	s.until(t, "father  healthy  idle")

@@ -24,8 +24,8 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simserve"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // stream is what the program writes while a test reads it: both sides lock.
@@ -93,9 +93,9 @@ func (e *execution) end() int {
 }
 
 // serve makes a simulated host reachable, and a site with n nodes for it.
-func serve(t *testing.T, cfg pvesim.Config, n int) (*pvesim.Host, stage) {
+func serve(t *testing.T, cfg pve.Config, n int) (*pve.Host, stage) {
 	t.Helper()
-	h := pvesim.New(cfg)
+	h := pve.New(cfg)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -186,7 +186,7 @@ func keysOf(t *testing.T, doc string) []string {
 
 func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 	t.Parallel()
-	h, st := serve(t, pvesim.Config{TaskTime: 300 * time.Millisecond}, 2)
+	h, st := serve(t, pve.Config{TaskTime: 300 * time.Millisecond}, 2)
 	e := st.start(t, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "vm.first: creating")
 	e.signals <- os.Interrupt
@@ -209,7 +209,7 @@ func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 
 func TestCtrlCTwiceLeavesNow(t *testing.T) {
 	t.Parallel()
-	_, st := serve(t, pvesim.Config{TaskTime: 24 * time.Hour}, 1)
+	_, st := serve(t, pve.Config{TaskTime: 24 * time.Hour}, 1)
 	e := st.start(t, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "image.debian: creating")
 	e.signals <- os.Interrupt
@@ -222,7 +222,7 @@ func TestCtrlCTwiceLeavesNow(t *testing.T) {
 
 func TestCtrlCWhileLookingEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	_, st := serve(t, pvesim.Config{Latency: time.Hour}, 1)
+	_, st := serve(t, pve.Config{Latency: time.Hour}, 1)
 	e := st.start(t, "plan", "--site", st.site, "--json", "-v")
 	e.says(e.err, "checking host father")
 	e.signals <- os.Interrupt
@@ -232,7 +232,7 @@ func TestCtrlCWhileLookingEndsAtOnce(t *testing.T) {
 
 func TestOneWriterAtATime(t *testing.T) {
 	t.Parallel()
-	_, st := serve(t, pvesim.Config{TaskTime: 24 * time.Hour}, 1)
+	_, st := serve(t, pve.Config{TaskTime: 24 * time.Hour}, 1)
 	first := st.start(t, "apply", "--site", st.site, "--yes")
 	first.says(first.err, "image.debian: creating")
 
@@ -258,7 +258,7 @@ func TestOneWriterAtATime(t *testing.T) {
 // On a terminal one live line shows what runs; nothing of it stays.
 func TestTheLiveLine(t *testing.T) {
 	t.Parallel()
-	_, st := serve(t, pvesim.Config{TaskTime: 500 * time.Millisecond}, 1)
+	_, st := serve(t, pve.Config{TaskTime: 500 * time.Millisecond}, 1)
 	st.terminal = true
 	e := st.start(t, "apply", "--site", st.site, "--yes")
 	require.Equal(t, exit.Done, e.end())
@@ -277,7 +277,7 @@ func TestTheLiveLine(t *testing.T) {
 
 func TestNoSecretInAnyOutput(t *testing.T) {
 	t.Parallel()
-	h, st := serve(t, pvesim.Config{Token: "root@pam!ci=5ecre7-5ecre7"}, 1)
+	h, st := serve(t, pve.Config{Token: "root@pam!ci=5ecre7-5ecre7"}, 1)
 	for _, args := range [][]string{
 		{"validate"}, {"plan"}, {"plan", "--json"}, {"plan", "--format", "markdown"}, {"apply", "--yes", "--json"}, {"test", "-M", "web", "--sim"},
 	} {

@@ -10,10 +10,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // startWith runs the program as stage.start does, with more in its environment.
@@ -33,7 +33,7 @@ func (st stage) startWith(t *testing.T, env map[string]string, args ...string) *
 // The command line and the agent of a host are never at work at once.
 func TestApplyWaitsForTheAgent(t *testing.T) {
 	t.Parallel()
-	_, st := serve(t, pvesim.Config{TaskTime: 200 * time.Millisecond}, 1)
+	_, st := serve(t, pve.Config{TaskTime: 200 * time.Millisecond}, 1)
 	f := controltest.New()
 	f.Change(func(s *agent.Status) { s.Running = &agent.Running{Steps: 5, Done: 2, Seconds: 90} })
 	socket, _ := controltest.Serve(t, f, "")
@@ -54,7 +54,7 @@ func TestApplyWaitsForTheAgent(t *testing.T) {
 
 func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
 	t.Parallel()
-	_, st := serve(t, pvesim.Config{}, 1)
+	_, st := serve(t, pve.Config{}, 1)
 	f := controltest.New()
 	socket, _ := controltest.Serve(t, f, "")
 	<-f.Free
@@ -67,7 +67,7 @@ func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
 // The agent of another host, or of another machine of the same name, is left alone.
 func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 	t.Parallel()
-	_, st := serve(t, pvesim.Config{}, 1)
+	_, st := serve(t, pve.Config{}, 1)
 	for _, api := range []string{"", "https://192.0.2.99:8006"} {
 		f := controltest.New()
 		socket, _ := controltest.Serve(t, f, api)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestNothingIsLeftToDo: values that PVE keeps in another form than they were
@@ -26,7 +26,7 @@ func TestNothingIsLeftToDo(t *testing.T) {
 		"startup without anything": func(_ *world, v *guest.VM) { v.Startup = &guest.Startup{} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Node("web-1", func(v *guest.VM) { edit(w, v) })
 				w.Apply()
 				w.Converged()
@@ -41,9 +41,9 @@ func TestNothingIsLeftToDo(t *testing.T) {
 // TestCloneTakesOverNothing: what a template has and the files have not goes at once,
 // or the next plan would show it.
 func TestCloneTakesOverNothing(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
 		w.Template(9000, "golden")
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			for k, v := range map[string]string{
 				"ipconfig0": "ip=dhcp", "ipconfig1": "ip=10.9.9.9/24", "startup": "order=2", "nameserver": "9.9.9.9", "searchdomain": "else.test",
 				"sshkeys": "ssh-rsa%20AAAA%20old", "protection": "1",
@@ -70,7 +70,7 @@ func TestOptionsThatAreNoSettings(t *testing.T) {
 		"snaptime": "1", "cipassword": "secret", "args": "-S", "cdrom": "none",
 		"usb0": "host=1234:5678", "hostpci0": "0000:01:00.0", "serial1": "/dev/ttyS0", "efidisk0": "local-lvm:vm-1-disk-0",
 	} {
-		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 			w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{key: value} })
 			_, found := w.Site.Want("father")
 			require.NotZero(t, found.Errors(), key)

@@ -15,10 +15,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 const vmid = 10000 // of the first node of a world
@@ -40,11 +40,11 @@ func (w *world) asked(text string) int {
 
 // The agent answers when the guest's system is up, and tells its addresses then.
 func TestTheAgentAnswersLater(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		g := w.inside("web-1")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(vmid); e.Start(vmid) }) // it boots
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(vmid); e.Start(vmid) }) // it boots
 		require.EqualError(t, g.Ping(t.Context()), "the guest agent of VM 10000 does not answer")
 		_, err := g.Address(t.Context())
 		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
@@ -63,7 +63,7 @@ func TestTheAgentAnswersLater(t *testing.T) {
 		require.False(t, at.Declared)
 		require.True(t, w.Host.Reaches(at.IP))
 
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(vmid) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(vmid) })
 		require.False(t, w.Host.Reaches(at.IP))
 		require.EqualError(t, g.Ping(t.Context()), "VM 10000 does not run")
 	})
@@ -71,7 +71,7 @@ func TestTheAgentAnswersLater(t *testing.T) {
 
 // A declared address needs no agent, and costs one request.
 func TestADeclaredAddressIsTaken(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) {
 			v.Agent, v.NICs = false, []guest.NIC{{Name: "lan", IP: "10.0.0.7/24"}}
 		})
@@ -95,7 +95,7 @@ func TestADeclaredAddressIsTaken(t *testing.T) {
 
 // An address in a subnet that the files speak of is preferred, on whichever card.
 func TestAddressInTheDeclaredSubnet(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) {
 			v.NICs = []guest.NIC{{Name: "a", IP: "dhcp"}, {Name: "b", IP: "192.0.2.7/24"}}
 		})
@@ -108,7 +108,7 @@ func TestAddressInTheDeclaredSubnet(t *testing.T) {
 }
 
 func TestExec(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(_ int, command []string, _ string) (string, string, int, bool) {
+	inTime(t, pve.Config{TaskTime: time.Second, Exec: func(_ int, command []string, _ string) (string, string, int, bool) {
 		return "out of " + command[2], "err", 3, command[0] == "/bin/sh"
 	}}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
@@ -127,7 +127,7 @@ func TestExec(t *testing.T) {
 // TestWordsOfAProgram: PVE makes of each byte a letter of its own (QemuServer/Agent.pm).
 func TestWordsOfAProgram(t *testing.T) {
 	for _, said := range []string{"läuft – ●", "plain", "", "a\xffb"} {
-		inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(int, []string, string) (string, string, int, bool) {
+		inTime(t, pve.Config{TaskTime: time.Second, Exec: func(int, []string, string) (string, string, int, bool) {
 			return said, said, 0, true
 		}}, func(t *testing.T, w *world) {
 			w.Node("web-1", nil)
@@ -143,10 +143,10 @@ func TestWordsOfAProgram(t *testing.T) {
 // TestAnAgentThatIsSwitchedOff is not waited for: PVE says of it what it says of one that
 // does not answer (QemuServer/Agent.pm, assert_agent_available).
 func TestAnAgentThatIsSwitchedOff(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "agent", "enabled=0") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "agent", "enabled=0") })
 		time.Sleep(time.Minute)
 		err := w.inside("web-1").Ping(t.Context())
 		require.ErrorContains(t, err, "has no guest agent configured")
@@ -178,7 +178,7 @@ func TestWordsForAProgram(t *testing.T) {
 	var read []string
 	var args [][]string
 	refuse := false
-	inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(_ int, command []string, input string) (string, string, int, bool) {
+	inTime(t, pve.Config{TaskTime: time.Second, Exec: func(_ int, command []string, input string) (string, string, int, bool) {
 		args, read = append(args, command), append(read, input)
 		return "", "no room", 1, !refuse || command[0] != "/bin/rm"
 	}}, func(t *testing.T, w *world) {
@@ -211,7 +211,7 @@ func TestWordsForAProgram(t *testing.T) {
 // hosts read.
 func TestLongWordsForAProgram(t *testing.T) {
 	var begun []string
-	inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(_ int, command []string, _ string) (string, string, int, bool) {
+	inTime(t, pve.Config{TaskTime: time.Second, Exec: func(_ int, command []string, _ string) (string, string, int, bool) {
 		begun = command
 		return "done", "", 0, true
 	}}, func(t *testing.T, w *world) {
@@ -239,7 +239,7 @@ func TestLongWordsForAProgram(t *testing.T) {
 // An agent that does not answer for a while, as in a busy guest or one that is frozen for a
 // backup, is asked again; not for ever.
 func TestAnAgentThatIsBusyWhileACommandRuns(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		time.Sleep(time.Minute)
@@ -258,7 +258,7 @@ func TestAnAgentThatIsBusyWhileACommandRuns(t *testing.T) {
 // An agent that is configured to run nothing, as those of some distributions are, is not
 // waited for.
 func TestAnAgentThatMayRunNothing(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		time.Sleep(time.Minute)
@@ -272,7 +272,7 @@ func TestAnAgentThatMayRunNothing(t *testing.T) {
 
 // A command that runs on is asked for again; who gives up is told so at once.
 func TestACommandThatRunsOn(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		time.Sleep(time.Minute)
@@ -296,7 +296,7 @@ func TestACommandThatRunsOn(t *testing.T) {
 
 // The end of a command is told once. Where that answer was lost, it is said and no more.
 func TestALostEndOfACommand(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		time.Sleep(time.Minute)
@@ -312,19 +312,19 @@ func TestALostEndOfACommand(t *testing.T) {
 // Nothing is asked of a guest that is not provably the one that is meant, nor waited
 // for where the token lacks the right.
 func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		time.Sleep(time.Minute)
 		_, err := w.inside("web-2").Run(t.Context(), engineguest.Command{Args: []string{"true"}})
 		require.EqualError(t, err, "VM 10000 can no longer be proved to be vm.web-2 (it is vm.web-1): nothing is asked of it")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
 		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Run(t.Context(), engineguest.Command{Args: []string{"true"}}))} {
 			require.ErrorContains(t, err, "VM 10000 is not provably vm.web-1 any more (carries the ownership tag of vm.web-1, but is another machine")
 		}
 		require.Zero(t, w.asked("agent"))
 
-		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(vmid) })
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(vmid) })
 		r := health.Prober{}.Run(t.Context(), health.Subject{Machine: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
 		require.ErrorContains(t, r.Err, "looking at VM 10000: ")
 		require.Equal(t, 1, r.Results[0].Tries)

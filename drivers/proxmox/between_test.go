@@ -9,12 +9,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // afterWrite has somebody at work right after the first write to a configuration.
-func (w *world) afterWrite(edit func(*pvesim.Edit)) {
+func (w *world) afterWrite(edit func(*pve.Edit)) {
 	d, err := proxmox.Open(proxmox.Config{
 		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
@@ -35,24 +35,24 @@ func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 	const theirs = "local-lvm:vm-500-disk-0,size=1G"
 	for name, c := range map[string]struct {
 		disks []guest.Disk
-		edit  func(*pvesim.Edit)
+		edit  func(*pve.Edit)
 		says  string
 		slot  string
 		holds string
 	}{
 		"in the slot of a disk that is to be made": {
 			[]guest.Disk{{Name: "root"}, {Name: "data", Size: 2}},
-			func(e *pvesim.Edit) { e.Set(vmid, "scsi1", theirs) },
+			func(e *pve.Edit) { e.Set(vmid, "scsi1", theirs) },
 			"it was changed since the plan was made", "scsi1", theirs,
 		},
 		"on the volume that goes to another bus": {
 			[]guest.Disk{{Name: "root", Bus: "virtio"}},
-			func(e *pvesim.Edit) { e.Set(vmid, "unused0", theirs) },
+			func(e *pve.Edit) { e.Set(vmid, "unused0", theirs) },
 			"which is disk root, was detached and is not there to be attached again: plan again", "virtio0", "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 				w.Apply()
 				w.VM("db").Disks = c.disks
@@ -67,7 +67,7 @@ func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 
 // TestABootOrderIsDeclaredWithTheBus in which its disk goes: what the files say counts.
 func TestABootOrderIsDeclaredWithTheBus(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}
@@ -87,7 +87,7 @@ func TestAMachineRunsAgainWhoseDiskStayed(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{Fault: fault}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
 		w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}

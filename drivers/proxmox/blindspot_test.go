@@ -15,9 +15,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // reply is how an answer of the host is bent; asked tells whether this one is.
@@ -89,7 +89,7 @@ type blinded struct {
 
 func blindSpot(t *testing.T, story func(*testing.T, *blinded)) {
 	t.Helper()
-	inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
 		b := &blinded{world: w, bend: func(string) reply { return nil }}
 		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 		d, err := proxmox.Open(proxmox.Config{
@@ -197,7 +197,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 	}
 	narrow := fixed(http.StatusOK, `{"data":{"/pool/prod":{"VM.Audit":1,"VM.Allocate":1}}}`)
 	for name, c := range map[string]struct {
-		edit  func(*pvesim.Edit)
+		edit  func(*pve.Edit)
 		bend  map[string]reply
 		steps []string
 		says  string
@@ -214,10 +214,10 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 			}
 			return e
 		})}, says: "knows no such node"},
-		"quorum lost":           {edit: func(e *pvesim.Edit) { e.Quorum(false) }, says: "no quorum"},
-		"the node is offline":   {edit: func(e *pvesim.Edit) { e.Offline("father", true) }, says: "EOF"},
-		"another node is away":  {edit: func(e *pvesim.Edit) { e.Offline("mother", true) }, steps: all, says: "offline"},
-		"away, and who may see": {edit: func(e *pvesim.Edit) { e.Offline("mother", true) }, bend: map[string]reply{"/cluster/status": fixed(403, "{}")}, says: "may not see the quorum"},
+		"quorum lost":           {edit: func(e *pve.Edit) { e.Quorum(false) }, says: "no quorum"},
+		"the node is offline":   {edit: func(e *pve.Edit) { e.Offline("father", true) }, says: "EOF"},
+		"another node is away":  {edit: func(e *pve.Edit) { e.Offline("mother", true) }, steps: all, says: "offline"},
+		"away, and who may see": {edit: func(e *pve.Edit) { e.Offline("mother", true) }, bend: map[string]reply{"/cluster/status": fixed(403, "{}")}, says: "may not see the quorum"},
 		"no status daemon": {bend: map[string]reply{"/cluster/resources": bent(func(e map[string]any) map[string]any {
 			if e["type"] == "qemu" || e["type"] == "node" { // of a node, too (API2Tools.pm, extract_node_stats)
 				delete(e, "name")
@@ -249,11 +249,11 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 			return e
 		})}, says: "aunt is offline"},
 		"configuration without contents": {bend: map[string]reply{"/nodes/father/qemu/10001/pending": fixed(http.StatusOK, `{"data":[{"key":"digest","value":"0123456789012345678901234567890123456789"}]}`)}, steps: all, says: "holds no configuration"},
-		"locked":                         {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, steps: all, says: "vm.stays is locked (backup)"},
-		"half made":                      {edit: func(e *pvesim.Edit) { e.Lock(10001, "create") }, steps: all, says: "unfinished"},
-		"locked, tasks null":             {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, steps: all},
-		"half made, tasks null":          {edit: func(e *pvesim.Edit) { e.Lock(10001, "create") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, steps: all, says: "null"},
-		"locked, tasks unseen":           {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(595, "")}, steps: all},
+		"locked":                         {edit: func(e *pve.Edit) { e.Lock(10001, "backup") }, steps: all, says: "vm.stays is locked (backup)"},
+		"half made":                      {edit: func(e *pve.Edit) { e.Lock(10001, "create") }, steps: all, says: "unfinished"},
+		"locked, tasks null":             {edit: func(e *pve.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, steps: all},
+		"half made, tasks null":          {edit: func(e *pve.Edit) { e.Lock(10001, "create") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, steps: all, says: "null"},
+		"locked, tasks unseen":           {edit: func(e *pve.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(595, "")}, steps: all},
 	} {
 		t.Run(name, func(t *testing.T) {
 			blindSpot(t, func(t *testing.T, b *blinded) {
@@ -336,10 +336,10 @@ func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
 		"destroy":   {"DELETE /nodes/*/qemu/*", func(w *world) *model.Node { return w.Node("db", nil) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rule, err := pvesim.ParseFault(c.pattern + " nth=1 status=596 apply")
+			rule, err := pve.ParseFault(c.pattern + " nth=1 status=596 apply")
 			require.NoError(t, err)
-			faults, lost := pvesim.Faults(rule), 0
-			inTime(t, pvesim.Config{TaskTime: 4 * time.Second, Fault: func(r *http.Request) (int, bool) {
+			faults, lost := pve.Faults(rule), 0
+			inTime(t, pve.Config{TaskTime: 4 * time.Second, Fault: func(r *http.Request) (int, bool) {
 				status, apply := faults(r)
 				if status != 0 {
 					lost++

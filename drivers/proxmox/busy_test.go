@@ -13,25 +13,25 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func TestLockedGuestIsTemporary(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.VM("web-1").Tags = []string{"new"}
 		p := w.Plan()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup") })
+		w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "backup") })
 		err := w.Driver.Apply(t.Context(), p.Steps[0])
 		require.ErrorContains(t, err, "locked (backup)")
 		var busy interface{ Temporary() bool }
 		require.True(t, errors.As(err, &busy) && busy.Temporary())
 
-		unlock := time.AfterFunc(2*time.Second, func() { w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") }) })
+		unlock := time.AfterFunc(2*time.Second, func() { w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "") }) })
 		defer unlock.Stop()
 		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{}, apply.Retry(w.Driver.Apply, apply.Backoff{})) {
 			require.NoError(t, r.Err)
@@ -44,11 +44,11 @@ func TestLockedGuestIsTemporary(t *testing.T) {
 // The step that another one of this token works on waits for that.
 func TestALockedGuestIsLeftOut(t *testing.T) {
 	for lock, steps := range map[string]int{"backup": 0, "migrate": 0, "suspended": 1, "": 1} {
-		inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
 			w.Node("web-1", nil)
 			w.Apply()
 			w.VM("web-1").Tags = []string{"new"}
-			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+			w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, lock) })
 			p := w.Plan()
 			require.Len(t, p.Steps, steps, lock)
 			if steps == 0 {
@@ -58,7 +58,7 @@ func TestALockedGuestIsLeftOut(t *testing.T) {
 				w.Drop("web-1")
 				require.Empty(t, w.Plan().Steps)
 			}
-			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+			w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "") })
 			w.Apply()
 			w.Converged()
 		})
@@ -67,7 +67,7 @@ func TestALockedGuestIsLeftOut(t *testing.T) {
 
 // TestALockOfOurOwnTaskIsWaitedFor as before: it ends by itself.
 func TestALockOfOurOwnTaskIsWaitedFor(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.VM("web-1").Tags = []string{"new"}
@@ -94,7 +94,7 @@ func TestHostThatVanishesDuringATaskIsSaid(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{TaskTime: 10 * time.Minute, Fault: fault}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: 10 * time.Minute, Fault: fault}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		began := time.Now()
 		failed := w.Run(w.Plan())
@@ -120,7 +120,7 @@ func TestGuestThatIsMadeMeanwhile(t *testing.T) {
 				}
 				return 0, false
 			}
-			inTime(t, pvesim.Config{TaskTime: 10 * time.Second, Fault: fault}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: 10 * time.Second, Fault: fault}, func(t *testing.T, w *world) {
 				w.ct("cache", nil)
 				p := w.Plan()
 				require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]), "its template")
@@ -149,16 +149,16 @@ func TestALockThatGoesDuringALookHoldsNothing(t *testing.T) {
 		looks := false
 		fault := func(r *http.Request) (int, bool) {
 			if looks && strings.HasSuffix(r.URL.Path, before) {
-				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+				w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "") })
 			}
 			return 0, false
 		}
-		inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, fresh *world) {
+		inTime(t, pve.Config{Fault: fault}, func(t *testing.T, fresh *world) {
 			w = fresh
 			w.Node("web-1", nil)
 			w.Apply()
 			w.VM("web-1").Tags = []string{"new"}
-			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+			w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, lock) })
 			looks = true
 			p := w.Plan()
 			require.Len(t, p.Steps, 1, lock)
@@ -171,10 +171,10 @@ func TestALockThatGoesDuringALookHoldsNothing(t *testing.T) {
 
 // TestAHibernatedGuestIsResumedFirst: only then PVE changes it.
 func TestAHibernatedGuestIsResumedFirst(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Stop(10000)
 			e.Lock(10000, "suspended")
 		})
@@ -195,11 +195,11 @@ func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 		"removed":  func(w *world) { w.Drop("web-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Template(9000, "golden")
 				w.Node("web-1", func(v *guest.VM) { v.Power = "stopped" })
 				w.Apply()
-				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") })
+				w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "suspended") })
 				p := w.Plan()
 				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.Len(t, p.Findings, 1)
@@ -226,7 +226,7 @@ func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 // TestGrowthOfAnEarlierRunIsAwaited and not ordered again; the same run does what is left
 // of its step by itself.
 func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
-	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": 28 * time.Second}}
+	c := pve.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": 28 * time.Second}}
 	inTime(t, c, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *guest.CT) { c.Disks = srv(5) })
 		w.Apply()
@@ -255,14 +255,14 @@ func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
 // TestWhatSomebodyChangedMeanwhileIsNotPartOfTheStep: only what the plan showed is done
 // without another plan.
 func TestWhatSomebodyChangedMeanwhileIsNotPartOfTheStep(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.VM("web-1").Tags = []string{"new"}
 		p := w.Plan()
 		_, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": 10000, "storage": "local"})
 		require.NoError(t, err)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cores", "7") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "cores", "7") })
 		require.ErrorContains(t, w.Driver.Apply(t.Context(), p.Steps[0]), "plan again")
 		require.NotContains(t, w.Guest(10000).Config["tags"], "new")
 	})

@@ -7,33 +7,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // A changed guest is observed alone, as it is observed with all others, by two requests. Where that does not show all that
 // matters of it, the whole host is observed.
 func TestAChangedGuestIsObservedAlone(t *testing.T) {
 	for name, c := range map[string]struct {
-		edit func(e *pvesim.Edit, vmid int)
+		edit func(e *pve.Edit, vmid int)
 		all  bool
 	}{
-		"as it was":             {edit: func(*pvesim.Edit, int) {}},
-		"other tags":            {edit: func(e *pvesim.Edit, vmid int) { e.Set(vmid, "tags", "homestak;mine") }},
-		"an option of nobody":   {edit: func(e *pvesim.Edit, vmid int) { e.Set(vmid, "vga", "qxl") }},
-		"a pending change":      {edit: func(e *pvesim.Edit, vmid int) { e.Pend(vmid, "cores", "7") }},
-		"no ownership tag":      {edit: func(e *pvesim.Edit, vmid int) { e.Set(vmid, "description", "mine") }, all: true},
-		"another identity":      {edit: func(e *pvesim.Edit, vmid int) { e.Set(vmid, "smbios1", "uuid=00000000-0000-4000-8000-000000000000") }, all: true},
-		"a lock":                {edit: func(e *pvesim.Edit, vmid int) { e.Lock(vmid, "backup") }, all: true},
-		"stopped":               {edit: func(e *pvesim.Edit, vmid int) { e.Stop(vmid) }, all: true},
-		"paused":                {edit: func(e *pvesim.Edit, vmid int) { e.QMP(vmid, "paused") }, all: true},
-		"another bridge":        {edit: func(e *pvesim.Edit, vmid int) { e.Set(vmid, "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr1") }, all: true},
-		"removed":               {edit: func(e *pvesim.Edit, vmid int) { e.Delete(vmid) }, all: true},
-		"converted by somebody": {edit: func(e *pvesim.Edit, vmid int) { e.Stop(vmid); e.Set(vmid, "template", "1") }, all: true},
+		"as it was":             {edit: func(*pve.Edit, int) {}},
+		"other tags":            {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "tags", "homestak;mine") }},
+		"an option of nobody":   {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "vga", "qxl") }},
+		"a pending change":      {edit: func(e *pve.Edit, vmid int) { e.Pend(vmid, "cores", "7") }},
+		"no ownership tag":      {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "description", "mine") }, all: true},
+		"another identity":      {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "smbios1", "uuid=00000000-0000-4000-8000-000000000000") }, all: true},
+		"a lock":                {edit: func(e *pve.Edit, vmid int) { e.Lock(vmid, "backup") }, all: true},
+		"stopped":               {edit: func(e *pve.Edit, vmid int) { e.Stop(vmid) }, all: true},
+		"paused":                {edit: func(e *pve.Edit, vmid int) { e.QMP(vmid, "paused") }, all: true},
+		"another bridge":        {edit: func(e *pve.Edit, vmid int) { e.Set(vmid, "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr1") }, all: true},
+		"removed":               {edit: func(e *pve.Edit, vmid int) { e.Delete(vmid) }, all: true},
+		"converted by somebody": {edit: func(e *pve.Edit, vmid int) { e.Stop(vmid); e.Set(vmid, "template", "1") }, all: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Node("web", nil)
 				w.Node("db", nil)
 				w.Apply()
@@ -43,7 +43,7 @@ func TestAChangedGuestIsObservedAlone(t *testing.T) {
 				before, err := w.Driver.Observe(t.Context(), want)
 				require.NoError(t, err)
 				id := before.State[addr].Guest.VMID
-				w.Host.Edit(func(e *pvesim.Edit) { c.edit(e, id) })
+				w.Host.Edit(func(e *pve.Edit) { c.edit(e, id) })
 
 				some := *want
 				some.Changed = map[model.Address]model.Guest{addr: {VMID: id, Node: "father"}}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // cloneStory makes one guest from a template while one request is faulted, until
@@ -17,7 +17,7 @@ import (
 func cloneStory(t *testing.T, r *storyRun) {
 	t.Helper()
 	r.quiet.Store(true)
-	w := r.world(t, pvesim.Config{TaskTime: time.Second})
+	w := r.world(t, pve.Config{TaskTime: time.Second})
 	w.Template(9000, "golden")
 	r.quiet.Store(false)
 	w.Node("web-1", func(v *guest.VM) {
@@ -52,8 +52,8 @@ func TestEveryRequestOfACloneMayFail(t *testing.T) {
 }
 
 func TestTemplateOnAnotherNode(t *testing.T) {
-	shared := pvesim.Storage{Name: "nas", Type: "nfs", Content: []string{"images"}, Shared: true}
-	c := pvesim.Config{Nodes: []string{"mother"}, Storages: append(pvesim.DefaultStorages(), shared)}
+	shared := pve.Storage{Name: "nas", Type: "nfs", Content: []string{"images"}, Shared: true}
+	c := pve.Config{Nodes: []string{"mother"}, Storages: append(pve.DefaultStorages(), shared)}
 	inTime(t, c, func(t *testing.T, w *world) {
 		h := w.Site.Hosts["father"]
 		h.Nodes, h.Storage = []string{"father", "mother"}, &model.Storage{Disks: "nas"}
@@ -69,7 +69,7 @@ func TestTemplateOnAnotherNode(t *testing.T) {
 // TestCloneTwice: the same step, given once more after it was done, changes nothing;
 // a clone that another guest took the place of is left alone.
 func TestCloneTwice(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
 		w.Node("web-1", func(v *guest.VM) { v.Template = "golden" })
 		p := w.Apply()
@@ -82,10 +82,10 @@ func TestCloneTwice(t *testing.T) {
 		notes, m, _ := owner.ParseDescription(before["description"])
 		m.UUID, m.VMID, m.Slots = "", 10000, nil // as it was before it got its identity
 		begun := w.signed(10000, owner.Identity{}.Begin(m))
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", notes+begun) })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", notes+begun) })
 		p = w.Plan()
 		require.Len(t, p.Steps, 1)
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Set(10000, "description", "somebody else's")
 			e.Set(10000, "name", "theirs")
 		})

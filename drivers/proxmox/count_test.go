@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestRequestsPerClone counts what fifty clones cost, polls included: 50 VMs, ten
 // at once, tasks of 2.2 s, 20 ms a request.
 func TestRequestsPerClone(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
 		for i := range 50 {
 			w.Node(fmt.Sprintf("web-%d", i+1), func(v *guest.VM) { v.Template = "golden" })
@@ -44,7 +44,7 @@ func total(w *world) int {
 
 // TestRequestsPerImport counts the same for guests whose disk is imported from an image.
 func TestRequestsPerImport(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
 		for i := range 50 {
 			w.Node(fmt.Sprintf("web-%d", i+1), nil)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func srv(size int) []guest.CTDisk {
@@ -78,7 +78,7 @@ func TestDetachedByHandFromARunningGuest(t *testing.T) {
 				w.Apply()
 				volume, all := file(w.Guest(10000).Config[c.slot]), volumesOf(w, 10000)
 				require.NotEmpty(t, volume)
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-zfs:vm-10000-disk-9") }) // what it is nobody knows
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "unused0", "local-zfs:vm-10000-disk-9") }) // what it is nobody knows
 				_, err := w.Driver.Put(t.Context(), c.url, map[string]any{"delete": c.slot})
 				require.NoError(t, err)
 				require.NotEmpty(t, w.Guest(10000).Pending)
@@ -86,7 +86,7 @@ func TestDetachedByHandFromARunningGuest(t *testing.T) {
 				require.Empty(t, w.Guest(10000).Pending)
 				w.Converged()
 				require.Equal(t, volume, file(w.Guest(10000).Config[c.slot]))
-				w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+				w.Host.Edit(func(e *pve.Edit) { e.Stop(10000); e.Start(10000) })
 				w.Converged()
 				require.Equal(t, all, volumesOf(w, 10000))
 			})
@@ -98,7 +98,7 @@ func TestDetachedByHandFromARunningGuest(t *testing.T) {
 func TestRemovedMountTakesItsData(t *testing.T) {
 	for _, power := range []string{"stopped", "running"} {
 		t.Run(power, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *guest.CT) {
 					c.Power = power
 					c.Disks = append(srv(5), guest.CTDisk{Name: "logs", Size: 2, Path: "/logs"})
@@ -116,7 +116,7 @@ func TestRemovedMountTakesItsData(t *testing.T) {
 				w.Converged()
 				if power == "running" { // both wait for the restart; then the data of the one go
 					require.Len(t, volumesOf(w, 10000), 3)
-					w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+					w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 					p = w.Apply() // PVE let go of them as it stopped
 					require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
 				}
@@ -134,7 +134,7 @@ func TestRemovedMountTakesItsData(t *testing.T) {
 // data, and takes the other one back.
 func mountsLife(t *testing.T, r *storyRun) {
 	t.Helper()
-	w := r.world(t, pvesim.Config{TaskTime: time.Second})
+	w := r.world(t, pve.Config{TaskTime: time.Second})
 	ct := w.ct("cache", func(c *guest.CT) {
 		c.Power = "stopped"
 		c.Disks = append(srv(5), guest.CTDisk{Name: "logs", Size: 2, Path: "/logs", Remove: true})
@@ -161,7 +161,7 @@ func TestEveryRequestOfMountsMayFail(t *testing.T) {
 
 // TestRootOfAContainerCannotLeave the files.
 func TestRootOfAContainerCannotLeave(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "root", Remove: true}} })
 		_, found := w.Site.Want("father")
 		require.Contains(t, fmt.Sprint(found), "the root disk cannot be removed from the files")
@@ -171,7 +171,7 @@ func TestRootOfAContainerCannotLeave(t *testing.T) {
 // TestMountGrowsWhileItsChangeWaits: what waits for a restart goes on telling the size of
 // when it was ordered.
 func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *guest.CT) { c.Disks = srv(5) })
 		w.Apply()
 		ct.Disks[0].Backup = true
@@ -181,7 +181,7 @@ func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 		require.Contains(t, w.Guest(10000).Config["mp0"], "size=8G")
 		require.Contains(t, w.Guest(10000).Pending["mp0"], "size=5G")
 		w.Converged()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		w.Apply()
 		require.Contains(t, w.Guest(10000).Config["mp0"], "size=8G")
 		require.Contains(t, w.Guest(10000).Config["mp0"], "backup=1")
@@ -192,16 +192,16 @@ func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 // TestAGrowthThatDiedHalfWayIsNoSuccess: PVE has grown the volume and not said so in the
 // configuration, and takes the order no second time.
 func TestAGrowthThatDiedHalfWayIsNoSuccess(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 8, Path: "/srv"}} })
 		w.Apply()
 		mp := w.Guest(10000).Config["mp0"]
 		require.Contains(t, mp, "size=8G")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", strings.Replace(mp, "size=8G", "size=5G", 1)) })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "mp0", strings.Replace(mp, "size=8G", "size=5G", 1)) })
 		err := w.Run(w.Plan())[model.Address{Kind: "ct", Name: "cache"}]
 		require.ErrorContains(t, err, "its volume has that size, but its configuration says 5")
 		require.ErrorContains(t, err, "`pct rescan --vmid 10000`")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", mp) }) // what that does
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "mp0", mp) }) // what that does
 		w.Converged()
 	})
 }

@@ -11,15 +11,15 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // containerLife creates two containers, changes one, replaces it, and removes the
 // other; after each chapter passes run until nothing is left to do.
 func containerLife(t *testing.T, r *storyRun) {
 	t.Helper()
-	w := r.world(t, pvesim.Config{TaskTime: time.Second, Guests: 2})
+	w := r.world(t, pve.Config{TaskTime: time.Second, Guests: 2})
 	others := w.Host.Snapshot().Guests
 	ct := w.ct("cache", nil)
 	w.ct("other", nil)
@@ -42,7 +42,7 @@ func containerLife(t *testing.T, r *storyRun) {
 	}
 }
 
-func requireLife(t *testing.T, w *world, others []pvesim.Guest, unprivileged string) {
+func requireLife(t *testing.T, w *world, others []pve.Guest, unprivileged string) {
 	t.Helper()
 	s := w.Host.Snapshot()
 	require.Len(t, s.Guests, len(others)+1)
@@ -69,7 +69,7 @@ func requireLife(t *testing.T, w *world, others []pvesim.Guest, unprivileged str
 func containerClone(t *testing.T, r *storyRun) {
 	t.Helper()
 	r.quiet.Store(true)
-	w := r.world(t, pvesim.Config{TaskTime: time.Second})
+	w := r.world(t, pve.Config{TaskTime: time.Second})
 	w.ctTemplate(9001)
 	r.quiet.Store(false)
 	w.declare("golden-ct", &template.Template{VMID: 9001})
@@ -102,7 +102,7 @@ func containerClone(t *testing.T, r *storyRun) {
 // TestCopiesOfOneContainerTakeTurns: PVE locks a template while it copies it, however
 // long that takes.
 func TestCopiesOfOneContainerTakeTurns(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 5 * time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: 5 * time.Second}, func(t *testing.T, w *world) {
 		w.ctTemplate(9001)
 		w.declare("golden-ct", &template.Template{VMID: 9001})
 		for _, name := range []string{"a", "b", "c"} {

@@ -18,8 +18,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // everyKey declares every key that PVE documents for a container and lets a token set.
@@ -52,7 +52,7 @@ var byHand = map[string]string{
 // changed or deleted by hand it is found, by the name it has in the files, and put back.
 func TestEveryKeyOfAContainer(t *testing.T) {
 	m, _, _ := pveapi.Lookup("PUT", "/nodes/n/lxc/100/config")
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.vlanAware("vmbr0")
 		w.ct("cache", everyKey)
 		w.Apply()
@@ -89,7 +89,7 @@ func TestEveryKeyOfAContainer(t *testing.T) {
 				if change == "(deleted)" && (key == "rootfs" || key == "mp0" || key == "net0" || key == "description" || key == "unprivileged") {
 					continue // disks lost and proof lost are stories of their own
 				}
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, set) })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10000, key, set) })
 				p := w.Plan()
 				if meansTheSame(key, value, set) {
 					require.Empty(t, p.Steps, "%s: %s", key, proxmoxtest.Describe(p))
@@ -98,7 +98,7 @@ func TestEveryKeyOfAContainer(t *testing.T) {
 				require.Len(t, p.Steps, 1, "%s=%q", key, set)
 				if key == "unprivileged" {
 					require.Equal(t, plan.Replace, p.Steps[0].Action, "it cannot be changed")
-					w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, value) })
+					w.Host.Edit(func(e *pve.Edit) { e.Set(10000, key, value) })
 					continue
 				}
 				require.Len(t, p.Steps[0].Changes, 1, "%s=%q: %s", key, set, proxmoxtest.Describe(p))
@@ -192,7 +192,7 @@ func TestAnyContainer(t *testing.T) {
 func becomes(t *testing.T, first, then guest.CT) {
 	t.Helper()
 	var written []string
-	w := newWorld(t, pvesim.Config{Record: func(r *http.Request, body []byte, _ int) {
+	w := newWorld(t, pve.Config{Record: func(r *http.Request, body []byte, _ int) {
 		var keys map[string]any
 		if r.Method != http.MethodPut || !strings.HasSuffix(r.URL.Path, "/config") || json.Unmarshal(body, &keys) != nil {
 			return

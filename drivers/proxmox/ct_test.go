@@ -12,10 +12,10 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ct declares a container, unpacked from a template that is downloaded.
@@ -24,7 +24,7 @@ func (w *world) ct(name string, edit func(*guest.CT)) *guest.CT { return w.CT(na
 func (w *world) declare(name string, t *template.Template) { w.Declare(name, t) }
 
 func TestCreateContainer(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
 		order := 3
 		w.ct("cache", func(c *guest.CT) {
 			c.Tags, c.Description, c.OnBoot, c.Protection = []string{"Prod", "web"}, "the front\nsecond line ü 100%", true, true
@@ -110,8 +110,8 @@ func TestContainerEditsWriteExactlyTheEditedKeys(t *testing.T) {
 		"power":       {func(c *guest.CT) { c.Power = "stopped" }, nil, model.ClassRestart},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fast := pvesim.Storage{Name: "fast", Type: "lvmthin", Content: []string{"images", "rootdir"}}
-			inTime(t, pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), fast)}, func(t *testing.T, w *world) {
+			fast := pve.Storage{Name: "fast", Type: "lvmthin", Content: []string{"images", "rootdir"}}
+			inTime(t, pve.Config{TaskTime: time.Second, Storages: append(pve.DefaultStorages(), fast)}, func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *guest.CT) { c.Disks = data(guest.CTDisk{}) })
 				w.ct("other", nil)
 				w.Apply()
@@ -143,14 +143,14 @@ func between(s, from, to string) string {
 	return s
 }
 
-func keysThatDiffer(a, b pvesim.Guest) []string {
+func keysThatDiffer(a, b pve.Guest) []string {
 	seen := map[string]bool{}
 	for _, m := range []map[string]string{a.Config, b.Config, a.Pending, b.Pending} {
 		for k := range m {
 			seen[k] = true
 		}
 	}
-	value := func(g pvesim.Guest, k string) string { return cmp.Or(g.Pending[k], g.Config[k]) }
+	value := func(g pve.Guest, k string) string { return cmp.Or(g.Pending[k], g.Config[k]) }
 	var out []string
 	for k := range seen {
 		if value(a, k) != value(b, k) {
@@ -162,7 +162,7 @@ func keysThatDiffer(a, b pvesim.Guest) []string {
 }
 
 func TestContainerIsRemovedAndReplaced(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		ct := w.ct("cache", nil)
 		w.Apply()
 		mac := between(w.Guest(10000).Config["net0"], "hwaddr=", ",")
@@ -177,7 +177,7 @@ func TestContainerIsRemovedAndReplaced(t *testing.T) {
 		w.Apply()
 		w.Drop("cache")
 		require.True(t, w.Plan().Findings.HasErrors(), "protected")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "protection", "") })
 		w.Apply()
 		s := w.Host.Snapshot()
 		require.Empty(t, s.Guests)
@@ -189,7 +189,7 @@ func TestContainerIsRemovedAndReplaced(t *testing.T) {
 // TestVolumesOfAContainerMoveByDigest: what moves or grows a volume says of which
 // configuration it speaks, also behind writes of our own.
 func TestVolumesOfAContainerMoveByDigest(t *testing.T) {
-	conf := pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "fast", Type: "zfspool", Content: []string{"rootdir"}})}
+	conf := pve.Config{TaskTime: time.Second, Storages: append(pve.DefaultStorages(), pve.Storage{Name: "fast", Type: "zfspool", Content: []string{"rootdir"}})}
 	inTime(t, conf, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *guest.CT) {
 			c.Restart, c.Disk = "allowed", 8

@@ -10,15 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // dying is a host on which the nth task of a type dies, with a last word or without any.
-func dying(kind string, nth int, silent bool) pvesim.Config {
-	zfs := pvesim.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}}
-	return pvesim.Config{
-		TaskTime: 4 * time.Second, Deaths: []pvesim.Death{{Type: kind, Nth: nth, Silent: silent}}, Storages: append(pvesim.DefaultStorages(), zfs),
+func dying(kind string, nth int, silent bool) pve.Config {
+	zfs := pve.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}}
+	return pve.Config{
+		TaskTime: 4 * time.Second, Deaths: []pve.Death{{Type: kind, Nth: nth, Silent: silent}}, Storages: append(pve.DefaultStorages(), zfs),
 	}
 }
 
@@ -63,7 +63,7 @@ func TestACreateThatDies(t *testing.T) {
 					require.Empty(t, p.Steps, card(p))
 					require.Contains(t, card(p), clears)
 
-					w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+					w.Host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 					w.Converged()
 					require.Equal(t, made, w.Guest(10001))
 				})
@@ -129,7 +129,7 @@ func TestATaskThatDies(t *testing.T) {
 						p := w.Plan()
 						require.Empty(t, p.Steps, card(p))
 						require.Contains(t, card(p), "`qm unlock 10000` on node father clears it")
-						w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+						w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "") })
 					}
 					settle(w)
 					c.holds(t, w)
@@ -147,7 +147,7 @@ func TestATaskThatDies(t *testing.T) {
 // TestWarningsAreNoFailure: PVE ends a task that did its work with the number of what
 // it would have liked otherwise, here a firmware without a disk of its own.
 func TestWarningsAreNoFailure(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"bios": "ovmf"} })
 		w.Apply()
 		tasks := w.Host.Snapshot().Tasks

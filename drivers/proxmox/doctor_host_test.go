@@ -10,8 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // hears lets the doctor hear another answer under a path.
@@ -34,7 +34,7 @@ func TestDoctorJudgesTheVersion(t *testing.T) {
 		"9.0.3": doctor.OK, "9.2.11": doctor.OK, "10.0.1": doctor.Warning, "unknown": doctor.Warning,
 	} {
 		t.Run(version, func(t *testing.T) {
-			w := newWorld(t, pvesim.Config{})
+			w := newWorld(t, pve.Config{})
 			got := said(t, w.examine(w.hears("/version", fixed(http.StatusOK, fmt.Sprintf(`{"data":{"version":%q}}`, version)))), "version")
 			require.Equal(t, want, got.Result, got.Seen)
 			require.Contains(t, got.Seen, version)
@@ -45,9 +45,9 @@ func TestDoctorJudgesTheVersion(t *testing.T) {
 
 // Without quorum no change is taken, however healthy all else looks.
 func TestDoctorMissesTheQuorum(t *testing.T) {
-	w := newWorld(t, pvesim.Config{Nodes: []string{"mother"}})
+	w := newWorld(t, pve.Config{Nodes: []string{"mother"}})
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "quorum").Result)
-	w.Host.Edit(func(e *pvesim.Edit) { e.Quorum(false) })
+	w.Host.Edit(func(e *pve.Edit) { e.Quorum(false) })
 	got := said(t, w.examine(nil), "quorum")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "has no quorum")
@@ -57,7 +57,7 @@ func TestDoctorMissesTheQuorum(t *testing.T) {
 // A node of the site that is down is a failure where guests are made on it, and a
 // warning where they could only have moved there.
 func TestDoctorFindsNodesThatAreDown(t *testing.T) {
-	w := newWorld(t, pvesim.Config{Nodes: []string{"mother"}, Offline: []string{"mother"}})
+	w := newWorld(t, pve.Config{Nodes: []string{"mother"}, Offline: []string{"mother"}})
 	w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 	got := said(t, w.examine(nil), "nodes")
 	require.Equal(t, doctor.Warning, got.Result)
@@ -80,7 +80,7 @@ func TestDoctorLooksForVirtualisation(t *testing.T) {
 		"fpu vmxx":    {doctor.Failed, "shows neither vmx nor svm"},
 	} {
 		t.Run(flags, func(t *testing.T) {
-			w := newWorld(t, pvesim.Config{})
+			w := newWorld(t, pve.Config{})
 			n := w.Node("inner", nil)
 			how := w.hears("/nodes/father/status", fixed(http.StatusOK, fmt.Sprintf(`{"data":{"cpuinfo":{"flags":%q}}}`, flags)))
 			for _, c := range w.examine(how) {
@@ -100,7 +100,7 @@ func TestDoctorLooksForVirtualisation(t *testing.T) {
 
 // A storage that the node does not get at is told from one that is not there.
 func TestDoctorFindsAStorageThatIsAway(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Node("web", nil)
 	got := said(t, w.examine(w.hears("/nodes/father/storage", bent(func(e map[string]any) map[string]any {
 		if e["storage"] == "local-lvm" {

@@ -23,8 +23,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // grants are the needs of the site on its host, as "PRIVILEGE on PATH".
@@ -131,7 +131,7 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		}, []string{"(Sys.Audit on /)", "(Sys.Audit on /nodes/uncle)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, pvesim.Config{})
+			w := newWorld(t, pve.Config{})
 			n := w.Node("web", nil)
 			w.Node("other", nil)
 			if c.edit != nil {
@@ -144,7 +144,7 @@ func TestNeedsFollowTheSite(t *testing.T) {
 
 // A spec by pct exec takes root, which doctor says.
 func TestR9DoctorNamesPctExec(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.CT("box", nil)
 	n := w.Site.Manifests["web"].Nodes[0]
 	require.False(t, slices.ContainsFunc(w.examine(nil), func(c doctor.Check) bool { return c.Name == "pct exec" }))
@@ -162,7 +162,7 @@ func TestR9DoctorNamesPctExec(t *testing.T) {
 // A host with a pool needs its rights there, an image of the site no network, and a
 // clone the template instead of any image.
 func TestNeedsOfPoolFileAndTemplate(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Site.Hosts["father"].Pool = "ours"
 	w.Site.Objects[model.Address{Kind: "pool", Name: "ours"}] = &model.Resource{Addr: model.Address{Kind: "pool", Name: "ours"}, Spec: &objects.Pool{Host: "father"}}
 	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{File: "images/d.qcow2"}
@@ -211,17 +211,17 @@ func said(t *testing.T, checks []doctor.Check, name string) doctor.Check {
 }
 
 func TestDoctorLooksAtStorages(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Node("web", nil)
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "storage local-lvm").Result)
 
-	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+	w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", true) })
 	full := said(t, w.examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Failed, full.Result)
 	require.Equal(t, "it is full (0 MiB free), and what is still to be created needs up to 10 GiB", full.Seen)
-	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
+	w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", false) })
 	w.Apply()
-	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+	w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", true) })
 	full = said(t, w.examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Warning, full.Result, "nothing is to be made there, but nothing can grow either")
 	require.Equal(t, "it is full: 0 MiB free", full.Seen)
@@ -233,30 +233,30 @@ func TestDoctorLooksAtStorages(t *testing.T) {
 }
 
 func TestDoctorLooksAtTemplates(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
 	require.Equal(t, "no guest has this VMID", said(t, w.examine(nil), "template 9000").Seen)
 
-	w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
+	w.Host.Edit(func(e *pve.Edit) { e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
 	plain := said(t, w.examine(nil), "template 9000")
 	require.Equal(t, doctor.Failed, plain.Result)
 	require.Contains(t, plain.Fix[0], "qm template 9000")
 
-	w.Host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") }) // the cluster's list shows that ten seconds later
+	w.Host.Edit(func(e *pve.Edit) { e.Set(9000, "template", "1") }) // the cluster's list shows that ten seconds later
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
 	})
 	require.Equal(t, "it is a container", said(t, w.examine(nil), "template 9000").Seen)
 }
 
 // Who clones a template needs its bridges too, whatever the site plugs the copy into.
 func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
-	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret", Bridges: []string{"vmbr0", "vmbr1"}})
+	w := newWorld(t, pve.Config{Token: "ops@pve!agent=secret", Bridges: []string{"vmbr0", "vmbr1"}})
 	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}})
 	})
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr1"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
@@ -267,10 +267,10 @@ func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 
 // A template that the token may clone and not see is not taken for missing.
 func TestDoctorKnowsAHiddenTemplate(t *testing.T) {
-	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
+	w := newWorld(t, pve.Config{Token: "ops@pve!agent=secret"})
 	w.Node("copy", func(v *guest.VM) { v.Template = "golden" })
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})
 	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9000"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
 	require.Equal(t, doctor.NotChecked, said(t, w.examine(nil), "template 9000").Result)
@@ -288,7 +288,7 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 		{"not there", "e.qcow2", sum, doctor.Failed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, pvesim.Config{})
+			w := newWorld(t, pve.Config{})
 			w.Node("web", nil)
 			w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{File: c.file, Checksum: c.checksum}
 			files := fstest.MapFS{"d.qcow2": {Data: []byte("test")}}
@@ -299,7 +299,7 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 }
 
 func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Node("web", nil)
 	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{URL: "http://nowhere.invalid/d.qcow2"}
 	got := said(t, w.examine(nil), "image debian-12")
@@ -312,7 +312,7 @@ func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 // more, and what follows says why it is not checked.
 func TestDoctorDoesNotWaitForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, pvesim.Config{})
+		w := newWorld(t, pve.Config{})
 		w.Node("web", nil)
 		began := time.Now()
 		checks := w.examine(func(d *doctor.Doctor) {
@@ -330,7 +330,7 @@ func TestDoctorDoesNotWaitForEver(t *testing.T) {
 // Who stops it gets what was seen until then, and no trouble that is none.
 func TestDoctorCanBeStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, pvesim.Config{Latency: time.Second})
+		w := newWorld(t, pve.Config{Latency: time.Second})
 		w.Node("web", nil)
 		want, _ := w.Site.Want("father")
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
@@ -351,7 +351,7 @@ func TestDoctorCanBeStopped(t *testing.T) {
 // A part of the API that hangs does not keep the rest from being checked.
 func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, pvesim.Config{})
+		w := newWorld(t, pve.Config{})
 		w.Node("web", nil)
 		checks := w.examine(func(d *doctor.Doctor) {
 			d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
@@ -370,10 +370,10 @@ func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
 
 // A guest whose making died is named, with the command that clears it.
 func TestDoctorFindsWhatACrashLeft(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Node("web", nil)
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 10000, Lock: "create", Config: map[string]string{"name": "web"}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 10000, Lock: "create", Config: map[string]string{"name": "web"}})
 	})
 	got := said(t, w.examine(nil), "guests")
 	require.Equal(t, doctor.Warning, got.Result)
@@ -398,7 +398,7 @@ func (w *world) listen() *model.Host {
 }
 
 func TestDoctorJudgesTheCertificate(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	h := w.listen()
 	over := func(now time.Time) doctor.Check {
 		return said(t, w.examine(func(d *doctor.Doctor) {
@@ -416,7 +416,7 @@ func TestDoctorJudgesTheCertificate(t *testing.T) {
 }
 
 func TestDoctorJudgesByAuthorityAndName(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
 	h := w.Site.Hosts["father"]

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // card is all that a plan says, as text.
@@ -50,8 +50,8 @@ func steps(p *plan.Plan) []string {
 // Each case says which steps follow, what the plan says, and that after all of it,
 // and after the guest left the site, what is not proved ours stands as before.
 func TestOwnershipAtItsEdges(t *testing.T) {
-	stranger := func(vmid int, name string) pvesim.Guest {
-		return pvesim.Guest{VMID: vmid, Running: true, Config: map[string]string{"name": name, "smbios1": "uuid=f0e1d2c3-0000-4000-8000-000000000001"}}
+	stranger := func(vmid int, name string) pve.Guest {
+		return pve.Guest{VMID: vmid, Running: true, Config: map[string]string{"name": name, "smbios1": "uuid=f0e1d2c3-0000-4000-8000-000000000001"}}
 	}
 	with := func(c map[string]string, key, val string) map[string]string {
 		c = maps.Clone(c)
@@ -62,7 +62,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		return with(c, "description", strings.Replace(c["description"], old, text, 1))
 	}
 	for name, c := range map[string]struct {
-		hand   func(e *pvesim.Edit, ours map[string]string)
+		hand   func(e *pve.Edit, ours map[string]string)
 		steps  []string
 		says   []string
 		stays  []int // VMIDs that nothing ever touches
@@ -70,100 +70,100 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		noKey  bool  // the site has none, so that the identity alone decides
 	}{
 		"its VMID was recycled": {
-			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "theirs")) },
+			hand:  func(e *pve.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "theirs")) },
 			steps: []string{"create vm.web-1"}, says: []string{"foreign vm 10000 theirs: no ownership tag"}, stays: []int{10000}, number: 2,
 		},
 		"its VMID and name were recycled": {
-			hand: func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "web-1")) },
+			hand: func(e *pve.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "web-1")) },
 			says: []string{"vm.web-1 is not created: vm 10000 \"web-1\" exists already and is unmanaged (no ownership tag, but the name of vm.web-1)", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"a clone has its mark": {
-			hand: func(e *pvesim.Edit, ours map[string]string) {
-				e.Add(pvesim.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
+			hand: func(e *pve.Edit, ours map[string]string) {
+				e.Add(pve.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
 			},
 			says: []string{"carries the ownership tag of vm.web-1, but is another machine (its uuid is not the one in the tag): a copy"}, stays: []int{10777}, number: 2,
 		},
 		"only a clone of it is left": {
 			noKey: true,
-			hand: func(e *pvesim.Edit, ours map[string]string) {
+			hand: func(e *pve.Edit, ours map[string]string) {
 				e.Delete(10000)
-				e.Add(pvesim.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
+				e.Add(pve.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
 			},
 			says: []string{"vm.web-1 is not created: vm 10777", "remove the ownership tag from the description of the copy, or the copy itself"}, stays: []int{10777}, number: 1,
 		},
 		"a backup was restored beside it": {
 			noKey: true,
-			hand:  func(e *pvesim.Edit, ours map[string]string) { e.Add(pvesim.Guest{VMID: 10900, Config: ours}) },
+			hand:  func(e *pve.Edit, ours map[string]string) { e.Add(pve.Guest{VMID: 10900, Config: ours}) },
 			says:  []string{"error: 2 guests carry the identity of vm.web-1: neither is changed", "remove the one that is not wanted"}, stays: []int{10000, 10900}, number: 2,
 		},
 		"it was restored over itself": {
-			hand: func(e *pvesim.Edit, ours map[string]string) {
+			hand: func(e *pve.Edit, ours map[string]string) {
 				e.Delete(10000)
-				e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: ours})
+				e.Add(pve.Guest{VMID: 10000, Running: true, Config: ours})
 			},
 			steps: []string{}, number: 1,
 		},
 		"it was restored under another VMID": { // it is ours there, and stays there: the VMID was chosen, not declared
 			noKey: true,
-			hand: func(e *pvesim.Edit, ours map[string]string) {
+			hand: func(e *pve.Edit, ours map[string]string) {
 				e.Delete(10000)
-				e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
+				e.Add(pve.Guest{VMID: 10900, Running: true, Config: ours})
 			},
 			steps: []string{}, number: 1,
 		},
 		"it was renamed": {
-			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "name", "mine") },
+			hand:  func(e *pve.Edit, _ map[string]string) { e.Set(10000, "name", "mine") },
 			steps: []string{"update vm.web-1: name"}, number: 1,
 		},
 		"it lost its tag": {
-			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "tags", "") },
+			hand:  func(e *pve.Edit, _ map[string]string) { e.Set(10000, "tags", "") },
 			steps: []string{"update vm.web-1: tags"}, number: 1,
 		},
 		"it was renamed and lost its tag": {
-			hand: func(e *pvesim.Edit, _ map[string]string) {
+			hand: func(e *pve.Edit, _ map[string]string) {
 				e.Set(10000, "tags", "")
 				e.Set(10000, "name", "mine")
 			},
 			steps: []string{"update vm.web-1: tags name"}, number: 1,
 		},
 		"its description was stripped": {
-			hand: func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "description", "") },
+			hand: func(e *pve.Edit, _ map[string]string) { e.Set(10000, "description", "") },
 			says: []string{"exists already and is unmanaged (no ownership tag, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, put that back", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"it became a template": {
-			hand: func(e *pvesim.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },
+			hand: func(e *pve.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },
 			says: []string{"vm.web-1 is not created", "was vm.web-1 until it was converted to a template by hand", "its linked clones first"}, stays: []int{10000}, number: 1,
 		},
 		"another host of the site owns it": {
-			hand: func(e *pvesim.Edit, ours map[string]string) {
+			hand: func(e *pve.Edit, ours map[string]string) {
 				e.Set(10000, "description", remark(ours, `"owner":"father"`, `"owner":"uncle"`)["description"])
 			},
 			says: []string{"vm.web-1 is not created", "belongs to uncle"}, stays: []int{10000}, number: 1,
 		},
 		"somebody kept it for a look": {
-			hand: func(e *pvesim.Edit, ours map[string]string) {
+			hand: func(e *pve.Edit, ours map[string]string) {
 				e.Set(10000, "description", remark(ours, `"owner":"father"`, `"owner":"cli:ann@desk"`)["description"])
 			},
 			says: []string{"vm.web-1 is not created", "belongs to cli:ann@desk"}, stays: []int{10000}, number: 1,
 		},
 		"another site has one of this name": {
-			hand: func(e *pvesim.Edit, ours map[string]string) {
-				e.Add(pvesim.Guest{VMID: 10901, Config: with(remark(ours, `"site":"home"`, `"site":"away"`), "name", "theirs")})
+			hand: func(e *pve.Edit, ours map[string]string) {
+				e.Add(pve.Guest{VMID: 10901, Config: with(remark(ours, `"site":"home"`, `"site":"away"`), "name", "theirs")})
 			},
 			steps: []string{}, says: []string{"belongs to site away"}, stays: []int{10901}, number: 2,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				if c.noKey {
 					w.hasNoKey()
 				}
 				w.Node("web-1", nil)
 				w.Apply()
 				ours := w.Guest(10000).Config
-				w.Host.Edit(func(e *pvesim.Edit) { c.hand(e, ours) })
+				w.Host.Edit(func(e *pve.Edit) { c.hand(e, ours) })
 				time.Sleep(time.Minute)
-				before := map[int]pvesim.Guest{}
+				before := map[int]pve.Guest{}
 				for _, id := range c.stays {
 					before[id] = w.Guest(id)
 				}
@@ -201,16 +201,16 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 	for name, old := range map[string]string{"restored": "", "made by a program that wrote no VMID": `"born":10050,`} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				n := w.Node("web-1", nil)
 				n.Resource.Guest = &model.Guest{VMID: 10050}
 				w.Apply()
 				ours := w.Guest(10050).Config
 				require.Contains(t, ours["description"], `"born":10050,`)
 				ours["description"] = strings.Replace(ours["description"], old, "", 1)
-				w.Host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pve.Edit) {
 					e.Delete(10050)
-					e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
+					e.Add(pve.Guest{VMID: 10900, Running: true, Config: ours})
 				})
 				time.Sleep(time.Minute)
 				p := w.Plan()
@@ -235,11 +235,11 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 
 // TestRecycledBetweenPlanAndRemoval: what stands there when the step comes is proved anew.
 func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "")
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Delete(10000)
-			e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
+			e.Add(pve.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
 		})
 		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "VM 10000 can no longer be proved to be vm.db (no ownership tag): not changed")
 		require.True(t, w.Guest(10000).Running)
@@ -249,10 +249,10 @@ func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
 // TestRecycledDuringTheShutdown: the second proof, right before the order, is what
 // saves whoever got the VMID while ours was shutting down.
 func TestRecycledDuringTheShutdown(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"vzdump": time.Minute}}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"vzdump": time.Minute}}, func(t *testing.T, w *world) {
 		step := leaving(w, "requires_final_backup")
 		swap := time.AfterFunc(59*time.Second, func() {
-			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, ""); e.Set(10000, "description", "mine now") })
+			w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, ""); e.Set(10000, "description", "mine now") })
 		})
 		defer swap.Stop()
 		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "no ownership tag")
@@ -269,14 +269,14 @@ func TestMovedWithinItsCluster(t *testing.T) {
 		{[]string{"father", "mother"}, ""},
 		{nil, "vm.web-1 is on node mother, which host father does not list (father): it stays managed there"},
 	} {
-		inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.Site.Hosts["father"].Nodes = c.nodes
 			w.Reopen()
 			w.Node("web-1", nil)
 			w.Apply()
 			g := w.Guest(10000)
 			g.Node = "mother"
-			w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000); e.Add(g) })
+			w.Host.Edit(func(e *pve.Edit) { e.Delete(10000); e.Add(g) })
 			time.Sleep(time.Minute)
 			p := w.Plan()
 			require.Empty(t, p.Steps, card(p))
@@ -298,14 +298,14 @@ func TestMovedWithinItsCluster(t *testing.T) {
 
 // TestTemplateRestoredUnderAnotherVMID is not replaced either. It cannot do without a vmid.
 func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.makes("local-lvm")
 		w.cloned("web-1", "full")
 		w.Apply()
 		ours := w.Guest(9000).Config
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Delete(9000)
-			e.Add(pvesim.Guest{VMID: 9900, Config: ours})
+			e.Add(pve.Guest{VMID: 9900, Config: ours})
 		})
 		time.Sleep(time.Minute)
 		p := w.Plan()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // tale is a story whose requests may fail: it makes its world by the run that it is given,
@@ -91,7 +91,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 // passes run until nothing is left to do. Passes may fail, the end state may not.
 func lifeStory(t *testing.T, r *storyRun) {
 	t.Helper()
-	w := r.world(t, pvesim.Config{TaskTime: time.Second, Guests: 2})
+	w := r.world(t, pve.Config{TaskTime: time.Second, Guests: 2})
 	others := w.Host.Snapshot().Guests
 	w.Node("web-1", nil)
 	w.Node("web-2", nil)

@@ -13,14 +13,14 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // pend lets something wait of guest 10000.
 func (w *world) pend(key, value string) {
-	w.Host.Edit(func(e *pvesim.Edit) { e.Pend(10000, key, value) })
+	w.Host.Edit(func(e *pve.Edit) { e.Pend(10000, key, value) })
 }
 
 // reverts checks that one step of class none takes back all that waits: what is in force
@@ -71,7 +71,7 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 				delete(w.VM("web-1").Options, "allow-ksm")
 			}
 			w.Apply()
-			w.Host.Edit(func(e *pvesim.Edit) {
+			w.Host.Edit(func(e *pve.Edit) {
 				e.Snippet("local:snippets/x.yaml")
 				e.Start(10000)
 			})
@@ -130,7 +130,7 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 // would leave the value that waits.
 func TestPendingOfContainerIsReverted(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
-		inTime(t, pvesim.Config{Version: version, TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{Version: version, TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.vlanAware("vmbr0")
 			w.ct("cache", func(c *guest.CT) {
 				everyKey(c)
@@ -181,13 +181,13 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 // TestPendingOfUndeclaredKeyIsReverted, with its value in force shown as what it will be:
 // an option that no file names keeps what somebody set, and what waits goes.
 func TestPendingOfUndeclaredKeyIsReverted(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *guest.CT) { c.Restart = "allowed" })
 		w.Apply()
 		w.pend("tty", "1")
 		p := w.reverts("tty")
 		require.Equal(t, []plan.Change{{Path: "options.tty", Before: 1, Class: model.ClassNone}}, p.Steps[0].Changes)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cmode", "shell") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "cmode", "shell") })
 		w.Converged()
 		w.pend("cmode", "console")
 		p = w.reverts("cmode")
@@ -198,7 +198,7 @@ func TestPendingOfUndeclaredKeyIsReverted(t *testing.T) {
 // TestLineThatLeavesIsReverted: a key is declared while the guest runs, so that it waits,
 // and then its line is taken out again. Nothing of it is left.
 func TestLineThatLeavesIsReverted(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
 		for key, value := range map[string]string{"tty": "1", "console": "0", "cmode": "shell", "debug": "1"} {
 			w.lineComesAndGoes("ct.cache "+key, func(on bool) {
 				w.ct("cache", func(c *guest.CT) {
@@ -223,7 +223,7 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 			})
 		})
 	})
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
 		w.vlanAware("vmbr0")
 		for key, e := range edits() {
 			if e.seed || strings.Contains(key, "gone") || key == "boot" {
@@ -271,7 +271,7 @@ func (w *world) lineComesAndGoes(what string, declare func(on bool)) {
 // TestRevertThenDelete: of a container a value in force and another one that waits leave
 // together; PVE takes that in two requests only.
 func TestRevertThenDelete(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *guest.CT) { c.Options = map[string]string{"cmode": "shell"} })
 		w.Apply()
 		w.Converged()
@@ -282,7 +282,7 @@ func TestRevertThenDelete(t *testing.T) {
 		require.Equal(t, model.ClassPending, p.Steps[0].Class)
 		require.Equal(t, map[string]string{"delete": "cmode"}, w.Guest(10000).Pending)
 		w.Converged()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000); e.Start(10000) })
 		require.NotContains(t, w.Guest(10000).Config, "cmode")
 		w.Converged()
 	})
@@ -308,7 +308,7 @@ func TestRevertBesideOtherChanges(t *testing.T) {
 
 // TestPendingThatNoTokenRevertsStays, is listed, and restarts nothing.
 func TestPendingThatNoTokenRevertsStays(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
 		w.pend("hostpci0", "0000:01:00.0")
@@ -321,7 +321,7 @@ func TestPendingThatNoTokenRevertsStays(t *testing.T) {
 
 // TestDetachedRootDiskIsReverted: it is in use until the next restart, whatever its slot.
 func TestDetachedRootDiskIsReverted(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) {
 			v.Disks = []guest.Disk{{Name: "root", Bus: "sata"}, {Name: "data", Size: 3, Bus: "sata"}}
 		})
@@ -348,8 +348,8 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 		"nothing stored":  func(n *guest.CTNIC) { n.Bridge = "vmbr9" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			unlisted := pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse it
-			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unlisted}, func(t *testing.T, w *world) {
+			unlisted := pve.Faults(pve.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse it
+			inTime(t, pve.Config{TaskTime: time.Second, Fault: unlisted}, func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
 				w.Apply()
 				w.Converged()
@@ -380,7 +380,7 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 // TestOptionsSetByHandAreShown, once nobody asks for them: they are no drift, stay, and cost
 // neither a step nor a request.
 func TestOptionsSetByHandAreShown(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"vga": "virtio"} })
 		w.ct("cache", nil)
 		w.Apply()
@@ -394,7 +394,7 @@ func TestOptionsSetByHandAreShown(t *testing.T) {
 		start := asked()
 		require.Empty(t, w.Plan().Undeclared)
 		usual := asked() - start
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Set(10000, "tty", "1")
 			e.Set(10001, "numa", "1")
 			e.Set(10001, "tablet", "1") // its default

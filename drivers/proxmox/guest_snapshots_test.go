@@ -10,7 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestSnapshotsKeepTheirVolumes: what a snapshot holds is neither moved nor freed. The plan
@@ -100,7 +100,7 @@ func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
 		"snapshot": func(w *world) {
 			w.Root(http.MethodPost, "/nodes/father/lxc/10000/snapshot", url.Values{"snapname": {"late"}})
 		},
-		"full": func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-zfs", true) }) },
+		"full": func(w *world) { w.Host.Edit(func(e *pve.Edit) { e.Fill("local-zfs", true) }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {

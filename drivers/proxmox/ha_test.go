@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // managed makes vm.db and puts it under the HA manager, as an administrator does.
@@ -43,7 +43,7 @@ func saidQuietly(w *world) string {
 // TestManagedGuestIsStartedAndStopped through the HA manager: the tasks of the
 // requests end at once, the steps only when the guest is as it shall be.
 func TestManagedGuestIsStartedAndStopped(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
 		w.VM("db").Power = "stopped"
 		began := time.Now()
@@ -69,7 +69,7 @@ func TestManagedGuestIsStartedAndStopped(t *testing.T) {
 func TestManagedGuestIsRemoved(t *testing.T) {
 	for _, policy := range []string{"", "requires_final_backup"} {
 		t.Run(policy, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				managed(w, nil)
 				w.Drop("db")
 				w.Node("db", nil).Decomm = &model.Decomm{Policy: policy}
@@ -91,14 +91,14 @@ func TestManagedGuestIsRemoved(t *testing.T) {
 // TestWhatTheHAManagerIsDoingIsLeftToIt: a guest that was killed is started again by
 // the manager; a step of ours beside that would be a fight.
 func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
 		before := w.Host.Snapshot().Requests
 		w.Converged()
 		after := w.Host.Snapshot().Requests
 		require.Equal(t, before["GET /nodes/{node}/qemu/{vmid}/status/current"], after["GET /nodes/{node}/qemu/{vmid}/status/current"], "a look at a managed guest asks nothing more")
 
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		said := saidQuietly(w)
 		require.Contains(t, said, "vm.db does not run: that is left to the HA manager, which has it (state started)")
 		time.Sleep(time.Minute)
@@ -121,10 +121,10 @@ func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
 // no reason to stop the guest again; and a guest that it is stopping by hand is not
 // started before it has stopped.
 func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
 		w.VM("db").Power = "stopped"
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		require.Empty(t, saidQuietly(w))
 		time.Sleep(time.Minute) // nobody told the manager, which started it again
 		require.True(t, w.Guest(10000).Running)
@@ -145,10 +145,10 @@ func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
 
 // TestHAManagerThatGaveUp is said with its way back, and no start is tried.
 func TestHAManagerThatGaveUp(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
 		volume, _, _ := strings.Cut(w.Guest(10000).Config["scsi0"], ",")
-		w.Host.Edit(func(e *pvesim.Edit) { e.RemoveVolume(volume); e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.RemoveVolume(volume); e.Stop(10000) })
 		time.Sleep(5 * time.Minute)
 		said := saidQuietly(w)
 		require.Contains(t, said, "vm.db does not run")
@@ -190,7 +190,7 @@ func canned(r *http.Request, status int, body string) *http.Response {
 // the error says what that takes. A guest that stays is never taken out.
 func TestStuckHAManagerIsTakenOutOfTheWay(t *testing.T) {
 	for _, denied := range []bool{false, true} {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			managed(w, nil)
 			stuckHA(w, denied)
 			w.VM("db").Power = "stopped"
@@ -212,7 +212,7 @@ func TestStuckHAManagerIsTakenOutOfTheWay(t *testing.T) {
 
 // TestWaitForTheHAManagerEnds with the context, at once.
 func TestWaitForTheHAManagerEnds(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
 		w.VM("db").Power = "stopped"
 		p := w.Plan()

@@ -14,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestDamagedMarkMakesNoSecondGuest: an ownership tag that cannot be read, or that a newer
@@ -28,12 +28,12 @@ func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 		"another type":  func(s string) string { return strings.Replace(s, `"type":"vm"`, `"type":"pool"`, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Node("web-1", nil)
 				w.Apply()
 				was := w.Guest(10000).Config["description"]
 				require.NotEqual(t, was, damage(was))
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", damage(was)) })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", damage(was)) })
 				p := w.Plan()
 				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.True(t, p.Findings.HasErrors())
@@ -47,7 +47,7 @@ func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 func TestDiskDetachedByHandComesBack(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
 		t.Run(power, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Node("db", func(v *guest.VM) {
 					v.Power, v.Disks = power, []guest.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2, Bus: "virtio"}}
 				})
@@ -63,9 +63,9 @@ func TestDiskDetachedByHandComesBack(t *testing.T) {
 				require.Equal(t, all, volumesOf(w, 10000))
 				require.Equal(t, []string{data, logs}, []string{file(w.Guest(10000).Config["scsi1"]), file(w.Guest(10000).Config["virtio0"])})
 
-				w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+				w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 				w.detach(10000, "scsi0", "unused0") // and the disk it boots from, which PVE takes out of the order
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "boot", "order=net0") })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "boot", "order=net0") })
 				w.Apply()
 				w.Converged()
 				require.Equal(t, root, file(w.Guest(10000).Config["scsi0"]))
@@ -81,7 +81,7 @@ func (w *world) detach(vmid int, slot, unused string) {
 	w.T.Helper()
 	volume := file(w.Guest(vmid).Config[slot])
 	require.NotEmpty(w.T, volume)
-	w.Host.Edit(func(e *pvesim.Edit) {
+	w.Host.Edit(func(e *pve.Edit) {
 		e.Set(vmid, slot, "")
 		e.Set(vmid, unused, volume)
 	})
@@ -92,21 +92,21 @@ func (w *world) detach(vmid int, slot, unused string) {
 func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 	for name, hand := range map[string]func(*world){
 		"another volume beside it": func(w *world) {
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused7", "local-lvm:vm-10000-disk-9") })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "unused7", "local-lvm:vm-10000-disk-9") })
 		},
 		"only another volume": func(w *world) {
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-9") })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-9") })
 		},
 		"a mark of old": func(w *world) {
 			notes, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 			require.Empty(w.T, notes)
 			m.Volumes = nil
 			line := w.signed(10000, m)
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", line) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", line) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5}} })
 				w.Apply()
 				w.detach(10000, "scsi1", "unused0")
@@ -141,9 +141,9 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 				edit(w.VM("web-1"))
 				p := w.Plan()
 				require.Len(t, p.Steps, 1)
-				w.Host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pve.Edit) {
 					e.Delete(10000)
-					e.Add(pvesim.Guest{VMID: 10000, Kind: "qemu", Running: true, Config: map[string]string{"name": "stranger", "scsi0": "local-lvm:vm-10000-disk-0,size=4G"}})
+					e.Add(pve.Guest{VMID: 10000, Kind: "qemu", Running: true, Config: map[string]string{"name": "stranger", "scsi0": "local-lvm:vm-10000-disk-0,size=4G"}})
 				})
 				writes := w.Host.Snapshot().Writes
 				failed := w.Run(p)
@@ -157,12 +157,12 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 
 // TestProtectionSetMeanwhileStopsNothing: a guest that cannot be removed is not shut down first.
 func TestProtectionSetMeanwhileStopsNothing(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.Drop("web-1")
 		p := w.Plan()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "protection", "1") })
 		failed := w.Run(p)
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "protect")
 		require.True(t, w.Guest(10000).Running)
@@ -170,7 +170,7 @@ func TestProtectionSetMeanwhileStopsNothing(t *testing.T) {
 }
 
 func TestDisksOfAProtectedGuestStay(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Protection, v.Disks = true, []guest.Disk{{Name: "data", Size: 5}} })
 		w.Apply()
 		w.VM("db").Disks, w.VM("db").Protection = nil, false // PVE judges by what stands there, not by what is asked along
@@ -184,7 +184,7 @@ func TestDisksOfAProtectedGuestStay(t *testing.T) {
 // TestHiddenIsNotGone: a guest that was taken out of the token's pool looks removed,
 // and is not.
 func TestHiddenIsNotGone(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.Drop("web-1")
@@ -209,14 +209,14 @@ func TestHiddenIsNotGone(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.ErrorContains(t, d.Apply(t.Context(), p.Steps[0]), "may not see it any more")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 		require.NoError(t, d.Apply(t.Context(), p.Steps[0]), "now it is gone")
 	})
 }
 
 // TestPoolThatChangedHands is not written to.
 func TestPoolThatChangedHands(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		addr := model.Address{Kind: "pool", Name: "prod"}
 		spec := &objects.Pool{Host: "father", Comment: "what pays\n"}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: spec}
@@ -241,10 +241,10 @@ func TestPoolThatChangedHands(t *testing.T) {
 // TestCloneThatDiedIsNamed: the ownership tag is there already, but so is the lock that no
 // token can lift. It is neither changed nor made a second time.
 func TestCloneThatDiedIsNamed(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "clone") })
+		w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "clone") })
 		w.VM("web-1").Cores = 8
 		p := w.Plan()
 		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
@@ -257,10 +257,10 @@ func TestCloneThatDiedIsNamed(t *testing.T) {
 // TestAddressesStayWhereACardChanges: they are a key of their own, whose text is left as
 // somebody wrote it while it means what the files say.
 func TestAddressesStayWhereACardChanges(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", IP6: "fd00::5/64"}} })
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ipconfig0", "ip6=FD00:0:0::5/64,ip=dhcp") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "ipconfig0", "ip6=FD00:0:0::5/64,ip=dhcp") })
 		w.Converged()
 		w.VM("web-1").NICs[0].VLAN = 7
 		w.Apply()
@@ -271,12 +271,12 @@ func TestAddressesStayWhereACardChanges(t *testing.T) {
 }
 
 func TestNotesBelowTheMarkAreDriftAndNoLoss(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.hasNoKey()
 		w.Node("web-1", nil)
 		w.Apply()
 		before := w.Guest(10000).Config["description"]
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", before+"\nask Ann before a restart") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", before+"\nask Ann before a restart") })
 		p := w.Apply()
 		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 		require.Equal(t, []string{"description"}, proxmoxtest.Paths(p.Steps[0]))
@@ -286,7 +286,7 @@ func TestNotesBelowTheMarkAreDriftAndNoLoss(t *testing.T) {
 }
 
 func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.VM("web-1").Disks = []guest.Disk{{Name: "data", Size: 5}}
@@ -309,11 +309,11 @@ func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
 // TestNoTwoCardsInOneSlot: somebody takes the first card out, and the files name a
 // further one before it: each has a slot of its own, the first the one it had.
 func TestNoTwoCardsInOneSlot(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan"}} })
 		ct := w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Set(10000, "net0", "")
 			e.Set(10000, "net1", "")
 			e.Set(10001, "net0", "")
@@ -321,7 +321,7 @@ func TestNoTwoCardsInOneSlot(t *testing.T) {
 		})
 		for _, g := range w.Host.Snapshot().Guests { // of the container the card that proves it stays
 			if g.Kind == "lxc" {
-				w.Host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pve.Edit) {
 					e.Set(g.VMID, "net0", "name=eth0,bridge=vmbr0,hwaddr="+macOf(g.Config["description"])+",ip=dhcp,type=veth")
 				})
 			}

@@ -12,9 +12,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestEachBlindSpotHoldsBackWhatItMayBe, and the others proceed: each case names what is not seen, what waits for it,
@@ -43,7 +43,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		"an unread VM in our range": {
 			bend: map[string]reply{"/nodes/father/qemu/10020/pending": fixed(403, "")},
 			edit: func(w *world) {
-				w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10020, Config: map[string]string{"name": "renamed"}}) })
+				w.Host.Edit(func(e *pve.Edit) { e.Add(pve.Guest{VMID: 10020, Config: map[string]string{"name": "renamed"}}) })
 			},
 			holds: map[string]string{"vm 10020": "vm.comes, vm.fixed, vm.nas"},
 			steps: []string{"create image.nas", "create ct.new", "delete vm.leaves", "update vm.stays: onboot"},
@@ -51,7 +51,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		"an unread VM of a known name": {
 			bend: map[string]reply{"/nodes/father/qemu/10020/pending": fixed(403, "")},
 			edit: func(w *world) {
-				w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10020, Config: map[string]string{"name": "comes"}}) })
+				w.Host.Edit(func(e *pve.Edit) { e.Add(pve.Guest{VMID: 10020, Config: map[string]string{"name": "comes"}}) })
 			},
 			holds: map[string]string{"vm 10020": "vm.comes"},
 			steps: []string{"create image.nas", "create vm.nas", "create ct.new", "create vm.fixed", "delete vm.leaves", "update vm.stays: onboot"},
@@ -92,8 +92,8 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			nas := pvesim.Storage{Name: "nas", Type: "nfs", Content: []string{"import", "vztmpl"}, Shared: true}
-			inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), nas)}, func(t *testing.T, w *world) {
+			nas := pve.Storage{Name: "nas", Type: "nfs", Content: []string{"import", "vztmpl"}, Shared: true}
+			inTime(t, pve.Config{Nodes: []string{"mother"}, TaskTime: time.Second, Storages: append(pve.DefaultStorages(), nas)}, func(t *testing.T, w *world) {
 				w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 				bent := map[string]reply{}
 				d, err := proxmox.Open(proxmox.Config{

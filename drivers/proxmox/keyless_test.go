@@ -11,9 +11,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // keyless is a site without a key, with one guest, vm.web or ct.web, that has a disk whose data go when it leaves the files.
@@ -26,7 +26,7 @@ type keyless struct {
 }
 
 func inKeylessSite(t *testing.T, ct bool, story func(*testing.T, *keyless)) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.hasNoKey()
 		k := &keyless{world: w, ct: ct}
 		if ct {
@@ -55,7 +55,7 @@ func (k *keyless) nameKey() string {
 
 // renamed names the guest on its host.
 func (k *keyless) renamed(name string) {
-	k.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, k.nameKey(), name) })
+	k.Host.Edit(func(e *pve.Edit) { e.Set(10000, k.nameKey(), name) })
 }
 
 // destroys plans what "destroy -M web" does.
@@ -99,7 +99,7 @@ func TestS1WithoutAKeyNothingIsRemoved(t *testing.T) {
 		"of a stranger who claims to be ours": func(k *keyless) *plan.Plan {
 			m := k.tagOf(10000)
 			m.Node = "gone"
-			k.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })
+			k.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", m.Line()) })
 			k.Drop("web")
 			return k.Plan()
 		},
@@ -130,7 +130,7 @@ func TestS1WithoutAKeyItConverges(t *testing.T) {
 	for _, ct := range []bool{false, true} {
 		inKeylessSite(t, ct, func(t *testing.T, k *keyless) {
 			k.setMemory(1024)
-			k.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+			k.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 			k.Node("second", nil)
 			p := k.Apply()
 			require.Contains(t, proxmoxtest.Describe(p), "create vm.second")
@@ -181,7 +181,7 @@ func TestS1ANewerTagIsLeftAlone(t *testing.T) {
 				}
 				m := k.tagOf(10000)
 				m.V = 3
-				k.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })
+				k.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", m.Line()) })
 				before := k.Host.Snapshot()
 				same := func() {
 					p := k.Plan()

@@ -6,15 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestFinalBackupBesideTheHAManager: a guest that does not run is stopped for its manager
 // only when that has looked. Its backup is ordered before, and mode stop would be refused
 // then (VZDump.pm, exec_backup_task).
 func TestFinalBackupBesideTheHAManager(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		w.Apply()
 		time.Sleep(time.Minute)
@@ -24,7 +24,7 @@ func TestFinalBackupBesideTheHAManager(t *testing.T) {
 		w.Drop("db")
 		p := w.Plan()
 		require.Len(t, p.Steps, 1)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) }) // it crashes, and nobody looked yet
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) }) // it crashes, and nobody looked yet
 		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]))
 		require.Empty(t, w.Host.Snapshot().Guests)
 		require.Len(t, backups(w), 1)
@@ -35,7 +35,7 @@ func TestFinalBackupBesideTheHAManager(t *testing.T) {
 // allocate in the storage (Storage.pm, get_max_protected_backups). Why a backup failed stands
 // in the log of its task alone, which goes on after that.
 func TestNoMoreProtectedBackups(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "requires_final_backup")
 		_, err := w.Driver.Put(t.Context(), "/storage/local", map[string]any{"max-protected-backups": 1})
 		require.NoError(t, err)

@@ -16,9 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 var dbAddr = model.Address{Kind: "vm", Name: "db"}
@@ -35,8 +35,8 @@ func leaving(w *world, policy string) plan.Step {
 	return p.Steps[0]
 }
 
-func backups(w *world) []pvesim.Volume {
-	return slices.DeleteFunc(w.Host.Snapshot().Volumes["local"], func(v pvesim.Volume) bool { return v.Content != "backup" })
+func backups(w *world) []pve.Volume {
+	return slices.DeleteFunc(w.Host.Snapshot().Volumes["local"], func(v pve.Volume) bool { return v.Content != "backup" })
 }
 
 // tasksOf are the types of the tasks on a guest, in order.
@@ -51,7 +51,7 @@ func tasksOf(w *world, vmid int) []string {
 }
 
 func TestFinalBackup(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "requires_final_backup")
 		require.Equal(t, "left the site; after a final backup to local", step.Reason)
 		before := len(tasksOf(w, 10000))
@@ -81,11 +81,11 @@ func TestFinalBackupWithLostAnswers(t *testing.T) {
 	for _, pattern := range []string{"POST /nodes/*/vzdump", "DELETE /nodes/*/qemu/*", "POST /nodes/*/qemu/*/status/shutdown", "GET /nodes/*/storage/*/content", "GET /nodes/*/tasks"} {
 		for _, fault := range []string{"596 apply", "596", "-1 apply", "-1"} {
 			t.Run(pattern+" "+fault, func(t *testing.T) {
-				rule, err := pvesim.ParseFault(pattern + " nth=1 status=" + fault)
+				rule, err := pve.ParseFault(pattern + " nth=1 status=" + fault)
 				require.NoError(t, err)
-				faults := pvesim.Faults(rule)
+				faults := pve.Faults(rule)
 				armed := false
-				inTime(t, pvesim.Config{TaskTime: 2 * time.Second, Fault: func(r *http.Request) (int, bool) {
+				inTime(t, pve.Config{TaskTime: 2 * time.Second, Fault: func(r *http.Request) (int, bool) {
 					if !armed {
 						return 0, false
 					}
@@ -108,7 +108,7 @@ func TestRestartedWhileAGuestLeaves(t *testing.T) {
 	const tick = 500 * time.Millisecond
 	for at := tick; at < 12*time.Second; at += tick {
 		t.Run(at.String(), func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *world) {
 				step := leaving(w, "requires_final_backup")
 				dying, cancel := context.WithTimeout(t.Context(), at)
 				defer cancel()
@@ -132,19 +132,19 @@ func TestRestartedWhileAGuestLeaves(t *testing.T) {
 // TestABackupOfAnEarlierLifeDoesNotCount: the removal was given up after its backup,
 // and the guest went on to work.
 func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "requires_final_backup")
-		unprotect := time.AfterFunc(1500*time.Millisecond, func() { w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") }) })
+		unprotect := time.AfterFunc(1500*time.Millisecond, func() { w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "protection", "1") }) })
 		defer unprotect.Stop()
 		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "protected")
 		require.Len(t, backups(w), 1)
 
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "protection", "") })
 		w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		w.Apply() // started again
 		require.True(t, w.Guest(10000).Running)
 		time.Sleep(time.Minute)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		w.Drop("db")
 		w.Apply()
 		require.Len(t, backups(w), 2)
@@ -156,14 +156,14 @@ func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
 // nobody knows how old the backup is, and which tasks the host has forgotten since.
 func TestS7ClockABackupFromTheFutureDoesNotCount(t *testing.T) {
 	for by, want := range map[time.Duration]int{0: 1, 365 * 24 * time.Hour: 2, -365 * 24 * time.Hour: 2} {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			step := leaving(w, "requires_final_backup")
-			protect := time.AfterFunc(1500*time.Millisecond, func() { w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") }) })
+			protect := time.AfterFunc(1500*time.Millisecond, func() { w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "protection", "1") }) })
 			defer protect.Stop()
 			require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "protected")
 			require.Len(t, backups(w), 1)
 			first := backups(w)[0].ID
-			w.Host.Edit(func(e *pvesim.Edit) {
+			w.Host.Edit(func(e *pve.Edit) {
 				e.Set(10000, "protection", "")
 				e.Date(first, time.Now().Add(by))
 			})
@@ -177,7 +177,7 @@ func TestS7ClockABackupFromTheFutureDoesNotCount(t *testing.T) {
 // TestAnOrdinaryBackupIsNoFinalOne: one that the next prune may take, however new it is
 // and however little happened since.
 func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		w.Apply()
 		upid, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local"})
@@ -231,7 +231,7 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 			lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"backup","active":0}}`))
 		}, "not active", true},
 		"list is null":      {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":null}`)) }, "null", true},
-		"storage is full":   {func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
+		"storage is full":   {func(w *world) { w.Host.Edit(func(e *pve.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
 		"it cannot be seen": {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":[]}`)) }, "shows no backup of it", false},
 		"it is empty": {func(w *world) {
 			lie(w, "storage/local/content", bent(func(e map[string]any) map[string]any { e["size"] = 0; return e }))
@@ -241,7 +241,7 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 		}, "shows no backup of it", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				step := leaving(w, "requires_final_backup")
 				c.spoil(w)
 				require.ErrorContains(t, w.Driver.Apply(t.Context(), step), c.says)
@@ -256,9 +256,9 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 // to refuse, in the plan and in the step.
 func TestFinalBackupHoldsAllThatGoes(t *testing.T) {
 	for key, value := range map[string]string{"unused0": "local-lvm:vm-10000-disk-7", "scsi5": "local-lvm:vm-10000-disk-7,backup=0,size=3G"} {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			step := leaving(w, "requires_final_backup")
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, value) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, key, value) })
 			require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "no backup would hold its "+key)
 			require.True(t, w.Guest(10000).Running)
 			p := w.Plan()
@@ -269,7 +269,7 @@ func TestFinalBackupHoldsAllThatGoes(t *testing.T) {
 }
 
 func TestMigrationFirst(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		n := w.Node("db", nil)
 		n.Decomm = &model.Decomm{Policy: "requires_migration_first"}
 		w.Apply()
@@ -287,11 +287,11 @@ func TestMigrationFirst(t *testing.T) {
 		w.Drop("db")
 		p = w.Plan()
 		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
-		w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Start(10000) })
 		require.ErrorContains(t, w.Run(p)[dbAddr], "it runs")
 		require.True(t, w.Guest(10000).Running)
 
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]))
 		require.Empty(t, w.Host.Snapshot().Guests)
 	})
@@ -299,7 +299,7 @@ func TestMigrationFirst(t *testing.T) {
 
 // TestAReplicatedGuestIsInUse also while it does not run: another node takes over from it.
 func TestAReplicatedGuestIsInUse(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_migration_first"}
 		w.Apply()
 		w.Drop("db")
@@ -332,7 +332,7 @@ func TestAReplicatedGuestIsInUse(t *testing.T) {
 }
 
 func TestUnknownPolicyIsRefused(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_a_signature"}
 		w.Apply()
 		w.Drop("db")
@@ -344,7 +344,7 @@ func TestUnknownPolicyIsRefused(t *testing.T) {
 
 // TestPolicyHoldsForAReplacement too, and goes by the ownership tag, not by the new files.
 func TestPolicyHoldsForAReplacement(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
 		n := w.Node("db", nil)
 		n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
@@ -369,9 +369,9 @@ func TestLockedGuestIsNotRemoved(t *testing.T) {
 		"create": "`qm unlock 10000 && qm destroy 10000`", "clone": "`qm unlock 10000 && qm destroy 10000`",
 	} {
 		t.Run(lock, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				step := leaving(w, "")
-				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+				w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, lock) })
 				writes := w.Host.Snapshot().Writes
 				err := w.Driver.Apply(t.Context(), step)
 				require.ErrorContains(t, err, lock)
@@ -392,7 +392,7 @@ func TestLockedGuestIsNotRemoved(t *testing.T) {
 
 // TestLockOfATaskThatRuns names the task; nobody is told to unlock under its feet.
 func TestLockOfATaskThatRuns(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmsnapshot": time.Hour}}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"qmsnapshot": time.Hour}}, func(t *testing.T, w *world) {
 		step := leaving(w, "")
 		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/snapshot", map[string]any{"snapname": "before"})
 		require.NoError(t, err)

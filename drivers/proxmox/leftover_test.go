@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestAVolumeThatIsLeftIsNamed: a creation that died left its drive of cloud-init, and
@@ -30,10 +30,10 @@ func TestAVolumeThatIsLeftIsNamed(t *testing.T) {
 			fault := func(r *http.Request) (int, bool) {
 				return map[bool]int{true: c.status}[strings.HasSuffix(r.URL.Path, "/qemu/10000/pending")], false
 			}
-			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: append(pvesim.DefaultStorages(),
-				pvesim.Storage{Name: "files", Type: "dir", Content: []string{"images"}},
-				pvesim.Storage{Name: "ceph", Type: "rbd", Content: []string{"images"}},
-				pvesim.Storage{Name: "tank", Type: "zfspool", Content: []string{"images"}})}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second, Fault: fault, Storages: append(pve.DefaultStorages(),
+				pve.Storage{Name: "files", Type: "dir", Content: []string{"images"}},
+				pve.Storage{Name: "ceph", Type: "rbd", Content: []string{"images"}},
+				pve.Storage{Name: "tank", Type: "zfspool", Content: []string{"images"}})}, func(t *testing.T, w *world) {
 				_, err := w.Driver.Post(t.Context(), "/nodes/father/storage/"+c.storage+"/content", map[string]any{"vmid": 10000, "filename": c.file, "size": "4M"})
 				require.NoError(t, err)
 				w.Site.Hosts["father"].Storage = &model.Storage{Disks: c.storage}

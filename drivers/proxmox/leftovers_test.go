@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // leaves allocates a volume as a creation that died left it.
@@ -47,7 +47,7 @@ const leftText = "storage local-lvm on node father has volumes of VMIDs that no 
 // TestVolumesOfADeadCreation are reported from when a guest is unfinished until they are gone, and never removed. A check
 // without such a reason asks for no list of disks.
 func TestVolumesOfADeadCreation(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
@@ -61,7 +61,7 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 
 		half := w.Guest(10000)
 		half.VMID, half.Running, half.Config = 10007, false, map[string]string{"lock": "create"}
-		w.Host.Edit(func(e *pvesim.Edit) { e.Add(half) })
+		w.Host.Edit(func(e *pve.Edit) { e.Add(half) })
 		w.leaves("local-lvm", "vm-10007-disk-0", "10007") // of a guest that is there
 		p, words = w.recalling(nil)
 		require.Equal(t, []string{"volumes"}, words)
@@ -73,13 +73,13 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		require.Contains(t, card(p), "VM 10007 on node father is unfinished: PVE began to create it, and no task works on it; its VMID is not used meanwhile\n"+
 			"if it is not being created: `qm unlock 10007 && qm destroy 10007` on node father")
 
-		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10007) })
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(10007) })
 		p, words = w.recalling(words)
 		require.Equal(t, []string{"volumes"}, words)
 		require.Contains(t, card(p), leftText)
 		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10005-disk-0")
 
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			for _, id := range []string{"10005", "10007"} {
 				e.RemoveVolume("local-lvm:vm-" + id + "-disk-0")
 			}
@@ -95,9 +95,9 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 
 // TestFailedCreationNamesWhatItLeft, at once, with what frees it.
 func TestFailedCreationNamesWhatItLeft(t *testing.T) {
-	fault, err := pvesim.ParseFault("POST /nodes/*/qemu status=500")
+	fault, err := pve.ParseFault("POST /nodes/*/qemu status=500")
 	require.NoError(t, err)
-	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: pvesim.Faults(fault)}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second, Fault: pve.Faults(fault)}, func(t *testing.T, w *world) {
 		w.leaves("local-lvm", "vm-10000-disk-0", "10000")
 		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
 		w.Node("web-1", nil)
@@ -109,7 +109,7 @@ func TestFailedCreationNamesWhatItLeft(t *testing.T) {
 
 // TestDoctorOnLeftovers: it lists them, or says which privilege would show them, with the commands that give it.
 func TestDoctorOnLeftovers(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Node("web-1", nil)
 	w.leaves("local-lvm", "vm-10005-disk-0", "10005")
 	token := w.least(true)
@@ -128,6 +128,6 @@ func TestDoctorOnLeftovers(t *testing.T) {
 	require.Equal(t, doctor.Warning, list[0].Result)
 	require.Equal(t, []string{"pvesm free local-lvm:vm-10005-disk-0"}, list[0].Fix)
 
-	w.Host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local-lvm:vm-10005-disk-0") })
+	w.Host.Edit(func(e *pve.Edit) { e.RemoveVolume("local-lvm:vm-10005-disk-0") })
 	require.Empty(t, found(token))
 }

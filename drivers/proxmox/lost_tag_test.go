@@ -9,8 +9,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestALostTagIsPutBack: somebody cleared the notes of a guest whose VMID is declared. The
@@ -32,11 +32,11 @@ func TestALostTagIsPutBack(t *testing.T) {
 		}, "pct"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				c.declare(w)
 				w.Apply()
 				was := w.Guest(10050)
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", "call Anna first") })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10050, "description", "call Anna first") })
 
 				p := w.Plan()
 				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
@@ -46,7 +46,7 @@ func TestALostTagIsPutBack(t *testing.T) {
 				require.Contains(t, advice, "\nif it is another guest: choose another vmid for "+name+".web-1, or remove this guest")
 				line := strings.Split(advice, "\n")[1]
 
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", "call Anna first\n"+line) })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10050, "description", "call Anna first\n"+line) })
 				p = w.Apply()
 				for _, s := range p.Steps {
 					require.Equal(t, plan.Update, s.Action)
@@ -66,21 +66,21 @@ func TestALostTagIsPutBack(t *testing.T) {
 // TestALostTagThatIsNotKnown: a guest that does not look like the wanted one gets no line
 // to hand it over with.
 func TestALostTagThatIsNotKnown(t *testing.T) {
-	for name, edit := range map[string]func(*pvesim.Edit){
-		"another name": func(e *pvesim.Edit) { e.Set(10050, "name", "mine") },
-		"one nic more": func(e *pvesim.Edit) { e.Set(10050, "net5", "virtio=BC:24:11:00:00:01,bridge=vmbr0") },
-		"another slot": func(e *pvesim.Edit) {
+	for name, edit := range map[string]func(*pve.Edit){
+		"another name": func(e *pve.Edit) { e.Set(10050, "name", "mine") },
+		"one nic more": func(e *pve.Edit) { e.Set(10050, "net5", "virtio=BC:24:11:00:00:01,bridge=vmbr0") },
+		"another slot": func(e *pve.Edit) {
 			e.Set(10050, "net1", "virtio=BC:24:11:00:00:02,bridge=vmbr0")
 			e.Set(10050, "net0", "")
 		},
-		"no identity":   func(e *pvesim.Edit) { e.Set(10050, "smbios1", "") },
-		"one disk more": func(e *pvesim.Edit) { e.Set(10050, "scsi5", "local-lvm:vm-10050-disk-9,size=4G") },
+		"no identity":   func(e *pve.Edit) { e.Set(10050, "smbios1", "") },
+		"one disk more": func(e *pve.Edit) { e.Set(10050, "scsi5", "local-lvm:vm-10050-disk-9,size=4G") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Node("web-1", nil).Resource.Guest.VMID = 10050
 				w.Apply()
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", ""); edit(e) })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10050, "description", ""); edit(e) })
 				advice := w.Plan().Findings[0].Detail
 				require.NotContains(t, advice, "homestak-gitops: {")
 				require.Contains(t, advice, "as its last backup has it (`pvesm extractconfig VOLUME` on the node")

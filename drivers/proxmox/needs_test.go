@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // optionValues are a value of every key that an option may have.
@@ -42,9 +42,9 @@ func TestOptionsAskForWhatPVEAsks(t *testing.T) {
 		t.Run(key, func(t *testing.T) {
 			value := optionValues[family]
 			require.NotEmpty(t, value, "no value of it is tried")
-			w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
-			w.Host.Edit(func(e *pvesim.Edit) {
-				e.Add(pvesim.Guest{VMID: 9500, Config: map[string]string{"name": "g"}})
+			w := newWorld(t, pve.Config{Token: "ops@pve!agent=secret"})
+			w.Host.Edit(func(e *pve.Edit) {
+				e.Add(pve.Guest{VMID: 9500, Config: map[string]string{"name": "g"}})
 			})
 			priv := options.Privilege(key)
 			others := strings.Fields("VM.PowerMgmt VM.Config.CPU VM.Config.Memory VM.Config.Disk VM.Config.HWType VM.Config.Options VM.Config.Cloudinit VM.Config.Network VM.Config.CDROM")
@@ -106,7 +106,7 @@ func TestNeedsOfContainers(t *testing.T) {
 		{"a clone", func(w *world, _ *guest.CT) { w.declare("debian-ct", &template.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, pvesim.Config{})
+			w := newWorld(t, pve.Config{})
 			spec := w.ct("web", nil)
 			if c.edit != nil {
 				c.edit(w, spec)
@@ -117,21 +117,21 @@ func TestNeedsOfContainers(t *testing.T) {
 }
 
 func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.ct("copy", nil)
 	w.declare("debian-ct", &template.Template{VMID: 9000})
 	require.Contains(t, said(t, w.examine(nil), "template 9000").Fix[0], "pct list")
 
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})
 	require.Equal(t, "it is a VM", said(t, w.examine(nil), "template 9000").Seen)
 
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
 	})
 	require.Contains(t, said(t, w.examine(nil), "template 9000").Fix[0], "pct template 9000")
-	w.Host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") })
+	w.Host.Edit(func(e *pve.Edit) { e.Set(9000, "template", "1") })
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
 	w.declare("debian-ct", &template.Template{Volume: "local:vztmpl/x.tar.zst"})
@@ -144,7 +144,7 @@ func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 
 // Who manages guests by HA hears of the one privilege that only a removal may need.
 func TestDoctorWarnsOfHA(t *testing.T) {
-	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
+	w := newWorld(t, pve.Config{Token: "ops@pve!agent=secret"})
 	w.Node("web", nil)
 	w.Apply()
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "guests").Result)

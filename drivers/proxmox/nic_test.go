@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // vlanAware makes a bridge of the host VLAN aware, as an administrator does.
@@ -35,7 +35,7 @@ func onEach(t *testing.T, story func(t *testing.T, w *world)) {
 	t.Helper()
 	for _, v := range versions {
 		t.Run(v, func(t *testing.T) {
-			inTime(t, pvesim.Config{Version: v, TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{Version: v, TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.vlanAware("vmbr0")
 				story(t, w)
 			})
@@ -110,7 +110,7 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 			{"lxc", "net0", ct + ",ip6=auto", ct, "ip6"},
 		} {
 			id := ids[c.kind]
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(id, c.key, c.byHand) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(id, c.key, c.byHand) })
 			p := w.Plan()
 			require.Len(t, p.Steps, 1, "%v", c)
 			require.Equal(t, []string{"nic.lan." + c.path}, proxmoxtest.Paths(p.Steps[0]), "%v", c)
@@ -122,7 +122,7 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 			{"qemu", "net0", vm + ",firewall=0,link_down=0,queues=0,rate=0"},
 			{"lxc", "net0", ct + ",firewall=0,link_down=0,rate=0"},
 		} {
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(ids[same.kind], same.key, same.value) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(ids[same.kind], same.key, same.value) })
 			w.Converged()
 		}
 	})
@@ -131,14 +131,14 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 // TestMembersOfANICThatNobodyDeclares survive edits of the others: they are those that a
 // version of PVE has and the language has not.
 func TestMembersOfANICThatNobodyDeclares(t *testing.T) {
-	inTime(t, pvesim.Config{Version: "9.2", TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{Version: "9.2", TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		ct := w.ct("cache", nil)
 		w.Apply()
 		ids := map[string]int{w.Guest(10000).Kind: 10000, w.Guest(10001).Kind: 10001}
 		add := func(kind, member string) {
 			net0 := w.Guest(ids[kind]).Config["net0"]
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(ids[kind], "net0", net0+","+member) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(ids[kind], "net0", net0+","+member) })
 		}
 		add("qemu", "host-tunnel=1")
 		add("lxc", "host-managed=1")
@@ -233,7 +233,7 @@ func TestTenthNICOfAContainerWaits(t *testing.T) {
 // TestTrunkNeedsAVLANAwareBridge: on any other one the guest does not start.
 func TestTrunkNeedsAVLANAwareBridge(t *testing.T) {
 	for _, v := range versions {
-		inTime(t, pvesim.Config{Version: v}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{Version: v}, func(t *testing.T, w *world) {
 			w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", Trunks: []string{"7"}}} })
 			w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", Trunks: []string{"7"}}} })
 			failed := w.Run(w.Plan())
@@ -249,7 +249,7 @@ func TestTrunkNeedsAVLANAwareBridge(t *testing.T) {
 // TestTrunksAskForTheirVLANs, one by one as PVE does, or for the bridge where they are
 // very many; and doctor finds a bridge that cannot have them.
 func TestTrunksAskForTheirVLANs(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-9", "12"}}} })
 		w.ct("cache", func(c *guest.CT) { c.NICs = []guest.CTNIC{{Name: "lan", Trunks: []string{"20"}}} })
 		w.Node("wide", func(v *guest.VM) {
@@ -277,7 +277,7 @@ func TestTrunkOfATokenWithItsVLANs(t *testing.T) {
 	for _, v := range versions {
 		for _, lacks := range []string{"", "5", "8", "12"} {
 			t.Run(v+" without "+lacks, func(t *testing.T) {
-				inTime(t, pvesim.Config{Version: v, Token: "ops@pve!agent=secret"}, func(t *testing.T, w *world) {
+				inTime(t, pve.Config{Version: v, Token: "ops@pve!agent=secret"}, func(t *testing.T, w *world) {
 					w.vlanAware("vmbr0")
 					for _, tag := range []string{"5", "7", "8", "12"} {
 						if tag != lacks {
@@ -313,7 +313,7 @@ func TestSeededMachineIsToldOfIPv6(t *testing.T) {
 		"mtu": func(n *guest.NIC) { n.MTU = 1300 },
 	} {
 		t.Run(edit, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Node("web-1", func(v *guest.VM) {
 					v.Agent, v.UserData = false, "#cloud-config\n"
 					v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24", IP6: "fd00::5/64", Gateway6: "fd00::1", MTU: 1400}}

@@ -26,9 +26,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 const (
@@ -150,7 +150,7 @@ func silent(t *testing.T, w *world, o *wire, plans ...*plan.Plan) {
 }
 
 func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
 		w.seeded("web-1", func(v *guest.VM) {
 			v.NICs = []guest.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", IP: "dhcp", MAC: "bc:24:11:00:00:09"}}
@@ -197,12 +197,12 @@ func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
 // TestEachMachineIsAnInstanceOfItsOwn, also one that is recreated under its old name: or
 // what cloud-init kept of the other would be taken for its own.
 func TestEachMachineIsAnInstanceOfItsOwn(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
 		w.seeded("web-1", nil)
 		w.seeded("web-2", nil)
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 		w.Apply()
 		instances := map[string]bool{}
 		for _, image := range o.uploads {
@@ -215,7 +215,7 @@ func TestEachMachineIsAnInstanceOfItsOwn(t *testing.T) {
 }
 
 func TestWithoutAgentTheSeedGoesAfterTenMinutes(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.seeded("web-1", func(v *guest.VM) { v.Agent = false })
 		w.Apply()
 		require.Len(t, seeds(w), 1)
@@ -237,7 +237,7 @@ func TestWithoutAgentTheSeedGoesAfterTenMinutes(t *testing.T) {
 }
 
 func TestStoppedMachineKeepsItsSeed(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.seeded("web-1", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		time.Sleep(time.Hour)
@@ -254,9 +254,9 @@ func TestStoppedMachineKeepsItsSeed(t *testing.T) {
 }
 
 func TestCloneGetsTheSeedInPlaceOfItsTemplatesDrive(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(9000, "ciuser", "somebody") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(9000, "ciuser", "somebody") })
 		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/9000/config", map[string]any{"sata1": "local-lvm:cloudinit"})
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
@@ -283,7 +283,7 @@ func TestCloneGetsTheSeedInPlaceOfItsTemplatesDrive(t *testing.T) {
 
 // TestLateUserDataIsSaidAndNotDone: cloud-init does not listen twice.
 func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("open", func(v *guest.VM) { v.UserData = "#cloud-config\n{}\n" })
 		w.seeded("secret", nil)
 		w.Node("plain", nil)
@@ -326,7 +326,7 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 // drive, so an address beside its new card would be read by nothing, and no boot of it
 // is the first of a new machine.
 func TestNewCardOfASeededMachineHasNoAddressForNobody(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("open", func(v *guest.VM) { v.UserData = "#cloud-config\n{}\n" })
 		w.Apply()
 		w.Converged()
@@ -353,8 +353,8 @@ func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {
 		w.Converged()
 		return total(w) - before
 	}
-	for more, storages := range map[int][]pvesim.Storage{1: nil, 2: listedByKind()} {
-		inTime(t, pvesim.Config{TaskTime: time.Second, Storages: storages}, func(t *testing.T, w *world) {
+	for more, storages := range map[int][]pve.Storage{1: nil, 2: listedByKind()} {
+		inTime(t, pve.Config{TaskTime: time.Second, Storages: storages}, func(t *testing.T, w *world) {
 			w.Node("web-1", nil)
 			w.Node("web-2", nil)
 			w.Apply()
@@ -369,8 +369,8 @@ func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {
 }
 
 // listedByKind are storages none of which is listed as a whole.
-func listedByKind() []pvesim.Storage {
-	list := pvesim.DefaultStorages()
+func listedByKind() []pve.Storage {
+	list := pve.DefaultStorages()
 	for i := range list {
 		list[i].Shared = true
 	}
@@ -378,7 +378,7 @@ func listedByKind() []pvesim.Storage {
 }
 
 func TestUserDataIsChecked(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.seeded("web-1", func(v *guest.VM) { v.UserData = "password: " + hush })
 		_, found := w.Site.Want("father")
 		require.True(t, found.HasErrors())

@@ -13,9 +13,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // put uploads a file as anybody may.
@@ -32,7 +32,7 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
 		w.seeded("web-1", nil)
 		w.seeded("web-2", nil)
 		require.Len(t, w.Run(w.Plan()), 2)
@@ -75,13 +75,13 @@ func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
 	}
 	const dark = "seed images on storage local"
 	for _, c := range []struct {
-		storages []pvesim.Storage
+		storages []pve.Storage
 		unknown  []string
 	}{
 		{listedByKind(), []string{dark}},
 		{nil, []string{"image.debian-12", "images on storage local", dark, "templates on storage local"}}, // all of it is one question
 	} {
-		inTime(t, pvesim.Config{Fault: fault, Storages: c.storages}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{Fault: fault, Storages: c.storages}, func(t *testing.T, w *world) {
 			unobservable = false
 			w.seeded("web-1", nil)
 			w.Apply()
@@ -105,7 +105,7 @@ func TestSeedIsEmptiedWhereItMayNotBeDeleted(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
 		o := w.tap()
 		w.seeded("web-1", nil)
 		w.Apply()
@@ -124,7 +124,7 @@ func TestSeedIsEmptiedWhereItMayNotBeDeleted(t *testing.T) {
 func seedStory(t *testing.T, template bool, r *storyRun) {
 	t.Helper()
 	r.quiet.Store(true)
-	w := r.world(t, pvesim.Config{TaskTime: time.Second})
+	w := r.world(t, pve.Config{TaskTime: time.Second})
 	machines := 1
 	if template {
 		w.Template(9000, "golden")
@@ -179,7 +179,7 @@ func TestLostUploadIsNotRepeated(t *testing.T) {
 			}
 			return 0, false
 		}
-		inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{Fault: fault}, func(t *testing.T, w *world) {
 			o := w.tap()
 			w.seeded("web-1", nil)
 			failed := w.Run(w.Plan())
@@ -192,7 +192,7 @@ func TestLostUploadIsNotRepeated(t *testing.T) {
 // TestAStepThatIsTakenTwiceSeedsOnce: the answer to the last request of a making
 // may be lost after all was done, the seed's removal included.
 func TestAStepThatIsTakenTwiceSeedsOnce(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
 		w.seeded("web-1", nil)
 		p := w.Apply()
@@ -211,7 +211,7 @@ func TestADeclaredBootOrderBearsTheSeed(t *testing.T) {
 	} {
 		for _, template := range []string{"", "golden"} {
 			t.Run(declared+template, func(t *testing.T) {
-				inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 					w.Template(9000, "golden")
 					w.seeded("web-1", func(v *guest.VM) { v.Options, v.Template = map[string]string{"boot": declared}, template })
 					w.Apply()
@@ -239,7 +239,7 @@ func TestTheLastSeedIsRemembered(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: listedByKind()}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second, Fault: fault, Storages: listedByKind()}, func(t *testing.T, w *world) {
 		w.Node("calm", nil)
 		var sweepHints []string
 		pass := func() *plan.Plan {
@@ -286,8 +286,8 @@ func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
 		}
 		return 0, false
 	}
-	storages := append(pvesim.DefaultStorages(), pvesim.Storage{Name: "more", Type: "dir", Content: []string{"iso"}})
-	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: storages}, func(t *testing.T, w *world) {
+	storages := append(pve.DefaultStorages(), pve.Storage{Name: "more", Type: "dir", Content: []string{"iso"}})
+	inTime(t, pve.Config{TaskTime: time.Second, Fault: fault, Storages: storages}, func(t *testing.T, w *world) {
 		sweepHints := []string{"seeds father gone"}
 		pass := func() {
 			want, found := w.Site.Want("father")
@@ -318,7 +318,7 @@ func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
 // TestDocumentsThatTheFilesNameStay where a copy gets a seed; those of its template go.
 func TestDocumentsThatTheFilesNameStay(t *testing.T) {
 	for _, named := range []string{"", "user=local:snippets/a.yaml", "user=local:snippets/b.yaml"} {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.Template(9000, "golden")
 			w.Root(http.MethodPut, "/nodes/father/qemu/9000/config", url.Values{"cicustom": {"user=local:snippets/a.yaml"}})
 			w.seeded("web-1", func(v *guest.VM) {

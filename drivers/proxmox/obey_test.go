@@ -7,17 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestGuestsThatDoNotObey are stopped in the end, and by nobody before their time.
 func TestGuestsThatDoNotObey(t *testing.T) {
 	t.Run("no system", func(t *testing.T) {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			down := 200
 			w.Node("db", func(v *guest.VM) { v.Startup = &guest.Startup{Down: &down} })
 			w.Apply()
-			w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Set(10000, "scsi0", ""); e.Start(10000) })
+			w.Host.Edit(func(e *pve.Edit) { e.Stop(10000); e.Set(10000, "scsi0", ""); e.Start(10000) })
 			time.Sleep(time.Minute)
 			w.Drop("db")
 			began := time.Now()
@@ -27,7 +27,7 @@ func TestGuestsThatDoNotObey(t *testing.T) {
 		})
 	})
 	t.Run("shutdown hangs", func(t *testing.T) {
-		inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 24 * time.Hour}}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 24 * time.Hour}}, func(t *testing.T, w *world) {
 			step := leaving(w, "")
 			began := time.Now()
 			require.NoError(t, w.Driver.Apply(t.Context(), step))
@@ -38,9 +38,9 @@ func TestGuestsThatDoNotObey(t *testing.T) {
 		})
 	})
 	t.Run("shutdown dies", func(t *testing.T) {
-		inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 30 * time.Second}}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 30 * time.Second}}, func(t *testing.T, w *world) {
 			step := leaving(w, "")
-			crash := time.AfterFunc(5*time.Second, func() { w.Host.Edit(func(e *pvesim.Edit) { e.Crash(10000) }) })
+			crash := time.AfterFunc(5*time.Second, func() { w.Host.Edit(func(e *pve.Edit) { e.Crash(10000) }) })
 			defer crash.Stop()
 			require.NoError(t, w.Driver.Apply(t.Context(), step))
 			require.Contains(t, tasksOf(w, 10000), "qmstop")
@@ -52,7 +52,7 @@ func TestGuestsThatDoNotObey(t *testing.T) {
 // TestWhatGoesWithAGuest: the plan names disks that the files do not; volumes that
 // only carry the VMID stay, and so do those of other guests.
 func TestWhatGoesWithAGuest(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()
 		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi5": "local-lvm:3"})

@@ -22,9 +22,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // declaredObjects are what files declare beside guests: pools, images and templates by name.
@@ -274,8 +274,8 @@ func TestAnyObjects(t *testing.T) {
 		first, then := drawObjects(rt, "first "), drawObjects(rt, "then ")
 		synctest.Test(t, func(t *testing.T) {
 			seen := &orders{}
-			nas := pvesim.Storage{Name: "nas", Type: "dir", Content: []string{"import", "iso", "vztmpl"}}
-			w := newWorld(t, pvesim.Config{TaskTime: time.Second, Record: seen.record, Storages: append(pvesim.DefaultStorages(), nas)})
+			nas := pve.Storage{Name: "nas", Type: "dir", Content: []string{"import", "iso", "vztmpl"}}
+			w := newWorld(t, pve.Config{TaskTime: time.Second, Record: seen.record, Storages: append(pve.DefaultStorages(), nas)})
 			w.Template(8000, "golden")
 			_, err := w.Driver.Post(t.Context(), "/nodes/father/storage/local/download-url", map[string]any{"content": "vztmpl", "filename": "by-hand.tar.zst", "url": "https://images.test/x.tar.zst"})
 			require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // as sends a request with a token, and gives what PVE answers.
@@ -116,9 +116,9 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 		"restore under a declared one": {"restore", "30000", true, []string{"create vm.comes", "delete vm.leaves", "update vm.stays: onboot"}, "vm 30000 is being created"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tank := pvesim.Storage{Name: "tank", Type: "zfspool", Content: []string{"images", "rootdir"}}
+			tank := pve.Storage{Name: "tank", Type: "zfspool", Content: []string{"images", "rootdir"}}
 			times := map[string]time.Duration{}
-			inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second, TaskTimes: times, Storages: append(pvesim.DefaultStorages(), tank)}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{Nodes: []string{"mother"}, TaskTime: time.Second, TaskTimes: times, Storages: append(pve.DefaultStorages(), tank)}, func(t *testing.T, w *world) {
 				var doc struct{ Data struct{ Value string } }
 				require.NoError(t, json.Unmarshal([]byte(w.as(w.Host.Token(), http.MethodPost, "/access/users/root@pam/token/other", url.Values{"privsep": {"0"}})), &doc))
 				colleague := "root@pam!other=" + doc.Data.Value

@@ -18,9 +18,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 var updateTable = flag.Bool("update-table", false, "update the table of docs/security.md")
@@ -34,13 +34,13 @@ type siege struct {
 	eve   string
 	hers  map[int]string // state by VMID
 	kinds map[int]string // qemu or lxc, by VMID
-	first map[int]pvesim.Guest
+	first map[int]pve.Guest
 	mine  map[int]model.Address
 	tags  map[int]string // descriptions of ours
 }
 
 func newSiege(w *world) *siege {
-	s := &siege{world: w, hers: map[int]string{}, kinds: map[int]string{}, first: map[int]pvesim.Guest{}, mine: map[int]model.Address{}, tags: map[int]string{}}
+	s := &siege{world: w, hers: map[int]string{}, kinds: map[int]string{}, first: map[int]pve.Guest{}, mine: map[int]model.Address{}, tags: map[int]string{}}
 	containers := []*guest.CT{}
 	for _, state := range states {
 		w.Node("web-"+dashed(state), nil)
@@ -67,7 +67,7 @@ func newSiege(w *world) *siege {
 			case "half made":
 				config["lock"] = "create"
 			}
-			s.first[id] = pvesim.Guest{VMID: id, Kind: s.kinds[id], Config: config, Running: state == "running"}
+			s.first[id] = pve.Guest{VMID: id, Kind: s.kinds[id], Config: config, Running: state == "running"}
 		}
 	}
 	for _, g := range w.Host.Guests() {
@@ -123,7 +123,7 @@ func (s *siege) lies(vmid int) []owner.Tag {
 
 // puts makes her guests what they were.
 func (s *siege) puts() {
-	s.Host.Edit(func(e *pvesim.Edit) {
+	s.Host.Edit(func(e *pve.Edit) {
 		for _, vmid := range slices.Sorted(maps.Keys(s.first)) {
 			e.Add(s.first[vmid])
 		}
@@ -268,7 +268,7 @@ func (s *siege) tried(privs string, first, lies int) map[string]string {
 func TestS1Table(t *testing.T) {
 	table := map[string]map[string]string{}
 	for _, version := range []string{"8.4", "9.2"} {
-		inTime(t, pvesim.Config{Version: version}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{Version: version}, func(t *testing.T, w *world) {
 			s := newSiege(w)
 			privs := append(guestPrivileges(version), "VM.Allocate")
 			single := map[string]map[string]string{}

@@ -19,11 +19,11 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 const (
@@ -36,14 +36,14 @@ const (
 // besieged is a site with two guests, one that is declared and not created yet, and beside them a VM and a container of
 // somebody else.
 func besieged(t *testing.T, version string, attack func(*testing.T, *world)) {
-	inTime(t, pvesim.Config{Version: version}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{Version: version}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
 		w.ct("db", nil)
 		w.Apply()
 		w.Node("new", nil)
 		w.Root(http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {fmt.Sprint(herVM)}, "name": {"hers"}, "scsi0": {"local-lvm:2"}, "net0": {"virtio,bridge=vmbr0"}, "smbios1": {"uuid=11111111-2222-3333-4444-555555555555"}})
-		w.Host.Edit(func(e *pvesim.Edit) {
-			e.Add(pvesim.Guest{VMID: herCT, Kind: "lxc", Config: map[string]string{"hostname": "hers-too", "arch": "amd64", "ostype": "debian", "memory": "512", "rootfs": "local-lvm:vm-103-disk-0,size=2G", "net0": "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:99"}})
+		w.Host.Edit(func(e *pve.Edit) {
+			e.Add(pve.Guest{VMID: herCT, Kind: "lxc", Config: map[string]string{"hostname": "hers-too", "arch": "amd64", "ostype": "debian", "memory": "512", "rootfs": "local-lvm:vm-103-disk-0,size=2G", "net0": "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:99"}})
 		})
 		require.Eventually(t, func() bool { return w.Guest(herVM).Config["lock"] == "" && w.Guest(herCT).Config["lock"] == "" }, 1e12, 1e9)
 		attack(t, w)
@@ -97,7 +97,7 @@ func (w *world) tagOf(vmid int) owner.Tag {
 // unharmed makes a pass and requires that it does nothing to her guests, and what it has to do for its own.
 func (w *world) unharmed(steps ...string) *plan.Plan {
 	w.T.Helper()
-	before := map[int]pvesim.Guest{herVM: w.Guest(herVM), herCT: w.Guest(herCT)}
+	before := map[int]pve.Guest{herVM: w.Guest(herVM), herCT: w.Guest(herCT)}
 	p := w.Plan()
 	for _, s := range p.Steps {
 		for _, r := range []*model.Resource{s.Want, s.Have} {
@@ -174,7 +174,7 @@ func TestS1MutatedTags(t *testing.T) {
 				cfg.Now["description"], cfg.Next["description"] = text, text
 				require.False(t, id.Check(cfg, at).Owned, text)
 				if n%100 == 0 { // and through a whole pass
-					w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", text); e.Set(vmid, "tags", "homestak") })
+					w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "description", text); e.Set(vmid, "tags", "homestak") })
 					w.unharmed()
 				}
 			}
@@ -188,7 +188,7 @@ func TestS1RootInAGuestDecidesNothing(t *testing.T) {
 	besieged(t, "9.2", func(t *testing.T, w *world) {
 		w.Apply()
 		tags := map[int]owner.Tag{ourVM: w.tagOf(ourVM), ourCT: w.tagOf(ourCT)}
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(herVM, "agent", "1"); e.Start(herVM); e.Start(herCT) })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(herVM, "agent", "1"); e.Start(herVM); e.Start(herCT) })
 		w.VM("web").Memory = 4096
 		honest := proxmoxtest.Describe(w.Plan())
 		require.Contains(t, honest, "update vm.web")
@@ -249,7 +249,7 @@ func mutate(r *rand.Rand, seeds []string) string {
 // TestS1OldTagsAreSigned: a guest of an earlier version gets its signature while the files declare it as it is, and
 // nothing else happens to it before.
 func TestS1OldTagsAreSigned(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
 		w.ct("db", nil)
 		w.Apply()
@@ -258,7 +258,7 @@ func TestS1OldTagsAreSigned(t *testing.T) {
 				m := w.tagOf(vmid)
 				require.Equal(t, 2, m.V)
 				m.V, m.Sig = 1, ""
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", m.Line()) })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "description", m.Line()) })
 			}
 		}
 		unsign()
@@ -289,11 +289,11 @@ func TestS1OldTagsAreSigned(t *testing.T) {
 // disk are to go. The tag is signed again, without that.
 func TestS1NothingIsFreedForAForgedTag(t *testing.T) {
 	for _, signed := range []bool{false, true} {
-		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 			w.Node("web", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 3}} })
 			w.Apply()
 			eve := w.tokenOf("eve@pve", map[string]string{"/vms/10000": "VM.Config.Options,VM.Audit"})
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-7") })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-7") })
 			m := w.tagOf(10000)
 			m.Removes, m.Detached = []string{"old"}, map[string]string{"old": "local-lvm:vm-10000-disk-7"}
 			if !signed {
@@ -319,14 +319,14 @@ func TestS1AHalfMadeGuestIsRemoved(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{Fault: fault}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
 		require.NotEmpty(t, w.Run(w.Plan()), "the guest cannot be read back")
 		failing = false
 		require.NotZero(t, w.tagOf(10000).Begun)
 		w.Drop("web")
 		w.Apply()
-		require.False(t, slices.ContainsFunc(w.Host.Guests(), func(g pvesim.Guest) bool { return g.VMID == 10000 }))
+		require.False(t, slices.ContainsFunc(w.Host.Guests(), func(g pve.Guest) bool { return g.VMID == 10000 }))
 		w.Converged()
 	})
 }
@@ -334,12 +334,12 @@ func TestS1AHalfMadeGuestIsRemoved(t *testing.T) {
 // TestS1ARecycledVMIDIsNotOurs: the tag of a creation proves nothing about a guest that PVE created at another time, even
 // with the VMID and the identity of the tag.
 func TestS1ARecycledVMIDIsNotOurs(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
 		w.Apply()
 		tag := w.tagOf(10000)
 		require.NotZero(t, tag.Begun)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 		time.Sleep(6 * time.Minute)
 		w.Root(http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {"10000"}, "name": {"hers"}, "tags": {owner.PVETag}, "scsi0": {"local-lvm:2"}, "smbios1": {"uuid=" + tag.UUID}, "description": {tag.Line()}})
 		require.Eventually(t, func() bool { return w.Guest(10000).Config["lock"] == "" }, 1e12, 1e9)
@@ -352,7 +352,7 @@ func TestS1ARecycledVMIDIsNotOurs(t *testing.T) {
 
 // TestS1Rotation: tags of the former key are ours, and the next pass signs them with the current one.
 func TestS1Rotation(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
 		w.Apply()
 		w.reopenWith(func(string) [][]byte { return [][]byte{[]byte("the new key"), keysOfTests("father")[0]} }, false)
@@ -369,7 +369,7 @@ func TestS1Rotation(t *testing.T) {
 
 // TestS1WithoutTheKey: where the site has a key that is not known, nothing is changed.
 func TestS1WithoutTheKey(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web", nil)
 		w.Apply()
 		w.reopenWith(nil, true)
@@ -391,7 +391,7 @@ func (w *world) signed(vmid int, m owner.Tag) string {
 
 func refOf(vmid int) view.GuestRef { return view.GuestRef{Node: "father", VMID: vmid} }
 
-func configOf(g pvesim.Guest) view.Config {
+func configOf(g pve.Guest) view.Config {
 	now := maps.Clone(g.Config)
 	return view.Config{Now: now, Next: now}
 }

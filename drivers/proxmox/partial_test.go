@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // PVE deals with the keys of one change in the order of a hash, and writes each before it
@@ -20,9 +20,9 @@ import (
 const machines = 12
 
 // withFull is a host with a storage on which there is no room.
-func withFull() pvesim.Config {
-	full := pvesim.Storage{Name: "full", Type: "lvmthin", Content: []string{"images", "rootdir"}, Size: 1}
-	return pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), full)}
+func withFull() pve.Config {
+	full := pve.Storage{Name: "full", Type: "lvmthin", Content: []string{"images", "rootdir"}, Size: 1}
+	return pve.Config{TaskTime: time.Second, Storages: append(pve.DefaultStorages(), full)}
 }
 
 // someDisks are three, the middle one of which cannot be made.

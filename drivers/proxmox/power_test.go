@@ -14,9 +14,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // restartable makes vm.db, which may be restarted, and lets it come up.
@@ -55,7 +55,7 @@ func (w *world) process(vmid int) int {
 // TestRestartIsDoneWhenItRunsAgain: the step ends when the VM runs with a newer start, not
 // when it has stopped; so a plan right after it finds nothing to do.
 func TestRestartIsDoneWhenItRunsAgain(t *testing.T) {
-	for _, version := range pvesim.Versions() {
+	for _, version := range pve.Versions() {
 		for name, arrange := range map[string]func(*world){
 			"plain":    func(*world) {},
 			"no audit": lessAudit,
@@ -65,7 +65,7 @@ func TestRestartIsDoneWhenItRunsAgain(t *testing.T) {
 			},
 		} {
 			t.Run(version+" "+name, func(t *testing.T) {
-				inTime(t, pvesim.Config{TaskTime: time.Second, Version: version, Token: opsToken}, func(t *testing.T, w *world) {
+				inTime(t, pve.Config{TaskTime: time.Second, Version: version, Token: opsToken}, func(t *testing.T, w *world) {
 					restartable(w)
 					arrange(w)
 					before := w.process(10000)
@@ -100,7 +100,7 @@ func TestRestartThatFails(t *testing.T) {
 		}, 3 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second, Token: opsToken}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second, Token: opsToken}, func(t *testing.T, w *world) {
 				restartable(w)
 				c.arrange(w)
 				w.VM("db").Options = map[string]string{"numa": "1", "numa0": "cpus=0,memory=5"}
@@ -133,7 +133,7 @@ func TestRestartWhoseAnswerIsLost(t *testing.T) {
 	for name, lose := range map[string]bool{"done": true, "not done": false} {
 		t.Run(name, func(t *testing.T) {
 			hit := false
-			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+			inTime(t, pve.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
 				if !strings.HasSuffix(r.URL.Path, "/status/reboot") || hit {
 					return 0, false
 				}
@@ -166,7 +166,7 @@ func TestLockFileOfTheCleanup(t *testing.T) {
 		"shutdown": func(w *world) { w.VM("db").Power = "stopped" },
 	} {
 		t.Run(verb, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.hasNoKey()
 				restartable(w)
 				if verb == "reboot" { // what it writes itself would wait as well, so it is there already
@@ -194,7 +194,7 @@ func TestLockFileOfTheCleanup(t *testing.T) {
 func TestLockFileIsAwaitedOnce(t *testing.T) {
 	var w *world
 	inUse := false
-	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": time.Hour}, Fault: func(r *http.Request) (int, bool) {
+	c := pve.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": time.Hour}, Fault: func(r *http.Request) (int, bool) {
 		if strings.HasSuffix(r.URL.Path, "/status/shutdown") && !inUse {
 			inUse = true
 			_, err := w.Driver.Put(r.Context(), "/nodes/father/qemu/10000/resize", map[string]any{"disk": "scsi0", "size": "90G"})
@@ -224,9 +224,9 @@ func TestLockFileIsAwaitedOnce(t *testing.T) {
 // TestPausedIsDrift: a machine that somebody paused runs for PVE. The list of the cluster
 // shows it, the plan does, and apply resumes it.
 func TestPausedIsDrift(t *testing.T) {
-	for _, version := range pvesim.Versions() {
+	for _, version := range pve.Versions() {
 		t.Run(version, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second, Version: version, Token: opsToken}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second, Version: version, Token: opsToken}, func(t *testing.T, w *world) {
 				restartable(w)
 				requests := total(w)
 				w.Converged()
@@ -254,10 +254,10 @@ func TestPausedIsDrift(t *testing.T) {
 // TestPausedIsChanged: what takes a restart is made of a machine that is paused, too, and
 // one that shall be stopped is.
 func TestPausedIsChanged(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		restartable(w)
 		pause := func() {
-			w.Host.Edit(func(e *pvesim.Edit) { e.QMP(10000, "paused") })
+			w.Host.Edit(func(e *pve.Edit) { e.QMP(10000, "paused") })
 			time.Sleep(12 * time.Second)
 		}
 		pause()
@@ -273,7 +273,7 @@ func TestPausedIsChanged(t *testing.T) {
 		w.Converged()
 		w.VM("db").Power = "running"
 		p := w.Plan()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000); e.QMP(10000, "paused") })
+		w.Host.Edit(func(e *pve.Edit) { e.Start(10000); e.QMP(10000, "paused") })
 		require.Empty(t, w.Run(p), "started and paused since the plan was made")
 		time.Sleep(12 * time.Second)
 		w.Converged()
@@ -291,20 +291,20 @@ func TestHaltedIsReported(t *testing.T) {
 		"inmigrate":      "QEMU says inmigrate",
 	} {
 		t.Run(state, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				restartable(w)
-				w.Host.Edit(func(e *pvesim.Edit) { e.QMP(10000, state) })
+				w.Host.Edit(func(e *pve.Edit) { e.QMP(10000, state) })
 				time.Sleep(12 * time.Second)
 				require.Contains(t, saidQuietly(w), says)
-				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "migrate") })
+				w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "migrate") })
 				require.NotContains(t, saidQuietly(w), "vm.db does not run")
 			})
 		})
 	}
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup"); e.Start(10000); e.QMP(10000, "prelaunch") })
+		w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "backup"); e.Start(10000); e.QMP(10000, "prelaunch") })
 		time.Sleep(12 * time.Second)
 		p := w.Plan()
 		require.Empty(t, p.Steps, "a backup of a stopped machine gives it a process: %s", proxmoxtest.Describe(p))

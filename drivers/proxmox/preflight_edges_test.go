@@ -12,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestADiskThatLiesThereGrows whatever its storage takes by now: PVE asks for that where
@@ -35,10 +35,10 @@ func TestADiskThatLiesThereGrows(t *testing.T) {
 // TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne: that a listing did not come is still
 // said, and no image is taken for gone.
 func TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne(t *testing.T) {
-	nas := pvesim.Storage{Name: "nas", Type: "dir", Content: []string{"images", "import", "iso"}}
+	nas := pve.Storage{Name: "nas", Type: "dir", Content: []string{"images", "import", "iso"}}
 	broken := false
-	c := pvesim.Config{
-		Nodes: []string{"mother"}, Storages: append(pvesim.DefaultStorages(), nas),
+	c := pve.Config{
+		Nodes: []string{"mother"}, Storages: append(pve.DefaultStorages(), nas),
 		Fault: func(r *http.Request) (int, bool) {
 			if broken && strings.HasSuffix(r.URL.Path, "/storage/nas/content") {
 				return http.StatusInternalServerError, false

@@ -11,11 +11,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // foundIn are the findings of a plan as lines: where, how bad, what.
@@ -115,7 +115,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				c.edit(w)
 				p := w.Plan()
 				for _, text := range c.want {
@@ -133,8 +133,8 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 }
 
 func (w *world) foreignCard(card string, running bool) {
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 500, Kind: "qemu", Running: running, Config: map[string]string{"name": "old", "net0": card}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 500, Kind: "qemu", Running: running, Config: map[string]string{"name": "old", "net0": card}})
 	})
 }
 
@@ -170,7 +170,7 @@ func TestN15ABridgeThatIsNotThere(t *testing.T) {
 		w.Node("db", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr7"}} })
 	}
 	t.Run("created, changed", func(t *testing.T) {
-		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 			lan(w)
 			require.Contains(t, foundIn(w.Plan()), `error vm.db is not created: there is no bridge "vmbr7" on node father | correct the name (did you mean "vmbr0"?)`)
 			w.VM("db").NICs[0].Bridge = "vmbr0"
@@ -182,10 +182,10 @@ func TestN15ABridgeThatIsNotThere(t *testing.T) {
 		})
 	})
 	t.Run("off", func(t *testing.T) {
-		inTime(t, pvesim.Config{Bridges: []string{"vmbr0", "vmbr7"}}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{Bridges: []string{"vmbr0", "vmbr7"}}, func(t *testing.T, w *world) {
 			lan(w)
 			w.Apply()
-			w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+			w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 			w.Root(http.MethodDelete, "/nodes/father/network/vmbr7", nil)
 			w.Root(http.MethodPut, "/nodes/father/network", nil)
 			p := w.Plan()
@@ -194,8 +194,8 @@ func TestN15ABridgeThatIsNotThere(t *testing.T) {
 		})
 	})
 	t.Run("not shown", func(t *testing.T) {
-		fault := pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403})
-		inTime(t, pvesim.Config{Version: "9.2", Fault: fault}, func(t *testing.T, w *world) {
+		fault := pve.Faults(pve.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403})
+		inTime(t, pve.Config{Version: "9.2", Fault: fault}, func(t *testing.T, w *world) {
 			lan(w)
 			p := w.Plan()
 			require.NotContains(t, foundIn(p), "vmbr7")
@@ -227,8 +227,8 @@ func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 				continue // such a question is asked again
 			}
 			t.Run(fmt.Sprintf("%s %d", c.path, status), func(t *testing.T) {
-				fault := pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: c.path, Nth: c.nth, Status: status})
-				inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+				fault := pve.Faults(pve.Fault{Method: "GET", Pattern: c.path, Nth: c.nth, Status: status})
+				inTime(t, pve.Config{Fault: fault}, func(t *testing.T, w *world) {
 					lacking(w)
 					p := w.Plan()
 					require.NotContains(t, foundIn(p), c.silent)
@@ -239,7 +239,7 @@ func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 	}
 	for role, seen := range map[string]bool{"": false, "Datastore.AllocateSpace": true, "Datastore.Audit": true} {
 		t.Run("role "+role, func(t *testing.T) {
-			inTime(t, pvesim.Config{Token: "ops@pve!agent=secret"}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{Token: "ops@pve!agent=secret"}, func(t *testing.T, w *world) {
 				w.Root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Try"}, "privs": {role}})
 				for _, name := range []string{"local-lvm", "nowhere"} {
 					w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/storage/" + name}, "users": {"ops@pve"}, "roles": {"Try"}})
@@ -256,10 +256,10 @@ func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 // TestLookingForObstaclesIsBounded, as a check without any is (goal P4): one question for
 // each guest that there is or shall be, three a node, and five.
 func TestLookingForObstaclesIsBounded(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.Host.Edit(func(e *pvesim.Edit) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.Host.Edit(func(e *pve.Edit) {
 			for i := range 40 {
-				e.Add(pvesim.Guest{VMID: 500 + i, Kind: "qemu", Running: true, Config: map[string]string{"name": fmt.Sprintf("old-%d", i), "net0": fmt.Sprintf("virtio=BC:24:11:00:01:%02X,bridge=vmbr0", i)}})
+				e.Add(pve.Guest{VMID: 500 + i, Kind: "qemu", Running: true, Config: map[string]string{"name": fmt.Sprintf("old-%d", i), "net0": fmt.Sprintf("virtio=BC:24:11:00:01:%02X,bridge=vmbr0", i)}})
 			}
 		})
 		for i := range 20 {

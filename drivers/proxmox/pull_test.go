@@ -14,8 +14,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // nursery is a parent: it counts its tokens, of which each is a secret.
@@ -49,7 +49,7 @@ func (w *world) pulling(name string, edit func(*guest.VM)) (*model.Node, *nurser
 // A node in mode pull gets to know its parent at its first boot. Nobody else does: the token is on
 // the seed alone, and that is removed. A fresh token is no difference.
 func TestANodeInModePullGetsToKnowItsParent(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
 		_, parent := w.pulling("web-1", nil)
 		p := w.Plan()
@@ -69,7 +69,7 @@ func TestANodeInModePullGetsToKnowItsParent(t *testing.T) {
 		require.Empty(t, w.Plan().Pending)
 		require.Equal(t, 1, parent.tokens)
 
-		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 		p = w.Apply()
 		require.Equal(t, 2, parent.tokens, "another machine, another token")
 		require.Contains(t, documents(t, o.uploads[o.order[1]])["user-data"], hush+"-2")
@@ -79,7 +79,7 @@ func TestANodeInModePullGetsToKnowItsParent(t *testing.T) {
 
 // Beside what the site says.
 func TestANodeInModePullHasUserDataToo(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
 		n, _ := w.pulling("web-1", func(v *guest.VM) { v.UserData = "#cloud-config\n{}\n" })
 		w.Apply()
@@ -95,7 +95,7 @@ func TestANodeInModePullHasUserDataToo(t *testing.T) {
 
 // Without a guest agent its own report says that the first boot is over.
 func TestTheSeedGoesWhenTheNodeHasReported(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		_, parent := w.pulling("web-1", func(v *guest.VM) { v.Agent = false })
 		time.AfterFunc(40*time.Second, func() { parent.reported.Store(true) })
 		w.Apply()
@@ -106,7 +106,7 @@ func TestTheSeedGoesWhenTheNodeHasReported(t *testing.T) {
 
 // Nor does a pass that was interrupted leave the seed for long.
 func TestALaterPassRemovesTheSeedOfANodeThatHasReported(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		_, parent := w.pulling("web-1", func(v *guest.VM) { v.Agent = false })
 		w.Apply()
 		require.Len(t, seeds(w), 1)
@@ -123,7 +123,7 @@ func TestALaterPassRemovesTheSeedOfANodeThatHasReported(t *testing.T) {
 // Where nobody serves its spec it is not created, and the plan says what to do. One that is there is
 // changed as any other.
 func TestANodeInModePullNeedsAParent(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		n, parent := w.pulling("web-1", nil)
 		w.Parent = nil
 		w.Reopen()
@@ -156,7 +156,7 @@ func TestANodeInModePullNeedsAParent(t *testing.T) {
 
 // A container has no cloud-init, so somebody has to enter it from its node.
 func TestAContainerInModePullIsNotCreated(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.pulling("web-1", nil)
 		w.CT("box", nil)
 		nodes := w.Site.Manifests["web"].Nodes
@@ -169,7 +169,7 @@ func TestAContainerInModePullIsNotCreated(t *testing.T) {
 
 // A guest that was created to be pushed does not know a parent, and nobody configures it from then on.
 func TestALateModePullIsPending(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		n, _ := w.pulling("web-1", nil)
 		n.Mode = model.ModePush
 		w.Apply()
@@ -187,7 +187,7 @@ func TestALateModePullIsPending(t *testing.T) {
 // Whatever gets lost on the way, there is one machine in the end, and the token of its seed is the last
 // one. Where no token can be had, nothing is created.
 func TestCreationInModePullGoesOn(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		_, parent := w.pulling("web-1", nil)
 		parent.broken = errors.New("there is no signing key")
 		failed := w.Run(w.Plan())

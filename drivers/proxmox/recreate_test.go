@@ -12,12 +12,12 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // newArchive declares the container template of the tests again, with other content.
@@ -135,7 +135,7 @@ func TestN14TagsWithoutTheField(t *testing.T) {
 			m.Content, m.Recreate = "", ""
 			id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: keysOfTests}
 			line := id.Sign(m, view.GuestRef{Node: "father", VMID: vmid, LXC: g.Kind == "lxc"}, configOf(g)).Line()
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", line) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "description", line) })
 		}
 		p := w.Plan()
 		require.True(t, p.InSync(), "%s %v", proxmoxtest.Describe(p), p.Findings)
@@ -156,11 +156,11 @@ func TestN14AnEditedFact(t *testing.T) {
 			for _, vmid := range []int{ourCT, ourVM} {
 				m := w.tagOf(vmid)
 				m.Recreate, m.Content = recreate, "other.qcow2"
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", m.Line()) })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "description", m.Line()) })
 			}
 		}
 		edit("2026-10")
-		guests := func() []pvesim.Guest { return []pvesim.Guest{w.Guest(ourCT), w.Guest(ourVM)} }
+		guests := func() []pve.Guest { return []pve.Guest{w.Guest(ourCT), w.Guest(ourVM)} }
 		before := guests()
 		p := w.Apply()
 		require.Empty(t, p.Steps)
@@ -181,13 +181,13 @@ func TestN14AnEditedFact(t *testing.T) {
 
 // TestN14ALostTag: the line that restores a lost tag does not say what the guest was made from, and does not have it replaced.
 func TestN14ALostTag(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.hasKey()
 		w.Node("web", func(v *guest.VM) { v.Recreate = "2026-11" })
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", "") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", "") })
 		line := strings.Split(w.Plan().Findings[0].Detail, "\n")[1]
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", line) })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", line) })
 		w.Apply()
 		w.Converged()
 		m := w.tagOf(10000)
@@ -210,7 +210,7 @@ func TestN14AHalfMadeClone(t *testing.T) {
 			g, m := w.Guest(vmid), w.tagOf(vmid)
 			m.UUID, m.MAC, m.VMID, m.Content, m.Recreate = "", "", vmid, "earlier.qcow2", "a"
 			line := id.Sign(id.Begin(m), view.GuestRef{Node: "father", VMID: vmid, LXC: g.Kind == "lxc"}, configOf(g)).Line()
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "description", line) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "description", line) })
 		}
 		vm.Recreate, ct.Recreate = "b", "b"
 		for i, action := range []plan.Action{plan.Update, plan.Replace} {
@@ -228,7 +228,7 @@ func TestN14AHalfMadeClone(t *testing.T) {
 
 // TestN14AProtectedGuestStays: recreate replaces no guest whose protection is set.
 func TestN14AProtectedGuestStays(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web", func(v *guest.VM) { v.Protection = true })
 		ct := w.ct("db", func(c *guest.CT) { c.Protection = true })
 		w.Apply()
@@ -246,7 +246,7 @@ func TestN14AProtectedGuestStays(t *testing.T) {
 func replacementLife(t *testing.T, r *storyRun) {
 	t.Helper()
 	r.quiet.Store(true)
-	w := r.world(t, pvesim.Config{TaskTime: time.Second})
+	w := r.world(t, pve.Config{TaskTime: time.Second})
 	w.Node("web", nil)
 	ct := w.ct("db", nil)
 	settle(w)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // way is how a request goes wrong.
@@ -50,9 +50,9 @@ type storyRun struct {
 
 // pass is what is known of a pass of the run without a fault.
 type pass struct {
-	host   pvesim.Snapshot // before it
-	until  counts          // requests when it ended
-	counts                 // its own requests
+	host   pve.Snapshot // before it
+	until  counts       // requests when it ended
+	counts              // its own requests
 	writes []write
 	took   time.Duration
 	done   bool // whether nothing was left to do
@@ -66,7 +66,7 @@ type write struct {
 }
 
 // world is the site in memory of the run, on a host of its own.
-func (r *storyRun) world(t *testing.T, c pvesim.Config) *world {
+func (r *storyRun) world(t *testing.T, c pve.Config) *world {
 	t.Helper()
 	c.Fault = r.fault
 	w := newWorld(t, c)
@@ -225,7 +225,7 @@ func (w *world) replay(p pass) {
 }
 
 // requireSameHost requires that the host is what it was in the run without a fault.
-func (w *world) requireSameHost(was pvesim.Snapshot) {
+func (w *world) requireSameHost(was pve.Snapshot) {
 	w.T.Helper()
 	is := w.Host.Snapshot()
 	require.Equal(w.T, was.Guests, is.Guests)

@@ -10,18 +10,18 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestGuestThatDoesNotObeyIsNotRestartedForEver: the files allow restarts, the guest
 // does not shut down. It is asked once, then left alone for an hour while what waits
 // stays listed, and restarted when it obeys again.
 func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
 		time.Sleep(time.Minute)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Hang(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Hang(10000) })
 		w.VM("db").Cores = 4
 
 		var temporary interface{ Temporary() bool }
@@ -40,7 +40,7 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 			require.Equal(t, "cores", p.Pending[0].Path)
 			time.Sleep(time.Minute)
 		}
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000); e.Start(10000) })
 		time.Sleep(time.Hour)
 		p := w.Apply()
 		require.Equal(t, []string{"pending"}, proxmoxtest.Paths(p.Steps[0]))
@@ -53,13 +53,13 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 // TestRestartsThatChangeNothingEnd: something waits again after each restart, as a
 // value does which PVE cannot bring into force.
 func TestRestartsThatChangeNothingEnd(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		w.Apply()
 		restarts := 0
 		for range 8 {
 			time.Sleep(time.Minute)
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "keyboard", "de") })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "keyboard", "de") })
 			_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"delete": "keyboard"})
 			require.NoError(t, err)
 			time.Sleep(time.Minute)
@@ -75,14 +75,14 @@ func TestRestartsThatChangeNothingEnd(t *testing.T) {
 // TestContainerIsLeftToTheHAManager as VMs are: one that it is about to start is not
 // started beside it.
 func TestContainerIsLeftToTheHAManager(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
 		w.Apply()
 		_, err := w.Driver.Post(t.Context(), "/cluster/ha/resources", map[string]any{"sid": "ct:10000", "state": "started"})
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
 		w.Converged()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		require.Contains(t, saidQuietly(w), "ct.cache does not run: that is left to the HA manager, which has it (state started)")
 		time.Sleep(time.Minute)
 		require.True(t, w.Guest(10000).Running)
@@ -93,7 +93,7 @@ func TestContainerIsLeftToTheHAManager(t *testing.T) {
 // TestWhatWaitsIsNoEditOfSomebody: the digest moves between plan and step for a reason
 // that is none of ours, while the guest waits for a restart. The step goes on.
 func TestWhatWaitsIsNoEditOfSomebody(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()
 		time.Sleep(time.Minute)
@@ -103,7 +103,7 @@ func TestWhatWaitsIsNoEditOfSomebody(t *testing.T) {
 		w.VM("db").Tags = []string{"new"}
 		p := w.Plan()
 		require.Equal(t, []string{"tags"}, proxmoxtest.Paths(p.Steps[0]))
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "vmgenid", "11111111-1111-4111-8111-111111111111") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "vmgenid", "11111111-1111-4111-8111-111111111111") })
 		require.Empty(t, w.Run(p))
 		require.Equal(t, "homestak;new", w.Guest(10000).Config["tags"])
 	})
@@ -113,7 +113,7 @@ func TestWhatWaitsIsNoEditOfSomebody(t *testing.T) {
 // are asked for by the tasks of their node; when those do not come, the rest goes on.
 func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 	broken := false
-	c := pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+	c := pve.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
 		if broken && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/tasks") {
 			return 596, false
 		}
@@ -123,9 +123,9 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 		w.Node("db", nil)
 		w.Apply()
 		w.Node("web", nil)
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Lock(10000, "backup")
-			e.Add(pvesim.Guest{VMID: 10050, Node: "father", Kind: "qemu", Config: map[string]string{"lock": "create"}})
+			e.Add(pve.Guest{VMID: 10050, Node: "father", Kind: "qemu", Config: map[string]string{"lock": "create"}})
 		})
 		broken = true
 		p := w.Plan()
@@ -141,7 +141,7 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 // TestStoppedBeforeItsRestart: who is stopped between plan and step is started, which
 // brings into force what waits. PVE calls a container a VM there (LXC/Status.pm, vm_reboot).
 func TestStoppedBeforeItsRestart(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
 		ct := w.ct("cache", func(c *guest.CT) { c.Restart = "allowed" })
 		w.Apply()
@@ -150,7 +150,7 @@ func TestStoppedBeforeItsRestart(t *testing.T) {
 		ct.Options = map[string]string{"tty": "3"}
 		p := w.Plan()
 		for vmid := range 2 {
-			w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000 + vmid) })
+			w.Host.Edit(func(e *pve.Edit) { e.Stop(10000 + vmid) })
 		}
 		require.Empty(t, w.Run(p))
 		for vmid := range 2 {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // interrupted is a change of web-1 that an agent does not live to see the end of.
@@ -23,9 +23,9 @@ type interrupted struct {
 
 // atAnyMoment lets the agent die every second of the change, and another one go on.
 func (c interrupted) atAnyMoment(t *testing.T) {
-	zfs := pvesim.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}}
+	zfs := pve.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}}
 	for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
-		inTime(t, pvesim.Config{TaskTime: 4 * time.Second, Storages: append(pvesim.DefaultStorages(), zfs)}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: 4 * time.Second, Storages: append(pve.DefaultStorages(), zfs)}, func(t *testing.T, w *world) {
 			if c.before != nil {
 				c.before(w)
 				w.Apply()
@@ -63,7 +63,7 @@ func (c interrupted) atAnyMoment(t *testing.T) {
 				require.Empty(t, g.Lock)
 				require.Empty(t, g.Config["unused0"])
 			}
-			require.LessOrEqual(t, len(slices.DeleteFunc(w.Host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Name() != "web-1" })), 1)
+			require.LessOrEqual(t, len(slices.DeleteFunc(w.Host.Snapshot().Guests, func(g pve.Guest) bool { return g.Name() != "web-1" })), 1)
 		})
 	}
 }
@@ -148,7 +148,7 @@ func TestStoppedInTheMiddleOfARestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
-				inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
+				inTime(t, pve.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
 					w.Node("web-1", func(v *guest.VM) { v.Restart = "allowed" })
 					w.Apply()
 					time.Sleep(time.Minute)

@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestOnlyPublicKeysGoToGuests: what is not a public key is told when the site is read,
@@ -28,7 +28,7 @@ func TestOnlyPublicKeysGoToGuests(t *testing.T) {
 		"written out":             {named: []string{"hunter2"}, says: `ssh key "ssh_keys" is not a public key`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Site.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": c.keys}}
 				n := w.Node("web", nil)
 				if c.named == nil {

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // world is a site in memory, with what only the tests here do to it.
@@ -14,7 +14,7 @@ type world struct {
 	run *storyRun // nil: no request is meant to go wrong
 }
 
-func newWorld(t *testing.T, c pvesim.Config) *world {
+func newWorld(t *testing.T, c pve.Config) *world {
 	t.Helper()
 	return &world{World: proxmoxtest.New(t, c)}
 }

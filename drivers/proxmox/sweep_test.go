@@ -14,9 +14,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // chapters are what is done to a site one after the other. What stands before the
@@ -36,17 +36,17 @@ type chapters struct {
 func live(t *testing.T, r *storyRun, c chapters) {
 	t.Helper()
 	r.quiet.Store(true)
-	w := r.world(t, pvesim.Config{TaskTime: time.Second, Storages: twoStorages().Storages})
+	w := r.world(t, pve.Config{TaskTime: time.Second, Storages: twoStorages().Storages})
 	if c.before != nil {
 		c.before(w)
 		settle(w)
 		time.Sleep(time.Minute) // what was started has booted, and obeys
 	}
-	w.Host.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 400, Running: true, Config: map[string]string{"name": "theirs", "memory": "512"}})
-		e.Add(pvesim.Guest{VMID: 401, Kind: "lxc", Running: true, Config: map[string]string{"hostname": "theirs-too", "memory": "512"}})
+	w.Host.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 400, Running: true, Config: map[string]string{"name": "theirs", "memory": "512"}})
+		e.Add(pve.Guest{VMID: 401, Kind: "lxc", Running: true, Config: map[string]string{"hostname": "theirs-too", "memory": "512"}})
 	})
-	others := []pvesim.Guest{w.Guest(400), w.Guest(401)}
+	others := []pve.Guest{w.Guest(400), w.Guest(401)}
 	r.quiet.Store(false)
 	for _, chapter := range c.then {
 		chapter(w)

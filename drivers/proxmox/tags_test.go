@@ -13,9 +13,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // inPool runs a story with a token that has its privileges on guests through a pool
@@ -23,7 +23,7 @@ import (
 func inPool(t *testing.T, version string, refused func(*http.Request) bool, story func(t *testing.T, w *world)) {
 	t.Helper()
 	ready := false
-	c := pvesim.Config{Version: version, Token: "ops@pve!agent=secret", TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+	c := pve.Config{Version: version, Token: "ops@pve!agent=secret", TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
 		if ready && refused != nil && refused(r) {
 			return http.StatusInternalServerError, false
 		}
@@ -73,7 +73,7 @@ func TestCreateWithPrivilegesThroughAPool(t *testing.T) {
 // elsewhere: then they are in the request that creates the guest.
 func TestTagsOfACreateCostOneRequest(t *testing.T) {
 	count := func(pool string, disks ...guest.Disk) (puts, all int) {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			if pool != "" {
 				w.Root(http.MethodPost, "/pools", url.Values{"poolid": {pool}})
 				w.Site.Hosts["father"].Pool = pool
@@ -155,7 +155,7 @@ func TestTagsThatPVEWouldChange(t *testing.T) {
 	for _, version := range versions {
 		for _, style := range []string{"", "case-sensitive=1", "ordering=config", "case-sensitive=1,ordering=config"} {
 			t.Run(version+" "+style, func(t *testing.T) {
-				inTime(t, pvesim.Config{Version: version}, func(t *testing.T, w *world) {
+				inTime(t, pve.Config{Version: version}, func(t *testing.T, w *world) {
 					if style != "" {
 						w.Root(http.MethodPut, "/cluster/options", url.Values{"tag-style": {style}})
 					}
@@ -179,7 +179,7 @@ func TestTagsThatPVEWouldChange(t *testing.T) {
 					w.Converged()
 					id := w.Host.Snapshot().Guests[0].VMID
 					was := w.Guest(id).Config["tags"]
-					w.Host.Edit(func(e *pvesim.Edit) { e.Set(id, "tags", strings.ToUpper(was)) }) // as a create on 8.4 left it
+					w.Host.Edit(func(e *pve.Edit) { e.Set(id, "tags", strings.ToUpper(was)) }) // as a create on 8.4 left it
 					w.Converged()
 				})
 			})

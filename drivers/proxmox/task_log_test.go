@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestTheLogOfATaskSaysWhy: the exit status of a start that failed names QEMU alone, its log
@@ -15,18 +15,18 @@ import (
 // status, where the card is a virtio one.
 func TestTheLogOfATaskSaysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
-		config pvesim.Config
+		config pve.Config
 		nic    guest.NIC
 		dark   bool
 		says   string
 	}{
-		"8.4":        {pvesim.Config{Version: "8.4"}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, false, "QEMU exited with code 1: bridge 'vmbr7' does not exist (log"},
-		"8.4 unseen": {pvesim.Config{Version: "8.4"}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, true, "QEMU exited with code 1 (log: `pvenode task log 'UPID:father:"},
-		"9.2":        {pvesim.Config{}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, false, "task qmstart ended with: bridge 'vmbr7' does not exist (log"},
-		"no port":    {pvesim.Config{Address: "10.0.0.1/24"}, guest.NIC{Name: "lan", Bridge: "vmbr0", VLAN: 7}, false, "QEMU exited with code 1: no physical interface on bridge 'vmbr0' (log"},
+		"8.4":        {pve.Config{Version: "8.4"}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, false, "QEMU exited with code 1: bridge 'vmbr7' does not exist (log"},
+		"8.4 unseen": {pve.Config{Version: "8.4"}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, true, "QEMU exited with code 1 (log: `pvenode task log 'UPID:father:"},
+		"9.2":        {pve.Config{}, guest.NIC{Name: "lan", Bridge: "vmbr7"}, false, "task qmstart ended with: bridge 'vmbr7' does not exist (log"},
+		"no port":    {pve.Config{Address: "10.0.0.1/24"}, guest.NIC{Name: "lan", Bridge: "vmbr0", VLAN: 7}, false, "QEMU exited with code 1: no physical interface on bridge 'vmbr0' (log"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.config.Fault = pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse the bridge
+			c.config.Fault = pve.Faults(pve.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse the bridge
 			w := newWorld(t, c.config)
 			w.Node("web-1", func(v *guest.VM) {
 				v.NICs = []guest.NIC{c.nic}

@@ -15,18 +15,18 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 var goldenAddr = model.Address{Kind: "template", Name: "golden"}
 
 // withTank has a storage whose linked clones depend on their base.
-func withTank() pvesim.Config {
-	tank := pvesim.Storage{Name: "tank", Type: "zfspool", Content: []string{"images", "rootdir"}}
-	return pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), tank)}
+func withTank() pve.Config {
+	tank := pve.Storage{Name: "tank", Type: "zfspool", Content: []string{"images", "rootdir"}}
+	return pve.Config{TaskTime: time.Second, Storages: append(pve.DefaultStorages(), tank)}
 }
 
 // makes declares the template golden, made from the image debian-12.
@@ -226,12 +226,12 @@ func TestTemplateCloneThatCameLate(t *testing.T) {
 
 // TestHalfATemplate is brought to its end, wherever its making was cut off.
 func TestHalfATemplate(t *testing.T) {
-	for name, half := range map[string]func(e *pvesim.Edit, disk string){
-		"never converted": func(e *pvesim.Edit, disk string) {
+	for name, half := range map[string]func(e *pve.Edit, disk string){
+		"never converted": func(e *pve.Edit, disk string) {
 			e.Set(9000, "template", "")
 			e.Set(9000, "scsi0", disk)
 		},
-		"disk not converted": func(e *pvesim.Edit, disk string) { e.Set(9000, "scsi0", disk) },
+		"disk not converted": func(e *pve.Edit, disk string) { e.Set(9000, "scsi0", disk) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, withTank(), func(t *testing.T, w *world) {
@@ -242,7 +242,7 @@ func TestHalfATemplate(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 				disk := w.Guest(600).Config["scsi0"]
-				w.Host.Edit(func(e *pvesim.Edit) { half(e, disk) })
+				w.Host.Edit(func(e *pve.Edit) { half(e, disk) })
 				p := w.Apply()
 				require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 				require.Equal(t, []string{"made"}, proxmoxtest.Paths(p.Steps[0]))
@@ -276,7 +276,7 @@ func TestTemplateThatIsNotOurs(t *testing.T) {
 				require.NotContains(t, proxmoxtest.Describe(p), "vm.web-1", "who needs it waits")
 				require.Contains(t, fmt.Sprint(p.Findings), c.says)
 				w.Run(p)
-				require.Equal(t, []pvesim.Guest{before}, w.Host.Snapshot().Guests)
+				require.Equal(t, []pve.Guest{before}, w.Host.Snapshot().Guests)
 			})
 		})
 	}
@@ -334,7 +334,7 @@ func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
 		"a template from an image has no checksum of its own": func(_ *guest.VM, t *template.Template) { t.Checksum = "sha256:" + strings.Repeat("ab", 32) },
 	} {
 		t.Run(says, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.makes("tank")
 				v := w.cloned("web-1", "linked")
 				edit(v, w.Site.Objects[goldenAddr].Spec.(*template.Template))

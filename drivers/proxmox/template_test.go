@@ -11,10 +11,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func volumeIDs(w *world, storage string) []string {
@@ -44,11 +44,11 @@ func TestTemplateThatIsOnlyNamed(t *testing.T) {
 		"a container for a VM": {template.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Template(9000, "golden")
 				w.ctTemplate(9001)
-				w.Host.Edit(func(e *pvesim.Edit) {
-					e.Add(pvesim.Guest{VMID: 9002, Kind: "lxc", Config: map[string]string{"hostname": "plain"}})
+				w.Host.Edit(func(e *pve.Edit) {
+					e.Add(pve.Guest{VMID: 9002, Kind: "lxc", Config: map[string]string{"hostname": "plain"}})
 				})
 				w.declare("x", &c.template)
 				if c.vm {
@@ -82,7 +82,7 @@ func TestTemplateThatIsOnlyNamed(t *testing.T) {
 // TestTemplateInUseStays: as long as a container that was made from it stays, for
 // whatever reason; so does an image.
 func TestTemplateInUseStays(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
 		w.Node("web-1", nil)
 		w.Apply()
@@ -107,7 +107,7 @@ func TestTemplateInUseStays(t *testing.T) {
 // TestTemplateWithNewContent: the new file is fetched, the old one goes, and what was
 // made from it stays as it is.
 func TestTemplateWithNewContent(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
 		w.Apply()
 		before := w.Guest(10000)
@@ -134,7 +134,7 @@ func TestTemplatesThatCannotBe(t *testing.T) {
 		"not a volume's id": {Volume: "vztmpl/x.tar.zst"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.declare("x", &c)
 				w.ct("n", func(v *guest.CT) { v.Template = "x" })
 				_, found := w.Site.Want("father")
@@ -177,14 +177,14 @@ func TestContainersThatCannotBe(t *testing.T) {
 		`"10.0.0.5" is not an address with prefix length`:       nic(guest.CTNIC{IP: "10.0.0.5"}),
 		`"10.0.0.5/24" is not an address with prefix length`:    nic(guest.CTNIC{IP6: "10.0.0.5/24"}),
 		"gateway 10.9.0.1 is not in the network of 10.0.0.5/24": nic(guest.CTNIC{IP: "10.0.0.5/24", Gateway: "10.9.0.1"}),
-		`"fd00::1" is not an IPv4 address`:                          nic(guest.CTNIC{IP: "10.0.0.5/24", Gateway: "fd00::1"}),
-		`"10.0.0.1" is not an IPv6 address`:                         nic(guest.CTNIC{IP6: "fd00::5/64", Gateway6: "10.0.0.1"}),
+		`"fd00::1" is not an IPv4 address`:                      nic(guest.CTNIC{IP: "10.0.0.5/24", Gateway: "fd00::1"}),
+		`"10.0.0.1" is not an IPv6 address`:                     nic(guest.CTNIC{IP6: "fd00::5/64", Gateway6: "10.0.0.1"}),
 		"gateway without a static address":                      nic(guest.CTNIC{Gateway6: "fd00::1", IP6: "auto"}),
 		"PVE refuses net0":                                      nic(guest.CTNIC{Options: map[string]string{"host-managed": "maybe"}}),
 		`"mtu" is set by an attribute`:                          nic(guest.CTNIC{Options: map[string]string{"mtu": "1400"}}),
 		"mtu out of range":                                      nic(guest.CTNIC{MTU: 63}),
 		"rate out of range":                                     nic(guest.CTNIC{Rate: -1}),
-		`"x" is not a VLAN`:                                        nic(guest.CTNIC{Trunks: []string{"x"}}),
+		`"x" is not a VLAN`:                                     nic(guest.CTNIC{Trunks: []string{"x"}}),
 		`range "2-4" in the trunk of a container`:               nic(guest.CTNIC{Trunks: []string{"2-4"}}),
 		"PVE refuses timezone":                                  func(c *guest.CT) { c.Timezone = "../x" },
 		"password too short":                                    func(c *guest.CT) { c.Password = "abc" },
@@ -194,7 +194,7 @@ func TestContainersThatCannotBe(t *testing.T) {
 		"swap out of range":                                     func(c *guest.CT) { c.Swap = -1 },
 	} {
 		t.Run(says, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.ct("n", edit)
 				_, found := w.Site.Want("father")
 				require.NotZero(t, found.Errors())
@@ -207,7 +207,7 @@ func TestContainersThatCannotBe(t *testing.T) {
 // TestSiteTimezoneThatNoContainerTakes is one error, at the site's block, however many
 // containers there are, and none where there are only machines.
 func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Site.Timezone, w.Site.At = "Etc/UTC", diag.Range{File: "site.hcl"}
 		w.Node("web-1", nil)
 		_, found := w.Site.Want("father")
@@ -231,7 +231,7 @@ func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
 
 // TestKeysOfAContainerAreOfItsBirth: later ones cannot reach it, and that is said.
 func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
 		w.Apply()
 		require.Empty(t, w.Plan().Findings)
@@ -246,7 +246,7 @@ func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
 // TestAMountPointDetachedByHandComesBack with its data.
 func TestAMountPointDetachedByHandComesBack(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.ct("cache", func(c *guest.CT) {
 				c.Power, c.Disks = power, []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv"}, {Name: "logs", Size: 2, Path: "/var/log"}}
 			})
@@ -267,21 +267,21 @@ func TestAMountPointDetachedByHandComesBack(t *testing.T) {
 func TestDisksOfAContainerAreSafe(t *testing.T) {
 	data := []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv"}}
 	for name, c := range map[string]struct {
-		hand func(*pvesim.Edit, string)
+		hand func(*pve.Edit, string)
 		file func(*guest.CT)
 		says string
 	}{
-		"detached by hand, beside another volume": {func(e *pvesim.Edit, volume string) {
+		"detached by hand, beside another volume": {func(e *pve.Edit, volume string) {
 			e.Set(10000, "mp0", "")
 			e.Set(10000, "unused0", volume)
 			e.Set(10000, "unused1", "local-lvm:vm-10000-disk-7")
 		}, nil, "`pct set 10000 --mp0 VOLUME,mp=PATH`"},
-		"root detached": {func(e *pvesim.Edit, _ string) { e.Set(10000, "rootfs", "") }, nil, "its root disk is gone"},
+		"root detached": {func(e *pve.Edit, _ string) { e.Set(10000, "rootfs", "") }, nil, "its root disk is gone"},
 		"shrinks":       {nil, func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 4, Path: "/srv"}} }, "cannot shrink from 5 to 4 GiB"},
 		"moves running": {nil, func(c *guest.CT) {
 			c.Disks = []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "local-zfs"}}
 		}, "can only be moved while it is stopped"},
-		"goes, protected": {func(e *pvesim.Edit, _ string) { e.Set(10000, "protection", "1") }, func(c *guest.CT) { c.Disks = nil }, "it is protected, and so is its disk data"},
+		"goes, protected": {func(e *pve.Edit, _ string) { e.Set(10000, "protection", "1") }, func(c *guest.CT) { c.Disks = nil }, "it is protected, and so is its disk data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
@@ -289,7 +289,7 @@ func TestDisksOfAContainerAreSafe(t *testing.T) {
 				w.Apply()
 				volume, _, _ := strings.Cut(w.Guest(10000).Config["mp0"], ",")
 				if c.hand != nil {
-					w.Host.Edit(func(e *pvesim.Edit) { c.hand(e, volume) })
+					w.Host.Edit(func(e *pve.Edit) { c.hand(e, volume) })
 				}
 				if c.file != nil {
 					c.file(ct)

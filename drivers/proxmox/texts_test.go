@@ -9,14 +9,14 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestOneCore: the plan of a creation counts as people do.
 func TestOneCore(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	for name, cores := range map[string]int{"one": 1, "two": 2} {
 		w.Node(name, func(v *guest.VM) { v.Preset, v.Cores, v.Memory = "", cores, 512 })
 		w.ct("ct-"+name, func(c *guest.CT) { c.Preset, c.Cores, c.Memory = "", cores, 512 })
@@ -33,7 +33,7 @@ func TestOneCore(t *testing.T) {
 // TestContentIsSorted: PVE lists what a storage takes in the order of a hash.
 func TestContentIsSorted(t *testing.T) {
 	for _, order := range [][]string{{"vztmpl", "iso", "backup", "import"}, {"import", "backup", "vztmpl", "iso"}} {
-		w := newWorld(t, pvesim.Config{Storages: []pvesim.Storage{
+		w := newWorld(t, pve.Config{Storages: []pve.Storage{
 			{Name: "local", Type: "dir", Content: order}, {Name: "local-lvm", Type: "lvmthin", Content: []string{"rootdir"}},
 		}})
 		w.Node("web-1", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "root", Storage: "local"}} })
@@ -46,12 +46,12 @@ func TestContentIsSorted(t *testing.T) {
 
 // TestDuplicatesAreReportedOnce: by one finding that names both.
 func TestDuplicatesAreReportedOnce(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.hasNoKey()
 	w.Node("web-1", nil)
 	w.Apply()
 	restored := w.Guest(10000).Config
-	w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10050, Config: restored}) })
+	w.Host.Edit(func(e *pve.Edit) { e.Add(pve.Guest{VMID: 10050, Config: restored}) })
 	p := w.Plan()
 	require.Empty(t, p.Steps)
 	require.Len(t, p.Findings, 1)
@@ -67,7 +67,7 @@ func TestDuplicatesAreReportedOnce(t *testing.T) {
 // TestDoctorWithoutASize: a storage of which the node does not say what is free is no storage
 // that is full.
 func TestDoctorWithoutASize(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.Node("web", nil)
 	answers := w.hears("/nodes/father/storage", fixed(http.StatusOK, `{"data":[`+
 		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":1}]}`))

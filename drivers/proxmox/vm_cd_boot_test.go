@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestBootOrderOfDrivesThatGo: CD drives that stand in the boot order in force go while
@@ -46,7 +46,7 @@ func TestBootOrderOfDrivesThatGo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.iso("local:iso/a.iso", "local:iso/b.iso")
 				w.Node("win", func(v *guest.VM) { v.Restart = c.restart })
 				for _, options := range c.lives {

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // everyWord is all that was found, with what to do.
@@ -40,7 +40,7 @@ func TestCDDrivesThatCannotBe(t *testing.T) {
 		{"virtio0", "none,media=cdrom", "it is said by disk blocks"},
 		{"boot", "order=scsi0;ide0", "options.boot names ide0, where no drive is"},
 	} {
-		w := newWorld(t, pvesim.Config{})
+		w := newWorld(t, pve.Config{})
 		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{c.slot: c.value, "machine": "q35"} })
 		_, found := w.Site.Want("father")
 		require.NotZero(t, found.Errors(), "%v", c)
@@ -58,7 +58,7 @@ func TestBlankIsSaid(t *testing.T) {
 		"a blank root disk without a size":     func(v *guest.VM) { v.Preset, v.Cores, v.Memory, v.Disks[0].Size = "", 1, 512, 0 },
 		"clone without template":               func(v *guest.VM) { v.Clone = "full" },
 	} {
-		w := newWorld(t, pvesim.Config{})
+		w := newWorld(t, pve.Config{})
 		w.windows(edit)
 		_, found := w.Site.Want("father")
 		require.Contains(t, everyWord(found), want)
@@ -67,7 +67,7 @@ func TestBlankIsSaid(t *testing.T) {
 
 // TestMissingISOIsToldByThePlan, and one that the plan itself gets is not missing.
 func TestMissingISOIsToldByThePlan(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/win11.iso")
 		w.windows(nil)
 		w.at("vm.win", 9, "options.sata0")
@@ -79,7 +79,7 @@ func TestMissingISOIsToldByThePlan(t *testing.T) {
 		w.VM("win").Options["sata0"] = "none,media=cdrom"
 		w.Apply()
 		w.Converged()
-		w.Host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local:iso/win11.iso") })
+		w.Host.Edit(func(e *pve.Edit) { e.RemoveVolume("local:iso/win11.iso") })
 		w.Converged()
 		w.VM("win").Options["sata0"] = "local:iso/win11.iso,media=cdrom"
 		p = w.Plan()

@@ -16,9 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // iso puts an ISO image onto a storage, as an administrator does.
@@ -51,7 +51,7 @@ func (w *world) windows(edit func(*guest.VM)) {
 
 // TestMachineInstalledByHand: what a Windows machine takes from its first plan to its end.
 func TestMachineInstalledByHand(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/win11.iso", "local:iso/virtio.iso")
 		w.windows(nil)
 		w.Apply()
@@ -105,7 +105,7 @@ func TestMediumChangesHot(t *testing.T) {
 	for _, boot := range []string{"", "order=scsi0", "order=scsi0;ide2"} {
 		for _, slot := range []string{"ide0", "ide3", "sata5", "scsi0", "scsi7"} {
 			t.Run(slot+" "+boot, func(t *testing.T) {
-				inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 					w.iso("local:iso/a.iso", "local:iso/b.iso")
 					w.Node("web-1", func(v *guest.VM) {
 						v.Restart, v.Options = "allowed", map[string]string{slot: "local:iso/a.iso,media=cdrom"}
@@ -140,13 +140,13 @@ func TestMediumChangesHot(t *testing.T) {
 // TestForeignCDDriveIsLeftAlone, and one in a slot that the files give to a CD drive is
 // compared with that; a disk there is never taken for one.
 func TestForeignCDDriveIsLeftAlone(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/a.iso", "local:iso/b.iso")
 		w.Node("web-1", func(v *guest.VM) {
 			v.Power, v.Disks = "stopped", []guest.Disk{{Name: "data", Size: 1, Bus: "sata"}}
 		})
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ide1", "local:iso/a.iso,media=cdrom,size=374K") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "ide1", "local:iso/a.iso,media=cdrom,size=374K") })
 		w.Converged()
 		v := w.VM("web-1")
 		v.Options = map[string]string{"ide1": "local:iso/a.iso,media=cdrom"}
@@ -160,7 +160,7 @@ func TestForeignCDDriveIsLeftAlone(t *testing.T) {
 		require.Empty(t, p.Steps)
 		require.Contains(t, foundIn(p), "slot sata0 has no room for a CD drive: it is that of disk data")
 		delete(v.Options, "sata0")
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "scsi9", "local-lvm:vm-10000-disk-0,size=1G") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "scsi9", "local-lvm:vm-10000-disk-0,size=1G") })
 		v.Options["scsi9"] = "none,media=cdrom"
 		p = w.Plan()
 		require.Empty(t, p.Steps)
@@ -170,7 +170,7 @@ func TestForeignCDDriveIsLeftAlone(t *testing.T) {
 
 // TestDiskBesideCDDrives: disks take the slots that the files give to no CD drive.
 func TestDiskBesideCDDrives(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.windows(func(v *guest.VM) {
 			v.Power, v.Options = "stopped", map[string]string{"scsi0": "none,media=cdrom", "sata0": "none,media=cdrom"}
 		})
@@ -190,7 +190,7 @@ func TestDiskBesideCDDrives(t *testing.T) {
 // TestImageInADrive: an ISO that the site declares is downloaded before its machine is
 // made, goes in anew when its content is another, and is removed with its block.
 func TestImageInADrive(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		addr := model.Address{Kind: "image", Name: "drivers"}
 		iso := &objects.Image{URL: "https://images.test/virtio-win.iso", Checksum: "sha256:" + strings.Repeat("a", 64)}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: iso}
@@ -215,7 +215,7 @@ func TestCDDriveSurvivesEveryFault(t *testing.T) {
 	tellWithFaults(t, "cds", []int{596, 500, -1}, func(t *testing.T, r *storyRun) {
 		t.Helper()
 		r.quiet.Store(true)
-		w := r.world(t, pvesim.Config{TaskTime: time.Second})
+		w := r.world(t, pve.Config{TaskTime: time.Second})
 		w.iso("local:iso/win11.iso", "local:iso/virtio.iso")
 		r.quiet.Store(false)
 		w.windows(func(v *guest.VM) { v.Power = "stopped" })
@@ -257,7 +257,7 @@ func TestRandomCDDrivesConverge(t *testing.T) {
 		}
 		lives := []map[string]string{draw(), draw(), draw()}
 		running := rapid.Bool().Draw(rt, "running")
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.iso("local:iso/a.iso", "local:iso/b.iso")
 			w.Node("win", func(v *guest.VM) {
 				v.Restart = "allowed"
@@ -284,7 +284,7 @@ func TestRandomCDDrivesConverge(t *testing.T) {
 // declare; another type or member is a difference all the same.
 func TestMachineOfWindowsIsPinned(t *testing.T) {
 	for declared, other := range map[string]string{"q35": "pc", "pc": "q35", "q35,viommu=virtio": "q35", "q35,enable-s3=0": "q35,enable-s3=1"} {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.windows(func(v *guest.VM) {
 				v.Power, v.Options = "stopped", map[string]string{"machine": declared, "ostype": "win11"}
 			})
@@ -302,7 +302,7 @@ func TestMachineOfWindowsIsPinned(t *testing.T) {
 // TestCDDriveOfATemplate: a copy gets the drives that the files say beside its template's;
 // another drive of the template is not thrown out for one.
 func TestCDDriveOfATemplate(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/a.iso")
 		w.Template(9000, "golden")
 		w.Node("web-1", func(v *guest.VM) {
@@ -321,7 +321,7 @@ func TestCDDriveOfATemplate(t *testing.T) {
 
 // TestCDDrivesAskForLittle: the drive itself, and the right to see the image.
 func TestCDDrivesAskForLittle(t *testing.T) {
-	w := newWorld(t, pvesim.Config{})
+	w := newWorld(t, pve.Config{})
 	w.windows(func(v *guest.VM) {
 		v.Options = map[string]string{"ide0": "isos:iso/x.iso,media=cdrom", "sata0": "none,media=cdrom"}
 	})

@@ -13,8 +13,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // edit is one change of a declared guest, and the PVE keys that it goes into.
@@ -97,7 +97,7 @@ func edited(w *world, hotplug, restart, power string) {
 }
 
 // waiting reports whether PVE holds back any of the keys.
-func waiting(g pvesim.Guest, keys []string) bool {
+func waiting(g pve.Guest, keys []string) bool {
 	gone := strings.FieldsFunc(g.Pending["delete"], func(r rune) bool { return r == ',' || r == ' ' })
 	return slices.ContainsFunc(keys, func(k string) bool { return g.Pending[k] != "" || slices.Contains(gone, k) })
 }
@@ -110,7 +110,7 @@ func TestHotplugChangesBesideAnAddedDisk(t *testing.T) {
 		restarts     bool
 	}{{"", "usb", false}, {"disk", "", false}, {"usb", "", true}, {"usb", "disk", true}} {
 		t.Run(fmt.Sprintf("%q becomes %q", c.was, c.becomes), func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				edited(w, c.was, "allowed", "running")
 				v := w.VM("web-1")
 				v.Disks = append(v.Disks, guest.Disk{Name: "more", Size: 1})
@@ -134,7 +134,7 @@ func TestClassIsWhatPVEDoes(t *testing.T) {
 		for _, hotplug := range []string{"", "0", "network", "disk,usb", "network,disk,usb,cpu,memory"} {
 			for name, e := range edits() {
 				t.Run(fmt.Sprintf("%s %q %s", power, hotplug, name), func(t *testing.T) {
-					inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+					inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 						edited(w, hotplug, "never", power)
 						time.Sleep(time.Minute) // it runs for a while
 						e.do(w.VM("web-1"))
@@ -168,7 +168,7 @@ func TestClassIsWhatPVEDoes(t *testing.T) {
 func TestRestartAllowedAppliesIt(t *testing.T) {
 	for name, e := range edits() {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				edited(w, "", "allowed", "running")
 				time.Sleep(time.Minute)
 				before := w.Host.Snapshot().Requests
@@ -214,8 +214,8 @@ func TestRestartBesideAMove(t *testing.T) {
 // TestHotplugThatFailsIsPending: PVE keeps the value and says why it is not in force;
 // the next pass has nothing to do.
 func TestHotplugThatFailsIsPending(t *testing.T) {
-	unlisted := pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse it
-	inTime(t, pvesim.Config{Fault: unlisted}, func(t *testing.T, w *world) {
+	unlisted := pve.Faults(pve.Fault{Method: "GET", Pattern: "/nodes/father/network", Status: 403}) // so the plan does not refuse it
+	inTime(t, pve.Config{Fault: unlisted}, func(t *testing.T, w *world) {
 		edited(w, "", "never", "running")
 		w.VM("web-1").NICs[0].Bridge = "vmbr9" // which the host does not have
 		p := w.Plan()
@@ -232,7 +232,7 @@ func TestHotplugThatFailsIsPending(t *testing.T) {
 // TestSeedingIsSaid: what makes cloud-init start anew is named, and nothing else is.
 func TestSeedingIsSaid(t *testing.T) {
 	const sentence = "as on a new machine"
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		edited(w, "", "never", "running")
 		for name, c := range map[string]struct {
 			do   func()
@@ -258,7 +258,7 @@ func TestSeedingIsSaid(t *testing.T) {
 			require.Empty(t, w.Run(p))
 			w.Converged()
 		}
-		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "name", "renamed") })
+		w.Host.Edit(func(e *pve.Edit) { e.Set(10000, "name", "renamed") })
 		require.Contains(t, w.Plan().Steps[0].Reason, sentence)
 	})
 }
@@ -266,7 +266,7 @@ func TestSeedingIsSaid(t *testing.T) {
 // TestSeedingWaitsForABoot: until PVE starts the guest again, what was written for
 // cloud-init is pending, and with leave to restart a lost restart is made up for.
 func TestSeedingWaitsForABoot(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		edited(w, "", "never", "running")
 		time.Sleep(time.Hour)
 		w.Site.DNS = []string{"9.9.9.9"}
@@ -330,7 +330,7 @@ func TestMovedDigestMeansLookAgain(t *testing.T) {
 					p := w.Plan()
 					require.Len(t, p.Steps, 1)
 					sent.Store(0)
-					w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.value) })
+					w.Host.Edit(func(e *pve.Edit) { e.Set(10000, c.key, c.value) })
 					before := w.Guest(10000).Config
 					failed := w.Run(p)
 					if c.goesOn {

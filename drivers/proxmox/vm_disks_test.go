@@ -11,9 +11,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // file is the volume of a drive.
@@ -70,7 +70,7 @@ func TestDetachedDiskComesBack(t *testing.T) {
 func TestRemovedDiskTakesItsData(t *testing.T) {
 	for _, hotplug := range []string{"disk", "network"} {
 		t.Run(hotplug, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Node("db", func(v *guest.VM) {
 					v.Options = map[string]string{"hotplug": hotplug}
 					v.Disks = []guest.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2}}
@@ -90,7 +90,7 @@ func TestRemovedDiskTakesItsData(t *testing.T) {
 				w.Converged()
 				if hotplug == "network" { // both wait for the restart; then the data of the one go
 					require.Len(t, volumesOf(w, 10000), 4)
-					w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+					w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 					w.Apply() // PVE lets go of them as it starts the guest
 					p = w.Apply()
 					require.Equal(t, []string{"disk.data.remove"}, nonZero(p.Steps[0]))
@@ -123,7 +123,7 @@ func nonZero(s plan.Step) []string {
 
 // TestBusesOfDisks: each has its own slots, and a disk stays where it is.
 func TestBusesOfDisks(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) {
 			v.Disks = []guest.Disk{{Name: "root", Bus: "virtio"}, {Name: "a", Size: 1, Bus: "sata"}, {Name: "b", Size: 2}}
 		})
@@ -181,7 +181,7 @@ func diskStory(t *testing.T, r *storyRun) {
 // TestDiskThatWaitsForARestartIsLeftAlone: PVE neither grows nor moves a disk that a
 // running guest does not have yet. Once it has it, that is made up for.
 func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()
 		w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 5, Bus: "sata"}}
@@ -191,7 +191,7 @@ func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
 		p := w.Plan()
 		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.NotEmpty(t, p.Pending)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		w.Apply()
 		w.Apply()
 		require.Contains(t, w.Guest(10000).Config["sata0"], "size=9G")
@@ -208,14 +208,14 @@ func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
 		all := volumesOf(w, 10000)
 		w.VM("db").Disks = nil
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		w.Apply() // PVE lets go of it as it starts the guest
 		w.VM("db").Disks = []guest.Disk{{Name: "data", Size: 8, Bus: "sata", Storage: "local-zfs"}}
 		w.Apply()
 		require.Contains(t, w.Guest(10000).Pending, "sata0")
 		require.Equal(t, all, volumesOf(w, 10000))
 		require.Empty(t, w.Plan().Steps)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
 		w.Apply()
 		w.Apply()
 		require.Contains(t, w.Guest(10000).Config["sata0"], "local-zfs:")
@@ -227,7 +227,7 @@ func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
 // TestABootOrderMayNameADiskThatIsMade by the same change: PVE takes no device into the
 // order that is not there.
 func TestABootOrderMayNameADiskThatIsMade(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		w.VM("db").Disks = []guest.Disk{{Name: "root"}, {Name: "data", Size: 3}}

@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // value is one option as the files have it, and as somebody might set it by hand.
@@ -61,8 +61,8 @@ func fullHouse(w *world) {
 	})
 }
 
-func twoStorages() pvesim.Config {
-	return pvesim.Config{Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}})}
+func twoStorages() pve.Config {
+	return pve.Config{Storages: append(pve.DefaultStorages(), pve.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}})}
 }
 
 // TestEveryDocumentedKeyIsSpokenFor: what a VM can be told is an attribute, an
@@ -102,7 +102,7 @@ func TestEveryKeyConvergesOnce(t *testing.T) {
 		writes := w.Host.Snapshot().Writes
 		w.Apply()
 		require.Equal(t, writes, w.Host.Snapshot().Writes)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+		w.Host.Edit(func(e *pve.Edit) { e.Start(10000) })
 		w.VM("web-1").Power = "running"
 		w.Converged()
 	})
@@ -123,7 +123,7 @@ func TestEveryKeyChangedByHandIsFound(t *testing.T) {
 				if (&guest.VM{}).SameValue(k, val.declared, other) {
 					continue
 				}
-				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, k, other) })
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10000, k, other) })
 				p := w.Plan()
 				require.Len(t, p.Steps, 1, k)
 				require.Equal(t, []string{"options." + k}, proxmoxtest.Paths(p.Steps[0]))
@@ -164,7 +164,7 @@ func TestAttributesChangedByHandAreFound(t *testing.T) {
 			{"ipconfig0", "ip=10.0.0.6/24,gw=10.0.0.1", "nic.lan.ip"},
 			{"ipconfig0", "ip=10.0.0.5/24", "nic.lan.gateway"},
 		} {
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.byHand) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, c.key, c.byHand) })
 			p := w.Plan()
 			require.Len(t, p.Steps, 1, "%v", c)
 			require.Equal(t, []string{c.path}, proxmoxtest.Paths(p.Steps[0]))
@@ -176,7 +176,7 @@ func TestAttributesChangedByHandAreFound(t *testing.T) {
 
 // TestOtherSpellingsOnTheHost: attributes that somebody wrote in another form.
 func TestOtherSpellingsOnTheHost(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		order, down := 3, 20
 		w.Node("web-1", func(v *guest.VM) {
 			v.Description, v.Tags, v.Startup = "notes", []string{"web", "prod"}, &guest.Startup{Order: &order, Down: &down}
@@ -193,7 +193,7 @@ func TestOtherSpellingsOnTheHost(t *testing.T) {
 			"nameserver": "10.0.0.1,10.0.0.2", "sshkeys": property.EncodeKeys(append(keys, "", keys[0])), "smbios1": was["smbios1"] + ",manufacturer=YWNtZQ==,base64=1",
 			"scsi0": strings.Replace(was["scsi0"], "10G", "10240M", 1), "vmgenid": "11111111-1111-4111-8111-111111111111",
 		} {
-			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, other) })
+			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, key, other) })
 			p := w.Plan()
 			require.Empty(t, p.Steps, "%s: %s", key, proxmoxtest.Describe(p))
 		}
@@ -231,7 +231,7 @@ func TestStateDrivesAreOrderedOnce(t *testing.T) {
 // TestCloneKeepsItsStateDrives: the template's are copied with the rest, and an order
 // for them makes no second ones.
 func TestCloneKeepsItsStateDrives(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		golden := map[string]any{"vmid": 9000, "name": "golden", "scsi0": "local-lvm:2", "bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
 		for _, path := range []string{"/nodes/father/qemu", "/nodes/father/qemu/9000/template"} {
 			upid, err := w.Driver.Post(t.Context(), path, golden)
@@ -252,11 +252,11 @@ func TestCloneKeepsItsStateDrives(t *testing.T) {
 // TestOtherPartsOfAKeyStay: an attribute that shares its key with what somebody else
 // set writes its own part only.
 func TestOtherPartsOfAKeyStay(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Power = "stopped" })
 		w.Apply()
 		card := w.Guest(10000).Config["net0"] // with the address that PVE made up
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Set(10000, "agent", "enabled=1,fstrim_cloned_disks=1")
 			e.Set(10000, "net0", card+",firewall=0,host-tunnel=1")
 		})

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // drawVM draws what the files may say of a guest.
@@ -86,7 +86,7 @@ func TestRandomGuestsConvergeOnce(t *testing.T) {
 		story := func(_ *testing.T, w *world) {
 			w.vlanAware("vmbr0")
 			w.iso("local:iso/x.iso")
-			w.Host.Edit(func(e *pvesim.Edit) { // A start reads them.
+			w.Host.Edit(func(e *pve.Edit) { // A start reads them.
 				e.Snippet("local:snippets/x.yaml")
 				e.Snippet("local:snippets/y.yaml")
 			})
@@ -100,7 +100,7 @@ func TestRandomGuestsConvergeOnce(t *testing.T) {
 			}
 			w.Converged()
 			edit(v)
-			w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+			w.Host.Edit(func(e *pve.Edit) { e.Start(10000) })
 			v.Power = "running"
 			w.Converged()
 		}

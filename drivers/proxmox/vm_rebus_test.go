@@ -8,8 +8,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestADiskGoesToAnotherBus with its volume, its settings as far as they fit, and its
@@ -17,13 +17,13 @@ import (
 func TestADiskGoesToAnotherBus(t *testing.T) {
 	for power, class := range map[string]model.Class{"running": model.ClassRestart, "stopped": model.ClassNone} {
 		t.Run(power, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Node("db", func(v *guest.VM) {
 					v.Power, v.Restart, v.Disks = power, "allowed", []guest.Disk{{Name: "data", Size: 5}}
 				})
 				w.Apply()
 				was := w.Guest(10000).Config["scsi1"]
-				w.Host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pve.Edit) {
 					e.Set(10000, "scsi1", was+",cache=writeback,serial=abc")
 					e.Set(10000, "boot", "order=net0;scsi0;scsi1")
 				})
@@ -61,7 +61,7 @@ func TestABusThatMustNotChange(t *testing.T) {
 		"options.boot names scsi1, which disk data leaves for bus virtio; and with it: disk.data.bus scsi → virtio | take boot out of": func(v *guest.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
 	} {
 		t.Run(says, func(t *testing.T) {
-			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5}} })
 				w.Apply()
 				edit(w.VM("db"))
@@ -84,7 +84,7 @@ func TestAnotherBusSurvivesEveryFault(t *testing.T) {
 func busStory(t *testing.T, r *storyRun) {
 	t.Helper()
 	r.quiet.Store(true) // the making of a guest has a story of its own
-	w := r.world(t, pvesim.Config{TaskTime: time.Second})
+	w := r.world(t, pve.Config{TaskTime: time.Second})
 	w.Node("db", func(v *guest.VM) { v.Restart, v.Disks = "allowed", []guest.Disk{{Name: "data", Size: 2}} })
 	settle(w)
 	all := volumesOf(w, 10000)
@@ -121,18 +121,18 @@ func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 		says            string
 	}{
 		"hibernated": {
-			before:  func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") }) },
+			before:  func(w *world) { w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "suspended") }) },
 			between: func(*world) {},
 			says:    "the machine is hibernated, and expects disk root where it is; and with it: power stopped → running | keep the bus, start the machine",
 		},
 		"started": {
 			before:  func(w *world) { w.VM("db").Power = "stopped" },
-			between: func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) }) },
+			between: func(w *world) { w.Host.Edit(func(e *pve.Edit) { e.Start(10000) }) },
 			says:    "it runs, and a disk goes to another bus only while it is stopped: plan again",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
 				w.Apply()
 				w.VM("db").Power, w.VM("db").Restart = "running", "allowed"

@@ -16,19 +16,19 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // inTime runs a story on a clock that jumps.
-func inTime(t *testing.T, c pvesim.Config, story func(*testing.T, *world)) {
+func inTime(t *testing.T, c pve.Config, story func(*testing.T, *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { story(t, newWorld(t, c)) })
 }
 
 func TestCreateFromImage(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) {
 			order, down := 3, 20
 			v.Tags, v.Description, v.OnBoot, v.Protection = []string{"Prod", "web"}, "the front\nsecond line ü 100%", true, true
@@ -66,7 +66,7 @@ func TestCreateFromImage(t *testing.T) {
 }
 
 func TestSecondApplyWritesNothing(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		for i := range 5 {
 			w.Node(fmt.Sprintf("web-%d", i+1), nil)
 		}
@@ -110,7 +110,7 @@ func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 		"power":          {func(v *guest.VM) { v.Power = "stopped" }, []string{"power"}, nil, model.ClassRestart},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.hasNoKey()
 				w.Node("web-1", nil)
 				w.Node("web-2", nil)
@@ -135,7 +135,7 @@ func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 	}
 }
 
-func merged(g pvesim.Guest) map[string]string {
+func merged(g pve.Guest) map[string]string {
 	out := maps.Clone(g.Config)
 	maps.Copy(out, g.Pending)
 	return out
@@ -158,7 +158,7 @@ func changedKeys(a, b map[string]string) []string {
 }
 
 func TestPendingIsListedAndNoStep(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("db", nil)
 		w.Apply()
 		w.VM("db").Cores = 8
@@ -175,7 +175,7 @@ func TestPendingIsListedAndNoStep(t *testing.T) {
 }
 
 func TestWithdrawalTakesAway(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) {
 			v.Tags, v.OnBoot = []string{"web"}, true
 			v.Options = map[string]string{"balloon": "512"}
@@ -201,7 +201,7 @@ func TestWithdrawalTakesAway(t *testing.T) {
 }
 
 func TestCloneOfATemplate(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: 2200 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
 		w.Node("web-1", func(v *guest.VM) { v.Template = "golden" })
 		w.Apply()
@@ -216,12 +216,12 @@ func TestCloneOfATemplate(t *testing.T) {
 }
 
 func TestDriftIsPutBack(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Node("web-2", nil)
 		w.Node("web-3", nil)
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Set(10000, "memory", "512")
 			e.Set(10000, "tags", "")
 			e.Set(10000, "name", "renamed")
@@ -242,16 +242,16 @@ func TestDriftIsPutBack(t *testing.T) {
 }
 
 func TestForeignGuestsAreNeverTouched(t *testing.T) {
-	inTime(t, pvesim.Config{Guests: 6}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{Guests: 6}, func(t *testing.T, w *world) {
 		before := w.Host.Snapshot().Guests
 		w.Node("web-1", nil)
 		w.Apply()
 		mine := w.Guest(10000)
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			copied := maps.Clone(mine.Config) // tag and all, but a clone gets a uuid of its own
 			copied["name"], copied["smbios1"] = "copy", "uuid=00000000-0000-4000-8000-000000000001"
-			e.Add(pvesim.Guest{VMID: 10001, Kind: "qemu", Config: copied})
-			e.Add(pvesim.Guest{VMID: 10002, Kind: "qemu", Config: map[string]string{"name": "stranger", "tags": "homestak"}})
+			e.Add(pve.Guest{VMID: 10001, Kind: "qemu", Config: copied})
+			e.Add(pve.Guest{VMID: 10002, Kind: "qemu", Config: map[string]string{"name": "stranger", "tags": "homestak"}})
 		})
 		p := w.Plan()
 		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
@@ -269,12 +269,12 @@ func TestForeignGuestsAreNeverTouched(t *testing.T) {
 }
 
 func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.hasNoKey()
 		w.Node("web-1", nil)
 		w.Apply()
 		mine := w.Guest(10000)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10050, Kind: "qemu", Config: maps.Clone(mine.Config)}) }) // a restored backup
+		w.Host.Edit(func(e *pve.Edit) { e.Add(pve.Guest{VMID: 10050, Kind: "qemu", Config: maps.Clone(mine.Config)}) }) // a restored backup
 		w.VM("web-1").Cores = 8
 		p := w.Plan()
 		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
@@ -285,10 +285,10 @@ func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
 }
 
 func TestStrippedDescriptionMakesNoSecondGuest(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
-		w.Host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pve.Edit) {
 			e.Set(10000, "description", "")
 			e.Set(10000, "tags", "")
 		})
@@ -300,7 +300,7 @@ func TestStrippedDescriptionMakesNoSecondGuest(t *testing.T) {
 }
 
 func TestShrinkIsRefused(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.VM("web-1").Disk = 5
@@ -312,7 +312,7 @@ func TestShrinkIsRefused(t *testing.T) {
 }
 
 func TestProtectedGuestIsNotDeleted(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Protection = true })
 		w.Apply()
 		w.Drop("web-1")
@@ -323,7 +323,7 @@ func TestProtectedGuestIsNotDeleted(t *testing.T) {
 }
 
 func TestMovingACableIsHotEvenWithoutHotplug(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{"hotplug": "disk"} })
 		w.Apply()
 		w.VM("web-1").NICs = []guest.NIC{{Name: "lan", VLAN: 7}}

@@ -23,10 +23,10 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/machine/device"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // Programs are programs that somebody else brings, by the files that they are run by.
@@ -43,7 +43,7 @@ type Guests struct {
 	// Network is that of the guests; nil: one without other machines.
 	Network *Network
 	// Inner is what the Proxmox VE of a guest is like; its names, addresses and guests are its own.
-	Inner pvesim.Config
+	Inner pve.Config
 
 	// mu is for a moment only, but for a guest that boots or halts: requests to the host, connections
 	// and commands come side by side.
@@ -64,13 +64,13 @@ type disk struct {
 // running is a guest that was switched on. It boots when somebody first wants something of it, and by
 // itself if there is a disc in it: what is on that may make it do something. So does a host, which has guests.
 type running struct {
-	asked   pvesim.Machine
+	asked   pve.Machine
 	machine *debian.Machine // nil before
 	off     chan struct{}   // closed when it is switched off
 }
 
-// Boot is as pvesim.Systems wants it.
-func (g *Guests) Boot(m pvesim.Machine) {
+// Boot is as pve.Systems wants it.
+func (g *Guests) Boot(m pve.Machine) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.on == nil {
@@ -102,7 +102,7 @@ func (g *Guests) bootBySelf(r *running) {
 	}
 }
 
-// Halt is as pvesim.Systems wants it.
+// Halt is as pve.Systems wants it.
 func (g *Guests) Halt(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,7 +120,7 @@ func (g *Guests) Halt(key string) {
 	delete(g.on, key)
 }
 
-// Copy is as pvesim.Systems wants it. The copy of a Proxmox VE has no guests, since one is not copied.
+// Copy is as pve.Systems wants it. The copy of a Proxmox VE has no guests, since one is not copied.
 func (g *Guests) Copy(from, to string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,7 +131,7 @@ func (g *Guests) Copy(from, to string) {
 	}
 }
 
-// Remove is as pvesim.Systems wants it.
+// Remove is as pve.Systems wants it.
 func (g *Guests) Remove(key string) {
 	g.Halt(key)
 	g.mu.Lock()
@@ -139,8 +139,8 @@ func (g *Guests) Remove(key string) {
 	maps.DeleteFunc(g.disks, func(k string, _ *disk) bool { return k == key || strings.HasPrefix(k, key+"@") })
 }
 
-// Programs is as pvesim.Systems wants it.
-func (g *Guests) Programs(key string) pvesim.Programs {
+// Programs is as pve.Systems wants it.
+func (g *Guests) Programs(key string) pve.Programs {
 	m := g.Machine(key)
 	if m == nil {
 		return nil
@@ -213,7 +213,7 @@ func (g *Guests) Machine(key string) *debian.Machine {
 }
 
 // boot starts what is on the disk of a guest, which is made if it has none.
-func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
+func (g *Guests) boot(m pve.Machine) *debian.Machine {
 	d := g.disks[m.Key]
 	if d == nil {
 		d = g.newDisk(m)
@@ -245,7 +245,7 @@ func (g *Guests) boot(m pvesim.Machine) *debian.Machine {
 }
 
 // newDisk is that of a guest that boots for the first time.
-func (g *Guests) newDisk(m pvesim.Machine) *disk {
+func (g *Guests) newDisk(m pve.Machine) *disk {
 	o := debian.Options{Suite: suite(m.Image), Clock: g.Clock, Packages: g.Packages, Programs: g.Installed, Network: g.network().Dial, Container: m.Kind == "lxc"}
 	if isPVE(m.Image) {
 		g.withPVE(&o)
@@ -313,8 +313,8 @@ func Target(address string) (netip.AddrPort, error) {
 // programs are those of a machine for its guest agent.
 type programs struct{ m *debian.Machine }
 
-// Start is as pvesim.Programs wants it.
-func (p programs) Start(command []string, input string) func() pvesim.Execution {
+// Start is as pve.Programs wants it.
+func (p programs) Start(command []string, input string) func() pve.Execution {
 	var out, errs strings.Builder
 	s := p.m.Root(command...)
 	s.In, s.Out, s.Err = strings.NewReader(input), locked{&sync.Mutex{}, &out}, locked{&sync.Mutex{}, &errs}
@@ -322,12 +322,12 @@ func (p programs) Start(command []string, input string) func() pvesim.Execution 
 	if err != nil {
 		return nil
 	}
-	return func() pvesim.Execution {
+	return func() pve.Execution {
 		code, signal := process.Ended()
 		if signal != 0 {
 			code = 0
 		}
-		return pvesim.Execution{Out: out.String(), Err: errs.String(), Code: code, Signal: int(signal)}
+		return pve.Execution{Out: out.String(), Err: errs.String(), Code: code, Signal: int(signal)}
 	}
 }
 
@@ -344,13 +344,13 @@ func (l locked) Write(b []byte) (int, error) {
 	return l.w.Write(b)
 }
 
-// Read is as pvesim.Programs wants it.
+// Read is as pve.Programs wants it.
 func (p programs) Read(file string) (string, bool) {
 	text, err := p.m.K.FS.ReadFile(file)
 	return text, err == nil
 }
 
-// Write is as pvesim.Programs wants it.
+// Write is as pve.Programs wants it.
 func (p programs) Write(file, content string) error {
 	if i, err := p.m.K.FS.Stat(machine.Cred{}, file); err == nil {
 		if i.Kind == machine.Folder {

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // Network is what the guests of some hosts have in common, at any depth.
@@ -30,7 +30,7 @@ func (g *Guests) network() *Network {
 
 // hypervisor is the Proxmox VE of a guest. It lives as long as the disk of the guest.
 type hypervisor struct {
-	host    *pvesim.Host
+	host    *pve.Host
 	guests  *Guests
 	network *Network
 }
@@ -45,14 +45,14 @@ func (g *Guests) newHypervisor(node string) *hypervisor {
 	c.Seed, c.Speed = c.Seed+int64(number), g.Clock.Speed
 	c.Leases = fmt.Sprintf("%d.%d", 10+number>>8, number&0xff)
 	if c.Storages == nil {
-		c.Storages = pvesim.DefaultStorages()
+		c.Storages = pve.DefaultStorages()
 		for i := range c.Storages {
 			if c.Storages[i].Type == "dir" {
 				c.Storages[i].Content = []string{"backup", "import", "iso", "snippets", "vztmpl"}
 			}
 		}
 	}
-	h.host = pvesim.New(c)
+	h.host = pve.New(c)
 	return h
 }
 
@@ -130,7 +130,7 @@ func (h *hypervisor) on(m *debian.Machine, busy *sync.WaitGroup) {
 		h.network.inside.Delete(m)
 	})
 	begin := h.host.Snapshot().Guests
-	h.host.Edit(func(e *pvesim.Edit) {
+	h.host.Edit(func(e *pve.Edit) {
 		for _, g := range begin {
 			if g.Config["onboot"] == "1" {
 				e.Start(g.VMID)
@@ -142,7 +142,7 @@ func (h *hypervisor) on(m *debian.Machine, busy *sync.WaitGroup) {
 // off stops all guests, as a host does that is shut down.
 func (h *hypervisor) off() {
 	all := h.host.Snapshot().Guests
-	h.host.Edit(func(e *pvesim.Edit) {
+	h.host.Edit(func(e *pve.Edit) {
 		for _, g := range all {
 			if g.Running {
 				e.Stop(g.VMID)
@@ -152,10 +152,10 @@ func (h *hypervisor) off() {
 }
 
 // Hosts are the Proxmox VE of guests that have booted.
-func (g *Guests) Hosts() []*pvesim.Host {
+func (g *Guests) Hosts() []*pve.Host {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var out []*pvesim.Host
+	var out []*pve.Host
 	for key, r := range g.on {
 		if d := g.disks[key]; r.machine != nil && d != nil && d.pve != nil {
 			out = append(out, d.pve.host)

@@ -14,13 +14,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func boot(t *testing.T, g *simworld.Guests, key, name, image string) {
 	t.Helper()
-	g.Boot(pvesim.Machine{Key: key, Kind: "qemu", Image: image, Hostname: name, User: "homestak", Cloud: "x"})
+	g.Boot(pve.Machine{Key: key, Kind: "qemu", Image: image, Hostname: name, User: "homestak", Cloud: "x"})
 	require.NotNil(t, g.Machine(key))
 }
 
@@ -92,9 +92,9 @@ func TestAHostGoesWithItsGuest(t *testing.T) {
 	defer g.Close()
 	boot(t, g, "100", "inner", "pve-9")
 	inner := g.Hosts()[0]
-	inner.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: 200, Running: true, Config: map[string]string{"name": "app"}})
-		e.Add(pvesim.Guest{VMID: 201, Running: true, Config: map[string]string{"name": "db", "onboot": "1"}})
+	inner.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: 200, Running: true, Config: map[string]string{"name": "app"}})
+		e.Add(pve.Guest{VMID: 201, Running: true, Config: map[string]string{"name": "db", "onboot": "1"}})
 	})
 	deep, there := inner.Systems().(*simworld.Guests)
 	require.True(t, there)

@@ -99,10 +99,10 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 		{
 			"import that only tests may have", importLaw,
 			map[string]string{
-				"drivers/proxmox/x_test.go": `package proxmox; import _ "` + module + `/drivers/proxmox/pvesim"`,
-				"drivers/proxmox/x.go":      `package proxmox; import _ "` + module + `/drivers/proxmox/pvesim"`,
+				"drivers/proxmox/x_test.go": `package proxmox; import _ "` + module + `/sim/pve"`,
+				"drivers/proxmox/x.go":      `package proxmox; import _ "` + module + `/sim/pve"`,
 			},
-			"drivers/proxmox/x.go: drivers/proxmox must not import drivers/proxmox/pvesim",
+			"drivers/proxmox/x.go: drivers/proxmox must not import sim/pve",
 		},
 		{
 			"the API table above the driver", importLaw,
@@ -190,7 +190,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			map[string]string{
 				"cmd/homestak-gitops/agent.go": `package main; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/simhost"`,
 				"cmd/homestak-gitops/sim.go":   `package main; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/simhost"`,
-				"engine/service/x_test.go":     `package service; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"`,
+				"engine/service/x_test.go":     `package service; import _ "github.com/homestak/homestak-gitops/sim/pve"`,
 			},
 			"cmd/homestak-gitops/agent.go: names the simulator by drivers/proxmox/simhost: let it get a transport",
 		},

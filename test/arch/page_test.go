@@ -44,7 +44,7 @@ func pageLaw(table []layer, rows map[string][2][]string) []string {
 	known := map[string]bool{}
 	for _, l := range table {
 		known[l.pkg] = true
-		if l.pkg == "drivers/proxmox/pvesim" || slices.Contains(simulator, l.pkg) {
+		if l.pkg == "sim/pve" || slices.Contains(simulator, l.pkg) {
 			continue
 		}
 		row, there := rows[l.pkg]

@@ -2,7 +2,7 @@ package arch_test
 
 import "slices"
 
-// simulator is the packages below drivers/proxmox/pvesim, bottom first: each may use those
+// simulator is the packages below sim/pve, bottom first: each may use those
 // before it and the API table, and pvesim itself puts all of them together. They know
 // nothing else of ours, so that what the simulator does cannot lean on what the driver
 // believes.
@@ -16,8 +16,8 @@ func simulatorLayers() []layer {
 	var rows []layer
 	below := []string{"drivers/proxmox/pveapi"}
 	for _, pkg := range simulator {
-		rows = append(rows, layer{pkg: pkg, may: slices.Clip(below), tests: []string{"drivers/proxmox/pvesim"}})
+		rows = append(rows, layer{pkg: pkg, may: slices.Clip(below), tests: []string{"sim/pve"}})
 		below = append(below, pkg)
 	}
-	return append(rows, layer{pkg: "drivers/proxmox/pvesim", may: below, tests: []string{"drivers/proxmox/pvesim/simtest"}})
+	return append(rows, layer{pkg: "sim/pve", may: below, tests: []string{"drivers/proxmox/pvesim/simtest"}})
 }

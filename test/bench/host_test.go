@@ -20,12 +20,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/bench/fleet"
 )
 
@@ -139,7 +139,7 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 		return fmt.Errorf("read the setup of the host: %w", err)
 	}
 	var first firstWrite
-	cfg := pvesim.Config{Latency: h.Latency, TaskTime: h.TaskTime, Files: h.Files}
+	cfg := pve.Config{Latency: h.Latency, TaskTime: h.TaskTime, Files: h.Files}
 	if h.Clones > 0 {
 		cfg.TaskTimes = map[string]time.Duration{"qmclone": h.Clones}
 	}
@@ -153,7 +153,7 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 	if len(h.Fleet.Nodes) > 0 {
 		cfg.Node, cfg.Nodes = h.Fleet.Nodes[0], h.Fleet.Nodes[1:]
 	}
-	host := pvesim.New(cfg)
+	host := pve.New(cfg)
 	if h.Template {
 		if err := fleet.Template(ctx, host, host.Token(), host.Node()); err != nil {
 			return err
@@ -238,7 +238,7 @@ func (l *lookout) see(r *http.Request) (status int, apply bool) {
 
 // take tells how long the end of each task went unseen, and begins anew. An end that
 // nobody looked for by now is left out.
-func (l *lookout) take(tasks []pvesim.Task) []time.Duration {
+func (l *lookout) take(tasks []pve.Task) []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var lags []time.Duration
@@ -258,7 +258,7 @@ func (l *lookout) take(tasks []pvesim.Task) []time.Duration {
 	return lags
 }
 
-func trafficOf(s pvesim.Snapshot) traffic {
+func trafficOf(s pve.Snapshot) traffic {
 	t := traffic{Connections: s.Connections, PeakRequests: s.PeakRequests, PeakTasks: s.PeakTasks, Guests: len(s.Guests), Calls: s.Requests}
 	for _, n := range s.Requests {
 		t.Requests += n
@@ -268,7 +268,7 @@ func trafficOf(s pvesim.Snapshot) traffic {
 
 // populate lets a host hold a fleet: guest 1 is converged by a pass, the others are
 // put there as its twins, each with a signature of its own.
-func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
+func populate(ctx context.Context, host *pve.Host, f fleet.Fleet) error {
 	if f.Guests == 0 {
 		return nil
 	}
@@ -302,8 +302,8 @@ func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
 		}
 		notes, tag, _ := owner.ParseDescription(twin["description"])
 		twin["description"] = id.Describe(notes, tag, view.GuestRef{Node: f.Node(n), VMID: f.VMID(n)}, view.Config{Now: twin, Next: twin})
-		host.Edit(func(e *pvesim.Edit) {
-			e.Add(pvesim.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
+		host.Edit(func(e *pve.Edit) {
+			e.Add(pve.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
 		})
 	}
 	return nil

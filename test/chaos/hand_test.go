@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // hand is what people do on the host. Each says what it did, "" if it could not.
-func hands() []func(w *world, r *rand.Rand, g pvesim.Guest) string {
-	return []func(*world, *rand.Rand, pvesim.Guest) string{
+func hands() []func(w *world, r *rand.Rand, g pve.Guest) string {
+	return []func(*world, *rand.Rand, pve.Guest) string{
 		handStop, handStop, handDelete, handDelete, handConfig, handConfig, handConfig, handUntag, handStrip, handRename,
 		handDetach, handMigrate, handClone, handSnapshot, handRestore, handLock, handRecycle, handReclaim, handForeign, handCard, handHA, handHA,
 	}
@@ -26,13 +26,13 @@ func hands() []func(w *world, r *rand.Rand, g pvesim.Guest) string {
 
 // byHandOn does something to one of our guests.
 func (w *world) byHandOn(r *rand.Rand) {
-	var list []pvesim.Guest
+	var list []pve.Guest
 	for _, same := range ours(w.sim.Snapshot()) {
 		if len(same) == 1 && same[0].Lock == "" {
 			list = append(list, same[0])
 		}
 	}
-	slices.SortFunc(list, func(a, b pvesim.Guest) int { return a.VMID - b.VMID })
+	slices.SortFunc(list, func(a, b pve.Guest) int { return a.VMID - b.VMID })
 	if len(list) == 0 {
 		return
 	}
@@ -43,17 +43,17 @@ func (w *world) byHandOn(r *rand.Rand) {
 	}
 }
 
-func handStop(w *world, _ *rand.Rand, g pvesim.Guest) string {
-	w.sim.Edit(func(e *pvesim.Edit) { e.Stop(g.VMID) })
+func handStop(w *world, _ *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Stop(g.VMID) })
 	return "stopped"
 }
 
-func handDelete(w *world, _ *rand.Rand, g pvesim.Guest) string {
-	w.sim.Edit(func(e *pvesim.Edit) { e.Delete(g.VMID) })
+func handDelete(w *world, _ *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
 	return "deleted"
 }
 
-func handConfig(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handConfig(w *world, r *rand.Rand, g pve.Guest) string {
 	if g.Kind == "lxc" {
 		return handContainer(w, r, g)
 	}
@@ -63,31 +63,31 @@ func handConfig(w *world, r *rand.Rand, g pvesim.Guest) string {
 		"balloon": "64", "startup": "order=9", "agent": "0", "protection": strconv.Itoa(r.IntN(2)), "net3": "virtio=BC:24:11:00:00:01,bridge=vmbr0",
 		"description": g.Config["description"] + "\nask Ben first",
 	}[key]
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, key, value) })
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, key, value) })
 	return fmt.Sprintf("%s = %q", key, strings.ReplaceAll(value, "\n", " ⏎ "))
 }
 
-func handContainer(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handContainer(w *world, r *rand.Rand, g pve.Guest) string {
 	key := pick(r, "cores", "memory", "swap", "onboot", "tags", "nameserver", "startup", "features", "protection", "net3", "description", "timezone")
 	value := map[string]string{
 		"cores": "7", "memory": "4242", "swap": "0", "onboot": strconv.Itoa(r.IntN(2)), "tags": "homestak;mine", "nameserver": "9.9.9.9",
 		"startup": "order=9", "features": pick(r, "", "nesting=1"), "protection": strconv.Itoa(r.IntN(2)), "timezone": "host",
 		"net3": "name=eth3,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,type=veth", "description": g.Config["description"] + "\nask Ben first",
 	}[key]
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, key, value) })
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, key, value) })
 	return fmt.Sprintf("%s = %q", key, strings.ReplaceAll(value, "\n", " ⏎ "))
 }
 
 // handCard takes the first card out. A container that had its proof in it is nobody's
 // until the card is back.
-func handCard(w *world, _ *rand.Rand, g pvesim.Guest) string {
+func handCard(w *world, _ *rand.Rand, g pve.Guest) string {
 	card := g.Config["net0"]
 	if card == "" || len(g.Pending) > 0 {
 		return ""
 	}
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "net0", "") })
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "net0", "") })
 	w.rebase()
-	w.mend(g, func(e *pvesim.Edit, now pvesim.Guest) {
+	w.mend(g, func(e *pve.Edit, now pve.Guest) {
 		if _, proven := proves(now); !proven && now.Config["net0"] == "" {
 			e.Set(g.VMID, "net0", card)
 		}
@@ -96,7 +96,7 @@ func handCard(w *world, _ *rand.Rand, g pvesim.Guest) string {
 }
 
 // handHA gives it to the HA manager; in the end it is taken back.
-func handHA(w *world, _ *rand.Rand, g pvesim.Guest) string {
+func handHA(w *world, _ *rand.Rand, g pve.Guest) string {
 	sid := map[string]string{"lxc": "ct", "qemu": "vm"}[g.Kind] + ":" + strconv.Itoa(g.VMID)
 	state := map[bool]string{true: "started", false: "stopped"}[g.Running]
 	if g.HA != "" || !w.root(http.MethodPost, "/cluster/ha/resources", "sid", sid, "state", state) {
@@ -110,9 +110,9 @@ func handHA(w *world, _ *rand.Rand, g pvesim.Guest) string {
 	return "given to the HA manager, to be " + state
 }
 
-func handUntag(w *world, _ *rand.Rand, g pvesim.Guest) string {
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "tags", "") })
-	w.mend(g, func(e *pvesim.Edit, now pvesim.Guest) {
+func handUntag(w *world, _ *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "tags", "") })
+	w.mend(g, func(e *pve.Edit, now pve.Guest) {
 		if _, proven := proves(now); proven && !tagged(now) { // it left the files, too, and nothing else told of it
 			e.Set(g.VMID, "tags", "homestak")
 		}
@@ -120,8 +120,8 @@ func handUntag(w *world, _ *rand.Rand, g pvesim.Guest) string {
 	return "its tags are gone"
 }
 
-func handStrip(w *world, r *rand.Rand, g pvesim.Guest) string {
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "description", pick(r, "", "mine now")) })
+func handStrip(w *world, r *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "description", pick(r, "", "mine now")) })
 	w.rebase()
 	addr, _ := proves(g)
 	w.mends = append(w.mends, func() {
@@ -130,32 +130,32 @@ func handStrip(w *world, r *rand.Rand, g pvesim.Guest) string {
 		switch {
 		case !there || !kin(now, g):
 		case len(ours(snap)[addr]) > 0: // renamed, too, it was nobody's, and was recreated
-			w.sim.Edit(func(e *pvesim.Edit) { e.Delete(g.VMID) })
+			w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
 		default:
-			w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "description", g.Config["description"]) })
+			w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "description", g.Config["description"]) })
 		}
 	})
 	return "its description is gone"
 }
 
-func handRename(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handRename(w *world, r *rand.Rand, g pve.Guest) string {
 	name := fmt.Sprintf("renamed-%d", r.IntN(99))
 	key := map[string]string{"lxc": "hostname", "qemu": "name"}[g.Kind]
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, key, name) })
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, key, name) })
 	return "renamed to " + name
 }
 
-func handDetach(w *world, _ *rand.Rand, g pvesim.Guest) string {
+func handDetach(w *world, _ *rand.Rand, g pve.Guest) string {
 	slot := map[string]string{"lxc": "mp0", "qemu": "scsi1"}[g.Kind]
 	drive := g.Config[slot]
 	if drive == "" || g.Config["unused0"] != "" || len(g.Pending) > 0 {
 		return ""
 	}
-	w.sim.Edit(func(e *pvesim.Edit) {
+	w.sim.Edit(func(e *pve.Edit) {
 		e.Set(g.VMID, slot, "")
 		e.Set(g.VMID, "unused0", strings.Split(drive, ",")[0])
 	})
-	w.mend(g, func(e *pvesim.Edit, now pvesim.Guest) {
+	w.mend(g, func(e *pve.Edit, now pve.Guest) {
 		if now.Config[slot] == "" && strings.HasPrefix(drive, now.Config["unused0"]+",") {
 			e.Set(g.VMID, slot, drive)
 			e.Set(g.VMID, "unused0", "")
@@ -164,7 +164,7 @@ func handDetach(w *world, _ *rand.Rand, g pvesim.Guest) string {
 	return slot + " detached"
 }
 
-func handMigrate(w *world, _ *rand.Rand, g pvesim.Guest) string {
+func handMigrate(w *world, _ *rand.Rand, g pve.Guest) string {
 	for _, target := range w.site().cluster {
 		if target != g.Node {
 			how := map[string]string{"lxc": "restart", "qemu": "online"}[g.Kind]
@@ -175,7 +175,7 @@ func handMigrate(w *world, _ *rand.Rand, g pvesim.Guest) string {
 	return ""
 }
 
-func handClone(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handClone(w *world, r *rand.Rand, g pve.Guest) string {
 	id := w.freeVMID(r)
 	key := map[string]string{"lxc": "hostname", "qemu": "name"}[g.Kind]
 	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/clone", g.Node, g.Kind, g.VMID), "newid", strconv.Itoa(id), "full", "1", key, "copy-of-"+g.Name()) {
@@ -185,13 +185,13 @@ func handClone(w *world, r *rand.Rand, g pvesim.Guest) string {
 	return fmt.Sprintf("cloned as %d", id)
 }
 
-func handSnapshot(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handSnapshot(w *world, r *rand.Rand, g pve.Guest) string {
 	name := fmt.Sprintf("before%d", r.IntN(1000))
 	w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/snapshot", g.Node, g.Kind, g.VMID), "snapname", name)
 	return "snapshot " + name
 }
 
-func handRestore(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handRestore(w *world, r *rand.Rand, g pve.Guest) string {
 	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/vzdump", g.Node), "vmid", strconv.Itoa(g.VMID), "storage", "local", "mode", "snapshot", "notes-template", "by hand") {
 		return ""
 	}
@@ -213,18 +213,18 @@ func handRestore(w *world, r *rand.Rand, g pvesim.Guest) string {
 	return fmt.Sprintf("backed up, and restored as %d", id)
 }
 
-func handLock(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handLock(w *world, r *rand.Rand, g pve.Guest) string {
 	lock := pick(r, "backup", "migrate", "snapshot", "rollback")
-	w.sim.Edit(func(e *pvesim.Edit) { e.Lock(g.VMID, lock) })
-	w.mend(g, func(e *pvesim.Edit, _ pvesim.Guest) { e.Lock(g.VMID, "") })
+	w.sim.Edit(func(e *pve.Edit) { e.Lock(g.VMID, lock) })
+	w.mend(g, func(e *pve.Edit, _ pve.Guest) { e.Lock(g.VMID, "") })
 	return "left with the lock " + lock
 }
 
 // handRecycle deletes it, and somebody else's guest gets its VMID.
-func handRecycle(w *world, r *rand.Rand, g pvesim.Guest) string {
-	w.sim.Edit(func(e *pvesim.Edit) {
+func handRecycle(w *world, r *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) {
 		e.Delete(g.VMID)
-		e.Add(pvesim.Guest{VMID: g.VMID, Node: g.Node, Running: r.IntN(2) == 0, Config: map[string]string{"name": "stranger", "cores": "1", "memory": "512"}})
+		e.Add(pve.Guest{VMID: g.VMID, Node: g.Node, Running: r.IntN(2) == 0, Config: map[string]string{"name": "stranger", "cores": "1", "memory": "512"}})
 	})
 	w.rebase()
 	w.strangers = append(w.strangers, g.VMID)
@@ -232,10 +232,10 @@ func handRecycle(w *world, r *rand.Rand, g pvesim.Guest) string {
 }
 
 // handReclaim makes a guest of somebody else's that has the name of ours.
-func handReclaim(w *world, r *rand.Rand, g pvesim.Guest) string {
+func handReclaim(w *world, r *rand.Rand, g pve.Guest) string {
 	id := w.freeVMID(r)
-	w.sim.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: id, Config: map[string]string{"name": g.Name(), "cores": "1", "memory": "512"}})
+	w.sim.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: id, Config: map[string]string{"name": g.Name(), "cores": "1", "memory": "512"}})
 	})
 	w.rebase()
 	w.strangers = append(w.strangers, id)
@@ -243,14 +243,14 @@ func handReclaim(w *world, r *rand.Rand, g pvesim.Guest) string {
 }
 
 // handForeign changes what is not ours anyway.
-func handForeign(w *world, r *rand.Rand, _ pvesim.Guest) string {
+func handForeign(w *world, r *rand.Rand, _ pve.Guest) string {
 	ids := slices.Sorted(maps.Keys(w.foreign))
 	id := ids[r.IntN(len(ids))]
 	g, there := w.sim.Snapshot().Guest(id)
 	if !there || g.Config["template"] == "1" {
 		return ""
 	}
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(id, "onboot", strconv.Itoa(r.IntN(2))) })
+	w.sim.Edit(func(e *pve.Edit) { e.Set(id, "onboot", strconv.Itoa(r.IntN(2))) })
 	w.rebase()
 	return fmt.Sprintf("its neighbour %d is edited", id)
 }
@@ -263,11 +263,11 @@ func (w *world) copied(id int) {
 }
 
 // mend is how people will put right what they did to a guest, if it is still that one.
-func (w *world) mend(g pvesim.Guest, do func(*pvesim.Edit, pvesim.Guest)) {
+func (w *world) mend(g pve.Guest, do func(*pve.Edit, pve.Guest)) {
 	w.mends = append(w.mends, func() {
 		now, there := w.sim.Snapshot().Guest(g.VMID)
 		if there && kin(now, g) {
-			w.sim.Edit(func(e *pvesim.Edit) { do(e, now) })
+			w.sim.Edit(func(e *pve.Edit) { do(e, now) })
 		}
 	})
 }
@@ -282,7 +282,7 @@ func (w *world) clear() {
 	snap := w.sim.Snapshot()
 	for _, id := range w.strangers {
 		if _, there := snap.Guest(id); there {
-			w.sim.Edit(func(e *pvesim.Edit) { e.Delete(id) })
+			w.sim.Edit(func(e *pve.Edit) { e.Delete(id) })
 		}
 		delete(w.foreign, id)
 		delete(w.byHand, id)
@@ -294,11 +294,11 @@ func (w *world) clear() {
 		case g.Lock == "create" || g.Lock == "clone":
 			w.tell("by hand: qm unlock %d && qm destroy %d", g.VMID, g.VMID)
 			w.crashed[g.VMID] = true
-			w.sim.Edit(func(e *pvesim.Edit) { e.Delete(g.VMID) })
+			w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
 			w.freeVolumes(g.VMID) // its configuration did not name them yet
 		case g.Lock != "":
 			w.tell("by hand: qm unlock %d", g.VMID)
-			w.sim.Edit(func(e *pvesim.Edit) { e.Lock(g.VMID, "") })
+			w.sim.Edit(func(e *pve.Edit) { e.Lock(g.VMID, "") })
 		}
 	}
 	w.rebase()
@@ -310,7 +310,7 @@ func (w *world) freeVolumes(vmid int) {
 		for _, v := range list {
 			if v.VMID == vmid && v.Content != "backup" {
 				w.tell("by hand: pvesm free %s", v.ID)
-				w.sim.Edit(func(e *pvesim.Edit) { e.RemoveVolume(v.ID) })
+				w.sim.Edit(func(e *pve.Edit) { e.RemoveVolume(v.ID) })
 			}
 		}
 	}

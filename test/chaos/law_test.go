@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // laws holds the host against what must be true when all is quiet.
-func (w *world) laws(snap pvesim.Snapshot) {
+func (w *world) laws(snap pve.Snapshot) {
 	site, stand := w.site(), w.standing(snap)
 	for addr, list := range ours(snap) {
-		made := slices.DeleteFunc(slices.Clone(list), func(g pvesim.Guest) bool { return w.byHand[g.VMID] })
+		made := slices.DeleteFunc(slices.Clone(list), func(g pve.Guest) bool { return w.byHand[g.VMID] })
 		if len(made) > 1 {
 			w.violation('b', "%d guests are %s: %v", len(made), addr, vmids(made))
 		}
@@ -51,7 +51,7 @@ func unlocked(c map[string]string) map[string]string {
 	return c
 }
 
-func vmids(list []pvesim.Guest) []int {
+func vmids(list []pve.Guest) []int {
 	var out []int
 	for _, g := range list {
 		out = append(out, g.VMID)
@@ -59,7 +59,7 @@ func vmids(list []pvesim.Guest) []int {
 	return out
 }
 
-func disksOf(snap pvesim.Snapshot, vmid int) string {
+func disksOf(snap pve.Snapshot, vmid int) string {
 	var out []string
 	for _, list := range snap.Volumes {
 		for _, v := range list {
@@ -73,7 +73,7 @@ func disksOf(snap pvesim.Snapshot, vmid int) string {
 }
 
 // as holds a guest against its node: the plan is not the only one to say that all is well.
-func (w *world) as(n *node, list []pvesim.Guest) {
+func (w *world) as(n *node, list []pve.Guest) {
 	if len(list) != 1 {
 		w.violation('a', "%s is there %d times", n.addr(), len(list))
 		return
@@ -111,7 +111,7 @@ func (w *world) as(n *node, list []pvesim.Guest) {
 }
 
 // volumes looks for disks that belong to no guest.
-func (w *world) volumes(snap pvesim.Snapshot, stand reasons) {
+func (w *world) volumes(snap pve.Snapshot, stand reasons) {
 	used := map[string]bool{}
 	// Decision 6: where no machine has or had words of its own nobody looks for seeds.
 	looked := slices.ContainsFunc(w.site().nodes, func(n *node) bool { return n.seeded != 0 })

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // mark is an ownership tag, read by rules of this package's own.
@@ -36,7 +36,7 @@ type mark struct {
 func (m mark) addr() string { return m.Type + "." + m.Node }
 
 // markOf reads the mark of a guest; found is true for the copy of one, too.
-func markOf(g pvesim.Guest) (m mark, found bool) {
+func markOf(g pve.Guest) (m mark, found bool) {
 	for line := range strings.Lines(g.Config["description"]) {
 		if doc, ok := strings.CutPrefix(line, "homestak-gitops: "); ok {
 			m = mark{}
@@ -47,7 +47,7 @@ func markOf(g pvesim.Guest) (m mark, found bool) {
 }
 
 // proves reports whether a guest is ours by mark and identity.
-func proves(g pvesim.Guest) (string, bool) {
+func proves(g pve.Guest) (string, bool) {
 	m, found := markOf(g)
 	if !found || (m.Type == "ct") != (g.Kind == "lxc") {
 		return "", false
@@ -64,7 +64,7 @@ func proves(g pvesim.Guest) (string, bool) {
 var hwaddr = regexp.MustCompile(`hwaddr=([0-9A-Fa-f:]{17})`)
 
 // cardsOf are the addresses of a container's cards, with what waits for a restart.
-func cardsOf(g pvesim.Guest) []string {
+func cardsOf(g pve.Guest) []string {
 	var out []string
 	for key, val := range next(g) {
 		if m := hwaddr.FindStringSubmatch(val); m != nil && strings.HasPrefix(key, "net") {
@@ -75,7 +75,7 @@ func cardsOf(g pvesim.Guest) []string {
 }
 
 // next is the configuration of a guest with what waits for a restart counted in.
-func next(g pvesim.Guest) map[string]string {
+func next(g pve.Guest) map[string]string {
 	c := maps.Clone(g.Config)
 	maps.Copy(c, g.Pending)
 	for key := range strings.SplitSeq(g.Pending["delete"], ",") {
@@ -87,7 +87,7 @@ func next(g pvesim.Guest) map[string]string {
 
 // sized is the value of a disk with the size that it has. A change that waits for a
 // restart goes on telling the one of when it was made.
-func sized(g pvesim.Guest, slot string) string {
+func sized(g pve.Guest, slot string) string {
 	is, will := g.Config[slot], next(g)[slot]
 	now, _, _ := strings.Cut(is, ",")
 	if then, _, _ := strings.Cut(will, ","); then == now {
@@ -97,7 +97,7 @@ func sized(g pvesim.Guest, slot string) string {
 }
 
 // kin reports whether two sights of a VMID are of the same guest.
-func kin(a, b pvesim.Guest) bool {
+func kin(a, b pve.Guest) bool {
 	if a.Kind == "lxc" && b.Kind == "lxc" {
 		ma, _ := markOf(a)
 		mb, _ := markOf(b)
@@ -107,8 +107,8 @@ func kin(a, b pvesim.Guest) bool {
 }
 
 // ours are the guests that prove to be ours, by address.
-func ours(s pvesim.Snapshot) map[string][]pvesim.Guest {
-	out := map[string][]pvesim.Guest{}
+func ours(s pve.Snapshot) map[string][]pve.Guest {
+	out := map[string][]pve.Guest{}
 	for _, g := range s.Guests {
 		if addr, ok := proves(g); ok {
 			out[addr] = append(out[addr], g)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // A reason is why something is left as it is, told from site and host alone, without
@@ -61,7 +61,7 @@ func (s reasons) add(addr string, r reason) {
 }
 
 // standing tells what stands in the way of whom.
-func (w *world) standing(snap pvesim.Snapshot) reasons {
+func (w *world) standing(snap pve.Snapshot) reasons {
 	out, site, have := reasons{}, w.site(), ours(snap)
 	for _, n := range site.nodes {
 		addr := n.addr()
@@ -111,18 +111,18 @@ func (w *world) standing(snap pvesim.Snapshot) reasons {
 
 // silent reports whether the check of a machine that others need cannot hold before the
 // restart that its agent waits for.
-func silent(site *site, n *node, g pvesim.Guest) bool {
+func silent(site *site, n *node, g pve.Guest) bool {
 	return site.checked && n.kind != "ct" && n.image != "" && g.Running && g.Pending["agent"] != ""
 }
 
 // tagged reports whether a guest shows in a list that it may be ours.
-func tagged(g pvesim.Guest) bool {
+func tagged(g pve.Guest) bool {
 	return slices.Contains(strings.Split(next(g)["tags"], ";"), "homestak")
 }
 
 // shielded reports whether a guest would be recreated that the files protect in the same
 // breath: the shipped rule denies all of such a plan.
-func shielded(site *site, have map[string][]pvesim.Guest) bool {
+func shielded(site *site, have map[string][]pve.Guest) bool {
 	return slices.ContainsFunc(site.nodes, func(n *node) bool {
 		list := have[n.addr()]
 		return n.guarded && len(list) == 1 && n.anew(list[0])
@@ -130,7 +130,7 @@ func shielded(site *site, have map[string][]pvesim.Guest) bool {
 }
 
 // anew reports whether the guest that a node has is not the one that it shall have.
-func (n *node) anew(g pvesim.Guest) bool {
+func (n *node) anew(g pve.Guest) bool {
 	m, _ := markOf(g)
 	from := "image." + n.image
 	if n.image == "" {
@@ -152,7 +152,7 @@ func hold(out reasons, site *site) {
 	}
 }
 
-func leaving(out reasons, addr string, g pvesim.Guest) {
+func leaving(out reasons, addr string, g pve.Guest) {
 	m, _ := markOf(g)
 	if g.Lock != "" {
 		out.add(addr, locked)
@@ -169,7 +169,7 @@ func leaving(out reasons, addr string, g pvesim.Guest) {
 }
 
 // whole reports whether a backup of a guest would hold all of its data.
-func whole(g pvesim.Guest) bool {
+func whole(g pve.Guest) bool {
 	for key, val := range next(g) {
 		if strings.HasPrefix(key, "unused") || g.Kind == "lxc" && strings.HasPrefix(key, "mp") && !strings.Contains(val, "backup=1") {
 			return false
@@ -179,7 +179,7 @@ func whole(g pvesim.Guest) bool {
 }
 
 // absent is for a node that proves to be nowhere.
-func (w *world) absent(out reasons, n *node, snap pvesim.Snapshot) {
+func (w *world) absent(out reasons, n *node, snap pve.Snapshot) {
 	if t, there := snap.Guest(9002); there && t.Lock != "" && n.template == "golden-ct" {
 		out.add(n.addr(), locked)
 	}
@@ -200,7 +200,7 @@ func (w *world) absent(out reasons, n *node, snap pvesim.Snapshot) {
 // occupied is for a node whose VMID another one has. One of ours that leaves the site
 // makes room, unless it is kept itself: by its terms, or because what needs it now shall
 // need the new one, which comes later.
-func (w *world) occupied(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot) {
+func (w *world) occupied(out reasons, n *node, g pve.Guest, snap pve.Snapshot) {
 	addr, proven := proves(g)
 	site, kept := w.site(), reasons{}
 	if proven && site.find(addr) == nil {
@@ -226,7 +226,7 @@ func (w *world) occupied(out reasons, n *node, g pvesim.Guest, snap pvesim.Snaps
 }
 
 // present is for a node that is there, once.
-func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot) {
+func (w *world) present(out reasons, n *node, g pve.Guest, snap pve.Snapshot) {
 	addr := n.addr()
 	m, _ := markOf(g)
 	if g.Lock != "" {
@@ -291,7 +291,7 @@ func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapsh
 
 // contained is for a container that is there: PVE moves none of its disks while it
 // runs, and nothing of them while it is protected.
-func (w *world) contained(out reasons, n *node, g pvesim.Guest, at map[string]string) {
+func (w *world) contained(out reasons, n *node, g pve.Guest, at map[string]string) {
 	m, _ := markOf(g)
 	conf := next(g)
 	for name, storage := range at {
@@ -315,7 +315,7 @@ func (w *world) contained(out reasons, n *node, g pvesim.Guest, at map[string]st
 }
 
 // follow adds what is kept because of others.
-func follow(out reasons, site *site, snap pvesim.Snapshot) reasons {
+func follow(out reasons, site *site, snap pve.Snapshot) reasons {
 	for range len(site.nodes) + 1 {
 		for _, n := range site.nodes {
 			for _, need := range n.needs {
@@ -347,7 +347,7 @@ func follow(out reasons, site *site, snap pvesim.Snapshot) reasons {
 
 var needsText = regexp.MustCompile(`"needs":\[([^\]]*)\]`)
 
-func needsOf(g pvesim.Guest) []string {
+func needsOf(g pve.Guest) []string {
 	m := needsText.FindStringSubmatch(g.Config["description"])
 	if m == nil {
 		return nil

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // quiet makes passes until nothing is left to do but what is kept for a reason.
@@ -68,7 +68,7 @@ func (w *world) quiet() {
 // starting counts as started to the program.
 func (w *world) rest() {
 	for range 600 {
-		if !slices.ContainsFunc(w.sim.Snapshot().Tasks, func(t pvesim.Task) bool { return t.End.IsZero() }) {
+		if !slices.ContainsFunc(w.sim.Snapshot().Tasks, func(t pve.Task) bool { return t.End.IsZero() }) {
 			return
 		}
 		w.live(time.Second)

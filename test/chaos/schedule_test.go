@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestSchedule runs schedules 1 to N, or the one that is named.
@@ -199,7 +199,7 @@ func (w *world) outage() {
 	w.mu.Lock()
 	w.dark, w.lost, w.darkened = f.dark, f.lost, names
 	w.mu.Unlock()
-	w.sim.Edit(func(e *pvesim.Edit) {
+	w.sim.Edit(func(e *pve.Edit) {
 		if f.dark != "" {
 			e.Offline(f.dark, true)
 		}
@@ -222,7 +222,7 @@ func (w *world) taskDies() {
 			if err == nil && t.End.IsZero() && !w.byHand[id] {
 				w.tell("  %s of guest %d dies", t.Type, id)
 				w.crashed[id] = true
-				w.sim.Edit(func(e *pvesim.Edit) { e.Crash(id) })
+				w.sim.Edit(func(e *pve.Edit) { e.Crash(id) })
 				return
 			}
 		}
@@ -241,7 +241,7 @@ func (w *world) calm() {
 	dark := w.dark
 	w.dark, w.lost, w.darkened = "", false, nil
 	w.mu.Unlock()
-	w.sim.Edit(func(e *pvesim.Edit) {
+	w.sim.Edit(func(e *pve.Edit) {
 		if dark != "" {
 			e.Offline(dark, false)
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -27,6 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // The secrets of the site. None may stand in anything that is written or said.
@@ -42,7 +42,7 @@ type world struct {
 	ctx  context.Context
 	seed uint64
 	r    *rand.Rand
-	sim  *pvesim.Host
+	sim  *pve.Host
 	wire *wire
 	repo *repo
 
@@ -58,11 +58,11 @@ type world struct {
 	dir    string
 	log    *lines
 
-	foreign   map[int]pvesim.Guest // as they were left
-	disks     map[int]string       // their disks
-	byHand    map[int]bool         // copies that people made
-	strangers []int                // guests that people made, and will clear away
-	crashed   map[int]bool         // VMIDs whose making was cut off: their volumes may be left
+	foreign   map[int]pve.Guest // as they were left
+	disks     map[int]string    // their disks
+	byHand    map[int]bool      // copies that people made
+	strangers []int             // guests that people made, and will clear away
+	crashed   map[int]bool      // VMIDs whose making was cut off: their volumes may be left
 	mends     []func()
 
 	mu         sync.Mutex // the agent's goroutines tell of themselves
@@ -102,7 +102,7 @@ func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 	t.Helper()
 	w := &world{
 		t: t, ctx: t.Context(), seed: seed, unsettled: true, r: rand.New(rand.NewPCG(seed, 0x63686173)), dir: dir, log: &lines{}, repo: newRepo(),
-		kinds: proxmox.Kinds(), reader: &hcl.Loader{}, foreign: map[int]pvesim.Guest{}, disks: map[int]string{}, byHand: map[int]bool{}, crashed: map[int]bool{}, young: map[int]bool{},
+		kinds: proxmox.Kinds(), reader: &hcl.Loader{}, foreign: map[int]pve.Guest{}, disks: map[int]string{}, byHand: map[int]bool{}, crashed: map[int]bool{}, young: map[int]bool{},
 		secrets: &model.Secrets{Values: map[string]map[string]string{
 			"api_tokens": {"father": "root@pam!sim=" + tokenSecret},
 			"auth":       {model.OwnershipKey: strings.Repeat("0e", 32)},
@@ -114,18 +114,18 @@ func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 		w.rules = rules
 	}
 	s := w.firstSite()
-	c := pvesim.Config{
+	c := pve.Config{
 		Node: "father", Seed: int64(seed), Guests: 1 + w.r.IntN(4), TaskTime: time.Duration(w.r.IntN(5)) * time.Second, Token: w.secrets.Values["api_tokens"]["father"], //nolint:gosec // any seed will do
-		Storages: pvesim.DefaultStorages(), Version: pick(w.r, "9.2", "9.2", "8.4"),
+		Storages: pve.DefaultStorages(), Version: pick(w.r, "9.2", "9.2", "8.4"),
 	}
 	if len(s.cluster) > 1 {
 		c.Nodes = s.cluster[1:]
-		c.Storages = append(c.Storages, pvesim.Storage{Name: "ceph", Type: "rbd", Content: []string{"images", "rootdir"}})
+		c.Storages = append(c.Storages, pve.Storage{Name: "ceph", Type: "rbd", Content: []string{"images", "rootdir"}})
 	} else {
-		c.Storages = append(c.Storages, pvesim.Storage{Name: "fast", Type: "zfspool", Content: []string{"images", "rootdir"}})
+		c.Storages = append(c.Storages, pve.Storage{Name: "fast", Type: "zfspool", Content: []string{"images", "rootdir"}})
 	}
-	c.Storages = append(c.Storages, pvesim.Storage{Name: "vault", Type: "nfs", Content: []string{"backup"}})
-	w.sim = pvesim.New(c)
+	c.Storages = append(c.Storages, pve.Storage{Name: "vault", Type: "nfs", Content: []string{"backup"}})
+	w.sim = pve.New(c)
 	w.wire = &wire{w: w, seen: map[string]int{}}
 	w.neighbours(s)
 	w.push(s, "the first site")
@@ -165,12 +165,12 @@ func (w *world) neighbours(s *site) {
 		}
 		time.Sleep(time.Second)
 	}
-	w.sim.Edit(func(e *pvesim.Edit) {
+	w.sim.Edit(func(e *pve.Edit) {
 		for i := range w.r.IntN(3) {
-			e.Add(pvesim.Guest{VMID: s.from + 3*i, Running: i == 0, Config: map[string]string{"name": fmt.Sprintf("settler-%d", i), "cores": "1", "memory": "512"}})
+			e.Add(pve.Guest{VMID: s.from + 3*i, Running: i == 0, Config: map[string]string{"name": fmt.Sprintf("settler-%d", i), "cores": "1", "memory": "512"}})
 		}
 		if w.r.IntN(4) == 0 {
-			e.Add(pvesim.Guest{VMID: 30000, Config: map[string]string{"name": s.nodes[0].name, "cores": "1", "memory": "512"}})
+			e.Add(pve.Guest{VMID: 30000, Config: map[string]string{"name": s.nodes[0].name, "cores": "1", "memory": "512"}})
 			w.strangers = append(w.strangers, 30000)
 		}
 	})
@@ -350,7 +350,7 @@ func (w *world) secret(where, text string) {
 }
 
 // written looks for secrets in all that was written.
-func (w *world) written(snap pvesim.Snapshot) {
+func (w *world) written(snap pve.Snapshot) {
 	w.secret("the log", w.log.text())
 	for _, g := range snap.Guests {
 		w.secret("the description of guest "+strconv.Itoa(g.VMID), g.Config["description"])

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 var guestPath = regexp.MustCompile(`^/nodes/([^/]+)/(qemu|lxc)/(\d+)(/.*)?$`)
@@ -118,7 +118,7 @@ func (w *world) ordered(vmid string) {
 
 // mayLeave: a guest goes as its mark demands. What was made in this round may be taken
 // back by a rollback, for which no policy is meant.
-func (w *world) mayLeave(what, method, rest, addr string, g pvesim.Guest, snap pvesim.Snapshot) {
+func (w *world) mayLeave(what, method, rest, addr string, g pve.Guest, snap pve.Snapshot) {
 	mk, _ := markOf(g)
 	w.mu.Lock()
 	young := w.young[g.VMID]
@@ -142,7 +142,7 @@ func (w *world) mayLeave(what, method, rest, addr string, g pvesim.Guest, snap p
 }
 
 // backedUp reports whether there is a whole backup of the guest that stands there now.
-func backedUp(g pvesim.Guest, m mark, snap pvesim.Snapshot) bool {
+func backedUp(g pve.Guest, m mark, snap pve.Snapshot) bool {
 	for _, list := range snap.Volumes {
 		for _, v := range list {
 			if v.Content == "backup" && v.VMID == g.VMID && v.Size > 0 && v.Protected && strings.Contains(v.Notes, m.addr()) && strings.Contains(v.Notes, m.UUID) {
@@ -157,7 +157,7 @@ func backedUp(g pvesim.Guest, m mark, snap pvesim.Snapshot) bool {
 var plainWrite = regexp.MustCompile(`^(/nodes/[^/]+/(qemu|lxc)|/pools(/prod|/beside)?|/nodes/[^/]+/storage/[^/]+/(download-url|upload|content/[^/]*(homestak\.home|homestak-seed\.home)\.[^/]+))$`)
 
 // mayUnprotect: a protected guest stays, and its protection goes only by the files.
-func (w *world) mayUnprotect(what, method, rest, addr string, g pvesim.Guest, in map[string]string) {
+func (w *world) mayUnprotect(what, method, rest, addr string, g pve.Guest, in map[string]string) {
 	if g.Config["protection"] != "1" {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/test/forest"
@@ -52,7 +52,7 @@ func (w *world) says(machine string) string {
 
 func (w *world) deletes(machine, guest string) {
 	id := w.vmid(machine, guest)
-	w.Machine(machine).Host.Edit(func(e *pvesim.Edit) { e.Delete(id) })
+	w.Machine(machine).Host.Edit(func(e *pve.Edit) { e.Delete(id) })
 }
 
 // A child that is cut off for hours keeps what was in force, for its own children as well. Its parent shows it as stale and

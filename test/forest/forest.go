@@ -26,11 +26,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 )
 
@@ -45,7 +45,7 @@ type Options struct {
 	TaskTime   time.Duration // of the simulated hosts
 	// Watch lets the agents watch the files of their nodes.
 	Watch bool
-	// Fault is asked about each request to the host of a machine; see pvesim.Config. May be nil.
+	// Fault is asked about each request to the host of a machine; see pve.Config. May be nil.
 	Fault func(machine string, r *http.Request) (status int, apply bool)
 	// Event is called with what happened that a law is about. May be nil.
 	Event func(Event)
@@ -76,7 +76,7 @@ type Machine struct {
 	Name   string
 	Typo   string   // identity that its agent.hcl has by mistake; "": its name
 	Parent *Machine // nil: the root
-	Host   *pvesim.Host
+	Host   *pve.Host
 	Data   string // folder of the agent
 	At     netip.AddrPort
 
@@ -121,14 +121,14 @@ func (f *Forest) boot(name string, parent *Machine, vmid int, uuid string) error
 	if err := os.MkdirAll(m.Data, 0o700); err != nil {
 		return err
 	}
-	c := pvesim.Config{Node: name, Storages: pvesim.DefaultStorages(), Bridges: []string{"vmbr0"}, TaskTime: f.o.TaskTime, Seed: int64(f.o.Seed)} //nolint:gosec // any seed will do
+	c := pve.Config{Node: name, Storages: pve.DefaultStorages(), Bridges: []string{"vmbr0"}, TaskTime: f.o.TaskTime, Seed: int64(f.o.Seed)} //nolint:gosec // any seed will do
 	if f.o.Watch {
 		c.Files = filepath.Join(m.Data, "root")
 	}
 	if fault := f.o.Fault; fault != nil {
 		c.Fault = func(r *http.Request) (int, bool) { return fault(name, r) }
 	}
-	m.Host = pvesim.New(c)
+	m.Host = pve.New(c)
 	f.machines = append(f.machines, m)
 	return nil
 }
@@ -309,8 +309,8 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Guests are those on the host of a machine, by name.
-func (m *Machine) Guests() map[string]pvesim.Guest {
-	out := map[string]pvesim.Guest{}
+func (m *Machine) Guests() map[string]pve.Guest {
+	out := map[string]pve.Guest{}
 	for _, g := range m.Host.Guests() {
 		if g.Config["template"] != "1" {
 			out[cmp.Or(g.Name(), fmt.Sprintf("guest %d", g.VMID))] = g
@@ -324,7 +324,7 @@ type tag struct {
 	Type, Node, Owner, UUID string
 }
 
-func tagOf(g pvesim.Guest) (t tag, has bool) {
+func tagOf(g pve.Guest) (t tag, has bool) {
 	for line := range strings.Lines(g.Config["description"]) {
 		if doc, ok := strings.CutPrefix(line, "homestak-gitops: "); ok {
 			has = json.Unmarshal([]byte(doc), &t) == nil
@@ -370,7 +370,7 @@ func (f *Forest) Step() error {
 }
 
 // there is the guest that a machine is, if it runs; nil if it was destroyed or is another one.
-func (f *Forest) there(m *Machine) *pvesim.Guest {
+func (f *Forest) there(m *Machine) *pve.Guest {
 	if !slices.Contains(f.Machines(), m.Parent) {
 		return nil
 	}
@@ -403,5 +403,5 @@ func (f *Forest) remove(m *Machine, byHand bool) {
 // Destroy destroys a machine with all that is in it, as somebody does who removes its VM by hand.
 func (f *Forest) Destroy(m *Machine) {
 	f.remove(m, true)
-	m.Parent.Host.Edit(func(e *pvesim.Edit) { e.Delete(m.vmid) })
+	m.Parent.Host.Edit(func(e *pve.Edit) { e.Delete(m.vmid) })
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/forest"
 )
 
@@ -250,7 +250,7 @@ func (w *world) byHand(r *rand.Rand, m *forest.Machine) {
 		}
 		what := pick(r, "deletes", "stops", "changes")
 		w.record("somebody %s %s on %s", what, name, m.Name)
-		m.Host.Edit(func(e *pvesim.Edit) {
+		m.Host.Edit(func(e *pve.Edit) {
 			switch what {
 			case "deletes":
 				e.Delete(g.VMID)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
@@ -109,8 +109,8 @@ func TestST11WithdrawalInAChildOfAChild(t *testing.T) {
 		w.push(s, "one more")
 		w.until(10*time.Minute, "it is there", w.converged)
 		leaf := w.Machine("leaf").Host
-		leaf.Edit(func(e *pvesim.Edit) {
-			e.Add(pvesim.Guest{VMID: 900, Kind: "qemu", Config: map[string]string{"name": "scratch", "memory": "512", "tags": "mine"}})
+		leaf.Edit(func(e *pve.Edit) {
+			e.Add(pve.Guest{VMID: 900, Kind: "qemu", Config: map[string]string{"name": "scratch", "memory": "512", "tags": "mine"}})
 		})
 		scratch, _ := leaf.Snapshot().Guest(900)
 		kept := w.guests()
@@ -137,7 +137,7 @@ func TestST11WithdrawalInAChildOfAChild(t *testing.T) {
 		require.Contains(t, w.says("inner"), "not deleted until nothing is left in it")
 		require.Contains(t, w.says("inner"), "homestak-gitops plan on leaf lists guests that nobody manages")
 		require.Contains(t, w.says("leaf"), "leaf is not empty: 1 guest on it is not managed")
-		leaf.Edit(func(e *pvesim.Edit) { e.Delete(900) })
+		leaf.Edit(func(e *pve.Edit) { e.Delete(900) })
 		w.until(10*time.Minute, "leaf goes when that is gone", w.converged)
 		require.Empty(t, w.broken)
 	})

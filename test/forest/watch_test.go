@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/forest"
 )
 
@@ -58,11 +58,11 @@ func TestAChangeByHandIsTakenBack(t *testing.T) {
 		w.until(10*time.Minute, "the guests are there", w.converged)
 		w.live(5 * time.Minute)
 		father := w.Machine("father")
-		guest := func(n int) pvesim.Guest { return father.Guests()[fmt.Sprintf("vm-%d", n)] }
+		guest := func(n int) pve.Guest { return father.Guests()[fmt.Sprintf("vm-%d", n)] }
 		byHand := func(n int, key, value string) {
 			id := guest(n).VMID
 			asked.take()
-			father.Host.Edit(func(e *pvesim.Edit) { e.Set(id, key, value) })
+			father.Host.Edit(func(e *pve.Edit) { e.Set(id, key, value) })
 		}
 		within := func(most time.Duration, what string, holds func() bool) {
 			t.Helper()
@@ -106,7 +106,7 @@ func TestAChangeByHandIsTakenBack(t *testing.T) {
 
 		// A guest that was stopped is started, one that was locked or deleted is a matter of the whole host.
 		id := guest(9).VMID
-		father.Host.Edit(func(e *pvesim.Edit) { e.Stop(id) })
+		father.Host.Edit(func(e *pve.Edit) { e.Stop(id) })
 		within(5*time.Second, "it runs again", func() bool { return guest(9).Running })
 		w.live(time.Minute)
 		list = asked.take()
@@ -116,7 +116,7 @@ func TestAChangeByHandIsTakenBack(t *testing.T) {
 		require.Greater(t, reads(asked.take()), guests)
 		byHand(11, "lock", "")
 		id = guest(13).VMID
-		father.Host.Edit(func(e *pvesim.Edit) { e.Delete(id) })
+		father.Host.Edit(func(e *pve.Edit) { e.Delete(id) })
 		w.until(time.Minute, "it is made again", func() bool { return guest(13).Running })
 		w.live(2 * time.Minute)
 

@@ -24,8 +24,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -48,7 +48,7 @@ const (
 type world struct {
 	*nspawn.Machine
 	t      *testing.T
-	host   *pvesim.Host
+	host   *pve.Host
 	author *author.Author
 	site   string // folder of the checkout
 	head   string // the commit that was pushed last
@@ -60,7 +60,7 @@ func begin(t *testing.T) *world {
 	t.Helper()
 	t.Parallel() // stories mostly wait
 	nspawn.Need(t)
-	w := &world{t: t, host: pvesim.New(pvesim.Config{Guests: 2})}
+	w := &world{t: t, host: pve.New(pve.Config{Guests: 2})}
 	shared := t.TempDir()
 	require.NoError(t, os.Chmod(shared, 0o755)) // the agent is not root
 	w.serve(t, filepath.Join(shared, "pve.sock"))
@@ -190,7 +190,7 @@ func (w *world) pid() int {
 func (w *world) has(name string) {
 	w.t.Helper()
 	w.Until(name+" runs on the host", func() bool {
-		return slices.ContainsFunc(w.host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Running && g.Config["name"] == name })
+		return slices.ContainsFunc(w.host.Snapshot().Guests, func(g pve.Guest) bool { return g.Running && g.Config["name"] == name })
 	})
 }
 

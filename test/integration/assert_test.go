@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // The questions that several stories ask.
@@ -40,7 +40,7 @@ func why(p *plan.Plan, vmid int) string {
 }
 
 // notes is what people wrote into a description: all but the ownership tag.
-func notes(g pvesim.Guest) string {
+func notes(g pve.Guest) string {
 	text := strings.TrimRight(g.Config["description"], "\n") // PVE ends those of containers with one
 	return strings.TrimRight(text[:strings.LastIndexByte(text, '\n')+1], "\n")
 }
@@ -74,7 +74,7 @@ func (s *story) everyName() []string {
 }
 
 // unchanged requires that these guests are as they were.
-func (s *story) unchanged(before []pvesim.Guest) {
+func (s *story) unchanged(before []pve.Guest) {
 	s.t.Helper()
 	snap := s.host.Snapshot()
 	for _, was := range before {

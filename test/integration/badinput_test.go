@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // Whatever stands in the files of a site: a clear finding, never a panic, and a
@@ -38,7 +38,7 @@ func TestFilesThatAreNoSite(t *testing.T) {
 		{"a secret in the files", strings.Replace("host \"mother\" {\n  api = \"https://192.0.2.1:8006\"\n  api_token = \"root@pam!t=TOKEN\"\n}\n", "TOKEN", "5ec0dcb1-1111-4222-8333-444455556666", 1), "secret"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := begin(t, pvesim.Config{})
+			s := begin(t, pve.Config{})
 			s.write("bad.hcl", c.text)
 			r := s.says(1, "validate")
 			require.Contains(t, r.err, "bad.hcl:", "the file is named")
@@ -54,7 +54,7 @@ func TestFilesThatAreNoSite(t *testing.T) {
 
 // A thousand mistakes are a thousand findings, in one run.
 func TestAThousandMistakes(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	var text strings.Builder
 	for i := range 1000 {
 		fmt.Fprintf(&text, "preset \"p%d\" {\n  cores  = 1\n  memory = 512\n  speed  = 3\n}\n", i)
@@ -111,7 +111,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 		{name: "a fingerprint that is none", setUp: func(s *story) { s.edit("host.hcl", s.host.Fingerprint(), "it is fine") }, code: 3, says: []string{"fingerprint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := begin(t, pvesim.Config{})
+			s := begin(t, pve.Config{})
 			s.deploy("web", vm("leaves")+vm("stays"))
 			s.apply()
 			before := s.ours()
@@ -140,10 +140,10 @@ func TestAPIsThatMisbehave(t *testing.T) {
 // The storage is full: what fitted is there, what did not leaves nothing behind, and
 // when there is room again the rest is made.
 func TestAFullStorage(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web-1"))
 	s.apply()
-	s.byHand(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+	s.byHand(func(e *pve.Edit) { e.Fill("local-lvm", true) })
 	s.deploy("web", vm("web-1", "onboot = true")+vm("web-2"))
 
 	r := s.says(5, "apply", "--yes")
@@ -151,7 +151,7 @@ func TestAFullStorage(t *testing.T) {
 	require.Contains(t, r.err+r.out, "free space")
 	require.Equal(t, "1", s.guest("web-1").Config["onboot"])
 
-	s.byHand(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
+	s.byHand(func(e *pve.Edit) { e.Fill("local-lvm", false) })
 	s.says(0, "apply", "--yes")
 	require.Equal(t, []string{"web-1", "web-2"}, s.names())
 	s.inSync()
@@ -160,7 +160,7 @@ func TestAFullStorage(t *testing.T) {
 // A VMID that the files declare is somebody else's: it stays theirs, which is told,
 // and the rest is made.
 func TestATakenVMID(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	taken := s.strangers[0]
 	s.write("site.hcl", strings.Replace(frame, "from = 10000", "from = 100", 1))
 	s.deploy("web", vm("web-1", fmt.Sprintf("vmid = %d", taken.VMID))+vm("web-2"))

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-15: an incomplete view is never evidence of absence. While the host cannot be
@@ -30,11 +30,11 @@ func TestABlindSpotIsNoAbsence(t *testing.T) {
 		name    string
 		faults  []string
 		lie     func(path, answer string) string
-		edit    func(*pvesim.Edit)
-		mend    func(*pvesim.Edit)
+		edit    func(*pve.Edit)
+		mend    func(*pve.Edit)
 		because string
 	}{
-		{name: "no quorum", edit: func(e *pvesim.Edit) { e.Quorum(false) }, mend: func(e *pvesim.Edit) { e.Quorum(true) }, because: "quorum"},
+		{name: "no quorum", edit: func(e *pve.Edit) { e.Quorum(false) }, mend: func(e *pve.Edit) { e.Quorum(true) }, because: "quorum"},
 		{name: "403 for the list", faults: []string{"GET /cluster/resources status=403"}, because: "403"},
 		{name: "403 for everything", faults: []string{"* /** status=403"}, because: "403"},
 		{name: "595 for everything", faults: []string{"* /** status=595"}, because: "595"},
@@ -57,7 +57,7 @@ func TestABlindSpotIsNoAbsence(t *testing.T) {
 		{name: "no rights on guests", lie: onlyOf("/access/permissions", `{"data":{"/storage":{"Datastore.Audit":1}}}`), because: "VM.Audit"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := begin(t, pvesim.Config{Nodes: []string{"mother"}})
+			s := begin(t, pve.Config{Nodes: []string{"mother"}})
 			between := s.behindAFront()
 			s.deploy("web", vm("leaves")+vm("stays"))
 			s.apply()
@@ -95,12 +95,12 @@ func TestABlindSpotIsNoAbsence(t *testing.T) {
 
 // ST-15: a part of the cluster is down. What lives there is unknown; all else goes on.
 func TestANodeThatIsDown(t *testing.T) {
-	s := begin(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{Nodes: []string{"mother"}, TaskTime: 20 * time.Millisecond})
 	s.edit("host.hcl", "node        =", "nodes       = [\"father\", \"mother\"]\n  node        =")
 	s.deploy("web", vm("leaves")+vm("stays")+vm("here"))
 	s.apply()
-	moved := []pvesim.Guest{s.guest("leaves"), s.guest("stays")}
-	s.byHand(func(e *pvesim.Edit) {
+	moved := []pve.Guest{s.guest("leaves"), s.guest("stays")}
+	s.byHand(func(e *pve.Edit) {
 		for i := range moved {
 			e.Delete(moved[i].VMID)
 			moved[i].Node, moved[i].Running = "mother", moved[i].Name() == "stays"
@@ -121,11 +121,11 @@ func TestANodeThatIsDown(t *testing.T) {
 	require.Contains(t, describe(r), "offline")
 	for _, g := range before {
 		if g.Node == "mother" {
-			s.unchanged([]pvesim.Guest{g})
+			s.unchanged([]pve.Guest{g})
 		}
 	}
 
-	s.byHand(func(e *pvesim.Edit) { e.Offline("mother", false) })
+	s.byHand(func(e *pve.Edit) { e.Offline("mother", false) })
 	s.apply()
 	require.Equal(t, []string{"comes", "here", "stays"}, s.names())
 	require.Equal(t, "mother", s.guest("stays").Node)
@@ -135,11 +135,11 @@ func TestANodeThatIsDown(t *testing.T) {
 // ST-15: the node where new guests are made is down itself, and another one of its
 // cluster answers.
 func TestNothingIsMadeOnANodeThatIsDown(t *testing.T) {
-	s := begin(t, pvesim.Config{Nodes: []string{"mother"}})
+	s := begin(t, pve.Config{Nodes: []string{"mother"}})
 	template := s.template()
 	s.edit("host.hcl", `node        = "father"`, `node        = "mother"`)
 	s.deploy("web", vm("from-image")+clone("from-template"))
-	s.byHand(func(e *pvesim.Edit) { e.Offline("mother", true) })
+	s.byHand(func(e *pve.Edit) { e.Offline("mother", true) })
 
 	s.quietly(func() {
 		r := s.try()
@@ -155,7 +155,7 @@ func TestAGuestThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for _, status := range []string{"403", "500", "595", "596", "-1"} {
 		t.Run(status, func(t *testing.T) {
-			s := begin(t, pvesim.Config{})
+			s := begin(t, pve.Config{})
 			s.deploy("web", vm("dark")+vm("bright"))
 			s.apply()
 			before := s.ours()
@@ -182,7 +182,7 @@ func TestAGuestThatCannotBeRead(t *testing.T) {
 
 // ST-15: the list of a cluster is short by one guest; its node still shows it.
 func TestAShortListHidesNobody(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	between := s.behindAFront()
 	s.deploy("web", vm("web", "count = 2"))
 	s.apply()

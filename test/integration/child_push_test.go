@@ -23,7 +23,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -32,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/live"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -212,7 +212,7 @@ func (h handedDown) OpenProgram() (io.ReadCloser, error) { return os.Open(h.file
 // which gets the repository from there, and makes its own node on the Proxmox VE that it runs on.
 func TestST03PushByTheAgentOfTheHost(t *testing.T) {
 	s := beginRaised(t)
-	second := pvesim.New(pvesim.Config{Node: "inner", Token: "homestak@pve!agent=canary-1"})
+	second := pve.New(pve.Config{Node: "inner", Token: "homestak@pve!agent=canary-1"})
 	ctx, end := context.WithCancel(t.Context())
 	t.Cleanup(end)
 	ln := s.debian.Listen("127.0.0.1:8006")

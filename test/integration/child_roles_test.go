@@ -7,15 +7,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // The roles of the agent of a child are those of the page about permissions, and Proxmox VE of both versions takes them.
 func TestTheRolesOfAChild(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
-			s := begin(t, pvesim.Config{Version: version})
+			s := begin(t, pve.Config{Version: version})
 			page := map[string][]string{}
 			for _, c := range commandsOf(t, permissionsPage, version) {
 				if privs, at := privsOf(c); at > 0 {

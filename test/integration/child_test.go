@@ -19,7 +19,6 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -29,6 +28,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	simmachine "github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/token"
@@ -178,7 +178,7 @@ func beginTree(t *testing.T, lines ...string) *tree {
 	require.NoError(t, err)
 	s.key = key
 	t.Cleanup(s.guests.Close)
-	s.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Systems: s.guests})
+	s.story = begin(t, pve.Config{BootTime: time.Nanosecond, Systems: s.guests})
 	s.write("specs.hcl", "spec \"base\" {\n  platform {\n    packages = [\"jq\"]\n  }\n}\n")
 	node := vm("inner", append(lines, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`)...)
 	s.deploy("web", strings.Replace(node, `"vm"`, `"pve"`, 1))
@@ -385,7 +385,7 @@ func TestST18SimulatedLeavingChildOfAParentThatLostItsKeys(t *testing.T) {
 func TestST18SimulatedChildThatIsRebuilt(t *testing.T) {
 	s := beginTree(t, "spec = spec.base")
 	s.works("install")
-	s.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+	s.host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 	forgotten := false
 	s.reports["inner"] = "of the machine before"
 	r := s.run("apply", func(p *engine.Pass) {

@@ -14,7 +14,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // The documents of the command line. A field that is missing here would be missing
@@ -202,7 +202,7 @@ func TestFromTheCommandLine(t *testing.T) {
 
 // A plan that was kept is applied as it was shown, or not at all.
 func TestAKeptPlan(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web-1")+vm("web-2"))
 	s.says(0, "plan", "--out", "plan.json")
 	s.says(0, "apply", "plan.json", "--yes")
@@ -219,7 +219,7 @@ func TestAKeptPlan(t *testing.T) {
 	// The site is as it was, the host is not.
 	s.edit("manifests/web.hcl", "onboot = true\n    cores = 4", "onboot = true")
 	first := s.vmidOf("web-1")
-	s.byHand(func(e *pvesim.Edit) { e.Set(first, "memory", "1024") })
+	s.byHand(func(e *pve.Edit) { e.Set(first, "memory", "1024") })
 	s.quietly(func() { s.says(4, "apply", "plan.json", "--yes") })
 	require.Equal(t, "1024", s.guest("web-1").Config["memory"])
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/bench/fleet"
 )
 
@@ -63,7 +63,7 @@ func TestAFullCheckIsCheap(t *testing.T) {
 // guest is created by a pass, the others are put beside it.
 func beginWith(t *testing.T, f fleet.Fleet) *story {
 	t.Helper()
-	s := begin(t, pvesim.Config{Node: f.Nodes[0], Nodes: f.Nodes[1:]})
+	s := begin(t, pve.Config{Node: f.Nodes[0], Nodes: f.Nodes[1:]})
 	s.name, s.keyless = "fleet", true // its guests are copies of the first
 	for _, name := range []string{"site.hcl", "host.hcl"} {
 		s.remove(name)
@@ -76,11 +76,11 @@ func beginWith(t *testing.T, f fleet.Fleet) *story {
 	})
 	require.Equal(t, engine.Done, first.Outcome, describe(first))
 	one := s.guest(f.Name(1))
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		for n := 2; n <= f.Guests; n++ {
 			twin, err := f.Twin(one.Config, n)
 			require.NoError(t, err)
-			e.Add(pvesim.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
+			e.Add(pve.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
 		}
 	})
 	return s

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ctTemplate is the template that the containers of a story are made from.
@@ -21,7 +21,7 @@ const ctTemplate = "template \"debian-ct\" {\n  url      = \"https://images.exam
 	"c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7\"\n}\n"
 
 // containers is a story with a container template beside the image of the frame.
-func containers(t *testing.T, c pvesim.Config) *story {
+func containers(t *testing.T, c pve.Config) *story {
 	t.Helper()
 	s := begin(t, c)
 	s.write("template.hcl", ctTemplate)
@@ -35,7 +35,7 @@ func ct(name string, lines ...string) string {
 
 // ST-8 with containers.
 func TestContainersTwiceAreOnce(t *testing.T) {
-	s := containers(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	s.deploy("web", ct("web", "count = 2")+vm("db")+ct("cache",
 		"swap = 0", "unprivileged = true", `features = ["nesting"]`, `timezone = "Europe/Berlin"`, `tags = ["db", "Prod"]`, "onboot = true",
 		`description = "Asks Anna first: 100 %; a=b"`, "password = \"${secret.passwords.cache}\"",
@@ -64,11 +64,11 @@ func TestContainersTwiceAreOnce(t *testing.T) {
 
 // ST-10 with containers.
 func TestDriftOfContainersIsPutBack(t *testing.T) {
-	s := containers(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := containers(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", ct("changed", "restart = \"allowed\"")+ct("deleted")+ct("stopped")+ct("untouched"))
 	s.apply()
 	before := s.ours()
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		id := before["changed"].VMID
 		e.Set(id, "memory", "512")
 		e.Set(id, "tags", "homestak;mine")
@@ -95,11 +95,11 @@ func TestDriftOfContainersIsPutBack(t *testing.T) {
 
 // ST-11 with containers: what leaves the files leaves the host, and nothing else does.
 func TestWithdrawnContainersGo(t *testing.T) {
-	s := containers(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	s.deploy("web", ct("goes")+ct("stays", "tags = [\"old\"]", "onboot = true", "options = {\n      tty = \"4\"\n    }"))
 	s.apply()
 	stays := s.guest("stays")
-	s.byHand(func(e *pvesim.Edit) { e.Set(stays.VMID, "cpuunits", "77") }) // of no file, ever
+	s.byHand(func(e *pve.Edit) { e.Set(stays.VMID, "cpuunits", "77") }) // of no file, ever
 	s.deploy("web", ct("stays"))
 	s.apply()
 	require.Equal(t, []string{"stays"}, s.names())
@@ -129,21 +129,21 @@ func volumes(s *story) string {
 // ST-12 with containers: without a mark; with a copied one; with a VMID of ours; two
 // of one identity. None is touched, each is named.
 func TestForeignContainersStay(t *testing.T) {
-	s := containers(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	s.withoutKey()
-	lxc := func(vmid int, name string, c map[string]string) pvesim.Guest {
-		g := pvesim.Guest{VMID: vmid, Kind: "lxc", Running: true, Config: map[string]string{"memory": "512", "swap": "512", "net0": fmt.Sprintf("name=eth0,bridge=vmbr0,hwaddr=AA:00:00:00:00:%02d,type=veth", vmid%100)}}
+	lxc := func(vmid int, name string, c map[string]string) pve.Guest {
+		g := pve.Guest{VMID: vmid, Kind: "lxc", Running: true, Config: map[string]string{"memory": "512", "swap": "512", "net0": fmt.Sprintf("name=eth0,bridge=vmbr0,hwaddr=AA:00:00:00:00:%02d,type=veth", vmid%100)}}
 		maps.Copy(g.Config, c)
 		g.Config["hostname"] = name
 		return g
 	}
-	s.byHand(func(e *pvesim.Edit) { e.Add(lxc(10000, "web-1", map[string]string{"tags": "homestak"})) })
+	s.byHand(func(e *pve.Edit) { e.Add(lxc(10000, "web-1", map[string]string{"tags": "homestak"})) })
 	s.deploy("web", ct("web-1")+ct("web-2")+ct("fixed", "vmid = 10050")+ct("twin"))
 	r := s.try()
 	require.NotContains(t, steps(r.Plan), "create ct.web-1")
 	requireFinding(t, r.Findings, "ct.web-1", "10000", "is unmanaged")
 	web2, twin := s.guest("web-2"), s.guest("twin")
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		e.Delete(10050)
 		e.Add(lxc(10050, "theirs", nil))
 		// PVE's clone takes the description over, and gives the card another address.
@@ -177,7 +177,7 @@ func TestAContainerFails(t *testing.T) {
 	t.Parallel()
 	for policy, there := range map[string][]string{"stop": {"a"}, "rollback": {}, "continue": {"a", "c"}} {
 		t.Run(policy, func(t *testing.T) {
-			s := containers(t, pvesim.Config{})
+			s := containers(t, pve.Config{})
 			s.deploy("three", "  on_error = \""+policy+"\"\n"+ct("a")+ct("b")+ct("c"))
 			s.breaks("POST /nodes/father/lxc nth=2 status=500")
 			r := s.pass("apply", oneAtATime)
@@ -197,7 +197,7 @@ func TestAContainerFails(t *testing.T) {
 func TestLostAnswersOfContainers(t *testing.T) {
 	life := func(t *testing.T, at int64, apply bool) int64 {
 		t.Helper()
-		s := containers(t, pvesim.Config{})
+		s := containers(t, pve.Config{})
 		var n atomic.Int64
 		lose := func(r *http.Request) (int, bool) {
 			if r.Method != http.MethodGet && n.Add(1) == at {
@@ -235,7 +235,7 @@ func TestLostAnswersOfContainers(t *testing.T) {
 // ST-15 with containers: while their list, their node or one of them cannot be read,
 // nothing of them is made or removed.
 func TestUnseenContainersAreUnknown(t *testing.T) {
-	s := containers(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	s.deploy("web", ct("a")+ct("b"))
 	s.apply()
 	before := s.host.Snapshot().Guests

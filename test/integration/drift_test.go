@@ -6,18 +6,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-10: what somebody changes on the host is found by the next pass, called by its
 // name, and put back.
 func TestDriftIsPutBack(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", vm("changed", "restart = \"allowed\"")+vm("deleted")+vm("stopped")+vm("untouched"))
 	s.apply()
 	before := s.ours()
 
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		id := before["changed"].VMID
 		e.Set(id, "memory", "512")
 		e.Set(id, "tags", "homestak;mine")
@@ -47,11 +47,11 @@ func TestDriftIsPutBack(t *testing.T) {
 
 // ST-10, where a policy says so: the same is found and told, and left as it is.
 func TestDriftMayOnlyBeReported(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", vm("web-1", "drift = \"report\"")+vm("web-2", "drift = \"report\""))
 	s.apply()
 	first, second := s.vmidOf("web-1"), s.vmidOf("web-2")
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		e.Set(first, "cores", "8")
 		e.Stop(second)
 	})

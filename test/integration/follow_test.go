@@ -16,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // followed is a story whose site reaches its host by pushes alone: real git sends
@@ -69,7 +69,7 @@ func quote(s string) string { return fmt.Sprintf("%q", s) }
 
 // follow sets the scene: an empty repository, a checkout of it with the frame of a
 // site, and an agent that does not run yet.
-func follow(t *testing.T, c pvesim.Config, by transport) *followed {
+func follow(t *testing.T, c pve.Config, by transport) *followed {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed, and these pushes are real ones:", err)

@@ -8,15 +8,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-12: what does not prove to be ours is listed and left alone, however much it
 // looks like ours.
 func TestGuestsWithoutAMarkAreForeign(t *testing.T) {
-	s := begin(t, pvesim.Config{Guests: 6})
-	s.byHand(func(e *pvesim.Edit) {
+	s := begin(t, pve.Config{Guests: 6})
+	s.byHand(func(e *pve.Edit) {
 		e.Add(stranger(10000, "web-1", "tags", "homestak"))       // our name, our tag, our range
 		e.Add(stranger(10001, "web-3", "description", "# web-2")) // in our range
 	})
@@ -39,11 +39,11 @@ func TestGuestsWithoutAMarkAreForeign(t *testing.T) {
 
 // ST-12: a guest was destroyed by hand, and somebody else's got its VMID.
 func TestARecycledVMIDIsNotOurs(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("chosen")+vm("declared", "vmid = 10050"))
 	s.apply()
 	chosen := s.vmidOf("chosen")
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		for _, id := range []int{chosen, 10050} {
 			e.Delete(id)
 			e.Add(stranger(id, "theirs"))
@@ -65,13 +65,13 @@ func TestARecycledVMIDIsNotOurs(t *testing.T) {
 // ST-12: a copy carries the ownership tag of the guest it was made from, and is another
 // machine all the same.
 func TestACopiedMarkProvesNothing(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web-1"))
 	s.apply()
 	ours := s.guest("web-1")
 	copied := maps.Clone(ours.Config)
 	copied["smbios1"] = "uuid=5ec0dcb1-0000-4000-8000-000000000001"
-	s.byHand(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10777, Config: copied}) })
+	s.byHand(func(e *pve.Edit) { e.Add(pve.Guest{VMID: 10777, Config: copied}) })
 
 	p := s.plan()
 	require.Empty(t, steps(p))
@@ -90,13 +90,13 @@ func TestACopiedMarkProvesNothing(t *testing.T) {
 // ST-12: a backup of a guest was restored beside it. Both now prove to be the same
 // one, so neither is touched until somebody decides.
 func TestARestoredBackupMakesTwoOfOne(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.withoutKey()
 	s.deploy("web", vm("web-1")+vm("web-2"))
 	s.apply()
-	backup := pvesim.Guest{VMID: 10900, Config: s.guest("web-1").Config}
+	backup := pve.Guest{VMID: 10900, Config: s.guest("web-1").Config}
 	first := s.vmidOf("web-1")
-	s.byHand(func(e *pvesim.Edit) { e.Add(backup) })
+	s.byHand(func(e *pve.Edit) { e.Add(backup) })
 	before := s.host.Snapshot().Guests
 
 	s.edit("manifests/web.hcl", "preset = preset.vm-small", "preset = preset.vm-small\n    onboot = true")
@@ -116,15 +116,15 @@ func TestARestoredBackupMakesTwoOfOne(t *testing.T) {
 	require.Empty(t, s.vmidsOf("web-2"))
 
 	// Once there is one again, all goes on.
-	s.byHand(func(e *pvesim.Edit) { e.Delete(10900) })
+	s.byHand(func(e *pve.Edit) { e.Delete(10900) })
 	s.apply()
 	require.Equal(t, []int{first}, s.vmidsOf("web-1"))
 	s.inSync()
 }
 
 // stranger is somebody else's VM; further words are keys and values.
-func stranger(vmid int, name string, further ...string) pvesim.Guest {
-	g := pvesim.Guest{VMID: vmid, Running: true, Config: map[string]string{
+func stranger(vmid int, name string, further ...string) pve.Guest {
+	g := pve.Guest{VMID: vmid, Running: true, Config: map[string]string{
 		"name": name, "cores": "4", "memory": "8192",
 		"smbios1": fmt.Sprintf("uuid=f0e1d2c3-0000-4000-8000-%012d", vmid),
 	}}

@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 const wellSite = `
@@ -75,7 +75,7 @@ manifest "web" {
 // ward is a site, a simulated host, and what answers at the addresses of its guests.
 type ward struct {
 	site  *model.Site
-	host  *pvesim.Host
+	host  *pve.Host
 	fault func(*http.Request) (int, bool)
 	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -83,7 +83,7 @@ type ward struct {
 func newWard(t *testing.T, onError string) *ward {
 	t.Helper()
 	w := &ward{}
-	w.host = pvesim.New(pvesim.Config{
+	w.host = pve.New(pve.Config{
 		TaskTime: time.Second,
 		Exec: func(_ int, command []string, _ string) (string, string, int, bool) {
 			return "active\n", "", 0, strings.Join(command, " ") == "/bin/sh -c systemctl is-active web"
@@ -181,7 +181,7 @@ func TestANodeThatIsNotWell(t *testing.T) {
 	}
 }
 
-func agentRequests(h *pvesim.Host) int {
+func agentRequests(h *pve.Host) int {
 	n := 0
 	for what, count := range h.Snapshot().Requests {
 		if strings.Contains(what, "/agent/") {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // bomb is a file of a site that takes more than there is.
@@ -104,7 +104,7 @@ func children(t *testing.T, pid int) (out []string) {
 // Whatever is pushed, the agent goes on: it refuses the commit, keeps its memory, converges the next good one, and ends when it is
 // asked to in the middle of it. Times are printed; make hostile pushes the whole corpus.
 func TestS2S3TheAgentOutlivesHostileCommits(t *testing.T) {
-	f := follow(t, pvesim.Config{TaskTime: time.Millisecond}, byFile())
+	f := follow(t, pve.Config{TaskTime: time.Millisecond}, byFile())
 	f.deploy("web", vm("web-1"))
 	good := f.push("A web server")
 	f.begins()

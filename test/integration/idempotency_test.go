@@ -6,13 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-8: what is done needs no doing. A second apply and a second destroy find
 // nothing, and send nothing that writes.
 func TestTwiceIsOnce(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", vm("web", "count = 2")+vm("db",
 		"memory = 4096",
 		`tags = ["db", "prod"]`,
@@ -46,7 +46,7 @@ func TestTwiceIsOnce(t *testing.T) {
 	// What was taken away by hand before a destroy is no trouble either.
 	s.apply()
 	gone := s.vmidOf("web-1")
-	s.byHand(func(e *pvesim.Edit) { e.Delete(gone) })
+	s.byHand(func(e *pve.Edit) { e.Delete(gone) })
 	s.destroy("web")
 	require.Empty(t, s.names())
 }

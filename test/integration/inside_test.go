@@ -18,12 +18,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -55,7 +55,7 @@ func beginPush(t *testing.T) *pushed {
 		"ssh-keygen -q -t ed25519 -N '' -f /root/key && install -m 600 -o homestak /root/key.pub /home/homestak/.ssh/authorized_keys && "+
 		"echo 'homestak ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-cloud-init-users && ip address add 192.0.2.50/32 dev lo")
 	p.key = p.debian.Run("cat", "/root/key")
-	p.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Exec: func(_ int, command []string, input string) (string, string, int, bool) {
+	p.story = begin(t, pve.Config{BootTime: time.Nanosecond, Exec: func(_ int, command []string, input string) (string, string, int, bool) {
 		if !p.agent.Load() {
 			return "", "", 0, false
 		}

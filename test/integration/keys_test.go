@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // the files leaves the machine, and nothing else of it is touched. Into a container
 // PVE lets no key after its birth: that is said, of those it concerns.
 func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
-	s := containers(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	know := func(keys string) {
 		s.write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n%s", s.host.Token(), keys)))
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // upheaval brings a host to where every kind of step is due, of VMs and of containers:
@@ -18,7 +18,7 @@ import (
 // not looked yet.
 func upheaval(t *testing.T) *followed {
 	t.Helper()
-	f := follow(t, pvesim.Config{TaskTime: 5 * time.Millisecond}, byFile())
+	f := follow(t, pve.Config{TaskTime: 5 * time.Millisecond}, byFile())
 	f.write("template.hcl", ctTemplate)
 	f.deploy("web", vm("changes")+vm("goes")+vm("sleeps")+ct("ct-changes")+ct("ct-goes")+ct("ct-sleeps"))
 	f.push("Six")
@@ -28,7 +28,7 @@ func upheaval(t *testing.T) *followed {
 		ct("ct-changes", "tags = [\"new\"]", "disk = 12")+ct("ct-comes")+ct("ct-sleeps"))
 	f.push("Much at once")
 	sleeps, ctSleeps := f.vmidOf("sleeps"), f.vmidOf("ct-sleeps")
-	f.byHand(func(e *pvesim.Edit) { e.Stop(sleeps); e.Stop(ctSleeps) })
+	f.byHand(func(e *pve.Edit) { e.Stop(sleeps); e.Stop(ctSleeps) })
 	return f
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // day is a kind of site, and what is lived through with it.
@@ -28,7 +28,7 @@ type day struct {
 	live    func(*story) string // says where it stopped; "" if all of it came true
 	tries   func(role) bool     // which privileges are tried one by one with it
 	soft    []string            // of these, those it does without
-	begin   func(*testing.T, pvesim.Config) *story
+	begin   func(*testing.T, pve.Config) *story
 }
 
 func days() []day {
@@ -80,15 +80,15 @@ var (
 
 // shelves are the storages of these stories: those of a fresh host, one for backups
 // and one for ISO images, so that the rights on each count by themselves.
-func shelves() []pvesim.Storage {
-	return append(pvesim.DefaultStorages(),
-		pvesim.Storage{Name: "backups", Type: "dir", Content: []string{"backup"}},
-		pvesim.Storage{Name: "isos", Type: "dir", Content: []string{"iso"}},
+func shelves() []pve.Storage {
+	return append(pve.DefaultStorages(),
+		pve.Storage{Name: "backups", Type: "dir", Content: []string{"backup"}},
+		pve.Storage{Name: "isos", Type: "dir", Content: []string{"iso"}},
 	)
 }
 
 // beginGolden sets the scene with a template of somebody else.
-func beginGolden(t *testing.T, c pvesim.Config) *story {
+func beginGolden(t *testing.T, c pve.Config) *story {
 	t.Helper()
 	s := begin(t, c)
 	s.template()
@@ -97,7 +97,7 @@ func beginGolden(t *testing.T, c pvesim.Config) *story {
 }
 
 // beginGoldenCT does the same with a container template to clone, and one to unpack.
-func beginGoldenCT(t *testing.T, c pvesim.Config) *story {
+func beginGoldenCT(t *testing.T, c pve.Config) *story {
 	t.Helper()
 	s := containers(t, c)
 	node := "/nodes/" + s.host.Node()
@@ -110,7 +110,7 @@ func beginGoldenCT(t *testing.T, c pvesim.Config) *story {
 	s.call(http.MethodPost, node+"/lxc", map[string]string{
 		"vmid": "9000", "hostname": "golden", "ostemplate": "local:vztmpl/golden.tar.zst", "rootfs": "local-lvm:2", "unprivileged": "1", "net0": "name=eth0,bridge=vmbr0",
 	})
-	golden := func() pvesim.Guest { return *guestIn(s.host.Snapshot(), 9000) }
+	golden := func() pve.Guest { return *guestIn(s.host.Snapshot(), 9000) }
 	becomes(func() bool { return golden().Config["rootfs"] != "" && golden().Lock == "" })
 	s.call(http.MethodPost, node+"/lxc/9000/template", nil)
 	becomes(func() bool { return golden().Config["template"] == "1" })
@@ -122,7 +122,7 @@ func beginGoldenCT(t *testing.T, c pvesim.Config) *story {
 // sets are the sets of addresses of a site.
 const sets = "ipset \"admins\" {\n  host    = host.father\n  entries = [\"192.0.2.7\"]\n}\n"
 
-func beginSets(t *testing.T, c pvesim.Config) *story {
+func beginSets(t *testing.T, c pve.Config) *story {
 	t.Helper()
 	s := begin(t, c)
 	s.write("sets.hcl", sets)
@@ -167,7 +167,7 @@ func (s *story) live() string {
 		return "create: " + describe(r)
 	}
 	first := s.vmidOf("web-1")
-	s.byHand(func(e *pvesim.Edit) { e.Set(first, "cores", "1") })
+	s.byHand(func(e *pve.Edit) { e.Set(first, "cores", "1") })
 	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\"", "memory = 4096", "onboot = true", "power = \"stopped\"", "disk = 20", "tags = [\"more\"]",
 		"disk \"data\" {", "  size = 5", "}", "nic \"lan\" {", "}", "nic \"more\" {", "}", brief)+clone("copy", "restart = \"allowed\"", brief))
 	if r := s.try(); !right(r) {
@@ -191,7 +191,7 @@ func (s *story) liveCT() string {
 		return "create: " + describe(r)
 	}
 	first := s.vmidOf("web-1")
-	s.byHand(func(e *pvesim.Edit) { e.Set(first, "cores", "1") })
+	s.byHand(func(e *pve.Edit) { e.Set(first, "cores", "1") })
 	s.deploy("web", ct("web", "count = 2", "restart = \"allowed\"", "memory = 4096", "swap = 0", "onboot = true", "disk = 20", "tags = [\"more\"]", "nameserver = [\"9.9.9.9\"]",
 		"features = [\"nesting\"]", "disk \"data\" {\n  size = 5\n  path = \"/srv\"\n}", "nic \"lan\" {\n}", "nic \"more\" {\n}",
 		"options = {\n  cpulimit = \"1.5\"\n}", brief)+ctClone("copy", "restart = \"allowed\"", "power = \"stopped\"", brief))
@@ -296,7 +296,7 @@ func TestTheLeastRoleIsEnough(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		for _, d := range days() {
 			t.Run(version+"/"+d.name, func(t *testing.T) {
-				s := d.begin(t, pvesim.Config{Version: version, Storages: shelves()})
+				s := d.begin(t, pve.Config{Version: version, Storages: shelves()})
 				s.least(d, version, role{})
 				s.deploy("web", d.site)
 				require.Empty(t, ill(s.examine()))
@@ -312,7 +312,7 @@ func TestTheLeastRoleIsEnough(t *testing.T) {
 // The short way of the front page is enough for a site like the one it begins with,
 // and says nothing but what the page says of a site that has the whole host.
 func TestTheCommandsOfTheFrontPageAreEnough(t *testing.T) {
-	s := beginGolden(t, pvesim.Config{})
+	s := beginGolden(t, pve.Config{})
 	var least []string
 	for _, c := range commandsOf(t, permissionsPage, "9.2") {
 		least = append(least, strings.Replace(strings.Join(c, " "), "/pool/homestak --users homestak@pve --roles HomestakGuests", "/vms --users homestak@pve --roles HomestakGuests", 1))
@@ -345,7 +345,7 @@ func TestThePrivilegesOfTheLeastRoleAreAllNeeded(t *testing.T) {
 			soft := slices.Contains(d.soft, without.priv)
 			tried[without] = tried[without] || !soft
 			t.Run(d.name+"/"+without.name+"/"+without.priv, func(t *testing.T) {
-				s := d.begin(t, pvesim.Config{Version: version, Storages: shelves()})
+				s := d.begin(t, pve.Config{Version: version, Storages: shelves()})
 				s.least(d, version, without)
 				s.deploy("web", d.site)
 				said := ill(s.examine())
@@ -374,7 +374,7 @@ func TestTheDoctorsCommandsMendWhatItFinds(t *testing.T) {
 	for i, d := range days() {
 		separated := strconv.Itoa(i % 2)
 		t.Run(d.name+", privsep "+separated, func(t *testing.T) {
-			s := d.begin(t, pvesim.Config{Storages: shelves()})
+			s := d.begin(t, pve.Config{Storages: shelves()})
 			s.least(d, "9.2", role{})
 			s.call(http.MethodPost, "/access/users", map[string]string{"userid": "bare@pve"})
 			secret := s.pveum([]string{"pveum", "user", "token", "add", "bare@pve", "agent", "--privsep", separated})

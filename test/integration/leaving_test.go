@@ -6,16 +6,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // decommission is a line of a node.
 func decommission(policy string) string { return "decommission { policy = \"" + policy + "\" }" }
 
 // backups are the backups on the host.
-func (s *story) backups() []pvesim.Volume {
-	var out []pvesim.Volume
+func (s *story) backups() []pve.Volume {
+	var out []pve.Volume
 	for _, v := range s.host.Snapshot().Volumes["local"] {
 		if v.Content == "backup" {
 			out = append(out, v)
@@ -30,7 +30,7 @@ func TestAGuestLeavesAfterItsFinalBackup(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"apply", "destroy"} {
 		t.Run(verb, func(t *testing.T) {
-			s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+			s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 			s.deploy("web", vm("plain")+vm("precious", decommission("requires_final_backup")))
 			s.apply()
 			precious := s.vmidOf("precious")
@@ -54,17 +54,17 @@ func TestAGuestLeavesAfterItsFinalBackup(t *testing.T) {
 
 // ST-11: without its backup it does not leave, and the rest does.
 func TestAGuestWithoutItsFinalBackupStays(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", vm("plain")+vm("precious", decommission("requires_final_backup")))
 	s.apply()
 	s.remove("manifests/web.hcl")
-	s.byHand(func(e *pvesim.Edit) { e.Fill("local", true) })
+	s.byHand(func(e *pve.Edit) { e.Fill("local", true) })
 	r := s.try()
 	require.NotEqual(t, engine.Done, r.Outcome, describe(r))
 	require.Contains(t, describe(r), "its final backup to local failed, so it is kept, stopped")
 	require.Equal(t, []string{"precious"}, s.names())
 
-	s.byHand(func(e *pvesim.Edit) { e.Fill("local", false) })
+	s.byHand(func(e *pve.Edit) { e.Fill("local", false) })
 	s.apply()
 	require.Empty(t, s.ours())
 	require.Len(t, s.backups(), 1)
@@ -72,7 +72,7 @@ func TestAGuestWithoutItsFinalBackupStays(t *testing.T) {
 
 // ST-16: what may be in use is not destroyed; it takes a commit that stops it first.
 func TestAGuestInUseIsNotDestroyed(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("web", vm("busy", decommission("requires_migration_first"))+vm("plain"))
 	s.apply()
 	s.deploy("web", vm("plain"))

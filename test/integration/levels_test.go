@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/sim/debian"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // levels is a tree of agents: that of a host, and those that the tree makes on its own machines.
@@ -368,7 +368,7 @@ func TestTheAgentOfASimulatedMachineIsAService(t *testing.T) {
 
 	inner := l.world.Hosts.Find("inner")
 	vmid := l.vmid("father", "inner")
-	l.world.Hosts["father"].Edit(func(e *pvesim.Edit) { e.Stop(vmid) })
+	l.world.Hosts["father"].Edit(func(e *pve.Edit) { e.Stop(vmid) })
 	require.Nil(t, l.world.Running("inner"))
 	require.Nil(t, l.world.Hosts.Find("inner"))
 	require.False(t, inner.Snapshot().Guests[0].Running, "what is in it is off, too")

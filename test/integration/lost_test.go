@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // loses deletes the agent's data folder with all that is in it: its copy of the
@@ -24,7 +24,7 @@ func (f *followed) loses() {
 // ST-21: the data folder of an agent is lost. What is ours is written on the guests,
 // so the agent finds the same ones again, writes nothing, and goes on from there.
 func TestALostDataFolder(t *testing.T) {
-	f := follow(t, pvesim.Config{TaskTime: 5 * time.Millisecond}, byFile())
+	f := follow(t, pve.Config{TaskTime: 5 * time.Millisecond}, byFile())
 	f.deploy("web", vm("web-1")+vm("web-2", "tags = [\"front\"]")+vm("web-3"))
 	f.write("template.hcl", ctTemplate)
 	f.deploy("golden", ct("copy"))

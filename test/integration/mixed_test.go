@@ -11,21 +11,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // What a full check costs where VMs with user data and checks live beside containers,
 // on several nodes: goals P4 and P5, as for a fleet of plain VMs.
 func TestAFullCheckOfAllKindsIsCheap(t *testing.T) {
 	const each, nodes, concurrency = 20, 3, proxmox.DefaultConcurrency
-	s := containers(t, pvesim.Config{Nodes: []string{"mother", "uncle"}})
+	s := containers(t, pve.Config{Nodes: []string{"mother", "uncle"}})
 	s.edit("host.hcl", "node        =", "nodes       = [\"father\", \"mother\", \"uncle\"]\n  node        =")
 	s.write("pool.hcl", "pool \"prod\" {\n  host = host.father\n}\n")
 	s.deploy("web", vm("web", fmt.Sprintf("count = %d", each), "user_data = \"#cloud-config\\npackages: [nginx]\\n\"", "check \"up\" {\n      agent = true\n    }")+
 		ct("cache", fmt.Sprintf("count = %d", each)))
 	s.apply()
 	ours := s.ours()
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		for i, g := range slices.Collect(maps.Values(ours)) {
 			e.Delete(g.VMID)
 			g.Node = []string{"father", "mother", "uncle"}[i%nodes]

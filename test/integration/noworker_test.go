@@ -10,10 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // PVE answers about 1 of 100 parallel writes with "got no worker upid - start worker
@@ -49,7 +49,7 @@ func (s *story) unfinished() []int {
 
 // clears does at the node what the program says: unlock and destroy.
 func (s *story) clears(vmids ...int) {
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		for _, id := range vmids {
 			e.Set(id, "lock", "")
 			e.Delete(id)
@@ -58,7 +58,7 @@ func (s *story) clears(vmids ...int) {
 }
 
 func TestWorkersThatDoNotStart(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 20 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 20 * time.Millisecond})
 	s.deploy("many", hundred(100))
 	s.breaks(
 		"POST /nodes/father/storage/local/download-url nth=1 no-worker",
@@ -124,7 +124,7 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 // What is left of a creation has the VMID that the files declare: only an administrator
 // can clear it.
 func TestNoWorkerForADeclaredVMID(t *testing.T) {
-	s := containers(t, pvesim.Config{})
+	s := containers(t, pve.Config{})
 	s.deploy("one", vm("a", "vmid = 10500")+ct("c", "vmid = 10501"))
 	s.breaks("POST /nodes/father/qemu nth=1 no-worker", "POST /nodes/father/lxc nth=1 no-worker")
 	r := s.pass("apply", nil)
@@ -144,14 +144,14 @@ func TestNoWorkerForADeclaredVMID(t *testing.T) {
 // that of the template, which no token may take away. The run says how to clear both.
 func TestNoWorkerForACopyOfAContainer(t *testing.T) {
 	t.Parallel()
-	for _, version := range pvesim.Versions() {
+	for _, version := range pve.Versions() {
 		t.Run(version, func(t *testing.T) {
-			s := begin(t, pvesim.Config{Version: version})
+			s := begin(t, pve.Config{Version: version})
 			s.write("template.hcl", ctTemplate)
 			s.deploy("base", ct("base", "vmid = 10090", "power = \"stopped\""))
 			s.apply()
 			s.remove("manifests/base.hcl")
-			s.byHand(func(e *pvesim.Edit) { e.Set(10090, "description", ""); e.Set(10090, "template", "1") })
+			s.byHand(func(e *pve.Edit) { e.Set(10090, "description", ""); e.Set(10090, "template", "1") })
 			s.write("golden.hcl", "template \"golden\" {\n  vmid = 10090\n}\n")
 			s.deploy("one", strings.ReplaceAll(ct("a"), "template.debian-ct", "template.golden"))
 			s.breaks("POST /nodes/father/lxc/10090/clone nth=1 no-worker")
@@ -162,7 +162,7 @@ func TestNoWorkerForACopyOfAContainer(t *testing.T) {
 			require.Contains(t, describe(r), "`pct unlock 10000 && pct destroy 10000` on node father")
 			require.Equal(t, "create", guestIn(s.host.Snapshot(), 10000).Lock)
 
-			s.byHand(func(e *pvesim.Edit) { e.Set(10090, "lock", "") })
+			s.byHand(func(e *pve.Edit) { e.Set(10090, "lock", "") })
 			s.clears(10000)
 			s.apply()
 			s.inSync()
@@ -172,7 +172,7 @@ func TestNoWorkerForACopyOfAContainer(t *testing.T) {
 
 // A host that never starts a worker is not asked for ever.
 func TestNoWorkerEver(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("one", vm("a", "power = \"stopped\""))
 	s.apply()
 	s.edit("manifests/one.hcl", "power = \"stopped\"", "power = \"running\"")
@@ -200,7 +200,7 @@ func boolInt(b bool) int {
 
 // A creation that is rolled back takes what was made under the other VMID.
 func TestNoWorkerAndRollback(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("two", "  on_error = \"rollback\"\n"+vm("a")+vm("b"))
 	s.breaks("POST /nodes/father/qemu nth=1 no-worker", "POST /nodes/father/qemu/10001/status/start status=500")
 	r := s.pass("apply", oneAtATime)
@@ -215,7 +215,7 @@ func TestLostAnswersWithinOneRun(t *testing.T) {
 	t.Parallel()
 	for _, apply := range []string{"", " apply"} {
 		t.Run("effect:"+apply, func(t *testing.T) {
-			s := begin(t, pvesim.Config{})
+			s := begin(t, pve.Config{})
 			s.deploy("one", vm("a"))
 			s.breaks(
 				"POST /nodes/father/qemu nth=1 status=596"+apply,

@@ -13,12 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // One process at a time changes a host; a second one says who does, and leaves it.
 func TestOneWriter(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web", "count = 3"))
 	gate := s.gate(http.MethodPost, "/nodes/father/qemu")
 	first := s.starts("apply", "--yes")
@@ -40,7 +40,7 @@ func TestOneWriter(t *testing.T) {
 // the rest.
 func TestInterrupted(t *testing.T) {
 	const vms = 40
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web", fmt.Sprintf("count = %d", vms)))
 	gate := s.gate(http.MethodPost, "/nodes/father/qemu")
 	first := s.starts("apply", "--yes")

@@ -8,14 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // While a colleague's clone works for an hour, a pass does all of its own work and ends as done, and the next plan is in
 // sync. A create in our range holds back what it may become, and the pass says so.
 func TestAColleaguesHourLongTask(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmclone": time.Hour, "qmrestore": time.Hour}})
+	s := begin(t, pve.Config{TaskTimes: map[string]time.Duration{"qmclone": time.Hour, "qmrestore": time.Hour}})
 	var token struct{ Value string }
 	require.NoError(t, json.Unmarshal(s.call(http.MethodPost, "/access/users/root@pam/token/agent", map[string]string{"privsep": "0"}), &token))
 	s.edit("secrets.yaml", s.host.Token(), "root@pam!agent="+token.Value)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-13: a step fails in the middle of a manifest of four. What becomes of the
@@ -38,7 +38,7 @@ func TestAStepFails(t *testing.T) {
 			{"continue", []string{"a", "c", "d", "other"}, map[string]engine.Status{"a": done, "c": done, "d": done}, []string{"b"}},
 		} {
 			t.Run(policy.onError+", "+trouble.name, func(t *testing.T) {
-				s := begin(t, pvesim.Config{})
+				s := begin(t, pve.Config{})
 				s.deploy("four", "  on_error = \""+policy.onError+"\"\n"+vm("a")+vm("b")+vm("c")+vm("d"))
 				s.deploy("other", vm("other", "vmid = 10500"))
 
@@ -80,7 +80,7 @@ func TestAStepFails(t *testing.T) {
 // ST-13: the image that two manifests need cannot be had. Both wait, a third one
 // does not, and nothing half-made is left.
 func TestWhatManyNeedFails(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.template()
 	s.deploy("one", vm("one"))
 	s.deploy("two", "  on_error = \"continue\"\n"+vm("two"))
@@ -103,7 +103,7 @@ func TestWhatManyNeedFails(t *testing.T) {
 // ST-13: a destroy fails half-way. What is left is still ours, and the next destroy
 // takes it.
 func TestADestroyFails(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("four", vm("a")+vm("b")+vm("c")+vm("d"))
 	s.apply()
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-6: nodes without a parent are peers. No order stands between them, and they
@@ -19,7 +19,7 @@ func TestPeersAreMadeSideBySide(t *testing.T) {
 	t.Parallel()
 	for _, peers := range []int{3, 50} {
 		t.Run(fmt.Sprintf("%d vms", peers), func(t *testing.T) {
-			s := begin(t, pvesim.Config{TaskTime: 100 * time.Millisecond})
+			s := begin(t, pve.Config{TaskTime: 100 * time.Millisecond})
 			s.deploy("workers", vm("worker", fmt.Sprintf("count = %d", peers)))
 
 			p := s.plan()

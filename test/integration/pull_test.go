@@ -18,7 +18,6 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -28,6 +27,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	nodefile "github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -57,7 +57,7 @@ func beginPulling(t *testing.T, specs string) *pulling {
 		s.guests.Close()
 		require.NoError(t, p.Close())
 	})
-	s.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Systems: s.guests})
+	s.story = begin(t, pve.Config{BootTime: time.Nanosecond, Systems: s.guests})
 	s.write("specs.hcl", specs)
 	var found diag.List
 	s.rules, found = policy.Compile(t.Context(), policy.Options{Site: os.DirFS(s.dir)})
@@ -206,7 +206,7 @@ func TestST01SimulatedPullIsRecreated(t *testing.T) {
 	s := beginPulling(t, specOf())
 	require.Equal(t, engine.Done, s.pass("apply").Outcome)
 	s.holds("touch /srv/mine", "by hand")
-	s.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+	s.host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 	r := s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	s.holds("[ ! -e /srv/mine ] && [ -s /var/lib/homestak-gitops/config-complete.json ]", "another machine")

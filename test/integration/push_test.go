@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-9: a push is the deploy step, over every transport. Nothing else is typed; a bad
@@ -20,7 +20,7 @@ func TestAPushIsTheDeployStep(t *testing.T) {
 	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
-			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)
+			f := follow(t, pve.Config{TaskTime: 20 * time.Millisecond}, by)
 			f.deploy("web", vm("web-1")+vm("web-2"))
 			first := f.push("Two web servers")
 			f.begins()
@@ -67,13 +67,13 @@ func TestTheAgentPutsDriftBack(t *testing.T) {
 	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
-			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)
+			f := follow(t, pve.Config{TaskTime: 20 * time.Millisecond}, by)
 			f.deploy("web", vm("changed", "restart = \"allowed\"")+vm("deleted")+vm("stopped")+vm("told", "drift = \"report\""))
 			commit := f.push("Four")
 			f.begins()
 			f.converged(commit)
 			before := f.ours()
-			f.byHand(func(e *pvesim.Edit) {
+			f.byHand(func(e *pve.Edit) {
 				e.Set(before["changed"].VMID, "memory", "512")
 				e.Delete(before["deleted"].VMID)
 				e.Stop(before["stopped"].VMID)
@@ -97,16 +97,16 @@ func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
 	t.Parallel()
 	for name, blind := range map[string]struct {
 		faults     []string
-		begin, end func(e *pvesim.Edit)
+		begin, end func(e *pve.Edit)
 	}{
-		"no quorum":     {begin: func(e *pvesim.Edit) { e.Quorum(false) }, end: func(e *pvesim.Edit) { e.Quorum(true) }},
+		"no quorum":     {begin: func(e *pve.Edit) { e.Quorum(false) }, end: func(e *pve.Edit) { e.Quorum(true) }},
 		"403":           {faults: []string{"GET /cluster/resources status=403"}},
 		"595":           {faults: []string{"GET /nodes/*/qemu status=595"}},
 		"nothing works": {faults: []string{"* /** status=-1"}},
 	} {
 		for _, by := range transports() {
 			t.Run(name+" by "+by.name, func(t *testing.T) {
-				f := follow(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: 20 * time.Millisecond}, by)
+				f := follow(t, pve.Config{Nodes: []string{"mother"}, TaskTime: 20 * time.Millisecond}, by)
 				f.deploy("web", vm("web-1")+vm("web-2"))
 				first := f.push("Two")
 				f.begins()
@@ -140,7 +140,7 @@ func TestTheAgentHoldsBackAccidents(t *testing.T) {
 	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
-			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)
+			f := follow(t, pve.Config{TaskTime: 20 * time.Millisecond}, by)
 			ten := vm("web", "count = 10")
 			f.deploy("web", ten)
 			f.deploy("safe", vm("safe", "protection = true"))
@@ -194,7 +194,7 @@ func TestAnAgentThatTheSiteDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for _, by := range transports() {
 		t.Run(by.name, func(t *testing.T) {
-			f := follow(t, pvesim.Config{TaskTime: 20 * time.Millisecond}, by)
+			f := follow(t, pve.Config{TaskTime: 20 * time.Millisecond}, by)
 			f.deploy("web", vm("web-1")+vm("web-2"))
 			first := f.push("Two")
 			f.begins()
@@ -209,7 +209,7 @@ func TestAnAgentThatTheSiteDoesNotKnow(t *testing.T) {
 				})
 				require.Contains(t, st.Summary, "father")
 				require.Contains(t, st.Summary, "mother")
-				f.byHand(func(e *pvesim.Edit) { e.Stop(before["web-1"].VMID) })
+				f.byHand(func(e *pve.Edit) { e.Stop(before["web-1"].VMID) })
 				f.asksGitAgain()
 				f.ends()
 				once := f.says(1, "agent", "--once", "--config", f.config)

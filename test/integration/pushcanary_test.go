@@ -13,10 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-2: an agent pushes a spec with secrets into a guest, finds them changed, and fails with them. They are where the
@@ -26,7 +26,7 @@ func TestST02SecretsOfAPush(t *testing.T) {
 	const mark = "c4n4ry-"
 	guests := &simworld.Guests{}
 	t.Cleanup(guests.Close)
-	f := follow(t, pvesim.Config{BootTime: time.Nanosecond, TaskTime: time.Millisecond, Systems: guests}, byFile())
+	f := follow(t, pve.Config{BootTime: time.Nanosecond, TaskTime: time.Millisecond, Systems: guests}, byFile())
 	config, err := os.ReadFile(f.config)
 	require.NoError(t, err)
 	secrets := regexp.MustCompile(`secrets_file = "(.*)"`).FindSubmatch(config)[1]

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // The least rights that do, as an administrator grants them: a role on one pool, on
@@ -41,7 +41,7 @@ func (s *story) leastRights(pool string) {
 // With the documented role on its pool alone the program does all of its work, and
 // sees no guest but its own.
 func TestTheDocumentedRightsAreEnough(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.leastRights("ours")
 	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\""))
 	require.Empty(t, s.apply().Unmanaged)
@@ -51,7 +51,7 @@ func TestTheDocumentedRightsAreEnough(t *testing.T) {
 	}
 
 	first := s.vmidOf("web-1")
-	s.byHand(func(e *pvesim.Edit) { e.Set(first, "cores", "1") })
+	s.byHand(func(e *pve.Edit) { e.Set(first, "cores", "1") })
 	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\"", "memory = 4096", "onboot = true", "disk \"data\" {", "  size = 5", "}"))
 	s.apply()
 	s.inSync()
@@ -68,7 +68,7 @@ func TestAGuestThatOurTokenMayNotSee(t *testing.T) {
 		free bool // a VMID below that of the hidden guest is free
 	}{{"its VMID is the next", false}, {"another VMID is the next", true}} {
 		t.Run(c.name, func(t *testing.T) {
-			s := begin(t, pvesim.Config{})
+			s := begin(t, pve.Config{})
 			s.leastRights("ours")
 			s.deploy("early", vm("early"))
 			s.deploy("web", vm("web", "count = 3"))

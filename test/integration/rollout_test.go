@@ -8,13 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // A new image reaches the nodes of one block one by one, as docs/operations.md says.
 func TestN14RollOut(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	nodes := func(recreate string) {
 		s.deploy("web", vm("web", "count = 4", recreate))
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // requests are all that the host has seen so far.
@@ -43,11 +43,11 @@ func (s *story) writes() int {
 
 // ours are the guests that were not there when the story began, by name. Two of one
 // name are a failure of any story but those that make them by hand.
-func (s *story) ours() map[string]pvesim.Guest {
+func (s *story) ours() map[string]pve.Guest {
 	s.t.Helper()
-	out := map[string]pvesim.Guest{}
+	out := map[string]pve.Guest{}
 	for _, g := range s.host.Snapshot().Guests {
-		if slices.ContainsFunc(s.strangers, func(f pvesim.Guest) bool { return f.VMID == g.VMID }) {
+		if slices.ContainsFunc(s.strangers, func(f pve.Guest) bool { return f.VMID == g.VMID }) {
 			continue
 		}
 		require.NotContains(s.t, out, g.Name(), "two guests of one name")
@@ -63,15 +63,15 @@ func (s *story) names() []string {
 }
 
 // guest is one of ours.
-func (s *story) guest(name string) pvesim.Guest {
+func (s *story) guest(name string) pve.Guest {
 	s.t.Helper()
 	g, ok := s.ours()[name]
 	require.True(s.t, ok, "no guest %s on the host", name)
 	return g
 }
 
-func guestIn(snap pvesim.Snapshot, vmid int) *pvesim.Guest {
-	i := slices.IndexFunc(snap.Guests, func(g pvesim.Guest) bool { return g.VMID == vmid })
+func guestIn(snap pve.Snapshot, vmid int) *pve.Guest {
+	i := slices.IndexFunc(snap.Guests, func(g pve.Guest) bool { return g.VMID == vmid })
 	if i < 0 {
 		return nil
 	}

@@ -18,13 +18,13 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // simulated is a story whose guests run a simulated Debian.
@@ -55,7 +55,7 @@ func beginSimulated(t *testing.T, specs string, lines ...string) *simulated {
 	require.NoError(t, err)
 	s.key = key
 	t.Cleanup(s.guests.Close)
-	s.story = begin(t, pvesim.Config{BootTime: time.Nanosecond, Systems: s.guests})
+	s.story = begin(t, pve.Config{BootTime: time.Nanosecond, Systems: s.guests})
 	s.write("specs.hcl", specs)
 	s.deploy("web", vm("web-1", append(lines, `spec = spec.base`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`, `disk "data" {`, `  size = 1`, `}`)...))
 	return s
@@ -197,7 +197,7 @@ func TestST02SimulatedPush(t *testing.T) {
 func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	s := beginSimulated(t, specOf("posture", "package", "service", "user", "repository", "reminder", "mount", "swap", "command"))
 	s.apply("at first")
-	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	s.byHand(func(e *pve.Edit) { e.Stop(10000) })
 	logins := s.writes.Load()
 	s.changed = map[model.Address]model.Guest{{Kind: "vm", Name: "web-1"}: {VMID: 10000, Node: "father"}}
 	r := s.pass("apply")
@@ -210,7 +210,7 @@ func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	require.Greater(t, s.writes.Load(), logins)
 
 	// So is one that nobody noticed, where all is checked. With none that is off that is one pass.
-	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	s.byHand(func(e *pve.Edit) { e.Stop(10000) })
 	logins, s.first = s.writes.Load(), true
 	r = s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
@@ -228,7 +228,7 @@ func TestN7AGuestThatIsOffIsStartedAndEntered(t *testing.T) {
 	s := beginSimulated(t, specOf("posture", "package", "service", "user", "repository", "reminder", "mount", "swap", "command"))
 	s.apply("at first")
 	s.holds("echo edited >/etc/motd", "by hand")
-	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	s.byHand(func(e *pve.Edit) { e.Stop(10000) })
 	r := s.pass("plan")
 	require.Equal(t, []string{"update vm.web-1", "create guest.web-1"}, actions(r.Plan))
 	require.Empty(t, r.Plan.Unknown)
@@ -242,7 +242,7 @@ func TestN7AGuestThatIsOffIsStartedAndEntered(t *testing.T) {
 	// Where its drift is only reported, nothing is changed inside, and nothing is called unknown.
 	s.edit("specs.hcl", "  config {\n", "  config {\n    drift = \"report\"\n")
 	s.holds("echo edited >/etc/motd", "by hand")
-	s.byHand(func(e *pvesim.Edit) { e.Stop(10000) })
+	s.byHand(func(e *pve.Edit) { e.Stop(10000) })
 	r = s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, []string{"update vm.web-1"}, actions(r.Plan))
@@ -479,7 +479,7 @@ func TestST02SimulatedGuestIsRecreated(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, before, known.Keys[0])
 	s.holds("echo mine >/srv/mine", "by hand")
-	s.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+	s.host.Edit(func(e *pve.Edit) { e.Delete(10000) })
 	s.apply("after it was deleted by hand")
 	after, _ := s.inside("cat /etc/ssh/ssh_host_ed25519_key.pub; [ ! -e /srv/mine ] && echo fresh")
 	require.NotContains(t, after, before)

@@ -30,11 +30,11 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // width is how many steps run at once in the passes of a story.
@@ -44,7 +44,7 @@ const width = 8
 type story struct {
 	root string // of the PVE node that agents run on; "": the machine itself
 	t    *testing.T
-	host *pvesim.Host
+	host *pve.Host
 	api  string // where the host answers
 	dir  string // of the site
 	name string // of the site
@@ -54,7 +54,7 @@ type story struct {
 
 	version string // of PVE, "" for the newest
 
-	strangers []pvesim.Guest // there before the story began
+	strangers []pve.Guest // there before the story began
 
 	// fault is asked before every request, on the goroutines of the server; stories
 	// change it while they go on.
@@ -77,7 +77,7 @@ func (r request) writes() bool { return r.method != http.MethodGet }
 
 // begin sets the scene: a host with a few guests of other people, and a site in a
 // folder that declares it and no node yet.
-func begin(t *testing.T, c pvesim.Config) *story {
+func begin(t *testing.T, c pve.Config) *story {
 	t.Helper()
 	t.Parallel() // stories mostly wait for tasks
 	s := &story{t: t, dir: t.TempDir(), name: "home", onto: "father", version: c.Version, busy: map[string]int{}, most: map[string]int{}}
@@ -93,7 +93,7 @@ func begin(t *testing.T, c pvesim.Config) *story {
 	}
 	c.Record = s.record
 	c.Promise = func(deviation string) { s.t.Error("the simulator answers otherwise than the API promises:", deviation) }
-	s.host = pvesim.New(c)
+	s.host = pve.New(c)
 	s.api = s.listen()
 	s.strangers = s.host.Snapshot().Guests
 	t.Cleanup(s.end)
@@ -338,7 +338,7 @@ func (s *story) inSync() {
 }
 
 // byHand is what somebody does on the host without us.
-func (s *story) byHand(edit func(*pvesim.Edit)) {
+func (s *story) byHand(edit func(*pve.Edit)) {
 	s.t.Helper()
 	s.host.Edit(edit)
 }
@@ -356,13 +356,13 @@ func (s *story) quietly(do func()) {
 // breaks lets requests fail from now on, by rules in the grammar of `sim --fault`.
 func (s *story) breaks(rules ...string) {
 	s.t.Helper()
-	var faults []pvesim.Fault
+	var faults []pve.Fault
 	for _, text := range rules {
-		f, err := pvesim.ParseFault(text)
+		f, err := pve.ParseFault(text)
 		require.NoError(s.t, err)
 		faults = append(faults, f)
 	}
-	f := pvesim.Faults(faults...)
+	f := pve.Faults(faults...)
 	s.fault.Store(&f)
 }
 

@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-7: a site that is right exits 0.
 func TestAValidSite(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web", "count = 2"))
 	s.says(0, "validate")
 	v := document[verdictDoc](t, s.says(0, "validate", "--json"))
@@ -49,7 +49,7 @@ func TestAnInvalidSite(t *testing.T) {
 		"node without size":    {manifest("b6", "  node \"b6\" {\n    type = \"vm\"\n    image = image.debian-12\n  }\n"), "4:3", "size"},
 		"vm without image":     {manifest("b7", "  node \"b7\" {\n    type = \"vm\"\n    preset = preset.vm-small\n  }\n"), "4:3", "image"},
 	}
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.deploy("web", vm("web"))
 	for name, m := range mistakes {
 		s.write("mistakes/"+strings.ReplaceAll(name, " ", "-")+".hcl", m.text)
@@ -84,7 +84,7 @@ func TestAnInvalidSite(t *testing.T) {
 // ST-7: a file that cannot be parsed hides no mistake of another file but one: what
 // it may declare is not called unknown.
 func TestAFileThatCannotBeParsed(t *testing.T) {
-	s := begin(t, pvesim.Config{})
+	s := begin(t, pve.Config{})
 	s.write("broken.hcl", "preset \"large\" {\n  cores = = 2\n}\n")
 	s.deploy("web", vm("web-1", "memroy = 1")+vm("web-2", "vmid = 50"))
 	r := s.says(1, "validate")

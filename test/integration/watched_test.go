@@ -8,17 +8,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-10 on a node of Proxmox VE: the agent notices what somebody changes there long before the next full check, and asks
 // its API for nothing until then.
 func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	root := t.TempDir()
-	f := follow(t, pvesim.Config{Files: root}, byFile())
+	f := follow(t, pve.Config{Files: root}, byFile())
 	f.root = root
 	text, err := os.ReadFile(f.config)
 	require.NoError(t, err)
@@ -30,11 +30,11 @@ func TestAgentOnANodeNoticesChanges(t *testing.T) {
 	require.Empty(t, f.until("it watches", func(s agent.Status) bool { return s.Watch != nil }).Watch.Error)
 
 	first := f.vmidOf("web-1")
-	f.byHand(func(e *pvesim.Edit) { e.Set(first, "tags", "homestak;mine") })
+	f.byHand(func(e *pve.Edit) { e.Set(first, "tags", "homestak;mine") })
 	f.until("the change is put back", func(agent.Status) bool { return f.guest("web-1").Config["tags"] == "homestak" })
-	f.byHand(func(e *pvesim.Edit) { e.Stop(first) })
+	f.byHand(func(e *pve.Edit) { e.Stop(first) })
 	f.until("it runs again", func(agent.Status) bool { return f.guest("web-1").Running })
-	f.byHand(func(e *pvesim.Edit) { e.Delete(first) })
+	f.byHand(func(e *pve.Edit) { e.Delete(first) })
 	f.until("it is there again", func(agent.Status) bool { return len(f.names()) == 2 })
 
 	client, err := control.Dial(t.Context(), f.socket())

@@ -7,14 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // ST-11: what leaves the files leaves the guest, and what leaves the site leaves the
 // host: a tag, a card, a disk, an option, a key, a node, an image, a pool. What was
 // never ours stays, beside it and after it.
 func TestWhatLeavesTheFilesLeavesTheHost(t *testing.T) {
-	s := begin(t, pvesim.Config{TaskTime: 10 * time.Millisecond})
+	s := begin(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	s.write("pool.hcl", "pool \"prod\" {\n  host = host.father\n}\n")
 	s.edit("host.hcl", "node        =", "pool        = \"prod\"\n  node        =")
 	more := []string{
@@ -28,7 +28,7 @@ func TestWhatLeavesTheFilesLeavesTheHost(t *testing.T) {
 	stays := s.guest("stays")
 	require.Equal(t, "1.5", stays.Config["cpulimit"])
 	require.NotEmpty(t, stays.Config["net1"])
-	s.byHand(func(e *pvesim.Edit) {
+	s.byHand(func(e *pve.Edit) {
 		e.Set(stays.VMID, "cpuunits", "77") // of no file, ever
 		e.Set(stays.VMID, "hotplug", "network,disk")
 	})

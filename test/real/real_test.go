@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/released"
 )
 
@@ -46,7 +46,7 @@ func TestOnTheSimulator(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			// So a pass of the story of kills takes half a second.
-			h := pvesim.New(pvesim.Config{Version: version, BootTime: 200 * time.Millisecond, TaskTime: 50 * time.Millisecond, Guests: 4})
+			h := pve.New(pve.Config{Version: version, BootTime: 200 * time.Millisecond, TaskTime: 50 * time.Millisecond, Guests: 4})
 			before := h.Snapshot()
 			s := settings{
 				host: listen(t, h), token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute,
@@ -63,7 +63,7 @@ func TestOnTheSimulator(t *testing.T) {
 }
 
 // listen serves a simulated host until the test ends, and gives its address.
-func listen(t *testing.T, h *pvesim.Host) string {
+func listen(t *testing.T, h *pve.Host) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

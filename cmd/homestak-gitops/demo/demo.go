@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
@@ -32,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/author"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/examples"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // Options are what the story needs of the program.
@@ -70,12 +70,12 @@ type demo struct {
 	author    *author.Author
 	world     *simnode.World
 	history   simnode.History
-	sim       *pvesim.Host
+	sim       *pve.Host
 	guests    *simworld.Guests // what runs inside of its guests
 	service   *service.Service
 	agent     *agent.Agent // of the service
 	receipts  *ledger.Ledger
-	unmanaged map[int]pvesim.Guest // what was on the host before the agent
+	unmanaged map[int]pve.Guest // what was on the host before the agent
 	chapter   int
 	failed    int // checks that did not hold
 }
@@ -90,7 +90,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	d := &demo{
 		o: o, origin: filepath.Join(work, "site.git"), dir: filepath.Join(work, "site"), secrets: filepath.Join(work, "secrets.yaml"),
-		unmanaged: map[int]pvesim.Guest{},
+		unmanaged: map[int]pve.Guest{},
 	}
 	if err := d.setUp(filepath.Join(work, "agent")); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (d *demo) setUp(data string) error {
 		return err
 	}
 	d.guests = d.world.Guests()
-	d.sim = pvesim.New(pvesim.Config{Node: hostName, Guests: 3, TaskTime: taskTime, Systems: d.guests, Record: d.history.Record})
+	d.sim = pve.New(pve.Config{Node: hostName, Guests: 3, TaskTime: taskTime, Systems: d.guests, Record: d.history.Record})
 	hosts[hostName] = d.sim
 	for _, g := range d.sim.Snapshot().Guests {
 		d.unmanaged[g.VMID] = g
@@ -315,8 +315,8 @@ func (d *demo) replace(name, before, after string) error {
 }
 
 // managed are the guests on the host that were not there before, by name.
-func (d *demo) managed() map[string]pvesim.Guest {
-	out := map[string]pvesim.Guest{}
+func (d *demo) managed() map[string]pve.Guest {
+	out := map[string]pve.Guest{}
 	for _, g := range d.sim.Snapshot().Guests {
 		if _, unmanaged := d.unmanaged[g.VMID]; !unmanaged {
 			out[g.Name()] = g
@@ -327,7 +327,7 @@ func (d *demo) managed() map[string]pvesim.Guest {
 
 // checkUnmanaged checks that unmanaged guests are as they were, byte for byte.
 func (d *demo) checkUnmanaged() {
-	now := map[int]pvesim.Guest{}
+	now := map[int]pve.Guest{}
 	for _, g := range d.sim.Snapshot().Guests {
 		now[g.VMID] = g
 	}
@@ -349,13 +349,13 @@ func (d *demo) tasks(kind string) int {
 	return n
 }
 
-func tagged(g pvesim.Guest) bool {
+func tagged(g pve.Guest) bool {
 	return strings.Contains(g.Config["description"], `"owner":"`+hostName+`"`)
 }
 
-func isRunning(g pvesim.Guest) bool { return g.Running }
+func isRunning(g pve.Guest) bool { return g.Running }
 
-func all(guests map[string]pvesim.Guest, holds func(pvesim.Guest) bool) bool {
+func all(guests map[string]pve.Guest, holds func(pve.Guest) bool) bool {
 	for _, g := range guests {
 		if !holds(g) {
 			return false
@@ -364,6 +364,6 @@ func all(guests map[string]pvesim.Guest, holds func(pvesim.Guest) bool) bool {
 	return len(guests) > 0
 }
 
-func names(guests map[string]pvesim.Guest) string {
+func names(guests map[string]pve.Guest) string {
 	return strings.Join(slices.Sorted(maps.Keys(guests)), " ")
 }

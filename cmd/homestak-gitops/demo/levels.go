@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // levels has the chapters about trees, in their order.
@@ -166,7 +166,7 @@ func (d levels) within(host, guest string) func(line string) (string, int) {
 		return nil
 	}
 	guests := h.Snapshot().Guests
-	i := slices.IndexFunc(guests, func(g pvesim.Guest) bool { return g.Name() == guest })
+	i := slices.IndexFunc(guests, func(g pve.Guest) bool { return g.Name() == guest })
 	systems, simulated := h.Systems().(*simworld.Guests)
 	if i < 0 || !simulated {
 		return nil

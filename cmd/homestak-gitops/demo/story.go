@@ -10,13 +10,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // The chapters of the demo, in their order.
@@ -128,7 +128,7 @@ func (d *demo) edit(ctx context.Context) error {
 func (d *demo) drift(ctx context.Context) error {
 	d.title("A colleague changes the host by hand: web-2 deleted, ns-a stopped, db renamed")
 	before := d.managed()
-	d.sim.Edit(func(e *pvesim.Edit) {
+	d.sim.Edit(func(e *pve.Edit) {
 		e.Delete(before["web-2"].VMID)
 		e.Stop(before["ns-a"].VMID)
 		e.Set(before["db"].VMID, "name", "database")
@@ -178,7 +178,7 @@ func steps(passes ...ledger.Receipt) string {
 }
 
 // fixed reports whether the damage of the chapter drift is undone.
-func fixed(managed map[string]pvesim.Guest) bool {
+func fixed(managed map[string]pve.Guest) bool {
 	return managed["web-2"].Running && managed["ns-a"].Running && managed["db"].Running
 }
 
@@ -198,7 +198,7 @@ func (d *demo) mistake(ctx context.Context) error {
 	d.check(was != nil && is(st.InForce, was.ID), "the previous commit stays in force")
 	d.check(d.sim.Snapshot().Writes == before, "nothing was written to the host")
 	off := d.managed()["ns-b"].VMID
-	d.sim.Edit(func(e *pvesim.Edit) { e.Stop(off) })
+	d.sim.Edit(func(e *pve.Edit) { e.Stop(off) })
 	_, err = d.until(ctx, "ns-b runs again", func(s agent.Status) bool { return s.State == agent.Idle && d.managed()["ns-b"].Running })
 	if err != nil {
 		return err
@@ -256,8 +256,8 @@ func (d *demo) accident(ctx context.Context) error {
 func (d *demo) stranded(ctx context.Context) error {
 	d.title("A colleague creates a guest by hand, with a VMID in the site's range")
 	const vmid = 10500
-	d.sim.Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: vmid, Config: map[string]string{"name": "scratch", "memory": "512"}, Running: true})
+	d.sim.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: vmid, Config: map[string]string{"name": "scratch", "memory": "512"}, Running: true})
 	})
 	for _, g := range d.sim.Snapshot().Guests {
 		if g.VMID == vmid {

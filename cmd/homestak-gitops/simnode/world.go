@@ -12,12 +12,12 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // World is simulated hosts, their guests at any depth, and the network between them. Its methods may be called from
@@ -43,7 +43,7 @@ type Options struct {
 	Hosts   simhost.Hosts // that are there already; the others are made when somebody opens them
 	Log     *slog.Logger  // of the agents
 	Version string        // of the program, as reports have it
-	// Record sees the requests to all hosts, at any depth; see pvesim.Config. Nil: nobody does.
+	// Record sees the requests to all hosts, at any depth; see pve.Config. Nil: nobody does.
 	Record func(r *http.Request, body []byte, status int)
 }
 
@@ -63,7 +63,7 @@ func NewWorld(o Options) (*World, error) {
 	w.agents = &agents{world: w, version: o.Version, running: map[string]*service.Service{}}
 	joined, installed := &simworld.Network{Dial: w.Dial}, programsOf(w.agents)
 	w.guests = func() *simworld.Guests {
-		return &simworld.Guests{Installed: installed, Network: joined, Inner: pvesim.Config{BootTime: bootTime, Record: o.Record}}
+		return &simworld.Guests{Installed: installed, Network: joined, Inner: pve.Config{BootTime: bootTime, Record: o.Record}}
 	}
 	return w, nil
 }
@@ -73,7 +73,7 @@ func (w *World) Guests() *simworld.Guests { return w.guests() }
 
 // Transport is the way to the simulator of a host, which is made where there is none; see drivers.Transport.
 func (w *World) Transport(site *model.Site, h *model.Host) (http.RoundTripper, string) {
-	return w.Hosts.TransportWith(func(c *pvesim.Config) { c.Systems, c.BootTime, c.Record = w.guests(), bootTime, w.o.Record })(site, h)
+	return w.Hosts.TransportWith(func(c *pve.Config) { c.Systems, c.BootTime, c.Record = w.guests(), bootTime, w.o.Record })(site, h)
 }
 
 // Key is by which whoever runs the simulation enters guests.

@@ -14,10 +14,10 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // deep is a VM on a PVE node on a PVE node on the host.
@@ -284,9 +284,9 @@ func TestN1N2ATreeOfAHostAtLoopback(t *testing.T) {
 func TestN1AStuckTreeNamesTheCause(t *testing.T) {
 	t.Parallel()
 	r := tryTree(t, deep, func(w *simnode.World, _ *trial.Options, _ *trial.Tree) {
-		fault, err := pvesim.ParseFault("GET /nodes/*/qemu/*/agent/network-get-interfaces status=500")
+		fault, err := pve.ParseFault("GET /nodes/*/qemu/*/agent/network-get-interfaces status=500")
 		require.NoError(t, err)
-		w.Hosts["father"] = pvesim.New(pvesim.Config{Node: "father", Systems: w.Guests(), BootTime: time.Millisecond, Fault: pvesim.Faults(fault)})
+		w.Hosts["father"] = pve.New(pve.Config{Node: "father", Systems: w.Guests(), BootTime: time.Millisecond, Fault: pve.Faults(fault)})
 	})
 	require.Equal(t, exit.Failed, exit.Code(r.err))
 	require.Equal(t, map[string]string{"outer": "failed", "inner": "skipped", "app": "skipped"}, r.nodes())

@@ -16,9 +16,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // system is this machine as the system of every simulated VM. What belongs below /run is in a
@@ -33,7 +33,7 @@ func (s system) mapped(text string) string {
 	return strings.ReplaceAll(text, "/run/homestak-gitops-", s.dir+"/")
 }
 
-func (s system) start(_ int, command []string, input string) (func() pvesim.Execution, bool) {
+func (s system) start(_ int, command []string, input string) (func() pve.Execution, bool) {
 	if _, err := exec.LookPath(command[0]); err != nil {
 		return nil, false
 	}
@@ -41,7 +41,7 @@ func (s system) start(_ int, command []string, input string) (func() pvesim.Exec
 		command[i] = s.mapped(command[i])
 	}
 	s.running.Add(1)
-	return func() pvesim.Execution {
+	return func() pve.Execution {
 		defer s.running.Done()
 		var out, err bytes.Buffer
 		cmd := exec.CommandContext(s.ctx, command[0], command[1:]...)
@@ -49,9 +49,9 @@ func (s system) start(_ int, command []string, input string) (func() pvesim.Exec
 		_ = cmd.Run()
 		status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 		if status.Signaled() {
-			return pvesim.Execution{Out: out.String(), Err: err.String(), Signal: int(status.Signal())}
+			return pve.Execution{Out: out.String(), Err: err.String(), Signal: int(status.Signal())}
 		}
-		return pvesim.Execution{Out: out.String(), Err: err.String(), Code: status.ExitStatus()}
+		return pve.Execution{Out: out.String(), Err: err.String(), Code: status.ExitStatus()}
 	}, true
 }
 
@@ -63,7 +63,7 @@ func (s system) write(_ int, file, content string) error {
 func TestMachine(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := system{ctx, t.TempDir(), &sync.WaitGroup{}}
-	w := proxmoxtest.New(t, pvesim.Config{Speed: 10000, TaskTime: time.Second, Start: s.start, Write: s.write})
+	w := proxmoxtest.New(t, pve.Config{Speed: 10000, TaskTime: time.Second, Start: s.start, Write: s.write})
 	w.Node("web-1", nil)
 	w.Apply()
 	open := func() guest.Machine {

@@ -14,9 +14,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func debian(w *proxmoxtest.World) *objects.Image {
@@ -32,7 +32,7 @@ func volumes(w *proxmoxtest.World) []string {
 }
 
 func TestImageIsThereBeforeItsGuests(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		p := w.Apply()
 		require.Equal(t, "image.debian-12", p.Steps[0].Address.String())
@@ -42,7 +42,7 @@ func TestImageIsThereBeforeItsGuests(t *testing.T) {
 }
 
 func TestNewContentIsANewFileAndNoGuestIsTouched(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		w.Apply()
 		guest := w.Guest(10000)
@@ -57,7 +57,7 @@ func TestNewContentIsANewFileAndNoGuestIsTouched(t *testing.T) {
 }
 
 func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.Drop("web-1")
@@ -72,7 +72,7 @@ func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
 }
 
 func TestImageIsUploadedFromTheSite(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *proxmoxtest.World) {
 		content := []byte("QFI\xfb\x00\x00\x00\x03" + strings.Repeat("\x00", 24) + strings.Repeat("qcow2 bytes ", 1000))
 		i := debian(w)
 		i.URL, i.File, i.Checksum = "", "images/own.qcow2", fmt.Sprintf("sha256:%x", sha256.Sum256(content))
@@ -98,7 +98,7 @@ func TestFailedDownloadLeavesNoGuest(t *testing.T) {
 		}
 		return 0, false
 	}
-	proxmoxtest.InTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{Fault: fault}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		failed := w.Run(w.Plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "image", Name: "debian-12"}], "getting image debian-12 onto storage local")
@@ -107,13 +107,13 @@ func TestFailedDownloadLeavesNoGuest(t *testing.T) {
 }
 
 func TestFullStorageIsSaid(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+		w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", true) })
 		failed := w.Run(w.Plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "creating VM 10000")
 		require.Empty(t, w.Host.Snapshot().Guests)
-		w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
+		w.Host.Edit(func(e *pve.Edit) { e.Fill("local-lvm", false) })
 		w.Apply()
 		w.Converged()
 	})

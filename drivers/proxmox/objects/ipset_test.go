@@ -9,8 +9,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 var admins = model.Address{Kind: "ipset", Name: "admins"}
@@ -35,7 +35,7 @@ func members(t *testing.T, w *proxmoxtest.World) []string {
 }
 
 func TestIPSetLife(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Root("POST", "/cluster/firewall/aliases", url.Values{"name": {"office"}, "cidr": {"192.0.2.128/25"}})
 		spec := &objects.IPSet{Host: "father", Entries: []string{"192.0.2.7/24", "! 192.0.2.9", "2001:DB8::1/128", "192.0.2.7/24", "dc/office"}}
 		w.Site.Objects[admins] = &model.Resource{Addr: admins, Spec: spec}
@@ -68,7 +68,7 @@ func TestIPSetLife(t *testing.T) {
 // TestUnmanagedIPSetIsNotChanged: neither one of the same name that never was ours, nor one
 // whose ownership tag goes between plan and apply.
 func TestUnmanagedIPSetIsNotChanged(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Root("POST", "/cluster/firewall/ipset", url.Values{"name": {"admins"}, "comment": {"by hand"}})
 		spec := &objects.IPSet{Host: "father", Entries: []string{"192.0.2.7"}}
 		w.Site.Objects[admins] = &model.Resource{Addr: admins, Spec: spec}

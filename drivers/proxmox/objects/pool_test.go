@@ -9,12 +9,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func TestPoolLife(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		addr := model.Address{Kind: "pool", Name: "prod"}
 		spec := &objects.Pool{Host: "father", Comment: "what pays"}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: spec}
@@ -44,7 +44,7 @@ func TestPoolLife(t *testing.T) {
 // TestGuestsOfAnotherPoolAreSaid: a guest joins its pool when it is made. The plan says
 // how to move it when the host names another, once for all of them.
 func TestGuestsOfAnotherPoolAreSaid(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		pool := func(name string) model.Address {
 			addr := model.Address{Kind: "pool", Name: name}
 			w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &objects.Pool{Host: "father"}}
@@ -76,7 +76,7 @@ func TestGuestsOfAnotherPoolAreSaid(t *testing.T) {
 }
 
 func TestForeignPoolIsLeftAlone(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		_, err := w.Driver.Client().Post(t.Context(), "/pools", map[string]any{"poolid": "prod", "comment": "by hand"})
 		require.NoError(t, err)
 		addr := model.Address{Kind: "pool", Name: "prod"}
@@ -90,7 +90,7 @@ func TestForeignPoolIsLeftAlone(t *testing.T) {
 
 // TestPoolWhoseCommentWasEdited is explained with the line that makes it ours again.
 func TestPoolWhoseCommentWasEdited(t *testing.T) {
-	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+	proxmoxtest.InTime(t, pve.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		addr := model.Address{Kind: "pool", Name: "prod"}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &objects.Pool{Host: "father", Comment: "what pays"}}
 		w.Apply()

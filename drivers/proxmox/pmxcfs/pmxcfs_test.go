@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func write(t *testing.T, root, name, text string) {
@@ -151,10 +151,10 @@ func TestR7NoticesStopsWithControlGroupsOfVersion1(t *testing.T) {
 func TestNoticesChanges(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		host := pvesim.New(pvesim.Config{Files: root})
+		host := pve.New(pve.Config{Files: root})
 		for _, id := range []int{100, 101} {
-			host.Edit(func(e *pvesim.Edit) {
-				e.Add(pvesim.Guest{VMID: id, Kind: "qemu", Config: map[string]string{"name": "g"}})
+			host.Edit(func(e *pve.Edit) {
+				e.Add(pve.Guest{VMID: id, Kind: "qemu", Config: map[string]string{"name": "g"}})
 			})
 		}
 		noticed := make(chan []int, 10)
@@ -176,11 +176,11 @@ func TestNoticesChanges(t *testing.T) {
 		}
 		require.Nil(t, after())
 		require.NoError(t, w.Err())
-		host.Edit(func(e *pvesim.Edit) { e.Set(101, "cores", "3") })
+		host.Edit(func(e *pve.Edit) { e.Set(101, "cores", "3") })
 		require.Nil(t, after(), "it does not matter")
-		host.Edit(func(e *pvesim.Edit) { e.Set(100, "cores", "3") })
+		host.Edit(func(e *pve.Edit) { e.Set(100, "cores", "3") })
 		require.Equal(t, []int{100}, after())
-		host.Edit(func(e *pvesim.Edit) { e.Start(100) })
+		host.Edit(func(e *pve.Edit) { e.Start(100) })
 		require.Equal(t, []int{100}, after())
 		require.Nil(t, after())
 

@@ -14,9 +14,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // withCode are the attributes of a guest that are not one key of PVE: what they are made of,
@@ -126,7 +126,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a attribute.Attribute, fields 
 	require.True(t, slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Path == "options."+a.Key }), "an option may say it, too")
 
 	require.NotEmpty(t, a.Privilege, "doctor asks for no privilege")
-	w := proxmoxtest.New(t, pvesim.Config{})
+	w := proxmoxtest.New(t, pve.Config{})
 	w.Node("web-1", nil)
 	w.CT("ct-1", nil)
 	want, found := w.Site.Want("father")

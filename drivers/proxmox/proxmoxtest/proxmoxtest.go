@@ -21,10 +21,10 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // World is a site in memory, a simulated host, and a driver between them. Every
@@ -32,7 +32,7 @@ import (
 type World struct {
 	T      *testing.T
 	Site   *model.Site
-	Host   *pvesim.Host
+	Host   *pve.Host
 	Driver *proxmox.Driver
 	// Orphans are nodes that go with what is in them; see plan.Input.
 	Orphans []string
@@ -50,16 +50,16 @@ type World struct {
 
 // kept are the good answers of all simulated hosts here: a sweep tells one story a thousand
 // times, in which most answers are the same.
-var kept pvesim.KeptPromises
+var kept pve.KeptPromises
 
 // accepted are the requests of all of them, which PVE would take.
 var accepted pveapitest.Accepted
 
 // New is a site with one host, which has an image and a template.
-func New(t *testing.T, c pvesim.Config) *World {
+func New(t *testing.T, c pve.Config) *World {
 	t.Helper()
 	c.Promise, c.Kept = func(deviation string) { t.Error("the simulator answers otherwise than the API promises:", deviation) }, &kept
-	w := &World{T: t, Keys: Keys, Host: pvesim.New(c), Site: &model.Site{
+	w := &World{T: t, Keys: Keys, Host: pve.New(c), Site: &model.Site{
 		Name: "home", Domain: "home.test", Gateway: "10.0.0.1", DNS: []string{"10.0.0.1"}, Kinds: proxmox.Kinds(),
 		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://pve.test:8006"}},
 		Presets:   map[string]*model.Preset{"small": {Name: "small", Cores: 2, Memory: 2048, Disk: 10}},
@@ -214,7 +214,7 @@ func Describe(p *plan.Plan) string {
 }
 
 // Guest is a guest of the simulated host.
-func (w *World) Guest(vmid int) pvesim.Guest {
+func (w *World) Guest(vmid int) pve.Guest {
 	w.T.Helper()
 	for _, g := range w.Host.Snapshot().Guests {
 		if g.VMID == vmid {
@@ -222,7 +222,7 @@ func (w *World) Guest(vmid int) pvesim.Guest {
 		}
 	}
 	w.T.Fatalf("no guest %d", vmid)
-	return pvesim.Guest{}
+	return pve.Guest{}
 }
 
 // Paths are the attributes that a step changes.
@@ -270,7 +270,7 @@ func (w *World) Root(method, path string, values url.Values) {
 }
 
 // InTime tells a story in a bubble of synctest, where hours pass at once.
-func InTime(t *testing.T, c pvesim.Config, story func(*testing.T, *World)) {
+func InTime(t *testing.T, c pve.Config, story func(*testing.T, *World)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { story(t, New(t, c)) })
 }

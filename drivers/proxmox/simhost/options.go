@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // Options say what a simulator that is served is like, as the flags of the verb sim do.
@@ -25,7 +25,7 @@ type Options struct {
 	Speed     int      // of its clock
 	Workers   int      // requests that a node serves at once
 	Guests    int      // unmanaged ones, from the start
-	Storages  []string // see [pvesim.ParseStorage]
+	Storages  []string // see [pve.ParseStorage]
 	Bridges   []string
 	Token     string
 	Password  string
@@ -34,21 +34,21 @@ type Options struct {
 	Memory    int64 // GiB
 	RootDisk  int64 // GiB
 	NoKVM     bool
-	Files     string   // see [pvesim.Config]
-	Faults    []string // see [pvesim.ParseFault]
-	Downloads []string // see [pvesim.ParseDownload]
+	Files     string   // see [pve.Config]
+	Faults    []string // see [pve.ParseFault]
+	Downloads []string // see [pve.ParseDownload]
 }
 
 // New makes a simulator. An error names the flag that is wrong.
-func New(o Options) (*pvesim.Host, error) {
+func New(o Options) (*pve.Host, error) {
 	cfg, err := o.config()
 	if err != nil {
 		return nil, err
 	}
-	inner := pvesim.Config{Version: cfg.Version, TaskTime: cfg.TaskTime, Latency: cfg.Latency, Workers: cfg.Workers, KeepTasks: keptTasks}
+	inner := pve.Config{Version: cfg.Version, TaskTime: cfg.TaskTime, Latency: cfg.Latency, Workers: cfg.Workers, KeepTasks: keptTasks}
 	n := &simworld.Network{}
 	cfg.Systems = &simworld.Guests{Clock: machine.Clock{Begin: time.Now(), Speed: o.Speed}, Network: n, Inner: inner}
-	h := pvesim.New(cfg)
+	h := pve.New(cfg)
 	n.Dial = Hosts{h.Node(): h}.Dial
 	return h, nil
 }
@@ -63,8 +63,8 @@ var (
 const keptTasks = 10_000
 
 // config checks the options: pvesim takes only what makes sense.
-func (o Options) config() (pvesim.Config, error) {
-	c := pvesim.Config{
+func (o Options) config() (pve.Config, error) {
+	c := pve.Config{
 		Node: o.Node, Nodes: o.furtherNodes(), Offline: o.Offline, NoQuorum: o.NoQuorum, Version: o.Version, Seed: o.Seed,
 		TaskTime: o.TaskTime, Speed: o.Speed, Latency: o.Latency, Workers: o.Workers, Guests: o.Guests, Files: o.Files, Token: o.Token,
 		Bridges: o.Bridges, Password: o.Password, KeepTasks: keptTasks, CPUs: o.CPUs, Memory: o.Memory << 30, RootDisk: o.RootDisk << 30, NoKVM: o.NoKVM,
@@ -81,8 +81,8 @@ func (o Options) config() (pvesim.Config, error) {
 			return c, fmt.Errorf("--offline: %q is none of the further nodes %s", n, strings.Join(c.Nodes, ", "))
 		}
 	}
-	if !slices.Contains(pvesim.Versions(), o.Version) {
-		return c, fmt.Errorf("--pve-version: %q is none of %s", o.Version, strings.Join(pvesim.Versions(), ", "))
+	if !slices.Contains(pve.Versions(), o.Version) {
+		return c, fmt.Errorf("--pve-version: %q is none of %s", o.Version, strings.Join(pve.Versions(), ", "))
 	}
 	if o.Token != "" && !tokenForm.MatchString(o.Token) {
 		return c, fmt.Errorf("--token is not of the form user@realm!name=secret")
@@ -98,7 +98,7 @@ func (o Options) config() (pvesim.Config, error) {
 	}
 	storages := map[string]bool{}
 	for _, text := range o.Storages {
-		st, err := pvesim.ParseStorage(text)
+		st, err := pve.ParseStorage(text)
 		if err != nil {
 			return c, fmt.Errorf("--storage: %w", err)
 		}
@@ -109,22 +109,22 @@ func (o Options) config() (pvesim.Config, error) {
 		c.Storages = append(c.Storages, st)
 	}
 	for _, text := range o.Downloads {
-		d, err := pvesim.ParseDownload(text)
+		d, err := pve.ParseDownload(text)
 		if err != nil {
 			return c, fmt.Errorf("--download: %w", err)
 		}
 		c.Downloads = append(c.Downloads, d)
 	}
-	var faults []pvesim.Fault
+	var faults []pve.Fault
 	for _, text := range o.Faults {
-		fault, err := pvesim.ParseFault(text)
+		fault, err := pve.ParseFault(text)
 		if err != nil {
 			return c, fmt.Errorf("--fault: %w", err)
 		}
 		faults = append(faults, fault)
 	}
 	if len(faults) > 0 {
-		c.Fault = pvesim.Faults(faults...)
+		c.Fault = pve.Faults(faults...)
 	}
 	return c, nil
 }

@@ -13,28 +13,28 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // Hosts are the simulators of one run, by the name of the host that each stands for. The
 // map belongs to the goroutine of the run; see Transport.
-type Hosts map[string]*pvesim.Host
+type Hosts map[string]*pve.Host
 
 // Transport is the way to the simulator of a host, and its token: see drivers.Transport.
 // It makes a simulator where the host has none.
 func (s Hosts) Transport(site *model.Site, h *model.Host) (way http.RoundTripper, token string) {
-	return s.TransportWith(func(c *pvesim.Config) { c.Systems = &simworld.Guests{} })(site, h)
+	return s.TransportWith(func(c *pve.Config) { c.Systems = &simworld.Guests{} })(site, h)
 }
 
 // TransportWith is Transport for hosts that are as change makes each of them.
-func (s Hosts) TransportWith(change func(*pvesim.Config)) func(*model.Site, *model.Host) (http.RoundTripper, string) {
+func (s Hosts) TransportWith(change func(*pve.Config)) func(*model.Site, *model.Host) (http.RoundTripper, string) {
 	return func(site *model.Site, h *model.Host) (http.RoundTripper, string) {
 		if s[h.Name] == nil {
 			c := ConfigOf(site, h)
 			change(&c)
-			s[h.Name] = pvesim.New(c)
+			s[h.Name] = pve.New(c)
 		}
 		return s[h.Name], s[h.Name].Token()
 	}
@@ -42,7 +42,7 @@ func (s Hosts) TransportWith(change func(*pvesim.Config)) func(*model.Site, *mod
 
 // Each calls a function with all hosts, those inside of guests too, each after the one that it is in, until that
 // says no.
-func (s Hosts) Each(do func(*pvesim.Host) bool) {
+func (s Hosts) Each(do func(*pve.Host) bool) {
 	all := slices.Collect(maps.Values(s))
 	for i := 0; i < len(all); i++ {
 		if !do(all[i]) {
@@ -55,8 +55,8 @@ func (s Hosts) Each(do func(*pvesim.Host) bool) {
 }
 
 // Find gives the host with this name of its first node, which may be inside of a guest; nil if there is none.
-func (s Hosts) Find(node string) (found *pvesim.Host) {
-	s.Each(func(h *pvesim.Host) bool {
+func (s Hosts) Find(node string) (found *pve.Host) {
+	s.Each(func(h *pve.Host) bool {
 		if h.Node() == node {
 			found = h
 		}
@@ -69,7 +69,7 @@ func (s Hosts) Find(node string) (found *pvesim.Host) {
 // the network, which has none of them: see health.Prober.
 func (s Hosts) Reaches(ip netip.Addr) error {
 	err := errors.New("no simulated guest with this address is up")
-	s.Each(func(h *pvesim.Host) bool {
+	s.Each(func(h *pve.Host) bool {
 		if systems, simulated := h.Systems().(*simworld.Guests); h.Reaches(ip) || simulated && systems.At(ip) != "" {
 			err = nil
 		}
@@ -86,7 +86,7 @@ func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn
 		return nil, err
 	}
 	err = &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: syscall.EHOSTUNREACH}
-	s.Each(func(h *pvesim.Host) bool {
+	s.Each(func(h *pve.Host) bool {
 		systems, simulated := h.Systems().(*simworld.Guests)
 		if !simulated {
 			return true
@@ -105,7 +105,7 @@ func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn
 
 // Jump is an SSH server that stands for a host, by which its simulated guests are reached from the network
 // of this machine.
-func Jump(h *pvesim.Host) *simworld.Jump {
+func Jump(h *pve.Host) *simworld.Jump {
 	return simworld.NewJump(h.Node(), Hosts{h.Node(): h}.Dial)
 }
 
@@ -120,8 +120,8 @@ func (s Hosts) Close() {
 
 // ConfigOf describes the simulator that stands for a host of a site: it has the nodes,
 // storages and bridges that the site names there, and those of a fresh installation.
-func ConfigOf(site *model.Site, h *model.Host) pvesim.Config {
-	c := pvesim.Config{Node: h.PVENode(), Storages: pvesim.DefaultStorages(), Bridges: []string{"vmbr0"}}
+func ConfigOf(site *model.Site, h *model.Host) pve.Config {
+	c := pve.Config{Node: h.PVENode(), Storages: pve.DefaultStorages(), Bridges: []string{"vmbr0"}}
 	for _, n := range h.Nodes {
 		if n != c.Node {
 			c.Nodes = append(c.Nodes, n)
@@ -157,13 +157,13 @@ func ConfigOf(site *model.Site, h *model.Host) pvesim.Config {
 
 // holding adds a storage, unless it is there, and the types of content that it takes. No
 // name is no storage.
-func holding(list []pvesim.Storage, name, kind string, content ...string) []pvesim.Storage {
+func holding(list []pve.Storage, name, kind string, content ...string) []pve.Storage {
 	if name == "" {
 		return list
 	}
-	i := slices.IndexFunc(list, func(s pvesim.Storage) bool { return s.Name == name })
+	i := slices.IndexFunc(list, func(s pve.Storage) bool { return s.Name == name })
 	if i < 0 {
-		list = append(list, pvesim.Storage{Name: name, Type: kind})
+		list = append(list, pve.Storage{Name: name, Type: kind})
 		i = len(list) - 1
 	}
 	for _, c := range content {

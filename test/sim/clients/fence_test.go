@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // TestFence switches guests off and on as clusters do that fence a node of theirs: with
@@ -21,7 +21,7 @@ func TestFence(t *testing.T) {
 	}
 	agent, err := exec.LookPath("fence_pve")
 	require.NoError(t, err, "install fence-agents")
-	h := startHost(t, pvesim.Config{Guests: 6, Nodes: []string{"mother"}})
+	h := startHost(t, pve.Config{Guests: 6, Nodes: []string{"mother"}})
 	address, port, _ := strings.Cut(strings.TrimPrefix(h.api, "https://"), ":")
 	_, secret, _ := strings.Cut(h.Token(), "=")
 	for kind, guest := range runningOnes(h) {

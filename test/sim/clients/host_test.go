@@ -12,12 +12,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // host is what the verb sim serves, in this process, so that it can be looked at.
 type host struct {
-	*pvesim.Host
+	*pve.Host
 	api string
 
 	seen   recorder // requests
@@ -26,7 +26,7 @@ type host struct {
 
 // idle says whether no task runs.
 func (h *host) idle() bool {
-	return !slices.ContainsFunc(h.Snapshot().Tasks, func(t pvesim.Task) bool { return t.End.IsZero() })
+	return !slices.ContainsFunc(h.Snapshot().Tasks, func(t pve.Task) bool { return t.End.IsZero() })
 }
 
 // recorder keeps lines until somebody takes them.
@@ -50,14 +50,14 @@ func (r *recorder) all() []string {
 	return lines
 }
 
-func startHost(t *testing.T, c pvesim.Config) *host {
+func startHost(t *testing.T, c pve.Config) *host {
 	t.Helper()
 	h := &host{}
 	c.TaskTime, c.Promise = 50*time.Millisecond, h.broken.note
 	c.Record = func(r *http.Request, body []byte, status int) {
 		h.seen.note(fmt.Sprint(status, " ", r.Method, " ", r.URL, " ", string(body)))
 	}
-	h.Host = pvesim.New(c)
+	h.Host = pve.New(c)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	h.api = "https://" + ln.Addr().String()

@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // libraryFails are the library's own integration tests that fail, each with the
@@ -67,7 +67,7 @@ func TestLibraryIntegration(t *testing.T) {
 	folder := copyLibrary(t)
 	var passed, failed [2][]string
 	t.Run("side by side", func(t *testing.T) {
-		for i, c := range []pvesim.Config{{TaskTime: 300 * time.Millisecond}, {Latency: 60 * time.Millisecond, TaskTimes: map[string]time.Duration{"download": 40 * time.Second}}} {
+		for i, c := range []pve.Config{{TaskTime: 300 * time.Millisecond}, {Latency: 60 * time.Millisecond, TaskTimes: map[string]time.Duration{"download": 40 * time.Second}}} {
 			t.Run([]string{"most", "long"}[i], func(t *testing.T) {
 				t.Parallel()
 				which := []string{"-skip", "-run"}[i]
@@ -108,12 +108,12 @@ func copyLibrary(t *testing.T) string {
 }
 
 // runLibrary runs tests in a folder against a new host.
-func runLibrary(t *testing.T, folder string, c pvesim.Config, which ...string) (passed, failed []string) {
+func runLibrary(t *testing.T, folder string, c pve.Config, which ...string) (passed, failed []string) {
 	t.Helper()
 	c.Node, c.Token, c.Password = "pve", "root@pam!lib=secret", "secret"
-	c.Storages = []pvesim.Storage{{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "images", "rootdir"}}}
+	c.Storages = []pve.Storage{{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "images", "rootdir"}}}
 	c.Guests = 1 // The first is a VM that runs, whose screen is looked at.
-	address, _ := simtest.Listen(t, pvesim.New(c))
+	address, _ := simtest.Listen(t, pve.New(c))
 	args := append([]string{"test", "-count=1", "-json", "-tags", "nodes,vms,containers"}, which...)
 	command := exec.CommandContext(t.Context(), "go", append(args, ".")...)
 	command.Dir = folder

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // providerVar names the folder of the test programs of the provider bpg/proxmox, one for
@@ -48,7 +48,7 @@ func TestProvider(t *testing.T) {
 	for _, file := range files {
 		name := filepath.Base(file)
 		t.Run(name, func(t *testing.T) {
-			h := startHost(t, pvesim.Config{Node: "pve", Nodes: []string{"pve2"}, Storages: []pvesim.Storage{
+			h := startHost(t, pve.Config{Node: "pve", Nodes: []string{"pve2"}, Storages: []pve.Storage{
 				{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "backup", "snippets", "import", "images", "rootdir"}},
 				{Name: "local-lvm", Type: "lvmthin", Content: []string{"images", "rootdir"}},
 				{Name: "zfs", Type: "zfspool", Content: []string{"images", "rootdir"}},

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // tofuVar names the folder of tofu and terraform-provider-proxmox, and asks for the
@@ -59,7 +59,7 @@ func TestTofu(t *testing.T) {
 				continue
 			}
 			t.Run(name+"/"+version, func(t *testing.T) {
-				h := startHost(t, pvesim.Config{Version: version, Nodes: []string{"mother"}})
+				h := startHost(t, pve.Config{Version: version, Nodes: []string{"mother"}})
 				dir := t.TempDir()
 				for _, file := range append(s.files, "provider.tf") {
 					text, err := os.ReadFile(filepath.Join("testdata", "tofu", file))

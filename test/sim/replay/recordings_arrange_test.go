@@ -16,19 +16,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // labWeb is the web server of the recordings.
-func labWeb(address string) pvesim.Page {
+func labWeb(address string) pve.Page {
 	switch address {
 	case "http://127.0.0.1:18099/tiny.qcow2":
-		return pvesim.Page{Size: 15676928, Disk: 64 << 20, Sums: map[string]string{"sha256": "d12aeb0f99e964a33b537843c8530866c7be8008a581a7266850edc9b717a7b7"}}
+		return pve.Page{Size: 15676928, Disk: 64 << 20, Sums: map[string]string{"sha256": "d12aeb0f99e964a33b537843c8530866c7be8008a581a7266850edc9b717a7b7"}}
 	case "http://127.0.0.1:18099/small.iso":
-		return pvesim.Page{Size: 5}
+		return pve.Page{Size: 5}
 	default:
-		return pvesim.Page{Missing: "404 File not found"}
+		return pve.Page{Missing: "404 File not found"}
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // chain are the recordings that do not stand alone, in the order in which they were
@@ -56,10 +56,10 @@ func TestRecordings(t *testing.T) {
 		r := &recorder{vars: &substitutions{}, ids: newIdentifiers(), known: map[string]bool{}, deviations: map[string]int{}, recorded: map[string]int{}}
 		before(t, first.Exchanges[0])
 		c := recordedMachine()
-		c.Node, c.Token, c.TaskTime, c.Password, c.Storages = "pve1", token, 300*time.Millisecond, "Lab-throwaway-1", []pvesim.Storage{}
+		c.Node, c.Token, c.TaskTime, c.Password, c.Storages = "pve1", token, 300*time.Millisecond, "Lab-throwaway-1", []pve.Storage{}
 		c.Web = labWeb
 		c.Promise = func(deviation string) { r.deviations[deviation]++ }
-		r.host = pvesim.New(c)
+		r.host = pve.New(c)
 		equal, all, differ, apart, beyond, used := 0, 0, 0, map[string]int{}, map[string]int{}, excuses{}
 		for _, name := range chain {
 			s := readRecording(t, name)
@@ -109,7 +109,7 @@ var entries = regexp.MustCompile(`\[\d{3,}\]`)
 
 // recorder plays exchanges on a host.
 type recorder struct {
-	host  *pvesim.Host
+	host  *pve.Host
 	vars  *substitutions
 	ids   *identifiers
 	known map[string]bool // Recorded identifiers for which there is one at hand.

@@ -6,17 +6,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // recordedMachine is the host that was recorded, as far as it can be simulated: its
 // processors, memory and disk, that it has no KVM, and what its guests ran.
-func recordedMachine() pvesim.Config {
-	return pvesim.Config{
+func recordedMachine() pve.Config {
+	return pve.Config{
 		Version: "8.4", NoManager: true, Address: "10.99.0.1/24", Bridges: []string{"vmbr0"},
 		CPUs: 2, Memory: 25276510208, RootDisk: 270553174016, StorageSize: 270553174016, NoKVM: true, BootTime: 8 * time.Second,
 		Resolver: map[string]string{"dns1": "10.255.255.53"},
-		System: pvesim.System{
+		System: pve.System{
 			Release: "NAME=\"Tiny Lab Guest\"\nID=tinylab\nPRETTY_NAME=\"Tiny Lab Guest 1\"\nVERSION=\"1\"\nVERSION_ID=\"1\"\n",
 			Kernel:  "6.1.0-56-cloud-amd64", KernelVersion: "#1 SMP PREEMPT_DYNAMIC Debian 6.1.192-2 (2026-11-16)",
 		},

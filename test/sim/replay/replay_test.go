@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // excused are the exchanges that the simulator does not answer as recorded, each
@@ -47,9 +47,9 @@ const anyCalendar = "the recorded host took any text for an event of the calenda
 // bubble whose clock jumps, and holds the answers against the recorded ones: one
 // subtest per exchange; once in process and once over the wire.
 func TestReplay(t *testing.T) {
-	ways := map[string]func(*testing.T, *pvesim.Host) replayed{
-		"in process": func(_ *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h} },
-		"served":     func(t *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h, over: simtest.Pipe(t, h)} },
+	ways := map[string]func(*testing.T, *pve.Host) replayed{
+		"in process": func(_ *testing.T, h *pve.Host) replayed { return inProcess{Host: h} },
+		"served":     func(t *testing.T, h *pve.Host) replayed { return inProcess{Host: h, over: simtest.Pipe(t, h)} },
 	}
 	for _, way := range slices.Sorted(maps.Keys(ways)) {
 		t.Run(way, func(t *testing.T) {
@@ -112,14 +112,14 @@ func TestReplayKept(t *testing.T) {
 }
 
 // replay plays a whole story on a new host.
-func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed) []*comparison {
+func replay(t *testing.T, s *story, way func(*testing.T, *pve.Host) replayed) []*comparison {
 	t.Helper()
 	results := make([]*comparison, len(s.Exchanges))
 	synctest.Test(t, func(t *testing.T) {
 		c := s.config()
 		wait(t, time.Until(s.Recorded))
 		c.Promise = func(deviation string) { t.Error("not what the API promises:", deviation) }
-		p := newPlayer(s, way(t, pvesim.New(c)))
+		p := newPlayer(s, way(t, pve.New(c)))
 		for i := range s.Exchanges {
 			results[i] = p.play(t, i)
 		}
@@ -128,23 +128,23 @@ func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed)
 }
 
 // config is the host as it was when the recording began.
-func (s *story) config() pvesim.Config {
+func (s *story) config() pve.Config {
 	c := recordedMachine()
 	c.Node, c.Version, c.Bridges, c.Token, c.Web = s.Start.Node, s.version(), s.Start.Bridges, s.Start.RootToken, s.web
 	c.LegacyCgroups = c.Version == "9.2" // The machine with 9.2 says so of itself.
 	for _, st := range s.Start.Storages {
-		c.Storages = append(c.Storages, pvesim.Storage{Name: st.Storage, Type: st.Type, Path: st.Path, Content: st.Content})
+		c.Storages = append(c.Storages, pve.Storage{Name: st.Storage, Type: st.Type, Path: st.Path, Content: st.Content})
 	}
 	return c
 }
 
 // web has the files of the story under any address that ends in their names.
-func (s *story) web(address string) pvesim.Page {
+func (s *story) web(address string) pve.Page {
 	content, err := s.content(path.Base(address))
 	if err != nil {
-		return pvesim.Page{Missing: "404 File not found"}
+		return pve.Page{Missing: "404 File not found"}
 	}
-	return pvesim.Page{Size: int64(len(content)), Disk: diskSize(content), Sums: pvesim.Sums(content), Content: content}
+	return pve.Page{Size: int64(len(content)), Disk: diskSize(content), Sums: pve.Sums(content), Content: content}
 }
 
 // diskSize is how large a guest sees a disk image, which the head of qcow2 tells.
@@ -172,7 +172,7 @@ type replayed interface {
 
 // inProcess is a host in this process, spoken to as such or over a connection.
 type inProcess struct {
-	*pvesim.Host
+	*pve.Host
 	over http.RoundTripper
 }
 

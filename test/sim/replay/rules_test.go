@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // mirror answers with what was recorded, but for invented values, in which the
@@ -344,7 +344,7 @@ func TestReplayFindsFurtherRecordings(t *testing.T) {
 		name := path.Join(under, "further")
 		require.Equal(t, []string{name}, storyNames(t))
 		s := readStory(t, name)
-		for i, result := range replay(t, s, func(_ *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h} }) {
+		for i, result := range replay(t, s, func(_ *testing.T, h *pve.Host) replayed { return inProcess{Host: h} }) {
 			require.Empty(t, result.found, s.title(i))
 		}
 	}

@@ -19,12 +19,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // Listen serves a host on a port of this machine until the test ends. It returns the
 // address, "https://127.0.0.1:PORT", and a transport that pins the certificate.
-func Listen(t testing.TB, h *pvesim.Host) (address string, transport *http.Transport) {
+func Listen(t testing.TB, h *pve.Host) (address string, transport *http.Transport) {
 	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +38,7 @@ func Listen(t testing.TB, h *pvesim.Host) (address string, transport *http.Trans
 // Pipe serves a host until the test ends. Connections are pipes in memory, so that the
 // clock of a testing/synctest bubble goes on while both sides wait; the transport takes
 // any address.
-func Pipe(t testing.TB, h *pvesim.Host) *http.Transport {
+func Pipe(t testing.TB, h *pve.Host) *http.Transport {
 	t.Helper()
 	ln := &pipes{dialled: make(chan net.Conn), closed: make(chan struct{})}
 	transport := &http.Transport{DialContext: ln.dial, DisableCompression: true, TLSClientConfig: Pinned(h.Fingerprint())}
@@ -47,7 +47,7 @@ func Pipe(t testing.TB, h *pvesim.Host) *http.Transport {
 }
 
 // serve lets a host answer what a transport asks, until the test ends.
-func serve(t testing.TB, h *pvesim.Host, ln net.Listener, transport *http.Transport) {
+func serve(t testing.TB, h *pve.Host, ln net.Listener, transport *http.Transport) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)

@@ -1,0 +1,49 @@
+package pve
+
+import (
+	"github.com/homestak/homestak-gitops/sim/pve/content"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
+)
+
+// What a host is made from, by the names that programs use for it.
+type (
+	// Config says what a host is like.
+	Config = core.Config
+	// System is what the disks of a host are.
+	System = core.System
+	// Storage is one storage of a host.
+	Storage = core.Storage
+	// Fault is one rule of when to fail.
+	Fault = core.Fault
+	// Death is how a worker process dies in the middle of its task.
+	Death = core.Death
+	// KeptPromises remembers answers that are what the API table promises.
+	KeptPromises = core.KeptPromises
+	// Execution is how a program of a guest ended.
+	Execution = core.Execution
+	// Systems is what runs inside of guests.
+	Systems = core.Systems
+	// Programs is how a guest agent reaches into a guest.
+	Programs = core.Programs
+	// Machine is a guest as its system sees itself when it boots.
+	Machine = core.Machine
+	// Page is what the simulated web has at an address.
+	Page = content.Page
+	// Download says what a download from some addresses fetches.
+	Download = content.Download
+)
+
+// NoWorker is a status of Config.Fault: the process of a task does not start.
+const NoWorker = core.NoWorker
+
+// The functions that go with them.
+var (
+	DefaultStorages = core.DefaultStorages
+	ParseStorage    = core.ParseStorage
+	ParseFault      = core.ParseFault
+	Faults          = core.Faults
+	Versions        = core.Versions
+	ParseDownload   = content.ParseDownload
+	PageOf          = content.PageOf
+	Sums            = content.Sums
+)

@@ -1,0 +1,196 @@
+// Package pve is Proxmox VE in memory, behind its real HTTP protocol.
+//
+// A [Host] is one simulated installation: a node (or several in a cluster), its
+// storages, bridges, users and guests. It can be spoken to in three ways, which
+// give the same answers: as an [net/http.RoundTripper] without any network
+// (RoundTrip), as a handler (ServeHTTP), and as a TLS server that closes
+// connections when PVE does (Serve).
+//
+// # One world, one mutex, a lazy clock
+//
+// All state is one value, the [core.World], and every request works on it alone: a
+// request is let in (host.go), the world is brought up to date, one handler
+// runs, the answer is written. Nothing happens between requests, for there is
+// no goroutine that could do it: what is due later (the end of a task, the
+// sample of the status daemon every ten seconds) is kept as an event and done
+// by the first request that comes after it, in the order of time. So a Host
+// works inside testing/synctest, costs nothing while nobody asks, and a test
+// that advances the clock by an hour sees what an hour would have done.
+//
+// # What happens to a request
+//
+// host.go reads it as PVE does (core/request.go), asks the fault rules, finds the method
+// in the API table ([core.Table]), knows who asks (access/tickets.go), checks
+// privileges (core/rights.go) and parameters by that table, and calls the handler.
+// The checks that PVE makes in code, and all effects, are the handlers'. What a handler
+// returns is encoded, with PVE's header lines, by answer.go; promise.go
+// compares it with the API table.
+//
+// # Where to look
+//
+// This package has the front and what a test holds in its hands: public.go, edit.go,
+// snapshot.go. Everything else is a package below:
+//
+//   - perl, calendar, property, content: values, failures and files, without a host
+//   - core: the world, calls, tasks, guests, storages, volumes, who may do what
+//   - sections: how methods are described and found
+//   - guests: what VMs and containers have in common; qemuconf, qemu and guestagent for
+//     VMs, lxc for containers; backup, migrate and ha for both
+//   - the areas: access, storage, bridges, firewall, sdn, notify, certs, acme, disks,
+//     consoles, cluster, node, metrics, replication
+//
+// A package with an Area registers its routes with it. It keeps its
+// state in [core.Parts], and learns of guests by [core.Hooks]. A new area is a package and
+// a line in areas.
+//
+// A method of the API that has no handler answers 501 and says so; Snapshot
+// lists such calls. There are no pretended successes.
+//
+// The texts and the order of checks are those of recorded exchanges with a real
+// PVE 8.4 and, where nothing was recorded, of PVE's source; comments name the
+// Perl file.
+package pve
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/homestak/homestak-gitops/sim/pve/cluster"
+	"github.com/homestak/homestak-gitops/sim/pve/core"
+	"github.com/homestak/homestak-gitops/sim/pve/guests"
+	"github.com/homestak/homestak-gitops/sim/pve/host"
+	"github.com/homestak/homestak-gitops/sim/pve/lxc"
+	"github.com/homestak/homestak-gitops/sim/pve/node"
+	"github.com/homestak/homestak-gitops/sim/pve/qemu"
+	"github.com/homestak/homestak-gitops/sim/pve/transfer"
+)
+
+// areas are all parts of Proxmox VE that are simulated.
+var areas = sync.OnceValue(func() []core.Area {
+	return []core.Area{
+		host.AccessArea(),
+		node.ACMEArea(),
+		transfer.BackupArea(),
+		node.CertificateArea(),
+		cluster.Area(),
+		node.ConsoleArea(),
+		node.DiskArea(),
+		cluster.FirewallArea(),
+		qemu.AgentArea(),
+		guests.Area(),
+		cluster.HAArea(),
+		lxc.Area(),
+		cluster.MetricArea(),
+		transfer.MigrationArea(),
+		guests.BridgeArea(),
+		node.Area(),
+		cluster.NotificationArea(),
+		qemu.Area(),
+		qemu.ConfigArea(),
+		transfer.ReplicationArea(),
+		cluster.SDNArea(),
+		host.StorageArea(),
+	}
+})
+
+// calls are their methods, which are the same for all hosts.
+var calls = sync.OnceValue(func() *core.Table {
+	t := core.NewTable(areas())
+	t.Routes["POST /nodes/{node}/execute"] = func(w *core.World, c *core.Call) (any, error) { return apiExecute(t, w, c) }
+	return t
+})
+
+// Host is a simulated installation. Its methods may be called from any
+// goroutine. Inside a testing/synctest bubble use it only from there.
+type Host struct {
+	cfg   core.Config
+	clock clock
+	cert  node.Certificate
+	table *core.Table
+
+	// mu guards w: requests come in on many goroutines, and each must see the
+	// world between two others. It is held while a handler runs (microseconds)
+	// and never while anything waits.
+	mu    sync.Mutex
+	w     *core.World
+	files clusterFiles // under mu
+}
+
+// New makes a host. It panics when the configuration makes no sense: a broken
+// storage, token or version is a mistake of the program, and New is used where
+// no error could be handled.
+func New(c core.Config) *Host {
+	c = c.WithDefaults()
+	h := &Host{cfg: c, clock: newClock(c.Speed), table: calls()}
+	now := h.clock.now()
+	h.cert, h.w = node.NewCertificate(c.Node, now), core.NewWorld(c, now)
+	for _, a := range areas() {
+		if a.Begin != nil {
+			a.Begin(h.w)
+		}
+	}
+	cluster.Populate(h.w, c.Guests)
+	h.w.Begin()
+	h.w.Certificate, h.w.Authority = h.cert.Parsed, h.cert.Authority
+	h.w.Fingerprint = strings.TrimPrefix(h.cert.Fingerprint, "sha256:")
+	h.files.began = now.Unix()
+	h.publish()
+	return h
+}
+
+// publish writes what a node shows of its guests. The caller has the mutex, or the host alone.
+func (h *Host) publish() {
+	if h.cfg.Files != "" {
+		h.files.publish(h.w, h.cfg.Files)
+	}
+}
+
+// Fingerprint is that of the certificate: "sha256:" and the SHA-256 of its DER
+// form in lower-case hex.
+func (h *Host) Fingerprint() string { return h.cert.Fingerprint }
+
+// Certificate is what it shows to who connects, in PEM.
+func (h *Host) Certificate() string { return node.AsPEM(h.cert.Parsed) }
+
+// Authority is the certificate that signed it, in PEM: /etc/pve/pve-root-ca.pem.
+func (h *Host) Authority() string { return node.AsPEM(h.cert.Authority) }
+
+// Token is the API token that the host knew from the start, as
+// "user@realm!name=secret".
+func (h *Host) Token() string { return h.w.Cfg.Token }
+
+// Node is the name of the node that answers.
+func (h *Host) Node() string { return h.cfg.Node }
+
+// ServeHTTP answers one request of a Go HTTP server. Such a server cannot send
+// PVE's reason phrases, so a failure takes over the connection where that is
+// possible, writes its status line itself and closes, as PVE would.
+func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a := h.serve(r.Context(), r)
+	if a.dropped || a.status >= 400 || a.console != nil {
+		if hijacker, ok := w.(http.Hijacker); ok {
+			if conn, buffered, err := hijacker.Hijack(); err == nil {
+				switch {
+				case a.console != nil:
+					node.Operator{Ask: h.withWorld}.Connect(conn, buffered, r, a.console)
+				case !a.dropped:
+					_ = a.write(buffered.Writer, r)
+					_ = buffered.Flush()
+				}
+				_ = conn.Close()
+				return
+			}
+		}
+		if a.dropped {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	for key, values := range a.header() {
+		if key != "Connection" { // The server of net/http decides that itself.
+			w.Header()[key] = values
+		}
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body)
+}
