@@ -18,8 +18,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
 // clauses are what a stand-in for PVE must do as PVE does, because real tools broke on

@@ -12,8 +12,8 @@ import (
 	"github.com/luthermonson/go-proxmox"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
 // TestLibrary: the typed calls of go-proxmox, with a token and with a password,

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
 // TestSystemOfContainers: type and architecture come from the files of the template, and

@@ -17,8 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
 // TestRequestForms: how PVE reads queries, forms and JSON.

@@ -81,7 +81,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/pveapi", tests: []string{"drivers/proxmox/pveapi/pveapitest"}},
 	{pkg: "drivers/proxmox/pveapi/pveapitest", may: []string{"drivers/proxmox/pveapi"}}, // for tests of clients
 	{pkg: "drivers/proxmox/pveapi/gen"},
-	{pkg: "drivers/proxmox/pvesim/simtest", may: []string{"sim/pve"}},                                                    // serves a simulated host in a test
+	{pkg: "sim/pve/simtest", may: []string{"sim/pve"}}, // serves a simulated host in a test
 	{pkg: "drivers/proxmox/attribute", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "engine/model"}}, // an attribute of a guest is declared once
 	{pkg: "drivers/proxmox/options", may: []string{"drivers/proxmox/property", "drivers/proxmox/pveapi"}},
 	{pkg: "drivers/proxmox/nocloud"},

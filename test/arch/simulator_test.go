@@ -19,5 +19,5 @@ func simulatorLayers() []layer {
 		rows = append(rows, layer{pkg: pkg, may: slices.Clip(below), tests: []string{"sim/pve"}})
 		below = append(below, pkg)
 	}
-	return append(rows, layer{pkg: "sim/pve", may: below, tests: []string{"drivers/proxmox/pvesim/simtest"}})
+	return append(rows, layer{pkg: "sim/pve", may: below, tests: []string{"sim/pve/simtest"}})
 }

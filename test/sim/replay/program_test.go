@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 	"github.com/homestak/homestak-gitops/test/released"
 )
 

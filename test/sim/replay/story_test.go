@@ -23,7 +23,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
 // A story is a recording of a real PVE that stands alone: it starts from a
