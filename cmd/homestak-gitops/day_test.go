@@ -19,12 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -115,7 +115,7 @@ func wake(t *testing.T) *day {
 	d.push()
 	cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", DataDir: d.data, DriftEvery: 5 * time.Minute, Concurrency: 8}}
 	cfg.Repository = &model.AgentRepository{URL: d.repo.Dir, Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}}
-	hosts := simhost.Hosts{"father": d.sim}
+	hosts := sim.Hosts{"father": d.sim}
 	s, err := newService(cfg, wiring.Network{Transport: hosts.Transport, Reaches: hosts.Reaches}, nil, slog.New(slog.DiscardHandler), func(string) string { return "" })
 	require.NoError(t, err)
 	d.agent = s.Agent

@@ -7,8 +7,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/demo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/sim"
 )
 
 func demoVerb(a *app) *cobra.Command {
@@ -37,7 +37,7 @@ func runDemo(ctx context.Context, a *app, serve bool) error {
 	w, _ := a.ui.Text()
 	return demo.Run(ctx, demo.Options{
 		Out: w, Stop: a.stopping.Once, Serve: serve, Show: a.ui.Plan, Paint: a.ui.Paint(),
-		Plan: func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error) {
+		Plan: func(ctx context.Context, dir, host, secrets string, sim sim.Hosts) (engine.Report, error) {
 			world, err := worldOf(sim)
 			if err != nil {
 				return engine.Report{}, err

@@ -6,13 +6,13 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/sim"
 )
 
 // simulatedNetwork is the network of --sim: every host of the site is a fresh simulator, embedded
 // in this run.
 func simulatedNetwork() (wiring.Network, error) {
-	w, err := worldOf(simhost.Hosts{})
+	w, err := worldOf(sim.Hosts{})
 	if err != nil {
 		return wiring.Network{}, err
 	}
@@ -20,6 +20,6 @@ func simulatedNetwork() (wiring.Network, error) {
 }
 
 // worldOf is simulators, and what runs in their guests: an agent on each that is a host in turn.
-func worldOf(hosts simhost.Hosts) (*simnode.World, error) {
+func worldOf(hosts sim.Hosts) (*simnode.World, error) {
 	return simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: buildinfo.This().Version})
 }

@@ -188,11 +188,11 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 		{
 			"simulator in the agent's code", simulatorLaw,
 			map[string]string{
-				"cmd/homestak-gitops/agent.go": `package main; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/simhost"`,
-				"cmd/homestak-gitops/sim.go":   `package main; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/simhost"`,
+				"cmd/homestak-gitops/agent.go": `package main; import _ "github.com/homestak/homestak-gitops/sim"`,
+				"cmd/homestak-gitops/sim.go":   `package main; import _ "github.com/homestak/homestak-gitops/sim"`,
 				"engine/service/x_test.go":     `package service; import _ "github.com/homestak/homestak-gitops/sim/pve"`,
 			},
-			"cmd/homestak-gitops/agent.go: names the simulator by drivers/proxmox/simhost: let it get a transport",
+			"cmd/homestak-gitops/agent.go: names the simulator by sim: let it get a transport",
 		},
 		{
 			"init", initLaw,

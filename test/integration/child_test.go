@@ -19,13 +19,13 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	simmachine "github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -129,7 +129,7 @@ func (n *nursery) OpenProgram() (io.ReadCloser, error) {
 
 // programs are those of the machine of a child: the agent, which reports as soon as it runs if it finds its parent, and a stand-in for Proxmox
 // VE. A version with "broken" in it never reports.
-func (n *nursery) programs() simworld.Programs {
+func (n *nursery) programs() sim.Programs {
 	script := func(name, text string) debian.Program {
 		return func(m *debian.Machine, p *simmachine.Process) int {
 			if err := m.K.FS.WriteFile(name, text, 0o644, 0, 0); err != nil {
@@ -139,7 +139,7 @@ func (n *nursery) programs() simworld.Programs {
 			return code
 		}
 	}
-	return simworld.Programs{
+	return sim.Programs{
 		childProgram: func(_ *debian.Machine, p *simmachine.Process) int {
 			program, _ := p.ReadFile("/usr/local/bin/homestak-gitops")
 			settings, _ := p.ReadFile("/etc/homestak-gitops/agent.hcl")
@@ -173,8 +173,8 @@ type tree struct {
 func beginTree(t *testing.T, lines ...string) *tree {
 	t.Helper()
 	n := newNursery()
-	s := &tree{nursery: n, simulated: &simulated{guests: &simworld.Guests{Installed: n.programs()}, hosts: &config.KnownHosts{}}}
-	_, key, err := simworld.Key()
+	s := &tree{nursery: n, simulated: &simulated{guests: &sim.Guests{Installed: n.programs()}, hosts: &config.KnownHosts{}}}
+	_, key, err := sim.GuestKey()
 	require.NoError(t, err)
 	s.key = key
 	t.Cleanup(s.guests.Close)

@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -323,7 +323,7 @@ func (l *levels) inside(host, guest string) *debian.Machine {
 	require.NotNil(l.t, h, host)
 	for _, g := range h.Snapshot().Guests {
 		if g.Name() == guest {
-			m := h.Systems().(*simworld.Guests).Machine(fmt.Sprint(g.VMID))
+			m := h.Systems().(*sim.Guests).Machine(fmt.Sprint(g.VMID))
 			require.NotNil(l.t, m, guest)
 			return m
 		}

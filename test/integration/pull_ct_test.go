@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/sim"
 	nodefile "github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -23,7 +23,7 @@ import (
 type pct struct {
 	guest.Machine
 	t      *testing.T
-	guests *simworld.Guests
+	guests *sim.Guests
 	node   string
 	calls  []string
 	broken func(call string) bool // the call fails before it did anything; may be nil

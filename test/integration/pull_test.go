@@ -18,7 +18,6 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -27,6 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	nodefile "github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -50,8 +50,8 @@ func beginPulling(t *testing.T, specs string) *pulling {
 	t.Helper()
 	p, err := simnode.New(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	s := &pulling{simulated: &simulated{hosts: &config.KnownHosts{}, guests: &simworld.Guests{Installed: simnode.Programs(), Network: &simworld.Network{Dial: p.Dial}}}, parent: p}
-	_, s.key, err = simworld.Key()
+	s := &pulling{simulated: &simulated{hosts: &config.KnownHosts{}, guests: &sim.Guests{Installed: simnode.Programs(), Network: &sim.Network{Dial: p.Dial}}}, parent: p}
+	_, s.key, err = sim.GuestKey()
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.guests.Close()

@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -24,7 +24,7 @@ import (
 // host, in no arguments or environment of a process in the guest, and in no file there that others may read.
 func TestST02SecretsOfAPush(t *testing.T) {
 	const mark = "c4n4ry-"
-	guests := &simworld.Guests{}
+	guests := &sim.Guests{}
 	t.Cleanup(guests.Close)
 	f := follow(t, pve.Config{BootTime: time.Nanosecond, TaskTime: time.Millisecond, Systems: guests}, byFile())
 	config, err := os.ReadFile(f.config)

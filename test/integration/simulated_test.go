@@ -18,19 +18,18 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 // simulated is a story whose guests run a simulated Debian.
 type simulated struct {
 	*story
-	guests *simworld.Guests
+	guests *sim.Guests
 	hosts  *config.KnownHosts
 	key    string
 	// confirm is as in config.Config.
@@ -50,8 +49,8 @@ type simulated struct {
 // beginSimulated sets the scene with a spec for web-1, which has a static address.
 func beginSimulated(t *testing.T, specs string, lines ...string) *simulated {
 	t.Helper()
-	s := &simulated{guests: &simworld.Guests{}, hosts: &config.KnownHosts{}}
-	_, key, err := simworld.Key()
+	s := &simulated{guests: &sim.Guests{}, hosts: &config.KnownHosts{}}
+	_, key, err := sim.GuestKey()
 	require.NoError(t, err)
 	s.key = key
 	t.Cleanup(s.guests.Close)
@@ -63,7 +62,7 @@ func beginSimulated(t *testing.T, specs string, lines ...string) *simulated {
 
 // dial connects to guests; see cut.
 func (s *simulated) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dial := simhost.Hosts{"father": s.host}.Dial
+	dial := sim.Hosts{"father": s.host}.Dial
 	if strings.HasPrefix(address, "127.0.0.1:") { // a host that is served
 		dial = new(net.Dialer).DialContext
 	}
@@ -264,7 +263,7 @@ func (s *simulated) serveHost() {
 	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	jump, served := simhost.Jump(s.host), make(chan struct{})
+	jump, served := sim.JumpTo(s.host), make(chan struct{})
 	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() {
 		jump.Serve(ctx, ln)

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -26,6 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/report"
 )
@@ -90,7 +90,7 @@ func (x *tier) start() {
 	x.t.Helper()
 	release, err := x.config.Claim("agent", x.socket)
 	require.NoError(x.t, err)
-	hosts := simhost.Hosts{}
+	hosts := sim.Hosts{}
 	access := drivers.Access{Transport: hosts.Transport}
 	o := service.Options{
 		Config: x.config, Program: "1.2.3", Kinds: access.Kinds(), Log: slog.New(slog.NewTextHandler(x.t.Output(), nil)),

@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -31,6 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/author"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/examples"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -41,7 +40,7 @@ type Options struct {
 	Serve bool            // keep everything up after the story, until Stop
 
 	// Plan plans what is in a folder, for the hosts of sim.
-	Plan func(ctx context.Context, dir, host, secrets string, sim simhost.Hosts) (engine.Report, error)
+	Plan func(ctx context.Context, dir, host, secrets string, sim sim.Hosts) (engine.Report, error)
 	// Show draws a plan on Out.
 	Show  func(*plan.Plan)
 	Paint view.Paint
@@ -71,7 +70,7 @@ type demo struct {
 	world     *simnode.World
 	history   simnode.History
 	sim       *pve.Host
-	guests    *simworld.Guests // what runs inside of its guests
+	guests    *sim.Guests // what runs inside of its guests
 	service   *service.Service
 	agent     *agent.Agent // of the service
 	receipts  *ledger.Ledger
@@ -125,7 +124,7 @@ func (d *demo) setUp(data string) error {
 	if err := os.WriteFile(d.secrets, []byte(secrets), 0o600); err != nil {
 		return fmt.Errorf("write the secrets of the demo: %w", err)
 	}
-	hosts := simhost.Hosts{}
+	hosts := sim.Hosts{}
 	d.world, err = simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: "demo", Record: d.history.Record})
 	if err != nil {
 		return err
@@ -274,7 +273,7 @@ func (d *demo) until(ctx context.Context, what string, wanted func(agent.Status)
 }
 
 // hosts has the simulator for everybody who opens the host.
-func (d *demo) hosts() simhost.Hosts { return d.world.Hosts }
+func (d *demo) hosts() sim.Hosts { return d.world.Hosts }
 
 // show draws the plan of what is in the checkout, as the verb plan does before anything is
 // pushed.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -167,7 +167,7 @@ func (d levels) within(host, guest string) func(line string) (string, int) {
 	}
 	guests := h.Snapshot().Guests
 	i := slices.IndexFunc(guests, func(g pve.Guest) bool { return g.Name() == guest })
-	systems, simulated := h.Systems().(*simworld.Guests)
+	systems, simulated := h.Systems().(*sim.Guests)
 	if i < 0 || !simulated {
 		return nil
 	}

@@ -19,17 +19,17 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/sim"
 )
 
 // scene is a verb about to work on a site of two nodes and a recipe, whose host is simulated.
 type scene struct {
 	*session.Opener
 	flags    *session.Flags
-	hosts    simhost.Hosts
+	hosts    sim.Hosts
 	ended    int // networks
 	out, err bytes.Buffer
 }
@@ -38,7 +38,7 @@ func prepare(t *testing.T, args ...string) *scene {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(enginetest.TwoNodes), 0o600))
-	s := &scene{flags: &session.Flags{}, hosts: simhost.Hosts{}}
+	s := &scene{flags: &session.Flags{}, hosts: sim.Hosts{}}
 	p := process.Process{Stdin: strings.NewReader(""), Stdout: &s.out, Stderr: &s.err, Env: func(key string) string {
 		return map[string]string{"HOMESTAK_DATA_DIR": filepath.Join(dir, ".data")}[key]
 	}}

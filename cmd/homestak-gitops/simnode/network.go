@@ -13,10 +13,10 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/sim"
 )
 
 // Network makes the world the network of a run, with a parent for nodes in mode pull. Its end is that of the world.
@@ -53,7 +53,7 @@ func (w *World) server(listen string) (url, program string, err error) {
 
 // ways says how simulated guests are entered. What is learned of them ends with the run.
 func (*World) ways(dial Dial, keys ...string) config.Config {
-	return config.Config{Dial: dial, Direct: true, Runs: simworld.Runs, PrivateKeys: keys, HostKeys: &config.KnownHosts{}}
+	return config.Config{Dial: dial, Direct: true, Runs: sim.RunsDebian, PrivateKeys: keys, HostKeys: &config.KnownHosts{}}
 }
 
 // lazyParent is the parent of simulated nodes, once there are any.

@@ -53,7 +53,7 @@ func versionOf(fs *machine.FS) (string, error) {
 	return version, nil
 }
 
-// Programs are those of nodes, for simworld.Guests whose network leads to a parent. No agent runs on them.
+// Programs are those of nodes, for sim.Guests whose network leads to a parent. No agent runs on them.
 func Programs() map[string]debian.Program { return programsOf(nil) }
 
 // programsOf are those of nodes, some of which may run agents.

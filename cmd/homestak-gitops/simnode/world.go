@@ -12,10 +12,9 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/config"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -23,7 +22,7 @@ import (
 // World is simulated hosts, their guests at any depth, and the network between them. Its methods may be called from
 // any goroutine.
 type World struct {
-	Hosts simhost.Hosts
+	Hosts sim.Hosts
 	// Others leads to what is neither a guest nor an agent; nil: there is nothing else.
 	Others Dial
 
@@ -32,7 +31,7 @@ type World struct {
 	key    string
 	lan    machine.Net
 	agents *agents
-	guests func() *simworld.Guests
+	guests func() *sim.Guests
 }
 
 // bootTime is how long the system of a simulated VM takes until its agent answers.
@@ -40,9 +39,9 @@ const bootTime = time.Millisecond
 
 // Options are what a world is made of.
 type Options struct {
-	Hosts   simhost.Hosts // that are there already; the others are made when somebody opens them
-	Log     *slog.Logger  // of the agents
-	Version string        // of the program, as reports have it
+	Hosts   sim.Hosts    // that are there already; the others are made when somebody opens them
+	Log     *slog.Logger // of the agents
+	Version string       // of the program, as reports have it
 	// Record sees the requests to all hosts, at any depth; see pve.Config. Nil: nobody does.
 	Record func(r *http.Request, body []byte, status int)
 }
@@ -53,23 +52,23 @@ type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 // NewWorld makes a world around hosts.
 func NewWorld(o Options) (*World, error) {
 	if o.Hosts == nil {
-		o.Hosts = simhost.Hosts{}
+		o.Hosts = sim.Hosts{}
 	}
 	w := &World{Hosts: o.Hosts, o: o}
 	var err error
-	if _, w.key, err = simworld.Key(); err != nil {
+	if _, w.key, err = sim.GuestKey(); err != nil {
 		return nil, err
 	}
 	w.agents = &agents{world: w, version: o.Version, running: map[string]*service.Service{}}
-	joined, installed := &simworld.Network{Dial: w.Dial}, programsOf(w.agents)
-	w.guests = func() *simworld.Guests {
-		return &simworld.Guests{Installed: installed, Network: joined, Inner: pve.Config{BootTime: bootTime, Record: o.Record}}
+	joined, installed := &sim.Network{Dial: w.Dial}, programsOf(w.agents)
+	w.guests = func() *sim.Guests {
+		return &sim.Guests{Installed: installed, Network: joined, Inner: pve.Config{BootTime: bootTime, Record: o.Record}}
 	}
 	return w, nil
 }
 
 // Guests are new systems for the guests of a host of the world.
-func (w *World) Guests() *simworld.Guests { return w.guests() }
+func (w *World) Guests() *sim.Guests { return w.guests() }
 
 // Transport is the way to the simulator of a host, which is made where there is none; see drivers.Transport.
 func (w *World) Transport(site *model.Site, h *model.Host) (http.RoundTripper, string) {

@@ -8,14 +8,14 @@ import (
 	"net"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/sim"
 )
 
 // Options say what is served, and where.
 type Options struct {
-	simhost.Options
+	sim.HostOptions
 	Listen string // address of the API; port 0 is a free one
 	SSH    string // likewise, of SSH
 
@@ -35,7 +35,7 @@ type Simulator struct {
 
 // Run serves a new host until ctx ends, which is no error.
 func Run(ctx context.Context, o Options) error {
-	host, err := simhost.New(o.Options)
+	host, err := sim.NewHost(o.HostOptions)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func Run(ctx context.Context, o Options) error {
 		_ = api.Close()
 		return fmt.Errorf("serve SSH on %s: %w\nchoose another address: --ssh 127.0.0.1:0", o.SSH, err)
 	}
-	jump := simhost.Jump(host)
+	jump := sim.JumpTo(host)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simserve"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
 func options(ready func(simserve.Simulator) error) simserve.Options {
 	return simserve.Options{
-		Options: simhost.Options{Node: "mother", Version: pve.Versions()[0], Speed: 1, Workers: 1},
-		Listen:  "127.0.0.1:0", SSH: "127.0.0.1:0", Ready: ready,
+		HostOptions: sim.HostOptions{Node: "mother", Version: pve.Versions()[0], Speed: 1, Workers: 1},
+		Listen:      "127.0.0.1:0", SSH: "127.0.0.1:0", Ready: ready,
 	}
 }
 

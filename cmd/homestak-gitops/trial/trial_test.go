@@ -13,17 +13,17 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
+	simhosts "github.com/homestak/homestak-gitops/sim"
 )
 
 // try makes a trial of the recipe of a site on a simulated host, which it returns.
-func try(t *testing.T, keep bool) (sim simhost.Hosts, notes []string, made *trial.Trial, err error) {
+func try(t *testing.T, keep bool) (sim simhosts.Hosts, notes []string, made *trial.Trial, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(enginetest.TwoNodes), 0o600))
@@ -35,7 +35,7 @@ func try(t *testing.T, keep bool) (sim simhost.Hosts, notes []string, made *tria
 	h, err := f.Host("father", m)
 	require.NoError(t, err)
 	require.NoError(t, f.Bind(m, h))
-	sim = simhost.Hosts{}
+	sim = simhosts.Hosts{}
 	o := trial.Options{
 		Site: "home", Host: h, Manifest: m, Keep: keep, Stop: make(chan struct{}),
 		Pass: func() *engine.Pass {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers/config"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -24,6 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/sim"
 )
 
 // An agent opens its host by the network that it was made on.
@@ -33,7 +33,7 @@ func TestAgent(t *testing.T) {
 		repo.Commit(map[string]string{"site.hcl": enginetest.TwoNodes}, "Two nodes")
 		cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", DataDir: filepath.Join(t.TempDir(), "agent"), DriftEvery: time.Minute, Concurrency: 4}}
 		cfg.Repository = &model.AgentRepository{URL: repo.Dir, Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}}
-		hosts := simhost.Hosts{}
+		hosts := sim.Hosts{}
 		n := wiring.Network{Transport: hosts.Transport, Reaches: hosts.Reaches}
 		s, err := n.Agent(service.Options{Config: cfg, Program: "v1", Log: slog.New(slog.DiscardHandler)}, config.Config{})
 		require.NoError(t, err)

@@ -1,4 +1,4 @@
-package simworld
+package sim
 
 import (
 	"crypto/ed25519"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Key is by which whoever runs a simulation logs in to its guests, and its private half as ssh-keygen
+// GuestKey is by which whoever runs a simulation logs in to its guests, and its private half as ssh-keygen
 // writes it. It is the same in every program, and no secret: only simulated guests let it in.
-func Key() (public ssh.PublicKey, private string, err error) {
+func GuestKey() (public ssh.PublicKey, private string, err error) {
 	seed := sha256.Sum256([]byte("homestak-gitops: key of simulated sites"))
 	key := ed25519.NewKeyFromSeed(seed[:])
 	block, err := ssh.MarshalPrivateKey(key, "simulated site")

@@ -1,11 +1,14 @@
-// Package simworld lets the guests of a simulated host run a simulated Debian: those that were made from
-// an image or a template of Debian boot, take what cloud-init gives them, and are entered by SSH and by
-// the guest agent. Others are what they are without it: an address that does not answer. A guest that was made
-// from an image of Proxmox VE is a further simulated host, whose guests boot in turn, to any depth.
+// Package sim is the simulation as a whole: hosts that stand for those of a site (hosts.go), and what runs in
+// their guests (guests.go).
+package sim
+
+// This part of the package lets the guests of a simulated host run a simulated Debian: those that were made
+// from an image or a template of Debian boot, take what cloud-init gives them, and are entered by SSH and by
+// the guest agent. Others are what they are without it: an address that does not answer. A guest that was
+// made from an image of Proxmox VE is a further simulated host, whose guests boot in turn, to any depth.
 //
 // Guests is what a host of package pvesim gets as its Systems. hypervisor.go is the Proxmox VE of a guest, pveum.go
 // its program of that name, and key.go the key by which whoever runs a simulation logs in.
-package simworld
 
 import (
 	"context"
@@ -174,9 +177,9 @@ var (
 // isPVE reports whether an image is one of Proxmox VE, by its name or address.
 func isPVE(image string) bool { return pveVersion.MatchString(image) }
 
-// Runs reports whether a guest boots into a simulated Debian, by the names and addresses of what it is
+// RunsDebian reports whether a guest boots into a simulated Debian, by the names and addresses of what it is
 // made from.
-func Runs(origin string) bool { return suite(origin) != "" }
+func RunsDebian(origin string) bool { return suite(origin) != "" }
 
 // suite is the release of Debian that an image has by its name or address; "" if it has another system.
 func suite(image string) string {
@@ -287,7 +290,7 @@ func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near f
 		return m.Connect(ctx, to)
 	}
 	caller, callee := machine.Pipe(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 254}), 50000), to)
-	trusted, _, err := Key()
+	trusted, _, err := GuestKey()
 	if err != nil {
 		return nil, err
 	}

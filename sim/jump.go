@@ -1,4 +1,4 @@
-package simworld
+package sim
 
 import (
 	"context"

@@ -1,6 +1,7 @@
-// Package simhost gives simulators that stand for the hosts of a site, and checks the
-// options of one that is served.
-package simhost
+package sim
+
+// This part of the package gives simulators that stand for the hosts of a site, and checks the options of one
+// that is served.
 
 import (
 	"context"
@@ -13,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -25,7 +25,7 @@ type Hosts map[string]*pve.Host
 // Transport is the way to the simulator of a host, and its token: see drivers.Transport.
 // It makes a simulator where the host has none.
 func (s Hosts) Transport(site *model.Site, h *model.Host) (way http.RoundTripper, token string) {
-	return s.TransportWith(func(c *pve.Config) { c.Systems = &simworld.Guests{} })(site, h)
+	return s.TransportWith(func(c *pve.Config) { c.Systems = &Guests{} })(site, h)
 }
 
 // TransportWith is Transport for hosts that are as change makes each of them.
@@ -48,7 +48,7 @@ func (s Hosts) Each(do func(*pve.Host) bool) {
 		if !do(all[i]) {
 			return
 		}
-		if systems, simulated := all[i].Systems().(*simworld.Guests); simulated {
+		if systems, simulated := all[i].Systems().(*Guests); simulated {
 			all = append(all, systems.Hosts()...)
 		}
 	}
@@ -70,7 +70,7 @@ func (s Hosts) Find(node string) (found *pve.Host) {
 func (s Hosts) Reaches(ip netip.Addr) error {
 	err := errors.New("no simulated guest with this address is up")
 	s.Each(func(h *pve.Host) bool {
-		if systems, simulated := h.Systems().(*simworld.Guests); h.Reaches(ip) || simulated && systems.At(ip) != "" {
+		if systems, simulated := h.Systems().(*Guests); h.Reaches(ip) || simulated && systems.At(ip) != "" {
 			err = nil
 		}
 		return err != nil
@@ -81,13 +81,13 @@ func (s Hosts) Reaches(ip netip.Addr) error {
 // Dial connects to a simulated guest that has the address, if it runs a simulated system. It takes the
 // place of the network: see config.Config.
 func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
-	to, err := simworld.Target(address)
+	to, err := Target(address)
 	if err != nil {
 		return nil, err
 	}
 	err = &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: syscall.EHOSTUNREACH}
 	s.Each(func(h *pve.Host) bool {
-		systems, simulated := h.Systems().(*simworld.Guests)
+		systems, simulated := h.Systems().(*Guests)
 		if !simulated {
 			return true
 		}
@@ -103,16 +103,16 @@ func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn
 	return conn, err
 }
 
-// Jump is an SSH server that stands for a host, by which its simulated guests are reached from the network
+// JumpTo is an SSH server that stands for a host, by which its simulated guests are reached from the network
 // of this machine.
-func Jump(h *pve.Host) *simworld.Jump {
-	return simworld.NewJump(h.Node(), Hosts{h.Node(): h}.Dial)
+func JumpTo(h *pve.Host) *Jump {
+	return NewJump(h.Node(), Hosts{h.Node(): h}.Dial)
 }
 
 // Close halts all simulated guests.
 func (s Hosts) Close() {
 	for _, h := range s {
-		if systems, simulated := h.Systems().(*simworld.Guests); simulated {
+		if systems, simulated := h.Systems().(*Guests); simulated {
 			systems.Close()
 		}
 	}

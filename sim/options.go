@@ -1,4 +1,4 @@
-package simhost
+package sim
 
 import (
 	"fmt"
@@ -8,13 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/simworld"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// Options say what a simulator that is served is like, as the flags of the verb sim do.
-type Options struct {
+// HostOptions say what a simulator that is served is like, as the flags of the verb sim do.
+type HostOptions struct {
 	Node      string
 	Nodes     []string // further nodes of its cluster, or one number: how many there are in all
 	Offline   []string
@@ -39,15 +38,15 @@ type Options struct {
 	Downloads []string // see [pve.ParseDownload]
 }
 
-// New makes a simulator. An error names the flag that is wrong.
-func New(o Options) (*pve.Host, error) {
+// NewHost makes a simulator. An error names the flag that is wrong.
+func NewHost(o HostOptions) (*pve.Host, error) {
 	cfg, err := o.config()
 	if err != nil {
 		return nil, err
 	}
 	inner := pve.Config{Version: cfg.Version, TaskTime: cfg.TaskTime, Latency: cfg.Latency, Workers: cfg.Workers, KeepTasks: keptTasks}
-	n := &simworld.Network{}
-	cfg.Systems = &simworld.Guests{Clock: machine.Clock{Begin: time.Now(), Speed: o.Speed}, Network: n, Inner: inner}
+	n := &Network{}
+	cfg.Systems = &Guests{Clock: machine.Clock{Begin: time.Now(), Speed: o.Speed}, Network: n, Inner: inner}
 	h := pve.New(cfg)
 	n.Dial = Hosts{h.Node(): h}.Dial
 	return h, nil
@@ -63,7 +62,7 @@ var (
 const keptTasks = 10_000
 
 // config checks the options: pvesim takes only what makes sense.
-func (o Options) config() (pve.Config, error) {
+func (o HostOptions) config() (pve.Config, error) {
 	c := pve.Config{
 		Node: o.Node, Nodes: o.furtherNodes(), Offline: o.Offline, NoQuorum: o.NoQuorum, Version: o.Version, Seed: o.Seed,
 		TaskTime: o.TaskTime, Speed: o.Speed, Latency: o.Latency, Workers: o.Workers, Guests: o.Guests, Files: o.Files, Token: o.Token,
@@ -141,7 +140,7 @@ const mostNodes = 32
 
 // furtherNodes are the names of the nodes beside the first: as given, or numbered
 // from 2 when only their number is.
-func (o Options) furtherNodes() []string {
+func (o HostOptions) furtherNodes() []string {
 	if len(o.Nodes) != 1 {
 		return o.Nodes
 	}
