@@ -26,7 +26,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/preflight"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -91,7 +90,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 			return some, nil
 		}
 	}
-	v, err := view.Read(ctx, d.host.API, d.host.Model)
+	v, err := api.ReadView(ctx, d.host.API, d.host.Model)
 	if err != nil {
 		return all, fmt.Errorf("observing host %s at %s: %w", d.host.Model.Name, d.host.Model.API, err)
 	}
@@ -136,5 +135,5 @@ func IsDenied(err error) bool { return api.IsDenied(err) }
 // Machine is the way into the guest of an address, see inside.Open. It sends no request. near are
 // gateways that the files name.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) engineguest.Machine {
-	return inside.Open(d.host, addr, view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
+	return inside.Open(d.host, addr, api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
 }

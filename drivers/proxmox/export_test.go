@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // The doors to internals that black-box tests need.
@@ -50,5 +49,5 @@ func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte)
 
 // Content lists the volumes of a kind on a storage.
 func (d *Driver) Content(ctx context.Context, node, on, content string) ([]map[string]json.RawMessage, error) {
-	return storage.List(ctx, d.host.API, view.NodeStorage{Node: node, Storage: on}, content)
+	return api.ListVolumes(ctx, d.host.API, api.NodeStorage{Node: node, Storage: on}, content)
 }

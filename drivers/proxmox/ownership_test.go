@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -389,11 +389,11 @@ func (w *world) signed(vmid int, m owner.Tag) string {
 	return id.Sign(m, refOf(vmid), configOf(w.Guest(vmid))).Line()
 }
 
-func refOf(vmid int) view.GuestRef { return view.GuestRef{Node: "father", VMID: vmid} }
+func refOf(vmid int) api.GuestRef { return api.GuestRef{Node: "father", VMID: vmid} }
 
-func configOf(g pve.Guest) view.Config {
+func configOf(g pve.Guest) api.GuestConfig {
 	now := maps.Clone(g.Config)
-	return view.Config{Now: now, Next: now}
+	return api.GuestConfig{Now: now, Next: now}
 }
 
 // hasKey gives the site a key again.

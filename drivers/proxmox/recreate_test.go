@@ -9,11 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -134,7 +134,7 @@ func TestN14TagsWithoutTheField(t *testing.T) {
 			m := w.tagOf(vmid)
 			m.Content, m.Recreate = "", ""
 			id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: keysOfTests}
-			line := id.Sign(m, view.GuestRef{Node: "father", VMID: vmid, LXC: g.Kind == "lxc"}, configOf(g)).Line()
+			line := id.Sign(m, api.GuestRef{Node: "father", VMID: vmid, LXC: g.Kind == "lxc"}, configOf(g)).Line()
 			w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "description", line) })
 		}
 		p := w.Plan()
@@ -209,7 +209,7 @@ func TestN14AHalfMadeClone(t *testing.T) {
 		for _, vmid := range []int{ourCT, ourVM} {
 			g, m := w.Guest(vmid), w.tagOf(vmid)
 			m.UUID, m.MAC, m.VMID, m.Content, m.Recreate = "", "", vmid, "earlier.qcow2", "a"
-			line := id.Sign(id.Begin(m), view.GuestRef{Node: "father", VMID: vmid, LXC: g.Kind == "lxc"}, configOf(g)).Line()
+			line := id.Sign(id.Begin(m), api.GuestRef{Node: "father", VMID: vmid, LXC: g.Kind == "lxc"}, configOf(g)).Line()
 			w.Host.Edit(func(e *pve.Edit) { e.Set(vmid, "description", line) })
 		}
 		vm.Recreate, ct.Recreate = "b", "b"

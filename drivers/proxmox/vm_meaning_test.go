@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -185,12 +185,12 @@ func TestOtherSpellingsOnTheHost(t *testing.T) {
 		w.Site.DNS = []string{"10.0.0.1", "10.0.0.2"}
 		w.Apply()
 		was := w.Guest(10000).Config
-		keys := property.DecodeKeys(was["sshkeys"])
+		keys := api.DecodeSSHKeys(was["sshkeys"])
 		slices.Reverse(keys)
 		for key, other := range map[string]string{
 			"memory": "current=2048", "tags": "WEB prod,homestak;web", "description": was["description"] + "\n \n", "startup": "down=20,order=3",
 			"net0": "bridge=vmbr0,macaddr=bc:24:11:00:00:09,model=virtio", "ipconfig0": "gw=10.0.0.1,ip=10.0.0.5/24", "agent": "enabled=1,type=virtio",
-			"nameserver": "10.0.0.1,10.0.0.2", "sshkeys": property.EncodeKeys(append(keys, "", keys[0])), "smbios1": was["smbios1"] + ",manufacturer=YWNtZQ==,base64=1",
+			"nameserver": "10.0.0.1,10.0.0.2", "sshkeys": api.EncodeSSHKeys(append(keys, "", keys[0])), "smbios1": was["smbios1"] + ",manufacturer=YWNtZQ==,base64=1",
 			"scsi0": strings.Replace(was["scsi0"], "10G", "10240M", 1), "vmgenid": "11111111-1111-4111-8111-111111111111",
 		} {
 			w.Host.Edit(func(e *pve.Edit) { e.Set(10000, key, other) })

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -52,7 +52,7 @@ func TestCreateFromImage(t *testing.T) {
 		require.Contains(t, c["net1"], "tag=12")
 		require.Equal(t, "ip=10.0.0.5/24,gw=10.0.0.1", c["ipconfig0"])
 		require.Equal(t, []string{"homestak", "10.0.0.1", "home.test", "0", "1"}, []string{c["ciuser"], c["nameserver"], c["searchdomain"], c["balloon"], c["numa"]})
-		require.Equal(t, []string{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}, property.DecodeKeys(c["sshkeys"]))
+		require.Equal(t, []string{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}, api.DecodeSSHKeys(c["sshkeys"]))
 		require.Contains(t, c["ide2"], "cloudinit")
 		require.True(t, strings.HasPrefix(c["description"], "the front\nsecond line ü 100%\nhomestak-gitops: {"), c["description"])
 		_, m, found := owner.ParseDescription(c["description"])

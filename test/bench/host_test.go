@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -301,7 +301,7 @@ func populate(ctx context.Context, host *pve.Host, f fleet.Fleet) error {
 			return err
 		}
 		notes, tag, _ := owner.ParseDescription(twin["description"])
-		twin["description"] = id.Describe(notes, tag, view.GuestRef{Node: f.Node(n), VMID: f.VMID(n)}, view.Config{Now: twin, Next: twin})
+		twin["description"] = id.Describe(notes, tag, api.GuestRef{Node: f.Node(n), VMID: f.VMID(n)}, api.GuestConfig{Now: twin, Next: twin})
 		host.Edit(func(e *pve.Edit) {
 			e.Add(pve.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
 		})

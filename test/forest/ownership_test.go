@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -28,7 +28,7 @@ func TestS1KeysInATree(t *testing.T) {
 		trust := func(machine, as string) (all []owner.Trust) {
 			id := owner.Identity{Site: "home", Owner: machine, Host: machine, Keys: func(string) [][]byte { return site.OwnershipKeys("home", as) }}
 			for _, g := range w.Machine(machine).Guests() {
-				v := id.Check(view.Config{Now: g.Config}, view.GuestRef{Node: g.Node, VMID: g.VMID})
+				v := id.Check(api.GuestConfig{Now: g.Config}, api.GuestRef{Node: g.Node, VMID: g.VMID})
 				require.True(t, v.Found)
 				all = append(all, v.Tag.Trust)
 			}

@@ -26,7 +26,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -83,13 +82,13 @@ func formatFor(t reflect.Type, as, unset string, further map[string]Format) Form
 			return otherwise
 		}, func(n int) any { return n })
 	case "list":
-		return FormatOf(property.SplitTags, func(list []string) any { return strings.Join(list, " ") })
+		return FormatOf(api.SplitTags, func(list []string) any { return strings.Join(list, " ") })
 	case "tags":
-		return FormatOf(property.Tags, func(list []string) any { return strings.Join(list, ";") })
+		return FormatOf(api.NormalTags, func(list []string) any { return strings.Join(list, ";") })
 	case "keys":
-		return FormatOf(readKeys, func(list []string) any { return property.EncodeKeys(list) })
+		return FormatOf(readKeys, func(list []string) any { return api.EncodeSSHKeys(list) })
 	case "flags":
-		return FormatOf(property.Flags, func(list []string) any { return property.EncodeFlags(list) })
+		return FormatOf(api.PropertyFlags, func(list []string) any { return api.EncodeFlags(list) })
 	default:
 		f, known := further[as]
 		if !known {
@@ -101,7 +100,7 @@ func formatFor(t reflect.Type, as, unset string, further map[string]Format) Form
 
 // readKeys reads ssh keys in the order in which they are wanted.
 func readKeys(text string) []string {
-	keys := property.DecodeKeys(text)
+	keys := api.DecodeSSHKeys(text)
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
@@ -163,7 +162,7 @@ func (a *Attribute) Value(spec any, old string) any {
 		val, text = "", ""
 	}
 	if a.member != "" {
-		return property.Parse(old).With(map[string]string{a.member: text}, a.member)
+		return api.ParseProperty(old).With(map[string]string{a.member: text}, a.member)
 	}
 	return val
 }
@@ -178,7 +177,7 @@ func (as Table) Observe(spec any, c map[string]string) {
 		}
 		text := c[a.Key]
 		if a.member != "" {
-			text = property.First(text, a.member)
+			text = api.PropertyFirst(text, a.member)
 		}
 		a.format.read(v.Field(a.Field), cmp.Or(text, a.Unset))
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -94,7 +93,7 @@ func (g *guests) locks(ctx context.Context) {
 			continue
 		}
 		g.warn("guests", fmt.Sprintf("%s (%d) is locked (%s), and no visible task works on it", addr, guest.VMID, guest.Lock),
-			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", guest.Node, view.GuestRef{LXC: addr.Kind == "ct"}.Tool(), guest.VMID))
+			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", guest.Node, api.GuestRef{LXC: addr.Kind == "ct"}.Tool(), guest.VMID))
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -27,7 +26,7 @@ func (n *nodes) check(ctx context.Context) {
 		return
 	}
 	for _, row := range list {
-		n.online[api.Text(row["node"])] = view.IsOnline(api.Text(row["status"]))
+		n.online[api.Text(row["node"])] = api.IsOnline(api.Text(row["status"]))
 	}
 	known, good := slices.Sorted(maps.Keys(n.online)), true
 	for _, name := range n.host.AllNodes() {

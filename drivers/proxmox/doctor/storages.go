@@ -12,8 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -166,7 +164,7 @@ func (s *storages) leftVolumes(ctx context.Context) {
 			if s.nodes.dark(node) {
 				continue
 			}
-			left, err := storage.Left(ctx, s.client(), view.NodeStorage{Node: node, Storage: name}, s.want, 0, s.guests.have.Taken)
+			left, err := api.LeftVolumes(ctx, s.client(), api.NodeStorage{Node: node, Storage: name}, s.want, 0, s.guests.have.Taken)
 			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
 			if err != nil || len(left) == 0 { // the checks of storages report what is wrong with one
 				continue
@@ -175,7 +173,7 @@ func (s *storages) leftVolumes(ctx context.Context) {
 				known[v] = true
 			}
 			s.warn("leftovers", fmt.Sprintf("no guest has the VMIDs of these volumes on node %s: %s", node, strings.Join(left, ", ")),
-				"they are left over from a failed creation or removal; free them if nothing uses them", storage.FreeCommands(left)...)
+				"they are left over from a failed creation or removal; free them if nothing uses them", api.FreeCommands(left)...)
 		}
 	}
 }

@@ -10,9 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // templates checks the guests that others are cloned from.
@@ -63,7 +61,7 @@ func (t *templates) check(ctx context.Context) {
 			t.hidden(ctx, id, len(p.vms) == 0, name, why)
 			continue
 		}
-		switch at := (view.GuestRef{Node: api.Text(list[i]["node"]), VMID: id, LXC: api.Text(list[i]["type"]) == "lxc"}); {
+		switch at := (api.GuestRef{Node: api.Text(list[i]["node"]), VMID: id, LXC: api.Text(list[i]["type"]) == "lxc"}); {
 		case at.LXC && len(p.vms) > 0:
 			t.fail(name, "it is a container", "it is cloned for "+p.vms.String(), "name a VM template: vmid = … in its template block")
 		case !at.LXC && len(p.cts) > 0:
@@ -75,7 +73,7 @@ func (t *templates) check(ctx context.Context) {
 }
 
 // template checks a guest by its configuration: the cluster's list may be ten seconds old.
-func (t *templates) template(ctx context.Context, at view.GuestRef, why string) {
+func (t *templates) template(ctx context.Context, at api.GuestRef, why string) {
 	name := fmt.Sprintf("template %d", at.VMID)
 	var cfg map[string]json.RawMessage
 	if err := t.client().Get(ctx, at.Path("config"), &cfg); err != nil {
@@ -93,7 +91,7 @@ func (t *templates) template(ctx context.Context, at view.GuestRef, why string) 
 	}
 	good := true
 	for _, key := range slices.Sorted(maps.Keys(cfg)) {
-		if bridge := property.Parse(api.Text(cfg[key])).Values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
+		if bridge := api.ParseProperty(api.Text(cfg[key])).Values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
 			good = t.mayPlug(ctx, name, bridge) && good
 		}
 	}
@@ -121,13 +119,13 @@ func (t *templates) mayPlug(ctx context.Context, name, bridge string) bool {
 
 // hidden distinguishes a template that is missing from one that the token may not see.
 func (t *templates) hidden(ctx context.Context, id int, lxc bool, name, why string) {
-	there, err := view.IsTaken(ctx, t.client(), id)
+	there, err := api.IsTaken(ctx, t.client(), id)
 	switch {
 	case err != nil:
 		t.unread(name, err)
 	case there:
 		t.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
 	default:
-		t.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+view.GuestRef{LXC: lxc}.Tool()+" list | grep "+fmt.Sprint(id))
+		t.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+api.GuestRef{LXC: lxc}.Tool()+" list | grep "+fmt.Sprint(id))
 	}
 }

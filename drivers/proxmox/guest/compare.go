@@ -3,8 +3,7 @@ package guest
 import (
 	"cmp"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -25,7 +24,7 @@ func alignValues(want Target, have State) {
 
 // Aligned is the state that the guest would have with a configuration, aligned with want: it
 // differs from want only where the files differ.
-func Aligned(want Target, have State, cfg view.Config) State {
+func Aligned(want Target, have State, cfg api.GuestConfig) State {
 	spec := have.WithConfig(cfg)
 	alignValues(want, spec)
 	return spec
@@ -47,7 +46,7 @@ func AttributePath(have State, key string) string {
 	if name := seen.deviceAt(key); name != "" {
 		return name
 	}
-	if property.IsNet(key) {
+	if api.IsNet(key) {
 		return "nic." + key
 	}
 	if a := c.attributes.ByKey(key); a != nil {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -110,8 +110,8 @@ func observed(lxc bool, changed, pending change) *model.Resource {
 		config, tag = ctConfig, ctTag
 	}
 	now := changed.of(config)
-	cfg := view.Config{Now: now, Next: pending.of(now), Pending: len(pending) > 0, Digest: "d"}
-	return guest.FromConfig(view.Listed{VMID: 100, Node: "father", LXC: lxc, Running: true}, cfg, "", tag)
+	cfg := api.GuestConfig{Now: now, Next: pending.of(now), Pending: len(pending) > 0, Digest: "d"}
+	return guest.FromConfig(api.ListedGuest{VMID: 100, Node: "father", LXC: lxc, Running: true}, cfg, "", tag)
 }
 
 // A guest differs from the files by what they decide, and by nothing that they leave open.
@@ -209,8 +209,8 @@ func TestSlots(t *testing.T) {
 	}))
 	byHand := change{"scsi2": "local-lvm:vm-100-disk-9,size=1G"}.of(vmConfig)
 	require.Equal(t, map[string]string{"disk.root": "scsi0", "disk.data": "scsi3", "disk.logs": "sata0", "nic.lan": "net0"},
-		want.Slots(view.Config{Now: byHand, Next: byHand}, vmTag.Slots))
+		want.Slots(api.GuestConfig{Now: byHand, Next: byHand}, vmTag.Slots))
 	ct := guest.TargetOf(wantedCT(func(c *guest.CT) { c.Disks = append(c.Disks, guest.CTDisk{Name: "data", Path: "/data"}) }))
-	require.Equal(t, map[string]string{"disk.root": "rootfs", "disk.data": "mp0", "nic.lan": "net0"}, ct.Slots(view.Config{}, nil))
+	require.Equal(t, map[string]string{"disk.root": "rootfs", "disk.data": "mp0", "nic.lan": "net0"}, ct.Slots(api.GuestConfig{}, nil))
 	require.Equal(t, map[string]string{"disk.root": "virtio0", "nic.lan": "net0"}, guest.CloneSlots(want, "virtio0"))
 }

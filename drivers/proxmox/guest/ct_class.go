@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -32,7 +32,7 @@ func (c CTTarget) class(have *model.Resource, path string, cost model.Class) mod
 		return cost
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
-	case head == "disk" && (attr == "remove" || !wanted && drives.UnusedKey(h.Config.Next, h.Tag.Detached[name]) != ""):
+	case head == "disk" && (attr == "remove" || !wanted && api.UnusedKey(h.Config.Next, h.Tag.Detached[name]) != ""):
 		return model.ClassNone // only the ownership tag records it; or it is not mounted
 	case path == "power", !have.Guest.Running, head == "options" && fastCT[name]:
 		return model.ClassNone

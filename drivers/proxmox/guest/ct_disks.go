@@ -7,8 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // CTDiskMembers are the members of a mount point's key that are attributes, or that the program
@@ -38,8 +37,8 @@ func (d CTDisk) AttachValue(volume, _ string) string { return d.Text(volume) }
 // KeepValue mounts the present volume. Its size is only information, but PVE does not show the size
 // of a pending mount point unless the request has it.
 func (d CTDisk) KeepValue(observed string) string {
-	text := d.Text(property.VolumeOf(observed))
-	if size := property.Parse(observed).Values["size"]; size != "" {
+	text := d.Text(api.VolumeOf(observed))
+	if size := api.ParseProperty(observed).Values["size"]; size != "" {
 		text += ",size=" + size
 	}
 	return text
@@ -47,9 +46,9 @@ func (d CTDisk) KeepValue(observed string) string {
 
 // ReadCTDisk reads the value of a mount point's key.
 func ReadCTDisk(name, value string) CTDisk {
-	p := property.Parse(value).Values
+	p := api.ParseProperty(value).Values
 	return CTDisk{
-		Name: name, Size: property.GiB(p["size"]), Storage: property.StorageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: furtherMembers(p, CTDiskMembers...),
+		Name: name, Size: api.ParseGiB(p["size"]), Storage: api.StorageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: furtherMembers(p, CTDiskMembers...),
 	}
 }
 
@@ -57,7 +56,7 @@ func ReadCTDisk(name, value string) CTDisk {
 func MountKey(name string) string { return pick(name == "root", "rootfs", "mp0") }
 
 // Slots implements Target. The root disk is always at rootfs.
-func (c CTTarget) Slots(cfg view.Config, old map[string]string) map[string]string {
+func (c CTTarget) Slots(cfg api.GuestConfig, old map[string]string) map[string]string {
 	fixed := rootSlot()
 	maps.Copy(fixed, old)
 	fixed["disk.root"] = "rootfs"

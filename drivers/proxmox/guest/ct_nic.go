@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // CTNICMembers are the members of a card's key that are attributes, or that the program sets. A
@@ -45,11 +45,11 @@ func (n CTNIC) Text(slot, mac string, kept map[string]string) string {
 
 // ReadCTNIC reads the value of a card's key.
 func ReadCTNIC(name, value string) CTNIC {
-	p := property.Parse(value).Values
+	p := api.ParseProperty(value).Values
 	return CTNIC{
 		Name: name, Bridge: p["bridge"], VLAN: readCount(p["tag"]), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
 		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: readCount(p["mtu"]), Rate: readRate(p["rate"]),
-		LinkDown: isOn(p["link_down"]), Trunks: property.Trunks(p["trunks"]), Options: furtherMembers(p, CTNICMembers...),
+		LinkDown: isOn(p["link_down"]), Trunks: api.ParseTrunks(p["trunks"]), Options: furtherMembers(p, CTNICMembers...),
 	}
 }
 

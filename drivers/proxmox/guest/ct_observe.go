@@ -6,16 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // ctFromConfig is FromConfig for a container. Pending changes count as made, since PVE has them
 // already.
-func ctFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+func ctFromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
 	t := CTState{
 		&CT{Description: notes, Power: g.Power(), Recreate: m.Recreate, Options: map[string]string{}, Terms: m.Terms()},
@@ -43,13 +41,13 @@ func (c CTState) readDevices() {
 	for key, val := range c.Config.Next {
 		name := c.deviceAt(key)
 		switch {
-		case drives.IsMount(key) && newVolume.MatchString(property.VolumeOf(val)):
-		case drives.IsMount(key) && name != "":
+		case api.IsMount(key) && newVolume.MatchString(api.VolumeOf(val)):
+		case api.IsMount(key) && name != "":
 			d := ReadCTDisk(strings.TrimPrefix(name, "disk."), val)
 			d.Remove = slices.Contains(c.Tag.Removes, d.Name)
 			d.Size = cmp.Or(c.sizeNow(key), d.Size)
 			c.Disks = append(c.Disks, d)
-		case property.IsNet(key):
+		case api.IsNet(key):
 			c.NICs = append(c.NICs, ReadCTNIC(strings.TrimPrefix(cmp.Or(name, key), "nic."), val))
 		}
 	}
@@ -65,7 +63,7 @@ var newVolume = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
 // showing an earlier size, or none, until the restart.
 func (o *Observation) sizeNow(key string) int {
 	now := o.Config.Now[key]
-	if property.Parse(now).First("volume") != property.Parse(o.Config.Next[key]).First("volume") {
+	if api.ParseProperty(now).First("volume") != api.ParseProperty(o.Config.Next[key]).First("volume") {
 		return 0
 	}
 	return ReadCTDisk("", now).Size

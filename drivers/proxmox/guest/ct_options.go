@@ -4,13 +4,13 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // IsReservedCT reports whether a key cannot be an option of a container: an attribute or the
 // program sets it, or it is a parameter of the request.
 func IsReservedCT(key string) bool {
-	if drives.IsMount(key) || CTAttributes().ByKey(key) != nil {
+	if api.IsMount(key) || CTAttributes().ByKey(key) != nil {
 		return true
 	}
 	switch strings.TrimRight(key, "0123456789") {

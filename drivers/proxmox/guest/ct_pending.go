@@ -4,14 +4,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // WithConfig implements State.
-func (c CTState) WithConfig(cfg view.Config) State {
-	return StateOf(ctFromConfig(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
+func (c CTState) WithConfig(cfg api.GuestConfig) State {
+	return StateOf(ctFromConfig(api.ListedGuest{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.Tag))
 }
 
 // firstBootChanges implements State. A container has no cloud-init.
@@ -32,7 +31,7 @@ func (c CTState) Revertible(key string) bool {
 	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
 		return false
 	case key == "features":
-		others := slices.ContainsFunc(property.Flags(c.Config.Now[key]), func(f string) bool { return f != "nesting" })
+		others := slices.ContainsFunc(api.PropertyFlags(c.Config.Now[key]), func(f string) bool { return f != "nesting" })
 		return c.Unprivileged && !others
 	default:
 		return true

@@ -1,8 +1,8 @@
 package guest
 
 import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -37,7 +37,7 @@ func WithFacts(r *model.Resource, f Facts) *model.Resource {
 	out.Guest = &g
 	if f.Lock != nil {
 		g.Lock = f.Lock.Value
-		f.Lock.apply(&g, view.RefOf(r))
+		f.Lock.apply(&g, api.RefOf(r))
 	}
 	have := StateOf(r)
 	if have == nil {
@@ -54,7 +54,7 @@ func WithFacts(r *model.Resource, f Facts) *model.Resource {
 
 // apply notes what can be done to a guest with the lock. A step waits for tasks of this token, and a hibernated guest
 // can only be started.
-func (l *Lock) apply(g *model.Guest, at view.GuestRef) {
+func (l *Lock) apply(g *model.Guest, at api.GuestRef) {
 	switch {
 	case l.Value == "":
 		return

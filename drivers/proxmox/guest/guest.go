@@ -12,12 +12,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -58,7 +58,7 @@ type Target interface {
 
 	// Slots assigns a slot to each device. Those that have one in old keep it; the others get
 	// slots that cfg, the present configuration, does not use. cfg is empty for a new guest.
-	Slots(cfg view.Config, old map[string]string) map[string]string
+	Slots(cfg api.GuestConfig, old map[string]string) map[string]string
 	// align copies from the target into have what the files leave open, so that it does not
 	// show as a difference.
 	align(have State)
@@ -89,7 +89,7 @@ type State interface {
 	// setRestartDue notes for the comparison whether a restart is due.
 	setRestartDue(due bool)
 	// WithConfig is the state of the same guest if it had another configuration.
-	WithConfig(cfg view.Config) State
+	WithConfig(cfg api.GuestConfig) State
 	// pending lists the changes that PVE applies at the next full restart of the guest, which runs or not.
 	pending(addr model.Address, runs bool) []model.Pending
 	// firstBootChanges lists what the guest read at its first boot and the files have changed since.
@@ -147,10 +147,10 @@ func (r *Resolution) Resolved() *Resolution { return r }
 // Observation is what was read of a guest beside its attributes. It is model.Resource.Private of an
 // observed guest.
 type Observation struct {
-	Tag    owner.Tag   // the ownership tag as found
-	Config view.Config // the configuration
-	runs   bool        // PVE lists it as running
-	uptime int         // seconds since PVE started the guest
+	Tag    owner.Tag       // the ownership tag as found
+	Config api.GuestConfig // the configuration
+	runs   bool            // PVE lists it as running
+	uptime int             // seconds since PVE started the guest
 	Facts
 }
 
@@ -215,7 +215,7 @@ func refuseGuest(want, have *model.Resource) []model.Problem {
 	if h.recreates(w) || want.Guest.VMID != have.Guest.VMID {
 		return h.Volumes().refuseRemoval(have.Guest)
 	}
-	return slices.Concat(h.Volumes().refuse(w.Volumes(), view.RefOf(have)), h.Volumes().refuseUnproven(w.Volumes(), have.Guest.Unproven), h.refuse(w, have))
+	return slices.Concat(h.Volumes().refuse(w.Volumes(), api.RefOf(have)), h.Volumes().refuseUnproven(w.Volumes(), have.Guest.Unproven), h.refuse(w, have))
 }
 
 // noteGuest says what the changes at paths mean for the guest beyond their class, see

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -23,12 +23,12 @@ const DefaultModel = "virtio"
 
 // readNIC reads a card of a VM. Its addresses are in another key, see IPConfigKey.
 func readNIC(name, value string) NIC {
-	p := property.Parse(value)
-	model, mac := property.CardModel(p)
+	p := api.ParseProperty(value)
+	model, mac := api.CardModel(p)
 	return NIC{
 		Name: name, Bridge: p.Values["bridge"], VLAN: readCount(p.Values["tag"]), MAC: strings.ToUpper(mac), Model: model,
 		Firewall: isOn(p.Values["firewall"]), MTU: readCount(p.Values["mtu"]), Queues: readCount(p.Values["queues"]),
-		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: property.Trunks(p.Values["trunks"]),
+		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: api.ParseTrunks(p.Values["trunks"]),
 	}
 }
 
@@ -45,8 +45,8 @@ func (n NIC) members() map[string]string {
 // another one. Members whose meaning does not change keep their text, since PVE takes queues=0
 // and no queues for two different cards.
 func (n NIC) Text(old string) string {
-	p := property.Parse(old)
-	model, mac := property.CardModel(p)
+	p := api.ParseProperty(old)
+	model, mac := api.CardModel(p)
 	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {
 		mac = n.MAC
 	}
@@ -62,7 +62,7 @@ func (n NIC) Text(old string) string {
 	}
 	parts := []string{head}
 	for _, key := range slices.Sorted(maps.Keys(p.Values)) {
-		if val := p.Values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(property.CardModels, key) {
+		if val := p.Values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(api.CardModels, key) {
 			parts = append(parts, key+"="+val)
 		}
 	}
@@ -197,7 +197,7 @@ func (p Port) network() string {
 // IPConfig is the value of the key with the card's addresses; "" for none. Further members of old,
 // the present value, are kept.
 func (n NIC) IPConfig(old string) string {
-	return property.Parse(old).With(map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
+	return api.ParseProperty(old).With(map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
 }
 
 // IPConfigKey is the key with the addresses of the card at a slot.

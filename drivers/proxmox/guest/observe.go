@@ -3,16 +3,16 @@ package guest
 import (
 	"cmp"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // FromConfig makes the resource of a managed guest from its configuration: a VM, a container, or a
 // template that was made here. notes is its description without the ownership tag m.
-func FromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Tag) *model.Resource {
 	switch m.Type {
 	case "ct":
 		return ctFromConfig(g, cfg, notes, m)
@@ -27,7 +27,7 @@ func FromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 const startLasts = 300
 
 // resource is a managed guest as it was observed.
-func resource(g view.Listed, cfg view.Config, m owner.Tag, spec, private any) *model.Resource {
+func resource(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag, spec, private any) *model.Resource {
 	return &model.Resource{
 		Addr: m.Addr(), Spec: spec, Private: private, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
 		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Starting: g.Running && g.Uptime < startLasts, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA},

@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -31,7 +30,7 @@ func KeysToRevert(want Target, have State) []string {
 	}
 	next := Aligned(want, have, cfg)
 	return slices.DeleteFunc(keys, func(key string) bool {
-		return key == "description" || !have.Revertible(key) || cfg.DropsKey(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next.Spec(), Aligned(want, have, cfg.Reverted(map[string]bool{key: true})).Spec())
+		return key == "description" || !have.Revertible(key) || cfg.DropsKey(key) && key != api.CloudInitSlot && key != "smbios1" || !model.Same(next.Spec(), Aligned(want, have, cfg.Reverted(map[string]bool{key: true})).Spec())
 	})
 }
 
@@ -69,7 +68,7 @@ func restartHelps(want Target, have State) bool {
 	return slices.ContainsFunc(keys, func(key string) bool {
 		kept := Aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
 		if model.Same(next.Spec(), kept.Spec()) {
-			return cfg.DropsKey(key) && key != drives.CloudInitSlot && key != "smbios1"
+			return cfg.DropsKey(key) && key != api.CloudInitSlot && key != "smbios1"
 		}
 		then, now := ValuesByPath(next.Spec()), ValuesByPath(kept.Spec())
 		paths := maps.Clone(now)
@@ -144,7 +143,7 @@ func restartAsked(want Target, have State) bool {
 // pendingKeys lists the pending changes of a configuration. path gives the path of a key in the
 // files, and hint, if it is not "", says why its change is not reverted. The values of secret keys
 // are not shown.
-func pendingKeys(c view.Config, addr model.Address, path, hint func(key string) string, secret ...string) []model.Pending {
+func pendingKeys(c api.GuestConfig, addr model.Address, path, hint func(key string) string, secret ...string) []model.Pending {
 	if !c.Pending {
 		return nil
 	}

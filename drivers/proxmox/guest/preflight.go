@@ -4,8 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -14,7 +13,7 @@ import (
 func (v VMTarget) NewMedia(present map[string]string) []string {
 	var out []string
 	for _, slot := range v.CDSlots() {
-		if volume := property.VolumeOf(v.Options[slot]); volume != drives.EmptyMedium && volume != property.VolumeOf(present[slot]) {
+		if volume := api.VolumeOf(v.Options[slot]); volume != api.EmptyMedium && volume != api.VolumeOf(present[slot]) {
 			out = append(out, slot)
 		}
 	}
@@ -32,7 +31,7 @@ func (v VMTarget) needsMore(other State) bool {
 	have := other.(VMState)
 	return len(v.NewMedia(have.Config.Next)) > 0 || guestNeedsMore(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
-			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.Config.Next[key])
+			return v.Options[key] != "" && api.StorageOf(v.Options[key]) != api.StorageOf(have.Config.Next[key])
 		})
 }
 

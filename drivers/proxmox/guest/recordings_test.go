@@ -18,11 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -152,7 +150,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // readRecorded reads an answer of GET pending as that of a managed guest.
-func readRecorded(t *testing.T, s shown) (*model.Resource, view.Config) {
+func readRecorded(t *testing.T, s shown) (*model.Resource, api.GuestConfig) {
 	t.Helper()
 	c, err := api.Open(api.Config{
 		Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!x=y",
@@ -162,16 +160,16 @@ func readRecorded(t *testing.T, s shown) (*model.Resource, view.Config) {
 		}),
 	})
 	require.NoError(t, err)
-	at := view.GuestRef{Node: "father", VMID: 100, LXC: s.lxc}
-	cfg, err := view.ReadConfig(t.Context(), c, at)
+	at := api.GuestRef{Node: "father", VMID: 100, LXC: s.lxc}
+	cfg, err := api.ReadConfig(t.Context(), c, at)
 	require.NoError(t, err)
 	tag := owner.Tag{V: 1, Site: "home", Node: "db", Type: at.Kind(), UUID: owner.UUID(cfg.Next["smbios1"]), Slots: map[string]string{}}
 	for key, val := range cfg.Next {
-		if drives.IsDrive(key) && drives.HoldsData(val) && !drives.HoldsState(key) && !strings.HasPrefix(key, "unused") || s.lxc && drives.IsMount(key) {
+		if api.IsDrive(key) && api.HoldsData(val) && !api.HoldsState(key) && !strings.HasPrefix(key, "unused") || s.lxc && api.IsMount(key) {
 			tag.Slots["disk."+key] = key
 		}
 	}
-	return guest.FromConfig(view.Listed{VMID: 100, Node: "father", LXC: s.lxc}, cfg, "", tag), cfg
+	return guest.FromConfig(api.ListedGuest{VMID: 100, Node: "father", LXC: s.lxc}, cfg, "", tag), cfg
 }
 
 // A configuration that a real PVE answered is read as a guest, and has what was ordered: none of it

@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // device is what has a slot: name is its name in the ownership tag, family the name of its slots
@@ -14,7 +13,7 @@ type device struct{ name, family string }
 
 // slots assigns a slot to each device. Those that have one in old keep it; the others get the
 // lowest one that cfg, the present configuration, does not use.
-func slots(devices []device, cfg view.Config, old map[string]string) map[string]string {
+func slots(devices []device, cfg api.GuestConfig, old map[string]string) map[string]string {
 	out, used := map[string]string{}, map[string]bool{}
 	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
 		for key := range c {
@@ -42,7 +41,7 @@ func (v *Volumes) RememberedSlots(want *Volumes) map[string]string {
 	maps.Copy(old, v.Tag.Slots)
 	for _, d := range want.List {
 		key, id := "disk."+d.Name, v.Tag.Detached[d.Name]
-		if slot := drives.AttachedAt(v.Config.Now, id); old[key] == "" && id != "" && slot != "" {
+		if slot := api.AttachedAt(v.Config.Now, id); old[key] == "" && id != "" && slot != "" {
 			old[key] = slot
 		}
 	}

@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -20,7 +19,7 @@ func (v *Volumes) MovesOrRemoves(want *Volumes) bool {
 
 // refuseSnapshots lists the volumes that are to be moved or removed although a snapshot contains
 // them.
-func (v *Volumes) refuseSnapshots(want *Volumes, at view.GuestRef) []model.Problem {
+func (v *Volumes) refuseSnapshots(want *Volumes, at api.GuestRef) []model.Problem {
 	var out []model.Problem
 	refuse := func(name, id, what string) {
 		if s := v.Snapshots[id]; s != "" {
@@ -31,7 +30,7 @@ func (v *Volumes) refuseSnapshots(want *Volumes, at view.GuestRef) []model.Probl
 		}
 	}
 	for _, h := range v.List {
-		id := property.VolumeOf(v.Config.Next[v.Tag.Slots["disk."+h.Name]])
+		id := api.VolumeOf(v.Config.Next[v.Tag.Slots["disk."+h.Name]])
 		switch w, stays := Find(want.List, h.Name); {
 		case stays && w.Storage != "" && w.Storage != h.Storage:
 			refuse(h.Name, id, "moved to "+w.Storage)

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // Startup is the order and the delays of a guest at boot and shutdown of its node. A field that is
@@ -47,7 +47,7 @@ func parseStartup(s string) *Startup {
 	if s == "" {
 		return nil
 	}
-	p := property.Parse(s)
+	p := api.ParseProperty(s)
 	number := func(text string) *int {
 		if n, err := strconv.Atoi(text); err == nil {
 			return &n

@@ -6,12 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -21,7 +19,7 @@ import (
 // IsCD reports whether a key with a value is a CD drive that the files may declare: any except the
 // cloud-init drive.
 func IsCD(key, value string) bool {
-	return drives.MayHoldCD(key) && key != drives.CloudInitSlot && drives.HoldsCD(value) && !drives.IsCloudInit(property.VolumeOf(value))
+	return api.MayHoldCD(key) && key != api.CloudInitSlot && api.HoldsCD(value) && !api.IsCloudInit(api.VolumeOf(value))
 }
 
 // sameCD reports whether two values mean the same CD drive. Their sizes do not count: PVE reads the
@@ -50,7 +48,7 @@ func (v VMTarget) CDSlots() []string {
 
 // withCDs is a configuration in which the slots of the declared CD drives are taken, so that no
 // disk gets one of them.
-func (v VMTarget) withCDs(cfg view.Config) view.Config {
+func (v VMTarget) withCDs(cfg api.GuestConfig) api.GuestConfig {
 	next := maps.Clone(cfg.Next)
 	if next == nil {
 		next = map[string]string{}
@@ -66,11 +64,11 @@ func (v VMTarget) withCDs(cfg view.Config) view.Config {
 // any bus; it adds and removes a drive as it does a disk (PVE/QemuServer.pm, vmconfig_update_disk
 // and vmconfig_hotplug_pending).
 func (v VMState) plugCD(key, value string) model.Class {
-	fresh := value != "" && !drives.HoldsCD(v.Config.Now[key])
-	if file := property.VolumeOf(value); fresh && (file == drives.EmptyMedium || file == "cdrom") {
+	fresh := value != "" && !api.HoldsCD(v.Config.Now[key])
+	if file := api.VolumeOf(value); fresh && (file == api.EmptyMedium || file == "cdrom") {
 		return model.ClassRestart // PVE activates the volume before it adds the drive, and there is none
 	}
-	if value != "" && !fresh || drives.Bus(key) == "scsi" && v.hotplugs("disk") {
+	if value != "" && !fresh || api.BusOf(key) == "scsi" && v.hotplugs("disk") {
 		return model.ClassHot
 	}
 	return model.ClassRestart
@@ -88,7 +86,7 @@ func refuseCDs(w VMTarget, h VMState) []model.Problem {
 		what := "a drive that was attached by hand"
 		if name != "" {
 			what = strings.Replace(name, ".", " ", 1)
-		} else if drives.HoldsCD(there) {
+		} else if api.HoldsCD(there) {
 			what = "a cloud-init drive"
 		}
 		out = append(out, model.Problem{
@@ -112,7 +110,7 @@ func (v VMTarget) BootOrder(m owner.Tag) string {
 
 // behind reports whether longer is order with further devices at its end, all of which meet also.
 func behind(order, longer string, also func(dev string) bool) bool {
-	rest, ok := strings.CutPrefix(property.Parse(longer).Values["order"], property.Parse(order).Values["order"])
+	rest, ok := strings.CutPrefix(api.ParseProperty(longer).Values["order"], api.ParseProperty(order).Values["order"])
 	if !ok || rest == "" || rest[0] != ';' {
 		return false
 	}
@@ -125,23 +123,23 @@ func behind(order, longer string, also func(dev string) bool) bool {
 }
 
 // emptyOrCD reports whether a slot is empty or has a CD drive.
-func emptyOrCD(c view.Config, slot string) bool {
-	return c.Next[slot] == "" || drives.HoldsCD(c.Next[slot])
+func emptyOrCD(c api.GuestConfig, slot string) bool {
+	return c.Next[slot] == "" || api.HoldsCD(c.Next[slot])
 }
 
 // ignoreBootUpkeep is a configuration in which a pending boot order does not count if PVE changed
 // it by itself: it appends a CD drive of a running VM when its medium changes, and removes a drive
 // that is deleted (PVE/API2/Qemu.pm, $update_vm_api). That needs neither a restart nor a revert.
-func ignoreBootUpkeep(c view.Config) view.Config {
+func ignoreBootUpkeep(c api.GuestConfig) api.GuestConfig {
 	there := func(dev string) bool { return c.Next[dev] != "" }
-	c.BootUpkeep = c.IsPending("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
+	c.BootUpkeep = c.IsPending("boot") && BootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return api.HoldsCD(c.Next[dev]) })
 	return c
 }
 
 // BootOrderFollows reports whether PVE by itself makes then of a boot order: it removes the devices
 // that are not there any more, and appends CD drives.
 func BootOrderFollows(order, then string, there, disc func(dev string) bool) bool {
-	was, now := property.Parse(order).Values["order"], property.Parse(then).Values["order"]
+	was, now := api.ParseProperty(order).Values["order"], api.ParseProperty(then).Values["order"]
 	left := slices.DeleteFunc(strings.Split(was, ";"), func(dev string) bool { return !there(dev) })
 	devices := strings.Split(now, ";")
 	if was == "" || now == "" || len(devices) < len(left) || !slices.Equal(left, devices[:len(left)]) {
@@ -152,8 +150,8 @@ func BootOrderFollows(order, then string, there, disc func(dev string) bool) boo
 
 // cdNeeds adds the privileges for a CD drive (pve-storage, PVE/Storage.pm, check_volume_access).
 func cdNeeds(n *rights.Needs, key, value string) {
-	storage := property.StorageOf(value)
-	if property.VolumeOf(value) == drives.EmptyMedium {
+	storage := api.StorageOf(value)
+	if api.VolumeOf(value) == api.EmptyMedium {
 		return
 	}
 	attr := "options." + key

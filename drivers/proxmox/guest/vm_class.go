@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -23,7 +23,7 @@ func (v VMTarget) class(have *model.Resource, path string, cost model.Class) mod
 		return model.ClassNone
 	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.Volumes().Has(name) && h.Volumes().Has(name):
 		return cost
-	case head == "options" && drives.HoldsState(option) && w.Options[option] != "" && h.Options[option] != "":
+	case head == "options" && api.HoldsState(option) && w.Options[option] != "" && h.Options[option] != "":
 		return model.ClassMigrate
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
@@ -116,7 +116,7 @@ func (v VMState) plugDisk(w VMTarget, name, attr string) model.Class {
 	case there:
 		slot = cmp.Or(wd.Bus, "scsi")
 	}
-	if v.hotplugs("disk") && drives.Bus(slot) != "sata" {
+	if v.hotplugs("disk") && api.BusOf(slot) != "sata" {
 		return model.ClassHot
 	}
 	return model.ClassRestart

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // align implements Target.
@@ -56,18 +55,18 @@ func (*VM) SameValue(key, want, have string) bool {
 	if key == "boot" { // the devices and their order are its meaning
 		return slices.Equal(options.BootDevices(want), options.BootDevices(have))
 	}
-	return options.VM().Same(key, want, have) || drives.HoldsState(key) && sameState(key, want, have) || IsCD(key, have) && sameCD(key, want, have)
+	return options.VM().Same(key, want, have) || api.HoldsState(key) && sameState(key, want, have) || IsCD(key, have) && sameCD(key, want, have)
 }
 
 // SameOption reports whether two values of an option mean the same on a VM with a configuration,
 // although PVE takes them for different ones.
-func SameOption(c view.Config, key, want, have string) bool {
+func SameOption(c api.GuestConfig, key, want, have string) bool {
 	switch {
 	case key == "boot":
 		return behind(want, have, func(slot string) bool { return emptyOrCD(c, slot) })
 	case key == "machine":
 		return strings.HasPrefix(c.Next["ostype"], "w") && samePinned(want, have)
-	case drives.HoldsState(key):
+	case api.HoldsState(key):
 		return sameState(key, want, have)
 	default:
 		return IsCD(key, have) && sameCD(key, want, have)

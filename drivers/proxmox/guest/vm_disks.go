@@ -6,9 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -19,7 +17,7 @@ var BusSlots = map[string]int{"scsi": 31, "virtio": 16, "sata": 6}
 // Drive is the value of a disk's key: volume, a volume or the order for one, with the settings that
 // every managed disk has, as far as the bus of the slot supports them.
 func Drive(volume, slot string) string {
-	switch drives.Bus(slot) {
+	switch api.BusOf(slot) {
 	case "virtio":
 		return volume + ",discard=on,iothread=1"
 	case "sata":
@@ -63,7 +61,7 @@ func (d Disk) NewValue(slot string) string {
 }
 
 // Slots implements Target. No disk gets the slot of a declared CD drive.
-func (v VMTarget) Slots(cfg view.Config, old map[string]string) map[string]string {
+func (v VMTarget) Slots(cfg api.GuestConfig, old map[string]string) map[string]string {
 	return slots(v.devices(), v.withCDs(cfg), old)
 }
 
@@ -81,9 +79,9 @@ func (v *VM) devices() []device {
 
 // BootDisk is the slot of the disk that a VM boots from.
 func BootDisk(c map[string]string) string {
-	order := property.Parse(c["boot"]).Values["order"]
+	order := api.ParseProperty(c["boot"]).Values["order"]
 	for slot := range strings.SplitSeq(order, ";") {
-		if drives.IsDrive(slot) && c[slot] != "" && !strings.Contains(c[slot], "media=cdrom") {
+		if api.IsDrive(slot) && c[slot] != "" && !strings.Contains(c[slot], "media=cdrom") {
 			return slot
 		}
 	}
@@ -107,7 +105,7 @@ func refuseBus(v VMState, want VMTarget, have *model.Resource) []model.Problem {
 			out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
 		}
 		path, from := "disk."+w.Name+".bus", v.Tag.Slots["disk."+w.Name]
-		boot := strings.Split(property.Parse(want.Options["boot"]).Values["order"], ";")
+		boot := strings.Split(api.ParseProperty(want.Options["boot"]).Values["order"], ";")
 		switch {
 		case v.Protection:
 			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")

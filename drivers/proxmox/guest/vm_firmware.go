@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"regexp"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -14,7 +14,7 @@ import (
 
 // sameState reports whether a state drive is what an order asks for.
 func sameState(key, order, drive string) bool {
-	return drive != "" && property.StorageOf(order) == property.StorageOf(drive) && sameMake(key, order, drive)
+	return drive != "" && api.StorageOf(order) == api.StorageOf(drive) && sameMake(key, order, drive)
 }
 
 // sameMake is sameState without the storage. What PVE decides (the size, the certificates it
@@ -47,7 +47,7 @@ var pinned = regexp.MustCompile(`^pc-(i440fx|q35)-[0-9.]+(\+pve\d+)?$`)
 // PVE pins the version of each Windows machine whose type has none when it is declared
 // (qemu-server, PVE/QemuServer/Machine.pm and PVE/API2/Qemu.pm).
 func samePinned(want, have string) bool {
-	w, h := property.Parse(want), property.Parse(have)
+	w, h := api.ParseProperty(want), api.ParseProperty(have)
 	m := pinned.FindStringSubmatch(h.First("type"))
 	if m == nil || w.First("type") != map[string]string{"i440fx": "pc", "q35": "q35"}[m[1]] {
 		return false
@@ -71,7 +71,7 @@ func refuseStates(w VMTarget, h VMState) []model.Problem {
 				Detail: fmt.Sprintf("it is %q, and would be recreated, empty, for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
 			})
 		}
-		if key == "tpmstate0" && property.StorageOf(order) != property.StorageOf(drive) && h.Power == "running" {
+		if key == "tpmstate0" && api.StorageOf(order) != api.StorageOf(drive) && h.Power == "running" {
 			out = append(out, model.Problem{
 				Path: "options." + key, Summary: "tpmstate0 cannot be moved while the guest runs",
 				Detail: `set power = "stopped" in the files, let that be applied, then change the storage`,

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
@@ -69,20 +69,20 @@ func optionNeeds(n *rights.Needs, key, value string) {
 	if IsCD(key, value) {
 		cdNeeds(n, key, value)
 	}
-	family, values := strings.TrimRight(key, "0123456789"), property.Parse(value).Values
+	family, values := strings.TrimRight(key, "0123456789"), api.ParseProperty(value).Values
 	switch family {
 	case "hostpci":
 		mappingNeeds(n, "pci", values["mapping"], key)
 	case "usb":
 		mappingNeeds(n, "usb", values["mapping"], key)
 	case "virtiofs":
-		mappingNeeds(n, "dir", property.Parse(value).First("dirid"), key)
+		mappingNeeds(n, "dir", api.ParseProperty(value).First("dirid"), key)
 	case "cicustom":
 		for _, file := range slices.Sorted(maps.Values(values)) { // newer versions of qemu-server check it; for snippets check_volume_access accepts no lesser privilege
-			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + property.StorageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
+			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + api.StorageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
 		}
 	case "cpu":
-		cpuModelNeeds(n, property.Parse(value).First("cputype"), attr)
+		cpuModelNeeds(n, api.ParseProperty(value).First("cputype"), attr)
 	case "vmstatestorage":
 		n.Disk(value, "images", 0, attr, "option "+key)
 	case "efidisk", "tpmstate":

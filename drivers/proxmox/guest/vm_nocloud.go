@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -53,17 +52,17 @@ func (v VMTarget) bootTail() string {
 	if v.SeedVolume == "" {
 		return ""
 	}
-	return ";" + drives.CloudInitSlot
+	return ";" + api.CloudInitSlot
 }
 
 // BootOrderWithSeed is a declared boot order with the drive of the seed at its end, unless it names
 // that drive, or no device at all.
 func BootOrderWithSeed(declared string) string {
-	order := property.Parse(declared).Values["order"]
-	if order == "" || slices.Contains(strings.Split(order, ";"), drives.CloudInitSlot) {
+	order := api.ParseProperty(declared).Values["order"]
+	if order == "" || slices.Contains(strings.Split(order, ";"), api.CloudInitSlot) {
 		return declared
 	}
-	return strings.Replace(declared, order, order+";"+drives.CloudInitSlot, 1)
+	return strings.Replace(declared, order, order+";"+api.CloudInitSlot, 1)
 }
 
 // bootUptime is after how many seconds the first boot of a VM counts as over, with or without

@@ -5,17 +5,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // vmFromConfig is FromConfig for a VM. Pending changes count as made, since PVE has them already.
-func vmFromConfig(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+func vmFromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Tag) *model.Resource {
 	cfg = ignoreBootUpkeep(cfg)
 	c := cfg.Next
 	v := VMState{
@@ -48,8 +46,8 @@ func (o *Observation) readDisks() []Disk {
 	for slot, drive := range o.Config.Next {
 		if name, ok := strings.CutPrefix(o.deviceAt(slot), "disk."); ok {
 			out = append(out, Disk{
-				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: property.StorageOf(drive),
-				Bus: drives.Bus(slot), Remove: slices.Contains(o.Tag.Removes, name),
+				Name: name, Size: api.ParseGiB(api.PropertyValue(drive, "size")), Storage: api.StorageOf(drive),
+				Bus: api.BusOf(slot), Remove: slices.Contains(o.Tag.Removes, name),
 			})
 		}
 	}
@@ -62,11 +60,11 @@ func (o *Observation) readDisks() []Disk {
 func (o *Observation) readNICs() []NIC {
 	var out []NIC
 	for slot, val := range o.Config.Next {
-		if !property.IsNet(slot) {
+		if !api.IsNet(slot) {
 			continue
 		}
 		n := readNIC(strings.TrimPrefix(cmp.Or(o.deviceAt(slot), slot), "nic."), val)
-		if ip := property.Parse(o.Config.Next[IPConfigKey(slot)]).Values; len(ip) > 0 {
+		if ip := api.ParseProperty(o.Config.Next[IPConfigKey(slot)]).Values; len(ip) > 0 {
 			n.IP, n.Gateway, n.IP6, n.Gateway6 = ip["ip"], ip["gw"], shortIP6(ip["ip6"]), shortIP6(ip["gw6"])
 		}
 		out = append(out, n)

@@ -1,7 +1,7 @@
 package guest
 
 import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
 
@@ -28,5 +28,5 @@ func isReserved(key string) bool {
 // isOption implements Guest. Of the drives, those for CDs and for the state of firmware and TPM are
 // options.
 func (*VM) isOption(key, val string) bool {
-	return IsCD(key, val) || !isReserved(key) && (!drives.IsDrive(key) || drives.HoldsState(key))
+	return IsCD(key, val) || !isReserved(key) && (!api.IsDrive(key) || api.HoldsState(key))
 }

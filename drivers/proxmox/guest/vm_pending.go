@@ -5,15 +5,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // WithConfig implements State.
-func (v VMState) WithConfig(cfg view.Config) State {
-	out := StateOf(vmFromConfig(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
+func (v VMState) WithConfig(cfg api.GuestConfig) State {
+	out := StateOf(vmFromConfig(api.ListedGuest{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.Tag))
 	out.Observed().Facts = v.Facts
 	return out
 }
@@ -42,7 +41,7 @@ func (v VMState) Revertible(key string) bool {
 		return false
 	}
 	switch {
-	case drives.IsDrive(key):
+	case api.IsDrive(key):
 		return there || c.Now["protection"] != "1"
 	case key == "boot":
 		return !slices.ContainsFunc(options.BootDevices(now), func(dev string) bool { return c.Current(dev) == "" })

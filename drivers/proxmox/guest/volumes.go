@@ -6,10 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -29,8 +27,8 @@ func (o *Observation) unexplainedVolumes() string {
 	}
 	var out []string
 	for key, val := range o.Config.Next {
-		if strings.HasPrefix(key, "unused") && !slices.Contains(known, property.VolumeOf(val)) {
-			out = append(out, fmt.Sprintf("%s (%s)", key, property.VolumeOf(val)))
+		if strings.HasPrefix(key, "unused") && !slices.Contains(known, api.VolumeOf(val)) {
+			out = append(out, fmt.Sprintf("%s (%s)", key, api.VolumeOf(val)))
 		}
 	}
 	slices.Sort(out)
@@ -46,7 +44,7 @@ func (o *Observation) VolumeToReattach(name string) string {
 	if id == "" && o.unexplainedVolumes() == "" && o.Config.Next[slot] == "" && o.Config.Now[slot] == "" {
 		id = o.Tag.Volumes[name]
 	}
-	if id == "" || drives.UnusedKey(o.Config.Next, id) == "" {
+	if id == "" || api.UnusedKey(o.Config.Next, id) == "" {
 		return ""
 	}
 	return id
@@ -138,7 +136,7 @@ func (v *Volumes) Removes() []string {
 func (v *Volumes) stillThere() []string {
 	var out []string
 	for _, name := range v.Tag.Removes {
-		if id := v.Tag.Detached[name]; id != "" && !v.protected && drives.UnusedKey(v.Config.Next, id) != "" && !v.Has(name) {
+		if id := v.Tag.Detached[name]; id != "" && !v.protected && api.UnusedKey(v.Config.Next, id) != "" && !v.Has(name) {
 			out = append(out, name)
 		}
 	}
@@ -169,7 +167,7 @@ func (v *Volumes) note(want *Volumes) []string {
 }
 
 // refuse lists the changes of disks that are not possible on a guest that stays.
-func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
+func (v *Volumes) refuse(want *Volumes, at api.GuestRef) []model.Problem {
 	var out []model.Problem
 	refuse := func(path, summary, detail string, args ...any) {
 		out = append(out, model.Problem{Path: path, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
@@ -180,10 +178,10 @@ func (v *Volumes) refuse(want *Volumes, at view.GuestRef) []model.Problem {
 		slot := v.Tag.Slots[path]
 		switch {
 		case !there && v.VolumeToReattach(w.Name) != "":
-		case !there && property.VolumeOf(v.Config.Now[slot]) != "" && slot != "": // its detachment is pending, and is reverted
+		case !there && api.VolumeOf(v.Config.Now[slot]) != "" && slot != "": // its detachment is pending, and is reverted
 		case !there && w.Name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is recreated", slot, at)
-		case !there && slot != "" && v.unexplainedVolumes() != "" && property.VolumeOf(v.Config.Now[slot]) == "": // else it is still in use, and stays
+		case !there && slot != "" && v.unexplainedVolumes() != "" && api.VolumeOf(v.Config.Now[slot]) == "": // else it is still in use, and stays
 			refuse(path, "disk "+w.Name+" was detached by hand",
 				"its data may be on what is attached nowhere: %s of %s. Its ownership tag does not say which one it is, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
 				v.unexplainedVolumes(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -30,5 +29,5 @@ func container(host http.RoundTripper) *machine {
 	if err != nil {
 		panic(err)
 	}
-	return &machine{h: &kind.Host{API: c, Model: of}, at: view.GuestRef{Node: "father", VMID: 200, LXC: true}}
+	return &machine{h: &kind.Host{API: c, Model: of}, at: api.GuestRef{Node: "father", VMID: 200, LXC: true}}
 }

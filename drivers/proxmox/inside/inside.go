@@ -14,8 +14,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -24,14 +22,14 @@ import (
 // Open is the way into the guest of an address. Before anything is asked of it, it is verified
 // once more that it is that guest. Near are gateways that the files speak of. It sends no
 // request; what it gives is safe for concurrent use.
-func Open(h *kind.Host, addr model.Address, at view.GuestRef, near []netip.Addr) guest.Machine {
+func Open(h *kind.Host, addr model.Address, at api.GuestRef, near []netip.Addr) guest.Machine {
 	return &machine{h: h, addr: addr, at: at, near: near}
 }
 
 type machine struct {
 	h    *kind.Host
 	addr model.Address
-	at   view.GuestRef
+	at   api.GuestRef
 	near []netip.Addr
 
 	mu   sync.Mutex   // so that commands that run at once verify once
@@ -49,14 +47,14 @@ func (g *machine) verify(ctx context.Context) error {
 	if g.nics != nil {
 		return nil
 	}
-	cfg, err := view.ReadConfig(ctx, g.h.API, g.at)
+	cfg, err := api.ReadConfig(ctx, g.h.API, g.at)
 	if err != nil {
 		return lasting(fmt.Errorf("reading %s: %w", g.at, err))
 	}
 	if is := g.h.ID.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
 		return &health.HopelessError{Text: fmt.Sprintf("%s can no longer be proved to be %s (%s): nothing is asked of it", g.at, g.addr, is.Why())}
 	}
-	g.deaf = property.First(cfg.Now["agent"], "enabled") != "1"
+	g.deaf = api.PropertyFirst(cfg.Now["agent"], "enabled") != "1"
 	g.nics = []health.NIC{}
 	for i := range mostNICs {
 		if val := cfg.Now[fmt.Sprintf("net%d", i)]; val != "" {
@@ -77,9 +75,9 @@ func (g *machine) reachable(ctx context.Context) error {
 // cardOf reads a card: of a VM its addresses stand in ipconfigN, of a container in the
 // card itself.
 func cardOf(name, val, ipconfig string) health.NIC {
-	p := property.Parse(val)
-	n := health.NIC{Name: name, MAC: property.MACOf(p)}
-	for _, values := range []map[string]string{p.Values, property.Parse(ipconfig).Values} {
+	p := api.ParseProperty(val)
+	n := health.NIC{Name: name, MAC: api.MACOf(p)}
+	for _, values := range []map[string]string{p.Values, api.ParseProperty(ipconfig).Values} {
 		for _, key := range []string{"ip", "ip6"} {
 			if ip, err := netip.ParsePrefix(values[key]); err == nil {
 				n.Static = append(n.Static, ip)

@@ -12,8 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -28,7 +26,7 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 		addrs = append(addrs, addr)
 	}
 	slices.SortFunc(addrs, model.Address.Compare)
-	listed, configs := make([]view.Listed, len(addrs)), make([]view.Config, len(addrs))
+	listed, configs := make([]api.ListedGuest, len(addrs)), make([]api.GuestConfig, len(addrs))
 	alone := make([]bool, len(addrs))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(h.Width)
@@ -45,7 +43,7 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 	if slices.Contains(alone, false) {
 		return model.Observed{}, false, nil
 	}
-	obs := &kind.Observation{Host: h, Want: want, View: &view.View{}}
+	obs := &kind.Observation{Host: h, Want: want, View: &api.View{}}
 	c := newClassifier(obs, wantedGuests(want), nil)
 	taken := map[int]string{}
 	for i, g := range listed {
@@ -68,9 +66,9 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 
 // readChanged reads one guest. Alone is false if that does not show all that matters of it. The error is that of a
 // login that the host refuses.
-func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g view.Listed, cfg view.Config, alone bool, err error) {
-	ref := view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: view.GuestKind(addr) == "ct"}
-	cfg, err = view.ReadConfig(ctx, d.API, ref)
+func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g api.ListedGuest, cfg api.GuestConfig, alone bool, err error) {
+	ref := api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: api.GuestKind(addr) == "ct"}
+	cfg, err = api.ReadConfig(ctx, d.API, ref)
 	var now power.State
 	if err == nil {
 		now, err = power.Of(d.Host, ref).State(ctx)
@@ -83,9 +81,9 @@ func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Gu
 	}
 	tag := cfg.Now["lock"] == "" && cfg.Now["template"] != "1"
 	runs := now.QMP == "" || now.QMP == "running" || now.QMP == "stopped"
-	g = view.Listed{
+	g = api.ListedGuest{
 		VMID: at.VMID, Node: at.Node, LXC: ref.LXC, Name: cmp.Or(cfg.Now["name"], cfg.Now["hostname"]),
-		Tags: property.SplitTags(cfg.Now["tags"]), Running: now.Running, Uptime: now.Uptime,
+		Tags: api.SplitTags(cfg.Now["tags"]), Running: now.Running, Uptime: now.Uptime,
 	}
 	return g, cfg, tag && runs && !now.Managed, nil
 }

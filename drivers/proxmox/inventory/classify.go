@@ -13,7 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -25,8 +24,8 @@ type classifier struct {
 	id       owner.Identity
 	want     *model.Want
 	wanted   wanted
-	view     *view.View    // what the cluster's list says
-	unread   []view.Listed // may be managed, and could not be read
+	view     *api.View         // what the cluster's list says
+	unread   []api.ListedGuest // may be managed, and could not be read
 	verified map[model.Address][]*model.Resource
 	names    map[string]bool // of guests with an ownership tag of this site: their present names, and those in the tags
 
@@ -36,7 +35,7 @@ type classifier struct {
 	unsure    []string // guests whose ownership tag cannot be verified, as no key is known here
 }
 
-func newClassifier(obs *kind.Observation, wanted wanted, unread []view.Listed) *classifier {
+func newClassifier(obs *kind.Observation, wanted wanted, unread []api.ListedGuest) *classifier {
 	return &classifier{
 		id: obs.Host.ID, want: obs.Want, wanted: wanted, view: obs.View, unread: unread,
 		verified: map[model.Address][]*model.Resource{}, names: map[string]bool{},
@@ -44,7 +43,7 @@ func newClassifier(obs *kind.Observation, wanted wanted, unread []view.Listed) *
 }
 
 // addAll classifies guests by their configurations.
-func (c *classifier) addAll(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
+func (c *classifier) addAll(guests []api.ListedGuest, read map[api.GuestRef]kind.Reading) {
 	for _, g := range guests {
 		a := read[g.Ref()]
 		if a.Err == nil {
@@ -57,7 +56,7 @@ func (c *classifier) addAll(guests []view.Listed, read map[view.GuestRef]kind.Re
 }
 
 // addUnread lists a guest as unmanaged that there is no reason to read.
-func (c *classifier) addUnread(g view.Listed) {
+func (c *classifier) addUnread(g api.ListedGuest) {
 	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
 	if claims := c.wanted.vmids[g.VMID]; claims != (model.Address{}) {
 		f.Claims = claims
@@ -67,7 +66,7 @@ func (c *classifier) addUnread(g view.Listed) {
 }
 
 // add classifies a guest by its configuration.
-func (c *classifier) add(g view.Listed, cfg view.Config) {
+func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
 		name = g.Name
@@ -137,7 +136,7 @@ func (c *classifier) add(g view.Listed, cfg view.Config) {
 // renumbered reports a guest whose VMID is not the one that it was created with, such as a backup
 // that was restored under another VMID after the original was removed. Its new VMID must not look
 // like an edit of the files.
-func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
+func renumbered(at api.GuestRef, m owner.Tag) model.Renumbered {
 	keep := fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is", at.VMID)
 	if m.Type == owner.TemplateType { // a template requires a vmid
 		keep = fmt.Sprintf("set vmid = %d to keep it as it is", at.VMID)
@@ -162,7 +161,7 @@ func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
 // restored backup of it has; "" for none.
 func (c *classifier) unreadDuplicate(r *model.Resource) string {
 	for _, g := range c.unread {
-		if (g.Name == r.Addr.Name || g.Name == guest.NameOf(r)) && g.Kind() == view.GuestKind(r.Addr) {
+		if (g.Name == r.Addr.Name || g.Name == guest.NameOf(r)) && g.Kind() == api.GuestKind(r.Addr) {
 			return g.Ref().String()
 		}
 	}
@@ -179,7 +178,7 @@ func (c *classifier) result() model.Observed {
 			g := rs[0].Guest
 			out.Unknown = append(out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
-				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: view.GuestKind(addr) == "ct"}, duplicate),
+				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", api.GuestRef{Node: g.Node, VMID: g.VMID, LXC: api.GuestKind(addr) == "ct"}, duplicate),
 			})
 			continue
 		}
@@ -191,11 +190,11 @@ func (c *classifier) result() model.Observed {
 		var who []string
 		for _, r := range rs {
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
-				VMID: r.Guest.VMID, Name: guest.NameOf(r), Kind: view.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
+				VMID: r.Guest.VMID, Name: guest.NameOf(r), Kind: api.GuestKind(addr), Node: r.Guest.Node, Claims: addr,
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
 				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
 			})
-			who = append(who, view.RefOf(r).String())
+			who = append(who, api.RefOf(r).String())
 		}
 		out.Findings = append(out.Findings, guest.Finding(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
@@ -243,7 +242,7 @@ func (c *classifier) otherPools(have model.State) diag.List {
 
 // convertedByHand lists a managed guest that somebody converted to a template: it cannot become a
 // guest again, and clones may use its disks.
-func convertedByHand(g view.Listed, name string, addr model.Address) model.Unmanaged {
+func convertedByHand(g api.ListedGuest, name string, addr model.Address) model.Unmanaged {
 	return model.Unmanaged{
 		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,
 		Why: "was " + addr.String() + " until it was converted to a template by hand",

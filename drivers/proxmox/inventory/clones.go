@@ -8,10 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -29,7 +26,7 @@ func (d finder) withClones(ctx context.Context, obs *kind.Observation, guests mo
 	for _, addr := range guests.Find(isTemplate) {
 		r := guests[addr]
 		t := *r.Spec.(*template.Template)
-		ids, err := storage.Clones(ctx, d.API, r.Guest.Node, t.DiskVolume)
+		ids, err := api.ClonesOfVolume(ctx, d.API, r.Guest.Node, t.DiskVolume)
 		if api.EndsPass(ctx, err) {
 			return nil, err
 		}
@@ -55,13 +52,13 @@ func (d finder) withClones(ctx context.Context, obs *kind.Observation, guests mo
 
 // isLinkedTo reports whether a disk of a guest is a linked clone of a base volume, or will be after
 // a restart.
-func isLinkedTo(c view.Config, base string) bool {
+func isLinkedTo(c api.GuestConfig, base string) bool {
 	if base == "" {
 		return false
 	}
 	for _, keys := range []map[string]string{c.Now, c.Next} {
 		for _, val := range keys {
-			if strings.Contains(val, base+"/") && strings.HasPrefix(property.VolumeOf(val), base+"/") {
+			if strings.Contains(val, base+"/") && strings.HasPrefix(api.VolumeOf(val), base+"/") {
 				return true
 			}
 		}

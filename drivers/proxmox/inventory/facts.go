@@ -8,7 +8,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -58,7 +57,7 @@ func (d finder) readLock(ctx context.Context, r *model.Resource) (*guest.Lock, e
 	if r.Guest.Lock == "" {
 		return nil, nil
 	}
-	at, out := view.RefOf(r), &guest.Lock{Value: r.Guest.Lock}
+	at, out := api.RefOf(r), &guest.Lock{Value: r.Guest.Lock}
 	tasks, err := power.Of(d.Host, at).Tasks(ctx)
 	if api.EndsPass(ctx, err) {
 		return nil, err
@@ -70,7 +69,7 @@ func (d finder) readLock(ctx context.Context, r *model.Resource) (*guest.Lock, e
 	if len(tasks) > 0 {
 		return out, nil
 	}
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	if api.EndsPass(ctx, err) {
 		return nil, err
 	}
@@ -87,7 +86,7 @@ func (d finder) readQMP(ctx context.Context, obs *kind.Observation, r *model.Res
 	if obs.Guests[r.Guest.VMID].QMP == "" {
 		return "", nil
 	}
-	now, err := power.Of(d.Host, view.RefOf(r)).State(ctx)
+	now, err := power.Of(d.Host, api.RefOf(r)).State(ctx)
 	switch {
 	case api.EndsPass(ctx, err):
 		return "", err
@@ -107,7 +106,7 @@ func (d finder) readSnapshots(ctx context.Context, want, r *model.Resource) (map
 	if from.Observed().Config.Now["parent"] == "" || !from.Volumes().MovesOrRemoves(to.Volumes()) {
 		return nil, nil
 	}
-	inUse, err := view.InSnapshots(ctx, d.API, view.RefOf(r))
+	inUse, err := api.InSnapshots(ctx, d.API, api.RefOf(r))
 	switch {
 	case api.EndsPass(ctx, err):
 		return nil, err

@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -69,7 +68,7 @@ func (d finder) list(ctx context.Context, obs *kind.Observation) (model.Observed
 	wanted := wantedGuests(obs.Want)
 	// The guests on the cluster's list are read first: PVE closes the connection after each of
 	// the requests that follow, and these then close connections that are open already.
-	var first []view.Listed
+	var first []api.ListedGuest
 	for _, id := range slices.Sorted(maps.Keys(obs.View.Guests)) {
 		if g := obs.View.Guests[id]; wanted.mayBeManaged(g) && obs.View.Nodes[g.Node] {
 			first = append(first, g)
@@ -94,7 +93,7 @@ func (d finder) list(ctx context.Context, obs *kind.Observation) (model.Observed
 func classify(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	wanted := wantedGuests(obs.Want)
 	var offline []model.Unknown
-	var maybe, later, unread, rest []view.Listed
+	var maybe, later, unread, rest []api.ListedGuest
 	for _, id := range slices.Sorted(maps.Keys(obs.Guests)) {
 		g := obs.Guests[id]
 		switch {
@@ -116,7 +115,7 @@ func classify(ctx context.Context, obs *kind.Observation) (model.Observed, error
 	c := newClassifier(obs, wanted, unread)
 	c.addAll(maybe, obs.Configs)
 	// A guest with the same name as one with an ownership tag of this site may be its copy.
-	var namesakes []view.Listed
+	var namesakes []api.ListedGuest
 	for _, g := range rest {
 		if !c.names[g.Name] || !obs.View.Nodes[g.Node] {
 			c.addUnread(g)
@@ -137,11 +136,11 @@ func classify(ctx context.Context, obs *kind.Observation) (model.Observed, error
 // second source for which guests exist. It asks for containers only on nodes that show one, or
 // where the site wants one: each such request costs a connection, since PVE closes it after the
 // answer.
-func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]view.Listed, []model.Unknown, error) {
+func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]api.ListedGuest, []model.Unknown, error) {
 	type question struct {
 		node string
 		lxc  bool
-		list []view.Listed
+		list []api.ListedGuest
 		err  error
 	}
 	var asked []*question
@@ -167,7 +166,7 @@ func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]v
 	if err := g.Wait(); err != nil {
 		return nil, nil, err
 	}
-	out := map[int]view.Listed{}
+	out := map[int]api.ListedGuest{}
 	var unknown []model.Unknown
 	for _, q := range asked {
 		if q.err != nil {
@@ -184,14 +183,14 @@ func (d finder) readPower(ctx context.Context, obs *kind.Observation) (map[int]v
 }
 
 // readNode lists the VMs of a node, or its containers.
-func (d finder) readNode(ctx context.Context, node string, lxc bool) ([]view.Listed, error) {
-	var out []view.Listed
+func (d finder) readNode(ctx context.Context, node string, lxc bool) ([]api.ListedGuest, error) {
+	var out []api.ListedGuest
 	path := api.Path("nodes", node, "qemu")
 	if lxc {
 		path = api.Path("nodes", node, "lxc")
 	}
 	there, err := d.API.Rows(ctx, path, func(e api.Row) {
-		g := view.ReadListed(e, node, lxc)
+		g := api.ReadListed(e, node, lxc)
 		g.Uptime = e.Number("uptime")
 		out = append(out, g)
 	})
@@ -218,8 +217,8 @@ func mayHaveContainers(obs *kind.Observation, node string) bool {
 
 // mergeLists joins the cluster's list with those of the nodes. A guest that either shows exists;
 // the nodes know name and power better.
-func mergeLists(cluster, nodes map[int]view.Listed) map[int]view.Listed {
-	out := make(map[int]view.Listed, len(cluster))
+func mergeLists(cluster, nodes map[int]api.ListedGuest) map[int]api.ListedGuest {
+	out := make(map[int]api.ListedGuest, len(cluster))
 	maps.Copy(out, cluster)
 	for id, g := range nodes {
 		if old, ok := out[id]; ok {
@@ -269,7 +268,7 @@ func wantedGuests(w *model.Want) wanted {
 
 // mayBeManaged reports whether a guest may be managed: by its tag, by a wanted name or VMID, by a
 // VMID in a range of the site, or because its name is not known.
-func (w wanted) mayBeManaged(g view.Listed) bool {
+func (w wanted) mayBeManaged(g api.ListedGuest) bool {
 	if slices.Contains(g.Tags, owner.PVETag) || g.Name == "" {
 		return true
 	}
@@ -281,7 +280,7 @@ func (w wanted) mayBeManaged(g view.Listed) bool {
 
 // nameOf is the name of a guest that could not be read, if a wanted guest has it; else "", since
 // somebody may have given it to any managed guest by hand.
-func (w wanted) nameOf(g view.Listed) string {
+func (w wanted) nameOf(g api.ListedGuest) string {
 	if _, known := w.names[g.Name]; known {
 		return g.Name
 	}

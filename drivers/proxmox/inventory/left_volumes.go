@@ -11,8 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -29,11 +27,11 @@ func (d finder) readLeftVolumes(ctx context.Context, obs *kind.Observation, foun
 		return out, nil
 	}
 	again, done := died, map[string]bool{}
-	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b view.NodeStorage) int { return strings.Compare(seed.SweepHint(a), seed.SweepHint(b)) }) {
+	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b api.NodeStorage) int { return strings.Compare(seed.SweepHint(a), seed.SweepHint(b)) }) {
 		if !obs.View.Nodes[at.Node] || !slices.Contains(strings.Split(obs.View.Storages[at], ","), "images") || !slices.Contains(guest.DiskStorages(obs.Want), at.Storage) {
 			continue
 		}
-		left, err := storage.Left(ctx, d.API, at, obs.Want, 0, found.Taken)
+		left, err := api.LeftVolumes(ctx, d.API, at, obs.Want, 0, found.Taken)
 		switch {
 		case api.EndsPass(ctx, err):
 			return out, err
@@ -52,7 +50,7 @@ func (d finder) readLeftVolumes(ctx context.Context, obs *kind.Observation, foun
 		out.Findings = append(out.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
 			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.Storage, at.Node, strings.Join(left, ", ")),
-			Detail:  fmt.Sprintf("they are left over from an interrupted creation or removal; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(storage.FreeCommands(left), " && ")),
+			Detail:  fmt.Sprintf("they are left over from an interrupted creation or removal; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(api.FreeCommands(left), " && ")),
 		})
 	}
 	if again {

@@ -6,12 +6,10 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -19,8 +17,8 @@ import (
 // of a wanted one: how to restore the tag if it was lost, and otherwise, if it is another guest.
 // Snapshots do not help: PVE does not keep the description of a guest in them (pve-guest-common,
 // AbstractConfig.pm, __snapshot_copy_config).
-func (c *classifier) lostTagFix(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
-	if view.GuestKind(addr) != at.Kind() {
+func (c *classifier) lostTagFix(at api.GuestRef, cfg api.GuestConfig, addr model.Address, otherwise string) string {
+	if api.GuestKind(addr) != at.Kind() {
 		return "it is not " + addr.String() + ": " + otherwise
 	}
 	where := fmt.Sprintf("if it is %s and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`%s set %d --description` would replace all other lines)",
@@ -33,7 +31,7 @@ func (c *classifier) lostTagFix(at view.GuestRef, cfg view.Config, addr model.Ad
 
 // tagLine is the ownership tag that a guest would have if it were the wanted one, with its present
 // identity. It is "" unless name, identity and slots match those of the wanted guest.
-func (c *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
+func (c *classifier) tagLine(at api.GuestRef, cfg api.GuestConfig, addr model.Address) string {
 	w := c.want.State[addr]
 	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != guest.NameOf(w) {
 		return ""
@@ -45,11 +43,11 @@ func (c *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Addre
 	common := want.Common()
 	m := want.Resolved().OwnerTag
 	m.Content = "" // nothing shows what it was made from
-	m.Slots, m.Options = want.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(common.Options))
+	m.Slots, m.Options = want.Slots(api.GuestConfig{}, nil), slices.Sorted(maps.Keys(common.Options))
 	if ports := want.Ports(); !common.LXC {
 		m.UUID = owner.UUID(cfg.Next["smbios1"])
 	} else if len(ports) > 0 {
-		m.MAC = property.Value(cfg.Next[m.Slots["nic."+ports[0].Name]], "hwaddr")
+		m.MAC = api.PropertyValue(cfg.Next[m.Slots["nic."+ports[0].Name]], "hwaddr")
 	}
 	if m.Provisional() || !slotsFit(m.Slots, cfg.Next) {
 		return ""
@@ -69,8 +67,8 @@ func slotsFit(slots, next map[string]string) bool {
 		named[slot] = true
 	}
 	for key, val := range next {
-		disk := (drives.IsDrive(key) || drives.IsMount(key)) && !drives.HoldsState(key) && drives.HoldsData(val)
-		if (disk || property.IsNet(key)) && !named[key] {
+		disk := (api.IsDrive(key) || api.IsMount(key)) && !api.HoldsState(key) && api.HoldsData(val)
+		if (disk || api.IsNet(key)) && !named[key] {
 			return false
 		}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -31,7 +30,7 @@ func (d finder) readRestarts(ctx context.Context, want, have *model.Resource) (s
 	if !guest.RestartAsked(want, have) {
 		return "", nil
 	}
-	at := view.RefOf(have)
+	at := api.RefOf(have)
 	var list []api.TaskEntry
 	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.Node, "tasks"), strconv.Itoa(at.VMID), time.Now().Add(-restartPause).Unix())
 	if err := api.ReadList(ctx, d.API, path, &list); api.EndsPass(ctx, err) {

@@ -9,29 +9,27 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // seedUse is what is known of seed images before the storages are asked.
 type seedUse struct {
-	storages map[view.NodeStorage]bool // where images may be
-	hints    []view.NodeStorage        // where the next pass is to look, too
-	inDrive  map[string]bool           // volumes that a VM has in its drive
-	coming   map[string]bool           // names of VMs whose creation overwrites, or may still attach, what is there
+	storages map[api.NodeStorage]bool // where images may be
+	hints    []api.NodeStorage        // where the next pass is to look, too
+	inDrive  map[string]bool          // volumes that a VM has in its drive
+	coming   map[string]bool          // names of VMs whose creation overwrites, or may still attach, what is there
 }
 
 // seedUse says where to look for seed images, and which are needed.
 func (d finder) seedUse(want *model.Want, found model.Observed) seedUse {
-	u := seedUse{storages: map[view.NodeStorage]bool{}, inDrive: map[string]bool{}, coming: map[string]bool{}}
+	u := seedUse{storages: map[api.NodeStorage]bool{}, inDrive: map[string]bool{}, coming: map[string]bool{}}
 	for addr, r := range want.State {
 		v, ok := guest.TargetOf(r).(guest.VMTarget)
 		if !ok || !v.Seeded() {
 			continue
 		}
-		u.storages[view.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.SeedStorage}] = true
+		u.storages[api.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.SeedStorage}] = true
 		u.coming[addr.Name] = found.State[addr] == nil
 	}
 	for addr, r := range found.State {
@@ -39,7 +37,7 @@ func (d finder) seedUse(want *model.Want, found model.Observed) seedUse {
 		switch {
 		case !ok:
 		case v.Tag.HasNocloudISO():
-			u.storages[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(v.Tag.Seed.Volume)}] = true
+			u.storages[api.NodeStorage{Node: r.Guest.Node, Storage: api.StorageOf(v.Tag.Seed.Volume)}] = true
 			u.inDrive[v.Seed] = true
 		case v.Tag.UUID == "":
 			u.coming[addr.Name] = true // a clone that is still provisional
@@ -65,7 +63,7 @@ func (d finder) seedUse(want *model.Want, found model.Observed) seedUse {
 func (d finder) readSeeds(ctx context.Context, obs *kind.Observation, found model.Observed) (model.Observed, error) {
 	out := model.Observed{State: model.State{}}
 	use := d.seedUse(obs.Want, found)
-	for _, at := range slices.SortedFunc(maps.Keys(use.storages), func(a, b view.NodeStorage) int {
+	for _, at := range slices.SortedFunc(maps.Keys(use.storages), func(a, b api.NodeStorage) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Storage, b.Storage))
 	}) {
 		if !obs.View.Nodes[at.Node] {

@@ -9,9 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -35,7 +33,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 	for addr, r := range obs.Want.State {
 		if t, ok := r.Spec.(*template.Template); ok {
 			wanted[addr] = t
-			if s := property.StorageOf(t.Archive()); s != "" {
+			if s := api.StorageOf(t.Archive()); s != "" {
 				storages[s] = true
 			}
 		}
@@ -52,7 +50,7 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		default:
 			only := []model.Address{}
 			for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
-				if property.StorageOf(wanted[addr].Archive()) == storage {
+				if api.StorageOf(wanted[addr].Archive()) == storage {
 					only = append(only, addr)
 				}
 			}
@@ -101,7 +99,7 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 
 // archivesOn lists the container templates on a storage.
 func (d finder) archivesOn(ctx context.Context, obs *kind.Observation, storage string) ([]string, error) {
-	list, err := obs.Volumes(ctx, view.NodeStorage{Node: d.Model.PVENode(), Storage: storage}, "vztmpl")
+	list, err := obs.Volumes(ctx, api.NodeStorage{Node: d.Model.PVENode(), Storage: storage}, "vztmpl")
 	var out []string
 	for _, e := range list {
 		out = append(out, api.Text(e["volid"]))
@@ -132,7 +130,7 @@ func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr mode
 			return fmt.Sprintf("%s, of which %s cannot be a clone", g.Ref(), r.Addr), nil
 		}
 	}
-	cfg, err := view.ReadConfig(ctx, d.API, g.Ref())
+	cfg, err := api.ReadConfig(ctx, d.API, g.Ref())
 	switch {
 	case api.EndsPass(ctx, err):
 		return "", err

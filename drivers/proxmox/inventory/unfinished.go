@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -33,7 +32,7 @@ type creation struct {
 func (c creation) String() string { return fmt.Sprintf("task %s of %s", c.Type, c.User) }
 
 // kind is the kind of guest that the task creates, vm or ct.
-func (c creation) kind() string { return view.GuestRef{LXC: strings.HasPrefix(c.Type, "vz")}.Kind() }
+func (c creation) kind() string { return api.GuestRef{LXC: strings.HasPrefix(c.Type, "vz")}.Kind() }
 
 // clones reports whether the task clones a guest. Its ID has the VMID of the source, not that of
 // the clone.
@@ -93,7 +92,7 @@ func possibleTargets(f model.Unmanaged, want *model.Want, have model.State, by [
 	out := []model.Address{}
 	for _, addr := range want.State.Addresses() {
 		w := want.State[addr]
-		if w.Guest == nil || have[addr] != nil || view.GuestKind(addr) != f.Kind {
+		if w.Guest == nil || have[addr] != nil || api.GuestKind(addr) != f.Kind {
 			continue
 		}
 		switch {
@@ -146,7 +145,7 @@ func (d finder) classifyUnfinished(ctx context.Context, obs *kind.Observation, f
 
 // classifyOne classifies one unfinished guest: it is unknown, or f stays unmanaged, with its reason filled in.
 func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have model.State, f model.Unmanaged, running []creation, tasksErr error) (model.Observed, error) {
-	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
+	at := api.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
 	unknown := func(u model.Unknown) model.Observed {
 		u.Scope, u.VMID, u.Guest = fmt.Sprintf("%s %d", f.Kind, f.VMID), f.VMID, f.Kind
 		return model.Observed{Unknown: []model.Unknown{u}}
@@ -170,7 +169,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have mod
 	case len(by) > 0:
 		return others("is being created by "+by[0].String(), by, false), nil
 	}
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	switch lock := cfg.Now["lock"]; {
 	case api.EndsPass(ctx, err):
 		return model.Observed{}, err
@@ -191,7 +190,7 @@ func (d finder) classifyOne(ctx context.Context, obs *kind.Observation, have mod
 // abandoned is an unfinished guest on which no task works. In the VMID ranges of the site
 // it is most likely left by a creation of this program, and is reported with how to clear it, which
 // no token may do.
-func abandoned(obs *kind.Observation, have model.State, f model.Unmanaged, at view.GuestRef) model.Observed {
+func abandoned(obs *kind.Observation, have model.State, f model.Unmanaged, at api.GuestRef) model.Observed {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
 	if !obs.View.SeesTasks[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)

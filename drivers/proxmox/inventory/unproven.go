@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -15,7 +15,7 @@ import (
 // and earlier versions of this program wrote them.
 
 // unproven says what the ownership tag of a guest does not prove; zero if it proves all.
-func (c *classifier) unproven(at view.GuestRef, m owner.Tag) model.Unproven {
+func (c *classifier) unproven(at api.GuestRef, m owner.Tag) model.Unproven {
 	switch {
 	case m.Trust >= owner.Former:
 		return model.Unproven{}
@@ -41,12 +41,12 @@ func (c *classifier) unproven(at view.GuestRef, m owner.Tag) model.Unproven {
 }
 
 // byHand is how an administrator removes a guest.
-func byHand(at view.GuestRef) string {
+func byHand(at api.GuestRef) string {
 	return fmt.Sprintf("remove it by hand: `%s destroy %d` on node %s", at.Tool(), at.VMID, at.Node)
 }
 
 // reject lists a guest as unmanaged that claims to be one of ours without proof. It keeps nothing from being done.
-func (c *classifier) reject(g view.Listed, name string, is owner.Verdict) {
+func (c *classifier) reject(g api.ListedGuest, name string, is owner.Verdict) {
 	why := is.Against
 	if is.Owned { // its creation began, and it left the files since
 		why = c.unproven(g.Ref(), is.Tag).Why
@@ -60,7 +60,7 @@ func (c *classifier) reject(g view.Listed, name string, is owner.Verdict) {
 }
 
 // claim reports a claim that nothing proves.
-func (c *classifier) claim(at view.GuestRef, why string) {
+func (c *classifier) claim(at api.GuestRef, why string) {
 	if c.want.Host == nil {
 		return
 	}
@@ -85,7 +85,7 @@ func (c *classifier) onlyProven(rs []*model.Resource) []*model.Resource {
 			out = append(out, r)
 			continue
 		}
-		at := view.RefOf(r)
+		at := api.RefOf(r)
 		why := fmt.Sprintf("carries the ownership tag of %s without a valid signature for this guest", r.Addr)
 		c.unmanaged = append(c.unmanaged, model.Unmanaged{VMID: at.VMID, Name: guest.NameOf(r), Kind: at.Kind(), Node: at.Node, Why: why})
 		c.claim(at, why)

@@ -9,8 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -19,19 +17,19 @@ import (
 type Observation struct {
 	Host    *Host
 	Want    *model.Want
-	View    *view.View
-	Configs map[view.GuestRef]Reading
-	Guests  map[int]view.Listed // as the nodes themselves show them
+	View    *api.View
+	Configs map[api.GuestRef]Reading
+	Guests  map[int]api.ListedGuest // as the nodes themselves show them
 
 	// volumes is all that is on a storage of a node. Several kinds ask for some of it, and
 	// the storage is asked once in a pass: PVE closes the connection after each such
 	// question. Only storages of View.Folders are in it.
-	volumes map[view.NodeStorage]*listing
+	volumes map[api.NodeStorage]*listing
 }
 
 // Reading is the result of reading the configuration of one guest.
 type Reading struct {
-	Config view.Config
+	Config api.GuestConfig
 	Err    error
 }
 
@@ -44,8 +42,8 @@ type listing struct {
 }
 
 // NewObservation is the start of an observation: v is what the cluster lists.
-func NewObservation(h *Host, want *model.Want, v *view.View) *Observation {
-	obs := &Observation{Host: h, Want: want, View: v, Configs: map[view.GuestRef]Reading{}, volumes: map[view.NodeStorage]*listing{}}
+func NewObservation(h *Host, want *model.Want, v *api.View) *Observation {
+	obs := &Observation{Host: h, Want: want, View: v, Configs: map[api.GuestRef]Reading{}, volumes: map[api.NodeStorage]*listing{}}
 	for _, at := range v.Folders {
 		obs.volumes[at] = &listing{there: make(chan struct{})}
 	}
@@ -62,15 +60,15 @@ func (obs *Observation) Wants(kind string) bool {
 	return false
 }
 
-// Volumes lists the volumes on a storage that have a type of content, as storage.List does. In
+// Volumes lists the volumes on a storage that have a type of content, as api.ListVolumes does. In
 // a folder their names begin with the type (PVE/Storage/Plugin.pm, parse_volname).
-func (obs *Observation) Volumes(ctx context.Context, at view.NodeStorage, content string) ([]map[string]json.RawMessage, error) {
+func (obs *Observation) Volumes(ctx context.Context, at api.NodeStorage, content string) ([]map[string]json.RawMessage, error) {
 	all, ok := obs.volumes[at]
 	if !ok {
-		return storage.List(ctx, obs.Host.API, at, content)
+		return api.ListVolumes(ctx, obs.Host.API, at, content)
 	}
 	if all.asked.CompareAndSwap(false, true) {
-		all.list, all.err = storage.List(ctx, obs.Host.API, at, "")
+		all.list, all.err = api.ListVolumes(ctx, obs.Host.API, at, "")
 		close(all.there)
 	}
 	select {
@@ -89,13 +87,13 @@ func (obs *Observation) Volumes(ctx context.Context, at view.NodeStorage, conten
 
 // ReadConfigs reads guests side by side into Configs. One that cannot be read has its error
 // there; only a refused login ends it all.
-func (obs *Observation) ReadConfigs(ctx context.Context, guests []view.Listed) error {
+func (obs *Observation) ReadConfigs(ctx context.Context, guests []api.ListedGuest) error {
 	answers := make([]Reading, len(guests))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(obs.Host.Width)
 	for i, guest := range guests {
 		g.Go(func() error {
-			cfg, err := view.ReadConfig(gctx, obs.Host.API, guest.Ref())
+			cfg, err := api.ReadConfig(gctx, obs.Host.API, guest.Ref())
 			answers[i] = Reading{cfg, err}
 			if api.ClassOf(err) == api.NoLogin {
 				return err

@@ -20,8 +20,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -185,7 +183,7 @@ func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, err
 	}
 	for _, p := range slices.Sorted(maps.Keys(asked)) {
 		storage, content, _ := strings.Cut(p, " ")
-		list, err := obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: storage}, content)
+		list, err := obs.Volumes(ctx, api.NodeStorage{Node: node, Storage: storage}, content)
 		if err != nil {
 			if api.EndsPass(ctx, err) {
 				return out, err
@@ -274,7 +272,7 @@ func CreateImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) er
 // under another name and renames it when it is complete and its checksum right
 // (pve-common, Tools.pm, download_file_from_url).
 func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (bool, error) {
-	list, err := storage.List(ctx, h.API, view.NodeStorage{Node: node, Storage: want.Storage}, want.Content())
+	list, err := api.ListVolumes(ctx, h.API, api.NodeStorage{Node: node, Storage: want.Storage}, want.Content())
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == want.Volume }), err
 }
 
@@ -283,7 +281,7 @@ func RemoveVolume(ctx context.Context, h *kind.Host, node, volid string) error {
 	if _, _, _, ok := ParseFileName(volid); !ok {
 		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}
-	return attempt("removing volume "+volid, storage.Free(ctx, h.API, node, volid))
+	return attempt("removing volume "+volid, api.FreeVolume(ctx, h.API, node, volid))
 }
 
 // upload sends a file of the site. PVE wants the text fields first, in the order in

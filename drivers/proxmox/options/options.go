@@ -16,7 +16,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
@@ -183,7 +183,7 @@ func features(value string) string {
 	if value == "1" {
 		value = "network,disk,usb"
 	}
-	list := property.SplitTags(value)
+	list := api.SplitTags(value)
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), ",")
 }
@@ -200,7 +200,7 @@ func scalar(v *pveapi.Value, value string) string {
 	case v.Format == "mac-addr":
 		return strings.ToUpper(value)
 	case v.Format == "disk-size":
-		if n, ok := property.Bytes(value); ok {
+		if n, ok := api.ParseBytes(value); ok {
 			return strconv.FormatInt(n, 10)
 		}
 	}

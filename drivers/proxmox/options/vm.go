@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // The options of VMs: which of them Proxmox VE takes from an API token, and when they
@@ -79,7 +79,7 @@ func AtOnce(key string) bool { return atOnce[key] }
 
 // BootDevices are the devices of a boot order.
 func BootDevices(boot string) []string {
-	return strings.FieldsFunc(property.Value(boot, "order"), func(r rune) bool { return r == ';' })
+	return strings.FieldsFunc(api.PropertyValue(boot, "order"), func(r rune) bool { return r == ';' })
 }
 
 // Privilege is the privilege that PVE requires for a key of a VM (qemu-server, API2/Qemu.pm,

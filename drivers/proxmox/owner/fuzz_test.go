@@ -4,8 +4,8 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // FuzzS1Tags: no description makes a guest ours that the site did not sign for, whatever somebody changes in a tag that it
@@ -15,7 +15,7 @@ func FuzzS1Tags(f *testing.F) {
 	const uuid, mac = "11111111-2222-3333-4444-555555555555", "BC:24:11:00:00:99"
 	vm := map[string]string{"name": "web", "smbios1": "uuid=" + uuid, "meta": "creation-qemu=9.0.2,ctime=1000000000"}
 	ct := map[string]string{"hostname": "db", "net0": "name=eth0,bridge=vmbr0,hwaddr=" + mac}
-	hers := map[view.GuestRef]map[string]string{{Node: "father", VMID: 101}: vm, {Node: "father", VMID: 103, LXC: true}: ct}
+	hers := map[api.GuestRef]map[string]string{{Node: "father", VMID: 101}: vm, {Node: "father", VMID: 103, LXC: true}: ct}
 	for _, m := range []owner.Tag{
 		{Site: "home", Type: "vm", Node: "web", Owner: "father", UUID: uuid, CreationVMID: 101},
 		{Site: "home", Type: "vm", Node: "web", Owner: "father", VMID: 101},
@@ -24,7 +24,7 @@ func FuzzS1Tags(f *testing.F) {
 		{Site: "home", Type: "template", Node: "golden", Owner: "father", UUID: uuid},
 	} {
 		for vmid, cfg := range map[int]map[string]string{200: vm, 201: ct} {
-			signed := id.Sign(m, view.GuestRef{Node: "father", VMID: vmid, LXC: m.Type == "ct"}, view.Config{Now: cfg, Next: cfg})
+			signed := id.Sign(m, api.GuestRef{Node: "father", VMID: vmid, LXC: m.Type == "ct"}, api.GuestConfig{Now: cfg, Next: cfg})
 			f.Add("notes\n" + signed.Line())
 			m.V = 1
 			f.Add(m.Line())
@@ -34,7 +34,7 @@ func FuzzS1Tags(f *testing.F) {
 		for at, keys := range hers {
 			cfg := maps.Clone(keys)
 			cfg["description"] = description
-			if is := id.Check(view.Config{Now: cfg, Next: cfg}, at); is.Owned || is.Tag.AllowsRemoval() {
+			if is := id.Check(api.GuestConfig{Now: cfg, Next: cfg}, at); is.Owned || is.Tag.AllowsRemoval() {
 				t.Fatalf("%s is ours by %q", at, description)
 			}
 		}

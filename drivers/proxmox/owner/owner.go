@@ -12,8 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -178,7 +177,7 @@ var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 // UUID reads the identity from a smbios1 property string, lower-cased.
 func UUID(smbios1 string) string {
-	u := strings.ToLower(property.Value(smbios1, "uuid"))
+	u := strings.ToLower(api.PropertyValue(smbios1, "uuid"))
 	if !uuidText.MatchString(u) {
 		return ""
 	}
@@ -192,14 +191,14 @@ func (t Tag) Provisional() bool { return t.UUID == "" && t.MAC == "" }
 // VM its uuid, which a copy does not have; a container the MAC address of a card,
 // since PVE keeps nothing else of it that a clone does not take over. What is in force
 // proves it as well as what waits for a restart: a clone takes over neither.
-func (t Tag) matches(cfg view.Config) (ok bool, what string) {
+func (t Tag) matches(cfg api.GuestConfig) (ok bool, what string) {
 	if t.Type != "ct" {
 		now, next := UUID(cfg.Now["smbios1"]), UUID(cfg.Next["smbios1"])
 		return t.UUID != "" && (strings.EqualFold(t.UUID, next) || strings.EqualFold(t.UUID, now)), "uuid"
 	}
 	for _, side := range []map[string]string{cfg.Next, cfg.Now} {
 		for key, val := range side {
-			if property.IsNet(key) && t.MAC != "" && strings.EqualFold(t.MAC, property.Parse(val).Values["hwaddr"]) {
+			if api.IsNet(key) && t.MAC != "" && strings.EqualFold(t.MAC, api.ParseProperty(val).Values["hwaddr"]) {
 				return true, "MAC address"
 			}
 		}
@@ -285,7 +284,7 @@ type Verdict struct {
 
 // Check reads the tag of a guest, and verifies it: the tag has our site and owner, the guest has the identity in the
 // tag, and the signature of the tag is for this guest.
-func (id Identity) Check(cfg view.Config, at view.GuestRef) Verdict {
+func (id Identity) Check(cfg api.GuestConfig, at api.GuestRef) Verdict {
 	v := Verdict{}
 	v.Notes, v.Tag, v.Found = ParseDescription(cfg.Description())
 	m := &v.Tag

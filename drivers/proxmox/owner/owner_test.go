@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -51,12 +51,12 @@ func TestN14TagsOfEarlierVersions(t *testing.T) {
 	const uuid = "11111111-2222-3333-4444-555555555555"
 	id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: func(string) [][]byte { return [][]byte{[]byte("the key")} }}
 	cfg := map[string]string{"smbios1": "uuid=" + uuid, "meta": "creation-qemu=9.0.2,ctime=1000000000", "description": earlier}
-	is := id.Check(view.Config{Now: cfg, Next: cfg}, view.GuestRef{Node: "father", VMID: 101})
+	is := id.Check(api.GuestConfig{Now: cfg, Next: cfg}, api.GuestRef{Node: "father", VMID: 101})
 	require.Equal(t, owner.Proven, is.Tag.Trust, is.Against)
 	require.Empty(t, is.Tag.Content+is.Tag.Recreate)
 	for _, field := range []string{`"content":"x"`, `"recreate":"x"`} {
 		cfg["description"] = strings.Replace(earlier, `"needs"`, field+`,"needs"`, 1)
-		is = id.Check(view.Config{Now: cfg, Next: cfg}, view.GuestRef{Node: "father", VMID: 101})
+		is = id.Check(api.GuestConfig{Now: cfg, Next: cfg}, api.GuestRef{Node: "father", VMID: 101})
 		require.Equal(t, []any{owner.Unsigned, false}, []any{is.Tag.Trust, is.Owned}, "nobody can add a field")
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // Trust is how much an ownership tag proves.
@@ -60,7 +59,7 @@ func (id Identity) keys(owner string) [][]byte {
 // Describe joins notes and tag, signed for a guest. cfg is the guest's present configuration; that of a
 // guest that does not exist yet is empty, and its tag has Begin applied. A site without a key signs nothing.
 // Of a guest with very many disks there is no room to say which volume each has.
-func (id Identity) Describe(notes string, m Tag, at view.GuestRef, cfg view.Config) string {
+func (id Identity) Describe(notes string, m Tag, at api.GuestRef, cfg api.GuestConfig) string {
 	text := Describe(notes, id.Sign(m, at, cfg))
 	if len(m.Volumes) == 0 || utf8.RuneCountInString(text) <= MaxDescription {
 		return text
@@ -70,7 +69,7 @@ func (id Identity) Describe(notes string, m Tag, at view.GuestRef, cfg view.Conf
 }
 
 // Sign signs a tag for a guest, see Describe.
-func (id Identity) Sign(m Tag, at view.GuestRef, cfg view.Config) Tag {
+func (id Identity) Sign(m Tag, at api.GuestRef, cfg api.GuestConfig) Tag {
 	m.Sig, m.V = "", 1
 	keys := id.keys(m.Owner)
 	if len(keys) == 0 {
@@ -92,11 +91,11 @@ func (Identity) Begin(m Tag) Tag {
 // creation time that PVE keeps in a VM's configuration: no privilege can set it (qemu-server, API2/Qemu.pm, create_vm;
 // PVE/QemuServer/MetaInfo.pm), and no other guest that gets this VMID has it, except clones of the same template, which
 // take it over.
-func (t Tag) mac(key []byte, at view.GuestRef, cfg view.Config) string {
+func (t Tag) mac(key []byte, at api.GuestRef, cfg api.GuestConfig) string {
 	t.Sig = ""
 	made := ""
 	if t.Begun == 0 {
-		made = property.Value(cfg.Now["meta"], "ctime")
+		made = api.PropertyValue(cfg.Now["meta"], "ctime")
 	}
 	doc, err := json.Marshal(t)
 	if err != nil {
@@ -109,7 +108,7 @@ func (t Tag) mac(key []byte, at view.GuestRef, cfg view.Config) string {
 }
 
 // trust is what the signature of a tag proves about a guest.
-func (id Identity) trust(m Tag, at view.GuestRef, cfg view.Config) Trust {
+func (id Identity) trust(m Tag, at api.GuestRef, cfg api.GuestConfig) Trust {
 	if m.V != 2 || m.Sig == "" {
 		return Unsigned
 	}
@@ -132,11 +131,11 @@ func (id Identity) trust(m Tag, at view.GuestRef, cfg view.Config) Trust {
 
 // isFromCreation reports whether a guest was created when the creation that its tag was signed for began. A clone has the
 // creation time of its template, and a container has none.
-func (t Tag) isFromCreation(at view.GuestRef, cfg view.Config) bool {
+func (t Tag) isFromCreation(at api.GuestRef, cfg api.GuestConfig) bool {
 	if at.LXC || t.Provisional() {
 		return false
 	}
-	ctime, err := strconv.ParseInt(property.Value(cfg.Now["meta"], "ctime"), 10, 64)
+	ctime, err := strconv.ParseInt(api.PropertyValue(cfg.Now["meta"], "ctime"), 10, 64)
 	if err != nil {
 		return false
 	}

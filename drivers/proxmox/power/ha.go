@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 const (
@@ -36,7 +35,7 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 		case err == nil && now.HA == "error":
 			return fmt.Errorf("%s is not %s: %s", g.Ref, what, HAError(g.Ref))
 		case api.ClassOf(err) == api.NotFound, api.ClassOf(err) == api.Denied:
-			if v, readErr := view.Read(ctx, g.Host.API, g.Host.Model); readErr == nil && v.Guests[g.Ref.VMID].Node != "" {
+			if v, readErr := api.ReadView(ctx, g.Host.API, g.Host.Model); readErr == nil && v.Guests[g.Ref.VMID].Node != "" {
 				g.Ref.Node = v.Guests[g.Ref.VMID].Node
 			}
 		}
@@ -53,7 +52,7 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 }
 
 // HAError is the text for a guest that the HA manager gave up on, with the fix.
-func HAError(at view.GuestRef) string {
+func HAError(at api.GuestRef) string {
 	return fmt.Sprintf("the HA manager has given up on it (state error): fix what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.HAName())
 }
 

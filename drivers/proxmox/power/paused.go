@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // Paused is QEMU's state of a machine after `qm suspend`, and the value of power in the plan. PVE
@@ -31,7 +31,7 @@ func HaltReason(qmp string) string {
 
 // HaltFix says what to do about it. Such a machine is not resumed automatically: the cause of a
 // disk error may be a full storage, and a sleeping machine would go to sleep again.
-func HaltFix(at view.GuestRef, qmp string) string {
+func HaltFix(at api.GuestRef, qmp string) string {
 	switch qmp {
 	case "io-error":
 		return fmt.Sprintf("it is not resumed automatically. See whether its storage is full or gone (`pvesm status` on node %s), fix that, then `qm resume %d`", at.Node, at.VMID)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // shutdownGrace is how much longer than the guest's own time a shutdown may take
@@ -22,11 +21,11 @@ const shutdownGrace = time.Minute
 // Guest is a guest of a host that can be started and stopped.
 type Guest struct {
 	Host *kind.Host
-	Ref  view.GuestRef
+	Ref  api.GuestRef
 }
 
 // Of is the guest of a host.
-func Of(h *kind.Host, at view.GuestRef) Guest { return Guest{h, at} }
+func Of(h *kind.Host, at api.GuestRef) Guest { return Guest{h, at} }
 
 // State is the current state of a guest, from its node.
 type State struct {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // A restart of a VM is two tasks. The one that we order, qmreboot, ends when the VM has
@@ -166,7 +165,7 @@ func (g Guest) recentTasks(ctx context.Context) ([]api.TaskEntry, error) {
 // staysDown returns an error for a VM that did not start again, with the observations and what to
 // do.
 func (g Guest) staysDown(ctx context.Context, now State, seen error, patience time.Duration) error {
-	switch missing, err := view.Lacks(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
+	switch missing, err := api.LacksPrivilege(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
 	case seen != nil:
 		return fmt.Errorf("the check whether it runs again failed: %w", seen)
 	case now.Managed:

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // watchingTasks are types of tasks that only observe a guest, and may go on for days.
@@ -64,7 +63,7 @@ func startsAgain(upid string) bool {
 // LockText describes the lock of a guest, and what clears it. Such an error is not temporary on
 // purpose: a backup may take hours, and the lock of a task that died stays until somebody at the
 // node takes it away (no token may).
-func LockText(at view.GuestRef, lock string, tasks []string) string {
+func LockText(at api.GuestRef, lock string, tasks []string) string {
 	switch {
 	case len(tasks) > 0:
 		return fmt.Sprintf("%s is locked (%s): task %s works on it, try again when it has ended", at, lock, tasks[0])

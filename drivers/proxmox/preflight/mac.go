@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -31,9 +30,9 @@ func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 	if len(wants) == 0 {
 		return nil
 	}
-	var others, unread []view.Listed
+	var others, unread []api.ListedGuest
 	for _, f := range s.have.Unmanaged {
-		g := view.Listed{VMID: f.VMID, Node: f.Node, LXC: f.Kind == "ct", Name: f.Name}
+		g := api.ListedGuest{VMID: f.VMID, Node: f.Node, LXC: f.Kind == "ct", Name: f.Name}
 		if f.VMID == 0 || f.Unfinished || !s.obs.View.Nodes[f.Node] {
 			continue
 		}
@@ -48,8 +47,8 @@ func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 	for _, g := range others {
 		cfg := s.obs.Configs[g.Ref()].Config
 		for _, key := range cardKeys(cfg.Next) {
-			p := property.Parse(cfg.Next[key])
-			c, clash := wants[strings.ToUpper(property.MACOf(p))]
+			p := api.ParseProperty(cfg.Next[key])
+			c, clash := wants[strings.ToUpper(api.MACOf(p))]
 			if !clash {
 				continue
 			}
@@ -99,7 +98,7 @@ func claimAddresses(want, have *model.Resource, into map[string]claimed) {
 func cardKeys(c map[string]string) []string {
 	var out []string
 	for key := range c {
-		if property.IsNet(key) {
+		if api.IsNet(key) {
 			out = append(out, key)
 		}
 	}

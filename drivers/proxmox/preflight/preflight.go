@@ -17,9 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -205,7 +203,7 @@ func (p Problems) Unknown(all []model.Unknown) []model.Unknown {
 // exist: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
 // resources; pve-storage, API2/Storage/Status.pm, index).
 func (s *check) contentOf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
-	if takes, there = s.obs.View.Storages[view.NodeStorage{Node: node, Storage: storage}]; there {
+	if takes, there = s.obs.View.Storages[api.NodeStorage{Node: node, Storage: storage}]; there {
 		return takes, true, true, nil
 	}
 	listed, asked := s.storages[node]
@@ -315,8 +313,8 @@ func (s *check) inUse(node string) map[string]bool {
 			continue
 		}
 		for key, val := range h.Observed().Config.Now {
-			if property.IsNet(key) {
-				out[property.Parse(val).Values["bridge"]] = true
+			if api.IsNet(key) {
+				out[api.ParseProperty(val).Values["bridge"]] = true
 			}
 		}
 	}
@@ -349,11 +347,11 @@ func (s *check) media(ctx context.Context, node string, want, have *model.Resour
 		}
 	}
 	for _, slot := range v.NewMedia(present) {
-		volid := property.VolumeOf(v.Options[slot])
+		volid := api.VolumeOf(v.Options[slot])
 		if s.isCreated(volid) {
 			continue
 		}
-		list, err := s.obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: property.StorageOf(volid)}, "iso")
+		list, err := s.obs.Volumes(ctx, api.NodeStorage{Node: node, Storage: api.StorageOf(volid)}, "iso")
 		if api.EndsPass(ctx, err) {
 			return err
 		}
@@ -370,7 +368,7 @@ func (s *check) media(ctx context.Context, node string, want, have *model.Resour
 		s.report(model.PreflightProblem{
 			Path: "options." + slot, Severity: diag.Error, Summary: fmt.Sprintf("there is no ISO image %s on node %s", volid, node),
 			Detail: fmt.Sprintf("correct the name%s, put it there, declare it as an image block and write ${image.NAME}, or write none for an empty drive; `pvesm list %s --content iso` on the node lists what is there",
-				didYouMean(volid, names), property.StorageOf(volid)),
+				didYouMean(volid, names), api.StorageOf(volid)),
 		}, want, "options."+slot)
 	}
 	return nil

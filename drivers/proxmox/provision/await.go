@@ -7,10 +7,10 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -25,7 +25,7 @@ func AwaitOwnTasks(ctx context.Context, h *kind.Host, s plan.Step) (left plan.St
 	if s.Have == nil || s.Have.Guest == nil {
 		return s, nil
 	}
-	at := view.RefOf(s.Have)
+	at := api.RefOf(s.Have)
 	waited, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx)
 	if err != nil {
 		return s, fmt.Errorf("changing %s: %w", at, err)
@@ -46,8 +46,8 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	if want == nil {
 		return s, errors.New("plan again")
 	}
-	at := view.RefOf(s.Have)
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+	at := api.RefOf(s.Have)
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return s, fmt.Errorf("reading it again: %w", err)
 	}
@@ -63,7 +63,7 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, fmt.Errorf("reading its power: %w", err)
 	}
 	have, state := *s.Have, *s.Have.Guest
-	fresh := guest.FromConfig(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
+	fresh := guest.FromConfig(api.ListedGuest{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
 	state.Running, state.Digest, state.Lock = now.Running, cfg.Digest, cfg.Now["lock"]
 	have.Spec, have.Private, have.Guest = fresh.Spec, fresh.Private, &state
 	differs := map[string]any{} // path → wanted value

@@ -8,11 +8,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // change collects what the changes of a step mean for PVE, as far as VMs and containers share it.
@@ -34,7 +31,7 @@ type change struct {
 	newVolumes bool                    // volumes are created, whose names are known only afterwards
 }
 
-func newChange(id owner.Identity, at view.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {
+func newChange(id owner.Identity, at api.GuestRef, to, from *guest.Volumes, m owner.Tag) *change {
 	return &change{
 		id: id, to: to, from: from, tag: m, patch: patch{api.Params{}, map[string]bool{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, reattach: map[string]guest.Volume{}, free: map[string]string{}, oldSlot: map[string]string{},
@@ -77,7 +74,7 @@ func (c *change) changeDisk(name, attr string) {
 		c.free[name] = c.from.Tag.Detached[name]
 	case !wanted: // detached: PVE keeps the volume as an unused one
 		c.del[old] = true
-		c.tag.Detached[name] = property.VolumeOf(c.from.Config.Next[old])
+		c.tag.Detached[name] = api.VolumeOf(c.from.Config.Next[old])
 		if h.Remove {
 			c.free[name] = c.tag.Detached[name]
 		}
@@ -100,14 +97,14 @@ func (c *change) changeDisk(name, attr string) {
 func (c *change) attachedValue(w guest.Volume, slot string) string {
 	id, o := cmp.Or(c.from.Tag.Detached[w.Name], c.from.VolumeToReattach(w.Name)), c.from.Config
 	if id == "" && c.from.Tag.Slots["disk."+w.Name] == slot { // detached by hand, and in use until the next restart
-		id = property.VolumeOf(o.Now[slot])
+		id = api.VolumeOf(o.Now[slot])
 	}
 	switch {
 	case id == "":
-	case property.VolumeOf(o.Now[slot]) == id: // its detachment is pending
+	case api.VolumeOf(o.Now[slot]) == id: // its detachment is pending
 		c.reattach[slot] = w
 		return w.KeepValue(o.Now[slot])
-	case drives.UnusedKey(o.Next, id) != "":
+	case api.UnusedKey(o.Next, id) != "":
 		c.reattach[slot] = w
 		return w.AttachValue(id, slot)
 	}
@@ -135,7 +132,7 @@ func (c *change) describe(notes string, options map[string]string) {
 func (c *change) carryDetached(prune bool) {
 	m, old := &c.tag, c.from.Tag
 	for name, id := range old.Detached {
-		gone := prune && drives.UnusedKey(c.from.Config.Next, id) == "" && drives.AttachedAt(c.from.Config.Now, id) == ""
+		gone := prune && api.UnusedKey(c.from.Config.Next, id) == "" && api.AttachedAt(c.from.Config.Now, id) == ""
 		if !gone && !c.to.Has(name) {
 			m.Detached[name] = cmp.Or(m.Detached[name], id)
 		} else if m.Detached[name] == id {

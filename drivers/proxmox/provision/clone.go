@@ -6,17 +6,15 @@ import (
 	"maps"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // readClone reads a clone of a template. It is provisional while it still has the configuration of
 // its template; if an earlier run whose answer was lost got further, it is not, and keeps what it
 // has. m is the ownership tag that it carries.
-func (d maker) readClone(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, provisional bool, err error) {
-	cfg, err = view.ReadConfig(ctx, d.API, at)
+func (d maker) readClone(ctx context.Context, at api.GuestRef, addr model.Address) (cfg api.GuestConfig, m owner.Tag, provisional bool, err error) {
+	cfg, err = api.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
 	}
@@ -29,10 +27,10 @@ func (d maker) readClone(ctx context.Context, at view.GuestRef, addr model.Addre
 
 // clone is a provisional clone of a template that is about to get its own configuration.
 type clone struct {
-	at          view.GuestRef
-	cfg         view.Config // the present one
-	provisional owner.Tag   // the present ownership tag
-	want        owner.Tag   // the ownership tag to write
+	at          api.GuestRef
+	cfg         api.GuestConfig // the present one
+	provisional owner.Tag       // the present ownership tag
+	want        owner.Tag       // the ownership tag to write
 	notes       string
 	template    string
 }
@@ -43,7 +41,7 @@ type clone struct {
 func (d maker) writeClone(ctx context.Context, c clone, w patch) error {
 	slotted, disc := false, w.setsCD()
 	for key := range w.set {
-		slotted = slotted || w.createsDisk(key) && key != drives.CloudInitSlot && !drives.HoldsState(key) || w.createsMount(key)
+		slotted = slotted || w.createsDisk(key) && key != api.CloudInitSlot && !api.HoldsState(key) || w.createsMount(key)
 	}
 	var steps []patch
 	if slotted && !maps.Equal(c.provisional.Slots, c.want.Slots) {

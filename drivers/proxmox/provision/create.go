@@ -18,9 +18,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -31,11 +28,11 @@ type maker struct{ writer }
 // creator creates a guest: a VM or a container.
 type creator interface {
 	// create creates the guest under a free VMID, or continues what an earlier attempt began.
-	create(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag) error
+	create(ctx context.Context, s plan.Step, at api.GuestRef, m owner.Tag) error
 	// resumeClone continues with a provisional clone that an earlier attempt left.
-	resumeClone(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error
+	resumeClone(ctx context.Context, s plan.Step, at api.GuestRef, m owner.Tag, have guest.State) error
 	// afterCreation is called when the new guest is as wanted.
-	afterCreation(ctx context.Context, at view.GuestRef, m owner.Tag)
+	afterCreation(ctx context.Context, at api.GuestRef, m owner.Tag)
 }
 
 // creatorOf is the creator of a wanted guest.
@@ -51,7 +48,7 @@ func (d maker) creatorOf(want guest.Target) creator {
 func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 	d, want := maker{writer{h}}, guest.TargetOf(s.Want)
 	c := want.Common()
-	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: c.LXC}
+	at := api.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: c.LXC}
 	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
 	if err := d.creatorOf(want).create(ctx, s, at, m); err != nil {
@@ -61,7 +58,7 @@ func Create(ctx context.Context, h *kind.Host, s plan.Step) error {
 }
 
 // completeGuest brings a new guest to what is wanted.
-func (d maker) completeGuest(ctx context.Context, want guest.Target, at view.GuestRef) error {
+func (d maker) completeGuest(ctx context.Context, want guest.Target, at api.GuestRef) error {
 	c := want.Common()
 	m, err := d.complete(ctx, at, want.Volumes(), c.Tags, c.Power)
 	if err == nil {
@@ -72,24 +69,24 @@ func (d maker) completeGuest(ctx context.Context, want guest.Target, at view.Gue
 
 // withLeftVolumes adds to the error of a creation the volumes that it left, if no guest has the
 // VMID now and the token may see them. Mostly there are none: PVE frees them.
-func (d maker) withLeftVolumes(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
+func (d maker) withLeftVolumes(ctx context.Context, at api.GuestRef, want *model.Resource, err error) error {
 	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
-	if _, readErr := view.ReadConfig(ctx, d.API, at); !d.isVacant(ctx, at, readErr) {
+	if _, readErr := api.ReadConfig(ctx, d.API, at); !d.isVacant(ctx, at, readErr) {
 		return err
 	}
 	only := &model.Want{State: model.State{want.Addr: want}}
 	var left []string
 	for _, name := range guest.DiskStorages(only) {
-		if on, readErr := storage.Left(ctx, d.API, view.NodeStorage{Node: at.Node, Storage: name}, only, at.VMID, nil); readErr == nil {
+		if on, readErr := api.LeftVolumes(ctx, d.API, api.NodeStorage{Node: at.Node, Storage: name}, only, at.VMID, nil); readErr == nil {
 			left = append(left, on...)
 		}
 	}
 	if len(left) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.VMID, at.Node, strings.Join(storage.FreeCommands(left), " && "))
+	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.VMID, at.Node, strings.Join(api.FreeCommands(left), " && "))
 }
 
 // volumeName finds a volume in a message of PVE: the name of a file, a logical volume or a data
@@ -101,7 +98,7 @@ var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|
 // whose name PVE does not choose among the free ones, so no other can be created under this VMID.
 // The hint is not `qm destroy --destroy-unreferenced-disks`: that removes whatever has the VMID in
 // its name on all storages, even if another guest uses it.
-func leftVolumeHint(at view.GuestRef, err error) string {
+func leftVolumeHint(at api.GuestRef, err error) string {
 	if api.ClassOf(err) != api.Exists {
 		return ""
 	}
@@ -134,7 +131,7 @@ func (d maker) inPool(p api.Params) api.Params {
 // taken, the guest that has the VMID now decides: if it carries the identity, an earlier order was
 // carried out, else it was not. The task of an order whose answer was lost may still run, so it
 // waits for it. PVE lists that task under worksOn: the source of a clone, else the guest itself.
-func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
+func (d maker) confirmCreated(ctx context.Context, worksOn, at api.GuestRef, m owner.Tag, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -146,7 +143,7 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m 
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	cfg, readErr := view.ReadConfig(ctx, d.API, at)
+	cfg, readErr := api.ReadConfig(ctx, d.API, at)
 	if left := leftVolumeHint(at, err); left != "" && d.isVacant(ctx, at, readErr) {
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
@@ -169,12 +166,12 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at view.GuestRef, m 
 // isVacant reports whether no guest has a VMID whose configuration could not be read, for readErr.
 // A token with privileges on a pool only gets the same error for a guest that does not exist and
 // for one that it may not see.
-func (d maker) isVacant(ctx context.Context, at view.GuestRef, readErr error) bool {
+func (d maker) isVacant(ctx context.Context, at api.GuestRef, readErr error) bool {
 	switch api.ClassOf(readErr) {
 	case api.NotFound:
 		return true
 	case api.Denied:
-		hidden, err := view.IsTaken(ctx, d.API, at.VMID)
+		hidden, err := api.IsTaken(ctx, d.API, at.VMID)
 		return err == nil && !hidden
 	default:
 		return false
@@ -183,8 +180,8 @@ func (d maker) isVacant(ctx context.Context, at view.GuestRef, readErr error) bo
 
 // complete brings a new guest from what was ordered to what is wanted: it grows disks, writes tags
 // and starts the guest. It returns the ownership tag that the guest has.
-func (d maker) complete(ctx context.Context, at view.GuestRef, want *guest.Volumes, tags []string, aim string) (owner.Tag, error) {
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+func (d maker) complete(ctx context.Context, at api.GuestRef, want *guest.Volumes, tags []string, aim string) (owner.Tag, error) {
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
 	}
@@ -195,14 +192,14 @@ func (d maker) complete(ctx context.Context, at view.GuestRef, want *guest.Volum
 	l := lastSeen{at: at, addr: want.Addr, cfg: cfg, fresh: true}
 	for _, w := range want.List {
 		slot := is.Tag.Slots["disk."+w.Name]
-		if value, there := cfg.Next[slot]; there && w.Size > property.GiB(property.Parse(value).Values["size"]) {
+		if value, there := cfg.Next[slot]; there && w.Size > api.ParseGiB(api.ParseProperty(value).Values["size"]) {
 			if err := d.resize(ctx, &l, slot, w.Size); err != nil {
 				return is.Tag, err
 			}
 		}
 	}
 	lacks := api.Params{}
-	if !slices.Equal(property.Tags(cfg.Next["tags"]), tags) {
+	if !slices.Equal(api.NormalTags(cfg.Next["tags"]), tags) {
 		lacks["tags"] = strings.Join(tags, ";")
 	}
 	if err := d.recordVolumes(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || aim != "running" {

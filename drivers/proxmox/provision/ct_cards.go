@@ -10,8 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // restoreCards undoes what PVE stored of network cards although the change failed. PVE writes a
@@ -27,13 +25,13 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.lastSeen.wrote || ctx.Err() != nil {
 		return why
 	}
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return fmt.Errorf("%w; and reading it failed: %w", why, err)
 	}
 	back, cards := patch{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
-		if was, there := old.Now[key]; property.IsNet(key) && sameNIC(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.IsPending(key)) {
+		if was, there := old.Now[key]; api.IsNet(key) && sameNIC(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.IsPending(key)) {
 			cards[key] = true
 			if back.del[key] = !there; there {
 				back.set[key] = was
@@ -41,7 +39,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 		}
 	}
 	for key := range ch.del {
-		if was, there := old.Now[key]; property.IsNet(key) && there && cfg.Now[key] == "" && len(cards) > 0 {
+		if was, there := old.Now[key]; api.IsNet(key) && there && cfg.Now[key] == "" && len(cards) > 0 {
 			back.set[key] = was
 		}
 	}
@@ -54,7 +52,7 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 	}
 	back.preferReverts(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]patch{{set: back.set, del: back.del}}) {
-		if cfg, err = view.ReadConfig(ctx, d.API, at); err == nil {
+		if cfg, err = api.ReadConfig(ctx, d.API, at); err == nil {
 			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 		}
 		if err != nil {
@@ -65,13 +63,13 @@ func (d updater) restoreCards(ctx context.Context, ch *change, why error) error 
 }
 
 // keepsMAC reports whether a container still has a card with a MAC address after a patch.
-func keepsMAC(cfg view.Config, w patch, mac string) bool {
+func keepsMAC(cfg api.GuestConfig, w patch, mac string) bool {
 	after := maps.Clone(cfg.Next)
 	for key, val := range w.set {
 		after[key] = fmt.Sprint(val)
 	}
 	for key, val := range after {
-		if property.IsNet(key) && !w.del[key] && strings.EqualFold(guest.ReadCTNIC("", val).MAC, mac) {
+		if api.IsNet(key) && !w.del[key] && strings.EqualFold(guest.ReadCTNIC("", val).MAC, mac) {
 			return true
 		}
 	}
@@ -80,7 +78,7 @@ func keepsMAC(cfg view.Config, w patch, mac string) bool {
 
 // sameNIC compares a card as it was sent with one as PVE stores it, which adds its type.
 func sameNIC(sent, stored string) bool {
-	a, b := property.Parse(sent).Values, property.Parse(stored).Values
+	a, b := api.ParseProperty(sent).Values, api.ParseProperty(stored).Values
 	delete(a, "type")
 	delete(b, "type")
 	return maps.Equal(a, b)

@@ -15,7 +15,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -26,7 +25,7 @@ type ctCreator struct {
 }
 
 // create implements creator.
-func (d ctCreator) create(ctx context.Context, _ plan.Step, at view.GuestRef, m owner.Tag) error {
+func (d ctCreator) create(ctx context.Context, _ plan.Step, at api.GuestRef, m owner.Tag) error {
 	if d.want.TemplateVMID != 0 {
 		return d.clone(ctx, at, m)
 	}
@@ -34,20 +33,20 @@ func (d ctCreator) create(ctx context.Context, _ plan.Step, at view.GuestRef, m 
 }
 
 // resumeClone implements creator.
-func (d ctCreator) resumeClone(ctx context.Context, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest.State) error {
+func (d ctCreator) resumeClone(ctx context.Context, _ plan.Step, at api.GuestRef, m owner.Tag, _ guest.State) error {
 	return d.finishClone(ctx, at, m)
 }
 
 // afterCreation implements creator.
-func (ctCreator) afterCreation(context.Context, view.GuestRef, owner.Tag) {}
+func (ctCreator) afterCreation(context.Context, api.GuestRef, owner.Tag) {}
 
 // unpack creates the whole container by one request. It chooses the MAC addresses itself, so that
 // the ownership tag verifies the container from the start.
-func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d ctCreator) unpack(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want := d.want
-	m.Slots, m.Keys = want.Slots(view.Config{}, nil), guest.HashKeys(want.RootKeys)
-	p := ctParams(want.CT, &m, view.Config{})
-	p["description"] = d.ID.Describe(want.Description, m, at, view.Config{})
+	m.Slots, m.Keys = want.Slots(api.GuestConfig{}, nil), guest.HashKeys(want.RootKeys)
+	p := ctParams(want.CT, &m, api.GuestConfig{})
+	p["description"] = d.ID.Describe(want.Description, m, at, api.GuestConfig{})
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.NewValue(slot)
@@ -61,14 +60,14 @@ func (d ctCreator) unpack(ctx context.Context, at view.GuestRef, m owner.Tag) er
 }
 
 // clone copies a template, and writes the configuration of the clone.
-func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d ctCreator) clone(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want := d.want
-	v, err := view.Read(ctx, d.API, d.Model)
+	v, err := api.ReadView(ctx, d.API, d.Model)
 	if err != nil {
 		return fmt.Errorf("finding template %d: %w", want.TemplateVMID, err)
 	}
-	from := view.GuestRef{Node: cmp.Or(v.Guests[want.TemplateVMID].Node, at.Node), VMID: want.TemplateVMID, LXC: true}
-	cfg, err := view.ReadConfig(ctx, d.API, from)
+	from := api.GuestRef{Node: cmp.Or(v.Guests[want.TemplateVMID].Node, at.Node), VMID: want.TemplateVMID, LXC: true}
+	cfg, err := api.ReadConfig(ctx, d.API, from)
 	if err != nil {
 		return fmt.Errorf("reading template %s: %w", from, err)
 	}
@@ -77,7 +76,7 @@ func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 	}
 	early := d.ID.Begin(m)
 	early.VMID = at.VMID // identifies it until the MAC addresses of its cards are known
-	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": d.ID.Describe(want.Description, early, at, view.Config{}), "full": true}
+	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": d.ID.Describe(want.Description, early, at, api.GuestConfig{}), "full": true}
 	if root, ok := guest.Find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
 	}
@@ -101,12 +100,12 @@ func (d ctCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 // withSourceLock adds to the error of a copy that its source is locked, and how to clear that. PVE
 // locks the source before the task of the copy begins, and the lock stays if that task does not
 // begin or dies (PVE/API2/LXC.pm, clone_vm).
-func (d ctCreator) withSourceLock(ctx context.Context, from view.GuestRef, err error) error {
+func (d ctCreator) withSourceLock(ctx context.Context, from api.GuestRef, err error) error {
 	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
 		return err
 	}
 	tasks, taskErr := power.Of(d.Host, from).Tasks(ctx)
-	cfg, readErr := view.ReadConfig(ctx, d.API, from)
+	cfg, readErr := api.ReadConfig(ctx, d.API, from)
 	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
 		return fmt.Errorf("%w; %s", err, power.LockText(from, lock, tasks))
 	}
@@ -115,7 +114,7 @@ func (d ctCreator) withSourceLock(ctx context.Context, from view.GuestRef, err e
 
 // finishClone writes the configuration of a provisional clone; one that is not provisional is
 // complete.
-func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d ctCreator) finishClone(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want := d.want
 	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
 	if err != nil || !provisional {
@@ -148,7 +147,7 @@ func (d ctCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 // ctParams are the keys of a whole container, without its disks, its description, and what only a creation
 // takes. It sets the MAC address in the ownership tag to that of the first card: the one that have
 // shows, or a new one.
-func ctParams(c *guest.CT, m *owner.Tag, have view.Config) api.Params {
+func ctParams(c *guest.CT, m *owner.Tag, have api.GuestConfig) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.Declared()))
 	p := guest.CTAttributes().Settings(c).OmitEmpty()
 	for k, val := range c.Options {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // ctChange is what the changes of a step mean for a container.
@@ -62,12 +62,12 @@ func (c *ctChange) nic(name string) {
 func (c *ctChange) identityMAC() string {
 	after := map[string]string{}
 	for key, val := range c.have.Config.Reverted(c.revert).Next {
-		if property.IsNet(key) && !c.del[key] {
+		if api.IsNet(key) && !c.del[key] {
 			after[key] = val
 		}
 	}
 	for key, val := range c.set {
-		if property.IsNet(key) {
+		if api.IsNet(key) {
 			after[key] = fmt.Sprint(val)
 		}
 	}

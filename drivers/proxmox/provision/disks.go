@@ -8,11 +8,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // A disk that somebody detaches by hand is one of perhaps several unused volumes of its guest. PVE
@@ -34,10 +31,10 @@ func (c *change) knownVolumes() map[string]string {
 		case moves:
 		case back:
 			if val, ok := c.set[slot].(string); ok {
-				out[w.Name] = property.VolumeOf(val)
+				out[w.Name] = api.VolumeOf(val)
 			}
 		case there && c.from.Config.Next[slot] != "":
-			out[w.Name] = property.VolumeOf(c.from.Config.Next[slot])
+			out[w.Name] = api.VolumeOf(c.from.Config.Next[slot])
 		}
 	}
 	return out
@@ -71,7 +68,7 @@ func (d writer) recordVolumes(ctx context.Context, l *lastSeen, want *guest.Volu
 		known := map[string]string{}
 		for _, w := range want.List {
 			if val := l.cfg.Next[m.Slots["disk."+w.Name]]; val != "" {
-				known[w.Name] = property.VolumeOf(val)
+				known[w.Name] = api.VolumeOf(val)
 			}
 		}
 		m.Volumes = known
@@ -102,12 +99,12 @@ func onlyPassEnding(ctx context.Context, err error) error {
 // checkMovable refuses a move of volumes that PVE would refuse, before the container is stopped for
 // it.
 func (d updater) checkMovable(ctx context.Context, ch *change) error {
-	inUse, err := view.InSnapshots(ctx, d.API, ch.lastSeen.at)
+	inUse, err := api.InSnapshots(ctx, d.API, ch.lastSeen.at)
 	if err != nil {
 		return err
 	}
 	for slot := range ch.move {
-		if s := inUse[property.VolumeOf(ch.from.Config.Next[slot])]; s != "" {
+		if s := inUse[api.VolumeOf(ch.from.Config.Next[slot])]; s != "" {
 			return fmt.Errorf("%s cannot be moved to %s: snapshot %s holds it; it was not stopped for that", slot, ch.move[slot], s)
 		}
 	}
@@ -125,13 +122,13 @@ func (d writer) applyDisks(ctx context.Context, ch *change, pinned bool) error {
 		}
 		for slot, w := range ch.reattach {
 			value := l.cfg.Next[slot]
-			if property.VolumeOf(l.cfg.Now[slot]) != property.VolumeOf(value) {
+			if api.VolumeOf(l.cfg.Now[slot]) != api.VolumeOf(value) {
 				continue // its attachment is pending, and PVE neither grows nor moves it before
 			}
-			if property.StorageOf(value) != w.Storage && !pinned {
+			if api.StorageOf(value) != w.Storage && !pinned {
 				ch.move[slot] = w.Storage
 			}
-			if size := property.GiB(property.Parse(value).Values["size"]); size != 0 && w.Size > size {
+			if size := api.ParseGiB(api.ParseProperty(value).Values["size"]); size != 0 && w.Size > size {
 				ch.grow[slot] = w.Size
 			}
 		}
@@ -194,8 +191,8 @@ func (d writer) resize(ctx context.Context, l *lastSeen, slot string, size int) 
 func (d writer) freeVolume(ctx context.Context, ch *change, name string) error {
 	l := &ch.lastSeen
 	return d.withDigest(ctx, l, "", func(digest string) error {
-		key := drives.UnusedKey(l.cfg.Next, ch.free[name])
-		if key == "" || drives.AttachedAt(l.cfg.Now, ch.free[name]) != "" {
+		key := api.UnusedKey(l.cfg.Next, ch.free[name])
+		if key == "" || api.AttachedAt(l.cfg.Now, ch.free[name]) != "" {
 			return nil
 		}
 		delete(ch.tag.Detached, name)

@@ -4,10 +4,10 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -24,7 +24,7 @@ func Attributes(kind string) []attribute.Attribute {
 func CreateParams(spec any) map[string]any {
 	switch v := spec.(type) {
 	case *guest.CT:
-		p := ctParams(v, &owner.Tag{}, view.Config{})
+		p := ctParams(v, &owner.Tag{}, api.GuestConfig{})
 		maps.Copy(p, guest.CTAttributes().Creation(v))
 		return p
 	default:
@@ -34,15 +34,15 @@ func CreateParams(spec any) map[string]any {
 
 // UpdateParams are the keys that a change of one attribute sets, and those that it deletes.
 func UpdateParams(want, have any, cfg map[string]string, path string) (set map[string]any, deleted []string) {
-	seen := &guest.Observation{Tag: owner.Tag{UUID: "x", MAC: "x"}, Config: view.Config{Now: cfg, Next: cfg}}
+	seen := &guest.Observation{Tag: owner.Tag{UUID: "x", MAC: "x"}, Config: api.GuestConfig{Now: cfg, Next: cfg}}
 	running := &model.Resource{Spec: have, Private: seen, Guest: &model.Guest{}}
-	c, kind := changeOf(owner.Identity{}, view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, guest.TargetOf(&model.Resource{Spec: want}), guest.StateOf(running))
+	c, kind := changeOf(owner.Identity{}, api.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, guest.TargetOf(&model.Resource{Spec: want}), guest.StateOf(running))
 	kind.add(path)
 	return c.set, slices.Sorted(maps.Keys(c.del))
 }
 
 // ReadConfig reads a guest's configuration as that of a guest of ours.
 func ReadConfig(kind string, cfg map[string]string) any {
-	c := view.Config{Now: cfg, Next: cfg}
-	return guest.FromConfig(view.Listed{LXC: kind == "ct"}, c, "", owner.Tag{Type: kind, UUID: "x", MAC: "x"}).Spec
+	c := api.GuestConfig{Now: cfg, Next: cfg}
+	return guest.FromConfig(api.ListedGuest{LXC: kind == "ct"}, c, "", owner.Tag{Type: kind, UUID: "x", MAC: "x"}).Spec
 }

@@ -5,16 +5,14 @@ import (
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // lastSeen is a guest as it was last read, between several writes to it.
 type lastSeen struct {
-	at          view.GuestRef
+	at          api.GuestRef
 	addr        model.Address
-	cfg         view.Config
+	cfg         api.GuestConfig
 	fresh       bool            // nothing was written since
 	wrote       bool            // the first request of a change succeeded
 	changedByUs map[string]bool // slots whose volume this change has replaced
@@ -42,14 +40,14 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 	if l.fresh {
 		return nil
 	}
-	cfg, err := view.ReadConfig(ctx, d.API, l.at)
+	cfg, err := api.ReadConfig(ctx, d.API, l.at)
 	if err != nil {
 		return fmt.Errorf("reading it again: %w", err)
 	}
 	if is := d.ID.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
 		return fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", l.addr, is.Why())
 	}
-	if slot != "" && !l.changedByUs[slot] && property.VolumeOf(cfg.Next[slot]) != property.VolumeOf(l.cfg.Next[slot]) {
+	if slot != "" && !l.changedByUs[slot] && api.VolumeOf(cfg.Next[slot]) != api.VolumeOf(l.cfg.Next[slot]) {
 		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
 	}
 	l.cfg, l.fresh = cfg, true
@@ -57,8 +55,8 @@ func (d writer) reread(ctx context.Context, l *lastSeen, slot string) error {
 }
 
 // verifyOwner verifies once more that the guest at a reference is the one of an address.
-func (d writer) verifyOwner(ctx context.Context, at view.GuestRef, addr model.Address) error {
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+func (d writer) verifyOwner(ctx context.Context, at api.GuestRef, addr model.Address) error {
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return fmt.Errorf("reading it first: %w", err)
 	}

@@ -8,9 +8,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // patch is what one request changes in a guest's configuration.
@@ -48,10 +45,10 @@ func (p patch) body(digest string) api.Params {
 
 // deleteTemplateKeys deletes from a clone the keys that only its template sets, if the files always
 // decide them. settings are the keys that the files decide.
-func (p patch) deleteTemplateKeys(copied view.Config, settings api.Params) {
+func (p patch) deleteTemplateKeys(copied api.GuestConfig, settings api.Params) {
 	for key := range copied.Next {
 		_, decided := settings[key]
-		if p.set[key] == nil && (decided || property.IsNet(key) || strings.HasPrefix(key, "ipconfig")) {
+		if p.set[key] == nil && (decided || api.IsNet(key) || strings.HasPrefix(key, "ipconfig")) {
 			p.del[key] = true
 		}
 	}
@@ -60,7 +57,7 @@ func (p patch) deleteTemplateKeys(copied view.Config, settings api.Params) {
 // conflicts reports whether a key of the patch has changed between two configurations. To compare
 // attributes is not enough: a disk that was attached by hand is unmanaged, but may have taken a
 // slot that was free.
-func (p patch) conflicts(old, now view.Config) bool {
+func (p patch) conflicts(old, now api.GuestConfig) bool {
 	for key := range p.set {
 		if now.Next[key] != old.Next[key] {
 			return true
@@ -92,12 +89,12 @@ var volumeOrder = regexp.MustCompile(`^(file=)?[^/:\s,]+:(\d+(\.\d+)?|cloudinit)
 
 // createsDisk reports whether the value of a drive makes PVE create its volume.
 func (p patch) createsDisk(key string) bool {
-	return drives.IsDrive(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
+	return api.IsDrive(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
 }
 
 // createsMount reports whether the value of a mount point makes PVE create its volume.
 func (p patch) createsMount(key string) bool {
-	return drives.IsMount(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
+	return api.IsMount(key) && volumeOrder.MatchString(fmt.Sprint(p.set[key]))
 }
 
 func bootOrder(key string) bool { return key == "boot" }
@@ -135,7 +132,7 @@ func (p patch) sequence() []patch {
 	first, rest := patch{set: api.Params{"description": p.set["description"]}, del: map[string]bool{}}, patch{set: maps.Clone(p.set), del: map[string]bool{}}
 	delete(rest.set, "description")
 	for key := range p.del {
-		if drives.IsDrive(key) && !strings.HasPrefix(key, "unused") {
+		if api.IsDrive(key) && !strings.HasPrefix(key, "unused") {
 			first.del[key] = true
 		} else {
 			rest.del[key] = true
@@ -181,13 +178,13 @@ func (p patch) perVolume() []patch {
 // addsEmptyDrive reports whether the value of a key is a CD drive without a medium.
 func (p patch) addsEmptyDrive(key string) bool {
 	val := fmt.Sprint(p.set[key])
-	return drives.IsDrive(key) && drives.HoldsCD(val) && property.VolumeOf(val) == drives.EmptyMedium
+	return api.IsDrive(key) && api.HoldsCD(val) && api.VolumeOf(val) == api.EmptyMedium
 }
 
 // setsCD reports whether the patch sets a CD drive.
 func (p patch) setsCD() bool {
 	for key, val := range p.set {
-		if drives.IsDrive(key) && drives.HoldsCD(fmt.Sprint(val)) {
+		if api.IsDrive(key) && api.HoldsCD(fmt.Sprint(val)) {
 			return true
 		}
 	}

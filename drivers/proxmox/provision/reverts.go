@@ -8,16 +8,14 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // preferReverts replaces by a revert what the patch sets or deletes only to restore the value in
 // force. For a container it also reverts what it deletes, since PVE would keep the pending value.
 // same reports whether two values of a key mean the same.
-func (p patch) preferReverts(old view.Config, lxc bool, same func(key, a, b string) bool) {
+func (p patch) preferReverts(old api.GuestConfig, lxc bool, same func(key, a, b string) bool) {
 	for key, val := range p.set {
 		if now, there := old.Now[key]; there && old.IsPending(key) && same(key, fmt.Sprint(val), now) {
 			delete(p.set, key)
@@ -47,7 +45,7 @@ func (p patch) preferReverts(old view.Config, lxc bool, same func(key, a, b stri
 // a key in the request that reverts it, so such a deletion gets a request of its own. A boot order
 // goes last if CD drives change, as in sequence.
 func (p patch) withReverts(steps []patch) []patch {
-	discs := slices.ContainsFunc(slices.Collect(maps.Keys(p.revert)), drives.MayHoldCD)
+	discs := slices.ContainsFunc(slices.Collect(maps.Keys(p.revert)), api.MayHoldCD)
 	last := patch{set: api.Params{}, revert: map[string]bool{}}
 	first := &steps[0]
 	first.revert, first.del = maps.Clone(p.revert), maps.Clone(first.del)

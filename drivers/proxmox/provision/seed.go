@@ -10,32 +10,29 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // setCloudInitDrive gives a clone its cloud-init drive, and for a seed deletes the template's own
 // drive and the keys for it.
-func (p patch) setCloudInitDrive(v guest.VMTarget, cfg view.Config) {
+func (p patch) setCloudInitDrive(v guest.VMTarget, cfg api.GuestConfig) {
 	there := false
 	for key, val := range cfg.Next {
-		drive := drives.IsDrive(key) && drives.IsCloudInit(property.VolumeOf(val))
+		drive := api.IsDrive(key) && api.IsCloudInit(api.VolumeOf(val))
 		there = there || drive
 		switch {
 		case v.SeedVolume == "":
 		case v.Options[key] != "": // the files decide it
-		case drive && key != drives.CloudInitSlot, key == "ciuser", key == "cipassword", key == "cicustom":
+		case drive && key != api.CloudInitSlot, key == "ciuser", key == "cipassword", key == "cicustom":
 			p.del[key] = true
 		}
 	}
 	if v.SeedVolume != "" || !there {
-		p.set[drives.CloudInitSlot] = v.CloudInitDrive()
+		p.set[api.CloudInitSlot] = v.CloudInitDrive()
 	}
 }
 
@@ -54,7 +51,7 @@ const (
 // An image that an earlier attempt left is overwritten, and its identity is used again. So there is
 // never a second image, and if that attempt's order was carried out after all, the VM and its seed
 // still match.
-func (d vmCreator) prepareSeed(ctx context.Context, at view.GuestRef, m owner.Tag) (guest.VMTarget, owner.Tag, error) {
+func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag) (guest.VMTarget, owner.Tag, error) {
 	want := d.want
 	if m.Seed == nil {
 		return want, m, nil
@@ -132,8 +129,8 @@ const NoParent = "it is in mode pull, and no server for its spec runs here"
 
 // isCreated reports whether an earlier order of the VM was carried out completely. If that cannot
 // be seen, the VM is ordered again, and PVE's answer decides.
-func (d vmCreator) isCreated(ctx context.Context, at view.GuestRef, addr model.Address) bool {
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+func (d vmCreator) isCreated(ctx context.Context, at api.GuestRef, addr model.Address) bool {
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return false
 	}
@@ -144,15 +141,15 @@ func (d vmCreator) isCreated(ctx context.Context, at view.GuestRef, addr model.A
 // removeSeed removes the seed once the guest agent answers, which starts long after cloud-init has
 // read the seed, or once a VM in mode pull has reported. A VM that does neither, or that takes longer,
 // is complete as well; a later pass removes its seed.
-func (d vmCreator) removeSeed(ctx context.Context, at view.GuestRef, m owner.Tag) {
+func (d vmCreator) removeSeed(ctx context.Context, at api.GuestRef, m owner.Tag) {
 	if m.Seed == nil || m.Seed.Volume == "" || !d.want.Agent && d.want.Pulls == "" || !d.awaitBoot(ctx, at) {
 		return
 	}
-	cfg, err := view.ReadConfig(ctx, d.API, at)
+	cfg, err := api.ReadConfig(ctx, d.API, at)
 	if err != nil || !d.ID.Check(cfg, at).IsOwnedAs(m.Addr()) || seed.Attached(m, cfg.Next) == "" {
 		return
 	}
-	if _, err := d.API.Put(ctx, at.Path("config"), api.Params{drives.CloudInitSlot: drives.EmptyDrive, "digest": cfg.Digest}); err != nil {
+	if _, err := d.API.Put(ctx, at.Path("config"), api.Params{api.CloudInitSlot: api.EmptyDrive, "digest": cfg.Digest}); err != nil {
 		return // the next pass removes it
 	}
 	_ = seed.Remove(ctx, d.Host, at.Node, m.Seed.Volume) // on an error the next pass removes it
@@ -160,7 +157,7 @@ func (d vmCreator) removeSeed(ctx context.Context, at view.GuestRef, m owner.Tag
 
 // awaitBoot waits until a VM that was just started has read its seed, and reports whether that could
 // be seen.
-func (d vmCreator) awaitBoot(ctx context.Context, at view.GuestRef) bool {
+func (d vmCreator) awaitBoot(ctx context.Context, at api.GuestRef) bool {
 	pulls := d.want.Pulls != "" && d.Parent != nil
 	agent := d.want.Agent
 	for range agentPatience / agentPoll {

@@ -15,10 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -36,7 +34,7 @@ func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *templa
 func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *template.Template) error {
 	switch {
 	case s.Have.Guest != nil && want.Image != "" && have.Tag.Content == want.Made && have.IsUnconverted():
-		return maker{writer{h}}.convert(ctx, view.RefOf(s.Have), s.Address)
+		return maker{writer{h}}.convert(ctx, api.RefOf(s.Have), s.Address)
 	case s.Have.Guest != nil || want.Image != "":
 		if err := RemoveTemplate(ctx, h, s); err != nil {
 			return err
@@ -74,13 +72,13 @@ func removeDownload(ctx context.Context, h *kind.Host, t *template.Template) err
 // createFromImage creates a VM from the image and converts it.
 func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
 	d := maker{writer{h}}
-	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
+	at := api.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.Tag
 	m.Owner, m.UUID, m.CreationVMID = d.ID.Host, uuid.NewString(), at.VMID
 	m = d.ID.Begin(m)
 	p := api.Params{ // few keys: a clone gets those that its own files decide
 		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
-		"tags": owner.PVETag, "description": d.ID.Describe("", m, at, view.Config{}), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
+		"tags": owner.PVETag, "description": d.ID.Describe("", m, at, api.GuestConfig{}), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
 		removal.TemplateSlot: guest.Drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.DiskVolume), removal.TemplateSlot),
 	}
 	if err := d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.inPool(p))); err != nil {
@@ -91,11 +89,11 @@ func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *templ
 
 // convert converts a VM to a template. PVE sets the key template before it converts the disk; if it
 // died between the two, only the disk is converted (qemu-server, PVE/API2/Qemu.pm, template).
-func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address) error {
+func (d maker) convert(ctx context.Context, at api.GuestRef, addr model.Address) error {
 	var failed error
 	tried, tagged, signed := false, false, false
 	for {
-		cfg, err := view.ReadConfig(ctx, d.API, at)
+		cfg, err := api.ReadConfig(ctx, d.API, at)
 		if err != nil {
 			return fmt.Errorf("reading %s, which becomes a template: %w", at, errors.Join(err, failed))
 		}
@@ -104,9 +102,9 @@ func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address
 			return fmt.Errorf("%s is not what was ordered (%s): its creation was interrupted; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 		case template.IsConverted(cfg):
 			return nil
-		case !tagged && !slices.Contains(property.Tags(cfg.Next["tags"]), owner.PVETag): // it was created without, to join a pool
+		case !tagged && !slices.Contains(api.NormalTags(cfg.Next["tags"]), owner.PVETag): // it was created without, to join a pool
 			tagged = true
-			tags := strings.Join(append(property.Tags(cfg.Next["tags"]), owner.PVETag), ";")
+			tags := strings.Join(append(api.NormalTags(cfg.Next["tags"]), owner.PVETag), ";")
 			if _, err := d.API.Put(ctx, at.Path("config"), api.Params{"tags": tags, "digest": cfg.Digest}); err != nil {
 				return fmt.Errorf("tagging %s: %w", at, err)
 			}
@@ -124,7 +122,7 @@ func (d maker) convert(ctx context.Context, at view.GuestRef, addr model.Address
 			return fmt.Errorf("converting %s to a template: %w", at, failed)
 		case tried:
 			return fmt.Errorf("PVE converted %s, but %s is not a base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
-				at, cfg.Next[removal.TemplateSlot], property.StorageOf(cfg.Next[removal.TemplateSlot]), at.VMID)
+				at, cfg.Next[removal.TemplateSlot], api.StorageOf(cfg.Next[removal.TemplateSlot]), at.VMID)
 		}
 		p := api.Params{}
 		if cfg.Now["template"] == "1" {

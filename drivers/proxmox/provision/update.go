@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -30,7 +30,7 @@ type changer interface {
 // Update carries out an update step of the plan; see applyChange for the order of the requests.
 func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 	d, want, have := updater{writer{h}}, guest.TargetOf(s.Want), guest.StateOf(s.Have)
-	at := view.RefOf(s.Have)
+	at := api.RefOf(s.Have)
 	w := want.Common()
 	m := want.Resolved().OwnerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
@@ -64,7 +64,7 @@ func Update(ctx context.Context, h *kind.Host, s plan.Step) error {
 
 // changeOf prepares the change of a guest: its future ownership tag, the slots of all devices, and
 // the disks that go to another bus.
-func changeOf(id owner.Identity, at view.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
+func changeOf(id owner.Identity, at api.GuestRef, m owner.Tag, s plan.Step, want guest.Target, have guest.State) (*change, changer) {
 	h := have.Observed()
 	to, from := want.Volumes(), have.Volumes()
 	old, moved := from.RememberedSlots(to), changedBuses(s.Changes)
@@ -100,7 +100,7 @@ func (d updater) undo(ctx context.Context, s plan.Step, ch *change, halted bool,
 
 // resume starts a hibernated VM before all else: its lock, which keeps PVE from changing it, ends
 // with that.
-func (d updater) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
+func (d updater) resume(ctx context.Context, at api.GuestRef, addr model.Address) error {
 	if err := d.verifyOwner(ctx, at, addr); err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}

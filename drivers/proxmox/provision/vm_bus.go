@@ -9,12 +9,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -57,8 +54,8 @@ func onBus(value, slot string) string {
 			known[name] = true
 		}
 	}
-	p, ours := property.Parse(value), property.Parse(guest.Drive(property.VolumeOf(value), slot))
-	parts := []string{property.VolumeOf(value)}
+	p, ours := api.ParseProperty(value), api.ParseProperty(guest.Drive(api.VolumeOf(value), slot))
+	parts := []string{api.VolumeOf(value)}
 	for _, name := range slices.Sorted(maps.Keys(p.Values)) {
 		if known[name] && name != "file" && name != "size" && name != "volume" {
 			parts = append(parts, name+"="+p.Values[name])
@@ -82,7 +79,7 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 	on.Detached = maps.Clone(ch.tag.Detached)
 	for name, from := range ch.oldSlot {
 		first.del[from] = true
-		on.Detached[name] = property.VolumeOf(ch.from.Config.Next[from])
+		on.Detached[name] = api.VolumeOf(ch.from.Config.Next[from])
 	}
 	for key, val := range ch.set {
 		if w, back := ch.reattach[key]; key == "boot" || back && ch.oldSlot[w.Name] != "" {
@@ -104,7 +101,7 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 	}
 	return d.withDigest(ctx, &ch.lastSeen, "", func(digest string) error {
 		for name, id := range on.Detached {
-			if ch.oldSlot[name] != "" && drives.UnusedKey(ch.lastSeen.cfg.Next, id) == "" {
+			if ch.oldSlot[name] != "" && api.UnusedKey(ch.lastSeen.cfg.Next, id) == "" {
 				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
 			}
 		}
@@ -116,12 +113,12 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 // allAttached reports whether the disks that go to another bus are all attached, at their old slot
 // or at the new one. A VM with a detached disk is not started.
 func (d updater) allAttached(ctx context.Context, ch *change) bool {
-	cfg, err := view.ReadConfig(ctx, d.API, ch.lastSeen.at)
+	cfg, err := api.ReadConfig(ctx, d.API, ch.lastSeen.at)
 	if err != nil {
 		return false
 	}
 	for _, from := range ch.oldSlot {
-		if drives.AttachedAt(cfg.Next, property.VolumeOf(ch.from.Config.Next[from])) == "" {
+		if api.AttachedAt(cfg.Next, api.VolumeOf(ch.from.Config.Next[from])) == "" {
 			return false
 		}
 	}

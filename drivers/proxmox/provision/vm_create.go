@@ -10,13 +10,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -27,7 +24,7 @@ type vmCreator struct {
 }
 
 // create implements creator.
-func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag) error {
+func (d vmCreator) create(ctx context.Context, s plan.Step, at api.GuestRef, m owner.Tag) error {
 	m.UUID, m.Seed = uuid.NewString(), guest.SeedRecord(s.Want)
 	switch {
 	case m.Seed != nil && d.isCreated(ctx, at, s.Address): // its seed may be removed already, and must not come back
@@ -40,35 +37,35 @@ func (d vmCreator) create(ctx context.Context, s plan.Step, at view.GuestRef, m 
 }
 
 // resumeClone implements creator.
-func (d vmCreator) resumeClone(ctx context.Context, s plan.Step, at view.GuestRef, m owner.Tag, have guest.State) error {
+func (d vmCreator) resumeClone(ctx context.Context, s plan.Step, at api.GuestRef, m owner.Tag, have guest.State) error {
 	is := have.Observed()
 	m.Linked, m.UUID, m.Seed = is.Tag.Linked, cmp.Or(owner.UUID(is.Config.Next["smbios1"]), uuid.NewString()), guest.SeedRecord(s.Want)
 	return d.finishClone(ctx, at, m)
 }
 
 // afterCreation implements creator: it removes the seed.
-func (d vmCreator) afterCreation(ctx context.Context, at view.GuestRef, m owner.Tag) {
+func (d vmCreator) afterCreation(ctx context.Context, at api.GuestRef, m owner.Tag) {
 	if d.want.Power == "running" {
 		d.removeSeed(ctx, at, m)
 	}
 }
 
 // createWhole creates the whole VM by one request.
-func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d vmCreator) createWhole(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want, m, err := d.prepareSeed(ctx, at, m)
 	if err != nil {
 		return err
 	}
-	m.Slots = want.Slots(view.Config{}, nil)
+	m.Slots = want.Slots(api.GuestConfig{}, nil)
 	m = d.ID.Begin(m)
 	m.Options = slices.Sorted(maps.Keys(want.Options))
 	p := vmParams(want.VM, m)
-	p["description"] = d.ID.Describe(want.Description, m, at, view.Config{})
+	p["description"] = d.ID.Describe(want.Description, m, at, api.GuestConfig{})
 	p["vmid"] = at.VMID
 	if _, declared := want.Options["boot"]; !declared {
 		p["boot"] = want.BootOrder(m)
 	}
-	p[drives.CloudInitSlot] = want.CloudInitDrive()
+	p[api.CloudInitSlot] = want.CloudInitDrive()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.NewValue(slot)
@@ -80,19 +77,19 @@ func (d vmCreator) createWhole(ctx context.Context, at view.GuestRef, m owner.Ta
 }
 
 // clone copies a template, and writes the configuration of the clone.
-func (d vmCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d vmCreator) clone(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want := d.want
 	m.Linked = want.Clone == template.Linked
 	early := d.ID.Begin(m)
 	early.UUID, early.VMID = "", at.VMID // identifies it until the clone has a UUID of its own
-	p := api.Params{"newid": at.VMID, "name": want.Name, "description": d.ID.Describe(want.Description, early, at, view.Config{}), "full": !m.Linked}
+	p := api.Params{"newid": at.VMID, "name": want.Name, "description": d.ID.Describe(want.Description, early, at, api.GuestConfig{}), "full": !m.Linked}
 	if root, ok := guest.Find(want.Disks, "root"); ok && !m.Linked {
 		p["storage"] = root.Storage
 	}
-	from := view.GuestRef{Node: at.Node, VMID: want.TemplateVMID}
+	from := api.GuestRef{Node: at.Node, VMID: want.TemplateVMID}
 	err := d.API.Do(ctx, from.Path("clone"), d.inPool(p))
 	if api.ClassOf(err) == api.NotFound { // only the node of the template can clone it, to another node if the storage is shared
-		v, readErr := view.Read(ctx, d.API, d.Model)
+		v, readErr := api.ReadView(ctx, d.API, d.Model)
 		if readErr != nil {
 			return fmt.Errorf("finding template %d: %w", from.VMID, readErr)
 		}
@@ -111,7 +108,7 @@ func (d vmCreator) clone(ctx context.Context, at view.GuestRef, m owner.Tag) err
 // keys that only the template has; a clone that is not provisional is complete. The clone keeps the
 // UUID that PVE gave it: PVE may write only one of ownership tag and UUID if both are in one
 // request.
-func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d vmCreator) finishClone(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want := d.want
 	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
 	if err != nil || !provisional {
@@ -121,7 +118,7 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 	m.Content, m.Recreate = is.Content, is.Recreate
 	for _, slot := range want.CDSlots() {
 		if there := cfg.Next[slot]; there != "" && !guest.IsCD(slot, there) {
-			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, property.VolumeOf(there), slot)
+			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, api.VolumeOf(there), slot)
 		}
 	}
 	m.UUID = cmp.Or(owner.UUID(cfg.Next["smbios1"]), m.UUID)
@@ -143,7 +140,7 @@ func (d vmCreator) finishClone(ctx context.Context, at view.GuestRef, m owner.Ta
 		}
 	}
 	for key, val := range w.set {
-		if there := cfg.Next[key]; !property.IsNet(key) && there != "" && (drives.HoldsState(key) || options.VM().Same(key, there, fmt.Sprint(val))) {
+		if there := cfg.Next[key]; !api.IsNet(key) && there != "" && (api.HoldsState(key) || options.VM().Same(key, there, fmt.Sprint(val))) {
 			delete(w.set, key) // the clone has the template's state drive; the order would create a second, empty one
 		}
 	}

@@ -9,11 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -36,7 +35,7 @@ func (c *vmChange) conclude() {
 // afterWrite implements changer. It removes a seed from its storage once it is out of the drive,
 // since a VM does not start with an image that does not exist.
 func (c *vmChange) afterWrite(ctx context.Context, h *kind.Host) error {
-	if c.set[drives.CloudInitSlot] == nil {
+	if c.set[api.CloudInitSlot] == nil {
 		return nil
 	}
 	return seed.Remove(ctx, h, c.lastSeen.at.Node, c.have.Seed)
@@ -53,7 +52,7 @@ func (c *vmChange) keepBootable() {
 	for name, from := range c.oldSlot {
 		moved[from] = c.tag.Slots["disk."+name]
 	}
-	old := property.Parse(c.have.Config.Next["boot"]).Values["order"]
+	old := api.ParseProperty(c.have.Config.Next["boot"]).Values["order"]
 	var order []string
 	for dev := range strings.SplitSeq(old, ";") {
 		if dev = cmp.Or(moved[dev], dev); dev != "" {
@@ -83,7 +82,7 @@ func (c *vmChange) followBoot() {
 	there := func(dev string) bool { return c.set[dev] != nil || after.Next[dev] != "" && !c.del[dev] }
 	disc := func(dev string) bool {
 		set, _ := c.set[dev].(string)
-		return there(dev) && drives.HoldsCD(cmp.Or(set, after.Next[dev]))
+		return there(dev) && api.HoldsCD(cmp.Or(set, after.Next[dev]))
 	}
 	appends := func(key string, val any) bool {
 		return len(order) > 0 && guest.IsCD(key, fmt.Sprint(val)) && !slices.Contains(order, key)
@@ -126,14 +125,14 @@ func (c *vmChange) key(path string) {
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
 	case "seed":
-		c.set[drives.CloudInitSlot] = drives.EmptyDrive
+		c.set[api.CloudInitSlot] = api.EmptyDrive
 	case "options":
-		if drives.HoldsState(rest) && c.want.Options[rest] != "" && guest.IsVolumeRevert(c.want, c.have, path, rest) {
+		if api.HoldsState(rest) && c.want.Options[rest] != "" && guest.IsVolumeRevert(c.want, c.have, path, rest) {
 			c.revert[rest] = true
 			return
 		}
-		if drives.HoldsState(rest) && c.want.Options[rest] != "" && c.have.Config.Next[rest] != "" {
-			c.move[rest] = property.StorageOf(c.want.Options[rest]) // with its content; the order would create an empty one
+		if api.HoldsState(rest) && c.want.Options[rest] != "" && c.have.Config.Next[rest] != "" {
+			c.move[rest] = api.StorageOf(c.want.Options[rest]) // with its content; the order would create an empty one
 			return
 		}
 		c.setOrDelete(rest, c.want.Options[rest])

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -23,7 +22,7 @@ type writer struct{ *kind.Host }
 // nothing relevant did (PVE renews it also for its own bookkeeping), it sends the patch once more
 // with the new one. old is the configuration that was observed, later the patch of the requests
 // that follow.
-func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, have *model.Resource, old view.Config) error {
+func (d writer) write(ctx context.Context, at api.GuestRef, w, later patch, have *model.Resource, old api.GuestConfig) error {
 	if w.empty() {
 		return nil
 	}
@@ -31,7 +30,7 @@ func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, hav
 	if api.ClassOf(err) != api.Changed {
 		return w.pendingAfterHotplug(err)
 	}
-	cfg, readErr := view.ReadConfig(ctx, d.API, at)
+	cfg, readErr := api.ReadConfig(ctx, d.API, at)
 	if readErr != nil {
 		return fmt.Errorf("%w; and reading it failed: %w", err, readErr)
 	}
@@ -39,7 +38,7 @@ func (d writer) write(ctx context.Context, at view.GuestRef, w, later patch, hav
 	if !is.IsOwnedAs(have.Addr) {
 		return fmt.Errorf("%w; it can no longer be proved to be %s (%s): not changed", err, have.Addr, is.Why())
 	}
-	fresh := guest.FromConfig(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
+	fresh := guest.FromConfig(api.ListedGuest{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
 	if w.conflicts(old, cfg) || later.conflicts(old, cfg) || !reflect.DeepEqual(configuredAttrs(fresh.Spec), configuredAttrs(have.Spec)) {
 		return fmt.Errorf("%w: %w", err, errChanged)
 	}
@@ -58,7 +57,7 @@ func configuredAttrs(spec any) []model.Attr {
 
 // withVolumes sends a patch by several requests, as long as nobody else changes the keys that are
 // still to come.
-func (d writer) withVolumes(ctx context.Context, l *lastSeen, w patch, have *model.Resource, old view.Config) error {
+func (d writer) withVolumes(ctx context.Context, l *lastSeen, w patch, have *model.Resource, old api.GuestConfig) error {
 	split := w.sequence
 	if l.at.LXC {
 		split = w.perVolume

@@ -11,10 +11,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -49,10 +46,10 @@ func notBackedUp(next map[string]string) string {
 	var out []string
 	for key, val := range next {
 		mount := strings.HasPrefix(key, "mp")
-		if !mount && !drives.IsDrive(key) || !drives.HoldsData(val) {
+		if !mount && !api.IsDrive(key) || !api.HoldsData(val) {
 			continue
 		}
-		saved := property.Parse(val).Values["backup"]
+		saved := api.ParseProperty(val).Values["backup"]
 		if strings.HasPrefix(key, "unused") || saved == "0" || mount && saved != "1" {
 			out = append(out, key)
 		}
@@ -64,7 +61,7 @@ func notBackedUp(next map[string]string) string {
 // Note says in the plan what goes before a guest does, and what goes with it that
 // the files never named: PVE destroys every volume in its configuration that carries
 // its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
-func Note(h *model.Host, m owner.Tag, cfg view.Config) string {
+func Note(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
 	var out []string
 	if m.RemovalPolicy() == owner.RemoveBackedUp {
 		out = append(out, "after a final backup to "+BackupStorage(h))
@@ -75,7 +72,7 @@ func Note(h *model.Host, m owner.Tag, cfg view.Config) string {
 	}
 	var extra []string
 	for key, val := range cfg.Next {
-		if (drives.IsDrive(key) || strings.HasPrefix(key, "mp")) && !drives.HoldsState(key) && !named[key] && drives.HoldsData(val) {
+		if (api.IsDrive(key) || strings.HasPrefix(key, "mp")) && !api.HoldsState(key) && !named[key] && api.HoldsData(val) {
 			extra = append(extra, key)
 		}
 	}
@@ -152,7 +149,7 @@ func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, 
 		{fmt.Sprintf("/vms/%d", r.at.VMID), []string{"VM.Backup"}},
 		{"/storage/" + f.storage, []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 	} {
-		if missing, err := view.Lacks(ctx, r.host.API, need.path, need.privs...); err != nil || missing != "" {
+		if missing, err := api.LacksPrivilege(ctx, r.host.API, need.path, need.privs...); err != nil || missing != "" {
 			if err == nil {
 				err = fmt.Errorf("the token %s lacks %s on %s: `homestak-gitops doctor` prints the commands that grant it", r.host.API.User(), missing, need.path)
 			}
@@ -201,7 +198,7 @@ func (f *finalBackup) found(ctx context.Context) (string, error) {
 		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)).Abs() > recent {
 			continue
 		}
-		if missing, err := view.Lacks(ctx, f.host.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
+		if missing, err := api.LacksPrivilege(ctx, f.host.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
 			return "", err
 		}
 		var since []api.TaskEntry

@@ -14,10 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -26,7 +23,7 @@ import (
 // what its ownership tag demands. In this order, so that nothing is shut down for nothing:
 // wait for our own tasks, verify, refuse, shut down, back up, verify again, destroy.
 func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
-	at := view.GuestRef{VMID: s.VMID, LXC: s.Address.Kind == "ct"}
+	at := api.GuestRef{VMID: s.VMID, LXC: s.Address.Kind == "ct"}
 	for _, of := range []*model.Resource{s.Want, s.Have} {
 		if of != nil && of.Guest != nil {
 			at.Node, at.VMID = of.Guest.Node, cmp.Or(of.Guest.VMID, at.VMID)
@@ -76,7 +73,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 // target is a guest that is to go.
 type target struct {
 	host *kind.Host
-	at   view.GuestRef
+	at   api.GuestRef
 }
 
 func (r target) power() power.Guest { return power.Of(r.host, r.at) }
@@ -89,8 +86,8 @@ var (
 
 // departing reads a guest that is to go: it must be provably ours, and nothing must
 // speak against its going.
-func (r target) departing(ctx context.Context, addr model.Address, undo bool) (view.Config, owner.Verdict, error) {
-	cfg, err := view.ReadConfig(ctx, r.host.API, r.at)
+func (r target) departing(ctx context.Context, addr model.Address, undo bool) (api.GuestConfig, owner.Verdict, error) {
+	cfg, err := api.ReadConfig(ctx, r.host.API, r.at)
 	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
 		return cfg, owner.Verdict{}, errors.Join(errGone, err)
 	}
@@ -118,7 +115,7 @@ func (r target) departing(ctx context.Context, addr model.Address, undo bool) (v
 // takeLeave does what the policy demands and shuts the guest down. A backup is made
 // of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
 // stopped, since the files want it gone and the next pass would stop it again.
-func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg view.Config) error {
+func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg api.GuestConfig) error {
 	switch policy {
 	case owner.RemoveAtOnce:
 		return r.stopForGood(ctx, m)
@@ -197,7 +194,7 @@ func (r target) destroy(ctx context.Context) error {
 			return fmt.Errorf("removing %s: %w; and %w", r.at, err, waitErr)
 		}
 	}
-	if _, readErr := view.ReadConfig(ctx, r.host.API, r.at); api.ClassOf(readErr) == api.NotFound || api.ClassOf(readErr) == api.Denied {
+	if _, readErr := api.ReadConfig(ctx, r.host.API, r.at); api.ClassOf(readErr) == api.NotFound || api.ClassOf(readErr) == api.Denied {
 		return r.mustBeGone(ctx, err)
 	}
 	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm
@@ -211,7 +208,7 @@ func (r target) destroy(ctx context.Context) error {
 // itself proves nothing, since with rights on a pool only a missing guest and a
 // hidden one look the same.
 func (r target) mustBeGone(ctx context.Context, why error) error {
-	v, err := view.Read(ctx, r.host.API, r.host.Model)
+	v, err := api.ReadView(ctx, r.host.API, r.host.Model)
 	if err != nil {
 		return err
 	}
@@ -226,7 +223,7 @@ func (r target) mustBeGone(ctx context.Context, why error) error {
 	if !v.LimitedVisibility {
 		return nil
 	}
-	switch hidden, err := view.IsTaken(ctx, r.host.API, r.at.VMID); {
+	switch hidden, err := api.IsTaken(ctx, r.host.API, r.at.VMID); {
 	case err != nil:
 		return fmt.Errorf("asking whether %s is gone: %w", r.at, err)
 	case hidden:
@@ -237,8 +234,8 @@ func (r target) mustBeGone(ctx context.Context, why error) error {
 
 // mustHaveNoClones asks once more before a template goes. What the token may not see
 // PVE still knows, and refuses itself.
-func (r target) mustHaveNoClones(ctx context.Context, cfg view.Config) error {
-	ids, err := storage.Clones(ctx, r.host.API, r.at.Node, property.VolumeOf(cfg.Now[TemplateSlot]))
+func (r target) mustHaveNoClones(ctx context.Context, cfg api.GuestConfig) error {
+	ids, err := api.ClonesOfVolume(ctx, r.host.API, r.at.Node, api.VolumeOf(cfg.Now[TemplateSlot]))
 	switch {
 	case err != nil:
 		return fmt.Errorf("removing template %d: %w", r.at.VMID, err)

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // bridge is the bridge of cards that do not name one.
@@ -89,19 +89,19 @@ func (r *resolver) trunks(path string, rate float64, trunks []string, ranges boo
 	if rate < 0 {
 		r.errorf(path+".rate", "rate out of range", "%s MB/s is negative", guest.RateText(rate))
 	}
-	var list []property.VLANs
+	var list []api.VLANs
 	for _, t := range trunks {
-		v, ok := property.ParseVLANs(t)
+		v, ok := api.ParseVLANs(t)
 		switch {
 		case !ok && ranges:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is not a VLAN or a range of VLANs", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", property.MaxVLAN)
+			r.errorf(path+".trunks", fmt.Sprintf("%q is not a VLAN or a range of VLANs", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", api.MaxVLAN)
 		case !ok:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is not a VLAN", t), "write a VLAN tag between 1 and %d", property.MaxVLAN)
+			r.errorf(path+".trunks", fmt.Sprintf("%q is not a VLAN", t), "write a VLAN tag between 1 and %d", api.MaxVLAN)
 		case !ranges && v.First != v.Last:
 			r.errorf(path+".trunks", fmt.Sprintf("range %q in the trunk of a container", t), "PVE takes single VLAN tags there: list them one by one")
 		default:
 			list = append(list, v)
 		}
 	}
-	return property.SortVLANs(list, ranges)
+	return api.SortVLANs(list, ranges)
 }

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -168,7 +168,7 @@ func (r *resolver) tagTerms(g guest.Target, from string, longest owner.Tag) (ter
 	g.Resolved().OwnerTag, terms = m, m.Terms()
 	m.UUID, m.Seed, m.MAC, m.Keys, m.CreationVMID = longest.UUID, longest.Seed, longest.MAC, longest.Keys, 999_999_999
 	m.Begun, m.Sig = math.MaxInt32, strings.Repeat("0", owner.SigLength)
-	m.Slots, m.Options = g.Slots(view.Config{}, nil), slices.Sorted(maps.Keys(g.Declared()))
+	m.Slots, m.Options = g.Slots(api.GuestConfig{}, nil), slices.Sorted(maps.Keys(g.Declared()))
 	r.checkLength(c.Description, m)
 	return terms
 }

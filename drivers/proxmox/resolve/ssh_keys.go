@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -76,7 +76,7 @@ func (r *resolver) publicKeys(name, value string) []string {
 		wrong(fmt.Sprintf("ssh key %q is a private key", name), "; the private key stays with its user")
 		return nil
 	}
-	lines := property.KeyLines(value)
+	lines := api.SSHKeyLines(value)
 	for _, l := range lines {
 		if !isPublicKey(l) {
 			wrong(fmt.Sprintf("ssh key %q is not a public key", name), "")

@@ -8,13 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -103,7 +102,7 @@ func (r *vmResolver) disks() {
 	count := map[string]int{}
 	for slot, value := range r.Options {
 		if guest.IsCD(slot, value) {
-			count[drives.Bus(slot)]++
+			count[api.BusOf(slot)]++
 		}
 	}
 	for _, d := range r.Disks {
@@ -158,8 +157,8 @@ const minMTU, maxMTU = 576, 65520
 // hardware checks the model of a card and what depends on it.
 func (r *vmResolver) hardware(path string, n *guest.NIC) {
 	n.Model = cmp.Or(n.Model, guest.DefaultModel)
-	if !slices.Contains(property.CardModels, n.Model) {
-		r.errorf(path+".model", fmt.Sprintf("model = %q is not valid", n.Model), "%s", diag.DidYouMean(n.Model, property.CardModels))
+	if !slices.Contains(api.CardModels, n.Model) {
+		r.errorf(path+".model", fmt.Sprintf("model = %q is not valid", n.Model), "%s", diag.DidYouMean(n.Model, api.CardModels))
 		return
 	}
 	if n.MTU != 0 && n.MTU != guest.BridgeMTU && (n.MTU < minMTU || n.MTU > maxMTU) {

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -21,17 +20,17 @@ var (
 // cdDrive checks the option of a CD drive. It returns false if the key is not one.
 func (r *vmResolver) cdDrive(m *pveapi.Method, key string) bool {
 	value := strings.TrimSpace(r.Options[key])
-	file := property.VolumeOf(value)
-	meant := drives.HoldsCD(value) || file == "none" || file == "cdrom" || isoVolume.MatchString(file)
-	if _, known := m.Param(key); !known || !drives.MayHoldCD(key) || !meant && drives.Bus(key) != "ide" {
+	file := api.VolumeOf(value)
+	meant := api.HoldsCD(value) || file == "none" || file == "cdrom" || isoVolume.MatchString(file)
+	if _, known := m.Param(key); !known || !api.MayHoldCD(key) || !meant && api.BusOf(key) != "ide" {
 		return false
 	}
 	path := "options." + key
 	refuse := func(summary, detail string, args ...any) { r.errorf(path, summary, detail, args...) }
-	machine, _, _ := strings.Cut(property.Parse(r.Options["machine"]).First("type"), "+")
+	machine, _, _ := strings.Cut(api.ParseProperty(r.Options["machine"]).First("type"), "+")
 	image := objects.ImageOf(r.in, file)
 	switch {
-	case key == drives.CloudInitSlot:
+	case key == api.CloudInitSlot:
 		refuse("ide2 is the cloud-init drive", "take another slot for the CD drive: ide0, or one of sata0 to sata5 or scsi0 to scsi30")
 	case !meant:
 		refuse(fmt.Sprintf("option %q is not a CD drive", key), `for a CD drive add media=cdrom: %s = "local:iso/NAME.iso,media=cdrom"; a disk has a disk block, on scsi, virtio or sata`, key)
@@ -39,7 +38,7 @@ func (r *vmResolver) cdDrive(m *pveapi.Method, key string) bool {
 		refuse(fmt.Sprintf("a machine of type q35 does not start with a drive at %s", key), "its IDE has one drive for each of two channels, ide0 and ide2, and ide2 is the cloud-init drive: take ide0, or one of sata0 to sata5")
 	case file == "cdrom":
 		refuse(fmt.Sprintf("option %q is the CD drive of the node itself", key), "a file cannot describe the node's own disc: name an ISO image, STORAGE:iso/NAME.iso, or none")
-	case !drives.HoldsCD(value):
+	case !api.HoldsCD(value):
 		refuse(fmt.Sprintf("option %q lacks media=cdrom", key), `PVE takes an ISO image as a CD only: %s = "%s,media=cdrom"`, key, value)
 	case image != nil && !slices.Contains(r.in.Needs, model.Address{Kind: "image", Name: file}):
 		refuse(fmt.Sprintf("image %q is named without a reference", file), `write %s = "${image.%s},media=cdrom" in the node itself, so that the image is made before it`, key, file)
@@ -61,8 +60,8 @@ func (r *vmResolver) cdDrive(m *pveapi.Method, key string) bool {
 // checkBootOrder reports a boot order that names an IDE slot without a drive, which PVE would
 // refuse. The drives of a template are not known here.
 func (r *vmResolver) checkBootOrder() {
-	for dev := range strings.SplitSeq(property.Parse(r.Options["boot"]).Values["order"], ";") {
-		if drives.Bus(dev) == "ide" && dev != drives.CloudInitSlot && r.Options[dev] == "" && r.Template == "" {
+	for dev := range strings.SplitSeq(api.ParseProperty(r.Options["boot"]).Values["order"], ";") {
+		if api.BusOf(dev) == "ide" && dev != api.CloudInitSlot && r.Options[dev] == "" && r.Template == "" {
 			r.errorf("options.boot", fmt.Sprintf("options.boot names %s, where no drive is", dev), `take it out, or declare the CD drive: %s = "none,media=cdrom"`, dev)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -81,7 +81,7 @@ func (r *vmResolver) checkOption(k, v string) {
 	if fix := options.HostDevice(k, v); fix != "" {
 		r.errorf("options."+k, refused, "devices of the node are for root@pam with a password: %s", fix)
 	}
-	if drives.HoldsState(k) && !stateOrder.MatchString(v) {
+	if api.HoldsState(k) && !stateOrder.MatchString(v) {
 		r.errorf("options."+k, fmt.Sprintf("option %s names a volume", k), "give an order such as local-lvm:1, from which each guest gets a volume of its own")
 	}
 }

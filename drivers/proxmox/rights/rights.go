@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -166,7 +166,7 @@ func (n *Needs) Card(bridge string, vlan int, trunks []string, attr string) {
 		tags[vlan] = true
 	}
 	for _, t := range trunks {
-		v, _ := property.ParseVLANs(t)
+		v, _ := api.ParseVLANs(t)
 		for tag := v.First; tag <= v.Last; tag++ {
 			tags[tag] = true
 		}

@@ -15,13 +15,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -85,7 +81,7 @@ type File struct {
 
 // On lists our seed images on a storage, by name.
 func On(ctx context.Context, h *kind.Host, node, on string) ([]File, error) {
-	list, err := storage.List(ctx, h.API, view.NodeStorage{Node: node, Storage: on}, "iso")
+	list, err := api.ListVolumes(ctx, h.API, api.NodeStorage{Node: node, Storage: on}, "iso")
 	return Among(h, list), err
 }
 
@@ -109,7 +105,7 @@ func Among(h *kind.Host, list []map[string]json.RawMessage) []File {
 func Upload(ctx context.Context, h *kind.Host, node, volid string, image []byte) error {
 	sum := sha256.Sum256(image)
 	p := api.Params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
-	return h.API.Upload(ctx, api.Path("nodes", node, "storage", property.StorageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
+	return h.API.Upload(ctx, api.Path("nodes", node, "storage", api.StorageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
 }
 
 // Remove deletes a seed image of ours; one that is gone is success. Deleting
@@ -120,7 +116,7 @@ func Remove(ctx context.Context, h *kind.Host, node, volid string) error {
 	if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
 		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}
-	err := storage.Free(ctx, h.API, node, volid)
+	err := api.FreeVolume(ctx, h.API, node, volid)
 	if api.ClassOf(err) == api.Denied {
 		err = Upload(ctx, h, node, volid, nocloud.Empty())
 	}
@@ -131,15 +127,15 @@ func Remove(ctx context.Context, h *kind.Host, node, volid string) error {
 }
 
 // SweepHint is what a storage that may have seed images is called in Observed.SweepHints.
-func SweepHint(s view.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
+func SweepHint(s api.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
 
 // ParseSweepHint reads such a hint.
-func ParseSweepHint(word string) (view.NodeStorage, bool) {
+func ParseSweepHint(word string) (api.NodeStorage, bool) {
 	p := strings.Split(word, " ")
 	if len(p) != 3 || p[0] != "seeds" {
-		return view.NodeStorage{}, false
+		return api.NodeStorage{}, false
 	}
-	return view.NodeStorage{Node: p[1], Storage: p[2]}, true
+	return api.NodeStorage{Node: p[1], Storage: p[2]}, true
 }
 
 // Sum is a short hash.
@@ -150,7 +146,7 @@ func Sum(s string) string {
 
 // Attached is the volume of the machine's own seed, if it is in the drive.
 func Attached(m owner.Tag, c map[string]string) string {
-	if file := property.First(c[drives.CloudInitSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
+	if file := api.PropertyFirst(c[api.CloudInitSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
 		return file
 	}
 	return ""
@@ -158,12 +154,12 @@ func Attached(m owner.Tag, c map[string]string) string {
 
 // Eject takes the seed of a machine that is about to be destroyed: PVE leaves
 // images in drives alone, and afterwards nothing would show that there was one.
-func Eject(ctx context.Context, h *kind.Host, at view.GuestRef, m owner.Tag, cfg view.Config) error {
+func Eject(ctx context.Context, h *kind.Host, at api.GuestRef, m owner.Tag, cfg api.GuestConfig) error {
 	if m.Seed == nil || m.Seed.Volume == "" {
 		return nil
 	}
 	if Attached(m, cfg.Next) != "" {
-		if _, err := h.API.Put(ctx, at.Path("config"), api.Params{drives.CloudInitSlot: drives.EmptyDrive, "digest": cfg.Digest}); err != nil {
+		if _, err := h.API.Put(ctx, at.Path("config"), api.Params{api.CloudInitSlot: api.EmptyDrive, "digest": cfg.Digest}); err != nil {
 			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
 		}
 	}

@@ -6,11 +6,10 @@ import (
 	"path"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -55,14 +54,14 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 }
 
 // IsConverted reports whether a VM is a complete template that can be cloned.
-func IsConverted(cfg view.Config) bool {
-	_, name, _ := strings.Cut(property.VolumeOf(cfg.Now[removal.TemplateSlot]), ":")
+func IsConverted(cfg api.GuestConfig) bool {
+	_, name, _ := strings.Cut(api.VolumeOf(cfg.Now[removal.TemplateSlot]), ":")
 	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
 // Observed returns the resource of a managed template, from its configuration.
-func Observed(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
-	t := &Template{Made: m.Content, Tag: m, DiskVolume: property.VolumeOf(cfg.Now[removal.TemplateSlot])}
+func Observed(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag) *model.Resource {
+	t := &Template{Made: m.Content, Tag: m, DiskVolume: api.VolumeOf(cfg.Now[removal.TemplateSlot])}
 	if !IsConverted(cfg) {
 		t.Made += notConverted
 	}

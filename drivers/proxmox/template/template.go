@@ -8,9 +8,9 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -182,7 +182,7 @@ func Needs(t *Template, n *rights.Needs) {
 	case t.VMID != 0:
 		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "reading the template"}, "vmid")
 	case t.Volume != "":
-		storage := property.StorageOf(t.Volume)
+		storage := api.StorageOf(t.Volume)
 		path := "/storage/" + storage
 		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
 		n.Add(rights.Need{

@@ -1,22 +1,18 @@
-package view
+package api
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // InSnapshots maps the volumes that snapshots of a guest hold to one snapshot that does.
 // It costs a request for each snapshot, and one more.
-func InSnapshots(ctx context.Context, c *api.Client, at GuestRef) (map[string]string, error) {
+func InSnapshots(ctx context.Context, c *Client, at GuestRef) (map[string]string, error) {
 	var list []struct {
 		Name string `json:"name"`
 	}
-	if err := api.ReadList(ctx, c, at.Path("snapshot"), &list); err != nil {
+	if err := ReadList(ctx, c, at.Path("snapshot"), &list); err != nil {
 		return nil, fmt.Errorf("asking for the snapshots of %s: %w", at, err)
 	}
 	out := map[string]string{}
@@ -29,8 +25,8 @@ func InSnapshots(ctx context.Context, c *api.Client, at GuestRef) (map[string]st
 			return nil, fmt.Errorf("asking for snapshot %s of %s: %w", s.Name, at, err)
 		}
 		for key, val := range conf {
-			if drives.IsDrive(key) || drives.IsMount(key) {
-				out[property.VolumeOf(api.Text(val))] = s.Name
+			if IsDrive(key) || IsMount(key) {
+				out[VolumeOf(Text(val))] = s.Name
 			}
 		}
 	}

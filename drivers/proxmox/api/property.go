@@ -1,6 +1,7 @@
-// Package property reads and writes values in the configuration of a Proxmox VE guest: property
+package api
+
+// This part of the package reads and writes values in the configuration of a Proxmox VE guest: property
 // strings, lists of tags, sizes, VLANs and ssh keys.
-package property
 
 import (
 	"cmp"
@@ -12,16 +13,16 @@ import (
 	"strings"
 )
 
-// Set is a parsed property string such as "virtio=BC:24:…,bridge=vmbr0".
+// PropertySet is a parsed property string such as "virtio=BC:24:…,bridge=vmbr0".
 // PVE stores most of them as sent, so they are compared parsed, never as text.
-type Set struct {
+type PropertySet struct {
 	Keyless string            // the value that stands without its key, in front
 	Values  map[string]string // the others
 }
 
-// Parse parses a property string.
-func Parse(s string) Set {
-	p := Set{Values: map[string]string{}}
+// ParseProperty parses a property string.
+func ParseProperty(s string) PropertySet {
+	p := PropertySet{Values: map[string]string{}}
 	for i, part := range strings.Split(s, ",") {
 		k, v, ok := strings.Cut(part, "=")
 		switch {
@@ -35,7 +36,7 @@ func Parse(s string) Set {
 }
 
 // First gives the value of a key that may stand bare.
-func (p Set) First(key string) string {
+func (p PropertySet) First(key string) string {
 	if v, ok := p.Values[key]; ok {
 		return v
 	}
@@ -44,7 +45,7 @@ func (p Set) First(key string) string {
 
 // With writes the property string with some members set, or left out where their value is "";
 // bare is the member that may stand without its name.
-func (p Set) With(set map[string]string, keyless string) string {
+func (p PropertySet) With(set map[string]string, keyless string) string {
 	values := maps.Clone(p.Values)
 	maps.Copy(values, set)
 	var parts []string
@@ -63,15 +64,15 @@ func (p Set) With(set map[string]string, keyless string) string {
 	return strings.Join(parts, ",")
 }
 
-// Value gives one value of a property string, as Parse does, and takes
+// PropertyValue gives one value of a property string, as Parse does, and takes
 // nothing else of it apart.
-func Value(s, key string) string {
+func PropertyValue(s, key string) string {
 	val, _ := lookup(s, key)
 	return val
 }
 
-// First is Value for a key that may stand bare.
-func First(s, key string) string {
+// PropertyFirst is Value for a key that may stand bare.
+func PropertyFirst(s, key string) string {
 	val, ok := lookup(s, key)
 	if keyless, _, _ := strings.Cut(s, ","); !ok && !strings.Contains(keyless, "=") {
 		return keyless
@@ -90,7 +91,7 @@ func lookup(s, key string) (val string, ok bool) {
 
 // VolumeOf is the volume of a drive, or of a mount point.
 func VolumeOf(drive string) string {
-	return cmp.Or(Value(drive, "file"), First(drive, "volume"))
+	return cmp.Or(PropertyValue(drive, "file"), PropertyFirst(drive, "volume"))
 }
 
 // StorageOf is the storage of a drive's volume, or of the order for one.
@@ -110,14 +111,14 @@ func IsNet(key string) bool {
 	return ok && IsNumber(no)
 }
 
-// GiB reads a size such as 32G, 1T or 2252M in whole GiB, rounded down.
-func GiB(s string) int {
-	n, _ := Bytes(s)
+// ParseGiB reads a size such as 32G, 1T or 2252M in whole ParseGiB, rounded down.
+func ParseGiB(s string) int {
+	n, _ := ParseBytes(s)
 	return int(n >> 30)
 }
 
-// Bytes reads a size in bytes; without a unit it is bytes (PVE/JSONSchema.pm, parse_size).
-func Bytes(s string) (int64, bool) {
+// ParseBytes reads a size in bytes; without a unit it is bytes (PVE/JSONSchema.pm, parse_size).
+func ParseBytes(s string) (int64, bool) {
 	m := sizeText.FindStringSubmatch(s)
 	if m == nil {
 		return 0, false
@@ -136,8 +137,8 @@ func SplitTags(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ',' || r == ' ' })
 }
 
-// Tags normalises a guest's tags.
-func Tags(s string) []string {
+// NormalTags normalises a guest's tags.
+func NormalTags(s string) []string {
 	var out []string
 	for _, t := range SplitTags(s) {
 		out = append(out, strings.ToLower(t))
@@ -146,23 +147,23 @@ func Tags(s string) []string {
 	return slices.Compact(out)
 }
 
-// EncodeKeys encodes SSH keys for PVE: percent-encoded by RFC 3986, where a space is %20 and never
+// EncodeSSHKeys encodes SSH keys for PVE: percent-encoded by RFC 3986, where a space is %20 and never
 // +.
-func EncodeKeys(keys []string) string {
+func EncodeSSHKeys(keys []string) string {
 	return strings.ReplaceAll(url.QueryEscape(strings.Join(keys, "\n")), "+", "%20")
 }
 
-// DecodeKeys decodes SSH keys, without empty lines and spaces around the keys.
-func DecodeKeys(s string) []string {
+// DecodeSSHKeys decodes SSH keys, without empty lines and spaces around the keys.
+func DecodeSSHKeys(s string) []string {
 	plain, err := url.PathUnescape(s)
 	if err != nil {
 		plain = s
 	}
-	return KeyLines(plain)
+	return SSHKeyLines(plain)
 }
 
-// KeyLines splits a text into one key a line.
-func KeyLines(plain string) []string {
+// SSHKeyLines splits a text into one key a line.
+func SSHKeyLines(plain string) []string {
 	out := []string{}
 	for line := range strings.Lines(plain) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -172,11 +173,11 @@ func KeyLines(plain string) []string {
 	return out
 }
 
-// Flags are the members of a property string that are on, such as the features of a container:
+// PropertyFlags are the members of a property string that are on, such as the features of a container:
 // by name, sorted, with the value of one that is not 1.
-func Flags(s string) []string {
+func PropertyFlags(s string) []string {
 	out := []string{}
-	for k, v := range Parse(s).Values {
+	for k, v := range ParseProperty(s).Values {
 		switch v {
 		case "0":
 		case "1":

@@ -1,4 +1,4 @@
-package view
+package api
 
 import (
 	"cmp"
@@ -6,13 +6,11 @@ import (
 	"errors"
 	"maps"
 	"slices"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// Config is the configuration of a guest. PVE has two of them: the one in force (Now), and the one
+// GuestConfig is the configuration of a guest. PVE has two of them: the one in force (Now), and the one
 // that the next full restart puts in force (Next). They differ by the pending changes.
-type Config struct {
+type GuestConfig struct {
 	Now, Next map[string]string
 	Pending   bool // there may be pending changes
 	Digest    string
@@ -21,35 +19,35 @@ type Config struct {
 }
 
 // ReadConfig reads both configurations and the digest in one request.
-func ReadConfig(ctx context.Context, c *api.Client, at GuestRef) (Config, error) {
-	cfg := Config{Now: make(map[string]string, usualKeys)}
+func ReadConfig(ctx context.Context, c *Client, at GuestRef) (GuestConfig, error) {
+	cfg := GuestConfig{Now: make(map[string]string, usualKeys)}
 	type change struct {
 		key, val string
 		goes     bool
 	}
 	var changes []change // the pending ones
-	_, err := c.Rows(ctx, at.Path("pending"), func(e api.Row) {
+	_, err := c.Rows(ctx, at.Path("pending"), func(e Row) {
 		key, value, pending, gone := e.Text("key"), e.Raw("value"), e.Raw("pending"), e.Raw("delete")
 		if key == "digest" {
-			cfg.Digest = api.Text(value)
+			cfg.Digest = Text(value)
 			return
 		}
 		if value != nil {
-			cfg.Now[key] = api.Text(value)
+			cfg.Now[key] = Text(value)
 		}
 		cfg.Pending = cfg.Pending || pending != nil || gone != nil
 		if pending != nil {
-			changes = append(changes, change{key, api.Text(pending), false})
+			changes = append(changes, change{key, Text(pending), false})
 		}
-		if n := api.Text(gone); n != "" && n != "0" && pending == nil { // of a container that restarts a value which waits comes after its deletion
+		if n := Text(gone); n != "" && n != "0" && pending == nil { // of a container that restarts a value which waits comes after its deletion
 			changes = append(changes, change{key, "", true})
 		}
 	})
 	if err != nil {
-		return Config{}, err
+		return GuestConfig{}, err
 	}
 	if len(cfg.Now) == 0 { // even a guest whose making died has its lock
-		return Config{}, &api.NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer holds no configuration")}
+		return GuestConfig{}, &NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer holds no configuration")}
 	}
 	cfg.Next = cfg.Now // nearly always; thousands of guests are in memory at once
 	if !cfg.Pending {
@@ -68,7 +66,7 @@ func ReadConfig(ctx context.Context, c *api.Client, at GuestRef) (Config, error)
 const usualKeys = 24
 
 // IsPending reports whether the next full restart changes a key.
-func (c Config) IsPending(key string) bool {
+func (c GuestConfig) IsPending(key string) bool {
 	now, there := c.Now[key]
 	next, stays := c.Next[key]
 	return c.Pending && (there != stays || now != next)
@@ -76,7 +74,7 @@ func (c Config) IsPending(key string) bool {
 
 // PendingKeys are the keys that the next full restart changes, sorted, without a boot order that
 // PVE itself keeps in line with the drives.
-func (c Config) PendingKeys() []string {
+func (c GuestConfig) PendingKeys() []string {
 	if !c.Pending {
 		return nil
 	}
@@ -91,7 +89,7 @@ func (c Config) PendingKeys() []string {
 }
 
 // Reverted is the configuration after some keys were reverted.
-func (c Config) Reverted(keys map[string]bool) Config {
+func (c GuestConfig) Reverted(keys map[string]bool) GuestConfig {
 	c.Next = maps.Clone(c.Next)
 	for key := range keys {
 		if now, there := c.Now[key]; there {
@@ -104,22 +102,22 @@ func (c Config) Reverted(keys map[string]bool) Config {
 }
 
 // InForce is the configuration without its pending changes.
-func (c Config) InForce() Config {
+func (c GuestConfig) InForce() GuestConfig {
 	c.Next, c.Pending = c.Now, false
 	return c
 }
 
 // DropsKey reports whether the next full restart deletes a key, or the guest does not have it.
-func (c Config) DropsKey(key string) bool {
+func (c GuestConfig) DropsKey(key string) bool {
 	_, stays := c.Next[key]
 	return !stays
 }
 
 // Current is the value of a key in force, else the pending one.
-func (c Config) Current(key string) string { return cmp.Or(c.Now[key], c.Next[key]) }
+func (c GuestConfig) Current(key string) string { return cmp.Or(c.Now[key], c.Next[key]) }
 
 // Description is the description in force. A pending one is that of a change that failed.
-func (c Config) Description() string {
+func (c GuestConfig) Description() string {
 	if text, there := c.Now["description"]; there {
 		return text
 	}

@@ -1,10 +1,9 @@
-package view
+package api
 
 import (
 	"fmt"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -22,7 +21,7 @@ func (p GuestRef) Path(rest ...any) string {
 	if p.LXC {
 		kind = "lxc"
 	}
-	return api.Path(append([]any{"nodes", p.Node, kind, p.VMID}, rest...)...)
+	return Path(append([]any{"nodes", p.Node, kind, p.VMID}, rest...)...)
 }
 
 // String names the guest as PVE's own messages do.

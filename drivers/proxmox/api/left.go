@@ -1,4 +1,4 @@
-package storage
+package api
 
 import (
 	"context"
@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -19,34 +17,34 @@ import (
 // look found before, a creation that failed just now, and `doctor`. They are reported and never
 // removed: only a person can know that nothing else uses them.
 
-// Left lists the volumes on a storage without a guest, whose VMID is in a range of the site,
+// LeftVolumes lists the volumes on a storage without a guest, whose VMID is in a range of the site,
 // sorted. exists has the known VMIDs; PVE is asked again about the others. Only one VMID counts
 // unless it is 0.
-func Left(ctx context.Context, c *api.Client, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
-	path := api.Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
+func LeftVolumes(ctx context.Context, c *Client, at NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
+	path := Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
 	if only != 0 {
 		path += "&vmid=" + strconv.Itoa(only)
 	}
 	var list []map[string]json.RawMessage
-	if err := api.ReadList(ctx, c, path, &list); err != nil {
+	if err := ReadList(ctx, c, path, &list); err != nil {
 		return nil, err
 	}
 	free := map[int]bool{}
 	var out []string
 	for _, e := range list {
-		id := api.Number(e["vmid"])
+		id := Number(e["vmid"])
 		if id == 0 || only != 0 && id != only || exists[id] != "" || !want.MayUse(id) {
 			continue
 		}
 		if _, asked := free[id]; !asked {
-			taken, err := view.IsTaken(ctx, c, id)
+			taken, err := IsTaken(ctx, c, id)
 			if err != nil {
 				return nil, err
 			}
 			free[id] = !taken
 		}
 		if free[id] {
-			out = append(out, api.Text(e["volid"]))
+			out = append(out, Text(e["volid"]))
 		}
 	}
 	slices.Sort(out)

@@ -1,4 +1,4 @@
-package property
+package api
 
 import (
 	"fmt"
@@ -50,8 +50,8 @@ func SortVLANs(list []VLANs, ranges bool) []string {
 	return out
 }
 
-// Trunks reads the trunk of a network card, separated by semicolons, into the form of SortVLANs. What cannot be read stays as it is.
-func Trunks(s string) []string {
+// ParseTrunks reads the trunk of a network card, separated by semicolons, into the form of SortVLANs. What cannot be read stays as it is.
+func ParseTrunks(s string) []string {
 	if s == "" {
 		return nil
 	}

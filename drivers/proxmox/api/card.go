@@ -1,4 +1,4 @@
-package property
+package api
 
 import "cmp"
 
@@ -7,7 +7,7 @@ import "cmp"
 var CardModels = []string{"virtio", "e1000", "e1000-82540em", "e1000-82544gc", "e1000-82545em", "e1000e", "i82551", "i82557b", "i82559er", "ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3"}
 
 // CardModel returns model and MAC address of a nic's property string.
-func CardModel(p Set) (model, mac string) {
+func CardModel(p PropertySet) (model, mac string) {
 	for _, m := range CardModels {
 		if v, ok := p.Values[m]; ok {
 			return m, v
@@ -17,7 +17,7 @@ func CardModel(p Set) (model, mac string) {
 }
 
 // MACOf is the MAC address of a card, of a VM or of a container.
-func MACOf(p Set) string {
+func MACOf(p PropertySet) string {
 	_, mac := CardModel(p)
 	return cmp.Or(mac, p.Values["hwaddr"])
 }

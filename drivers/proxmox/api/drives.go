@@ -1,6 +1,7 @@
-// Package drives reads the keys of a configuration that say drives and mount points: which keys
+package api
+
+// This part of the package reads the keys of a configuration that say drives and mount points: which keys
 // they are, and what a value holds.
-package drives
 
 import (
 	"maps"
@@ -8,14 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // IsDrive reports whether a key is that of a drive of a VM, also of a disk that is attached nowhere.
 func IsDrive(key string) bool {
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
-		if rest, ok := strings.CutPrefix(key, bus); ok && property.IsNumber(rest) {
+		if rest, ok := strings.CutPrefix(key, bus); ok && IsNumber(rest) {
 			return true
 		}
 	}
@@ -29,8 +28,8 @@ func IsMount(key string) bool {
 	return key == "rootfs" || ok && err == nil
 }
 
-// Bus is the bus of a slot.
-func Bus(slot string) string { return strings.TrimRight(slot, "0123456789") }
+// BusOf is the bus of a slot.
+func BusOf(slot string) string { return strings.TrimRight(slot, "0123456789") }
 
 // cloudInit is the volume of a cloud-init drive, or the order for one (qemu-server,
 // PVE/QemuServer/Drive.pm, drive_is_cloudinit).
@@ -38,7 +37,7 @@ var cloudInit = regexp.MustCompile(`[:/](vm-\d+-)?cloudinit(\.\w+)?$`)
 
 // MayHoldCD reports whether a key is a slot that CD drives may have.
 func MayHoldCD(key string) bool {
-	switch Bus(key) {
+	switch BusOf(key) {
 	case "ide", "sata", "scsi":
 		return IsDrive(key)
 	default:
@@ -47,7 +46,7 @@ func MayHoldCD(key string) bool {
 }
 
 // HoldsCD reports whether a drive holds CDs, that of cloud-init included.
-func HoldsCD(value string) bool { return property.Value(value, "media") == "cdrom" }
+func HoldsCD(value string) bool { return PropertyValue(value, "media") == "cdrom" }
 
 // HoldsState reports whether a drive holds the firmware's or the TPM's state. These
 // two are options; all other drives are disks.
@@ -56,7 +55,7 @@ func HoldsState(key string) bool { return key == "efidisk0" || key == "tpmstate0
 // UnusedKey is the key of a volume that belongs to the guest and is attached nowhere.
 func UnusedKey(c map[string]string, id string) string {
 	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if strings.HasPrefix(key, "unused") && property.VolumeOf(c[key]) == id {
+		if strings.HasPrefix(key, "unused") && VolumeOf(c[key]) == id {
 			return key
 		}
 	}
@@ -66,7 +65,7 @@ func UnusedKey(c map[string]string, id string) string {
 // AttachedAt is the slot where a volume is in use, also if only until the next restart.
 func AttachedAt(c map[string]string, id string) string {
 	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if (IsDrive(key) && !strings.HasPrefix(key, "unused") || IsMount(key)) && property.VolumeOf(c[key]) == id {
+		if (IsDrive(key) && !strings.HasPrefix(key, "unused") || IsMount(key)) && VolumeOf(c[key]) == id {
 			return key
 		}
 	}
@@ -75,7 +74,7 @@ func AttachedAt(c map[string]string, id string) string {
 
 // HoldsData reports whether a drive holds data: no ISO, no empty tray, no cloud-init.
 func HoldsData(drive string) bool {
-	file := property.First(drive, "file")
+	file := PropertyFirst(drive, "file")
 	return strings.Contains(file, ":") && !strings.Contains(drive, "media=cdrom") && !strings.Contains(file, "cloudinit")
 }
 

@@ -1,7 +1,8 @@
-// Package view reads what a host of Proxmox VE has: its nodes, storages and guests in
-// one list (Read), and the configuration of one guest (ReadConfig). It says what it cannot
-// see: a list that may be incomplete is never evidence that something is not there.
-package view
+package api
+
+// This part of the package reads what a host of Proxmox VE has: its nodes, storages and guests in one list
+// (ReadView), and the configuration of one guest (ReadConfig). It says what it cannot see: a list that may be
+// incomplete is never evidence that something is not there.
 
 import (
 	"context"
@@ -13,15 +14,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Listed is a guest as the cluster's list shows it. Existence, node, lock and tags
+// ListedGuest is a guest as the cluster's list shows it. Existence, node, lock and tags
 // are fresh; name and status may be ten seconds old, and a new guest has no name
 // at all (pve-manager, API2Tools.pm).
-type Listed struct {
+type ListedGuest struct {
 	VMID    int
 	Node    string
 	LXC     bool
@@ -36,13 +35,13 @@ type Listed struct {
 }
 
 // Kind is what PVE calls such a guest: ct or vm.
-func (g Listed) Kind() string { return g.Ref().Kind() }
+func (g ListedGuest) Kind() string { return g.Ref().Kind() }
 
 // Ref is where it is.
-func (g Listed) Ref() GuestRef { return GuestRef{g.Node, g.VMID, g.LXC} }
+func (g ListedGuest) Ref() GuestRef { return GuestRef{g.Node, g.VMID, g.LXC} }
 
 // Power is what it does, as the files say it.
-func (g Listed) Power() string {
+func (g ListedGuest) Power() string {
 	if g.Running {
 		return "running"
 	}
@@ -52,7 +51,7 @@ func (g Listed) Power() string {
 // View is what a pass knows of the cluster before it reads any guest.
 type View struct {
 	Nodes             map[string]bool // by name: online
-	Guests            map[int]Listed
+	Guests            map[int]ListedGuest
 	Storages          map[NodeStorage]string // storages that the token may see, by node: the content that each takes
 	Folders           []NodeStorage          // storages that are listed as a whole, see isFolder
 	Unknown           []model.Unknown
@@ -67,11 +66,11 @@ func (v *View) notObserved(scope, why string) {
 	v.Unknown = append(v.Unknown, model.Unknown{Scope: scope, Why: why, All: true})
 }
 
-// Read reads the cluster's list once, and what shows whether that list can be
+// ReadView reads the cluster's list once, and what shows whether that list can be
 // trusted: quorum, the state of the nodes, and whether the token sees guests at all.
 // A list that may be short is not an error: what it cannot show is in Unknown.
-func Read(ctx context.Context, c *api.Client, h *model.Host) (*View, error) {
-	v := &View{Nodes: map[string]bool{}, Guests: map[int]Listed{}, Storages: map[NodeStorage]string{}}
+func ReadView(ctx context.Context, c *Client, h *model.Host) (*View, error) {
+	v := &View{Nodes: map[string]bool{}, Guests: map[int]ListedGuest{}, Storages: map[NodeStorage]string{}}
 	var status []map[string]json.RawMessage
 	var rights map[string]privileges
 	var statusErr error
@@ -83,7 +82,7 @@ func Read(ctx context.Context, c *api.Client, h *model.Host) (*View, error) {
 	g.Go(func() error { return c.Get(gctx, "/access/permissions", &rights) })
 	g.Go(func() error {
 		statusErr = c.Get(gctx, "/cluster/status", &status)
-		if statusErr != nil && api.ClassOf(statusErr) == api.Denied {
+		if statusErr != nil && ClassOf(statusErr) == Denied {
 			return nil // only Sys.Audit on / shows it; decided below by the nodes
 		}
 		return statusErr
@@ -102,7 +101,7 @@ func Read(ctx context.Context, c *api.Client, h *model.Host) (*View, error) {
 	return v, nil
 }
 
-func (v *View) readResource(e api.Row) {
+func (v *View) readResource(e Row) {
 	switch kind := e.Text("type"); kind {
 	case "node":
 		v.Nodes[e.Text("node")] = IsOnline(e.Text("status"))
@@ -148,7 +147,7 @@ func (v *View) checkRights(rights map[string]privileges) {
 		}
 		switch {
 		case path == "/" || path == "/vms":
-			if api.Text(privs.VMAudit) == "0" {
+			if Text(privs.VMAudit) == "0" {
 				continue // of the path alone, and of no guest below it
 			}
 			v.LimitedVisibility = false
@@ -172,7 +171,7 @@ func audits(rights map[string]privileges, node string) bool {
 	own := "/nodes/" + node
 	for _, path := range []string{own, "/nodes", "/"} {
 		if privs, there := rights[path]; there {
-			return privs.SysAudit != nil && (path == own || api.Text(privs.SysAudit) != "0")
+			return privs.SysAudit != nil && (path == own || Text(privs.SysAudit) != "0")
 		}
 	}
 	return false
@@ -208,7 +207,7 @@ func (v *View) checkQuorum(status []map[string]json.RawMessage, err error) {
 		return
 	}
 	for _, e := range status {
-		if api.Text(e["type"]) == "cluster" && api.Text(e["quorate"]) == "0" {
+		if Text(e["type"]) == "cluster" && Text(e["quorate"]) == "0" {
 			v.notObserved("cluster", "no quorum: what this node shows may be old, and it takes no writes")
 		}
 	}
@@ -221,17 +220,17 @@ func (v *View) checkQuorum(status []map[string]json.RawMessage, err error) {
 // as a whole: a folder on the node's own disks that may not have disks of guests. PVE
 // lists no kind that a storage may not have (PVE/Storage.pm, volume_list); of disks it
 // starts qemu-img for each, and files beyond a network are slow to read.
-func isFolder(e api.Row) bool {
+func isFolder(e Row) bool {
 	kinds := strings.Split(e.Text("content"), ",")
 	return e.Text("plugintype") == "dir" && e.Text("shared") == "0" &&
 		!slices.Contains(kinds, "images") && !slices.Contains(kinds, "rootdir")
 }
 
 // ReadListed reads what all lists of guests have.
-func ReadListed(r api.Row, node string, lxc bool) Listed {
-	g := Listed{
+func ReadListed(r Row, node string, lxc bool) ListedGuest {
+	g := ListedGuest{
 		VMID: r.Number("vmid"), Node: node, LXC: lxc, Name: r.Text("name"),
-		Tags: property.SplitTags(r.Text("tags")), Lock: r.Text("lock"), Running: r.Text("status") == "running",
+		Tags: SplitTags(r.Text("tags")), Lock: r.Text("lock"), Running: r.Text("status") == "running",
 	}
 	if at := g.Ref().String(); g.Name == at || g.Name == strings.Replace(at, " ", "", 1) {
 		g.Name = "" // what PVE shows for a guest without a name: "VM 100", "CT100" (PVE/QemuServer.pm, PVE/LXC.pm, vmstatus)
@@ -243,16 +242,16 @@ func ReadListed(r api.Row, node string, lxc bool) Listed {
 type NodeStorage struct{ Node, Storage string }
 
 // IsTaken asks PVE whether some guest has a VMID, be it one that the token may not see.
-func IsTaken(ctx context.Context, c *api.Client, vmid int) (bool, error) {
+func IsTaken(ctx context.Context, c *Client, vmid int) (bool, error) {
 	err := c.Get(ctx, fmt.Sprintf("/cluster/nextid?vmid=%d", vmid), nil)
-	if class := api.ClassOf(err); class == api.Invalid || class == api.Exists {
+	if class := ClassOf(err); class == Invalid || class == Exists {
 		return true, nil
 	}
 	return false, err
 }
 
-// Lacks names the first privilege that the token does not have on a path; "" if it has all.
-func Lacks(ctx context.Context, c *api.Client, path string, privs ...string) (string, error) {
+// LacksPrivilege names the first privilege that the token does not have on a path; "" if it has all.
+func LacksPrivilege(ctx context.Context, c *Client, path string, privs ...string) (string, error) {
 	var rights map[string]map[string]json.RawMessage
 	if err := c.Get(ctx, "/access/permissions?path="+path, &rights); err != nil {
 		return "", err

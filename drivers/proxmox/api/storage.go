@@ -1,0 +1,51 @@
+package api
+
+// This part of the package lists the volumes on the storages of a host, and frees them.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// ListVolumes lists the volumes on a storage that have a type of content; all of them for "".
+func ListVolumes(ctx context.Context, c *Client, at NodeStorage, content string) (list []map[string]json.RawMessage, err error) {
+	path := Path("nodes", at.Node, "storage", at.Storage, "content")
+	if content != "" {
+		path += "?content=" + content
+	}
+	err = ReadList(ctx, c, path, &list)
+	return list, err
+}
+
+// FreeVolume deletes a volume; a missing one is success.
+func FreeVolume(ctx context.Context, c *Client, node, volid string) error {
+	upid, err := c.Delete(ctx, Path("nodes", node, "storage", StorageOf(volid), "content", volid), nil)
+	if err = c.AwaitWrite(ctx, upid, err); ClassOf(err) == NotFound {
+		return nil
+	}
+	return err
+}
+
+// ClonesOfVolume lists the VMIDs of guests with a disk on a base volume. PVE writes the base before the
+// name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an LVM thin pool a clone is
+// independent and has no such name.
+func ClonesOfVolume(ctx context.Context, c *Client, node, volume string) ([]int, error) {
+	on, _, ok := strings.Cut(volume, ":")
+	if !ok {
+		return nil, nil // it has no disk
+	}
+	list, err := ListVolumes(ctx, c, NodeStorage{Node: node, Storage: on}, "images")
+	if err != nil {
+		return nil, fmt.Errorf("listing the disks on storage %s: %w", on, err)
+	}
+	var out []int
+	seen := map[int]bool{}
+	for _, e := range list {
+		if id := Number(e["vmid"]); strings.HasPrefix(Text(e["volid"]), volume+"/") && !seen[id] {
+			out, seen[id] = append(out, id), true
+		}
+	}
+	return out, nil
+}
