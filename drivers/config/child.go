@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -151,7 +151,7 @@ func (d *Driver) wantedAgent(ctx context.Context, node string) (child.Want, erro
 		Identity: node, Server: known.Server, Pins: known.Pins, Program: child.Program{Sum: sum, System: runtime.GOOS + "-" + runtime.GOARCH, Version: version},
 		Accepts: func(token string) error { return c.Accepts(node, token) },
 	}
-	for _, r := range rights.Child() {
+	for _, r := range kind.ChildRoles() {
 		w.Roles = append(w.Roles, child.Role(r))
 	}
 	return w, nil

@@ -10,7 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/resolve"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -72,7 +71,7 @@ func guestKindOf[S any](schema model.Kind) kind.Of[S] {
 		},
 		Before:     provision.AwaitOwnTasks,
 		Remove:     removal.Guest,
-		Privileges: func(_ *S, n *rights.Needs) { guest.Needs(guest.TargetOf(n.From), n) },
+		Privileges: func(_ *S, n *kind.Needs) { guest.Needs(guest.TargetOf(n.From), n) },
 		More:       guest.NeedsMore,
 	}
 }

@@ -13,10 +13,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -331,7 +331,7 @@ func TestCDDrivesAskForLittle(t *testing.T) {
 	for _, n := range proxmox.Needs(w.Site, want, 9) {
 		asked = append(asked, n.String())
 		if n.Path == "/storage/isos" {
-			require.Equal(t, [][]rights.Grant{{{Path: "/storage/isos", Priv: "Datastore.AllocateSpace"}}}, n.Or)
+			require.Equal(t, [][]kind.Grant{{{Path: "/storage/isos", Priv: "Datastore.AllocateSpace"}}}, n.Or)
 		}
 	}
 	require.Subset(t, asked, []string{"VM.Config.CDROM on /vms", "Datastore.Audit on /storage/isos"})

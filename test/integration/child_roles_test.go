@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -23,7 +23,7 @@ func TestTheRolesOfAChild(t *testing.T) {
 				}
 			}
 			s.pveum([]string{"pveum", "user", "add", "homestak@pve"})
-			for _, r := range rights.Child() {
+			for _, r := range kind.ChildRoles() {
 				all := slices.Clone(r.Privs)
 				if len(r.Or) > 0 {
 					all = append(all, r.Or[map[string]int{"9.2": 0, "8.4": 1}[version]]...)

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -74,7 +74,7 @@ func (g *guests) check(ctx context.Context) {
 
 // sees reports whether the token may see any guest at all, as far as was asked.
 func (g *guests) sees() bool {
-	return g.token.has(rights.Grant{Path: "/vms", Priv: "VM.Audit"}) || g.host.Pool != "" && g.token.has(rights.Grant{Path: "/pool/" + g.host.Pool, Priv: "VM.Audit"})
+	return g.token.has(kind.Grant{Path: "/vms", Priv: "VM.Audit"}) || g.host.Pool != "" && g.token.has(kind.Grant{Path: "/pool/" + g.host.Pool, Priv: "VM.Audit"})
 }
 
 // locks finds managed guests that a task left locked: with a lock PVE refuses
@@ -109,12 +109,12 @@ func (g *guests) managed(ctx context.Context) {
 	if len(guests) == 0 {
 		return
 	}
-	need := rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Console"}, Role: rights.RoleHA}
+	need := kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Console"}, Role: kind.RoleHA}
 	if may, err := g.token.may(ctx, need.Grant); err != nil || may {
 		return
 	}
 	g.warn("guests", "the HA manager has "+strings.Join(guests, ", ")+", and the token lacks "+need.String(),
-		"only to remove one that the manager cannot stop", g.token.grantCommands([]rights.Need{need}, g.token.roles(ctx))...)
+		"only to remove one that the manager cannot stop", g.token.grantCommands([]kind.Need{need}, g.token.roles(ctx))...)
 }
 
 // ranges reports which VMIDs of the site's ranges unmanaged guests use.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -22,7 +22,7 @@ type network struct {
 }
 
 func (w *network) check(ctx context.Context) {
-	byBridge := map[string][]rights.Bridge{}
+	byBridge := map[string][]kind.UsedBridge{}
 	for _, p := range proxmox.DeriveNeeds(w.site, w.want, w.session.major()).Bridges {
 		byBridge[p.Name] = append(byBridge[p.Name], p)
 	}
@@ -55,7 +55,7 @@ func (w *network) check(ctx context.Context) {
 // hidden says whether PVE may have left a bridge out of its list because the token
 // has no right on it, nor on a VLAN of it that is plugged in (check_sdn_bridge in
 // PVE/RPCEnvironment.pm).
-func (w *network) hidden(ctx context.Context, name string, plugs []rights.Bridge) bool {
+func (w *network) hidden(ctx context.Context, name string, plugs []kind.UsedBridge) bool {
 	path := "/sdn/zones/localnetwork/" + name
 	paths := []string{path}
 	for _, p := range plugs {
@@ -64,7 +64,7 @@ func (w *network) hidden(ctx context.Context, name string, plugs []rights.Bridge
 		}
 	}
 	for _, path := range paths {
-		may, err := w.token.may(ctx, rights.Grant{Path: path, Priv: "SDN.Use"}, rights.Grant{Path: path, Priv: "SDN.Audit"})
+		may, err := w.token.may(ctx, kind.Grant{Path: path, Priv: "SDN.Use"}, kind.Grant{Path: path, Priv: "SDN.Audit"})
 		if err != nil || may {
 			return false
 		}
@@ -72,7 +72,7 @@ func (w *network) hidden(ctx context.Context, name string, plugs []rights.Bridge
 	return true
 }
 
-func (w *network) bridge(label, name string, plugs []rights.Bridge, known map[string]bridge) {
+func (w *network) bridge(label, name string, plugs []kind.UsedBridge, known map[string]bridge) {
 	by, tagged, trunks := askers{}, askers{}, askers{}
 	for _, p := range plugs {
 		by.add(p.By, p.Attr)

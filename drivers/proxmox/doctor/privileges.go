@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 )
 
 // privileges compares the token's rights with what the site needs.
@@ -27,7 +27,7 @@ func (p *privileges) check(ctx context.Context) {
 		return
 	}
 	roles := p.token.roles(ctx)
-	missing, groups := 0, map[string][]rights.Need{}
+	missing, groups := 0, map[string][]kind.Need{}
 	for _, n := range all {
 		groups[n.Path+" "+n.Role] = append(groups[n.Path+" "+n.Role], n)
 	}
@@ -44,7 +44,7 @@ func (p *privileges) check(ctx context.Context) {
 
 // missing reports privileges that are missing on one path, with the commands that
 // grant them.
-func (p *privileges) missing(lacks, group []rights.Need, roles map[string][]string) {
+func (p *privileges) missing(lacks, group []kind.Need, roles map[string][]string) {
 	var hard, soft, why []string
 	for _, n := range lacks {
 		if n.Soft {
@@ -74,7 +74,7 @@ func (p *privileges) missing(lacks, group []rights.Need, roles map[string][]stri
 }
 
 // asked names the resources that need a privilege; "" if the host itself does.
-func asked(n rights.Need) string {
+func asked(n kind.Need) string {
 	if len(n.By) == 0 {
 		return ""
 	}
@@ -90,12 +90,12 @@ func asked(n rights.Need) string {
 
 // withoutVNets drops the needs on bridges that are networks of SDN: their zone is
 // not known, and that the token sees them shows that it may use them.
-func (p *privileges) withoutVNets(ctx context.Context, all []rights.Need) []rights.Need {
+func (p *privileges) withoutVNets(ctx context.Context, all []kind.Need) []kind.Need {
 	bridges, err := p.bridgesOf(ctx, p.host.PVENode())
 	if err != nil {
 		return all
 	}
-	return slices.DeleteFunc(all, func(n rights.Need) bool {
+	return slices.DeleteFunc(all, func(n kind.Need) bool {
 		rest, ok := strings.CutPrefix(n.Path, "/sdn/zones/localnetwork/")
 		name, _, _ := strings.Cut(rest, "/")
 		return ok && bridges[name].vnet

@@ -11,7 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -28,7 +28,7 @@ type storages struct {
 // room for what is not created yet.
 func (s *storages) check(ctx context.Context) {
 	n := proxmox.DeriveNeeds(s.site, s.want, s.session.major())
-	byStorage := map[string][]rights.Use{}
+	byStorage := map[string][]kind.StorageUse{}
 	for _, u := range n.Uses {
 		byStorage[u.Storage] = append(byStorage[u.Storage], u)
 	}
@@ -53,7 +53,7 @@ func (s *storages) check(ctx context.Context) {
 	s.leftVolumes(ctx)
 }
 
-func (s *storages) storage(ctx context.Context, node, name string, uses []rights.Use, on map[string]map[string]json.RawMessage) {
+func (s *storages) storage(ctx context.Context, node, name string, uses []kind.StorageUse, on map[string]map[string]json.RawMessage) {
 	label := "storage " + name
 	if len(s.host.AllNodes()) > 1 {
 		label += " on " + node
@@ -67,7 +67,7 @@ func (s *storages) storage(ctx context.Context, node, name string, uses []rights
 	row, there := on[name]
 	if !there {
 		path := "/storage/" + name
-		sees, err := s.token.may(ctx, rights.Grant{Path: path, Priv: "Datastore.Audit"}, rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"})
+		sees, err := s.token.may(ctx, kind.Grant{Path: path, Priv: "Datastore.Audit"}, kind.Grant{Path: path, Priv: "Datastore.AllocateSpace"})
 		if err != nil || !sees {
 			s.skip(label, "the token may not see it: see the privileges on %s", path)
 			return
@@ -101,7 +101,7 @@ func (s *storages) storage(ctx context.Context, node, name string, uses []rights
 
 // otherStorage is the line of the host block that names a storage which takes what
 // the missing one was to hold.
-func (s *storages) otherStorage(uses []rights.Use, on map[string]map[string]json.RawMessage) []string {
+func (s *storages) otherStorage(uses []kind.StorageUse, on map[string]map[string]json.RawMessage) []string {
 	attrs := map[string]string{"images": "disks", "rootdir": "disks", "import": "images", "vztmpl": "images", "iso": "iso", "backup": "backups", "snippets": "snippets"}
 	content := uses[0].Content
 	for _, name := range slices.Sorted(maps.Keys(on)) {
@@ -113,7 +113,7 @@ func (s *storages) otherStorage(uses []rights.Use, on map[string]map[string]json
 }
 
 // room compares what is still to be created with what is free.
-func (s *storages) room(label, name string, free int, uses []rights.Use, why string) {
+func (s *storages) room(label, name string, free int, uses []kind.StorageUse, why string) {
 	gib := 0
 	for _, u := range uses {
 		if s.guests.have.State[u.By.Addr] == nil {
@@ -155,8 +155,8 @@ func (s *storages) leftVolumes(ctx context.Context) {
 		if err := s.token.read(ctx, path); err != nil {
 			continue
 		}
-		audit, disk := s.token.has(rights.Grant{Path: path, Priv: "Datastore.Audit"}), s.token.has(rights.Grant{Path: "/vms", Priv: "VM.Config.Disk"})
-		if !s.token.has(rights.Grant{Path: path, Priv: "Datastore.Allocate"}) && (!audit || !disk) {
+		audit, disk := s.token.has(kind.Grant{Path: path, Priv: "Datastore.Audit"}), s.token.has(kind.Grant{Path: "/vms", Priv: "VM.Config.Disk"})
+		if !s.token.has(kind.Grant{Path: path, Priv: "Datastore.Allocate"}) && (!audit || !disk) {
 			s.notListed(ctx, name, audit, disk)
 			continue
 		}
@@ -185,7 +185,7 @@ func (s *storages) notListed(ctx context.Context, storage string, audit, disk bo
 	c := Check{Name: "leftovers", Result: NotChecked, Why: "volumes of failed creations, and linked clones of unmanaged guests, are not detected; the site converges without"}
 	if !audit {
 		lacks = append(lacks, "Datastore.Audit on "+path)
-		c.Fix = s.token.grantCommands([]rights.Need{{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: rights.RoleDisks}, {Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleDisks}}, s.token.roles(ctx))
+		c.Fix = s.token.grantCommands([]kind.Need{{Grant: kind.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: kind.RoleDisks}, {Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleDisks}}, s.token.roles(ctx))
 	}
 	if !disk {
 		lacks = append(lacks, "VM.Config.Disk on /vms, because a guest that does not exist is in no pool")

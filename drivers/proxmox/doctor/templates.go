@@ -10,7 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 )
 
 // templates checks the guests that others are cloned from.
@@ -103,7 +103,7 @@ func (t *templates) template(ctx context.Context, at api.GuestRef, why string) {
 // mayPlug asks for the right to a bridge that a template is plugged into: whoever
 // copies it plugs the copy in there first (Q, clone_vm, check_bridge_access).
 func (t *templates) mayPlug(ctx context.Context, name, bridge string) bool {
-	need := rights.Need{Grant: rights.Grant{Path: "/sdn/zones/localnetwork/" + bridge, Priv: "SDN.Use"}, Role: rights.RoleNetwork}
+	need := kind.Need{Grant: kind.Grant{Path: "/sdn/zones/localnetwork/" + bridge, Priv: "SDN.Use"}, Role: kind.RoleNetwork}
 	if known, err := t.bridgesOf(ctx, t.host.PVENode()); err == nil && known[bridge].vnet {
 		return true
 	}
@@ -112,7 +112,7 @@ func (t *templates) mayPlug(ctx context.Context, name, bridge string) bool {
 	}
 	t.add(Check{
 		Name: name, Result: Failed, Denied: true, Seen: "SDN.Use missing on " + need.Path,
-		Why: "the template is connected to it, and so is a new copy", Fix: t.token.grantCommands([]rights.Need{need}, t.token.roles(ctx)),
+		Why: "the template is connected to it, and so is a new copy", Fix: t.token.grantCommands([]kind.Need{need}, t.token.roles(ctx)),
 	})
 	return false
 }

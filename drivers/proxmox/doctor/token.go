@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 )
 
 // token has the token's privileges on the host. PVE is asked once for each path, so that pools,
@@ -37,7 +37,7 @@ func (t *token) read(ctx context.Context, path string) error {
 }
 
 // readAll asks for the token's rights on every path that the needs name.
-func (t *token) readAll(ctx context.Context, all []rights.Need) error {
+func (t *token) readAll(ctx context.Context, all []kind.Need) error {
 	paths := map[string]bool{"/": true}
 	for _, n := range all {
 		paths[n.Path] = true
@@ -57,23 +57,23 @@ func (t *token) readAll(ctx context.Context, all []rights.Need) error {
 
 // has reports whether the token has a privilege, as far as the path was asked about.
 // On /vms it must reach the guests below.
-func (t *token) has(g rights.Grant) bool {
+func (t *token) has(g kind.Grant) bool {
 	inherited, there := t.rights[g.Path][g.Priv]
 	return there && (g.Path != "/vms" || inherited)
 }
 
 // meets reports whether the token has what is needed, in one way or another.
-func (t *token) meets(n rights.Need) bool {
+func (t *token) meets(n kind.Need) bool {
 	if t.has(n.Grant) {
 		return true
 	}
-	return slices.ContainsFunc(n.Or, func(set []rights.Grant) bool {
-		return !slices.ContainsFunc(set, func(g rights.Grant) bool { return !t.has(g) })
+	return slices.ContainsFunc(n.Or, func(set []kind.Grant) bool {
+		return !slices.ContainsFunc(set, func(g kind.Grant) bool { return !t.has(g) })
 	})
 }
 
 // may asks for the rights on the paths, and reports whether the token has any of them.
-func (t *token) may(ctx context.Context, grants ...rights.Grant) (bool, error) {
+func (t *token) may(ctx context.Context, grants ...kind.Grant) (bool, error) {
 	for _, g := range grants {
 		if err := t.read(ctx, g.Path); err != nil {
 			return false, err
@@ -99,7 +99,7 @@ func (t *token) roles(ctx context.Context) map[string][]string {
 // what is missing only: an entry of the access list replaces what a user inherits
 // there from above (AccessControl.pm, roles). User and token both get it: a token
 // with privilege separation needs it twice, one without has only its user's.
-func (t *token) grantCommands(group []rights.Need, roles map[string][]string) []string {
+func (t *token) grantCommands(group []kind.Need, roles map[string][]string) []string {
 	role, path := group[0].Role, group[0].Path
 	have, exists := roles[role]
 	var all, add []string

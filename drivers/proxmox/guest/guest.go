@@ -14,9 +14,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -74,9 +74,9 @@ type Target interface {
 	// on a storage, a bridge, a file, or to be started.
 	needsMore(have State) bool
 	// basicNeeds adds the privileges that every guest of this kind needs.
-	basicNeeds(n *rights.Needs)
+	basicNeeds(n *kind.Needs)
 	// optionNeeds adds the privileges for what this one declares.
-	optionNeeds(n *rights.Needs)
+	optionNeeds(n *kind.Needs)
 }
 
 // State is a guest as it was observed: a VMState or a CTState.

@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // NodeNeeds adds the privileges that a node of a manifest needs beside those of its kind: for its
 // checks and for its final backup.
-func NodeNeeds(n *rights.Needs, d *model.Node) {
+func NodeNeeds(n *kind.Needs, d *model.Node) {
 	if d == nil {
 		return
 	}
@@ -25,16 +25,16 @@ func NodeNeeds(n *rights.Needs, d *model.Node) {
 	if d.Decomm != nil && d.Decomm.Policy == owner.RemoveBackedUp {
 		storage := removal.BackupStorage(n.Host)
 		path, what := "/storage/"+storage, "its final backup"
-		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "backup", GiB: 0, By: n.From, Attr: ""})
+		n.Uses = append(n.Uses, kind.StorageUse{Storage: storage, Content: "backup", GiB: 0, By: n.From, Attr: ""})
 		n.Guest("VM.Backup", "", what)
-		n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: rights.RoleBackups, For: what}, "")
-		n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleBackups, For: "seeing that its final backup is there"}, "")
+		n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: kind.RoleBackups, For: what}, "")
+		n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleBackups, For: "seeing that its final backup is there"}, "")
 	}
 }
 
 // specNeeds adds the privileges for applying the spec of a VM from outside: programs run by its guest agent
 // if the spec says so, and for SSH the host key that the agent confirms and the address that it reports.
-func specNeeds(n *rights.Needs, v *VM, d *model.Node) {
+func specNeeds(n *kind.Needs, v *VM, d *model.Node) {
 	s := n.Site.Specs[d.Spec]
 	if s == nil || d.Mode != model.ModePush {
 		return
@@ -59,7 +59,7 @@ func specNeeds(n *rights.Needs, v *VM, d *model.Node) {
 }
 
 // commandNeeds adds the privilege for running commands by the guest agent.
-func commandNeeds(n *rights.Needs, attr, what string, soft bool) {
+func commandNeeds(n *kind.Needs, attr, what string, soft bool) {
 	priv := "VM.GuestAgent.Unrestricted"
 	if n.Major < 9 {
 		priv = "VM.Monitor"
@@ -74,7 +74,7 @@ func commandNeeds(n *rights.Needs, attr, what string, soft bool) {
 // checkNeeds adds the privileges for a check of a VM. A check from outside needs the address of the
 // VM: if the files do not declare one, the guest agent reports it. The address of a container is
 // visible to everyone who may see the container.
-func checkNeeds(n *rights.Needs, v *VM, c *model.Check) {
+func checkNeeds(n *kind.Needs, v *VM, c *model.Check) {
 	switch {
 	case c.Way() == model.WayCommand:
 		commandNeeds(n, "", "running the command of check "+c.Name, false)
@@ -100,7 +100,7 @@ func targetsGuest(c *model.Check) bool {
 }
 
 // agentNeeds adds the privilege for requests to the guest agent.
-func agentNeeds(n *rights.Needs, attr, what string, soft bool) {
+func agentNeeds(n *kind.Needs, attr, what string, soft bool) {
 	priv, others := "VM.GuestAgent.Audit", []string{"VM.GuestAgent.Unrestricted"}
 	if n.Major < 9 {
 		priv, others = "VM.Monitor", nil
@@ -123,16 +123,16 @@ func hasAddress(v *VM) bool {
 
 // cloneNeeds adds the privilege for copying a template. The template itself needs the one for
 // seeing it.
-func cloneNeeds(n *rights.Needs, vmid int, name string) {
+func cloneNeeds(n *kind.Needs, vmid int, name string) {
 	if vmid != 0 {
-		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", vmid), Priv: "VM.Clone"}, Role: rights.RoleTemplates, For: "cloning template " + name}, "template")
+		n.Add(kind.Need{Grant: kind.Grant{Path: fmt.Sprintf("/vms/%d", vmid), Priv: "VM.Clone"}, Role: kind.RoleTemplates, For: "cloning template " + name}, "template")
 	}
 }
 
 // Needs adds the privileges that a guest needs. For a VM see check_vm_modify_config_perm in
 // PVE/API2/Qemu.pm, for a container check_ct_modify_config_perm in PVE/LXC.pm, and the declared
 // permissions of create, clone, config, resize, move_disk and destroy.
-func Needs(g Target, n *rights.Needs) {
+func Needs(g Target, n *kind.Needs) {
 	n.Guest("VM.Allocate", "", "making and removing")
 	n.Guest("VM.PowerMgmt", "power", "power")
 	g.basicNeeds(n)

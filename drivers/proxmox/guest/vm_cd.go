@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -149,16 +149,16 @@ func BootOrderFollows(order, then string, there, disc func(dev string) bool) boo
 }
 
 // cdNeeds adds the privileges for a CD drive (pve-storage, PVE/Storage.pm, check_volume_access).
-func cdNeeds(n *rights.Needs, key, value string) {
+func cdNeeds(n *kind.Needs, key, value string) {
 	storage := api.StorageOf(value)
 	if api.VolumeOf(value) == api.EmptyMedium {
 		return
 	}
 	attr := "options." + key
-	n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "iso", GiB: 0, By: n.From, Attr: attr})
+	n.Uses = append(n.Uses, kind.StorageUse{Storage: storage, Content: "iso", GiB: 0, By: n.From, Attr: attr})
 	path := "/storage/" + storage
-	n.Add(rights.Need{
-		Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleISOs, For: "putting an ISO image into CD drive " + key,
-		Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
+	n.Add(kind.Need{
+		Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleISOs, For: "putting an ISO image into CD drive " + key,
+		Or: [][]kind.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 	}, attr)
 }

@@ -6,12 +6,12 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
 // basicNeeds implements Target.
-func (v VMTarget) basicNeeds(n *rights.Needs) {
+func (v VMTarget) basicNeeds(n *kind.Needs) {
 	n.Guest("VM.Config.Options", "name", "name, tags and notes")
 	n.Guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
 	n.Guest("VM.Config.Disk", "disk", "disks")
@@ -26,9 +26,9 @@ func (v VMTarget) basicNeeds(n *rights.Needs) {
 }
 
 // optionNeeds implements Target.
-func (v VMTarget) optionNeeds(n *rights.Needs) {
+func (v VMTarget) optionNeeds(n *kind.Needs) {
 	if v.Startup != nil {
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "startup"}, "startup")
+		n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Modify"}, Role: kind.RoleStartup, For: "startup"}, "startup")
 	}
 	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
 		optionNeeds(n, key, v.Options[key])
@@ -36,20 +36,20 @@ func (v VMTarget) optionNeeds(n *rights.Needs) {
 }
 
 // isoNeeds adds the privileges for the image of user_data, or of mode pull.
-func isoNeeds(n *rights.Needs, v VMTarget) {
+func isoNeeds(n *kind.Needs, v VMTarget) {
 	attr, image := "user_data", "the image of user_data"
 	if v.UserData == "" {
 		attr, image = "", "the image for mode pull"
 	}
-	n.Uses = append(n.Uses, rights.Use{Storage: v.SeedStorage, Content: "iso", GiB: 0, By: n.From, Attr: attr})
+	n.Uses = append(n.Uses, kind.StorageUse{Storage: v.SeedStorage, Content: "iso", GiB: 0, By: n.From, Attr: attr})
 	path := "/storage/" + v.SeedStorage
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleSeeds, For: "uploading " + image}, attr)
-	n.Add(rights.Need{
-		Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleSeeds, For: "seeing " + image + ", and putting it into a drive",
-		Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
+	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: kind.RoleSeeds, For: "uploading " + image}, attr)
+	n.Add(kind.Need{
+		Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleSeeds, For: "seeing " + image + ", and putting it into a drive",
+		Or: [][]kind.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 	}, attr)
-	n.Add(rights.Need{
-		Grant: rights.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: rights.RoleSeeds, Soft: true,
+	n.Add(kind.Need{
+		Grant: kind.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: kind.RoleSeeds, Soft: true,
 		For: "deleting " + image + "; without, an empty one takes its place",
 	}, attr)
 	if v.Agent {
@@ -58,7 +58,7 @@ func isoNeeds(n *rights.Needs, v VMTarget) {
 }
 
 // optionNeeds adds the privileges for one option of a VM.
-func optionNeeds(n *rights.Needs, key, value string) {
+func optionNeeds(n *kind.Needs, key, value string) {
 	attr := "options." + key
 	priv := options.Privilege(key)
 	others := []string{}
@@ -79,7 +79,7 @@ func optionNeeds(n *rights.Needs, key, value string) {
 		mappingNeeds(n, "dir", api.ParseProperty(value).First("dirid"), key)
 	case "cicustom":
 		for _, file := range slices.Sorted(maps.Values(values)) { // newer versions of qemu-server check it; for snippets check_volume_access accepts no lesser privilege
-			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + api.StorageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
+			n.Add(kind.Need{Grant: kind.Grant{Path: "/storage/" + api.StorageOf(file), Priv: "Datastore.Allocate"}, Role: kind.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
 		}
 	case "cpu":
 		cpuModelNeeds(n, api.ParseProperty(value).First("cputype"), attr)
@@ -96,23 +96,23 @@ func optionNeeds(n *rights.Needs, key, value string) {
 // $check_cpu_model_access). Before qemu-server 9.1.12 that is the right to see all nodes, since
 // then the right to use the model. The major version does not say which one a host of PVE 9 wants,
 // so either will do.
-func cpuModelNeeds(n *rights.Needs, name, attr string) {
+func cpuModelNeeds(n *kind.Needs, name, attr string) {
 	name, made := strings.CutPrefix(name, "custom-")
 	if !made {
 		return
 	}
-	all := rights.Grant{Path: "/nodes", Priv: "Sys.Audit"}
-	need := rights.Need{Grant: all, Role: rights.RoleMappings, For: "the CPU model " + name}
+	all := kind.Grant{Path: "/nodes", Priv: "Sys.Audit"}
+	need := kind.Need{Grant: all, Role: kind.RoleMappings, For: "the CPU model " + name}
 	if n.Major >= 9 {
-		need.Grant, need.Or = rights.Grant{Path: "/mapping/cpu/" + name, Priv: "Mapping.Use"}, [][]rights.Grant{{all}}
+		need.Grant, need.Or = kind.Grant{Path: "/mapping/cpu/" + name, Priv: "Mapping.Use"}, [][]kind.Grant{{all}}
 	}
 	n.Add(need, attr)
 }
 
 // mappingNeeds adds the privilege for a device or folder of the node that an administrator has
 // mapped.
-func mappingNeeds(n *rights.Needs, bus, name, key string) {
+func mappingNeeds(n *kind.Needs, bus, name, key string) {
 	if name != "" {
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/mapping/" + bus + "/" + name, Priv: "Mapping.Use"}, Role: rights.RoleMappings, For: "option " + key}, "options."+key)
+		n.Add(kind.Need{Grant: kind.Grant{Path: "/mapping/" + bus + "/" + name, Priv: "Mapping.Use"}, Role: kind.RoleMappings, For: "option " + key}, "options."+key)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -32,7 +31,7 @@ type Of[S any] struct {
 	// counts as removed.
 	Remove func(ctx context.Context, h *Host, s plan.Step) error
 	// Privileges adds the privileges that an object needs.
-	Privileges func(*S, *rights.Needs)
+	Privileges func(*S, *Needs)
 	// More reports whether want needs something of the host that have does not have: room on a
 	// storage, a bridge, a file. It is nil if no object ever does.
 	More func(want, have *model.Resource) bool
@@ -44,7 +43,7 @@ type Kind interface {
 	Observe(context.Context, *Observation) (model.Observed, error)
 	Apply(context.Context, *Host, plan.Step) error
 	// Needs adds the privileges, storages and bridges that an object needs.
-	Needs(spec any, n *rights.Needs)
+	Needs(spec any, n *Needs)
 	// NeedsMore reports whether want needs something of the host that have does not have.
 	NeedsMore(want, have *model.Resource) bool
 }
@@ -64,7 +63,7 @@ func (k *Of[S]) Observe(ctx context.Context, obs *Observation) (model.Observed, 
 }
 
 // Needs implements Kind.
-func (k *Of[S]) Needs(spec any, n *rights.Needs) {
+func (k *Of[S]) Needs(spec any, n *Needs) {
 	if k.Privileges != nil {
 		k.Privileges(spec.(*S), n)
 	}

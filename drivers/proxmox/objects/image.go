@@ -19,7 +19,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -304,7 +303,7 @@ func upload(ctx context.Context, h *kind.Host, node string, want *Image, fields 
 	return h.API.Upload(ctx, api.Path("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
 }
 
-func imageNeeds(i *Image, n *rights.Needs) {
+func imageNeeds(i *Image, n *kind.Needs) {
 	UploadNeeds(n, i)
 	if i.File != "" {
 		n.Uploads = append(n.Uploads, i.File)
@@ -312,16 +311,16 @@ func imageNeeds(i *Image, n *rights.Needs) {
 }
 
 // UploadNeeds adds the privileges for an uploaded file on a storage.
-func UploadNeeds(n *rights.Needs, i *Image) {
-	n.Uses = append(n.Uses, rights.Use{Storage: i.Storage, Content: i.Content(), GiB: 0, By: n.From, Attr: "storage"})
+func UploadNeeds(n *kind.Needs, i *Image) {
+	n.Uses = append(n.Uses, kind.StorageUse{Storage: i.Storage, Content: i.Content(), GiB: 0, By: n.From, Attr: "storage"})
 	path := "/storage/" + i.Storage
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleImages, For: "download or upload"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "reading it, and creating disks from it"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: rights.RoleImages, For: "removing what is no longer declared"}, "")
+	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: kind.RoleImages, For: "download or upload"}, "")
+	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleImages, For: "reading it, and creating disks from it"}, "")
+	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: kind.RoleImages, For: "removing what is no longer declared"}, "")
 	if i.URL != "" {
-		n.Add(rights.Need{
-			Grant: rights.Grant{Path: "/nodes/" + n.Host.PVENode(), Priv: "Sys.AccessNetwork"}, Role: rights.RoleNode, For: "download",
-			Or: [][]rights.Grant{{{Path: "/", Priv: "Sys.Audit"}, {Path: "/", Priv: "Sys.Modify"}}},
+		n.Add(kind.Need{
+			Grant: kind.Grant{Path: "/nodes/" + n.Host.PVENode(), Priv: "Sys.AccessNetwork"}, Role: kind.RoleNode, For: "download",
+			Or: [][]kind.Grant{{{Path: "/", Priv: "Sys.Audit"}, {Path: "/", Priv: "Sys.Modify"}}},
 		}, "url")
 	}
 }

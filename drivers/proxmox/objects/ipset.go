@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -37,9 +36,9 @@ var IPSetKind = kind.Of[IPSet]{
 		Brief:   func(r *model.Resource) string { return strings.Join(r.Spec.(*IPSet).Entries, " ") },
 	},
 	List: listIPSets,
-	Privileges: func(_ *IPSet, n *rights.Needs) {
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Audit"}, Role: rights.RoleCluster, For: "reading the sets of the firewall"}, "")
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "creating, changing and removing them"}, "")
+	Privileges: func(_ *IPSet, n *kind.Needs) {
+		n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Audit"}, Role: kind.RoleCluster, For: "reading the sets of the firewall"}, "")
+		n.Add(kind.Need{Grant: kind.Grant{Path: "/", Priv: "Sys.Modify"}, Role: kind.RoleStartup, For: "creating, changing and removing them"}, "")
 	},
 	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *IPSet) error {
 		_, err := h.API.Post(ctx, ipsetsPath, api.Params{"name": s.Address.Name, "comment": ipsetTag(h, s.Address.Name).Line()})

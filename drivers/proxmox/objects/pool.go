@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -136,8 +135,8 @@ func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 	return out, nil
 }
 
-func poolNeeds(_ *Pool, n *rights.Needs) {
+func poolNeeds(_ *Pool, n *kind.Needs) {
 	path := "/pool/" + n.From.Addr.Name
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Allocate"}, Role: rights.RolePool, For: "creating, changing and removing it"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Audit"}, Role: rights.RolePool, For: "reading it"}, "")
+	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Pool.Allocate"}, Role: kind.RolePool, For: "creating, changing and removing it"}, "")
+	n.Add(kind.Need{Grant: kind.Grant{Path: path, Priv: "Pool.Audit"}, Role: kind.RolePool, For: "reading it"}, "")
 }

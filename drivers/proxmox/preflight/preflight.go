@@ -17,7 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -59,7 +58,7 @@ func Check(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observatio
 	for _, addr := range changed {
 		w, k := obs.Want.State[addr], kinds[addr.Kind]
 		is := have.State[addr]
-		n := rights.New(nil, obs.Want.Host, 9)
+		n := kind.NewNeeds(nil, obs.Want.Host, 9)
 		n.From = w
 		k.Needs(w.Spec, n)
 		node := obs.Host.Model.PVENode()
@@ -101,7 +100,7 @@ func (s *check) report(o model.PreflightProblem, r *model.Resource, declared str
 	s.found.Found = append(s.found.Found, o)
 }
 
-func (s *check) storagesFor(ctx context.Context, node string, uses []rights.Use) error {
+func (s *check) storagesFor(ctx context.Context, node string, uses []kind.StorageUse) error {
 	for _, u := range uses {
 		if u.Storage == "" {
 			continue
@@ -255,7 +254,7 @@ func (s *check) readStorages(ctx context.Context, node string) (map[string]strin
 // missingBridges checks bridges. One that a running guest has is there. One that the node does not list may
 // be there all the same, made by other means than PVE's: a guest that is plugged into it already may start. No
 // card is made on it.
-func (s *check) missingBridges(ctx context.Context, node string, plugs []rights.Bridge, is *model.Resource) error {
+func (s *check) missingBridges(ctx context.Context, node string, plugs []kind.UsedBridge, is *model.Resource) error {
 	for _, p := range plugs {
 		if s.using[node] == nil {
 			s.using[node] = s.inUse(node)
@@ -293,7 +292,7 @@ func (s *check) missingBridges(ctx context.Context, node string, plugs []rights.
 }
 
 // plugged reports whether a guest has the card already, on that bridge.
-func plugged(is *model.Resource, b rights.Bridge) bool {
+func plugged(is *model.Resource, b kind.UsedBridge) bool {
 	if is == nil {
 		return false
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -70,9 +70,9 @@ func TestAttributesAreDeclaredOnce(t *testing.T) {
 	}
 }
 
-func declaredOnce(t *testing.T, kind *model.Kind, a attribute.Attribute, fields []model.Field) {
+func declaredOnce(t *testing.T, guestKind *model.Kind, a attribute.Attribute, fields []model.Field) {
 	t.Helper()
-	keys := map[string]*options.Keys{"vm": options.VM(), "ct": options.CT()}[kind.Name]
+	keys := map[string]*options.Keys{"vm": options.VM(), "ct": options.CT()}[guestKind.Name]
 	v, known := keys.Create.Param(a.Key)
 	require.True(t, known, "PVE creates no guest with %s", a.Key)
 	if !a.Created {
@@ -81,17 +81,17 @@ func declaredOnce(t *testing.T, kind *model.Kind, a attribute.Attribute, fields 
 	}
 
 	field := func(spec any) reflect.Value { return reflect.ValueOf(spec).Elem().Field(a.Field) }
-	bare := provision.ReadConfig(kind.Name, map[string]string{})
+	bare := provision.ReadConfig(guestKind.Name, map[string]string{})
 	var spec any
 	var text string
 	for _, sample := range samples(field(bare).Type(), v, field(bare).Interface()) {
-		spec = kind.New()
+		spec = guestKind.New()
 		field(spec).Set(reflect.ValueOf(sample))
-		if kind.Name == "ct" {
+		if guestKind.Name == "ct" {
 			spec.(*guest.CT).NICs = []guest.CTNIC{{Name: "lan"}}
 		}
 		text = attribute.Text(provision.CreateParams(spec)[a.Key])
-		back := provision.ReadConfig(kind.Name, map[string]string{a.Key: text})
+		back := provision.ReadConfig(guestKind.Name, map[string]string{a.Key: text})
 		if keys.Refusal(a.Key, text) == "" && (!a.Read || reflect.DeepEqual(sample, field(back).Interface())) {
 			break
 		}
@@ -103,26 +103,26 @@ func declaredOnce(t *testing.T, kind *model.Kind, a attribute.Attribute, fields 
 		require.True(t, keys.Same(a.Key, a.Unset, ""), "%s is not what PVE does without the key", a.Unset)
 	}
 	if !a.Created {
-		have := provision.ReadConfig(kind.Name, map[string]string{})
+		have := provision.ReadConfig(guestKind.Name, map[string]string{})
 		set, _ := provision.UpdateParams(spec, have, map[string]string{}, a.Name)
 		require.Equal(t, text, attribute.Text(set[a.Key]), "a change sets it")
-		have = provision.ReadConfig(kind.Name, map[string]string{a.Key: text})
+		have = provision.ReadConfig(guestKind.Name, map[string]string{a.Key: text})
 		set, deleted := provision.UpdateParams(bare, have, map[string]string{a.Key: text}, a.Name)
 		require.True(t, set[a.Key] != nil || slices.Contains(deleted, a.Key), "a change takes it back")
 	}
 	if a.Read {
 		require.Equal(t, []string{a.Name}, differing(spec, bare, a.Name), "the plan shows it")
 	}
-	if a.Read && kind.Name == "vm" && a.Cost == model.ClassNone && a.Privilege != "VM.Config.Cloudinit" {
+	if a.Read && guestKind.Name == "vm" && a.Cost == model.ClassNone && a.Privilege != "VM.Config.Cloudinit" {
 		require.True(t, options.AtOnce(a.Key), "PVE does not change it at once")
 	}
 
 	f := fields[slices.IndexFunc(fields, func(f model.Field) bool { return f.Name == a.Name })]
 	require.True(t, !f.Decoded || f.Doc != "", "the reference page says nothing of it")
 
-	optional := kind.New()
+	optional := guestKind.New()
 	reflect.ValueOf(optional).Elem().FieldByName("Options").Set(reflect.ValueOf(map[string]string{a.Key: text}))
-	problems := kind.Resolve(&model.Resource{Spec: optional}, model.Scope{Site: &model.Site{}, Name: "web-1"})
+	problems := guestKind.Resolve(&model.Resource{Spec: optional}, model.Scope{Site: &model.Site{}, Name: "web-1"})
 	require.True(t, slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Path == "options."+a.Key }), "an option may say it, too")
 
 	require.NotEmpty(t, a.Privilege, "doctor asks for no privilege")
@@ -131,8 +131,8 @@ func declaredOnce(t *testing.T, kind *model.Kind, a attribute.Attribute, fields 
 	w.CT("ct-1", nil)
 	want, found := w.Site.Want("father")
 	require.Zero(t, found.Errors(), "%v", found)
-	require.True(t, slices.ContainsFunc(proxmox.Needs(w.Site, want, 9), func(n rights.Need) bool {
-		return n.Priv == a.Privilege && slices.Contains(n.By, map[string]string{"vm": "vm.web-1", "ct": "ct.ct-1"}[kind.Name])
+	require.True(t, slices.ContainsFunc(proxmox.Needs(w.Site, want, 9), func(n kind.Need) bool {
+		return n.Priv == a.Privilege && slices.Contains(n.By, map[string]string{"vm": "vm.web-1", "ct": "ct.ct-1"}[guestKind.Name])
 	}), "doctor does not ask for %s", a.Privilege)
 }
 

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -171,7 +171,7 @@ func (t *Template) Archive() string { return cmp.Or(t.Volume, t.File) }
 
 // Needs adds the privileges that a template needs: to see one that is only named, to make and
 // remove any other.
-func Needs(t *Template, n *rights.Needs) {
+func Needs(t *Template, n *kind.Needs) {
 	switch {
 	case t.Image != "":
 		n.Guest("VM.Allocate", "image", "creating and removing the template")
@@ -180,14 +180,14 @@ func Needs(t *Template, n *rights.Needs) {
 		}
 		n.Disk(t.Storage, "images", 0, "storage", "the disk of the template")
 	case t.VMID != 0:
-		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "reading the template"}, "vmid")
+		n.Add(kind.Need{Grant: kind.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: kind.RoleTemplates, For: "reading the template"}, "vmid")
 	case t.Volume != "":
 		storage := api.StorageOf(t.Volume)
 		path := "/storage/" + storage
-		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
-		n.Add(rights.Need{
-			Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "reading the volume, and unpacking it",
-			Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
+		n.Uses = append(n.Uses, kind.StorageUse{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
+		n.Add(kind.Need{
+			Grant: kind.Grant{Path: path, Priv: "Datastore.Audit"}, Role: kind.RoleImages, For: "reading the volume, and unpacking it",
+			Or: [][]kind.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 		}, "volume")
 	default:
 		objects.UploadNeeds(n, t.AsImage())

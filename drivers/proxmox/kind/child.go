@@ -1,4 +1,4 @@
-package rights
+package kind
 
 // Role is a role of Proxmox VE with the path of the access list that it is granted on.
 type Role struct {
@@ -8,10 +8,10 @@ type Role struct {
 	Or [][]string
 }
 
-// Child are the roles of the agent of a child, on the machine that it runs on. That machine has no guests but those of
+// ChildRoles are the roles of the agent of a child, on the machine that it runs on. That machine has no guests but those of
 // the agent, so they are granted for all guests, storages and bridges of it. What needs privileges on / is not among them;
 // docs/permissions.md has the commands for that, and doctor prints them.
-func Child() []Role {
+func ChildRoles() []Role {
 	return []Role{
 		{
 			Name: roleGuests, Path: "/vms",

@@ -1,6 +1,7 @@
-// Package rights collects the Proxmox VE privileges that a site needs, and their purpose. A kind
+package kind
+
+// This part of the package collects the Proxmox VE privileges that a site needs, and their purpose. A kind
 // declares its needs with the methods of Needs, which also collect its storages and bridges.
-package rights
 
 import (
 	"cmp"
@@ -57,21 +58,21 @@ type Needs struct {
 	list  []Need
 	index map[Grant]int // into list
 
-	Uses    []Use
-	Bridges []Bridge
+	Uses    []StorageUse
+	Bridges []UsedBridge
 	Uploads []string // of the site, that are uploaded
 }
 
-// Use is the use of a storage by the site.
-type Use struct {
+// StorageUse is the use of a storage by the site.
+type StorageUse struct {
 	Storage, Content string // content is PVE's word: images, rootdir, import, iso, vztmpl, backup
 	GiB              int    // how much room a new one takes, 0 if that is not known
 	By               *model.Resource
 	Attr             string
 }
 
-// Bridge is a bridge that the site uses.
-type Bridge struct {
+// UsedBridge is a bridge that the site uses.
+type UsedBridge struct {
 	Name  string
 	VLAN  int
 	Trunk bool // it carries further VLANs
@@ -79,8 +80,8 @@ type Bridge struct {
 	Attr  string
 }
 
-// New returns an empty collection for a host with the given major version of PVE.
-func New(site *model.Site, host *model.Host, major int) *Needs {
+// NewNeeds returns an empty collection for a host with the given major version of PVE.
+func NewNeeds(site *model.Site, host *model.Host, major int) *Needs {
 	return &Needs{Site: site, Host: host, Major: major, index: map[Grant]int{}, From: &model.Resource{At: host.At}}
 }
 
@@ -145,7 +146,7 @@ func (n *Needs) onGuests(priv, what string, others ...string) Need {
 
 // Disk records the use of a storage, for a volume of gib GiB.
 func (n *Needs) Disk(storage, content string, gib int, attr, what string) {
-	n.Uses = append(n.Uses, Use{storage, content, gib, n.From, attr})
+	n.Uses = append(n.Uses, StorageUse{storage, content, gib, n.From, attr})
 	n.Add(Need{Grant: Grant{"/storage/" + storage, "Datastore.AllocateSpace"}, Role: RoleDisks, For: what}, attr)
 }
 
@@ -156,7 +157,7 @@ const manyVLANs = 16
 // access list (pve-guest-common, PVE/GuestHelpers.pm, check_vnet_access). For a trunk of very many
 // it is the bridge, whose entry counts for all of them.
 func (n *Needs) Card(bridge string, vlan int, trunks []string, attr string) {
-	n.Bridges = append(n.Bridges, Bridge{bridge, vlan, len(trunks) > 0, n.From, attr})
+	n.Bridges = append(n.Bridges, UsedBridge{bridge, vlan, len(trunks) > 0, n.From, attr})
 	path := "/sdn/zones/localnetwork/" + bridge
 	use := func(path string) {
 		n.Add(Need{Grant: Grant{path, "SDN.Use"}, Role: RoleNetwork, For: attr}, attr)
