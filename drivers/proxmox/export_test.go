@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 )
 
 // The doors to internals that black-box tests need.
@@ -44,7 +44,7 @@ func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
-	return seed.Upload(ctx, d.host, node, volid, image)
+	return lifecycle.UploadSeed(ctx, d.host, node, volid, image)
 }
 
 // Content lists the volumes of a kind on a storage.

@@ -6,11 +6,10 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/resolve"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -25,7 +24,7 @@ func table() []kind.Kind {
 		&templateKind,
 		&objects.PoolKind,
 		&objects.IPSetKind,
-		&seed.Kind,
+		&lifecycle.SeedKind,
 	}
 }
 
@@ -70,7 +69,7 @@ func guestKindOf[S any](schema model.Kind) kind.Of[S] {
 			return provision.Update(ctx, h, s)
 		},
 		Before:     provision.AwaitOwnTasks,
-		Remove:     removal.Guest,
+		Remove:     lifecycle.Destroy,
 		Privileges: func(_ *S, n *kind.Needs) { guest.Needs(guest.TargetOf(n.From), n) },
 		More:       guest.NeedsMore,
 	}

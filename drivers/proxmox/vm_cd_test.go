@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -24,7 +24,7 @@ import (
 // iso puts an ISO image onto a storage, as an administrator does.
 func (w *world) iso(volids ...string) {
 	w.T.Helper()
-	image, err := nocloud.Seed{Instance: "i", Name: "n", UserData: "#cloud-config\n"}.Image()
+	image, err := lifecycle.Seed{Instance: "i", Name: "n", UserData: "#cloud-config\n"}.Image()
 	require.NoError(w.T, err)
 	for _, volid := range volids {
 		require.NoError(w.T, w.Driver.SendSeed(w.T.Context(), "father", volid, image))

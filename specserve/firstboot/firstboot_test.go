@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
@@ -51,7 +51,7 @@ func TestUserData(t *testing.T) {
 	p := child(t)
 	text, err := firstboot.UserData(p, "")
 	require.NoError(t, err)
-	require.NoError(t, nocloud.Check(text), "it fits on a seed")
+	require.NoError(t, lifecycle.CheckUserData(text), "it fits on a seed")
 	doc := read(t, text)
 	var who []string
 	for _, f := range doc.WriteFiles {
@@ -88,7 +88,7 @@ func TestUserDataOfTheSite(t *testing.T) {
 			again, err := firstboot.UserData(child(t), site)
 			require.NoError(t, err)
 			require.Equal(t, text, again)
-			require.NoError(t, nocloud.Check(text))
+			require.NoError(t, lifecycle.CheckUserData(text))
 			m, err := mail.ReadMessage(strings.NewReader(text))
 			require.NoError(t, err)
 			kind, params, err := mime.ParseMediaType(m.Header.Get("Content-Type"))

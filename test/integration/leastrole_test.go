@@ -15,7 +15,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -245,7 +245,7 @@ func (s *story) boot() string {
 		return why
 	}
 	for _, v := range s.host.Snapshot().Volumes["isos"] {
-		require.Equal(s.t, int64(len(nocloud.Empty())), v.Size, v.ID)
+		require.Equal(s.t, int64(len(lifecycle.EmptyImage())), v.Size, v.ID)
 	}
 	return ""
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -16,7 +16,7 @@ func HashKeys(keys []string) string {
 	if len(keys) == 0 {
 		return ""
 	}
-	return seed.Sum(strings.Join(keys, "\n"))
+	return lifecycle.ShortSum(strings.Join(keys, "\n"))
 }
 
 // ineffectiveChanges implements Target: PVE writes the SSH keys of root only when it creates a

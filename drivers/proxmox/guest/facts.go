@@ -2,7 +2,7 @@ package guest
 
 import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -59,9 +59,9 @@ func (l *Lock) apply(g *model.Guest, at api.GuestRef) {
 	case l.Value == "":
 		return
 	case l.Value != "suspended" && !l.Ours:
-		g.Locked = power.LockText(at, l.Value, l.Tasks)
+		g.Locked = lifecycle.LockText(at, l.Value, l.Tasks)
 	case l.Value == "suspended" && !g.Running:
-		g.Hibernated = power.LockText(at, l.Value, nil)
+		g.Hibernated = lifecycle.LockText(at, l.Value, nil)
 	}
 	g.LockLeft = !l.NotListed && len(l.Tasks) == 0
 }
@@ -73,8 +73,8 @@ func (f Facts) power(locked bool) string {
 	switch {
 	case locked && f.QMP == "prelaunch": // a backup has started its process, not the VM (pve-manager, VZDump/QemuServer.pm)
 		return "stopped"
-	case !locked && (f.QMP == power.Paused || f.QMP == "prelaunch"):
-		return power.Paused
+	case !locked && (f.QMP == lifecycle.Paused || f.QMP == "prelaunch"):
+		return lifecycle.Paused
 	default:
 		return ""
 	}

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -23,7 +23,7 @@ func NodeNeeds(n *kind.Needs, d *model.Node) {
 		specNeeds(n, v, d)
 	}
 	if d.Decomm != nil && d.Decomm.Policy == owner.RemoveBackedUp {
-		storage := removal.BackupStorage(n.Host)
+		storage := lifecycle.BackupStorage(n.Host)
 		path, what := "/storage/"+storage, "its final backup"
 		n.Uses = append(n.Uses, kind.StorageUse{Storage: storage, Content: "backup", GiB: 0, By: n.From, Attr: ""})
 		n.Guest("VM.Backup", "", what)

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -57,7 +57,7 @@ func remarkLock(have *model.Resource) diag.List {
 	if !g.LockLeft {
 		return nil
 	}
-	return diag.List{Warning(have.Addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", have.Addr, g.Lock), power.LockText(api.RefOf(have), g.Lock, nil))}
+	return diag.List{Warning(have.Addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", have.Addr, g.Lock), lifecycle.LockText(api.RefOf(have), g.Lock, nil))}
 }
 
 // remarkPower reports a guest that is left to the HA manager, which is bringing it to the power of aim, and a VM that
@@ -69,14 +69,14 @@ func remarkPower(have *model.Resource, aim string) diag.List {
 	switch addr, g := have.Addr, have.Guest; {
 	case aim == "":
 	case g.HA == "error": // PVE would refuse a start, so no step is planned
-		warn(fmt.Sprintf("%s does not run", addr), power.HAError(api.RefOf(have)))
+		warn(fmt.Sprintf("%s does not run", addr), lifecycle.HAError(api.RefOf(have)))
 	case aim == "running":
 		warn(fmt.Sprintf("%s does not run: that is left to the HA manager, which has it (state %s)", addr, g.HA), fix)
 	default:
 		warn(fmt.Sprintf("%s still runs: that is left to the HA manager, which is stopping it", addr), fix)
 	}
 	if f := StateOf(have).Observed().Facts; f.halted(have.Guest.Lock != "") {
-		warn(fmt.Sprintf("%s does not run: %s", have.Addr, power.HaltReason(f.QMP)), power.HaltFix(api.RefOf(have), f.QMP))
+		warn(fmt.Sprintf("%s does not run: %s", have.Addr, lifecycle.HaltReason(f.QMP)), lifecycle.HaltFix(api.RefOf(have), f.QMP))
 	}
 	return out
 }

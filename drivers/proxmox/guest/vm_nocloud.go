@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -101,10 +101,10 @@ func SeedRecord(r *model.Resource) *owner.NocloudISO {
 	}
 	out := &owner.NocloudISO{Pull: v.Pulls != ""}
 	if v.UserData != "" && !isSensitive(r, "user_data") {
-		out.Data = seed.Sum(v.UserData)
+		out.Data = lifecycle.ShortSum(v.UserData)
 	}
 	if !isSensitive(r, "nic") {
-		out.Net = seed.Sum(fmt.Sprintf("%q", seedNetwork(v.VM)))
+		out.Net = lifecycle.ShortSum(fmt.Sprintf("%q", seedNetwork(v.VM)))
 	}
 	return out
 }
@@ -146,7 +146,7 @@ func (v VMState) firstBootChanges(addr model.Address, want *model.Resource) []mo
 		add("user_data", is.Data, data, is.Data != "" && is.Data != now.Data)
 	}
 	if is.Volume != "" && now != nil {
-		add("network_config", is.Net, cmp.Or(now.Net, model.Sensitive), is.Net != "" && is.Net != seed.Sum(fmt.Sprintf("%q", seedNetwork(w.VM))))
+		add("network_config", is.Net, cmp.Or(now.Net, model.Sensitive), is.Net != "" && is.Net != lifecycle.ShortSum(fmt.Sprintf("%q", seedNetwork(w.VM))))
 	}
 	if w.Pulls != "" && !is.Pull {
 		const why = "it knows no parent to pull from, and gets that at its first boot only; recreate it, or see docs/inside.md for how to do it by hand"

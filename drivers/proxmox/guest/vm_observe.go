@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -21,7 +21,7 @@ func vmFromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.
 		&Observation{Tag: m, Config: cfg, runs: g.Running, uptime: g.Uptime},
 	}
 	VMAttributes().Observe(v.VM, c)
-	v.Seed = seed.Attached(m, c)
+	v.Seed = lifecycle.AttachedSeed(m, c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
 		v.Image = name
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -210,7 +210,7 @@ func (v *Volumes) refuseUnproven(want *Volumes, is model.Unproven) []model.Probl
 
 // refuseRemoval lists the reasons why a guest cannot be removed or recreated.
 func (v *Volumes) refuseRemoval(g *model.Guest) []model.Problem {
-	out := removal.Refuse(v.Tag, g, v.Config.Next)
+	out := lifecycle.RefuseRemoval(v.Tag, g, v.Config.Next)
 	if v.protected {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
 	}

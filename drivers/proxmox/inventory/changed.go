@@ -10,8 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -69,9 +69,9 @@ func Changed(ctx context.Context, h *kind.Host, want *model.Want) (seen model.Ob
 func (d finder) readChanged(ctx context.Context, addr model.Address, at model.Guest) (g api.ListedGuest, cfg api.GuestConfig, alone bool, err error) {
 	ref := api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: api.GuestKind(addr) == "ct"}
 	cfg, err = api.ReadConfig(ctx, d.API, ref)
-	var now power.State
+	var now lifecycle.GuestState
 	if err == nil {
-		now, err = power.Of(d.Host, ref).State(ctx)
+		now, err = lifecycle.GuestAt(d.Host, ref).State(ctx)
 	}
 	switch {
 	case api.EndsPass(ctx, err):

@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -100,7 +100,7 @@ func (c *classifier) add(g api.ListedGuest, cfg api.GuestConfig) {
 		}
 		r := guest.FromConfig(g, cfg, is.Notes, m)
 		r.Guest.Unproven = unproven
-		r.Guest.RemovalNote = removal.Note(c.want.Host, m, cfg)
+		r.Guest.RemovalNote = lifecycle.RemovalNote(c.want.Host, m, cfg)
 		r.Guest.Renumbered = renumbered(g.Ref(), m)
 		r.Guest.Orphan = m.OrphanPolicy()
 		c.verified[m.Addr()] = append(c.verified[m.Addr()], r)

@@ -7,7 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -58,7 +58,7 @@ func (d finder) readLock(ctx context.Context, r *model.Resource) (*guest.Lock, e
 		return nil, nil
 	}
 	at, out := api.RefOf(r), &guest.Lock{Value: r.Guest.Lock}
-	tasks, err := power.Of(d.Host, at).Tasks(ctx)
+	tasks, err := lifecycle.GuestAt(d.Host, at).Tasks(ctx)
 	if api.EndsPass(ctx, err) {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (d finder) readQMP(ctx context.Context, obs *kind.Observation, r *model.Res
 	if obs.Guests[r.Guest.VMID].QMP == "" {
 		return "", nil
 	}
-	now, err := power.Of(d.Host, api.RefOf(r)).State(ctx)
+	now, err := lifecycle.GuestAt(d.Host, api.RefOf(r)).State(ctx)
 	switch {
 	case api.EndsPass(ctx, err):
 		return "", err

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -45,7 +45,7 @@ func (d finder) seedUse(want *model.Want, found model.Observed) seedUse {
 	}
 	u.hints = slices.Collect(maps.Keys(u.storages))
 	for _, word := range want.SweepHints {
-		if at, ok := seed.ParseSweepHint(word); ok {
+		if at, ok := lifecycle.ParseSeedSweepHint(word); ok {
 			u.storages[at] = true
 		}
 	}
@@ -82,21 +82,21 @@ func (d finder) readSeeds(ctx context.Context, obs *kind.Observation, found mode
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.Storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // it concerns no declared resource
 			continue
 		}
-		for _, v := range seed.Among(d.Host, list) {
+		for _, v := range lifecycle.SeedsAmong(d.Host, list) {
 			addr := model.Address{Kind: "seed", Name: v.Node}
 			old := out.State[addr]
 			if v.Emptied {
 				continue
 			}
 			use.hints = append(use.hints, at) // until the image is removed, in this pass or a later one
-			if use.inDrive[v.VolID] || use.coming[v.Node] || old != nil && old.Spec.(*seed.Image).Volume < v.VolID {
+			if use.inDrive[v.VolID] || use.coming[v.Node] || old != nil && old.Spec.(*lifecycle.SeedImage).Volume < v.VolID {
 				continue
 			}
-			out.State[addr] = &model.Resource{Addr: addr, Spec: &seed.Image{Volume: v.VolID, Node: at.Node}}
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &lifecycle.SeedImage{Volume: v.VolID, Node: at.Node}}
 		}
 	}
 	for _, at := range use.hints {
-		out.SweepHints = append(out.SweepHints, seed.SweepHint(at))
+		out.SweepHints = append(out.SweepHints, lifecycle.SeedSweepHint(at))
 	}
 	slices.Sort(out.SweepHints)
 	out.SweepHints = slices.Compact(out.SweepHints)

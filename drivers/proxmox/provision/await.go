@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -26,7 +26,7 @@ func AwaitOwnTasks(ctx context.Context, h *kind.Host, s plan.Step) (left plan.St
 		return s, nil
 	}
 	at := api.RefOf(s.Have)
-	waited, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx)
+	waited, _, err := lifecycle.GuestAt(d.Host, at).AwaitOwnTasks(ctx)
 	if err != nil {
 		return s, fmt.Errorf("changing %s: %w", at, err)
 	}
@@ -55,9 +55,9 @@ func (d updater) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	if !is.IsOwnedAs(s.Have.Addr) {
 		return s, fmt.Errorf("it can no longer be proved to be %s (%s): not changed; plan again", s.Have.Addr, is.Why())
 	}
-	now, err := power.Of(d.Host, at).State(ctx)
-	if err == nil && !now.Running && power.Of(d.Host, at).AwaitReboot(ctx) { // the task that ended was the first half of a restart
-		now, err = power.Of(d.Host, at).State(ctx)
+	now, err := lifecycle.GuestAt(d.Host, at).State(ctx)
+	if err == nil && !now.Running && lifecycle.GuestAt(d.Host, at).AwaitReboot(ctx) { // the task that ended was the first half of a restart
+		now, err = lifecycle.GuestAt(d.Host, at).State(ctx)
 	}
 	if err != nil {
 		return s, fmt.Errorf("reading its power: %w", err)

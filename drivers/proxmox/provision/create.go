@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -139,7 +139,7 @@ func (d maker) confirmCreated(ctx context.Context, worksOn, at api.GuestRef, m o
 		return fmt.Errorf("creating %s: %w", at, err)
 	}
 	if errors.Is(err, api.ErrOutcomeLost) {
-		if _, _, waitErr := power.Of(d.Host, worksOn).AwaitOwnTasks(ctx); waitErr != nil {
+		if _, _, waitErr := lifecycle.GuestAt(d.Host, worksOn).AwaitOwnTasks(ctx); waitErr != nil {
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
 	}
@@ -205,5 +205,5 @@ func (d maker) complete(ctx context.Context, at api.GuestRef, want *guest.Volume
 	if err := d.recordVolumes(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || aim != "running" {
 		return is.Tag, err
 	}
-	return is.Tag, power.Of(d.Host, at).Start(ctx)
+	return is.Tag, lifecycle.GuestAt(d.Host, at).Start(ctx)
 }

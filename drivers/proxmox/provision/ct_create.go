@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -104,10 +104,10 @@ func (d ctCreator) withSourceLock(ctx context.Context, from api.GuestRef, err er
 	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
 		return err
 	}
-	tasks, taskErr := power.Of(d.Host, from).Tasks(ctx)
+	tasks, taskErr := lifecycle.GuestAt(d.Host, from).Tasks(ctx)
 	cfg, readErr := api.ReadConfig(ctx, d.API, from)
 	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
-		return fmt.Errorf("%w; %s", err, power.LockText(from, lock, tasks))
+		return fmt.Errorf("%w; %s", err, lifecycle.LockText(from, lock, tasks))
 	}
 	return err
 }

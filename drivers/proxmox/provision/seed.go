@@ -11,9 +11,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -60,26 +59,26 @@ func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag
 	if err != nil {
 		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
-	left, err := seed.On(ctx, d.Host, at.Node, want.SeedStorage)
+	left, err := lifecycle.SeedsOn(ctx, d.Host, at.Node, want.SeedStorage)
 	if err != nil {
 		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: looking for leftovers of an earlier attempt: %w", at, err)
 	}
-	left = slices.DeleteFunc(left, func(v seed.File) bool { return v.Node != m.Node || v.Emptied })
+	left = slices.DeleteFunc(left, func(v lifecycle.SeedFile) bool { return v.Node != m.Node || v.Emptied })
 	if len(left) > 0 {
 		m.UUID = left[0].UUID
 	}
-	name := seed.Name{Site: d.ID.Site, Node: m.Node, Owner: seed.OwnerSum(d.ID.Owner), UUID: m.UUID}
+	name := lifecycle.SeedName{Site: d.ID.Site, Node: m.Node, Owner: lifecycle.OwnerSum(d.ID.Owner), UUID: m.UUID}
 	spec, r := *want.VM, *want.Resolution
 	v := guest.VMTarget{VM: &spec, Resolution: &r}
 	v.NICs = slices.Clone(want.NICs)
-	s := nocloud.Seed{
-		Instance: "homestak-" + seed.Sum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: userData,
+	s := lifecycle.Seed{
+		Instance: "homestak-" + lifecycle.ShortSum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: userData,
 		User: v.User, Keys: v.Keys, DNS: v.DNS,
 	}
 	for i := range v.NICs {
 		n := &v.NICs[i]
-		n.MAC = cmp.Or(n.MAC, nocloud.MAC(m.UUID, n.Name))
-		card := nocloud.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway, IP6: n.IP6, Gateway6: n.Gateway6}
+		n.MAC = cmp.Or(n.MAC, lifecycle.MACFor(m.UUID, n.Name))
+		card := lifecycle.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway, IP6: n.IP6, Gateway6: n.Gateway6}
 		if n.MTU > guest.BridgeMTU {
 			card.MTU = n.MTU
 		}
@@ -98,10 +97,10 @@ func (d vmCreator) prepareSeed(ctx context.Context, at api.GuestRef, m owner.Tag
 	if err != nil {
 		return guest.VMTarget{}, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
-	err = seed.Upload(ctx, d.Host, at.Node, v.SeedVolume, image)
+	err = lifecycle.UploadSeed(ctx, d.Host, at.Node, v.SeedVolume, image)
 	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // there was no image before, so this is the new one
-		now, readErr := seed.On(ctx, d.Host, at.Node, v.SeedStorage)
-		if readErr == nil && slices.ContainsFunc(now, func(n seed.File) bool { return n.VolID == v.SeedVolume && n.Size == len(image) }) {
+		now, readErr := lifecycle.SeedsOn(ctx, d.Host, at.Node, v.SeedStorage)
+		if readErr == nil && slices.ContainsFunc(now, func(n lifecycle.SeedFile) bool { return n.VolID == v.SeedVolume && n.Size == len(image) }) {
 			err = nil
 		}
 	}
@@ -146,13 +145,13 @@ func (d vmCreator) removeSeed(ctx context.Context, at api.GuestRef, m owner.Tag)
 		return
 	}
 	cfg, err := api.ReadConfig(ctx, d.API, at)
-	if err != nil || !d.ID.Check(cfg, at).IsOwnedAs(m.Addr()) || seed.Attached(m, cfg.Next) == "" {
+	if err != nil || !d.ID.Check(cfg, at).IsOwnedAs(m.Addr()) || lifecycle.AttachedSeed(m, cfg.Next) == "" {
 		return
 	}
 	if _, err := d.API.Put(ctx, at.Path("config"), api.Params{api.CloudInitSlot: api.EmptyDrive, "digest": cfg.Digest}); err != nil {
 		return // the next pass removes it
 	}
-	_ = seed.Remove(ctx, d.Host, at.Node, m.Seed.Volume) // on an error the next pass removes it
+	_ = lifecycle.RemoveSeed(ctx, d.Host, at.Node, m.Seed.Volume) // on an error the next pass removes it
 }
 
 // awaitBoot waits until a VM that was just started has read its seed, and reports whether that could

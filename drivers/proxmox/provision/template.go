@@ -12,10 +12,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -56,7 +55,7 @@ func RemoveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
 		r = s.Want
 	}
 	if r.Guest != nil {
-		return removal.Guest(ctx, h, s)
+		return lifecycle.Destroy(ctx, h, s)
 	}
 	return removeDownload(ctx, h, r.Spec.(*template.Template))
 }
@@ -78,8 +77,8 @@ func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *templ
 	m = d.ID.Begin(m)
 	p := api.Params{ // few keys: a clone gets those that its own files decide
 		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
-		"tags": owner.PVETag, "description": d.ID.Describe("", m, at, api.GuestConfig{}), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
-		removal.TemplateSlot: guest.Drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.DiskVolume), removal.TemplateSlot),
+		"tags": owner.PVETag, "description": d.ID.Describe("", m, at, api.GuestConfig{}), "smbios1": "uuid=" + m.UUID, "boot": "order=" + lifecycle.TemplateSlot,
+		lifecycle.TemplateSlot: guest.Drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.DiskVolume), lifecycle.TemplateSlot),
 	}
 	if err := d.confirmCreated(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.inPool(p))); err != nil {
 		return err
@@ -116,20 +115,20 @@ func (d maker) convert(ctx context.Context, at api.GuestRef, addr model.Address)
 				return fmt.Errorf("signing the ownership tag of %s: %w", at, err)
 			}
 			continue
-		case cfg.Next[removal.TemplateSlot] == "":
-			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is recreated", at, removal.TemplateSlot, addr)
+		case cfg.Next[lifecycle.TemplateSlot] == "":
+			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is recreated", at, lifecycle.TemplateSlot, addr)
 		case failed != nil:
 			return fmt.Errorf("converting %s to a template: %w", at, failed)
 		case tried:
 			return fmt.Errorf("PVE converted %s, but %s is not a base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
-				at, cfg.Next[removal.TemplateSlot], api.StorageOf(cfg.Next[removal.TemplateSlot]), at.VMID)
+				at, cfg.Next[lifecycle.TemplateSlot], api.StorageOf(cfg.Next[lifecycle.TemplateSlot]), at.VMID)
 		}
 		p := api.Params{}
 		if cfg.Now["template"] == "1" {
-			p["disk"] = removal.TemplateSlot
+			p["disk"] = lifecycle.TemplateSlot
 		}
 		if failed = d.API.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // the task may still run
-			if _, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx); err != nil {
+			if _, _, err := lifecycle.GuestAt(d.Host, at).AwaitOwnTasks(ctx); err != nil {
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -104,7 +104,7 @@ func (d updater) resume(ctx context.Context, at api.GuestRef, addr model.Address
 	if err := d.verifyOwner(ctx, at, addr); err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}
-	return power.Of(d.Host, at).Start(ctx)
+	return lifecycle.GuestAt(d.Host, at).Start(ctx)
 }
 
 // applyChange writes exactly the keys that the plan shows, with the digest of what was observed,
@@ -127,7 +127,7 @@ func (d updater) applyChange(ctx context.Context, s plan.Step, ch *change) (halt
 		if err := d.revertBeforeStop(ctx, &s, ch); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
-		if err := power.Of(d.Host, at).Stop(ctx, ch.from.Tag.ShutdownSeconds()); err != nil {
+		if err := lifecycle.GuestAt(d.Host, at).Stop(ctx, ch.from.Tag.ShutdownSeconds()); err != nil {
 			return false, err
 		}
 	}
@@ -149,21 +149,21 @@ func (d updater) applyPower(ctx context.Context, s plan.Step, ch *change, halted
 	case halted && want == "stopped":
 		return nil
 	case ch.changesPower && want == "stopped":
-		return power.Of(d.Host, at).Stop(ctx, m.ShutdownSeconds())
+		return lifecycle.GuestAt(d.Host, at).Stop(ctx, m.ShutdownSeconds())
 	case halted:
-		return power.Of(d.Host, at).Start(ctx)
+		return lifecycle.GuestAt(d.Host, at).Start(ctx)
 	case ch.changesPower && s.Have.Guest.Running: // a paused VM does not shut down
-		if err := power.Of(d.Host, at).Unpause(ctx); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
+		if err := lifecycle.GuestAt(d.Host, at).Unpause(ctx); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
 			return err
 		}
-		return power.Of(d.Host, at).Restart(ctx, m.ShutdownSeconds())
+		return lifecycle.GuestAt(d.Host, at).Restart(ctx, m.ShutdownSeconds())
 	case ch.changesPower:
-		if power.Of(d.Host, at).AwaitReboot(ctx) {
+		if lifecycle.GuestAt(d.Host, at).AwaitReboot(ctx) {
 			return nil
 		}
-		return power.Of(d.Host, at).Start(ctx)
+		return lifecycle.GuestAt(d.Host, at).Start(ctx)
 	case s.Have.Guest.Running && slices.ContainsFunc(s.Changes, restarts):
-		return power.Of(d.Host, at).Restart(ctx, m.ShutdownSeconds())
+		return lifecycle.GuestAt(d.Host, at).Restart(ctx, m.ShutdownSeconds())
 	default:
 		return nil
 	}
@@ -174,7 +174,7 @@ func (d updater) restartAfterFailure(ctx context.Context, ch *change, why error)
 	if ctx.Err() != nil || d.verifyOwner(ctx, ch.lastSeen.at, ch.lastSeen.addr) != nil {
 		return why
 	}
-	if err := power.Of(d.Host, ch.lastSeen.at).Start(ctx); err != nil {
+	if err := lifecycle.GuestAt(d.Host, ch.lastSeen.at).Start(ctx); err != nil {
 		return fmt.Errorf("%w; it was stopped for that: %w", why, err)
 	}
 	return why

@@ -10,8 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -91,7 +91,7 @@ func (d updater) writeInTwo(ctx context.Context, s plan.Step, ch *change) error 
 	first.set["description"] = d.ID.Describe(ch.notes, on, ch.lastSeen.at, ch.lastSeen.cfg)
 	// A digest does not show that somebody has started the VM since it was read, and PVE would
 	// remove the disk from the running VM.
-	if now, err := power.Of(d.Host, ch.lastSeen.at).State(ctx); err != nil {
+	if now, err := lifecycle.GuestAt(d.Host, ch.lastSeen.at).State(ctx); err != nil {
 		return fmt.Errorf("checking whether it is stopped: %w", err)
 	} else if now.Running {
 		return errors.New("it runs, and a disk goes to another bus only while it is stopped: plan again")

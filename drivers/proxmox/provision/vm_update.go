@@ -12,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -38,7 +38,7 @@ func (c *vmChange) afterWrite(ctx context.Context, h *kind.Host) error {
 	if c.set[api.CloudInitSlot] == nil {
 		return nil
 	}
-	return seed.Remove(ctx, h, c.lastSeen.at.Node, c.have.Seed)
+	return lifecycle.RemoveSeed(ctx, h, c.lastSeen.at.Node, c.have.Seed)
 }
 
 // keepBootable keeps the devices that the VM boots from: a disk that goes to another slot keeps its

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -37,7 +37,7 @@ func (r *ctResolver) complete() {
 	r.features()
 	r.options()
 	r.checkAttributes(guest.CTAttributes(), r.CT, options.CT())
-	r.Terms = r.tagTerms(r.CTTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: seed.Sum("")})
+	r.Terms = r.tagTerms(r.CTTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: lifecycle.ShortSum("")})
 }
 
 func (r *ctResolver) sizeAndSwap() {

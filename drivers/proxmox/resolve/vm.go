@@ -10,11 +10,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -211,7 +210,7 @@ func (r *vmResolver) userData() {
 	if r.UserData == "" {
 		return
 	}
-	if err := nocloud.Check(r.UserData); err != nil {
+	if err := lifecycle.CheckUserData(r.UserData); err != nil {
 		r.errorf("user_data", "user_data that cloud-init would not read", "%s", err)
 	}
 }
@@ -222,6 +221,6 @@ func (r *vmResolver) longestSeed() *owner.NocloudISO {
 	if !r.Seeded() {
 		return nil
 	}
-	name := seed.Name{Site: r.in.Site.Name, Node: r.in.Name, Owner: strings.Repeat("0", 12), UUID: strings.Repeat("0", 36)}
+	name := lifecycle.SeedName{Site: r.in.Site.Name, Node: r.in.Name, Owner: strings.Repeat("0", 12), UUID: strings.Repeat("0", 36)}
 	return &owner.NocloudISO{Volume: name.Volume(r.SeedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12), Pull: r.Pulls != ""}
 }

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -49,19 +49,19 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 		}
 	}
 	t.Tag = owner.Of(in, owner.TemplateType, "image."+t.Image, 0)
-	t.Tag.Content, t.Tag.Slots = t.Made, map[string]string{"disk.root": removal.TemplateSlot}
+	t.Tag.Content, t.Tag.Slots = t.Made, map[string]string{"disk.root": lifecycle.TemplateSlot}
 	return out
 }
 
 // IsConverted reports whether a VM is a complete template that can be cloned.
 func IsConverted(cfg api.GuestConfig) bool {
-	_, name, _ := strings.Cut(api.VolumeOf(cfg.Now[removal.TemplateSlot]), ":")
+	_, name, _ := strings.Cut(api.VolumeOf(cfg.Now[lifecycle.TemplateSlot]), ":")
 	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
 // Observed returns the resource of a managed template, from its configuration.
 func Observed(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag) *model.Resource {
-	t := &Template{Made: m.Content, Tag: m, DiskVolume: api.VolumeOf(cfg.Now[removal.TemplateSlot])}
+	t := &Template{Made: m.Content, Tag: m, DiskVolume: api.VolumeOf(cfg.Now[lifecycle.TemplateSlot])}
 	if !IsConverted(cfg) {
 		t.Made += notConverted
 	}

@@ -1,4 +1,4 @@
-package nocloud_test
+package lifecycle_test
 
 import (
 	"strings"
@@ -7,14 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 )
 
-func seed() nocloud.Seed {
-	return nocloud.Seed{
+func seed() lifecycle.Seed {
+	return lifecycle.Seed{
 		Instance: "homestak-1", Name: "web-1", Domain: "home.test", UserData: "#cloud-config\nruncmd: [echo ü]\n", User: "homestak",
 		Keys: []string{`ssh-ed25519 AAAA "me" <x@y>`}, DNS: []string{"10.0.0.1"},
-		NICs: []nocloud.NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "10.0.0.5/24", Gateway: "10.0.0.1"}, {Name: "dmz", MAC: "BC:24:11:00:00:02", IP: "dhcp"}, {Name: "bare", MAC: "BC:24:11:00:00:03"}},
+		NICs: []lifecycle.NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "10.0.0.5/24", Gateway: "10.0.0.1"}, {Name: "dmz", MAC: "BC:24:11:00:00:02", IP: "dhcp"}, {Name: "bare", MAC: "BC:24:11:00:00:03"}},
 	}
 }
 
@@ -45,7 +45,7 @@ func TestWhatAMachineIsTold(t *testing.T) {
 
 func TestIPv6Gateway(t *testing.T) {
 	s := seed()
-	s.NICs = []nocloud.NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "2001:db8::5/64", Gateway: "2001:db8::1"}}
+	s.NICs = []lifecycle.NIC{{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "2001:db8::5/64", Gateway: "2001:db8::1"}}
 	image, err := s.Image()
 	require.NoError(t, err)
 	_, files := read(t, t.TempDir(), image)
@@ -55,7 +55,7 @@ func TestIPv6Gateway(t *testing.T) {
 func TestBothFamiliesAndMTU(t *testing.T) {
 	s := seed()
 	s.DNS, s.Domain = nil, ""
-	s.NICs = []nocloud.NIC{
+	s.NICs = []lifecycle.NIC{
 		{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "10.0.0.5/24", Gateway: "10.0.0.1", IP6: "fd00::5/64", Gateway6: "fd00::1", MTU: 1400},
 		{Name: "dmz", MAC: "BC:24:11:00:00:02", IP: "dhcp", IP6: "dhcp"},
 		{Name: "san", MAC: "BC:24:11:00:00:03", IP6: "auto"},
@@ -75,17 +75,17 @@ func TestUserDataIsKnownByItsFirstLine(t *testing.T) {
 		"#cloud-config\n{}": true, "#cloud-config  \r\n{}": true, "#!/bin/sh\ntrue": true, "#include\nhttps://a.test": true,
 		"Content-Type: multipart/mixed; boundary=\"x\"\n": true, "## template: jinja\n#cloud-config\n": true,
 		"packages: [nginx]": false, "": false, "#cloud-configuration": false, "\n#cloud-config": false, "#!sh": false,
-		"#cloud-config\n" + strings.Repeat("x", nocloud.MaxUserData): false,
+		"#cloud-config\n" + strings.Repeat("x", lifecycle.MaxUserData): false,
 	} {
-		err := nocloud.Check(text)
+		err := lifecycle.CheckUserData(text)
 		require.Equal(t, ok, err == nil, "%.40q: %v", text, err)
 	}
-	require.NotContains(t, nocloud.Check("hunter2: yes").Error(), "hunter2")
+	require.NotContains(t, lifecycle.CheckUserData("hunter2: yes").Error(), "hunter2")
 }
 
 func TestAddressesOfCardsAreStable(t *testing.T) {
-	require.Equal(t, "BC:24:11:DE:69:E4", nocloud.MAC("a", "lan"), "for ever the same")
-	require.NotEqual(t, nocloud.MAC("a", "lan"), nocloud.MAC("b", "lan"))
-	require.NotEqual(t, nocloud.MAC("a", "lan"), nocloud.MAC("a", "dmz"))
-	require.Regexp(t, `^BC:24:11(:[0-9A-F]{2}){3}$`, nocloud.MAC("a", "lan"))
+	require.Equal(t, "BC:24:11:DE:69:E4", lifecycle.MACFor("a", "lan"), "for ever the same")
+	require.NotEqual(t, lifecycle.MACFor("a", "lan"), lifecycle.MACFor("b", "lan"))
+	require.NotEqual(t, lifecycle.MACFor("a", "lan"), lifecycle.MACFor("a", "dmz"))
+	require.Regexp(t, `^BC:24:11(:[0-9A-F]{2}){3}$`, lifecycle.MACFor("a", "lan"))
 }

@@ -1,4 +1,4 @@
-package seed_test
+package lifecycle_test
 
 import (
 	"strings"
@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 )
 
 // FuzzSeedNames: a name that is taken for ours is written back as it was.
@@ -19,7 +19,7 @@ func FuzzSeedNames(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, volid string) {
-		name, ok := seed.ParseName(volid)
+		name, ok := lifecycle.ParseName(volid)
 		if !ok {
 			return
 		}

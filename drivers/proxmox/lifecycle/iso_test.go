@@ -1,4 +1,4 @@
-package nocloud_test
+package lifecycle_test
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 )
 
 type testingT interface {
@@ -49,11 +49,11 @@ func TestImageIsReadBack(t *testing.T) {
 	want := map[string]string{
 		"user-data": "#cloud-config\npackages: [nginx]\n", "meta-data": "{}", "network-config": strings.Repeat("x", 5000), "vendor-data": "",
 	}
-	var list []nocloud.File
+	var list []lifecycle.ImageFile
 	for _, name := range []string{"user-data", "meta-data", "network-config", "vendor-data"} {
-		list = append(list, nocloud.File{Name: name, Data: []byte(want[name])})
+		list = append(list, lifecycle.ImageFile{Name: name, Data: []byte(want[name])})
 	}
-	image, err := nocloud.Image(nocloud.Label, list)
+	image, err := lifecycle.NewImage(lifecycle.Label, list)
 	require.NoError(t, err)
 	label, files := read(t, t.TempDir(), image)
 	require.Equal(t, "cidata", label)
@@ -66,14 +66,14 @@ func TestImagesOfAllSortsAreReadBack(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z][a-z0-9]{0,10}(-[a-z0-9]{1,8})?`), 1, 6, func(s string) string { return strings.ReplaceAll(s, "-", "_") }).Draw(t, "names")
-		want, list := map[string]string{}, []nocloud.File{}
+		want, list := map[string]string{}, []lifecycle.ImageFile{}
 		for _, n := range names {
 			data := bytes.Repeat([]byte{byte(rapid.IntRange(1, 255).Draw(t, "byte"))}, rapid.IntRange(0, 5000).Draw(t, "size"))
-			want[n], list = string(data), append(list, nocloud.File{Name: n, Data: data})
+			want[n], list = string(data), append(list, lifecycle.ImageFile{Name: n, Data: data})
 		}
-		image, err := nocloud.Image("cidata", list)
+		image, err := lifecycle.NewImage("cidata", list)
 		require.NoError(t, err)
-		again, err := nocloud.Image("cidata", rapid.Permutation(list).Draw(t, "order"))
+		again, err := lifecycle.NewImage("cidata", rapid.Permutation(list).Draw(t, "order"))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(image, again))
 		label, files := read(t, dir, image)
@@ -117,37 +117,37 @@ func TestOtherToolsReadIt(t *testing.T) {
 func TestImpossibleImages(t *testing.T) {
 	for name, c := range map[string]struct {
 		label string
-		files []nocloud.File
+		files []lifecycle.ImageFile
 		says  string
 	}{
 		"no label":       {"", nil, "volume label"},
 		"long label":     {strings.Repeat("a", 17), nil, "volume label"},
 		"odd label":      {"ä", nil, "volume label"},
-		"upper case":     {"cidata", []nocloud.File{{Name: "User"}}, "is not possible on a seed image"},
-		"path":           {"cidata", []nocloud.File{{Name: "a/b"}}, "is not possible on a seed image"},
-		"hidden":         {"cidata", []nocloud.File{{Name: ".."}}, "is not possible on a seed image"},
-		"no name":        {"cidata", []nocloud.File{{}}, "is not possible on a seed image"},
-		"twice":          {"cidata", []nocloud.File{{Name: "a"}, {Name: "a"}}, "are one in ISO 9660"},
-		"one in capital": {"cidata", []nocloud.File{{Name: "a-b"}, {Name: "a.b"}}, "are one in ISO 9660"},
+		"upper case":     {"cidata", []lifecycle.ImageFile{{Name: "User"}}, "is not possible on a seed image"},
+		"path":           {"cidata", []lifecycle.ImageFile{{Name: "a/b"}}, "is not possible on a seed image"},
+		"hidden":         {"cidata", []lifecycle.ImageFile{{Name: ".."}}, "is not possible on a seed image"},
+		"no name":        {"cidata", []lifecycle.ImageFile{{}}, "is not possible on a seed image"},
+		"twice":          {"cidata", []lifecycle.ImageFile{{Name: "a"}, {Name: "a"}}, "are one in ISO 9660"},
+		"one in capital": {"cidata", []lifecycle.ImageFile{{Name: "a-b"}, {Name: "a.b"}}, "are one in ISO 9660"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := nocloud.Image(c.label, c.files)
+			_, err := lifecycle.NewImage(c.label, c.files)
 			require.ErrorContains(t, err, c.says)
 		})
 	}
-	var many []nocloud.File
+	var many []lifecycle.ImageFile
 	for i := range 40 {
-		many = append(many, nocloud.File{Name: fmt.Sprintf("file-%d", i)})
+		many = append(many, lifecycle.ImageFile{Name: fmt.Sprintf("file-%d", i)})
 	}
-	_, err := nocloud.Image("cidata", many)
+	_, err := lifecycle.NewImage("cidata", many)
 	require.ErrorContains(t, err, "too many")
 }
 
 func TestAnEmptyImageIsSmallerThanAnySeed(t *testing.T) {
-	image, err := nocloud.Seed{}.Image()
+	image, err := lifecycle.Seed{}.Image()
 	require.NoError(t, err)
-	require.Less(t, len(nocloud.Empty()), len(image))
-	label, files := read(t, t.TempDir(), nocloud.Empty())
+	require.Less(t, len(lifecycle.EmptyImage()), len(image))
+	label, files := read(t, t.TempDir(), lifecycle.EmptyImage())
 	require.Equal(t, "empty", label)
 	require.Empty(t, files)
 }
@@ -159,7 +159,7 @@ func FuzzNames(f *testing.F) {
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, name, data string) {
-		image, err := nocloud.Image("cidata", []nocloud.File{{Name: name, Data: []byte(data)}})
+		image, err := lifecycle.NewImage("cidata", []lifecycle.ImageFile{{Name: name, Data: []byte(data)}})
 		if err != nil {
 			return
 		}

@@ -1,6 +1,8 @@
-// Package seed keeps the images by which machines with user_data are seeded on the storages of a
-// host: their names, upload and removal. docs/decisions/0006-images-templates-and-cloud-init.md says why there are any.
-package seed
+package lifecycle
+
+// This part of the package keeps the images by which machines with user_data are seeded on the storages of a
+// host: their names, upload and removal. docs/decisions/0006-images-templates-and-cloud-init.md says why
+// there are any.
 
 import (
 	"bytes"
@@ -16,109 +18,108 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Image is a seed image that no machine needs any more: no file declares one, a
+// SeedImage is a seed image that no machine needs any more: no file declares one, a
 // pass finds it and removes it.
-type Image struct {
+type SeedImage struct {
 	Volume string `plan:"volume"`
 
 	Node string // of PVE
 }
 
-// Kind is the kind seed.
-var Kind = kind.Of[Image]{
+// SeedKind is the kind seed.
+var SeedKind = kind.Of[SeedImage]{
 	Model: model.Kind{
 		Name: "seed", Doc: "A seed image that was left behind.",
-		New:   func() any { return &Image{} },
-		Brief: func(want *model.Resource) string { return want.Spec.(*Image).Volume },
+		New:   func() any { return &SeedImage{} },
+		Brief: func(want *model.Resource) string { return want.Spec.(*SeedImage).Volume },
 	},
 	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
 		if s.Have == nil {
 			return nil // taking back what was never made
 		}
-		left := s.Have.Spec.(*Image)
-		return Remove(ctx, h, left.Node, left.Volume)
+		left := s.Have.Spec.(*SeedImage)
+		return RemoveSeed(ctx, h, left.Node, left.Volume)
 	},
 }
 
-// Name is what the file name of a seed image says: whose it is, and of which
+// SeedName is what the file name of a seed image says: whose it is, and of which
 // machine. It is made of nothing that is in the image, since a sum of that would
 // let secrets be tried out. Its first word keeps it apart from the images that the
 // site declares.
-type Name struct{ Site, Node, Owner, UUID string }
+type SeedName struct{ Site, Node, Owner, UUID string }
 
 var seedFile = regexp.MustCompile(`^` + owner.PVETag + `-seed\.([^./]+)\.([^./]+)\.([0-9a-f]{12})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.iso$`)
 
 // Volume is the volume of that name.
-func (n Name) Volume(storage string) string {
+func (n SeedName) Volume(storage string) string {
 	return storage + ":iso/" + strings.Join([]string{owner.PVETag + "-seed", n.Site, n.Node, n.Owner, n.UUID, "iso"}, ".")
 }
 
 // ParseName reads the name of a volume; ok is false where it is not a seed image.
-func ParseName(volid string) (Name, bool) {
+func ParseName(volid string) (SeedName, bool) {
 	m := seedFile.FindStringSubmatch(path.Base(volid))
 	if m == nil {
-		return Name{}, false
+		return SeedName{}, false
 	}
-	return Name{m[1], m[2], m[3], m[4]}, true
+	return SeedName{m[1], m[2], m[3], m[4]}, true
 }
 
 // OwnerSum names an owner in a file name: owners have characters that files may not.
-func OwnerSum(owner string) string { return Sum("owner " + owner) }
+func OwnerSum(owner string) string { return ShortSum("owner " + owner) }
 
-// File is a seed image of ours on a storage.
-type File struct {
-	Name
+// SeedFile is a seed image of ours on a storage.
+type SeedFile struct {
+	SeedName
 	VolID   string
 	Size    int
 	Emptied bool // emptied, because the token may not delete it
 }
 
-// On lists our seed images on a storage, by name.
-func On(ctx context.Context, h *kind.Host, node, on string) ([]File, error) {
+// SeedsOn lists our seed images on a storage, by name.
+func SeedsOn(ctx context.Context, h *kind.Host, node, on string) ([]SeedFile, error) {
 	list, err := api.ListVolumes(ctx, h.API, api.NodeStorage{Node: node, Storage: on}, "iso")
-	return Among(h, list), err
+	return SeedsAmong(h, list), err
 }
 
-// Among finds our seed images in a list of volumes, by name.
-func Among(h *kind.Host, list []map[string]json.RawMessage) []File {
-	empty := len(nocloud.Empty())
-	var out []File
+// SeedsAmong finds our seed images in a list of volumes, by name.
+func SeedsAmong(h *kind.Host, list []map[string]json.RawMessage) []SeedFile {
+	empty := len(EmptyImage())
+	var out []SeedFile
 	for _, e := range list {
 		name, ok := ParseName(api.Text(e["volid"]))
 		if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
 			continue
 		}
 		size := api.Number(e["size"])
-		out = append(out, File{name, api.Text(e["volid"]), size, size == empty})
+		out = append(out, SeedFile{name, api.Text(e["volid"]), size, size == empty})
 	}
-	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.VolID, b.VolID) })
+	slices.SortFunc(out, func(a, b SeedFile) int { return strings.Compare(a.VolID, b.VolID) })
 	return out
 }
 
-// Upload uploads an image; a file of that name is overwritten.
-func Upload(ctx context.Context, h *kind.Host, node, volid string, image []byte) error {
+// UploadSeed uploads an image; a file of that name is overwritten.
+func UploadSeed(ctx context.Context, h *kind.Host, node, volid string, image []byte) error {
 	sum := sha256.Sum256(image)
 	p := api.Params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
 	return h.API.Upload(ctx, api.Path("nodes", node, "storage", api.StorageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
 }
 
-// Remove deletes a seed image of ours; one that is gone is success. Deleting
+// RemoveSeed deletes a seed image of ours; one that is gone is success. Deleting
 // takes Datastore.Allocate; a token with no more than it took to upload overwrites
 // the image with an empty one instead: what must go is what is in it.
-func Remove(ctx context.Context, h *kind.Host, node, volid string) error {
+func RemoveSeed(ctx context.Context, h *kind.Host, node, volid string) error {
 	name, ok := ParseName(volid)
 	if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
 		return fmt.Errorf("volume %s does not have a managed name: not changed", volid)
 	}
 	err := api.FreeVolume(ctx, h.API, node, volid)
 	if api.ClassOf(err) == api.Denied {
-		err = Upload(ctx, h, node, volid, nocloud.Empty())
+		err = UploadSeed(ctx, h, node, volid, EmptyImage())
 	}
 	if err != nil {
 		return fmt.Errorf("removing seed image %s: %w", volid, err)
@@ -126,11 +127,11 @@ func Remove(ctx context.Context, h *kind.Host, node, volid string) error {
 	return nil
 }
 
-// SweepHint is what a storage that may have seed images is called in Observed.SweepHints.
-func SweepHint(s api.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
+// SeedSweepHint is what a storage that may have seed images is called in Observed.SweepHints.
+func SeedSweepHint(s api.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
 
-// ParseSweepHint reads such a hint.
-func ParseSweepHint(word string) (api.NodeStorage, bool) {
+// ParseSeedSweepHint reads such a hint.
+func ParseSeedSweepHint(word string) (api.NodeStorage, bool) {
 	p := strings.Split(word, " ")
 	if len(p) != 3 || p[0] != "seeds" {
 		return api.NodeStorage{}, false
@@ -138,14 +139,14 @@ func ParseSweepHint(word string) (api.NodeStorage, bool) {
 	return api.NodeStorage{Node: p[1], Storage: p[2]}, true
 }
 
-// Sum is a short hash.
-func Sum(s string) string {
+// ShortSum is a short hash.
+func ShortSum(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:6])
 }
 
-// Attached is the volume of the machine's own seed, if it is in the drive.
-func Attached(m owner.Tag, c map[string]string) string {
+// AttachedSeed is the volume of the machine's own seed, if it is in the drive.
+func AttachedSeed(m owner.Tag, c map[string]string) string {
 	if file := api.PropertyFirst(c[api.CloudInitSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
 		return file
 	}
@@ -158,10 +159,10 @@ func Eject(ctx context.Context, h *kind.Host, at api.GuestRef, m owner.Tag, cfg 
 	if m.Seed == nil || m.Seed.Volume == "" {
 		return nil
 	}
-	if Attached(m, cfg.Next) != "" {
+	if AttachedSeed(m, cfg.Next) != "" {
 		if _, err := h.API.Put(ctx, at.Path("config"), api.Params{api.CloudInitSlot: api.EmptyDrive, "digest": cfg.Digest}); err != nil {
 			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
 		}
 	}
-	return Remove(ctx, h, at.Node, m.Seed.Volume)
+	return RemoveSeed(ctx, h, at.Node, m.Seed.Volume)
 }

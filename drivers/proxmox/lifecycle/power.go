@@ -1,6 +1,9 @@
-// Package power starts, stops and restarts a guest, and waits for the result: PVE does part of the
+// Package lifecycle is what happens to a guest as a whole, apart from its configuration: it is started and
+// stopped (power.go), is seeded for its first boot (seed.go, nocloud.go), and is destroyed (removal.go).
+package lifecycle
+
+// This part of the package starts, stops and restarts a guest, and waits for the result: PVE does part of the
 // work in later tasks, and the HA manager acts later.
-package power
 
 import (
 	"context"
@@ -24,11 +27,11 @@ type Guest struct {
 	Ref  api.GuestRef
 }
 
-// Of is the guest of a host.
-func Of(h *kind.Host, at api.GuestRef) Guest { return Guest{h, at} }
+// GuestAt is the guest of a host.
+func GuestAt(h *kind.Host, at api.GuestRef) Guest { return Guest{h, at} }
 
-// State is the current state of a guest, from its node.
-type State struct {
+// GuestState is the current state of a guest, from its node.
+type GuestState struct {
 	Running bool
 	QMP     string // what QEMU says of a VM that runs: running, paused, io-error, …
 	PID     int    // of its process; 0 where it does not run
@@ -40,7 +43,7 @@ type State struct {
 
 // State asks the guest's node. It costs a connection (PVE closes it), so only
 // steps ask, never an observation that finds nothing to do.
-func (g Guest) State(ctx context.Context) (State, error) {
+func (g Guest) State(ctx context.Context) (GuestState, error) {
 	var doc struct {
 		Status string          `json:"status"`
 		QMP    string          `json:"qmpstatus"`
@@ -52,12 +55,12 @@ func (g Guest) State(ctx context.Context) (State, error) {
 		} `json:"ha"`
 	}
 	if err := g.Host.API.Get(ctx, g.Ref.Path("status", "current"), &doc); err != nil {
-		return State{}, err
+		return GuestState{}, err
 	}
 	if doc.Status == "" {
-		return State{}, &api.NetError{Method: "GET", Path: g.Ref.Path("status", "current"), Err: errors.New("the answer holds no status")}
+		return GuestState{}, &api.NetError{Method: "GET", Path: g.Ref.Path("status", "current"), Err: errors.New("the answer holds no status")}
 	}
-	return State{
+	return GuestState{
 		Running: doc.Status == "running", QMP: doc.QMP, PID: api.Number(doc.PID), Uptime: api.Number(doc.Uptime),
 		Managed: api.Number(doc.HA.Managed) == 1, HA: doc.HA.State, Read: time.Now(),
 	}, nil

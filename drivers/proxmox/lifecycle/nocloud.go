@@ -1,7 +1,8 @@
-// Package nocloud builds what cloud-init's NoCloud data source reads: four small
-// documents, on an ISO image whose volume is called cidata. It knows nothing of
-// Proxmox VE and touches no disk: an image may hold secrets, so it lives in memory.
-package nocloud
+package lifecycle
+
+// This part of the package builds what cloud-init's NoCloud data source reads: four small documents, on an
+// ISO image whose volume is called cidata. It knows nothing of Proxmox VE and touches no disk: an image may
+// hold secrets, so it lives in memory.
 
 import (
 	"bytes"
@@ -24,10 +25,10 @@ const MaxUserData = 512 << 10
 // (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP); a script names any interpreter.
 var headers = []string{"#cloud-config", "#cloud-config-archive", "#cloud-config-jsonp", "#cloud-boothook", "#include", "#include-once", "#part-handler", "## template: jinja"}
 
-// Check says what is wrong with user-data: text that cloud-init would pass over
+// CheckUserData says what is wrong with user-data: text that cloud-init would pass over
 // in silence, or too much of it. The error holds nothing of the text, which may
 // have been made from secrets.
-func Check(userData string) error {
+func CheckUserData(userData string) error {
 	if len(userData) > MaxUserData {
 		return fmt.Errorf("it has %d bytes, more than the %d that fit: have the guest fetch the rest", len(userData), MaxUserData)
 	}
@@ -70,7 +71,7 @@ type NIC struct {
 
 // Image is the whole seed as an ISO image; errors are of its size alone.
 func (s Seed) Image() ([]byte, error) {
-	return Image(Label, []File{
+	return NewImage(Label, []ImageFile{
 		{"meta-data", document("", map[string]any{"instance-id": s.Instance, "local-hostname": s.Name})},
 		{"network-config", document("", s.network())},
 		{"user-data", []byte(s.UserData)},
@@ -78,10 +79,10 @@ func (s Seed) Image() ([]byte, error) {
 	})
 }
 
-// Empty is an image of the same kind that says nothing; it is smaller than any
+// EmptyImage is an image of the same kind that says nothing; it is smaller than any
 // seed, by which the two can be told apart from outside.
-func Empty() []byte {
-	b, err := Image("empty", nil)
+func EmptyImage() []byte {
+	b, err := NewImage("empty", nil)
 	if err != nil {
 		panic(err) // a fixed label and no files
 	}
@@ -175,9 +176,9 @@ func (s Seed) nameservers() map[string]any {
 	return out
 }
 
-// MAC is the address of a machine's card: in Proxmox's own range, and the same
+// MACFor is the address of a machine's card: in Proxmox's own range, and the same
 // whenever it is asked for.
-func MAC(identity, nic string) string {
+func MACFor(identity, nic string) string {
 	sum := sha256.Sum256([]byte(identity + "\n" + nic))
 	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", sum[0], sum[1], sum[2])
 }

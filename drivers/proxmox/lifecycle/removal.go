@@ -1,6 +1,7 @@
-// Package removal destroys guests: it verifies once more that they are ours, does what the
+package lifecycle
+
+// This part of the package destroys guests: it verifies once more that they are ours, does what the
 // decommission policy in their ownership tag demands, and says beforehand what it would refuse.
-package removal
 
 import (
 	"cmp"
@@ -13,16 +14,14 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Guest destroys a guest after verifying once more that it is ours, and after
+// Destroy destroys a guest after verifying once more that it is ours, and after
 // what its ownership tag demands. In this order, so that nothing is shut down for nothing:
 // wait for our own tasks, verify, refuse, shut down, back up, verify again, destroy.
-func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
+func Destroy(ctx context.Context, h *kind.Host, s plan.Step) error {
 	at := api.GuestRef{VMID: s.VMID, LXC: s.Address.Kind == "ct"}
 	for _, of := range []*model.Resource{s.Want, s.Have} {
 		if of != nil && of.Guest != nil {
@@ -45,7 +44,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 		return err
 	}
 	if lock := cfg.Now["lock"]; lock != "" {
-		return fmt.Errorf("removing %s: %s", at, power.LockText(at, lock, others))
+		return fmt.Errorf("removing %s: %s", at, LockText(at, lock, others))
 	}
 	if len(others) > 0 { // it has the guest's lock file: the guest would be shut down, and then not be destroyed
 		return fmt.Errorf("removing %s: task %s of another user works on it: try again when that task has ended", at, others[0])
@@ -64,7 +63,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 	case err != nil:
 		return err
 	}
-	if err := seed.Eject(ctx, r.host, at, is.Tag, cfg); err != nil {
+	if err := Eject(ctx, r.host, at, is.Tag, cfg); err != nil {
 		return err
 	}
 	return r.destroy(ctx)
@@ -76,7 +75,7 @@ type target struct {
 	at   api.GuestRef
 }
 
-func (r target) power() power.Guest { return power.Of(r.host, r.at) }
+func (r target) power() Guest { return GuestAt(r.host, r.at) }
 
 // Why a guest is not there to be removed.
 var (

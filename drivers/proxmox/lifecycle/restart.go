@@ -1,4 +1,4 @@
-package power
+package lifecycle
 
 import (
 	"cmp"
@@ -76,7 +76,7 @@ func (g Guest) Restart(ctx context.Context, shutdown int) error {
 // newerThan reports whether a guest runs by another start than it did before. The process
 // shows it; where a list has no process, the uptime does: it would have grown since, by our
 // own clock.
-func (p State) newerThan(before State) bool {
+func (p GuestState) newerThan(before GuestState) bool {
 	if !p.Running {
 		return false
 	}
@@ -89,7 +89,7 @@ func (p State) newerThan(before State) bool {
 // runsAgain waits until a guest runs with a newer start than before. reboot is the task that
 // stopped it, "" where its answer was lost. The later task is searched for as soon as the
 // guest was seen stopped: it says why, where it fails, to a token that may see it.
-func (g Guest) runsAgain(ctx context.Context, before State, reboot string) error {
+func (g Guest) runsAgain(ctx context.Context, before GuestState, reboot string) error {
 	patience := restartPatience
 	if before.Managed {
 		patience = haPatience
@@ -164,7 +164,7 @@ func (g Guest) recentTasks(ctx context.Context) ([]api.TaskEntry, error) {
 
 // staysDown returns an error for a VM that did not start again, with the observations and what to
 // do.
-func (g Guest) staysDown(ctx context.Context, now State, seen error, patience time.Duration) error {
+func (g Guest) staysDown(ctx context.Context, now GuestState, seen error, patience time.Duration) error {
 	switch missing, err := api.LacksPrivilege(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
 	case seen != nil:
 		return fmt.Errorf("the check whether it runs again failed: %w", seen)

@@ -1,4 +1,4 @@
-package removal
+package lifecycle
 
 import (
 	"context"
@@ -18,9 +18,9 @@ import (
 // What a guest's ownership tag may demand before it goes. The tag counts and not the files:
 // they are gone when a guest is removed.
 
-// Refuse says in the plan what would be refused by the step: all that can be known
+// RefuseRemoval says in the plan what would be refused by the step: all that can be known
 // without asking the host once more.
-func Refuse(m owner.Tag, g *model.Guest, next map[string]string) []model.Problem {
+func RefuseRemoval(m owner.Tag, g *model.Guest, next map[string]string) []model.Problem {
 	problem := func(why, fix string) []model.Problem {
 		return []model.Problem{{Path: "decommission.policy", Summary: why, Detail: fix}}
 	}
@@ -58,10 +58,10 @@ func notBackedUp(next map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-// Note says in the plan what goes before a guest does, and what goes with it that
+// RemovalNote says in the plan what goes before a guest does, and what goes with it that
 // the files never named: PVE destroys every volume in its configuration that carries
 // its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
-func Note(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
+func RemovalNote(h *model.Host, m owner.Tag, cfg api.GuestConfig) string {
 	var out []string
 	if m.RemovalPolicy() == owner.RemoveBackedUp {
 		out = append(out, "after a final backup to "+BackupStorage(h))
