@@ -11,7 +11,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -72,7 +71,7 @@ func containerClone(t *testing.T, r *storyRun) {
 	w := r.world(t, pve.Config{TaskTime: time.Second})
 	w.ctTemplate(9001)
 	r.quiet.Store(false)
-	w.declare("golden-ct", &template.Template{VMID: 9001})
+	w.declare("golden-ct", &guest.Template{VMID: 9001})
 	w.ct("cache", func(c *guest.CT) {
 		c.Template = "golden-ct"
 		c.Disks = []guest.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
@@ -104,7 +103,7 @@ func containerClone(t *testing.T, r *storyRun) {
 func TestCopiesOfOneContainerTakeTurns(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: 5 * time.Second}, func(t *testing.T, w *world) {
 		w.ctTemplate(9001)
-		w.declare("golden-ct", &template.Template{VMID: 9001})
+		w.declare("golden-ct", &guest.Template{VMID: 9001})
 		for _, name := range []string{"a", "b", "c"} {
 			w.ct(name, func(c *guest.CT) { c.Template, c.Power = "golden-ct", "stopped" })
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -26,7 +25,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			once:   []string{"vzcreate", "vzstart"},
 		},
 		"clone": {
-			before: func(w *world) { w.ctTemplate(9001); w.declare("golden-ct", &template.Template{VMID: 9001}) },
+			before: func(w *world) { w.ctTemplate(9001); w.declare("golden-ct", &guest.Template{VMID: 9001}) },
 			change: made(func(c *guest.CT) { c.Template = "golden-ct" }),
 			once:   []string{"vzclone", "vzstart"},
 		},
@@ -89,7 +88,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 		"replace": {
 			before: func(w *world) {
 				w.ctTemplate(9001)
-				w.declare("golden-ct", &template.Template{VMID: 9001})
+				w.declare("golden-ct", &guest.Template{VMID: 9001})
 				w.ct("web-1", nil)
 			},
 			change: func(w *world) {

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -21,7 +20,7 @@ import (
 // ct declares a container, unpacked from a template that is downloaded.
 func (w *world) ct(name string, edit func(*guest.CT)) *guest.CT { return w.CT(name, edit) }
 
-func (w *world) declare(name string, t *template.Template) { w.Declare(name, t) }
+func (w *world) declare(name string, t *guest.Template) { w.Declare(name, t) }
 
 func TestCreateContainer(t *testing.T) {
 	inTime(t, pve.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -85,7 +84,7 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 					continue // a mapping that somebody set needs a privilege of its own
 				}
 				for _, other := range []string{val.byHand, ""} {
-					if conf[k] == "" || other != "" && conf[k] == other || options.AtOnce(k) || strings.HasPrefix(k, "ci") {
+					if conf[k] == "" || other != "" && conf[k] == other || guest.AppliesAtOnce(k) || strings.HasPrefix(k, "ci") {
 						continue
 					}
 					w.pend(k, other)

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -35,7 +34,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		"container templates on one storage": {
 			bend: map[string]reply{"/nodes/father/storage/nas/content": fixed(500, "")},
 			edit: func(w *world) {
-				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*template.Template).Storage = "nas"
+				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*guest.Template).Storage = "nas"
 			},
 			holds: map[string]string{"images on storage nas": "image.nas, vm.nas", "templates on storage nas": "ct.new, template.debian-ct"},
 			steps: []string{"create vm.comes", "create vm.fixed", "delete vm.leaves", "update vm.stays: onboot"},

@@ -13,9 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -36,7 +34,7 @@ func TestOptionsAskForWhatPVEAsks(t *testing.T) {
 	m, _, _ := pveapi.Lookup(http.MethodPost, "/nodes/n/qemu")
 	for family := range m.Params {
 		key := strings.Replace(family, "[n]", "0", 1)
-		if guest.SetBy(family) != "" || options.Refused(family) != "" {
+		if guest.SetBy(family) != "" || guest.RefusedKey(family) != "" {
 			continue
 		}
 		t.Run(key, func(t *testing.T) {
@@ -46,7 +44,7 @@ func TestOptionsAskForWhatPVEAsks(t *testing.T) {
 			w.Host.Edit(func(e *pve.Edit) {
 				e.Add(pve.Guest{VMID: 9500, Config: map[string]string{"name": "g"}})
 			})
-			priv := options.Privilege(key)
+			priv := guest.KeyPrivilege(key)
 			others := strings.Fields("VM.PowerMgmt VM.Config.CPU VM.Config.Memory VM.Config.Disk VM.Config.HWType VM.Config.Options VM.Config.Cloudinit VM.Config.Network VM.Config.CDROM")
 			others = slices.DeleteFunc(others, func(p string) bool {
 				return p == priv || priv == "VM.Config.Cloudinit" && p == "VM.Config.Network" // does as well
@@ -100,10 +98,10 @@ func TestNeedsOfContainers(t *testing.T) {
 			c.NICs = []guest.CTNIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1", VLAN: 12}}
 		}, append([]string{"Datastore.AllocateSpace on /storage/fast", "SDN.Use on /sdn/zones/localnetwork/vmbr1/12"}, download...)},
 		{"a volume", func(w *world, _ *guest.CT) {
-			w.declare("debian-ct", &template.Template{Volume: "shelf:vztmpl/x.tar.zst"})
+			w.declare("debian-ct", &guest.Template{Volume: "shelf:vztmpl/x.tar.zst"})
 		}, []string{"Datastore.Audit on /storage/shelf"}},
 		{"with the host's root", func(_ *world, c *guest.CT) { c.Unprivileged = false }, append([]string{"Sys.Modify on /"}, download...)},
-		{"a clone", func(w *world, _ *guest.CT) { w.declare("debian-ct", &template.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
+		{"a clone", func(w *world, _ *guest.CT) { w.declare("debian-ct", &guest.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pve.Config{})
@@ -119,7 +117,7 @@ func TestNeedsOfContainers(t *testing.T) {
 func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	w := newWorld(t, pve.Config{})
 	w.ct("copy", nil)
-	w.declare("debian-ct", &template.Template{VMID: 9000})
+	w.declare("debian-ct", &guest.Template{VMID: 9000})
 	require.Contains(t, said(t, w.examine(nil), "template 9000").Fix[0], "pct list")
 
 	w.Host.Edit(func(e *pve.Edit) {
@@ -134,7 +132,7 @@ func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	w.Host.Edit(func(e *pve.Edit) { e.Set(9000, "template", "1") })
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
-	w.declare("debian-ct", &template.Template{Volume: "local:vztmpl/x.tar.zst"})
+	w.declare("debian-ct", &guest.Template{Volume: "local:vztmpl/x.tar.zst"})
 	missing := said(t, w.examine(nil), "template debian-ct")
 	require.Equal(t, doctor.Failed, missing.Result)
 	require.Equal(t, "no such volume on father", missing.Seen)

@@ -22,7 +22,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -31,7 +30,7 @@ import (
 type declaredObjects struct {
 	pools     map[string]string // their comments
 	images    map[string]objects.Image
-	templates map[string]template.Template
+	templates map[string]guest.Template
 }
 
 // uploaded is what the site's own image files hold, so that no checksum is wrong.
@@ -40,7 +39,7 @@ var uploaded = fstest.MapFS{"images/one.qcow2": {Data: []byte("QFI\xfb\x00\x00\x
 // drawObjects draws what the files may say of them. What only lies on the host, a
 // volume and a template of an administrator, is named by some of the templates.
 func drawObjects(rt *rapid.T, when string) declaredObjects {
-	o := declaredObjects{map[string]string{}, map[string]objects.Image{}, map[string]template.Template{}}
+	o := declaredObjects{map[string]string{}, map[string]objects.Image{}, map[string]guest.Template{}}
 	flip := func(label string) bool { return rapid.Bool().Draw(rt, when+label) }
 	pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(rt, when+label) }
 	sum := func(label string) string {
@@ -67,18 +66,18 @@ func drawObjects(rt *rapid.T, when string) declaredObjects {
 	for _, name := range []string{"golden", "rootfs", "other"} {
 		switch pick("template "+name, "none", "volume", "vmid", "download") {
 		case "volume":
-			o.templates[name] = template.Template{Volume: "local:vztmpl/by-hand.tar.zst"}
+			o.templates[name] = guest.Template{Volume: "local:vztmpl/by-hand.tar.zst"}
 		case "vmid":
-			o.templates[name] = template.Template{VMID: 8000}
+			o.templates[name] = guest.Template{VMID: 8000}
 		case "download":
-			o.templates[name] = template.Template{
+			o.templates[name] = guest.Template{
 				URL: "https://images.test/" + name + pick("archive", ".tar.zst", ".tar.gz"), Checksum: sum("archive checksum"), Storage: pick("shelf", "", "nas"),
 			}
 		}
 	}
 	if from := pick("made from", append(slices.Sorted(maps.Keys(o.images)), "")...); from != "" {
 		if i := o.images[from]; !strings.HasSuffix(i.URL, ".iso") || i.Format != "" {
-			o.templates["made"] = template.Template{Image: from, VMID: 9100}
+			o.templates["made"] = guest.Template{Image: from, VMID: 9100}
 		}
 	}
 	return o
@@ -115,7 +114,7 @@ func (o declaredObjects) declare(w *world) {
 	for _, storage := range []string{"local", "nas"} {
 		add("image", "anchor-"+storage, &objects.Image{URL: "https://images.test/anchor.qcow2", Storage: storage})
 		add("image", "anchor-iso-"+storage, &objects.Image{URL: "https://images.test/anchor.iso", Storage: storage})
-		add("template", "anchor-"+storage, &template.Template{URL: "https://images.test/anchor.tar.zst", Storage: storage})
+		add("template", "anchor-"+storage, &guest.Template{URL: "https://images.test/anchor.tar.zst", Storage: storage})
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -140,7 +139,7 @@ func TestMountPointThatFindsNoRoom(t *testing.T) {
 func TestCopyOfAContainerThatFindsNoRoom(t *testing.T) {
 	inTime(t, withFull(), func(t *testing.T, w *world) {
 		w.ctTemplate(9001)
-		w.declare("golden-ct", &template.Template{VMID: 9001})
+		w.declare("golden-ct", &guest.Template{VMID: 9001})
 		ct := w.ct("cache", func(c *guest.CT) {
 			c.Template = "golden-ct"
 			c.Disks = []guest.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b"}, {Name: "c", Size: 5, Path: "/c", Storage: "full"}}

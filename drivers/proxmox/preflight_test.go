@@ -11,7 +11,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -65,7 +64,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"one that does not take container templates": {
 			func(w *world) {
 				w.ct("cache", nil)
-				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*template.Template).Storage = "local-lvm"
+				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*guest.Template).Storage = "local-lvm"
 			},
 			[]string{`error template.debian-ct is not created: storage "local-lvm" on node father does not take container templates (vztmpl)`, "ct.cache is not created: it needs template.debian-ct"},
 			nil,

@@ -13,7 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -22,7 +21,7 @@ import (
 
 // newArchive declares the container template of the tests again, with other content.
 func (w *world) newArchive() {
-	w.declare("debian-ct", &template.Template{URL: "https://images.test/debian-12.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
+	w.declare("debian-ct", &guest.Template{URL: "https://images.test/debian-12.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
 }
 
 // origins are two guests and a clone whose image and templates have other content since they were created.
@@ -202,7 +201,7 @@ func TestN14AHalfMadeClone(t *testing.T) {
 		w.makes("tank")
 		vm := w.cloned("web", "")
 		w.ctTemplate(9001)
-		w.declare("golden-ct", &template.Template{VMID: 9001})
+		w.declare("golden-ct", &guest.Template{VMID: 9001})
 		ct := w.ct("db", func(c *guest.CT) { c.Template = "golden-ct" })
 		w.Apply()
 		id := owner.Identity{Site: "home", Owner: "father", Host: "father", Keys: keysOfTests}

@@ -14,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -215,7 +214,7 @@ func TestEveryRequestOfObjectsMayFail(t *testing.T) {
 			func(w *world) {
 				w.Site.Objects[pool].Spec.(*objects.Pool).Comment = "what earns"
 				w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image).Checksum = "sha256:" + strings.Repeat("ab", 32)
-				w.declare("debian-ct", &template.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
+				w.declare("debian-ct", &guest.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
 			},
 			func(w *world) {
 				require.Contains(w.T, w.Host.Snapshot().Pools[0].Comment, "what earns")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -48,7 +47,7 @@ func TestCreateWithPrivilegesThroughAPool(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			inPool(t, version, nil, func(t *testing.T, w *world) {
-				w.declare("tmpl", &template.Template{Image: "debian-12", VMID: 9100})
+				w.declare("tmpl", &guest.Template{Image: "debian-12", VMID: 9100})
 				w.Node("one", func(v *guest.VM) { v.Tags = []string{"web"} })
 				w.Node("two", func(v *guest.VM) { v.Tags, v.Disks = []string{"web"}, []guest.Disk{{Name: "data", Size: 2}} })
 				w.Node("copy", func(v *guest.VM) { v.Tags, v.Template = []string{"web"}, "tmpl" })

@@ -5,13 +5,12 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-var templateKind = kind.Of[template.Template]{
+var templateKind = kind.Of[guest.Template]{
 	Model: func() model.Kind {
-		schema := template.Schema()
+		schema := guest.TemplateSchema()
 		schema.Remarks = guest.Remarks
 		return schema
 	}(),
@@ -20,9 +19,9 @@ var templateKind = kind.Of[template.Template]{
 	Update:     provision.UpdateTemplate,
 	Before:     provision.AwaitOwnTasks,
 	Remove:     provision.RemoveTemplate,
-	Privileges: template.Needs,
+	Privileges: guest.TemplateNeeds,
 	More: func(want, have *model.Resource) bool {
-		w, h := want.Spec.(*template.Template), have.Spec.(*template.Template)
+		w, h := want.Spec.(*guest.Template), have.Spec.(*guest.Template)
 		return w.File != h.File || w.Made != h.Made
 	},
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -31,7 +30,7 @@ func withTank() pve.Config {
 
 // makes declares the template golden, made from the image debian-12.
 func (w *world) makes(storage string) {
-	w.declare("golden", &template.Template{Image: "debian-12", VMID: 9000, Storage: storage})
+	w.declare("golden", &guest.Template{Image: "debian-12", VMID: 9000, Storage: storage})
 	w.Site.Objects[goldenAddr].Needs = []model.Address{{Kind: "image", Name: "debian-12"}}
 }
 
@@ -325,19 +324,19 @@ func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 
 // TestClonesAndTemplatesThatCannotBe are refused before anything is asked of PVE.
 func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
-	for says, edit := range map[string]func(*guest.VM, *template.Template){
-		`clone = "link" is not valid`:                         func(v *guest.VM, _ *template.Template) { v.Clone = "link" },
-		"clone without template":                              func(v *guest.VM, _ *template.Template) { v.Template, v.Image, v.Clone = "", "debian-12", "full" },
-		"lies where its template lies, on tank and not on x":  func(v *guest.VM, _ *template.Template) { v.Disks = []guest.Disk{{Name: "root", Storage: "x"}} },
-		`template "golden" has no vmid`:                       func(_ *guest.VM, t *template.Template) { t.VMID = 0 },
-		`template "golden" does not say what it is`:           func(_ *guest.VM, t *template.Template) { t.URL = "https://images.test/x.tar.zst" },
-		"a template from an image has no checksum of its own": func(_ *guest.VM, t *template.Template) { t.Checksum = "sha256:" + strings.Repeat("ab", 32) },
+	for says, edit := range map[string]func(*guest.VM, *guest.Template){
+		`clone = "link" is not valid`:                         func(v *guest.VM, _ *guest.Template) { v.Clone = "link" },
+		"clone without template":                              func(v *guest.VM, _ *guest.Template) { v.Template, v.Image, v.Clone = "", "debian-12", "full" },
+		"lies where its template lies, on tank and not on x":  func(v *guest.VM, _ *guest.Template) { v.Disks = []guest.Disk{{Name: "root", Storage: "x"}} },
+		`template "golden" has no vmid`:                       func(_ *guest.VM, t *guest.Template) { t.VMID = 0 },
+		`template "golden" does not say what it is`:           func(_ *guest.VM, t *guest.Template) { t.URL = "https://images.test/x.tar.zst" },
+		"a template from an image has no checksum of its own": func(_ *guest.VM, t *guest.Template) { t.Checksum = "sha256:" + strings.Repeat("ab", 32) },
 	} {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 				w.makes("tank")
 				v := w.cloned("web-1", "linked")
-				edit(v, w.Site.Objects[goldenAddr].Spec.(*template.Template))
+				edit(v, w.Site.Objects[goldenAddr].Spec.(*guest.Template))
 				_, found := w.Site.Want("father")
 				require.NotZero(t, found.Errors())
 				require.Contains(t, fmt.Sprint(found), says)

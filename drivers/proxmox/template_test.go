@@ -11,7 +11,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -30,18 +29,18 @@ func volumeIDs(w *world, storage string) []string {
 func TestTemplateThatIsOnlyNamed(t *testing.T) {
 	lies := "local:vztmpl/debian-12.tar.zst"
 	for name, c := range map[string]struct {
-		template template.Template
+		template guest.Template
 		vm       bool   // a VM is made from it, else a container
 		says     string // "" if all is well
 	}{
-		"volume":               {template.Template{Volume: lies}, false, ""},
-		"volume not there":     {template.Template{Volume: "local:vztmpl/other.tar.zst"}, false, "template.x is not usable: it names volume local:vztmpl/other.tar.zst, and there is no such volume on father"},
-		"container template":   {template.Template{VMID: 9001}, false, ""},
-		"VM template":          {template.Template{VMID: 9000}, true, ""},
-		"nothing there":        {template.Template{VMID: 9999}, false, "ct.n is not created: it needs template.x, which is not usable"},
-		"no template":          {template.Template{VMID: 9002}, false, "it names template 9002, and there is CT 9002, which is not a template"},
-		"a VM for a container": {template.Template{VMID: 9000}, false, "there is VM 9000, of which ct.n cannot be a clone"},
-		"a container for a VM": {template.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
+		"volume":               {guest.Template{Volume: lies}, false, ""},
+		"volume not there":     {guest.Template{Volume: "local:vztmpl/other.tar.zst"}, false, "template.x is not usable: it names volume local:vztmpl/other.tar.zst, and there is no such volume on father"},
+		"container template":   {guest.Template{VMID: 9001}, false, ""},
+		"VM template":          {guest.Template{VMID: 9000}, true, ""},
+		"nothing there":        {guest.Template{VMID: 9999}, false, "ct.n is not created: it needs template.x, which is not usable"},
+		"no template":          {guest.Template{VMID: 9002}, false, "it names template 9002, and there is CT 9002, which is not a template"},
+		"a VM for a container": {guest.Template{VMID: 9000}, false, "there is VM 9000, of which ct.n cannot be a clone"},
+		"a container for a VM": {guest.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
@@ -112,7 +111,7 @@ func TestTemplateWithNewContent(t *testing.T) {
 		w.Apply()
 		before := w.Guest(10000)
 		url := "https://images.test/debian-12-standard.tar.zst"
-		w.declare("debian-ct", &template.Template{URL: url, Checksum: "sha256:" + strings.Repeat("ab", 32)})
+		w.declare("debian-ct", &guest.Template{URL: url, Checksum: "sha256:" + strings.Repeat("ab", 32)})
 		p := w.Apply()
 		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 		require.Equal(t, []string{"file"}, proxmoxtest.Paths(p.Steps[0]))
@@ -124,7 +123,7 @@ func TestTemplateWithNewContent(t *testing.T) {
 
 // TestTemplatesThatCannotBe are refused before anything is asked of PVE.
 func TestTemplatesThatCannotBe(t *testing.T) {
-	for name, c := range map[string]template.Template{
+	for name, c := range map[string]guest.Template{
 		"nothing":           {},
 		"two ways":          {VMID: 9000, Volume: "local:vztmpl/x.tar.zst"},
 		"no archive":        {URL: "https://images.test/debian.qcow2"},

@@ -12,7 +12,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -74,7 +73,7 @@ func TestEveryDocumentedKeyIsSpokenFor(t *testing.T) {
 			if v.Until != "" || key == "background_delay" {
 				continue // PVE 9 dropped it
 			}
-			attribute, refused := guest.SetBy(key), options.Refused(key)
+			attribute, refused := guest.SetBy(key), guest.RefusedKey(key)
 			said := 0
 			for _, is := range []bool{attribute != "", refused != "", everyOption[key].declared != ""} {
 				if is {

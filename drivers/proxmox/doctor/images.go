@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -42,10 +42,10 @@ func (i *images) check(ctx context.Context) {
 			default:
 				i.download(ctx, name, r, s)
 			}
-		case *template.Template:
+		case *guest.Template:
 			name := "template " + addr.Name
 			switch old := i.guests.have.State[addr]; {
-			case s.File != "" && old != nil && old.Spec.(*template.Template).File == s.File:
+			case s.File != "" && old != nil && old.Spec.(*guest.Template).File == s.File:
 				i.ok(name, "on the host already: %s", s.File)
 			case s.File != "":
 				i.download(ctx, name, r, s.AsImage())
@@ -57,13 +57,13 @@ func (i *images) check(ctx context.Context) {
 }
 
 // volume checks whether a container template that is only named is on its storage.
-func (i *images) volume(name string, r *model.Resource, t *template.Template) {
+func (i *images) volume(name string, r *model.Resource, t *guest.Template) {
 	storage, _, _ := strings.Cut(t.Volume, ":")
 	switch old := i.guests.have.State[r.Addr]; {
 	case old == nil:
 		i.skip(name, "what is on storage %s cannot be seen", storage)
-	case old.Spec.(*template.Template).Named != t.Named:
-		i.fail(name, old.Spec.(*template.Template).Named, "containers are unpacked from it; "+askedBy(r, "volume"),
+	case old.Spec.(*guest.Template).Named != t.Named:
+		i.fail(name, old.Spec.(*guest.Template).Named, "containers are unpacked from it; "+askedBy(r, "volume"),
 			"on node "+i.host.PVENode()+": pveam list "+storage+"; then correct volume, or: pveam download "+storage+" NAME")
 	default:
 		i.ok(name, "on the host: %s", t.Volume)

@@ -3,7 +3,6 @@ package guest
 import (
 	"fmt"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -22,10 +21,10 @@ func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
 // round.
 func (v VMTarget) ineffectiveChanges(want *model.Resource, other State) diag.List {
 	have := other.(VMState)
-	if v.Template == "" || have.Tag.From != v.OwnerTag.From || have.Tag.Linked == (v.Clone == template.Linked) {
+	if v.Template == "" || have.Tag.From != v.OwnerTag.From || have.Tag.Linked == (v.Clone == LinkedClone) {
 		return nil
 	}
-	was := pick(have.Tag.Linked, template.Linked, template.Full)
+	was := pick(have.Tag.Linked, LinkedClone, FullClone)
 	f := Finding(diag.Warning, want.Addr, fmt.Sprintf("%s is a %s clone and stays one", want.Addr, was),
 		"clone counts when a guest is made: remove the guest so that it is recreated, or leave the files as they were")
 	f.At = want.RangeOf("clone")

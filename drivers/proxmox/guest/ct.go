@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -109,7 +107,7 @@ func (c *CT) Spec() any { return c }
 func (c *CT) Common() Common {
 	return Common{
 		LXC: true, Power: c.Power, Restart: c.Restart, Recreate: c.Recreate, Description: c.Description, Template: c.Template, Tags: c.Tags,
-		Options: c.Options, Startup: c.Startup, Keys: options.CT(), attributes: CTAttributes(),
+		Options: c.Options, Startup: c.Startup, Keys: CTKeys(), attributes: CTAttributes(),
 	}
 }
 
@@ -137,4 +135,4 @@ func (c CTTarget) brief() string {
 
 // CTAttributes are the attributes of a container that are one key of its configuration, see package
 // attribute. Disks, network cards, power and notes have code.
-var CTAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[CT](startupFormat) })
+var CTAttributes = sync.OnceValue(func() AttributeTable { return AttributesOf[CT](startupFormat) })

@@ -3,8 +3,6 @@ package guest
 import (
 	"maps"
 	"slices"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
 
 // align implements Target.
@@ -17,7 +15,7 @@ func (c CTTarget) align(other State) {
 			if w.MAC == "" {
 				h.MAC = ""
 			}
-			options.CT().AlignMembers("net0", w.Options, h.Options)
+			CTKeys().AlignMembers("net0", w.Options, h.Options)
 			maps.DeleteFunc(h.Options, func(member, _ string) bool {
 				_, declared := w.Options[member]
 				return !declared && !slices.Contains(have.Tag.Options, memberOption(h.Name, member))
@@ -30,7 +28,7 @@ func (c CTTarget) align(other State) {
 			if w.Size == 0 {
 				h.Size = 0
 			}
-			options.CT().AlignMembers(MountKey(h.Name), w.Options, h.Options)
+			CTKeys().AlignMembers(MountKey(h.Name), w.Options, h.Options)
 		}
 	}
 	for _, name := range have.Volumes().stillThere() {
@@ -47,7 +45,7 @@ func (c CTTarget) align(other State) {
 }
 
 // SameValue implements Guest.
-func (*CT) SameValue(key, want, have string) bool { return options.CT().Same(key, want, have) }
+func (*CT) SameValue(key, want, have string) bool { return CTKeys().Same(key, want, have) }
 
 // sameOption implements State.
 func (CTState) sameOption(string, string, string) bool { return false }

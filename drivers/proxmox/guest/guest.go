@@ -13,11 +13,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -95,7 +92,7 @@ type State interface {
 	// firstBootChanges lists what the guest read at its first boot and the files have changed since.
 	firstBootChanges(addr model.Address, want *model.Resource) []model.Pending
 	// sameOption reports whether two values of an option mean the same on this guest; see
-	// options.Keys.Align.
+	// OptionKeys.Align.
 	sameOption(key, want, have string) bool
 	// Revertible reports whether PVE lets an API token revert the pending change of a key.
 	Revertible(key string) bool
@@ -179,8 +176,8 @@ type Common struct {
 	Tags        []string
 	Options     map[string]string
 	Startup     *Startup
-	Keys        *options.Keys // what the keys of its configuration mean
-	attributes  attribute.Table
+	Keys        *OptionKeys // what the keys of its configuration mean
+	attributes  AttributeTable
 }
 
 // schemaOf describes a kind of guests whose attributes are the fields of S, with the functions that
@@ -188,7 +185,7 @@ type Common struct {
 func schemaOf[S any](name, doc string, absent map[string]string) model.Kind {
 	return model.Kind{
 		Name: name, Block: "node", Doc: doc, Guest: true, Absent: absent,
-		New:    func() any { return attribute.Default(new(S)) },
+		New:    func() any { return WithDefaults(new(S)) },
 		Claims: func(s any) []model.Claim { return claims(s.(spec).Ports()) },
 		Align: func(want, have *model.Resource) {
 			have.Spec = stateFor(want, have).Spec()
@@ -250,7 +247,7 @@ func NameOf(r *model.Resource) string {
 		return s.Name
 	case *CT:
 		return s.Hostname
-	case *template.Template:
+	case *Template:
 		return s.Tag.Node
 	default:
 		return ""

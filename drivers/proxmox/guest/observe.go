@@ -5,7 +5,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -17,7 +16,7 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 	case "ct":
 		return ctFromConfig(g, cfg, notes, m)
 	case owner.TemplateType:
-		return template.Observed(g, cfg, m)
+		return Observed(g, cfg, m)
 	}
 	return vmFromConfig(g, cfg, notes, m)
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -205,7 +204,7 @@ func TestRecordedConfigurationsAreRead(t *testing.T) {
 				compared++
 				same := (&guest.VM{}).SameValue(key, val, next[key])
 				if s.lxc {
-					same = options.CT().Same(key, val, next[key])
+					same = guest.CTKeys().Same(key, val, next[key])
 				}
 				require.True(t, same, "%s: ordered %q, shown %q", key, val, next[key])
 			}

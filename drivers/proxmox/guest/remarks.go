@@ -7,7 +7,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -102,7 +101,7 @@ func undeclaredOptions(addr model.Address, want Common, have State) []model.Sett
 	seen := have.Observed()
 	for key, val := range have.Common().Options {
 		_, named := want.Options[key]
-		devices := options.BootDevices(val)
+		devices := BootDevices(val)
 		made := key == "boot" && len(devices) > 0 && devices[0] == seen.Tag.Slots["disk.root"]
 		ours := named || made || slices.Contains(seen.Tag.Options, key) || want.Keys.Invented[key]
 		if !ours && !want.Keys.Same(key, val, "") && seen.Config.Now[key] == val {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 )
 
 // Startup is the order and the delays of a guest at boot and shutdown of its node. A field that is
@@ -58,6 +57,6 @@ func parseStartup(s string) *Startup {
 }
 
 // startupFormat reads and writes the attribute startup.
-var startupFormat = map[string]attribute.Format{
-	"startup": attribute.FormatOf(parseStartup, func(s *Startup) any { return s.text() }),
+var startupFormat = map[string]Format{
+	"startup": FormatOf(parseStartup, func(s *Startup) any { return s.text() }),
 }

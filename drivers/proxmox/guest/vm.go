@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -80,7 +78,7 @@ type NIC struct {
 
 // VMAttributes are the attributes of a VM that are one key of its configuration, see package
 // attribute. Disks, network cards, power and notes have code.
-var VMAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[VM](startupFormat) })
+var VMAttributes = sync.OnceValue(func() AttributeTable { return AttributesOf[VM](startupFormat) })
 
 // VMSchema is the kind vm.
 func VMSchema() model.Kind { return schemaOf[VM]("vm", "A virtual machine.", nil) }
@@ -115,7 +113,7 @@ func (v *VM) Spec() any { return v }
 func (v *VM) Common() Common {
 	return Common{
 		Power: v.Power, Restart: v.Restart, Recreate: v.Recreate, Description: v.Description, Template: v.Template, Tags: v.Tags,
-		Options: v.Options, Startup: v.Startup, Keys: options.VM(), attributes: VMAttributes(),
+		Options: v.Options, Startup: v.Startup, Keys: VMKeys(), attributes: VMAttributes(),
 	}
 }
 

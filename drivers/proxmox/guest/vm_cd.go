@@ -8,7 +8,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -25,7 +24,7 @@ func IsCD(key, value string) bool {
 // sameCD reports whether two values mean the same CD drive. Their sizes do not count: PVE reads the
 // size from the image.
 func sameCD(key, a, b string) bool {
-	return options.VM().Same(key, withoutSize(a), withoutSize(b))
+	return VMKeys().Same(key, withoutSize(a), withoutSize(b))
 }
 
 // withoutSize is a value without its member size.

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -36,7 +34,7 @@ func (v VMTarget) class(have *model.Resource, path string, cost model.Class) mod
 	case head == "options":
 		cost = h.plug(option, w.Options[option])
 	case keyed != nil && keyed.Cost == model.ClassRestart:
-		cost = h.plug(keyed.Key, attribute.Text(keyed.Value(w.VM, "")))
+		cost = h.plug(keyed.Key, ParameterText(keyed.Value(w.VM, "")))
 	case head == "nic":
 		cost = h.plugNIC(w, name)
 	case head == "disk":
@@ -61,7 +59,7 @@ func (v VMState) plug(key, value string) model.Class {
 		return v.plugCD(key, value)
 	}
 	hot := false
-	switch options.VM().Family(key) {
+	switch VMKeys().Family(key) {
 	case "cpuunits", "cpulimit":
 		hot = true
 	case "hotplug": // QEMU must be started with what cpu and memory need
@@ -78,7 +76,7 @@ func (v VMState) plug(key, value string) model.Class {
 	case "memory":
 		hot = v.hotplugs("memory") && v.Config.Now["numa"] == "1"
 	default:
-		if options.AtOnce(key) {
+		if AppliesAtOnce(key) {
 			return model.ClassNone
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
 
 // align implements Target.
@@ -53,9 +52,9 @@ func (v VMTarget) align(other State) {
 // SameValue implements Guest.
 func (*VM) SameValue(key, want, have string) bool {
 	if key == "boot" { // the devices and their order are its meaning
-		return slices.Equal(options.BootDevices(want), options.BootDevices(have))
+		return slices.Equal(BootDevices(want), BootDevices(have))
 	}
-	return options.VM().Same(key, want, have) || api.HoldsState(key) && sameState(key, want, have) || IsCD(key, have) && sameCD(key, want, have)
+	return VMKeys().Same(key, want, have) || api.HoldsState(key) && sameState(key, want, have) || IsCD(key, have) && sameCD(key, want, have)
 }
 
 // SameOption reports whether two values of an option mean the same on a VM with a configuration,

@@ -5,7 +5,6 @@ import (
 	"regexp"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -20,7 +19,7 @@ func sameState(key, order, drive string) bool {
 // sameMake is sameState without the storage. What PVE decides (the size, the certificates it
 // enrolled) counts only where the order names it.
 func sameMake(key, order, drive string) bool {
-	v, ok := options.VM().Change.Param(key)
+	v, ok := VMKeys().Change.Param(key)
 	if !ok {
 		return order == drive
 	}
@@ -33,7 +32,7 @@ func sameMake(key, order, drive string) bool {
 		if v.Members()[name] == nil || (name == "ms-cert" && want[name] == "") {
 			continue
 		}
-		if !options.VM().SameMember(key, name, want[name], have[name]) {
+		if !VMKeys().SameMember(key, name, want[name], have[name]) {
 			return false
 		}
 	}
@@ -53,7 +52,7 @@ func samePinned(want, have string) bool {
 		return false
 	}
 	w.Values["type"], h.Values["type"] = "", ""
-	return options.VM().Same("machine", w.With(map[string]string{"type": "pc"}, "type"), h.With(map[string]string{"type": "pc"}, "type"))
+	return VMKeys().Same("machine", w.With(map[string]string{"type": "pc"}, "type"), h.With(map[string]string{"type": "pc"}, "type"))
 }
 
 // refuseStates lists the state drives that would have to be created again, and empty: PVE cannot

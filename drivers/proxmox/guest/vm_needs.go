@@ -7,7 +7,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
 
 // basicNeeds implements Target.
@@ -60,7 +59,7 @@ func isoNeeds(n *kind.Needs, v VMTarget) {
 // optionNeeds adds the privileges for one option of a VM.
 func optionNeeds(n *kind.Needs, key, value string) {
 	attr := "options." + key
-	priv := options.Privilege(key)
+	priv := KeyPrivilege(key)
 	others := []string{}
 	if priv == "VM.Config.Cloudinit" {
 		others = append(others, "VM.Config.Network")

@@ -8,7 +8,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -78,7 +77,7 @@ func alignSeed(v VMTarget, have VMState) {
 	if !have.Tag.HasNocloudISO() {
 		return
 	}
-	if w, declared := v.Options["boot"]; declared && options.VM().Same("boot", BootOrderWithSeed(w), have.Options["boot"]) {
+	if w, declared := v.Options["boot"]; declared && VMKeys().Same("boot", BootOrderWithSeed(w), have.Options["boot"]) {
 		have.Options["boot"] = w
 	}
 	have.User, have.Keys, have.DNS, have.Domain = v.User, slices.Clone(v.Keys), slices.Clone(v.DNS), v.Domain

@@ -7,7 +7,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -32,7 +31,7 @@ func vmFromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
 	for k, val := range c {
-		if v.isOption(k, val) && !options.VM().Invented[k] {
+		if v.isOption(k, val) && !VMKeys().Invented[k] {
 			v.Options[k] = val
 		}
 	}

@@ -1,9 +1,6 @@
 package guest
 
-import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
-)
+import "github.com/homestak/homestak-gitops/drivers/proxmox/api"
 
 // blockKeys are the keys that blocks set, and the description; indexed keys by their family.
 var blockKeys = map[string]string{
@@ -21,8 +18,8 @@ func SetBy(family string) string {
 
 // isReserved reports whether a key cannot be an option: an attribute sets it, or it is refused.
 func isReserved(key string) bool {
-	f := options.VM().Family(key)
-	return SetBy(f) != "" || options.Refused(f) != ""
+	f := VMKeys().Family(key)
+	return SetBy(f) != "" || RefusedKey(f) != ""
 }
 
 // isOption implements Guest. Of the drives, those for CDs and for the state of firmware and TPM are

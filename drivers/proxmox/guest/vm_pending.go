@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -37,18 +36,18 @@ func (v VMTarget) RestartHelps(have State) bool {
 func (v VMState) Revertible(key string) bool {
 	c := v.Config
 	now, there := c.Now[key]
-	if options.HostDevice(key, now) != "" || options.HostDevice(key, c.Next[key]) != "" {
+	if HostDevice(key, now) != "" || HostDevice(key, c.Next[key]) != "" {
 		return false
 	}
 	switch {
 	case api.IsDrive(key):
 		return there || c.Now["protection"] != "1"
 	case key == "boot":
-		return !slices.ContainsFunc(options.BootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
+		return !slices.ContainsFunc(BootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
 	case key == "machine": // PVE pins it for Windows
 		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(cmp.Or(now, "pc"), c.Next[key])
 	case key == "bootdisk": // PVE deletes it when a boot order is set
-		return len(options.BootDevices(c.Next["boot"])) == 0
+		return len(BootDevices(c.Next["boot"])) == 0
 	default:
 		return true
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -22,10 +22,10 @@ func (d finder) withClones(ctx context.Context, obs *kind.Observation, guests mo
 	for _, r := range guests {
 		byVMID[r.Guest.VMID] = r
 	}
-	isTemplate := func(r *model.Resource) bool { _, is := r.Spec.(*template.Template); return is }
+	isTemplate := func(r *model.Resource) bool { _, is := r.Spec.(*guest.Template); return is }
 	for _, addr := range guests.Find(isTemplate) {
 		r := guests[addr]
-		t := *r.Spec.(*template.Template)
+		t := *r.Spec.(*guest.Template)
 		ids, err := api.ClonesOfVolume(ctx, d.API, r.Guest.Node, t.DiskVolume)
 		if api.EndsPass(ctx, err) {
 			return nil, err
@@ -38,7 +38,7 @@ func (d finder) withClones(ctx context.Context, obs *kind.Observation, guests mo
 		}
 		slices.Sort(ids)
 		for _, id := range slices.Compact(ids) {
-			c := template.Clone{VMID: id, Name: obs.Guests[id].Name}
+			c := guest.TemplateClone{VMID: id, Name: obs.Guests[id].Name}
 			if o := byVMID[id]; o != nil {
 				c.Addr, c.NeedsTemplate = o.Addr, slices.Contains(o.Needs, addr)
 			}

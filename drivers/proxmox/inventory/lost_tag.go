@@ -9,7 +9,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -37,7 +36,7 @@ func (c *classifier) tagLine(at api.GuestRef, cfg api.GuestConfig, addr model.Ad
 		return ""
 	}
 	want := guest.TargetOf(w)
-	if v, isVM := w.Spec.(*guest.VM); want == nil || isVM && v.Clone == template.Linked {
+	if v, isVM := w.Spec.(*guest.VM); want == nil || isVM && v.Clone == guest.LinkedClone {
 		return ""
 	}
 	common := want.Common()

@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -26,12 +26,12 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates", Why: "node " + d.Model.PVENode() + " is offline", Kind: "template"})
 		return out, nil
 	}
-	def := &template.Template{VMID: 1}
+	def := &guest.Template{VMID: 1}
 	def.Resolve(model.Scope{Site: &model.Site{}, Host: obs.Want.Host})
 	storages := map[string]bool{def.Storage: false}
-	wanted := map[model.Address]*template.Template{}
+	wanted := map[model.Address]*guest.Template{}
 	for addr, r := range obs.Want.State {
-		if t, ok := r.Spec.(*template.Template); ok {
+		if t, ok := r.Spec.(*guest.Template); ok {
 			wanted[addr] = t
 			if s := api.StorageOf(t.Archive()); s != "" {
 				storages[s] = true
@@ -73,15 +73,15 @@ func Templates(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 		}
 		old := ""
 		if r := out.State[addr]; r != nil {
-			old = r.Spec.(*template.Template).File
+			old = r.Spec.(*guest.Template).File
 		}
-		out.State[addr] = &model.Resource{Addr: addr, Spec: &template.Template{File: old, Named: seen}}
+		out.State[addr] = &model.Resource{Addr: addr, Spec: &guest.Template{File: old, Named: seen}}
 	}
 	return out, nil
 }
 
 // keepDownload adds a volume to state if it is a download of this site.
-func keepDownload(state model.State, site, volid string, wanted map[model.Address]*template.Template) {
+func keepDownload(state model.State, site, volid string, wanted map[model.Address]*guest.Template) {
 	of, name, _, ok := objects.ParseFileName(volid)
 	if !ok || of != site {
 		return
@@ -91,10 +91,10 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 	if t := wanted[addr]; t != nil {
 		file = t.File
 	}
-	if old := state[addr]; old != nil && !objects.ReportsFirst(volid, old.Spec.(*template.Template).File, file) {
+	if old := state[addr]; old != nil && !objects.ReportsFirst(volid, old.Spec.(*guest.Template).File, file) {
 		return
 	}
-	state[addr] = &model.Resource{Addr: addr, Spec: &template.Template{File: volid}}
+	state[addr] = &model.Resource{Addr: addr, Spec: &guest.Template{File: volid}}
 }
 
 // archivesOn lists the container templates on a storage.
@@ -109,7 +109,7 @@ func (d finder) archivesOn(ctx context.Context, obs *kind.Observation, storage s
 
 // checkNamed says what exists of a template that is only named, in the words of Template.Named:
 // that text itself if it is as wanted.
-func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr model.Address, t *template.Template, there map[string]bool) (string, error) {
+func (d finder) checkNamed(ctx context.Context, obs *kind.Observation, addr model.Address, t *guest.Template, there map[string]bool) (string, error) {
 	if t.VMID == 0 {
 		if there[t.Volume] {
 			return t.Named, nil

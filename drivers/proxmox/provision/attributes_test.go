@@ -8,10 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/provision"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -61,7 +59,7 @@ func TestAttributesAreDeclaredOnce(t *testing.T) {
 		keyed := provision.Attributes(name)
 		fields := model.Fields(reflect.TypeOf(kind.New()).Elem())
 		for _, f := range fields {
-			known := slices.ContainsFunc(keyed, func(a attribute.Attribute) bool { return a.Name == f.Name })
+			known := slices.ContainsFunc(keyed, func(a guest.Attribute) bool { return a.Name == f.Name })
 			require.NotEqual(t, known, slices.Contains(withCode, f.Name), "%s.%s is either one key of PVE, or has code", name, f.Name)
 		}
 		for _, a := range keyed {
@@ -70,9 +68,9 @@ func TestAttributesAreDeclaredOnce(t *testing.T) {
 	}
 }
 
-func declaredOnce(t *testing.T, guestKind *model.Kind, a attribute.Attribute, fields []model.Field) {
+func declaredOnce(t *testing.T, guestKind *model.Kind, a guest.Attribute, fields []model.Field) {
 	t.Helper()
-	keys := map[string]*options.Keys{"vm": options.VM(), "ct": options.CT()}[guestKind.Name]
+	keys := map[string]*guest.OptionKeys{"vm": guest.VMKeys(), "ct": guest.CTKeys()}[guestKind.Name]
 	v, known := keys.Create.Param(a.Key)
 	require.True(t, known, "PVE creates no guest with %s", a.Key)
 	if !a.Created {
@@ -90,7 +88,7 @@ func declaredOnce(t *testing.T, guestKind *model.Kind, a attribute.Attribute, fi
 		if guestKind.Name == "ct" {
 			spec.(*guest.CT).NICs = []guest.CTNIC{{Name: "lan"}}
 		}
-		text = attribute.Text(provision.CreateParams(spec)[a.Key])
+		text = guest.ParameterText(provision.CreateParams(spec)[a.Key])
 		back := provision.ReadConfig(guestKind.Name, map[string]string{a.Key: text})
 		if keys.Refusal(a.Key, text) == "" && (!a.Read || reflect.DeepEqual(sample, field(back).Interface())) {
 			break
@@ -105,7 +103,7 @@ func declaredOnce(t *testing.T, guestKind *model.Kind, a attribute.Attribute, fi
 	if !a.Created {
 		have := provision.ReadConfig(guestKind.Name, map[string]string{})
 		set, _ := provision.UpdateParams(spec, have, map[string]string{}, a.Name)
-		require.Equal(t, text, attribute.Text(set[a.Key]), "a change sets it")
+		require.Equal(t, text, guest.ParameterText(set[a.Key]), "a change sets it")
 		have = provision.ReadConfig(guestKind.Name, map[string]string{a.Key: text})
 		set, deleted := provision.UpdateParams(bare, have, map[string]string{a.Key: text}, a.Name)
 		require.True(t, set[a.Key] != nil || slices.Contains(deleted, a.Key), "a change takes it back")
@@ -114,7 +112,7 @@ func declaredOnce(t *testing.T, guestKind *model.Kind, a attribute.Attribute, fi
 		require.Equal(t, []string{a.Name}, differing(spec, bare, a.Name), "the plan shows it")
 	}
 	if a.Read && guestKind.Name == "vm" && a.Cost == model.ClassNone && a.Privilege != "VM.Config.Cloudinit" {
-		require.True(t, options.AtOnce(a.Key), "PVE does not change it at once")
+		require.True(t, guest.AppliesAtOnce(a.Key), "PVE does not change it at once")
 	}
 
 	f := fields[slices.IndexFunc(fields, func(f model.Field) bool { return f.Name == a.Name })]

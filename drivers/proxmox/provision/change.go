@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 )
@@ -47,7 +46,7 @@ func (c *change) setOrDelete(key, val string) {
 }
 
 // setAttribute sets the key of an attribute, or deletes it.
-func (c *change) setAttribute(name string, as attribute.Table, spec any) {
+func (c *change) setAttribute(name string, as guest.AttributeTable, spec any) {
 	if name == "power" {
 		c.changesPower = true
 		return

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -130,7 +129,7 @@ func (d ctCreator) finishClone(ctx context.Context, at api.GuestRef, m owner.Tag
 	w.set["description"] = d.ID.Describe(want.Description, m, at, cfg)
 	w.deleteTemplateKeys(cfg, guest.CTAttributes().Settings(want.CT))
 	for key, val := range w.set {
-		if cfg.Next[key] == attribute.Text(val) {
+		if cfg.Next[key] == guest.ParameterText(val) {
 			delete(w.set, key)
 		}
 	}

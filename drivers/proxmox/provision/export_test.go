@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -13,7 +12,7 @@ import (
 )
 
 // Attributes are those of a kind of guest that are one key each.
-func Attributes(kind string) []attribute.Attribute {
+func Attributes(kind string) []guest.Attribute {
 	if kind == "ct" {
 		return guest.CTAttributes().All
 	}

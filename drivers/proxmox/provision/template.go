@@ -15,13 +15,12 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // CreateTemplate creates a template: from an image, or by a download.
-func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
+func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *guest.Template) error {
 	if want.Image != "" {
 		return createFromImage(ctx, h, s, want)
 	}
@@ -30,7 +29,7 @@ func CreateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want *templa
 
 // UpdateTemplate brings a template to its wanted content. A VM that is not converted yet is
 // converted; any other template made from an image is recreated; a download is replaced.
-func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *template.Template) error {
+func UpdateTemplate(ctx context.Context, h *kind.Host, s plan.Step, want, have *guest.Template) error {
 	switch {
 	case s.Have.Guest != nil && want.Image != "" && have.Tag.Content == want.Made && have.IsUnconverted():
 		return maker{writer{h}}.convert(ctx, api.RefOf(s.Have), s.Address)
@@ -57,11 +56,11 @@ func RemoveTemplate(ctx context.Context, h *kind.Host, s plan.Step) error {
 	if r.Guest != nil {
 		return lifecycle.Destroy(ctx, h, s)
 	}
-	return removeDownload(ctx, h, r.Spec.(*template.Template))
+	return removeDownload(ctx, h, r.Spec.(*guest.Template))
 }
 
 // removeDownload deletes the file of a download; a template that is only named has none.
-func removeDownload(ctx context.Context, h *kind.Host, t *template.Template) error {
+func removeDownload(ctx context.Context, h *kind.Host, t *guest.Template) error {
 	if t.File == "" {
 		return nil
 	}
@@ -69,7 +68,7 @@ func removeDownload(ctx context.Context, h *kind.Host, t *template.Template) err
 }
 
 // createFromImage creates a VM from the image and converts it.
-func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *template.Template) error {
+func createFromImage(ctx context.Context, h *kind.Host, s plan.Step, want *guest.Template) error {
 	d := maker{writer{h}}
 	at := api.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.Tag
@@ -99,7 +98,7 @@ func (d maker) convert(ctx context.Context, at api.GuestRef, addr model.Address)
 		switch is := d.ID.Check(cfg, at); {
 		case !is.IsOwnedAs(addr):
 			return fmt.Errorf("%s is not what was ordered (%s): its creation was interrupted; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
-		case template.IsConverted(cfg):
+		case guest.IsConverted(cfg):
 			return nil
 		case !tagged && !slices.Contains(api.NormalTags(cfg.Next["tags"]), owner.PVETag): // it was created without, to join a pool
 			tagged = true

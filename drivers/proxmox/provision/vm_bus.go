@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -49,7 +48,7 @@ func (c *change) moveToBus(name string) {
 // bus supports them, and the settings of every managed disk.
 func onBus(value, slot string) string {
 	known := map[string]bool{}
-	if param, ok := options.VM().Change.Param(slot); ok {
+	if param, ok := guest.VMKeys().Change.Param(slot); ok {
 		for name := range param.Members() {
 			known[name] = true
 		}

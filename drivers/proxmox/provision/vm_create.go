@@ -11,9 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -79,7 +77,7 @@ func (d vmCreator) createWhole(ctx context.Context, at api.GuestRef, m owner.Tag
 // clone copies a template, and writes the configuration of the clone.
 func (d vmCreator) clone(ctx context.Context, at api.GuestRef, m owner.Tag) error {
 	want := d.want
-	m.Linked = want.Clone == template.Linked
+	m.Linked = want.Clone == guest.LinkedClone
 	early := d.ID.Begin(m)
 	early.UUID, early.VMID = "", at.VMID // identifies it until the clone has a UUID of its own
 	p := api.Params{"newid": at.VMID, "name": want.Name, "description": d.ID.Describe(want.Description, early, at, api.GuestConfig{}), "full": !m.Linked}
@@ -140,7 +138,7 @@ func (d vmCreator) finishClone(ctx context.Context, at api.GuestRef, m owner.Tag
 		}
 	}
 	for key, val := range w.set {
-		if there := cfg.Next[key]; !api.IsNet(key) && there != "" && (api.HoldsState(key) || options.VM().Same(key, there, fmt.Sprint(val))) {
+		if there := cfg.Next[key]; !api.IsNet(key) && there != "" && (api.HoldsState(key) || guest.VMKeys().Same(key, there, fmt.Sprint(val))) {
 			delete(w.set, key) // the clone has the template's state drive; the order would create a second, empty one
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -74,7 +73,7 @@ func (c *vmChange) keepBootable() {
 // deleted.
 func (c *vmChange) followBoot() {
 	old := c.have.Config
-	order := options.BootDevices(old.Now["boot"])
+	order := guest.BootDevices(old.Now["boot"])
 	if c.set["boot"] != nil || c.del["boot"] {
 		return
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -70,7 +69,7 @@ func New(t *testing.T, c pve.Config) *World {
 				Addr: model.Address{Kind: "image", Name: "debian-12"},
 				Spec: &objects.Image{URL: "https://images.test/debian-12.qcow2", Checksum: fmt.Sprintf("sha256:%064d", 12)},
 			},
-			{Kind: "template", Name: "golden"}: {Addr: model.Address{Kind: "template", Name: "golden"}, Spec: &template.Template{VMID: 9000}},
+			{Kind: "template", Name: "golden"}: {Addr: model.Address{Kind: "template", Name: "golden"}, Spec: &guest.Template{VMID: 9000}},
 		},
 		Secrets: &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "dev": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}}},
 	}}
@@ -285,7 +284,7 @@ func (f RoundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func (w *World) CT(name string, edit func(*guest.CT)) *guest.CT {
 	c := proxmox.Kinds().Get("ct").New().(*guest.CT)
 	c.Preset, c.Template = "small", "debian-ct"
-	w.Declare("debian-ct", &template.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: fmt.Sprintf("sha256:%064d", 7)})
+	w.Declare("debian-ct", &guest.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: fmt.Sprintf("sha256:%064d", 7)})
 	if edit != nil {
 		edit(c)
 	}
@@ -299,7 +298,7 @@ func (w *World) CT(name string, edit func(*guest.CT)) *guest.CT {
 }
 
 // Declare declares a template.
-func (w *World) Declare(name string, t *template.Template) {
+func (w *World) Declare(name string, t *guest.Template) {
 	addr := model.Address{Kind: "template", Name: name}
 	w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
 }

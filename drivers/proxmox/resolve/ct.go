@@ -10,10 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -36,7 +34,7 @@ func (r *ctResolver) complete() {
 	r.checkCommon(r.Power, r.Restart, r.Description, r.Startup)
 	r.features()
 	r.options()
-	r.checkAttributes(guest.CTAttributes(), r.CT, options.CT())
+	r.checkAttributes(guest.CTAttributes(), r.CT, guest.CTKeys())
 	r.Terms = r.tagTerms(r.CTTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: lifecycle.ShortSum("")})
 }
 
@@ -53,7 +51,7 @@ func (r *ctResolver) origin() {
 		r.errorf("", "ct without template", "name what its system comes from: template = template.NAME")
 		return
 	}
-	t := template.Of(r.in, r.Template)
+	t := guest.TemplateOf(r.in, r.Template)
 	r.Source, r.TemplateVMID = t.Archive(), t.VMID
 	if r.Source != "" {
 		r.content = path.Base(r.Source)
@@ -129,7 +127,7 @@ func (r *ctResolver) nics() {
 // members checks the further members of a property string: PVE has them, no attribute sets them,
 // and PVE accepts the whole value.
 func (r *ctResolver) members(at, key string, further map[string]string, typed []string, whole string) {
-	v, _ := options.CT().Create.Param(key)
+	v, _ := guest.CTKeys().Create.Param(key)
 	known := true
 	for _, k := range slices.Sorted(maps.Keys(further)) {
 		_, ok := v.Sub[k]
@@ -149,7 +147,7 @@ func (r *ctResolver) members(at, key string, further map[string]string, typed []
 
 // check checks a value against the API table.
 func (r *ctResolver) check(at, key, value string) {
-	if text := options.CT().Refusal(key, value); text != "" {
+	if text := guest.CTKeys().Refusal(key, value); text != "" {
 		r.errorf(at, fmt.Sprintf("PVE refuses %s = %q", key, value), "%s", strings.TrimSpace(text))
 	}
 }
@@ -157,7 +155,7 @@ func (r *ctResolver) check(at, key, value string) {
 // checkSiteZone reports a time zone of the site that no container can have. VMs do not use it, so
 // it is an error only where there is a container.
 func (r *ctResolver) checkSiteZone(zone string) {
-	if zone == "" || options.CT().Refusal("timezone", zone) == "" {
+	if zone == "" || guest.CTKeys().Refusal("timezone", zone) == "" {
 		return
 	}
 	r.problems = append(r.problems, model.Problem{
@@ -207,7 +205,7 @@ func (r *ctResolver) features() {
 
 // options checks the options against the API table and brings values into PVE's form.
 func (r *ctResolver) options() {
-	create, change := options.CT().Create, options.CT().Change
+	create, change := guest.CTKeys().Create, guest.CTKeys().Change
 	for k, v := range r.Options {
 		at := "options." + k
 		p, ok := create.Param(k)

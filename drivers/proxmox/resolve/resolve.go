@@ -13,9 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -182,7 +180,7 @@ func (r *resolver) checkLength(notes string, m owner.Tag) {
 
 // checkAttributes checks attributes against the API table, except those that already have a
 // problem.
-func (r *resolver) checkAttributes(as attribute.Table, spec any, k *options.Keys) {
+func (r *resolver) checkAttributes(as guest.AttributeTable, spec any, k *guest.OptionKeys) {
 	before := r.problems
 	for _, no := range as.Refused(spec, k.Refusal) {
 		if !slices.ContainsFunc(before, func(p model.Problem) bool { return p.Path == no.Name || strings.HasPrefix(p.Path, no.Name+".") }) {

@@ -5,11 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/resolve"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -28,8 +26,8 @@ func scope() model.Scope {
 		Secrets: &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": publicKey}}},
 		Objects: map[model.Address]*model.Resource{
 			{Kind: "image", Name: "debian"}:     {Spec: &objects.Image{URL: "https://example.org/debian.qcow2", Format: "qcow2"}},
-			{Kind: "template", Name: "golden"}:  {Spec: &template.Template{VMID: 9000}},
-			{Kind: "template", Name: "archive"}: {Spec: &template.Template{Volume: "local:vztmpl/debian-12.tar.zst"}},
+			{Kind: "template", Name: "golden"}:  {Spec: &guest.Template{VMID: 9000}},
+			{Kind: "template", Name: "archive"}: {Spec: &guest.Template{Volume: "local:vztmpl/debian-12.tar.zst"}},
 		},
 	}
 	host := &model.Host{Name: "father", Storage: &model.Storage{Disks: "fast"}}
@@ -38,7 +36,7 @@ func scope() model.Scope {
 
 // vm resolves a VM, and lists the paths and summaries of its problems.
 func vm(edit func(*guest.VM)) (guest.VMTarget, []string) {
-	v := attribute.Default(&guest.VM{Preset: "small", Image: "debian"})
+	v := guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian"})
 	if edit != nil {
 		edit(v)
 	}
@@ -49,7 +47,7 @@ func vm(edit func(*guest.VM)) (guest.VMTarget, []string) {
 
 // ct resolves a container.
 func ct(edit func(*guest.CT)) (guest.CTTarget, []string) {
-	c := attribute.Default(&guest.CT{Preset: "small", Template: "archive"})
+	c := guest.WithDefaults(&guest.CT{Preset: "small", Template: "archive"})
 	if edit != nil {
 		edit(c)
 	}
@@ -166,14 +164,14 @@ func TestMissingKeys(t *testing.T) {
 		{&[]string{known}, []string{"secret.passwords.x"}},
 		{&[]string{}, []string{"secret.passwords.x"}},
 	} {
-		require.Equal(t, c.want, missing("vm", attribute.Default(&guest.VM{Preset: "small", Image: "debian"}), c.names))
-		require.Equal(t, c.want, missing("ct", attribute.Default(&guest.CT{Preset: "small", Template: "archive"}), c.names))
+		require.Equal(t, c.want, missing("vm", guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian"}), c.names))
+		require.Equal(t, c.want, missing("ct", guest.WithDefaults(&guest.CT{Preset: "small", Template: "archive"}), c.names))
 	}
 }
 
 // TestN14RecreateIsShown: the ownership tag shows recreate, so no secret may be in it.
 func TestN14RecreateIsShown(t *testing.T) {
-	v := attribute.Default(&guest.VM{Preset: "small", Image: "debian", Recreate: "hunter22"})
+	v := guest.WithDefaults(&guest.VM{Preset: "small", Image: "debian", Recreate: "hunter22"})
 	r := &model.Resource{Addr: model.Address{Kind: "vm", Name: "web-1"}, Spec: v, Sensitive: []string{"recreate"}}
 	require.Equal(t, []string{"recreate: recreate must not come from a secret"}, summaries(resolve.Guest("vm")(r, scope())))
 }

@@ -12,9 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/template"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -34,7 +32,7 @@ func (r *vmResolver) complete() {
 	r.Tags = r.tags(r.Tags)
 	r.checkCommon(r.Power, r.Restart, r.Description, r.Startup)
 	r.options()
-	r.checkAttributes(guest.VMAttributes(), r.VM, options.VM())
+	r.checkAttributes(guest.VMAttributes(), r.VM, guest.VMKeys())
 	r.defaults()
 	r.terms()
 }
@@ -55,7 +53,7 @@ func (r *vmResolver) sizeAndOrigin() {
 			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
 		}
 	}
-	t := template.Of(r.in, r.Template)
+	t := guest.TemplateOf(r.in, r.Template)
 	r.TemplateVMID = t.VMID
 	r.content = cmp.Or(r.content, t.Made)
 	if r.TemplateVMID == 0 && (t.URL != "" || t.Volume != "") {
@@ -65,9 +63,9 @@ func (r *vmResolver) sizeAndOrigin() {
 	switch {
 	case r.Clone != "" && r.Template == "":
 		r.errorf("clone", "clone without template", "it says how a template is cloned: name one, or remove it")
-	case !slices.Contains([]string{"", template.Full, template.Linked}, r.Clone):
-		r.errorf("clone", fmt.Sprintf("clone = %q is not valid", r.Clone), "%s", diag.DidYouMean(r.Clone, []string{template.Full, template.Linked}))
-	case r.Clone == template.Linked:
+	case !slices.Contains([]string{"", guest.FullClone, guest.LinkedClone}, r.Clone):
+		r.errorf("clone", fmt.Sprintf("clone = %q is not valid", r.Clone), "%s", diag.DidYouMean(r.Clone, []string{guest.FullClone, guest.LinkedClone}))
+	case r.Clone == guest.LinkedClone:
 		r.linkedRoot(t.Storage)
 	}
 }
@@ -91,7 +89,7 @@ func (r *vmResolver) disks() {
 	r.Disks[0].Size = cmp.Or(r.Disks[0].Size, r.Disk)
 	for i := range r.Disks {
 		d := &r.Disks[i]
-		if d.Name != "root" || r.Clone != template.Linked {
+		if d.Name != "root" || r.Clone != guest.LinkedClone {
 			d.Storage = cmp.Or(d.Storage, storage)
 		}
 		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {

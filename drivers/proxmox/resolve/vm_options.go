@@ -9,7 +9,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -40,18 +39,18 @@ func (r *vmResolver) options() {
 	if len(r.Options) == 0 {
 		return
 	}
-	m := options.VM().Create
+	m := guest.VMKeys().Create
 	for _, k := range slices.Sorted(maps.Keys(r.Options)) {
 		p, known := m.Param(k)
-		f := options.VM().Family(k)
+		f := guest.VMKeys().Family(k)
 		switch {
 		case r.cdDrive(m, k):
 			continue
 		case guest.SetBy(f) != "":
 			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is set by %s: see the reference page of %s", guest.SetBy(f), r.kind)
 			continue
-		case options.Refused(f) != "":
-			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", options.Refused(f))
+		case guest.RefusedKey(f) != "":
+			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", guest.RefusedKey(f))
 			continue
 		case !known:
 			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(m.Params))))
@@ -74,11 +73,11 @@ func (r *vmResolver) options() {
 // checkOption refuses a value that PVE would refuse, or would not keep.
 func (r *vmResolver) checkOption(k, v string) {
 	refused := fmt.Sprintf("PVE refuses option %s = %q", k, v)
-	if text := options.VM().Refusal(k, v); text != "" {
+	if text := guest.VMKeys().Refusal(k, v); text != "" {
 		r.errorf("options."+k, refused, "%s", strings.TrimSpace(text))
 		return
 	}
-	if fix := options.HostDevice(k, v); fix != "" {
+	if fix := guest.HostDevice(k, v); fix != "" {
 		r.errorf("options."+k, refused, "devices of the node are for root@pam with a password: %s", fix)
 	}
 	if api.HoldsState(k) && !stateOrder.MatchString(v) {

@@ -1,6 +1,7 @@
-// Package template describes container templates, and guests to clone: declared and observed. It
+package guest
+
+// This part of the package describes container templates, and guests to clone: declared and observed. It
 // sends no request.
-package template
 
 import (
 	"cmp"
@@ -31,14 +32,14 @@ type Template struct {
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
 	Named string `plan:"there" cost:"replace"` // only named: what it must be, or is
 
-	Tag          owner.Tag // from an image: wanted without identity; observed as found
-	DiskVolume   string    // wanted: the image's volume; observed: its disk's
-	Clones       []Clone   // observed: the guests whose disks are based on its disk
-	Unobservable error     // observed: why the clones cannot be seen; nil if they can
+	Tag          owner.Tag       // from an image: wanted without identity; observed as found
+	DiskVolume   string          // wanted: the image's volume; observed: its disk's
+	Clones       []TemplateClone // observed: the guests whose disks are based on its disk
+	Unobservable error           // observed: why the clones cannot be seen; nil if they can
 }
 
-// Schema is the kind template.
-func Schema() model.Kind {
+// TemplateSchema is the kind template.
+func TemplateSchema() model.Kind {
 	return model.Kind{
 		Name: "template", Block: "template", Doc: "What a container is made from, or a VM or container template to clone.", Everywhere: true,
 		New: func() any { return &Template{} },
@@ -89,9 +90,9 @@ func Schema() model.Kind {
 	}
 }
 
-// Of returns the resolved form of a declared template; an empty one if the site has none with that
+// TemplateOf returns the resolved form of a declared template; an empty one if the site has none with that
 // name, which the loader reports.
-func Of(in model.Scope, name string) *Template {
+func TemplateOf(in model.Scope, name string) *Template {
 	r := in.Site.Objects[model.Address{Kind: "template", Name: name}]
 	if r == nil {
 		return &Template{}
@@ -169,9 +170,9 @@ func (t *Template) AsImage() *objects.Image {
 // Archive is the volume that a container is unpacked from; "" for a guest to clone.
 func (t *Template) Archive() string { return cmp.Or(t.Volume, t.File) }
 
-// Needs adds the privileges that a template needs: to see one that is only named, to make and
+// TemplateNeeds adds the privileges that a template needs: to see one that is only named, to make and
 // remove any other.
-func Needs(t *Template, n *kind.Needs) {
+func TemplateNeeds(t *Template, n *kind.Needs) {
 	switch {
 	case t.Image != "":
 		n.Guest("VM.Allocate", "image", "creating and removing the template")

@@ -1,4 +1,4 @@
-package attribute_test
+package guest_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -22,13 +22,13 @@ type machine struct {
 	Disk     int      `hcl:"disk,optional"`
 }
 
-func table() attribute.Table {
-	loud := attribute.FormatOf(func(s string) string { return s }, func(s string) any { return s + "!" })
-	return attribute.Of[machine](map[string]attribute.Format{"loud": loud})
+func table() guest.AttributeTable {
+	loud := guest.FormatOf(func(s string) string { return s }, func(s string) any { return s + "!" })
+	return guest.AttributesOf[machine](map[string]guest.Format{"loud": loud})
 }
 
 func TestFieldsBecomeKeys(t *testing.T) {
-	spec := attribute.Default(new(machine))
+	spec := guest.WithDefaults(new(machine))
 	require.Equal(t, &machine{Sockets: 1, Agent: true}, spec)
 
 	spec.Cores, spec.Tags, spec.Features, spec.Image, spec.Shout = 1, []string{"web", "prod"}, []string{"nesting"}, "debian", "hey"
@@ -57,5 +57,5 @@ func TestAMemberLeavesTheOthers(t *testing.T) {
 func TestRefusedValuesAreNamed(t *testing.T) {
 	spec := &machine{Cores: 4000, Shout: "hey"}
 	got := table().Refused(spec, func(key, _ string) string { return map[string]string{"cores": " at most 128\n"}[key] })
-	require.Equal(t, []attribute.Refusal{{Name: "cores", Text: "4000", Why: "at most 128"}}, got)
+	require.Equal(t, []guest.Refusal{{Name: "cores", Text: "4000", Why: "at most 128"}}, got)
 }

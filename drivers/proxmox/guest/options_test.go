@@ -1,11 +1,11 @@
-package options_test
+package guest_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 )
 
 // TestOtherSpellingsAreNoChange: the same thing said otherwise.
@@ -35,7 +35,7 @@ func TestOtherSpellingsAreNoChange(t *testing.T) {
 		{"hostpci0", "mapping=gpu", "rombar=on,mapping=gpu"},
 		{"virtiofs0", "share", "cache=auto,dirid=share"},
 	} {
-		require.True(t, options.VM().Same(c[0], c[1], c[2]), "%v", c)
+		require.True(t, guest.VMKeys().Same(c[0], c[1], c[2]), "%v", c)
 	}
 	for _, c := range [][3]string{
 		{"acpi", "", "0"},
@@ -49,6 +49,6 @@ func TestOtherSpellingsAreNoChange(t *testing.T) {
 		{"balloon", "0", ""},
 		{"cpu", "host,flags=+aes", "host,flags=-aes"},
 	} {
-		require.False(t, options.VM().Same(c[0], c[1], c[2]), "%v", c)
+		require.False(t, guest.VMKeys().Same(c[0], c[1], c[2]), "%v", c)
 	}
 }

@@ -1,6 +1,8 @@
-// Package attribute translates between the fields of a struct and keys of a guest's
-// configuration in Proxmox VE. An attribute that is one key is declared once, by the tags of
-// its field beside those that model.Kind describes:
+package guest
+
+// This part of the package translates between the fields of a struct and keys of a guest's configuration in
+// Proxmox VE. An attribute that is one key is declared once, by the tags of its field beside those that
+// model.Kind describes:
 //
 //	default:"running"         what it is where the files do not say it
 //	pve:"cores"               PVE's key
@@ -15,7 +17,6 @@
 // doctor asks for, and the refusal of an option with the same key follow from them. An
 // attribute whose change loses data, or that is never compared, is sent only by the request
 // that creates the guest.
-package attribute
 
 import (
 	"cmp"
@@ -105,23 +106,23 @@ func readKeys(text string) []string {
 	return slices.Compact(keys)
 }
 
-// Table holds the attributes of a struct that are one key each.
-type Table struct {
+// AttributeTable holds the attributes of a struct that are one key each.
+type AttributeTable struct {
 	All           []Attribute // in the order of the fields
 	byName, byKey map[string]*Attribute
 }
 
 // ByName gives the attribute of a name; nil for none.
-func (as Table) ByName(name string) *Attribute { return as.byName[name] }
+func (as AttributeTable) ByName(name string) *Attribute { return as.byName[name] }
 
 // ByKey gives an attribute of a key of Proxmox VE; nil for none.
-func (as Table) ByKey(key string) *Attribute { return as.byKey[key] }
+func (as AttributeTable) ByKey(key string) *Attribute { return as.byKey[key] }
 
-// Of reads the tags of a struct. formats are further forms of text that a tag may name. A
+// AttributesOf reads the tags of a struct. formats are further forms of text that a tag may name. A
 // field without a form is a mistake of the program, and panics.
-func Of[S any](formats map[string]Format) Table {
+func AttributesOf[S any](formats map[string]Format) AttributeTable {
 	t := reflect.TypeFor[S]()
-	out := Table{byName: map[string]*Attribute{}, byKey: map[string]*Attribute{}}
+	out := AttributeTable{byName: map[string]*Attribute{}, byKey: map[string]*Attribute{}}
 	for _, f := range model.Fields(t) {
 		tag := t.Field(f.Index).Tag
 		pve, keyed := tag.Lookup("pve")
@@ -157,7 +158,7 @@ func Of[S any](formats map[string]Format) Table {
 // the text of the key so far; the value is "" where the key is to go.
 func (a *Attribute) Value(spec any, old string) any {
 	val := a.format.write(reflect.ValueOf(spec).Elem().Field(a.Field))
-	text := Text(val)
+	text := ParameterText(val)
 	if !a.always && text == a.Unset {
 		val, text = "", ""
 	}
@@ -168,7 +169,7 @@ func (a *Attribute) Value(spec any, old string) any {
 }
 
 // Observe writes into a spec what a configuration says.
-func (as Table) Observe(spec any, c map[string]string) {
+func (as AttributeTable) Observe(spec any, c map[string]string) {
 	v := reflect.ValueOf(spec).Elem()
 	for i := range as.All {
 		a := &as.All[i]
@@ -185,12 +186,12 @@ func (as Table) Observe(spec any, c map[string]string) {
 
 // Settings are the keys as a guest gets them that has none of them so far; "" for those that it
 // is to be without.
-func (as Table) Settings(spec any) api.Params { return as.params(spec, false) }
+func (as AttributeTable) Settings(spec any) api.Params { return as.params(spec, false) }
 
 // Creation are the keys that only the request has which creates the guest.
-func (as Table) Creation(spec any) api.Params { return as.params(spec, true).OmitEmpty() }
+func (as AttributeTable) Creation(spec any) api.Params { return as.params(spec, true).OmitEmpty() }
 
-func (as Table) params(spec any, created bool) api.Params {
+func (as AttributeTable) params(spec any, created bool) api.Params {
 	p := api.Params{}
 	for i := range as.All {
 		if a := &as.All[i]; a.Created == created {
@@ -205,14 +206,14 @@ type Refusal struct{ Name, Text, Why string }
 
 // Refused lists the declared values of a spec that Proxmox VE would not take, by what it
 // says of a key and its text ("" for fine).
-func (as Table) Refused(spec any, refusal func(key, text string) string) []Refusal {
+func (as AttributeTable) Refused(spec any, refusal func(key, text string) string) []Refusal {
 	var out []Refusal
 	for i := range as.All {
 		a := &as.All[i]
 		if !a.declared || !a.Read || a.boolean { // yes and no are taken everywhere
 			continue
 		}
-		text := Text(a.Value(spec, ""))
+		text := ParameterText(a.Value(spec, ""))
 		if text == "" || text == "0" && !a.defaulted { // 0 is what is not said
 			continue
 		}
@@ -223,8 +224,8 @@ func (as Table) Refused(spec any, refusal func(key, text string) string) []Refus
 	return out
 }
 
-// Text is a parameter as Proxmox VE shows it.
-func Text(v any) string {
+// ParameterText is a parameter as Proxmox VE shows it.
+func ParameterText(v any) string {
 	switch v {
 	case true:
 		return "1"
@@ -235,8 +236,8 @@ func Text(v any) string {
 	}
 }
 
-// Default writes into a new spec what its tags say where no file does.
-func Default[S any](spec *S) *S {
+// WithDefaults writes into a new spec what its tags say where no file does.
+func WithDefaults[S any](spec *S) *S {
 	v := reflect.ValueOf(spec).Elem()
 	for i := range v.NumField() {
 		text, given := v.Type().Field(i).Tag.Lookup("default")

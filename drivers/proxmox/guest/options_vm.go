@@ -1,4 +1,4 @@
-package options
+package guest
 
 import (
 	"regexp"
@@ -10,9 +10,9 @@ import (
 // The options of VMs: which of them Proxmox VE takes from an API token, and when they
 // take effect.
 
-// Refused explains why the files may not set a key of VMs as an option, by its family; "" if they
+// RefusedKey explains why the files may not set a key of VMs as an option, by its family; "" if they
 // may.
-func Refused(family string) string { return refused[family] }
+func RefusedKey(family string) string { return refused[family] }
 
 // refused are the reasons, indexed keys by family.
 var refused = func() map[string]string {
@@ -60,7 +60,7 @@ var devices = map[string]struct {
 // HostDevice says what a token may set instead of a value that passes through a device of the node;
 // "" if the value does not.
 func HostDevice(key, value string) string {
-	d, ok := devices[VM().Family(key)]
+	d, ok := devices[VMKeys().Family(key)]
 	if !ok || value == "" || d.fine.MatchString(value) {
 		return ""
 	}
@@ -73,18 +73,18 @@ var atOnce = map[string]bool{
 	"shares": true, "startup": true, "tags": true, "vmstatestorage": true,
 }
 
-// AtOnce reports whether Proxmox VE applies a key at once while the machine runs, because it has no
+// AppliesAtOnce reports whether Proxmox VE applies a key at once while the machine runs, because it has no
 // effect on a running machine.
-func AtOnce(key string) bool { return atOnce[key] }
+func AppliesAtOnce(key string) bool { return atOnce[key] }
 
 // BootDevices are the devices of a boot order.
 func BootDevices(boot string) []string {
 	return strings.FieldsFunc(api.PropertyValue(boot, "order"), func(r rune) bool { return r == ';' })
 }
 
-// Privilege is the privilege that PVE requires for a key of a VM (qemu-server, API2/Qemu.pm,
+// KeyPrivilege is the privilege that PVE requires for a key of a VMKeys (qemu-server, API2/Qemu.pm,
 // check_vm_modify_config_perm). The files cannot set keys that PVE reserves for root@pam.
-func Privilege(key string) string {
+func KeyPrivilege(key string) string {
 	switch strings.TrimRight(key, "0123456789") {
 	case "cores", "cpu", "cpulimit", "cpuunits", "numa", "smp", "sockets", "vcpus":
 		return "VM.Config.CPU"

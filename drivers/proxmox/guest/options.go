@@ -1,11 +1,11 @@
-// Package options knows what the keys of a guest's configuration mean in Proxmox VE: when two
-// values of one are the same, why a value or a key is refused, and what the token needs to
-// set one.
+package guest
+
+// This part of the package knows what the keys of a guest's configuration mean in Proxmox VE: when two values
+// of one are the same, why a value or a key is refused, and what the token needs to set one.
 //
 // Proxmox VE stores most values as sent, without defaults, and accepts many spellings of the same
 // value: "on" for 1, "virtio" for "type=virtio", "1" for "network,disk,usb". A different text is
 // not a change if the guest would be the same.
-package options
 
 import (
 	"cmp"
@@ -20,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
-// Keys describes the configuration keys of VMs, or of containers.
-type Keys struct {
+// OptionKeys describes the configuration keys of VMs, or of containers.
+type OptionKeys struct {
 	Create, Change *pveapi.Method // the requests that they are parameters of
 	// unsaid are defaults that PVE's code has and the API table has not, of whole keys
 	// and of members of property strings by the family of the key.
@@ -32,11 +32,11 @@ type Keys struct {
 	Invented map[string]bool
 }
 
-// VM returns those of VMs (qemu-server: PVE/QemuServer.pm, CPUConfig.pm, PCI.pm, RNG.pm;
+// VMKeys returns those of VMs (qemu-server: PVE/QemuServer.pm, CPUConfig.pm, PCI.pm, RNG.pm;
 // API2/Qemu.pm, create_vm). For cpuunits the default is that of cgroup v2, which PVE 8 and 9 run
 // on.
-var VM = sync.OnceValue(func() *Keys {
-	return &Keys{
+var VMKeys = sync.OnceValue(func() *OptionKeys {
+	return &OptionKeys{
 		Create: method("POST", "/nodes/n/qemu"), Change: method("PUT", "/nodes/n/qemu/100/config"),
 		unsaid: map[string]string{
 			"cpu": "kvm64", "cpu.hidden": "0", "cpuunits": "100", "freeze": "0", "vga": "std", "memory": "512", "agent": "0",
@@ -48,9 +48,9 @@ var VM = sync.OnceValue(func() *Keys {
 	}
 })
 
-// CT returns those of containers (pve-container, PVE/LXC/Config.pm).
-var CT = sync.OnceValue(func() *Keys {
-	return &Keys{
+// CTKeys returns those of containers (pve-container, PVE/LXC/Config.pm).
+var CTKeys = sync.OnceValue(func() *OptionKeys {
+	return &OptionKeys{
 		Create: method("POST", "/nodes/n/lxc"), Change: method("PUT", "/nodes/n/lxc/100/config"),
 		unsaid: map[string]string{
 			"rootfs.acl": "0", "rootfs.quota": "0", "rootfs.ro": "0", "mp.acl": "0", "mp.backup": "0", "mp.quota": "0", "mp.ro": "0",
@@ -66,12 +66,12 @@ func method(verb, path string) *pveapi.Method {
 }
 
 // Refusal explains why Proxmox VE would reject a value; "" if it would not.
-func (k *Keys) Refusal(key, value string) string {
+func (k *OptionKeys) Refusal(key, value string) string {
 	return k.Create.Check(map[string]any{"node": "n", "vmid": "100", key: value})[key]
 }
 
 // Family is how the API table calls a key: an indexed one by "[n]".
-func (k *Keys) Family(key string) string {
+func (k *OptionKeys) Family(key string) string {
 	if _, named := k.Change.Params[key]; named && !strings.HasSuffix(key, "[n]") {
 		return key
 	}
@@ -82,12 +82,12 @@ func (k *Keys) Family(key string) string {
 }
 
 // Same reports whether two values of a key mean the same; "" is the key's absence.
-func (k *Keys) Same(key, a, b string) bool {
+func (k *OptionKeys) Same(key, a, b string) bool {
 	return a == b || k.meaning(key, a) == k.meaning(key, b)
 }
 
 // meaning normalises the value of a key. A value that cannot be parsed is unchanged.
-func (k *Keys) meaning(key, value string) string {
+func (k *OptionKeys) meaning(key, value string) string {
 	value = strings.TrimSpace(value)
 	v, known := k.Change.Param(key)
 	if !known {
@@ -124,12 +124,12 @@ func (k *Keys) meaning(key, value string) string {
 
 // SameMember reports whether two values of a member of a key mean the same; "" is its
 // absence. The key must be in the API table, and have that member.
-func (k *Keys) SameMember(key, name, a, b string) bool {
+func (k *OptionKeys) SameMember(key, name, a, b string) bool {
 	return k.member(key, name, a) == k.member(key, name, b)
 }
 
 // member is meaning for a member of a property string.
-func (k *Keys) member(key, name, text string) string {
+func (k *OptionKeys) member(key, name, text string) string {
 	v, _ := k.Change.Param(key)
 	m := v.Members()[name]
 	said := strings.TrimRight(key, "0123456789") + "." + name
@@ -146,7 +146,7 @@ func (k *Keys) member(key, name, text string) string {
 
 // AlignMembers writes the wanted text of members over an observed one that means
 // the same, and takes out those which only spell out a default.
-func (k *Keys) AlignMembers(key string, want, have map[string]string) {
+func (k *OptionKeys) AlignMembers(key string, want, have map[string]string) {
 	v, _ := k.Change.Param(key)
 	for name := range v.Members() {
 		w, wanted := want[name]
@@ -164,7 +164,7 @@ func (k *Keys) AlignMembers(key string, want, have map[string]string) {
 // It removes an option that the files never set, going by the known ones of the ownership tag,
 // and one that they no longer set and that means the default already. also reports further
 // values as the same; it may be nil.
-func (k *Keys) Align(want, have map[string]string, known []string, also func(key, want, have string) bool) {
+func (k *OptionKeys) Align(want, have map[string]string, known []string, also func(key, want, have string) bool) {
 	for key, val := range have {
 		if _, wanted := want[key]; !wanted && (!slices.Contains(known, key) || k.Invented[key] || k.Same(key, val, "")) {
 			delete(have, key)

@@ -1,4 +1,4 @@
-package template
+package guest
 
 import (
 	"cmp"
@@ -19,8 +19,8 @@ import (
 
 // The values of the attribute clone of a VM.
 const (
-	Full   = "full"   // the clone has copies of the disks
-	Linked = "linked" // its root disk is based on the template's, which must stay
+	FullClone   = "full"   // the clone has copies of the disks
+	LinkedClone = "linked" // its root disk is based on the template's, which must stay
 )
 
 // notConverted ends Template.Made of a VM that is not converted to a template yet.
@@ -74,15 +74,15 @@ func Observed(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag) *model.Resour
 // IsUnconverted reports whether it is a VM that is not converted to a template yet.
 func (t *Template) IsUnconverted() bool { return strings.HasSuffix(t.Made, notConverted) }
 
-// Clone is a guest whose disk is based on a template's.
-type Clone struct {
+// TemplateClone is a guest whose disk is based on a template's.
+type TemplateClone struct {
 	VMID          int
 	Name          string
 	Addr          model.Address // of a managed guest
 	NeedsTemplate bool          // it is managed, and its ownership tag says so
 }
 
-func (c Clone) String() string {
+func (c TemplateClone) String() string {
 	if c.Addr != (model.Address{}) {
 		return fmt.Sprintf("%s (VM %d)", c.Addr, c.VMID)
 	}
