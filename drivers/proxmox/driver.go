@@ -25,7 +25,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/preflight"
 	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -110,7 +109,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	all = model.Together(slices.Insert(parts, 0, all)...)
-	problems, err := preflight.Check(ctx, kindsByName(), obs, all)
+	problems, err := inventory.Preflight(ctx, kindsByName(), obs, all)
 	if err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}

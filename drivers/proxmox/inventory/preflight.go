@@ -1,6 +1,7 @@
-// Package preflight compares what is newly wanted of a host with what the host offers, so that a
-// plan says what would fail: storages, bridges, images, MAC addresses.
-package preflight
+package inventory
+
+// This part of the package compares what is newly wanted of a host with what the host offers, so that a plan
+// says what would fail: storages, bridges, images, MAC addresses.
 
 import (
 	"cmp"
@@ -45,8 +46,8 @@ type check struct {
 	sees     map[string]bool              // storages of which the token would see it if they were there
 }
 
-// Check finds what would make fail what is not as wanted yet. have is what was observed.
-func Check(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observation, have model.Observed) (Problems, error) {
+// Preflight finds what would make fail what is not as wanted yet. have is what was observed.
+func Preflight(ctx context.Context, kinds map[string]kind.Kind, obs *kind.Observation, have model.Observed) (Problems, error) {
 	s := &check{obs, have, Problems{Missing: map[string]bool{}}, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
 	if have.NothingSeen() {
 		return s.found, nil // nothing is planned there
