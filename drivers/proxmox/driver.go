@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/inside"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/inventory"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -131,8 +130,8 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 // IsDenied reports whether the host refused the login, or the token lacks a privilege.
 func IsDenied(err error) bool { return api.IsDenied(err) }
 
-// Machine is the way into the guest of an address, see inside.Open. It sends no request. near are
+// Machine is the way into the guest of an address, see OpenGuest. It sends no request. near are
 // gateways that the files name.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) engineguest.Machine {
-	return inside.Open(d.host, addr, api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
+	return OpenGuest(d.host, addr, api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
 }

@@ -1,6 +1,7 @@
-// Package inside is the way into guests: through the guest agent of a VM (API2/Qemu/Agent.pm),
+package proxmox
+
+// This part of the package is the way into guests: through the guest agent of a VM (API2/Qemu/Agent.pm),
 // through what PVE itself sees of a container.
-package inside
 
 import (
 	"cmp"
@@ -19,10 +20,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Open is the way into the guest of an address. Before anything is asked of it, it is verified
+// OpenGuest is the way into the guest of an address. Before anything is asked of it, it is verified
 // once more that it is that guest. Near are gateways that the files speak of. It sends no
 // request; what it gives is safe for concurrent use.
-func Open(h *kind.Host, addr model.Address, at api.GuestRef, near []netip.Addr) guest.Machine {
+func OpenGuest(h *kind.Host, addr model.Address, at api.GuestRef, near []netip.Addr) guest.Machine {
 	return &machine{h: h, addr: addr, at: at, near: near}
 }
 

@@ -1,4 +1,4 @@
-package inside_test
+package proxmox_test
 
 import (
 	"bytes"
