@@ -21,7 +21,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -108,7 +108,7 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 	var mu sync.Mutex // requests are recorded from the goroutines that serve them
 	var wrong []error
 	cfg.Record = func(r *http.Request, _ []byte, _ int) {
-		if err := pveapitest.ValidateRequest(r); err != nil {
+		if err := proxmoxtest.ValidateRequest(r); err != nil {
 			mu.Lock()
 			defer mu.Unlock()
 			wrong = append(wrong, fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, err))

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 )
 
 // wire is between the agent and the host. Every request passes by its laws; then it may
@@ -106,7 +106,7 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	case fault != "":
 		t.w.tell("  %4d %s %s%s", n, r.Method, path, fault)
 	}
-	if err := pveapitest.ValidateRequest(r); err != nil {
+	if err := proxmoxtest.ValidateRequest(r); err != nil {
 		t.w.violation('f', "%v", err)
 	}
 	if r.Method != http.MethodGet {

@@ -29,7 +29,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -180,7 +180,7 @@ func nodeIn(r *http.Request) string {
 // Of uploads the host hands on no body.
 func (s *story) record(r *http.Request, _ []byte, status int) {
 	upload := strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/")
-	if err := pveapitest.ValidateRequestFor(s.version, r); err != nil && !upload {
+	if err := proxmoxtest.ValidateRequestFor(s.version, r); err != nil && !upload {
 		s.t.Errorf("a request that Proxmox VE would not take: %v", err)
 	}
 	s.mu.Lock()

@@ -20,7 +20,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -52,7 +51,7 @@ type World struct {
 var kept pve.KeptPromises
 
 // accepted are the requests of all of them, which PVE would take.
-var accepted pveapitest.Accepted
+var accepted Accepted
 
 // New is a site with one host, which has an image and a template.
 func New(t *testing.T, c pve.Config) *World {

@@ -13,7 +13,7 @@
 //
 // # What it is for
 //
-// A client's test hands every request it sends to pveapitest.ValidateRequest, so that a
+// A client's test hands every request it sends to proxmoxtest.ValidateRequest, so that a
 // misspelt parameter or a boolean written "true" is found without a server. A
 // simulated server finds its methods with [Lookup] and refuses parameters with
 // [Method.Check], in PVE's own words; what it answers is held against

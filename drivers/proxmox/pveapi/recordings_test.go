@@ -17,8 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
 )
 
 // The recordings are exchanges with a real PVE 8.4.21; their layout is in the
@@ -198,7 +198,7 @@ func TestRecordedRefusals(t *testing.T) {
 		default:
 			compared++
 			require.Equal(t, want, got, e.name)
-			require.Error(t, pveapitest.ValidateRequestFor("8.4.21", e.request(t)), e.name)
+			require.Error(t, proxmoxtest.ValidateRequestFor("8.4.21", e.request(t)), e.name)
 		}
 	}
 	require.Greater(t, compared, 150, "too few comparisons: are the recordings complete?")
@@ -250,10 +250,10 @@ func TestRecordedSuccesses(t *testing.T) {
 		id, _, _ := strings.Cut(e.name, " ")
 		if _, known := loose[id]; known {
 			seen[id] = true
-			require.Error(t, pveapitest.ValidateRequestFor("8.4.21", e.request(t)), e.name)
+			require.Error(t, proxmoxtest.ValidateRequestFor("8.4.21", e.request(t)), e.name)
 			continue
 		}
-		require.NoError(t, pveapitest.ValidateRequestFor("8.4.21", e.request(t)), e.name)
+		require.NoError(t, proxmoxtest.ValidateRequestFor("8.4.21", e.request(t)), e.name)
 	}
 	require.Greater(t, checked, 1000, "too few comparisons: are the recordings complete?")
 	maps.Copy(answers, loose)

@@ -1,4 +1,4 @@
-package pveapitest
+package proxmoxtest
 
 import (
 	"hash/maphash"

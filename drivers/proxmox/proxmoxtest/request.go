@@ -1,6 +1,7 @@
-// Package pveapitest checks the requests of a client against the API of Proxmox VE.
-// It is for tests: the simulator checks what it gets by itself.
-package pveapitest
+package proxmoxtest
+
+// This part of the package checks the requests of a client against the API of Proxmox VE. It is for tests:
+// the simulator checks what it gets by itself.
 
 import (
 	"bytes"
