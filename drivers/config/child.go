@@ -19,7 +19,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -190,7 +189,7 @@ func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.
 	}
 	out := model.Observed{State: model.State{}}
 	if w := want.Private.(*agentWay); w.spec == "" && f.Recorded() && !d.isWithdrawing(want.Node) {
-		out.Findings = diag.List{model.StaysInside(want.Inside, record.File+" of the machine lists it.")}
+		out.Findings = diag.List{model.StaysInside(want.Inside, guest.RecordFile+" of the machine lists it.")}
 	}
 	if !f.None() {
 		out.State[want.Addr] = &model.Resource{Addr: want.Addr, Spec: f.Agent(), Node: want.Node}

@@ -10,7 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -124,17 +123,17 @@ func (d *Driver) deliver(ctx context.Context, s plan.Step, m guest.Machine) erro
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Address, err)
 	}
-	return run(ctx, m, shell.Lines(
+	return run(ctx, m, guest.Lines(
 		"[ -d /run/systemd/system ] || die 'systemd does not run in this container, and a node in mode pull needs its timers: use mode = \"push\"'",
 		"chown root:root "+programParts, "sync "+programParts, "mv -fT "+programParts+" "+nodeProgram,
-		shell.Put(firstFile, firstText, "0644", "root", "root"),
+		guest.PutFile(firstFile, firstText, "0644", "root", "root"),
 		"systemctl daemon-reload", "systemctl enable -- "+firstUnit+" >/dev/null 2>&1 || die '"+firstUnit+" cannot be enabled'", "systemctl start --no-block -- "+firstUnit,
-		"[ -d /etc/homestak-gitops ] || mkdir -m 0755 /etc/homestak-gitops", shell.Put(nodeFile, file, "0600", "root", "root")))
+		"[ -d /etc/homestak-gitops ] || mkdir -m 0755 /etc/homestak-gitops", guest.PutFile(nodeFile, file, "0600", "root", "root")))
 }
 
 // run runs a script in a machine.
 func run(ctx context.Context, m guest.Machine, body string) error {
-	out, err := m.Run(ctx, shell.Script("set -e\n"+body))
+	out, err := m.Run(ctx, guest.Script("set -e\n"+body))
 	switch {
 	case err != nil:
 		return outcome(err)

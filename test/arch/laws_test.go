@@ -38,18 +38,16 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/repository", may: []string{"engine/source/objects", "engine/source/serve"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}}, // git over http; who may ask is decided above it
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
-	{pkg: "engine/guest"}, // the way into a guest; drivers give it
 	{pkg: "engine/guest/spec", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "engine/guest/record"},
-	{pkg: "engine/guest/shell", may: []string{"engine/guest"}},
-	{pkg: "engine/guest/aspect", may: []string{"engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
-	{pkg: "engine/guest/aspect/aspecttest", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/plan"}}, // cases of aspects, for tests
-	{pkg: "engine/guest/aspect/disks", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
-	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest/aspect", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
-	{pkg: "engine/guest/aspect/pve", may: []string{"engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/record", "engine/guest/shell", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
-	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model", "engine/plan"}},
+	{pkg: "engine/guest"}, // the way into a guest; drivers give it
+	{pkg: "engine/guest/aspect", may: []string{"engine/guest", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/aspect/aspecttest", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec", "engine/plan"}}, // cases of aspects, for tests
+	{pkg: "engine/guest/aspect/disks", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/aspect/pve", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
+	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/disks", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/spec", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
-	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/guest/record", "engine/guest/shell", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"engine/guest/child/childtest", "engine/plan", "sim/debian", "sim/machine"}},
+	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"engine/guest/child/childtest", "engine/plan", "sim/debian", "sim/machine"}},
 	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
 	{pkg: "specserve/problem", may: []string{"engine/diag"}}, // between parent and child: what server and client share
@@ -104,7 +102,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/report"}},
 	{pkg: "examples"}, // files only
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/guest/spec", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest"}},
-	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/proxmox/kind", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/child", "engine/guest/converge", "engine/guest/record", "engine/guest/shell", "engine/guest/spec", "engine/model", "engine/plan", "specserve/parent"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
+	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/proxmox/kind", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/child", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/parent"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
 	{pkg: "specserve/limit"},

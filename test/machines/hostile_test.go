@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
@@ -129,7 +129,7 @@ func TestS7HostileStringsInASpec(t *testing.T) {
 		for _, step := range state.Steps() {
 			for _, script := range []string{step.Ask, step.Script, step.Change, step.Check, step.Finish, step.Restore} {
 				if script != "" {
-					_, err := way{w}.Run(t.Context(), shell.Script("set -e\n"+script))
+					_, err := way{w}.Run(t.Context(), guest.Script("set -e\n"+script))
 					require.NoError(t, err, name)
 				}
 			}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -37,8 +37,8 @@ func TestST02AFileInAFolderOfAUser(t *testing.T) {
 	restored := file("/home/ann/.ssh/app")
 	step := w.observe(restored).Steps()[0]
 	require.Equal(t, "write /home/ann/.ssh/app", step.Text)
-	out, code := w.Try("sh", "-c", string(shell.Script("set -e\n"+step.Ask).Stdin))
-	require.Equal(t, shell.ExitBlocked, code)
+	out, code := w.Try("sh", "-c", string(guest.Script("set -e\n"+step.Ask).Stdin))
+	require.Equal(t, guest.ExitBlocked, code)
 	require.NotContains(t, out, base64.StdEncoding.EncodeToString([]byte("mine\n")))
 	w.refused(restored, "/home/ann/.ssh is a symbolic link, and others than root may change it")
 	require.Equal(t, "mine", w.Run0("cat /etc/app"))

@@ -13,15 +13,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
 // Query is what an aspect is asked about: what is wanted, and what we put there before.
 type Query struct {
 	Want   *spec.Spec
-	Record *record.Record
+	Record *guest.Record
 	OS     OS
 	Login  string // the user by whose login we are on the machine: root, or who became root by sudo
 }
@@ -71,7 +70,7 @@ type Step struct {
 	Stage  Stage
 	Text   string // what it does, as a person would order it: "install htop"
 
-	// Wait is a script that changes nothing and ends with shell.ExitBusy, and the reason, as long as another
+	// Wait is a script that changes nothing and ends with guest.ExitBusy, and the reason, as long as another
 	// program is in the way. It returns within seconds and is repeated. Most steps need not wait.
 	Wait string
 
@@ -91,12 +90,12 @@ type Step struct {
 	Ask   string
 	Learn func(answer string, s *Step)
 
-	Keep   []record.Entry // recorded before the script runs
-	Script string         // POSIX shell with set -e and the functions of package shell
-	After  []record.Entry // recorded when it is done, in place of the entries of the same name
+	Keep   []guest.RecordEntry // recorded before the script runs
+	Script string              // POSIX shell with set -e and the functions of package shell
+	After  []guest.RecordEntry // recorded when it is done, in place of the entries of the same name
 	// Done completes After and Drop by what the script printed. Most steps know it before.
 	Done func(out string, s *Step)
-	Drop []record.Key // recorded no more when it is done
+	Drop []guest.RecordKey // recorded no more when it is done
 
 	// Restore undoes the script where it would lock us out: the machine runs it by itself
 	// unless the new state is confirmed from outside in time. Empty: nothing can lock us out.
@@ -145,7 +144,7 @@ type Aspect struct {
 	Paths     []string
 	Probe     func(q *Query) string
 	// Read fills have by the answer to the probe.
-	Read func(q *Query, answer shell.Answer, have *spec.Spec) (Reading, error)
+	Read func(q *Query, answer guest.Answer, have *spec.Spec) (Reading, error)
 }
 
 // Reading is what follows from one answer.
@@ -156,11 +155,11 @@ type Reading struct {
 
 // Aspect is the same without its type.
 func (a Of[F]) Aspect() Aspect {
-	return Aspect{Name: a.Name, Doc: a.Doc, Paths: a.Paths, Probe: a.Probe, Read: func(q *Query, answer shell.Answer, have *spec.Spec) (Reading, error) {
+	return Aspect{Name: a.Name, Doc: a.Doc, Paths: a.Paths, Probe: a.Probe, Read: func(q *Query, answer guest.Answer, have *spec.Spec) (Reading, error) {
 		if answer.Code != 0 {
 			return Reading{}, fmt.Errorf("the probe ended with exit code %d", answer.Code)
 		}
-		rows, err := shell.Rows(answer.Text)
+		rows, err := guest.AnswerRows(answer.Text)
 		if err != nil {
 			return Reading{}, err
 		}
@@ -235,7 +234,7 @@ func (q *Query) onDisk(path string) string {
 	var out []string
 	for _, m := range q.Want.Config.Mounts {
 		if strings.HasPrefix(path, strings.TrimSuffix(m.Path, "/")+"/") {
-			out = append(out, "cut -d' ' -f5 /proc/self/mountinfo | grep -qxF -- "+shell.Quote(m.Path))
+			out = append(out, "cut -d' ' -f5 /proc/self/mountinfo | grep -qxF -- "+guest.Quote(m.Path))
 		}
 	}
 	return all(out...)
@@ -243,7 +242,7 @@ func (q *Query) onDisk(path string) string {
 
 // unitThere is the condition that systemd knows a unit.
 func unitThere(name string) string {
-	return `[ "$(systemctl show -p LoadState --value -- ` + shell.Quote(unitFile(name)) + `)" != not-found ]`
+	return `[ "$(systemctl show -p LoadState --value -- ` + guest.Quote(unitFile(name)) + `)" != not-found ]`
 }
 
 // items lists what is wanted and what is recorded, each once, sorted.
@@ -257,7 +256,7 @@ func items(q *Query, aspect string, wanted []string) []string {
 func (q *Query) Items(aspect string, wanted []string) []string { return items(q, aspect, wanted) }
 
 // script joins commands, one a line.
-func script(lines ...string) string { return shell.Lines(lines...) }
+func script(lines ...string) string { return guest.Lines(lines...) }
 
 // list writes names for a sentence, and not too many of them.
 func list(names []string) string {

@@ -7,10 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect/aspecttest"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -27,10 +26,10 @@ func FuzzRead(f *testing.F) {
 		"posture": {"ssh": {"port": "22"}, "fail2ban": {}}, "platform": {"packages": ["htop"], "services": {"x": "enabled"}}, "config": {"timezone": "UTC", "sysctl": {"a.b": "1"}, "files": [{"path": "/f"}]}}`))
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, answer string) {
-		q := &aspect.Query{Want: want, Record: &record.Record{}}
+		q := &aspect.Query{Want: want, Record: &guest.Record{}}
 		for _, a := range aspect.All() {
 			have := spec.Empty("edge")
-			r, err := a.Read(q, shell.Answer{Text: answer}, have)
+			r, err := a.Read(q, guest.Answer{Text: answer}, have)
 			if err != nil {
 				continue
 			}

@@ -3,8 +3,7 @@ package aspect
 import (
 	"fmt"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -17,7 +16,7 @@ var commands = Of[map[string]bool]{
 		lines := []string{":"}
 		for _, c := range q.Want.Config.Commands {
 			if test := holds(c); test != "" {
-				lines = append(lines, "if "+test+"; then echo "+shell.Quote(c.Name)+"; fi")
+				lines = append(lines, "if "+test+"; then echo "+guest.Quote(c.Name)+"; fi")
 			}
 		}
 		return script(lines...)
@@ -28,7 +27,7 @@ var commands = Of[map[string]bool]{
 			done[r[0]] = true
 		}
 		for _, c := range q.Want.Config.Commands {
-			if e := q.Record.Get("commands", c.Name); holds(c) == "" && e != nil && e.Put["sha256"] == record.Sum(c.Run) {
+			if e := q.Record.Get("commands", c.Name); holds(c) == "" && e != nil && e.Put["sha256"] == guest.ContentSum(c.Run) {
 				done[c.Name] = true
 			}
 		}
@@ -55,7 +54,7 @@ var commands = Of[map[string]bool]{
 			if q.Want.Command(name) == nil {
 				steps = append(steps, Step{
 					Stage: StageCommands, Text: "forget command " + name + ", what it did stays",
-					Drop: []record.Key{{Aspect: "commands", Item: name}}, Script: ":\n",
+					Drop: []guest.RecordKey{{Aspect: "commands", Item: name}}, Script: ":\n",
 				})
 			}
 		}
@@ -76,10 +75,10 @@ func commandNames(s *spec.Spec) []string {
 func holds(c spec.Command) string {
 	test := ""
 	if c.Creates != "" {
-		test = "[ -e " + shell.Quote(c.Creates) + " ]"
+		test = "[ -e " + guest.Quote(c.Creates) + " ]"
 	}
 	if c.Unless != "" {
-		unless := shell.Data(c.Unless) + " | timeout 60 sh -s >/dev/null 2>&1"
+		unless := guest.PrintBytes(c.Unless) + " | timeout 60 sh -s >/dev/null 2>&1"
 		if test != "" {
 			return "{ " + test + " || " + unless + "; }"
 		}
@@ -91,21 +90,21 @@ func holds(c spec.Command) string {
 // runCommand runs one command. Whether it ran is recorded when it has: one that was cut off
 // runs again.
 func runCommand(c spec.Command, secret bool) Step {
-	e := record.Entry{Aspect: "commands", Item: c.Name, Identity: "name"}
+	e := guest.RecordEntry{Aspect: "commands", Item: c.Name, Identity: "name"}
 	after := e
-	after.Put = map[string]string{"sha256": record.Sum(c.Run)}
+	after.Put = map[string]string{"sha256": guest.ContentSum(c.Run)}
 	show := `printf '%s\n' "$_said" | tail -n 10 >&2`
 	if secret {
 		show = "say 'its output is not shown, since it is made from a secret'"
 	}
 	lines := []string{
 		// What it leaves running must not hold the lock (descriptor 9).
-		"_said=$({ " + shell.Data(c.Run) + " | sh -s 9>&-; } 2>&1) && _code=0 || _code=$?",
-		fmt.Sprintf(`if [ "$_code" -ne 0 ]; then %s; die %s"$_code"; fi`, show, shell.Quote("command "+c.Name+" ended with exit code ")),
+		"_said=$({ " + guest.PrintBytes(c.Run) + " | sh -s 9>&-; } 2>&1) && _code=0 || _code=$?",
+		fmt.Sprintf(`if [ "$_code" -ne 0 ]; then %s; die %s"$_code"; fi`, show, guest.Quote("command "+c.Name+" ended with exit code ")),
 	}
 	if test := holds(c); test != "" {
-		lines = append(lines, "if ! "+test+"; then die "+shell.Quote("command "+c.Name+" succeeded, and what creates or unless ask for still does not hold")+"; fi")
+		lines = append(lines, "if ! "+test+"; then die "+guest.Quote("command "+c.Name+" succeeded, and what creates or unless ask for still does not hold")+"; fi")
 	}
 	// What a command needs is not known, so it waits for every package.
-	return Step{Stage: StageCommands, Text: "run command " + c.Name, Needs: "false", Keep: []record.Entry{e}, After: []record.Entry{after}, Script: script(lines...)}
+	return Step{Stage: StageCommands, Text: "run command " + c.Name, Needs: "false", Keep: []guest.RecordEntry{e}, After: []guest.RecordEntry{after}, Script: script(lines...)}
 }

@@ -1,8 +1,7 @@
 package aspect
 
 import (
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -37,20 +36,20 @@ var fail2ban = Of[jailFound]{
 		}
 	},
 	Steps: func(q *Query, _ jailFound) []Step {
-		e := record.Entry{Aspect: "fail2ban", Item: jailFile, Identity: "name"}
+		e := guest.RecordEntry{Aspect: "fail2ban", Item: jailFile, Identity: "name"}
 		if q.Want.Posture.Fail2ban == nil {
 			return []Step{{
-				Stage: StageWithdrawFiles, Text: "remove the jail of sshd", Drop: []record.Key{e.Key()},
+				Stage: StageWithdrawFiles, Text: "remove the jail of sshd", Drop: []guest.RecordKey{e.Key()},
 				Script: script("drop "+jailFile, "systemctl try-restart fail2ban.service || :"),
 			}}
 		}
 		waits := e
 		waits.Put = map[string]string{"restart": "fail2ban"}
 		return []Step{{
-			Stage: StageJail, Text: "set the jail of sshd", Needs: "[ -d /etc/fail2ban/jail.d ]", Keep: []record.Entry{waits}, After: []record.Entry{e},
+			Stage: StageJail, Text: "set the jail of sshd", Needs: "[ -d /etc/fail2ban/jail.d ]", Keep: []guest.RecordEntry{waits}, After: []guest.RecordEntry{e},
 			Script: script(
 				"[ -d /etc/fail2ban/jail.d ] || die 'fail2ban is not installed'",
-				shell.Put(jailFile, jailText(q.Want), "0644", "root", "root"), restartUnit("fail2ban")),
+				guest.PutFile(jailFile, jailText(q.Want), "0644", "root", "root"), restartUnit("fail2ban")),
 		}}
 	},
 }

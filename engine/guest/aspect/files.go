@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -40,7 +39,7 @@ var files = Of[map[string]file]{
 			if f := q.Want.File(name); f != nil && !secretFile(q, name) {
 				sum = fileSum(f.Bytes())
 			}
-			lines = append(lines, "_file "+shell.Words([]string{name, sum}))
+			lines = append(lines, "_file "+guest.QuoteWords([]string{name, sum}))
 		}
 		return script(lines...)
 	},
@@ -155,25 +154,25 @@ func fileSum(content string) string {
 	if content == "" {
 		return emptySum
 	}
-	return record.Sum(content)
+	return guest.ContentSum(content)
 }
 
 // asideFolder keeps what was found where we put a file. Only root may read it.
-const asideFolder = record.Folder + "/found"
+const asideFolder = guest.RecordFolder + "/found"
 
-func aside(name string) string { return asideFolder + "/" + record.Sum(name) }
+func aside(name string) string { return asideFolder + "/" + guest.ContentSum(name) }
 
 // keepAside keeps what is found in place of a file, if it still has that checksum.
 func keepAside(name, sum string) string {
 	return script("[ -d "+asideFolder+" ] || mkdir -m 0700 "+asideFolder,
-		"[ -f "+aside(name)+" ] || keep "+shell.Words([]string{name, aside(name), sum}))
+		"[ -f "+aside(name)+" ] || keep "+guest.QuoteWords([]string{name, aside(name), sum}))
 }
 
 // writeFile is done when the units that use the file have restarted: the record says that
 // they wait for it before the file changes.
-func writeFile(q *Query, want *spec.File, e *record.Entry, f file, there bool) Step {
+func writeFile(q *Query, want *spec.File, e *guest.RecordEntry, f file, there bool) Step {
 	s := Step{Stage: StageFiles, Text: "write " + want.Path}
-	entry := record.Entry{Aspect: "files", Item: want.Path, Identity: "path"}
+	entry := guest.RecordEntry{Aspect: "files", Item: want.Path, Identity: "path"}
 	var lines []string
 	switch {
 	case e != nil:
@@ -202,15 +201,15 @@ func writeFile(q *Query, want *spec.File, e *record.Entry, f file, there bool) S
 	if g != noGate {
 		entry.Put["unconfirmed"] = "true"
 	}
-	s.Keep, s.After = []record.Entry{entry}, []record.Entry{after}
-	needs := []string{"id -u -- " + shell.Quote(want.Owner) + " >/dev/null 2>&1", "getent group " + shell.Quote(want.Group) + " >/dev/null"}
+	s.Keep, s.After = []guest.RecordEntry{entry}, []guest.RecordEntry{after}
+	needs := []string{"id -u -- " + guest.Quote(want.Owner) + " >/dev/null 2>&1", "getent group " + guest.Quote(want.Group) + " >/dev/null"}
 	if f.odd == tooLarge {
-		lines = append(lines, "( enter "+shell.Quote(folder(want.Path))+"; failed "+shell.Words([]string{want.Path, "is " + tooLarge + ", which is not kept: move it away, and apply again"})+" )")
+		lines = append(lines, "( enter "+guest.Quote(folder(want.Path))+"; failed "+guest.QuoteWords([]string{want.Path, "is " + tooLarge + ", which is not kept: move it away, and apply again"})+" )")
 	}
 	lines = append(lines,
-		needs[0]+" || die "+shell.Quote(want.Path+": this machine has no user "+want.Owner),
-		needs[1]+" || die "+shell.Quote(want.Path+": this machine has no group "+want.Group),
-		g.candidate(want.Path, want.Bytes())+"folder "+shell.Quote(folder(want.Path)), shell.Put(want.Path, want.Bytes(), want.Mode, want.Owner, want.Group))
+		needs[0]+" || die "+guest.Quote(want.Path+": this machine has no user "+want.Owner),
+		needs[1]+" || die "+guest.Quote(want.Path+": this machine has no group "+want.Group),
+		g.candidate(want.Path, want.Bytes())+"folder "+guest.Quote(folder(want.Path)), guest.PutFile(want.Path, want.Bytes(), want.Mode, want.Owner, want.Group))
 	if text := g.enforce(want.Path); text != "" {
 		lines = append(lines, strings.TrimSuffix(text, "\n"))
 	}
@@ -220,23 +219,23 @@ func writeFile(q *Query, want *spec.File, e *record.Entry, f file, there bool) S
 		needs = append(needs, unitThere(u))
 	}
 	s.Script = script(lines...)
-	s.Needs = all(append(needs, "[ -d "+shell.Quote(folder(want.Path))+" ]", q.onDisk(want.Path))...)
+	s.Needs = all(append(needs, "[ -d "+guest.Quote(folder(want.Path))+" ]", q.onDisk(want.Path))...)
 	g.guard(&s, want.Path, want.Restart)
 	return s
 }
 
 // restartUnit restarts a unit that runs; one that does not reads the file when it starts.
 func restartUnit(name string) string {
-	return "unit try-restart " + shell.Quote(unitFile(name))
+	return "unit try-restart " + guest.Quote(unitFile(name))
 }
 
 // withdrawFile puts back what was found, or removes the file.
-func withdrawFile(e *record.Entry, f file) Step {
-	name := shell.Quote(e.Item)
-	s := Step{Stage: StageWithdrawFiles, Text: "remove " + e.Item, Drop: []record.Key{e.Key()}}
+func withdrawFile(e *guest.RecordEntry, f file) Step {
+	name := guest.Quote(e.Item)
+	s := Step{Stage: StageWithdrawFiles, Text: "remove " + e.Item, Drop: []guest.RecordKey{e.Key()}}
 	switch {
 	case f.beyond != "":
-		s.Script = "blocked " + shell.Quote(f.beyond) + "\n"
+		s.Script = "blocked " + guest.Quote(f.beyond) + "\n"
 		if e.Found == nil { // perhaps nothing of ours ever got there
 			s.Script = "if [ -e " + name + " ] || [ -L " + name + " ]; then " + strings.TrimSpace(s.Script) + "; fi\n"
 		}
@@ -249,14 +248,14 @@ func withdrawFile(e *record.Entry, f file) Step {
 		s.Text = "put back what was at " + e.Item
 		s.Script = script(
 			"if [ -f "+aside(e.Item)+" ]; then",
-			"  put "+name+" "+shell.Words([]string{e.Found["mode"], e.Found["owner"], e.Found["group"]})+" <"+aside(e.Item),
-			"elif [ \"$(sum "+name+")\" != "+shell.Quote(e.Found["sha256"])+" ]; then", // an earlier run was cut off while it finished
-			"  die "+shell.Quote("what was at "+e.Item+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+record.File),
+			"  put "+name+" "+guest.QuoteWords([]string{e.Found["mode"], e.Found["owner"], e.Found["group"]})+" <"+aside(e.Item),
+			"elif [ \"$(sum "+name+")\" != "+guest.Quote(e.Found["sha256"])+" ]; then", // an earlier run was cut off while it finished
+			"  die "+guest.Quote("what was at "+e.Item+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+guest.RecordFile),
 			"fi")
 		s.Finish = script("drop " + aside(e.Item))
 	}
 	for u := range strings.FieldsSeq(e.Put["units"]) { // one that went with its package needs nothing
-		s.Script += "if [ \"$(systemctl show -p LoadState --value -- " + shell.Quote(unitFile(u)) + ")\" = loaded ]; then " + restartUnit(u) + "; fi\n"
+		s.Script += "if [ \"$(systemctl show -p LoadState --value -- " + guest.Quote(unitFile(u)) + ")\" = loaded ]; then " + restartUnit(u) + "; fi\n"
 	}
 	if g := gateOf(e.Item); f.odd == "" {
 		s.Script += g.enforce(e.Item)

@@ -4,8 +4,7 @@ import (
 	"encoding/base64"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
 // gate is what decides who gets into the machine. A file of it is changed as the aspects sshd and sudo change theirs:
@@ -48,8 +47,8 @@ func (g gate) candidate(name, content string) string {
 	}
 	return script("if command -v visudo >/dev/null; then",
 		"  _check=$(mktemp /run/homestak-sudoers.XXXXXX)",
-		"  "+shell.Data(content)+` >"$_check"`,
-		`  _said=$(visudo -c -f "$_check" 2>&1) || { rm -f "$_check"; die `+shell.Quote("visudo refuses "+name)+`": $_said"; }`,
+		"  "+guest.PrintBytes(content)+` >"$_check"`,
+		`  _said=$(visudo -c -f "$_check" 2>&1) || { rm -f "$_check"; die `+guest.Quote("visudo refuses "+name)+`": $_said"; }`,
 		`  rm -f "$_check"`,
 		"fi")
 }
@@ -61,7 +60,7 @@ func (g gate) enforce(name string) string {
 		return script("if command -v sshd >/dev/null; then", sshdCheck, sshdReload, "fi")
 	case sudoGate:
 		return script("if command -v visudo >/dev/null; then",
-			`  _said=$(visudo -c 2>&1) || undo `+shell.Quote("sudo does not work with "+name)+`": $_said"`,
+			`  _said=$(visudo -c 2>&1) || undo `+guest.Quote("sudo does not work with "+name)+`": $_said"`,
 			"fi")
 	case noGate, loginGate:
 	}
@@ -73,21 +72,21 @@ func (g gate) guard(s *Step, name string, restart []string) {
 	if g == noGate {
 		return
 	}
-	s.Part = record.Sum(name)[:16]
-	file := shell.Quote(name)
-	at := "./" + shell.Quote(name[strings.LastIndexByte(name, '/')+1:])
+	s.Part = guest.ContentSum(name)[:16]
+	file := guest.Quote(name)
+	at := "./" + guest.Quote(name[strings.LastIndexByte(name, '/')+1:])
 	s.Ask = script(
-		"(", "  enter "+shell.Quote(folder(name))+" || exit 0",
-		"  if [ -L "+at+" ]; then die "+shell.Quote(name+" is a symbolic link")+"; fi",
+		"(", "  enter "+guest.Quote(folder(name))+" || exit 0",
+		"  if [ -L "+at+" ]; then die "+guest.Quote(name+" is a symbolic link")+"; fi",
 		"  [ -f "+at+" ] || exit 0",
-		`  [ "$(stat -c %s -- `+at+`)" -le 500000 ] || die `+shell.Quote(name+" is too large to be restored if no user can log in afterwards"),
+		`  [ "$(stat -c %s -- `+at+`)" -le 500000 ] || die `+guest.Quote(name+" is too large to be restored if no user can log in afterwards"),
 		"  stat -c '%a %u %g' -- "+at, "  content "+at+" 500001 | base64 -w0", ")")
 	back := sshdRestart
 	if g != sshdGate {
 		back = ":"
 	}
 	for _, u := range restart {
-		back += "\nsystemctl try-restart -- " + shell.Quote(unitFile(u)) + " || :"
+		back += "\nsystemctl try-restart -- " + guest.Quote(unitFile(u)) + " || :"
 	}
 	s.Learn = func(answer string, s *Step) {
 		first, text, there := strings.Cut(answer, "\n")
@@ -97,9 +96,9 @@ func (g gate) guard(s *Step, name string, restart []string) {
 			s.Restore = script("drop "+file, back)
 		case err != nil || len(words) != 3: // it is not known what to restore
 			s.Restore = ":\n"
-			s.Script = "die " + shell.Quote(name+" could not be read") + "\n"
+			s.Script = "die " + guest.Quote(name+" could not be read") + "\n"
 		default:
-			s.Restore = script(shell.Put(name, string(content), words[0], words[1], words[2]), back)
+			s.Restore = script(guest.PutFile(name, string(content), words[0], words[1], words[2]), back)
 		}
 	}
 	if g == sshdGate {

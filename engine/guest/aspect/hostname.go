@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -61,9 +60,9 @@ var hostname = Of[hostnameFound]{
 			lines = append(lines, "die 'this machine has no route to a network, so its name has no address: set up its network first'")
 		}
 		if hosts := f.wanted(i); hosts != f.hosts {
-			lines = append(lines, shell.Unchanged("/etc/hosts", record.Sum(f.hosts), f.hasHosts), shell.Put("/etc/hosts", hosts, "0644", "root", "root"))
+			lines = append(lines, guest.FileUnchanged("/etc/hosts", guest.ContentSum(f.hosts), f.hasHosts), guest.PutFile("/etc/hosts", hosts, "0644", "root", "root"))
 		}
-		lines = append(lines, shell.Put("/etc/hostname", i.Hostname+"\n", "0644", "root", "root"), "hostname "+shell.Quote(i.Hostname))
+		lines = append(lines, guest.PutFile("/etc/hostname", i.Hostname+"\n", "0644", "root", "root"), "hostname "+guest.Quote(i.Hostname))
 		s.Script = script(lines...)
 		return []Step{s}
 	},

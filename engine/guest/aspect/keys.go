@@ -5,8 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -30,7 +29,7 @@ var keys = Of[keysFound]{
 			`  esac`, "}",
 		}
 		for _, name := range keyUsers(q) {
-			lines = append(lines, "_keys "+shell.Quote(name))
+			lines = append(lines, "_keys "+guest.Quote(name))
 		}
 		return script(lines...)
 	},
@@ -159,7 +158,7 @@ func declaredLine(u *spec.User, id, other string) string {
 // step gives one user the file that is wanted. Lines that are not in the record stay.
 func (f keysFound) step(q *Query, user string) (Step, bool) {
 	want := q.Want.User(user)
-	s := Step{Stage: StageKeys, Text: "set the keys of " + user, Needs: "id -u -- " + shell.Quote(user) + " >/dev/null 2>&1"}
+	s := Step{Stage: StageKeys, Text: "set the keys of " + user, Needs: "id -u -- " + guest.Quote(user) + " >/dev/null 2>&1"}
 	var out strings.Builder
 	there, withdrawn := map[string]bool{}, false
 	for line := range strings.Lines(f.file[user]) {
@@ -178,7 +177,7 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 	if want != nil {
 		for _, line := range want.Keys {
 			id := spec.KeyID(line)
-			s.Keep = append(s.Keep, record.Entry{Aspect: "keys", Item: keyItem(user, id), Identity: "key"})
+			s.Keep = append(s.Keep, guest.RecordEntry{Aspect: "keys", Item: keyItem(user, id), Identity: "key"})
 			if !there[id] {
 				out.WriteString(line + "\n")
 			}
@@ -186,7 +185,7 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 	}
 	for _, item := range q.Record.Items("keys") {
 		if name, id, _ := strings.Cut(item, " "); name == user && declaredLine(want, id, "") == "" {
-			s.Drop = append(s.Drop, record.Key{Aspect: "keys", Item: item})
+			s.Drop = append(s.Drop, guest.RecordKey{Aspect: "keys", Item: item})
 		}
 	}
 	if len(s.Keep)+len(s.Drop) == 0 {
@@ -202,10 +201,10 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 	now, had := f.file[user]
 	switch why := f.odd[user]; {
 	case why != "":
-		s.Script = "blocked " + shell.Quote(f.home[user]+"/.ssh/authorized_keys "+why) + "\n"
+		s.Script = "blocked " + guest.Quote(f.home[user]+"/.ssh/authorized_keys "+why) + "\n"
 		return s, true
 	case out.Len() > mostKeys:
-		s.Script = "die " + shell.Quote(f.home[user]+"/.ssh/authorized_keys would be larger than 64 KiB") + "\n"
+		s.Script = "die " + guest.Quote(f.home[user]+"/.ssh/authorized_keys would be larger than 64 KiB") + "\n"
 		return s, true
 	case out.String() == now:
 		s.Script = ":\n"
@@ -229,7 +228,7 @@ const anySum = "any"
 // and no further. The user may stop and trace what does it, so it gets nothing but the keys, and
 // half a minute: no descriptor of the lock (9), and a pipe for complaints that ends whoever has it.
 func writeKeys(user, sum, content string) string {
-	name := shell.Quote(user)
+	name := guest.Quote(user)
 	const inner = `umask 077
 mkdir -p "$1/.ssh" || exit
 _f=$1/.ssh/authorized_keys
@@ -240,8 +239,8 @@ cat >"$1/.ssh/.authorized_keys.homestak-new" && sync "$1/.ssh/.authorized_keys.h
 sync "$1/.ssh/"`
 	return script(
 		`_home=$(getent passwd `+name+` | cut -d: -f6)`,
-		`[ -d "$_home" ] || die `+shell.Quote("user "+user+" has no home folder for keys"),
-		`_code=$( { { `+shell.Data(content)+` | timeout -k 1 30 cat | timeout -k 1 30 setpriv --reuid=`+name+` --regid="$(id -g -- `+name+`)" --init-groups sh -c `+shell.Quote(inner)+` sh "$_home" `+shell.Quote(sum)+` 2>&1 >/dev/null 4>&- 9>&- || echo $? >&4; } | timeout -k 1 40 head -c 1500 >&2; } 4>&1 ) || :`,
+		`[ -d "$_home" ] || die `+guest.Quote("user "+user+" has no home folder for keys"),
+		`_code=$( { { `+guest.PrintBytes(content)+` | timeout -k 1 30 cat | timeout -k 1 30 setpriv --reuid=`+name+` --regid="$(id -g -- `+name+`)" --init-groups sh -c `+guest.Quote(inner)+` sh "$_home" `+guest.Quote(sum)+` 2>&1 >/dev/null 4>&- 9>&- || echo $? >&4; } | timeout -k 1 40 head -c 1500 >&2; } 4>&1 ) || :`,
 		`[ -z "$_code" ] || [ "$(stat -f -c %a "$_home")" -gt 0 ] || die "there is no room on the disk of $_home"`,
 		`[ -z "$_code" ] || blocked "the keys are not written (exit code $_code)"`)
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
 // checkLogins makes a change of the SSH server hold only if it answers, if it ran before, and lets somebody in, if it did
@@ -20,7 +20,7 @@ func (s *Step) checkLogins() {
 			s.Check = sshdAnswers
 		}
 		if users := strings.Fields(before); len(users) > 0 {
-			s.Check += logins + script(`[ -n "$(logins)" ] || die `+shell.Quote("no user could log in by SSH any more, as "+list(users)+" can now: give a user of the spec a key, or let root log in"))
+			s.Check += logins + script(`[ -n "$(logins)" ] || die `+guest.Quote("no user could log in by SSH any more, as "+list(users)+" can now: give a user of the spec a key, or let root log in"))
 		}
 		if learn != nil {
 			learn(rest, s)

@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -26,7 +25,7 @@ var packages = Of[packagesFound]{
 		// It fails for names that dpkg does not know, and still prints the others.
 		return script(
 			`if ! command -v apt-get >/dev/null; then say "apt-get is missing"; exit 3; fi`,
-			`dpkg-query -W -f='${Package}\t${Architecture}\t${db:Status-Status}\n' -- `+shell.Words(names)+` 2>/dev/null || :`,
+			`dpkg-query -W -f='${Package}\t${Architecture}\t${db:Status-Status}\n' -- `+guest.QuoteWords(names)+` 2>/dev/null || :`,
 			// A package that only came with another one would go with it (apt-mark(8)).
 			`if [ -f /var/lib/apt/extended_states ]; then`,
 			`  sed -n -e 's/^Package: /state\t/p' -e 's/^Auto-Installed: /auto\t/p' /var/lib/apt/extended_states`,
@@ -67,8 +66,8 @@ var packages = Of[packagesFound]{
 				missing = append(missing, name)
 			}
 		}
-		var ours []string                        // everything that came by us and is not wanted for itself
-		replaced := map[string][]*record.Entry{} // by the name of what took its place
+		var ours []string                             // everything that came by us and is not wanted for itself
+		replaced := map[string][]*guest.RecordEntry{} // by the name of what took its place
 		for _, name := range q.Record.Items("packages") {
 			e := q.Record.Get("packages", name)
 			if e.Identity == byReplacement {
@@ -138,10 +137,10 @@ exit 76
 // install makes the step that installs packages. Which dependencies come with them is
 // known by simulating it, so that all are recorded before one of them is unpacked.
 func install(q *Query, names []string, f packagesFound) Step {
-	words, listed := shell.Words(names), shell.Quote(strings.Join(names, ", "))
+	words, listed := guest.QuoteWords(names), guest.Quote(strings.Join(names, ", "))
 	s := Step{Stage: StagePackages, Text: "install " + list(names), Wait: aptWait, Supplies: true, State: AptState}
 	for _, n := range names {
-		e := record.Entry{Aspect: "packages", Item: n, Identity: "package"}
+		e := guest.RecordEntry{Aspect: "packages", Item: n, Identity: "package"}
 		if f.installed[n] {
 			e.Found = map[string]string{"state": "automatic"}
 		}
@@ -161,7 +160,7 @@ func install(q *Query, names []string, f packagesFound) Step {
 		`_gone=`,
 		`for _r in $(printf '%s\n' "$_said" | sed -nE 's/^Remv ([^ ]+).*/\1/p'); do`,
 		`  _by=$(replaces "$_r" `+words+`)`,
-		`  case `+shell.Quote(" "+strings.Join(q.Want.Platform.Packages, " ")+" ")+` in *" $_r "*) _by= ;; esac`,
+		`  case `+guest.Quote(" "+strings.Join(q.Want.Platform.Packages, " ")+" ")+` in *" $_r "*) _by= ;; esac`,
 		`  if [ -z "$_by" ]; then _gone="$_gone $_r"; continue; fi`,
 		`  printf '%s %s %s\n' "$_r" "$_by" "$(apt-mark showmanual -- "$_r" 2>/dev/null | grep -c .)"`,
 		`done`,
@@ -173,13 +172,13 @@ func install(q *Query, names []string, f packagesFound) Step {
 			words := strings.Fields(line)
 			switch {
 			case len(words) == 1 && !slices.Contains(names, words[0]):
-				s.Keep = append(s.Keep, record.Entry{Aspect: "packages", Item: words[0], Identity: byDependency})
+				s.Keep = append(s.Keep, guest.RecordEntry{Aspect: "packages", Item: words[0], Identity: byDependency})
 			case len(words) == 3 && q.Record.Get("packages", words[0]) == nil: // of ours that goes the spec knows
 				state := "automatic"
 				if words[2] == "1" {
 					state = "manual"
 				}
-				s.Keep = append(s.Keep, record.Entry{Aspect: "packages", Item: words[0], Identity: byReplacement, Found: map[string]string{"state": state}, Put: map[string]string{"by": words[1]}})
+				s.Keep = append(s.Keep, guest.RecordEntry{Aspect: "packages", Item: words[0], Identity: byReplacement, Found: map[string]string{"state": state}, Put: map[string]string{"by": words[1]}})
 			}
 		}
 	}
@@ -226,10 +225,10 @@ const aptReplaces = `replaces() {
 // uninstall makes the step that removes what nothing needs any more. What stays, since
 // something else needs it, is an automatic package from then on, as apt has it. What a package
 // took the place of comes back in the same run of apt, which is why nothing is missing in between.
-func uninstall(dropped, ours []string, replaced map[string][]*record.Entry) Step {
+func uninstall(dropped, ours []string, replaced map[string][]*guest.RecordEntry) Step {
 	s := Step{Stage: StageWithdrawPackages, Text: "remove " + list(dropped) + " unless something else needs it", Wait: aptWait, State: AptState}
 	for _, n := range dropped {
-		s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
+		s.Drop = append(s.Drop, guest.RecordKey{Aspect: "packages", Item: n})
 	}
 	returned, names, automatic := "", []string{}, ""
 	for _, n := range slices.Sorted(maps.Keys(replaced)) {
@@ -239,25 +238,25 @@ func uninstall(dropped, ours []string, replaced map[string][]*record.Entry) Step
 		for _, e := range replaced[n] {
 			names = append(names, e.Item)
 			if e.Found["state"] == "automatic" {
-				automatic += script(`  case "$_back " in *" ` + e.Item + ` "*) apt-mark auto ` + shell.Quote(e.Item) + ` >/dev/null || : ;; esac`)
+				automatic += script(`  case "$_back " in *" ` + e.Item + ` "*) apt-mark auto ` + guest.Quote(e.Item) + ` >/dev/null || : ;; esac`)
 			}
-			returned += `if [ "$_p" = ` + shell.Quote(n) + ` ]; then _back="$_back ` + e.Item + `"; fi; `
+			returned += `if [ "$_p" = ` + guest.Quote(n) + ` ]; then _back="$_back ` + e.Item + `"; fi; `
 		}
 	}
 	lists := ""
 	if len(names) > 0 {
 		s.Text = "remove " + list(dropped) + " unless something else needs it, and put back " + list(names)
-		lists = aptLists(shell.Words(names), len(names))
+		lists = aptLists(guest.QuoteWords(names), len(names))
 	}
 	s.Script = aptGet + lists + script(
 		`if [ -n "$(dpkg --audit 2>/dev/null)" ]; then dpkg --force-confdef --force-confold --configure -a >/dev/null 2>&1 || :; fi`,
-		`for _p in `+shell.Words(dropped)+`; do`,
+		`for _p in `+guest.QuoteWords(dropped)+`; do`,
 		`  if dpkg-query -W -f='${db:Status-Abbrev}' -- "$_p" 2>/dev/null | grep -q '^.[^nc]'; then apt-mark auto "$_p" >/dev/null || die "apt-mark cannot write its list"; fi`,
 		`done`,
 		`_unneeded=$(apt-get -s -q autoremove 2>/dev/null | sed -nE 's/^Remv ([^ ]+).*/\1/p')`,
 		`set --`,
 		`_back=`,
-		`for _p in `+shell.Words(ours)+`; do`,
+		`for _p in `+guest.QuoteWords(ours)+`; do`,
 		`  _was=$_back`,
 		`  `+returned+`:`,
 		`  if [ "$_was" != "$_back" ] || printf '%s\n' "$_unneeded" | grep -qxF -e "${_p%%:*}" -e "$_p"; then set -- "$@" "$_p"; fi`,
@@ -273,7 +272,7 @@ func uninstall(dropped, ours []string, replaced map[string][]*record.Entry) Step
 		`fi`)
 	s.Done = func(out string, s *Step) {
 		for n := range strings.FieldsSeq(out) {
-			s.Drop = append(s.Drop, record.Key{Aspect: "packages", Item: n})
+			s.Drop = append(s.Drop, guest.RecordKey{Aspect: "packages", Item: n})
 		}
 	}
 	return s

@@ -5,8 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -71,10 +70,10 @@ var pull = Of[pullFound]{
 		}
 	},
 	Steps: func(q *Query, f pullFound) []Step {
-		e := record.Entry{Aspect: "pull", Item: pullUnit, Identity: "name"}
+		e := guest.RecordEntry{Aspect: "pull", Item: pullUnit, Identity: "name"}
 		if q.Want.Run == nil {
 			return []Step{{
-				Stage: StageWithdrawFiles, Text: "remove the units that fetch the spec", Drop: []record.Key{e.Key()},
+				Stage: StageWithdrawFiles, Text: "remove the units that fetch the spec", Drop: []guest.RecordKey{e.Key()},
 				Script: script(
 					"if [ -d /run/systemd/system ]; then systemctl disable --now -- "+pullUnit+" "+waitUnit+" >/dev/null 2>&1 || :; fi",
 					"drop "+pullTimer+" "+pullService+" "+waitService,
@@ -87,19 +86,19 @@ var pull = Of[pullFound]{
 		if f.waits(q.Want.Run) {
 			waiting = script(
 				"systemctl unmask -- "+waitUnit+" >/dev/null 2>&1 || :",
-				shell.Put(waitService, f.waitText(q.Want.Run), "0644", "root", "root"),
+				guest.PutFile(waitService, f.waitText(q.Want.Run), "0644", "root", "root"),
 				"systemctl daemon-reload",
 				"systemctl enable -- "+waitUnit+" >/dev/null 2>&1 || die '"+waitUnit+" cannot be enabled'",
 				"unit restart "+waitUnit)
 		}
 		return []Step{{
 			// Early, so that a machine on which another step fails comes back by itself.
-			Stage: StageIdentity, Text: "fetch and apply the spec " + q.Want.Run.Timer, Keep: []record.Entry{e},
+			Stage: StageIdentity, Text: "fetch and apply the spec " + q.Want.Run.Timer, Keep: []guest.RecordEntry{e},
 			Script: script(
 				"[ -d /run/systemd/system ] || die 'systemd does not run here, and a node in mode pull needs its timers'",
 				"systemctl unmask -- "+pullUnit+" "+PullService+" >/dev/null 2>&1 || :",
-				shell.Put(pullService, pullServiceText, "0644", "root", "root"),
-				shell.Put(pullTimer, pullTimerText(q.Want.Run.Every()), "0644", "root", "root"),
+				guest.PutFile(pullService, pullServiceText, "0644", "root", "root"),
+				guest.PutFile(pullTimer, pullTimerText(q.Want.Run.Every()), "0644", "root", "root"),
 				waiting,
 				"systemctl enable -- "+pullUnit+" >/dev/null 2>&1 || die '"+pullUnit+" cannot be enabled'",
 				"unit restart "+pullUnit),

@@ -4,8 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -18,7 +17,7 @@ var repositories = Of[map[string]source]{
 		var lines []string
 		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
 			for _, f := range []string{sourcesFile(name), keyFile(name)} {
-				f = shell.Quote(f)
+				f = guest.Quote(f)
 				lines = append(lines, "if [ -f "+f+" ]; then row file "+f+" <"+f+"; fi")
 			}
 		}
@@ -51,12 +50,12 @@ var repositories = Of[map[string]source]{
 	Steps: func(q *Query, found map[string]source) []Step {
 		var steps []Step
 		for _, name := range items(q, "repositories", repositoryNames(q.Want)) {
-			e := record.Entry{Aspect: "repositories", Item: name, Identity: "name"}
+			e := guest.RecordEntry{Aspect: "repositories", Item: name, Identity: "name"}
 			want := q.Want.Repository(name)
 			if want == nil {
 				steps = append(steps, Step{
-					Stage: StageWithdrawSources, Text: "remove repository " + name, Drop: []record.Key{e.Key()},
-					Script: script("drop "+shell.Quote(sourcesFile(name)), "if [ -d "+keyFolder+" ]; then drop "+shell.Quote(keyFile(name))+"; fi"),
+					Stage: StageWithdrawSources, Text: "remove repository " + name, Drop: []guest.RecordKey{e.Key()},
+					Script: script("drop "+guest.Quote(sourcesFile(name)), "if [ -d "+keyFolder+" ]; then drop "+guest.Quote(keyFile(name))+"; fi"),
 				})
 				continue
 			}
@@ -64,7 +63,7 @@ var repositories = Of[map[string]source]{
 			if there && s.text == sourcesText(want) && s.key == keyText(want) {
 				continue
 			}
-			steps = append(steps, Step{Stage: StageSources, Text: "add repository " + name, Wait: aptWait, Supplies: true, State: AptState, Keep: []record.Entry{e}, Script: addRepository(want, s)})
+			steps = append(steps, Step{Stage: StageSources, Text: "add repository " + name, Wait: aptWait, Supplies: true, State: AptState, Keep: []guest.RecordEntry{e}, Script: addRepository(want, s)})
 		}
 		return steps
 	},
@@ -135,25 +134,25 @@ func sourcesText(r *spec.Repository) string {
 // wrong address or key there would spoil every later update.
 func addRepository(want *spec.Repository, found source) string {
 	beside := "/run/homestak-" + want.Name + ".sources"
-	key := shell.Quote(keyFile(want.Name))
+	key := guest.Quote(keyFile(want.Name))
 	restoreKey := "rm -f " + key
 	if found.key != "" {
-		restoreKey = shell.Put(keyFile(want.Name), found.key, "0644", "root", "root")
+		restoreKey = guest.PutFile(keyFile(want.Name), found.key, "0644", "root", "root")
 	}
 	lines := []string{}
 	if want.Key != "" {
-		lines = append(lines, "[ -d "+keyFolder+" ] || mkdir -m 0755 "+keyFolder, shell.Put(keyFile(want.Name), keyText(want), "0644", "root", "root"))
+		lines = append(lines, "[ -d "+keyFolder+" ] || mkdir -m 0755 "+keyFolder, guest.PutFile(keyFile(want.Name), keyText(want), "0644", "root", "root"))
 	}
-	only := " -o Dir::Etc::sourcelist=" + shell.Quote(beside) + " -o Dir::Etc::sourceparts=-"
+	only := " -o Dir::Etc::sourcelist=" + guest.Quote(beside) + " -o Dir::Etc::sourceparts=-"
 	lines = append(lines,
-		shell.Put(beside, sourcesText(want), "0644", "root", "root"),
+		guest.PutFile(beside, sourcesText(want), "0644", "root", "root"),
 		"if ! reach"+only+"; then",
-		"  rm -f "+shell.Quote(beside), "  "+restoreKey, "  die "+shell.Quote("repository "+want.Name+" cannot be read: ")+`"$_net"`,
+		"  rm -f "+guest.Quote(beside), "  "+restoreKey, "  die "+guest.Quote("repository "+want.Name+" cannot be read: ")+`"$_net"`,
 		"fi",
 		"if ! apt_get update"+only+" -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any; then",
-		"  rm -f "+shell.Quote(beside), "  "+restoreKey, "  die "+shell.Quote("repository "+want.Name+" cannot be read: check url, suites and key"),
+		"  rm -f "+guest.Quote(beside), "  "+restoreKey, "  die "+guest.Quote("repository "+want.Name+" cannot be read: check url, suites and key"),
 		"fi",
-		shell.Put(sourcesFile(want.Name), sourcesText(want), "0644", "root", "root"), "rm -f "+shell.Quote(beside))
+		guest.PutFile(sourcesFile(want.Name), sourcesText(want), "0644", "root", "root"), "rm -f "+guest.Quote(beside))
 	if want.Key == "" {
 		lines = append(lines, "if [ -f "+key+" ]; then drop "+key+"; fi")
 	}

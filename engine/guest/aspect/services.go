@@ -6,8 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -29,7 +28,7 @@ var services = Of[map[string]unit]{
 			"}",
 		}
 		for _, n := range names {
-			lines = append(lines, "_unit "+shell.Words([]string{n, unitFile(n)}))
+			lines = append(lines, "_unit "+guest.QuoteWords([]string{n, unitFile(n)}))
 		}
 		return script(lines...)
 	},
@@ -72,8 +71,8 @@ var services = Of[map[string]unit]{
 				continue
 			}
 			// A unit of a package that comes in the same run was not there before.
-			e := record.Entry{Aspect: "services", Item: name, Identity: "unit", Found: f.entry(want), Put: map[string]string{"state": want}}
-			s := Step{Stage: StageStart, Text: "enable and start " + name, Keep: []record.Entry{e}, Needs: unitThere(name), Script: start(name)}
+			e := guest.RecordEntry{Aspect: "services", Item: name, Identity: "unit", Found: f.entry(want), Put: map[string]string{"state": want}}
+			s := Step{Stage: StageStart, Text: "enable and start " + name, Keep: []guest.RecordEntry{e}, Needs: unitThere(name), Script: start(name)}
 			if want == spec.Disabled {
 				s.Stage, s.Text, s.Script = StageStop, "stop and disable "+name, stop(name, slices.Sorted(maps.Keys(f.triggers)))
 			}
@@ -84,7 +83,7 @@ var services = Of[map[string]unit]{
 				continue
 			}
 			e := q.Record.Get("services", name)
-			s := Step{Stage: StageStart, Text: "set " + name + " back to the state found", Drop: []record.Key{e.Key()}, Script: restore(name, e)}
+			s := Step{Stage: StageStart, Text: "set " + name + " back to the state found", Drop: []guest.RecordKey{e.Key()}, Script: restore(name, e)}
 			if e.Found["active"] != "active" {
 				s.Stage = StageStop
 			}
@@ -165,12 +164,12 @@ func unitFile(name string) string {
 }
 
 func start(name string) string {
-	u := shell.Quote(unitFile(name))
+	u := guest.Quote(unitFile(name))
 	return script(
 		"_load=$(systemctl show -p LoadState --value -- "+u+")", "_was=$(systemctl show -p ActiveState --value -- "+u+")",
 		"if [ \"$_load\" = masked ]; then systemctl unmask -- "+u+" 2>&1 || die 'unmasking failed'; systemctl daemon-reload; fi",
-		"if [ \"$_load\" = not-found ]; then die "+shell.Quote("this machine has no unit "+unitFile(name)+": check the spelling, and that its package is in packages")+"; fi",
-		"systemctl enable -- "+u+" >/dev/null 2>&1 || [ \"$(systemctl is-enabled -- "+u+" 2>/dev/null)\" != disabled ] || die "+shell.Quote(name+" cannot be enabled"),
+		"if [ \"$_load\" = not-found ]; then die "+guest.Quote("this machine has no unit "+unitFile(name)+": check the spelling, and that its package is in packages")+"; fi",
+		"systemctl enable -- "+u+" >/dev/null 2>&1 || [ \"$(systemctl is-enabled -- "+u+" 2>/dev/null)\" != disabled ] || die "+guest.Quote(name+" cannot be enabled"),
 		"unit start "+u,
 		// systemd counts a simple service as started once its program runs. One that failed before may fail again.
 		"if [ \"$_was\" = failed ]; then",
@@ -183,19 +182,19 @@ func stop(name string, triggers []string) string {
 	units := []string{unitFile(name)}
 	units = append(units, triggers...)
 	return script(
-		"for _u in "+shell.Words(units)+"; do",
+		"for _u in "+guest.QuoteWords(units)+"; do",
 		"  if [ \"$(systemctl show -p LoadState --value -- \"$_u\")\" = not-found ]; then continue; fi",
 		"  systemctl disable -- \"$_u\" >/dev/null 2>&1 || :",
 		"done",
-		"for _u in "+shell.Words(slices.Concat(triggers, units[:1]))+"; do",
+		"for _u in "+guest.QuoteWords(slices.Concat(triggers, units[:1]))+"; do",
 		"  if [ \"$(systemctl show -p LoadState --value -- \"$_u\")\" = not-found ]; then continue; fi",
 		"  systemctl stop -- \"$_u\" || die \"$_u does not stop\"",
 		"done")
 }
 
 // restore sets a unit back. Of one that did not exist before, its package decides.
-func restore(name string, e *record.Entry) string {
-	u, found := shell.Quote(unitFile(name)), e.Found
+func restore(name string, e *guest.RecordEntry) string {
+	u, found := guest.Quote(unitFile(name)), e.Found
 	lines := []string{"if [ \"$(systemctl show -p LoadState --value -- " + u + ")\" != not-found ]; then"}
 	switch found["load"] {
 	case "masked":
@@ -222,7 +221,7 @@ func restore(name string, e *record.Entry) string {
 }
 
 // restoreTriggers sets back what starts a unit, where we stopped it.
-func restoreTriggers(e *record.Entry) []string {
+func restoreTriggers(e *guest.RecordEntry) []string {
 	var lines []string
 	for t := range strings.FieldsSeq(e.Found["triggers"]) {
 		state, known := e.Found[triggerKey(t)]
@@ -233,7 +232,7 @@ func restoreTriggers(e *record.Entry) []string {
 			}
 			file, active = "enabled", "active"
 		}
-		name := shell.Quote(t)
+		name := guest.Quote(t)
 		switch file {
 		case "enabled":
 			lines = append(lines, "systemctl enable -- "+name+" >/dev/null 2>&1 || :")

@@ -4,8 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -74,11 +73,11 @@ var sshd = Of[sshdFound]{
 		}
 	},
 	Steps: func(q *Query, f sshdFound) []Step {
-		e := record.Entry{Aspect: "sshd", Item: sshdFile, Identity: "name"}
+		e := guest.RecordEntry{Aspect: "sshd", Item: sshdFile, Identity: "name"}
 		want := q.Want.Posture.SSH
 		if want == nil {
 			s := Step{
-				Stage: StageSSHD, Text: "remove the settings of the SSH server", Drop: []record.Key{e.Key()},
+				Stage: StageSSHD, Text: "remove the settings of the SSH server", Drop: []guest.RecordKey{e.Key()},
 				Restore: f.restore(), Script: script("drop "+sshdFile, sshdCheck, sshdReload),
 			}
 			s.checkLogins()
@@ -87,13 +86,13 @@ var sshd = Of[sshdFound]{
 		text := sshdText(want)
 		s := Step{
 			Stage: StageSSHD, Text: "set the SSH server to port " + want.Port + ", root login " + want.PermitRootLogin + ", passwords " + want.PasswordAuthentication,
-			Keep: []record.Entry{e}, Restore: f.restore(),
+			Keep: []guest.RecordEntry{e}, Restore: f.restore(),
 			Script: script(
 				"[ -d /etc/ssh/sshd_config.d ] || mkdir -m 0755 /etc/ssh/sshd_config.d",
-				shell.Put(sshdFile, text, "0644", "root", "root"),
+				guest.PutFile(sshdFile, text, "0644", "root", "root"),
 				sshdCheck,
 				`_now=$(`+sshdSettings+` 2>/dev/null | grep -E '^(port|permitrootlogin|passwordauthentication) ' | sed s/without-password/prohibit-password/ | sort -u)`,
-				`_want=$(printf '%s\n' `+shell.Words([]string{"port " + want.Port, "permitrootlogin " + want.PermitRootLogin, "passwordauthentication " + want.PasswordAuthentication})+` | sort)`,
+				`_want=$(printf '%s\n' `+guest.QuoteWords([]string{"port " + want.Port, "permitrootlogin " + want.PermitRootLogin, "passwordauthentication " + want.PasswordAuthentication})+` | sort)`,
 				`if [ "$_now" != "$_want" ]; then`,
 				`  _lines=$(grep -niE '^[[:space:]]*(port|permitrootlogin|passwordauthentication|include)[[:space:]=]' /etc/ssh/sshd_config /etc/ssh/sshd_config.d/*.conf 2>/dev/null | grep -v '^`+sshdFile+`')`,
 				`  undo "the SSH server does not take these settings from `+sshdFile+`: another line adds a port, or sshd_config does not include that folder at its beginning. Remove what is wrong of: $_lines"`,
@@ -144,7 +143,7 @@ func sshdText(s *spec.SSH) string {
 func (f sshdFound) restore() string {
 	first := "drop " + sshdFile
 	if f.hasFile {
-		first = shell.Put(sshdFile, f.text, "0644", "root", "root")
+		first = guest.PutFile(sshdFile, f.text, "0644", "root", "root")
 	}
 	return script(first, sshdRestart)
 }

@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -80,10 +79,10 @@ var sudo = Of[sudoFound]{
 	},
 	Steps: func(q *Query, f sudoFound) []Step {
 		rules := sudoRules(q.Want)
-		e := record.Entry{Aspect: "sudo", Item: sudoersFile, Identity: "name"}
+		e := guest.RecordEntry{Aspect: "sudo", Item: sudoersFile, Identity: "name"}
 		if len(rules) == 0 {
 			return []Step{{
-				Stage: StageWithdrawSudo, Text: "remove the sudo rules", Drop: []record.Key{e.Key()},
+				Stage: StageWithdrawSudo, Text: "remove the sudo rules", Drop: []guest.RecordKey{e.Key()},
 				Restore: f.restore(q), Script: script("drop " + sudoersFile),
 			}}
 		}
@@ -91,14 +90,14 @@ var sudo = Of[sudoFound]{
 		// A folder that sudo does not read is where the rules are checked: one broken file
 		// there, and nobody becomes root any more.
 		return []Step{{
-			Stage: StageSudo, Text: "set the sudo rules", Needs: "command -v visudo >/dev/null", Keep: []record.Entry{e}, Restore: f.restore(q),
+			Stage: StageSudo, Text: "set the sudo rules", Needs: "command -v visudo >/dev/null", Keep: []guest.RecordEntry{e}, Restore: f.restore(q),
 			Script: script(
 				"if ! command -v visudo >/dev/null; then die 'sudo is not installed'; fi",
 				"_check=$(mktemp /run/homestak-sudoers.XXXXXX)",
-				shell.Data(text)+` >"$_check"`,
+				guest.PrintBytes(text)+` >"$_check"`,
 				`_said=$(visudo -c -f "$_check" 2>&1) || { rm -f "$_check"; die "visudo refuses the sudo rules: $_said"; }`,
 				`rm -f "$_check"`,
-				shell.Put(sudoersFile, text, "0440", "root", "root"),
+				guest.PutFile(sudoersFile, text, "0440", "root", "root"),
 				`_said=$(visudo -c 2>&1) || case $_said in *rror*) die "the rules are set, but sudo does not work since another file is broken: $(printf '%s\n' "$_said" | grep rror)" ;; esac`),
 		}}
 	},
@@ -120,7 +119,7 @@ func (f sudoFound) restore(q *Query) string {
 	case u == nil && f.rule(q.Login) == "":
 		return "" // no rule of ours is about that user, before or after
 	case f.there:
-		return script(shell.Put(sudoersFile, f.text, "0440", "root", "root"))
+		return script(guest.PutFile(sudoersFile, f.text, "0440", "root", "root"))
 	default:
 		return script("drop " + sudoersFile)
 	}

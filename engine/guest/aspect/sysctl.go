@@ -6,8 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -21,8 +20,8 @@ var sysctl = Of[sysctlFound]{
 	Probe: func(q *Query) string {
 		lines := []string{"if [ -f " + sysctlFile + " ]; then row file <" + sysctlFile + "; fi"}
 		for _, name := range items(q, "sysctl", slices.Collect(maps.Keys(q.Want.Config.Sysctl))) {
-			f := shell.Quote(procPath(name))
-			lines = append(lines, fmt.Sprintf("if [ -r %s ]; then row value %s <%s; fi", f, shell.Quote(name), f))
+			f := guest.Quote(procPath(name))
+			lines = append(lines, fmt.Sprintf("if [ -r %s ]; then row value %s <%s; fi", f, guest.Quote(name), f))
 		}
 		return script(lines...)
 	},
@@ -66,13 +65,13 @@ var sysctl = Of[sysctlFound]{
 			s := Step{Stage: StageSysctl, Text: "set " + list(names)}
 			var lines []string
 			for _, name := range names {
-				s.Keep = append(s.Keep, record.Entry{
+				s.Keep = append(s.Keep, guest.RecordEntry{
 					Aspect: "sysctl", Item: name, Identity: "name", Found: map[string]string{"value": f.running[name]}, Put: map[string]string{"value": want[name]},
 				})
 				lines = append(lines, setSysctl(name, want[name]))
-				s.Needs = all(s.Needs, "[ -e "+shell.Quote(procPath(name))+" ]")
+				s.Needs = all(s.Needs, "[ -e "+guest.Quote(procPath(name))+" ]")
 			}
-			s.Script = script(append(lines, shell.Put(sysctlFile, sysctlText(want), "0644", "root", "root"))...)
+			s.Script = script(append(lines, guest.PutFile(sysctlFile, sysctlText(want), "0644", "root", "root"))...)
 			steps = append(steps, s)
 		}
 		var back Step
@@ -88,7 +87,7 @@ var sysctl = Of[sysctlFound]{
 		}
 		if len(back.Drop) > 0 {
 			// What does not stay in the file is gone at the next restart of the machine anyway.
-			first := shell.Put(sysctlFile, sysctlText(want), "0644", "root", "root")
+			first := guest.PutFile(sysctlFile, sysctlText(want), "0644", "root", "root")
 			if len(want) == 0 {
 				first = "drop " + sysctlFile
 			}
@@ -115,9 +114,9 @@ func procPath(name string) string {
 }
 
 func setSysctl(name, value string) string {
-	f := shell.Quote(procPath(name))
-	return "[ -e " + f + " ] || die " + shell.Quote("this kernel has no parameter "+name) + "\n" +
-		"printf '%s\\n' " + shell.Quote(value) + " 2>/dev/null >" + f + " || die " + shell.Quote("the kernel does not take "+name+" = "+value+" (in a container most parameters belong to the host)")
+	f := guest.Quote(procPath(name))
+	return "[ -e " + f + " ] || die " + guest.Quote("this kernel has no parameter "+name) + "\n" +
+		"printf '%s\\n' " + guest.Quote(value) + " 2>/dev/null >" + f + " || die " + guest.Quote("the kernel does not take "+name+" = "+value+" (in a container most parameters belong to the host)")
 }
 
 func sysctlText(values map[string]string) string {

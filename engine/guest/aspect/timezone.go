@@ -3,8 +3,7 @@ package aspect
 import (
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -47,7 +46,7 @@ var timezone = Of[timezoneFound]{
 	Steps: func(q *Query, f timezoneFound) []Step {
 		zone := q.Want.Config.Timezone
 		if e := q.Record.Get("timezone", "zone"); zone == "" && e != nil {
-			s := Step{Stage: StageTimezone, Text: "set the time zone back to " + or(e.Found["zone"], "that of the distribution"), Drop: []record.Key{e.Key()}}
+			s := Step{Stage: StageTimezone, Text: "set the time zone back to " + or(e.Found["zone"], "that of the distribution"), Drop: []guest.RecordKey{e.Key()}}
 			switch {
 			case e.Found["copy"] != "":
 				s.Text = "put back what was at /etc/localtime"
@@ -59,8 +58,8 @@ var timezone = Of[timezoneFound]{
 			}
 			return []Step{s}
 		}
-		e := record.Entry{Aspect: "timezone", Item: "zone", Identity: "name", Found: map[string]string{"zone": f.link}, Put: map[string]string{"zone": zone}}
-		s := Step{Stage: StageTimezone, Text: "set the time zone to " + zone, Needs: "[ -f " + shell.Quote(zoneinfo+zone) + " ]", Script: setZone(zone, f.hasFile)}
+		e := guest.RecordEntry{Aspect: "timezone", Item: "zone", Identity: "name", Found: map[string]string{"zone": f.link}, Put: map[string]string{"zone": zone}}
+		s := Step{Stage: StageTimezone, Text: "set the time zone to " + zone, Needs: "[ -f " + guest.Quote(zoneinfo+zone) + " ]", Script: setZone(zone, f.hasFile)}
 		if f.hasFile {
 			e.Found["file"] = f.file
 		}
@@ -69,7 +68,7 @@ var timezone = Of[timezoneFound]{
 			sum, _, _ := strings.Cut(f.copied, " ")
 			s.Script = keepAside(localtime, sum) + s.Script
 		}
-		s.Keep = []record.Entry{e}
+		s.Keep = []guest.RecordEntry{e}
 		return []Step{s}
 	},
 }
@@ -77,24 +76,24 @@ var timezone = Of[timezoneFound]{
 const localtime = "/etc/localtime"
 
 // restoreCopy puts back a file in the place of the link.
-func restoreCopy(e *record.Entry) string {
+func restoreCopy(e *guest.RecordEntry) string {
 	fields := strings.Fields(e.Found["copy"])
 	if len(fields) != 4 {
-		return "die " + shell.Quote(record.File+" does not say what "+localtime+" was") + "\n"
+		return "die " + guest.Quote(guest.RecordFile+" does not say what "+localtime+" was") + "\n"
 	}
 	const beside = "/etc/.localtime.homestak"
 	var lines []string
 	if e.Found["file"] != "" {
-		lines = append(lines, shell.Put("/etc/timezone", e.Found["file"]+"\n", "0644", "root", "root"))
+		lines = append(lines, guest.PutFile("/etc/timezone", e.Found["file"]+"\n", "0644", "root", "root"))
 	}
 	lines = append(lines,
 		"if [ -f "+aside(localtime)+" ]; then",
-		"  put "+beside+" "+shell.Words(fields[1:])+" <"+aside(localtime),
+		"  put "+beside+" "+guest.QuoteWords(fields[1:])+" <"+aside(localtime),
 		"  mv -fT "+beside+" "+localtime,
 		"  sync /etc/",
 		"  rm -f "+aside(localtime),
-		"elif [ \"$(sum "+localtime+")\" != "+shell.Quote(fields[0])+" ]; then", // an earlier run was cut off behind it
-		"  die "+shell.Quote("what was at "+localtime+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+record.File),
+		"elif [ \"$(sum "+localtime+")\" != "+guest.Quote(fields[0])+" ]; then", // an earlier run was cut off behind it
+		"  die "+guest.Quote("what was at "+localtime+" is not in "+asideFolder+" any more: put it back, or remove the entry from "+guest.RecordFile),
 		"fi")
 	return script(lines...)
 }
@@ -124,11 +123,11 @@ func (f timezoneFound) zone(want string) string {
 // it is seen as not done.
 func setZone(zone string, file bool) string {
 	target := zoneinfo + zone
-	lines := []string{"[ -f " + shell.Quote(target) + " ] || die " + shell.Quote("time zone "+zone+" is not on this machine: check its spelling, and that the package tzdata is installed (add it to packages)")}
+	lines := []string{"[ -f " + guest.Quote(target) + " ] || die " + guest.Quote("time zone "+zone+" is not on this machine: check its spelling, and that the package tzdata is installed (add it to packages)")}
 	if file {
-		lines = append(lines, shell.Put("/etc/timezone", zone+"\n", "0644", "root", "root"))
+		lines = append(lines, guest.PutFile("/etc/timezone", zone+"\n", "0644", "root", "root"))
 	}
-	lines = append(lines, "ln -sfT "+shell.Quote(target)+" /etc/.localtime.homestak-new", "mv -fT /etc/.localtime.homestak-new /etc/localtime", "sync /etc/")
+	lines = append(lines, "ln -sfT "+guest.Quote(target)+" /etc/.localtime.homestak-new", "mv -fT /etc/.localtime.homestak-new /etc/localtime", "sync /etc/")
 	return script(lines...)
 }
 

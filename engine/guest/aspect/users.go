@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -163,8 +162,8 @@ func (a accounts) shown(q *Query, w spec.User) []string {
 // account makes or changes one user.
 func (a accounts) account(q *Query, w spec.User) []Step {
 	p, there := a.passwd[w.Name]
-	name := shell.Quote(w.Name)
-	e := record.Entry{Aspect: "users", Item: w.Name, Identity: "name"}
+	name := guest.Quote(w.Name)
+	e := guest.RecordEntry{Aspect: "users", Item: w.Name, Identity: "name"}
 	// Groups that we put the user into; of one that was found, not those it was in.
 	given := slices.Clone(w.Groups)
 	if old := q.Record.Get("users", w.Name); old != nil {
@@ -177,13 +176,13 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 	}
 	e.Put = map[string]string{"groups": strings.Join(given, " ")}
 	var lines, needs []string
-	var made []record.Entry
+	var made []guest.RecordEntry
 	for _, g := range w.Groups {
 		if _, exists := a.groups[g]; !exists {
-			made = append(made, record.Entry{Aspect: "users", Item: groupItem + g, Identity: "name"})
+			made = append(made, guest.RecordEntry{Aspect: "users", Item: groupItem + g, Identity: "name"})
 			// A package that makes the group for the system does not take one that is there.
-			needs = append(needs, "getent group "+shell.Quote(g)+" >/dev/null")
-			lines = append(lines, fmt.Sprintf("getent group %s >/dev/null || groupadd -- %s", shell.Quote(g), shell.Quote(g)))
+			needs = append(needs, "getent group "+guest.Quote(g)+" >/dev/null")
+			lines = append(lines, fmt.Sprintf("getent group %s >/dev/null || groupadd -- %s", guest.Quote(g), guest.Quote(g)))
 		}
 	}
 	shown := a.shown(q, w)
@@ -191,8 +190,8 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 	if there {
 		s.Text = "change user " + w.Name
 		if w.Shell != "" && p.shell != w.Shell {
-			needs = append(needs, "[ -x "+shell.Quote(w.Shell)+" ]")
-			lines = append(lines, checkShell(w.Shell), "usermod --shell "+shell.Quote(w.Shell)+" -- "+name)
+			needs = append(needs, "[ -x "+guest.Quote(w.Shell)+" ]")
+			lines = append(lines, checkShell(w.Shell), "usermod --shell "+guest.Quote(w.Shell)+" -- "+name)
 		}
 		if p.expired {
 			lines = append(lines, "usermod --expiredate '' -- "+name)
@@ -205,21 +204,21 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 		}
 	} else {
 		s.Text = "make user " + w.Name
-		needs = append(needs, "[ -x "+shell.Quote(w.Shell)+" ]", q.onDisk("/home/"+w.Name))
+		needs = append(needs, "[ -x "+guest.Quote(w.Shell)+" ]", q.onDisk("/home/"+w.Name))
 		lines = append(lines, checkShell(w.Shell), fmt.Sprintf(
 			"if getent group %s >/dev/null; then _g='--gid %s'; else _g=--user-group; fi", name, w.Name),
 			// A home that an earlier account of this name left keeps its owner.
 			fmt.Sprintf("_u=; if [ -d /home/%[1]s ] && _id=$(stat -c %%u /home/%[1]s) && [ \"$_id\" -ge 1000 ] && ! getent passwd \"$_id\" >/dev/null; then _u=\"--uid $_id\"; fi", w.Name),
-			fmt.Sprintf("if ! id -u -- %s >/dev/null 2>&1; then useradd --create-home $_g $_u --shell %s -- %s 2>&1 || die 'user %s could not be made'; fi", name, shell.Quote(w.Shell), name, w.Name))
+			fmt.Sprintf("if ! id -u -- %s >/dev/null 2>&1; then useradd --create-home $_g $_u --shell %s -- %s 2>&1 || die 'user %s could not be made'; fi", name, guest.Quote(w.Shell), name, w.Name))
 	}
 	for _, g := range w.Groups {
 		if !slices.Contains(shown, g) {
-			lines = append(lines, "usermod --append --groups "+shell.Quote(g)+" -- "+name)
+			lines = append(lines, "usermod --append --groups "+guest.Quote(g)+" -- "+name)
 		}
 	}
 	for _, g := range shown {
 		if !slices.Contains(w.Groups, g) {
-			lines = append(lines, "gpasswd --delete "+name+" "+shell.Quote(g)+" >/dev/null")
+			lines = append(lines, "gpasswd --delete "+name+" "+guest.Quote(g)+" >/dev/null")
 		}
 	}
 	if there && q.isLogin(w.Name) && (!slices.Equal(shown, w.Groups) || w.Shell != "" && p.shell != w.Shell) {
@@ -229,7 +228,7 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 	s.Done = func(out string, s *Step) { // only now the number is known by which the account is recognised
 		if words := strings.Fields(out); len(words) > 0 {
 			e.Identity = "uid " + words[len(words)-1]
-			s.After = []record.Entry{e}
+			s.After = []guest.RecordEntry{e}
 		}
 	}
 	return []Step{s}
@@ -237,25 +236,25 @@ func (a accounts) account(q *Query, w spec.User) []Step {
 
 // restore is the script that makes an account what it was.
 func (p account) restore(user string, groups []string) string {
-	name := shell.Quote(user)
-	lines := []string{"usermod --expiredate '' -- " + name, "usermod --shell " + shell.Quote(p.shell) + " -- " + name}
+	name := guest.Quote(user)
+	lines := []string{"usermod --expiredate '' -- " + name, "usermod --shell " + guest.Quote(p.shell) + " -- " + name}
 	if !p.locked {
 		lines = append(lines, "usermod --unlock -- "+name+" >/dev/null 2>&1 || :")
 	}
 	for _, g := range groups {
-		lines = append(lines, "usermod --append --groups "+shell.Quote(g)+" -- "+name)
+		lines = append(lines, "usermod --append --groups "+guest.Quote(g)+" -- "+name)
 	}
 	return script(lines...)
 }
 
 func checkShell(name string) string {
-	return "[ -x " + shell.Quote(name) + " ] || die " + shell.Quote("the shell "+name+" is not on this machine: add its package to packages")
+	return "[ -x " + guest.Quote(name) + " ] || die " + guest.Quote("the shell "+name+" is not on this machine: add its package to packages")
 }
 
 func uidIdentity(uid int) string { return fmt.Sprintf("uid %d", uid) }
 
 // isSame reports whether an account is the one of the record, and not another of its name.
-func isSame(e record.Entry, p account) bool {
+func isSame(e guest.RecordEntry, p account) bool {
 	return e.Identity == "name" || e.Identity == uidIdentity(p.uid)
 }
 
@@ -280,17 +279,17 @@ func withdrawGroups(groups []string) Step {
 	s := Step{Stage: StageWithdrawGroups, Text: "remove groups " + list(groups) + " if they are empty"}
 	var lines []string
 	for _, g := range groups {
-		s.Drop = append(s.Drop, record.Key{Aspect: "users", Item: groupItem + g})
-		lines = append(lines, fmt.Sprintf("if _g=$(getent group %[1]s) && [ -z \"${_g##*:}\" ] && _id=${_g#*:*:} && [ \"${_id%%%%:*}\" -ge 1000 ]; then groupdel -- %[1]s; fi", shell.Quote(g)))
+		s.Drop = append(s.Drop, guest.RecordKey{Aspect: "users", Item: groupItem + g})
+		lines = append(lines, fmt.Sprintf("if _g=$(getent group %[1]s) && [ -z \"${_g##*:}\" ] && _id=${_g#*:*:} && [ \"${_id%%%%:*}\" -ge 1000 ]; then groupdel -- %[1]s; fi", guest.Quote(g)))
 	}
 	s.Script = script(lines...)
 	return s
 }
 
 // withdraw takes back what we did to a user.
-func (a accounts) withdraw(q *Query, e record.Entry) Step {
-	name := shell.Quote(e.Item)
-	s := Step{Stage: StageWithdrawUsers, Drop: []record.Key{e.Key()}}
+func (a accounts) withdraw(q *Query, e guest.RecordEntry) Step {
+	name := guest.Quote(e.Item)
+	s := Step{Stage: StageWithdrawUsers, Drop: []guest.RecordKey{e.Key()}}
 	var lines []string
 	terminate := "loginctl terminate-user " + name + " >/dev/null 2>&1 || :"
 	if q.isLogin(e.Item) {
@@ -302,26 +301,26 @@ func (a accounts) withdraw(q *Query, e record.Entry) Step {
 	case e.Found != nil:
 		s.Text = "give user " + e.Item + " back shell and groups"
 		if e.Found["shell"] != "" {
-			lines = append(lines, "usermod --shell "+shell.Quote(e.Found["shell"])+" -- "+name)
+			lines = append(lines, "usermod --shell "+guest.Quote(e.Found["shell"])+" -- "+name)
 		}
 		for g := range strings.FieldsSeq(e.Found["groups"]) {
-			lines = append(lines, fmt.Sprintf("if getent group %s >/dev/null; then usermod --append --groups %s -- %s; fi", shell.Quote(g), shell.Quote(g), name))
+			lines = append(lines, fmt.Sprintf("if getent group %s >/dev/null; then usermod --append --groups %s -- %s; fi", guest.Quote(g), guest.Quote(g), name))
 		}
 		for _, g := range groups {
-			lines = append(lines, "gpasswd --delete "+name+" "+shell.Quote(g)+" >/dev/null 2>&1 || :")
+			lines = append(lines, "gpasswd --delete "+name+" "+guest.Quote(g)+" >/dev/null 2>&1 || :")
 		}
 	case q.Want.Access.FormerUsers == "remove" && q.isLogin(e.Item):
 		s.Text, s.Restore = "remove user "+e.Item, ""
-		lines = append(lines, "die "+shell.Quote("this machine is entered as user "+e.Item+": enter it as another user first (vm_user), or declare the user again"))
+		lines = append(lines, "die "+guest.Quote("this machine is entered as user "+e.Item+": enter it as another user first (vm_user), or declare the user again"))
 	case q.Want.Access.FormerUsers == "remove":
 		s.Text = "remove user " + e.Item + ", whose home stays"
 		lines = append(lines, terminate, "userdel --force -- "+name+" >/dev/null 2>&1 || ! id -u -- "+name+" >/dev/null 2>&1")
 	default:
 		s.Text = "lock user " + e.Item
 		e.Put = map[string]string{"state": "locked"}
-		s.Drop, s.After = nil, []record.Entry{e}
+		s.Drop, s.After = nil, []guest.RecordEntry{e}
 		for _, g := range groups {
-			lines = append(lines, "gpasswd --delete "+name+" "+shell.Quote(g)+" >/dev/null 2>&1 || :")
+			lines = append(lines, "gpasswd --delete "+name+" "+guest.Quote(g)+" >/dev/null 2>&1 || :")
 		}
 		// An expired account cannot log in by key either.
 		lines = append(lines, "usermod --lock --expiredate 1 -- "+name, terminate)
@@ -331,8 +330,8 @@ func (a accounts) withdraw(q *Query, e record.Entry) Step {
 }
 
 // entries lists what of an aspect is recorded, without groups.
-func entries(q *Query, aspect string) []record.Entry {
-	var out []record.Entry
+func entries(q *Query, aspect string) []guest.RecordEntry {
+	var out []guest.RecordEntry
 	for _, e := range q.Record.Entries {
 		if e.Aspect == aspect && !strings.HasPrefix(e.Item, groupItem) {
 			out = append(out, e)

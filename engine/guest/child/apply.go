@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/systemd"
@@ -72,15 +71,15 @@ func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, rep
 	f.rights(&b)
 	files := shipped()
 	line("folder /usr/local/lib/sysusers.d; folder /usr/local/lib/systemd/system; folder %s.d; folder %s", "/etc/systemd/system/"+systemd.Service, folder)
-	line("%s", shell.Put(files[0].Path, files[0].Content, "0644", "root", "root"))
+	line("%s", guest.PutFile(files[0].Path, files[0].Content, "0644", "root", "root"))
 	line(`getent passwd %s >/dev/null || systemd-sysusers %s || die "the user of the agent could not be made"`, user, systemd.Sysusers)
 	line("if [ -f /usr/local/lib/systemd/system/%[1]s ]; then\n%[2]ssystemctl stop %[1]s || :\nfi", systemd.Service, arm)
 	for _, file := range files[1:] {
-		line("%s", shell.Put(file.Path, file.Content, "0644", "root", "root"))
+		line("%s", guest.PutFile(file.Path, file.Content, "0644", "root", "root"))
 	}
 	if given != nil {
-		line("%s", shell.Put(tokenFile, given.Token+"\n", "0600", user, user))
-		line("%s", shell.Put(settingsFile, settings(*given), "0644", "root", "root"))
+		line("%s", guest.PutFile(tokenFile, given.Token+"\n", "0600", user, user))
+		line("%s", guest.PutFile(settingsFile, settings(*given), "0644", "root", "root"))
 	}
 	line("chown %[1]s:%[1]s %[2]s; chmod 0600 %[2]s", user, tokenFile)
 	f.apiToken(&b)
@@ -92,7 +91,7 @@ func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, rep
 		line("if [ -f %[1]s ]; then mv -fT %[1]s %[2]s; fi; drop %[3]s", oldFile, ProgramFile, upgradeFile)
 	}
 	line("systemctl daemon-reload")
-	return run(ctx, m, shell.Script(b.String()))
+	return run(ctx, m, guest.Script(b.String()))
 }
 
 // rights makes the user of the agent in Proxmox VE, with its roles. What others added to a role stays.
@@ -106,14 +105,14 @@ func (f *Found) rights(b *strings.Builder) {
 	line(`more() { pveum role modify "$1" --append 1 --privs "$2" >/dev/null 2>&1; }`)
 	line(`pveum user list --output-format json | tr -d ' \n' | grep -q '"userid":"%[1]s"' || pveum user add %[1]s --comment 'agent of this machine' >/dev/null || die "user %[1]s could not be made"`, pveUser)
 	for _, r := range f.want.Roles {
-		line("role %s %s", shell.Quote(r.Name), shell.Quote(strings.Join(r.Privs, ",")))
+		line("role %s %s", guest.Quote(r.Name), guest.Quote(strings.Join(r.Privs, ",")))
 		if len(r.Or) > 0 {
 			for _, set := range r.Or {
-				fmt.Fprintf(b, "more %s %s || ", shell.Quote(r.Name), shell.Quote(strings.Join(set, ",")))
+				fmt.Fprintf(b, "more %s %s || ", guest.Quote(r.Name), guest.Quote(strings.Join(set, ",")))
 			}
-			line(`die %s`, shell.Quote("role "+r.Name+" could not be made"))
+			line(`die %s`, guest.Quote("role "+r.Name+" could not be made"))
 		}
-		line(`pveum acl modify %s --users %s --roles %s >/dev/null || die %s`, shell.Quote(r.Path), pveUser, shell.Quote(r.Name), shell.Quote("role "+r.Name+" could not be granted"))
+		line(`pveum acl modify %s --users %s --roles %s >/dev/null || die %s`, guest.Quote(r.Path), pveUser, guest.Quote(r.Name), guest.Quote("role "+r.Name+" could not be granted"))
 	}
 }
 
@@ -152,7 +151,7 @@ if [ ! -s %[1]s.pub ]; then
   printf '%%s\n' "$_public" | put %[1]s.pub 0644 root root
 fi
 chown %[4]s:%[4]s %[1]s; chmod 0600 %[1]s
-`, keyFile, earlierKey, shell.Quote("homestak-gitops agent of "+f.want.Identity), user)
+`, keyFile, earlierKey, guest.Quote("homestak-gitops agent of "+f.want.Identity), user)
 }
 
 // asAgent is a function of scripts: a command with the rights of the agent.
@@ -193,17 +192,17 @@ const start = "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n
 
 // Start starts the agent.
 func Start(ctx context.Context, m Machine) error {
-	return run(ctx, m, shell.Script("set -e\n"+lock+start))
+	return run(ctx, m, guest.Script("set -e\n"+lock+start))
 }
 
 // Finish ends an upgrade: the new program has reported.
 func Finish(ctx context.Context, m Machine) error {
-	return run(ctx, m, shell.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
+	return run(ctx, m, guest.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
 }
 
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
 func (f *Found) Back(ctx context.Context, m Machine) error {
-	return run(ctx, m, shell.Script("set -e\n"+lock+
+	return run(ctx, m, guest.Script("set -e\n"+lock+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		arm+"systemctl stop "+systemd.Service+" || :\n"+
 		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/systemd"
@@ -85,7 +83,7 @@ sum ` + ProgramFile + ` | row program
 	for _, f := range shipped() {
 		paths = append(paths, f.Path)
 	}
-	b.WriteString(`for _f in ` + shell.Words(paths) + `; do
+	b.WriteString(`for _f in ` + guest.QuoteWords(paths) + `; do
   if [ -f "$_f" ] && [ "$(stat -c '%a %U' "$_f")" = '644 root' ]; then row file "$_f" <"$_f"; fi
 done
 for _f in ` + tokenFile + ` ` + apiFile + ` ` + keyFile + `; do
@@ -102,7 +100,7 @@ if [ -d /run/systemd/system ]; then
   printf '%s %s %s' "$(systemctl is-enabled ` + systemd.Service + ` 2>/dev/null)" "$(systemctl is-active ` + systemd.Service + ` 2>/dev/null)" \
     "$(systemctl show -p SubState --value ` + systemd.Service + ` 2>/dev/null)" | row unit
 fi
-if grep -q '"aspect"' ` + record.File + ` 2>/dev/null; then printf yes | row record; fi
+if grep -q '"aspect"' ` + guest.RecordFile + ` 2>/dev/null; then printf yes | row record; fi
 if [ -f ` + upgradeFile + ` ]; then row upgrade <` + upgradeFile + `; fi
 if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + `)" <` + refusedFile + `; fi
 `)
@@ -111,23 +109,23 @@ if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + 
 
 // Observe reads what is on a machine, by one command that changes nothing.
 func Observe(ctx context.Context, m Machine, w Want) (*Found, error) {
-	fragments := []shell.Fragment{{Name: "agent", Body: probe()}}
+	fragments := []guest.Fragment{{Name: "agent", Body: probe()}}
 	boundary := "homestak-" + rand.Text()
-	out, err := m.Run(ctx, shell.Probe(boundary, "", fragments))
+	out, err := m.Run(ctx, guest.Probe(boundary, "", fragments))
 	if err != nil {
 		return nil, err
 	}
 	if err := ended(out); err != nil {
 		return nil, err
 	}
-	answers, err := shell.ReadProbe(boundary, out.Out, fragments)
+	answers, err := guest.ReadProbe(boundary, out.Out, fragments)
 	if err != nil {
 		return nil, err
 	}
 	if a := answers["agent"]; a.Code != 0 {
 		return nil, fmt.Errorf("the probe ended with exit code %d: %s", a.Code, strings.TrimSpace(out.Err))
 	}
-	rows, err := shell.Rows(answers["agent"].Text)
+	rows, err := guest.AnswerRows(answers["agent"].Text)
 	if err != nil {
 		return nil, err
 	}

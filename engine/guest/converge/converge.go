@@ -20,8 +20,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -37,7 +35,7 @@ type Machine interface {
 // nobody changes it once Observe has returned it.
 type State struct {
 	Want, Have *spec.Spec
-	Record     *record.Record
+	Record     *guest.Record
 	OS         aspect.OS
 	Login      string   // the user by whose login the commands ran: root, or who became root by sudo
 	Unmanaged  []string // "user bob": what somebody else put there and people should know of
@@ -70,7 +68,7 @@ func (*UnsupportedError) Hopeless() bool { return true }
 // Observe reads a machine. It changes nothing there. It takes one command, and a second one
 // if the machine has a record of things that the spec does not name.
 func Observe(ctx context.Context, m Machine, want *spec.Spec) (*State, error) {
-	known := &record.Record{}
+	known := &guest.Record{}
 	for trip := 1; ; trip++ {
 		s, err := observe(ctx, m, want, known)
 		if err != nil {
@@ -86,7 +84,7 @@ func Observe(ctx context.Context, m Machine, want *spec.Spec) (*State, error) {
 
 // covered reports whether the probe that was made for one record asked about everything
 // that the one on the machine names.
-func (s *State) covered(known *record.Record) bool {
+func (s *State) covered(known *guest.Record) bool {
 	if len(s.Record.Entries) == 0 {
 		return true
 	}
@@ -99,24 +97,24 @@ func (s *State) covered(known *record.Record) bool {
 	return true
 }
 
-func observe(ctx context.Context, m Machine, want *spec.Spec, known *record.Record) (*State, error) {
+func observe(ctx context.Context, m Machine, want *spec.Spec, known *guest.Record) (*State, error) {
 	boundary, err := boundary()
 	if err != nil {
 		return nil, err
 	}
 	all := aspects()
 	q := &aspect.Query{Want: want, Record: known}
-	fragments := []shell.Fragment{
-		{Name: "record", Body: "if [ -f " + record.File + " ]; then row record <" + record.File + "; fi"},
+	fragments := []guest.Fragment{
+		{Name: "record", Body: "if [ -f " + guest.RecordFile + " ]; then row record <" + guest.RecordFile + "; fi"},
 		{Name: "armed", Body: "for _f in " + revertFolder + "/*.sh " + revertFolder + "/*.sh.[0-9]*; do if [ -f \"$_f\" ]; then printf %s \"${_f##*/}\" | row armed; fi; done"},
 	}
 	for _, a := range all {
-		fragments = append(fragments, shell.Fragment{Name: a.Name, Body: a.Probe(q)})
+		fragments = append(fragments, guest.Fragment{Name: a.Name, Body: a.Probe(q)})
 	}
 	first := "printf '%s.uid %s\\n' " + boundary + " \"$(id -u)\"\n" +
 		"printf '%s.login %s\\n' " + boundary + " \"${SUDO_USER:-root}\"\n" +
 		"if [ -r /etc/os-release ]; then printf '%s.os %s\\n' " + boundary + " \"$(tr '\\n' '\\t' </etc/os-release | tr -cd '[:print:]\\t')\"; fi\n"
-	out, err := m.Run(ctx, shell.Probe(boundary, first, fragments))
+	out, err := m.Run(ctx, guest.Probe(boundary, first, fragments))
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +128,7 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *record.Reco
 	if out.Cut {
 		return nil, fmt.Errorf("the answer of the machine is longer than %d bytes", guest.OutputLimit)
 	}
-	answers, err := shell.ReadProbe(boundary, out.Out, fragments)
+	answers, err := guest.ReadProbe(boundary, out.Out, fragments)
 	if err != nil {
 		return nil, err
 	}
@@ -138,20 +136,20 @@ func observe(ctx context.Context, m Machine, want *spec.Spec, known *record.Reco
 }
 
 // read takes the answers.
-func (s *State) read(answers map[string]shell.Answer, all []aspect.Aspect, complaints string) error {
-	rows, err := shell.Rows(answers["record"].Text)
+func (s *State) read(answers map[string]guest.Answer, all []aspect.Aspect, complaints string) error {
+	rows, err := guest.AnswerRows(answers["record"].Text)
 	if err != nil || answers["record"].Code != 0 {
-		return fmt.Errorf("%s cannot be read: %w", record.File, errors.Join(err, errors.New(last(complaints))))
+		return fmt.Errorf("%s cannot be read: %w", guest.RecordFile, errors.Join(err, errors.New(last(complaints))))
 	}
 	text := ""
 	if len(rows) > 0 && len(rows[0]) == 2 {
 		text = rows[0][1]
 	}
-	if s.Record, err = record.Read(text); err != nil {
+	if s.Record, err = guest.ReadRecord(text); err != nil {
 		return err
 	}
-	s.sum = record.Sum(text)
-	armed, err := shell.Rows(answers["armed"].Text)
+	s.sum = guest.ContentSum(text)
+	armed, err := guest.AnswerRows(answers["armed"].Text)
 	if err != nil {
 		return err
 	}

@@ -9,12 +9,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 )
 
 // revertFolder has one script for each aspect whose last change is not confirmed yet.
-const revertFolder = record.Folder + "/revert"
+const revertFolder = guest.RecordFolder + "/revert"
 
 // revertScript is where the machine keeps how it undoes an aspect by itself.
 func revertScript(name string) string { return revertFolder + "/" + name + ".sh" }
@@ -53,7 +51,7 @@ func (r *runner) arm(s aspect.Step) string {
 		stop = "systemctl stop " + changeUnit(s.Guard()) + ".service >/dev/null 2>&1 || :\n"
 		rest = "[ -n \"${HOMESTAK_LOCKED:-}\" ] || rm -f " + f + ".change " + f + ".said " + f + ".end " + f + ".outcome\n"
 	}
-	restore := string(shell.Script("_mine=" + f + ".$$\nmv -T " + f + " \"$_mine\" 2>/dev/null || exit 0\n" +
+	restore := string(guest.Script("_mine=" + f + ".$$\nmv -T " + f + " \"$_mine\" 2>/dev/null || exit 0\n" +
 		"if [ -z \"${HOMESTAK_LOCKED:-}\" ]; then\n" +
 		stop + "  exec 9>/run/homestak-gitops.lock; flock -w 60 9 || :\nfi\n" +
 		s.Restore + "\n" + disarmBoot(s.Guard()) + rest + "rm -f \"$_mine\"").Stdin)
@@ -63,8 +61,8 @@ func (r *runner) arm(s aspect.Step) string {
 	return "undo() { die \"$@\"; }\n" +
 		"[ -d " + revertFolder + " ] || mkdir -m 0700 " + revertFolder + "\n" +
 		stop + "rm -f " + f + ".*\n" +
-		"[ -f " + f + " ] || " + shell.Put(f, restore, "0700", "root", "root") + "\n" +
-		"if [ -d /run/systemd/system ]; then mkdir -p /etc/systemd/system/multi-user.target.wants; " + shell.Put(bootUnit(s.Guard()), boot, "0644", "root", "root") +
+		"[ -f " + f + " ] || " + guest.PutFile(f, restore, "0700", "root", "root") + "\n" +
+		"if [ -d /run/systemd/system ]; then mkdir -p /etc/systemd/system/multi-user.target.wants; " + guest.PutFile(bootUnit(s.Guard()), boot, "0644", "root", "root") +
 		"; ln -sfT " + bootUnit(s.Guard()) + " " + bootLink(s.Guard()) + "; fi\n" +
 		"systemctl stop " + unit + ".timer >/dev/null 2>&1 || :\n" +
 		"if ! systemd-run --quiet --collect --on-active=" + seconds + " --timer-property=AccuracySec=1s --property=KillMode=process --unit=" + unit + " /bin/sh " + f + " >/dev/null 2>&1; then\n" +
@@ -85,7 +83,7 @@ func launch(s aspect.Step) string {
 	body := "exec 2>" + f + ".said 9>/run/homestak-gitops.lock\nflock -w 60 9 || exit 1\n[ -f " + f + " ] || exit 0\n" +
 		"trap '_code=$?; if [ $_code -eq 0 ]; then echo ok >" + f + ".end; else { echo failed; tail -n 5 " + f + ".said; } >" + f + ".end; HOMESTAK_LOCKED=1 sh " + f + "; systemctl stop " + revertUnit(s.Guard()) + ".timer || :; fi; mv -T " + f + ".end " + outcome + "; exit $_code' EXIT\n" +
 		"set -e\nsleep 1\n" + s.Change
-	return shell.Put(f+".change", string(shell.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Guard()), f+".change")
+	return guest.PutFile(f+".change", string(guest.Script(body).Stdin), "0700", "root", "root") + "\n" + detached(changeUnit(s.Guard()), f+".change")
 }
 
 // detached starts a script that outlives the connection.
@@ -110,7 +108,7 @@ func (r *runner) awaitChange(ctx context.Context, s aspect.Step) error {
 		"if grep -qx failed " + outcome + " 2>/dev/null; then cat " + outcome + "; rm -f " + f + ".*; elif [ -f " + outcome + " ]; then cat " + outcome + "; elif [ ! -f " + f + " ] && [ ! -f " + f + ".end ]; then echo none; fi"
 	for patience := slice; ; patience *= 2 {
 		asking, cancel := context.WithTimeout(ctx, slice)
-		out, err := r.m.Run(asking, shell.Script(ask))
+		out, err := r.m.Run(asking, guest.Script(ask))
 		cancel()
 		switch how, why, _ := strings.Cut(strings.TrimSpace(out.Out), "\n"); how {
 		case "ok":
@@ -220,6 +218,6 @@ func (r *runner) confirm(ctx context.Context, s aspect.Step) error {
 	if _, err := r.run(ctx, body); err != nil {
 		return fmt.Errorf("confirming it: %w", err)
 	}
-	r.now, r.sum = after, record.Sum(after.Text())
+	r.now, r.sum = after, guest.ContentSum(after.Text())
 	return nil
 }

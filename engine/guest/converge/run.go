@@ -12,8 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -139,22 +137,22 @@ type runner struct {
 	m    Machine
 	o    Options
 	want *spec.Spec
-	now  *record.Record
+	now  *guest.Record
 	sum  string
-	next *record.Record // what the record is instead if the script of a step that failed got so far; nil before any
+	next *guest.Record // what the record is instead if the script of a step that failed got so far; nil before any
 }
 
 // reread finds out what a step that failed has left of the record.
 func (r *runner) reread(ctx context.Context) error {
-	out, err := r.run(ctx, "sum "+record.File)
+	out, err := r.run(ctx, "sum "+guest.RecordFile)
 	if err != nil {
 		return err
 	}
 	switch sum := strings.TrimSpace(out); {
-	case r.next != nil && sum == record.Sum(r.next.Text()):
+	case r.next != nil && sum == guest.ContentSum(r.next.Text()):
 		r.now, r.sum = r.next, sum
 	case sum != r.sum:
-		return &staleError{record.File + " has changed since it was read"}
+		return &staleError{guest.RecordFile + " has changed since it was read"}
 	}
 	return nil
 }
@@ -209,7 +207,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 	if s.Restore != "" {
 		after = before // the rest is recorded once it is confirmed
 	} else {
-		body += s.Finish + writeRecord(after, record.Sum(before.Text()))
+		body += s.Finish + writeRecord(after, guest.ContentSum(before.Text()))
 	}
 	out, err := r.watched(ctx, s, body)
 	if s.Change != "" && errors.Is(err, guest.ErrOutcomeLost) && ctx.Err() == nil {
@@ -218,7 +216,7 @@ func (r *runner) step(ctx context.Context, s aspect.Step) error {
 	if err != nil {
 		return err
 	}
-	r.now, r.sum = after, record.Sum(after.Text())
+	r.now, r.sum = after, guest.ContentSum(after.Text())
 	if s.Done != nil {
 		s.Done(out, &s)
 		r.now = r.now.Without(s.Drop).With(s.After)
@@ -239,7 +237,7 @@ func (r *runner) flush(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("writing the record of %s: %w", r.want.Node, err)
 	}
-	r.sum = record.Sum(r.now.Text())
+	r.sum = guest.ContentSum(r.now.Text())
 	return nil
 }
 
@@ -250,16 +248,16 @@ flock -w 600 9 || die "another program is changing this machine, and has been fo
 `
 
 func staleCheck(sum string) string {
-	return "[ \"$(sum " + record.File + ")\" = " + shell.Quote(sum) + " ] || stale 'the record of this machine'\n"
+	return "[ \"$(sum " + guest.RecordFile + ")\" = " + guest.Quote(sum) + " ] || stale 'the record of this machine'\n"
 }
 
 // writeRecord writes a command that replaces the record, nothing if it is so already.
-func writeRecord(r *record.Record, sum string) string {
+func writeRecord(r *guest.Record, sum string) string {
 	text := r.Text()
-	if record.Sum(text) == sum {
+	if guest.ContentSum(text) == sum {
 		return ""
 	}
-	return "[ -d " + record.Folder + " ] || mkdir -m 0755 " + record.Folder + "\n" + shell.Put(record.File, text, "0600", "root", "root") + "\n"
+	return "[ -d " + guest.RecordFolder + " ] || mkdir -m 0755 " + guest.RecordFolder + "\n" + guest.PutFile(guest.RecordFile, text, "0600", "root", "root") + "\n"
 }
 
 // staleError reports that the machine is not as it was observed.
@@ -313,15 +311,15 @@ func (r *runner) watched(ctx context.Context, s aspect.Step, body string) (strin
 
 // run runs a script on the machine, and gives what it printed.
 func (r *runner) run(ctx context.Context, body string) (string, error) {
-	out, err := r.m.Run(ctx, shell.Script(body))
+	out, err := r.m.Run(ctx, guest.Script(body))
 	switch {
 	case err != nil:
 		return "", err
-	case out.Code == shell.ExitStale:
+	case out.Code == guest.ExitStale:
 		return "", &staleError{ending(out)}
-	case out.Code == shell.ExitBusy:
+	case out.Code == guest.ExitBusy:
 		return "", &busyError{last(out.Err)}
-	case out.Code == shell.ExitBlocked:
+	case out.Code == guest.ExitBlocked:
 		return "", &blockedError{last(out.Err)}
 	case out.Code == 1 && out.Err != "":
 		return "", &failedError{last(out.Err)}

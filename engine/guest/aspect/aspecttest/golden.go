@@ -15,9 +15,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -60,7 +59,7 @@ func find(t *testing.T, all []aspect.Aspect, name string) aspect.Aspect {
 
 func run(t *testing.T, a aspect.Aspect, in *txtar.Archive) []txtar.File {
 	t.Helper()
-	q := &aspect.Query{Record: &record.Record{}, OS: aspect.OS{ID: "debian", Version: "12"}}
+	q := &aspect.Query{Record: &guest.Record{}, OS: aspect.OS{ID: "debian", Version: "12"}}
 	var answer strings.Builder
 	for _, f := range in.Files {
 		text := string(f.Data)
@@ -69,7 +68,7 @@ func run(t *testing.T, a aspect.Aspect, in *txtar.Archive) []txtar.File {
 		case "want":
 			q.Want, err = spec.Read([]byte(`{"version": 1, "node": "edge", "spec": "test", ` + text + `}`))
 		case "record":
-			q.Record, err = record.Read(text)
+			q.Record, err = guest.ReadRecord(text)
 		case "login":
 			q.Login = rest
 		case "rows":
@@ -85,7 +84,7 @@ func run(t *testing.T, a aspect.Aspect, in *txtar.Archive) []txtar.File {
 			have.Access.Users = append(have.Access.Users, spec.User{Name: u.Name})
 		}
 	}
-	r, err := a.Read(q, shell.Answer{Text: answer.String()}, have)
+	r, err := a.Read(q, guest.Answer{Text: answer.String()}, have)
 	require.NoError(t, err)
 	out := []txtar.File{{Name: "gives/probe", Data: []byte(a.Probe(q))}}
 	var changes, steps strings.Builder
@@ -105,7 +104,7 @@ func run(t *testing.T, a aspect.Aspect, in *txtar.Archive) []txtar.File {
 		fmt.Fprintf(&steps, "== %s (stage %d)\n", s.Text, s.Stage)
 		for _, part := range []struct {
 			name    string
-			entries []record.Entry
+			entries []guest.RecordEntry
 		}{{"keep", s.Keep}, {"after", s.After}} {
 			for _, e := range part.entries {
 				b, err := json.Marshal(e)

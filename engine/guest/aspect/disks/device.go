@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
+	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
 // probeDisks shows the disks and their partitions, without those that no host attaches. It
@@ -147,5 +147,5 @@ func setFstab(column int, value, line string) string {
   printf '%%s' "${_new%%.}" | put /etc/fstab 0644 root root
   if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 fi
-`, shell.Quote(line), shell.Quote(value), column)
+`, guest.Quote(line), guest.Quote(value), column)
 }

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -23,10 +22,10 @@ var mounts = aspect.Of[mountsFound]{
 		if len(paths) == 0 {
 			return ":"
 		}
-		return shell.Lines(
+		return guest.Lines(
 			probeDisks,
 			"if [ -f /etc/fstab ]; then row fstab </etc/fstab; fi",
-			"for _p in "+shell.Words(paths)+"; do",
+			"for _p in "+guest.QuoteWords(paths)+"; do",
 			`  _line=$(while read -r _a _b _c _d _e _f; do if [ "$_e" = "$_p" ]; then printf '%s\n' "$_a $_b $_c $_d $_e $_f"; fi; done </proc/self/mountinfo | tail -n 1)`,
 			`  if [ -n "$_line" ]; then`,
 			`    printf '%s' "$_line" | row mounted "$_p"`,
@@ -229,32 +228,32 @@ func (f mountsFound) find(want *spec.Mount) (d blockDevice, format bool, problem
 }
 
 // mountDisk formats a disk that is empty, and mounts it.
-func mountDisk(want *spec.Mount, e *record.Entry, f mountsFound) aspect.Step {
+func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) aspect.Step {
 	s := aspect.Step{Stage: aspect.StagePackages, Text: "mount disk " + want.Disk + " at " + want.Path}
 	d, format, problem := f.find(want)
 	if problem != "" {
-		s.Script = "die " + shell.Quote(want.Path+": "+problem) + "\n"
+		s.Script = "die " + guest.Quote(want.Path+": "+problem) + "\n"
 		return s
 	}
-	path, line := shell.Quote(want.Path), strings.Join(want.Line(), " ")
-	entry := record.Entry{Aspect: "mounts", Item: want.Path, Identity: "label", Put: map[string]string{"disk": want.Disk, "made": f.lacks[want.Path]}}
+	path, line := guest.Quote(want.Path), strings.Join(want.Line(), " ")
+	entry := guest.RecordEntry{Aspect: "mounts", Item: want.Path, Identity: "label", Put: map[string]string{"disk": want.Disk, "made": f.lacks[want.Path]}}
 	if e != nil {
 		entry.Found, entry.Put["made"] = e.Found, e.Put["made"]
 	} else if found, there := lineOf(f.fstab, 1, want.Path); there {
 		entry.Found = map[string]string{"line": found.text}
 	}
-	s.Keep = []record.Entry{entry}
+	s.Keep = []guest.RecordEntry{entry}
 	lines := []string{}
 	if format {
 		s.Text = fmt.Sprintf("format disk %s as %s and mount it at %s", want.Disk, want.FSType, want.Path)
 		s.Needs = "command -v mkfs." + want.FSType + " >/dev/null"
 		lines = append(lines,
-			s.Needs+" || die "+shell.Quote("mkfs."+want.FSType+" is missing: name its package in packages"),
-			diskSerial+"_dev="+shell.Quote(d.path()),
+			s.Needs+" || die "+guest.Quote("mkfs."+want.FSType+" is missing: name its package in packages"),
+			diskSerial+"_dev="+guest.Quote(d.path()),
 			// Names of disks may change when the machine restarts, and what was empty may be so no longer.
 			`_said=$(blkid -p "$_dev" 2>&1) && _code=0 || _code=$?`,
-			`if [ "$_code" -ne 2 ] || [ -n "$(wipefs -n "$_dev" 2>&1)" ] || [ "$(_serial `+shell.Quote("/sys/block/"+d.name)+`)" != `+shell.Quote(want.Disk)+` ]; then stale "$_dev"; fi`,
-			"mkfs."+want.FSType+" -q -L "+shell.Quote(want.Disk)+` "$_dev" >&2 || die "$_dev cannot be formatted"`,
+			`if [ "$_code" -ne 2 ] || [ -n "$(wipefs -n "$_dev" 2>&1)" ] || [ "$(_serial `+guest.Quote("/sys/block/"+d.name)+`)" != `+guest.Quote(want.Disk)+` ]; then stale "$_dev"; fi`,
+			"mkfs."+want.FSType+" -q -L "+guest.Quote(want.Disk)+` "$_dev" >&2 || die "$_dev cannot be formatted"`,
 			"if command -v udevadm >/dev/null; then udevadm settle --timeout=10 || :; fi")
 	}
 	now, mounted := f.mounted[want.Path]
@@ -264,30 +263,30 @@ func mountDisk(want *spec.Mount, e *record.Entry, f mountsFound) aspect.Step {
 	}
 	lines = append(lines, setFstab(2, want.Path, line))
 	if mounted {
-		lines = append(lines, "mount -o "+shell.Quote(strings.Join(want.Remount(flags), ","))+" -- "+path+" || die "+shell.Quote(want.Path+" cannot be mounted again with these options"))
+		lines = append(lines, "mount -o "+guest.Quote(strings.Join(want.Remount(flags), ","))+" -- "+path+" || die "+guest.Quote(want.Path+" cannot be mounted again with these options"))
 	} else {
 		lines = append(lines,
 			"mkdir -p -- "+path,
-			`[ -z "$(ls -A -- `+path+`)" ] || die `+shell.Quote(want.Path+" is not empty, and a mount would hide what is in it: move that away"),
-			"mount -- "+path+" || die "+shell.Quote("disk "+want.Disk+" cannot be mounted at "+want.Path))
+			`[ -z "$(ls -A -- `+path+`)" ] || die `+guest.Quote(want.Path+" is not empty, and a mount would hide what is in it: move that away"),
+			"mount -- "+path+" || die "+guest.Quote("disk "+want.Disk+" cannot be mounted at "+want.Path))
 	}
 	if f.size(d, want.Path) != spec.WholeDisk && !slices.Contains(want.Options, "ro") {
-		grow := "resize2fs " + shell.Quote(d.path())
+		grow := "resize2fs " + guest.Quote(d.path())
 		if want.FSType == "xfs" {
 			grow = "xfs_growfs " + path
 		}
 		s.Text += ", grow its file system"
 		lines = append(lines, `_said=$(`+grow+` 2>&1) || die "the file system of `+want.Path+` does not grow: $_said"`)
 	}
-	s.Script = shell.Lines(lines...)
+	s.Script = guest.Lines(lines...)
 	return s
 }
 
 // unmount takes a mount away; the data stay on the disk. One that was there before us gets
 // its line back, and stays mounted.
-func unmount(e *record.Entry, f mountsFound) aspect.Step {
+func unmount(e *guest.RecordEntry, f mountsFound) aspect.Step {
 	path := e.Item
-	s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "unmount " + path + ", its data stay", Drop: []record.Key{e.Key()}}
+	s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "unmount " + path + ", its data stay", Drop: []guest.RecordKey{e.Key()}}
 	if e.Found != nil {
 		s.Text = "put back what /etc/fstab said of " + path
 		s.Script = setFstab(2, path, e.Found["line"])
@@ -298,15 +297,15 @@ func unmount(e *record.Entry, f mountsFound) aspect.Step {
 		lines = slices.Insert(lines, 0, umount(path))
 	}
 	if made := e.Put["made"]; made != "" { // rmdir removes empty folders only
-		lines = append(lines, "_d="+shell.Quote(path), `while rmdir -- "$_d" 2>/dev/null && [ "$_d" != `+shell.Quote(made)+` ]; do _d=${_d%/*}; done`)
+		lines = append(lines, "_d="+guest.Quote(path), `while rmdir -- "$_d" 2>/dev/null && [ "$_d" != `+guest.Quote(made)+` ]; do _d=${_d%/*}; done`)
 	}
-	s.Script = shell.Lines(lines...)
+	s.Script = guest.Lines(lines...)
 	return s
 }
 
 // umount unmounts, or says who uses the file system.
 func umount(path string) string {
-	return `_p=` + shell.Quote(path) + `
+	return `_p=` + guest.Quote(path) + `
 if ! _said=$(umount -- "$_p" 2>&1); then
   _by=$(for _q in /proc/[0-9]*; do
     for _l in "$_q"/cwd "$_q"/root "$_q"/exe "$_q"/fd/*; do

@@ -5,9 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -21,7 +20,7 @@ var swap = aspect.Of[swapFound]{
 		if q.Want.Config.Swap == 0 && q.Record.Get("swap", swapFile) == nil {
 			return ":"
 		}
-		return shell.Lines(
+		return guest.Lines(
 			// All containers of a host see its swap.
 			"if _c=$(systemd-detect-virt -c 2>/dev/null); then printf '%s' \"$_c\" | row container; exit 0; fi",
 			"row swaps </proc/swaps", "if [ -f /etc/fstab ]; then row fstab </etc/fstab; fi",
@@ -59,18 +58,18 @@ var swap = aspect.Of[swapFound]{
 		}
 	},
 	Steps: func(q *aspect.Query, f swapFound) []aspect.Step {
-		e := record.Entry{Aspect: "swap", Item: swapFile, Identity: "path"}
+		e := guest.RecordEntry{Aspect: "swap", Item: swapFile, Identity: "path"}
 		want := int64(q.Want.Config.Swap)
 		if want > 0 {
-			s := aspect.Step{Stage: aspect.StagePackages, Text: fmt.Sprintf("make %s of %d MiB", swapFile, want), Keep: []record.Entry{e}, Script: f.set(want)}
+			s := aspect.Step{Stage: aspect.StagePackages, Text: fmt.Sprintf("make %s of %d MiB", swapFile, want), Keep: []guest.RecordEntry{e}, Script: f.set(want)}
 			if f.container != "" {
-				s.Keep, s.Script = nil, "die "+shell.Quote("this machine is a container ("+f.container+"), and its swap is that of its host: take swap out of the spec")+"\n"
+				s.Keep, s.Script = nil, "die "+guest.Quote("this machine is a container ("+f.container+"), and its swap is that of its host: take swap out of the spec")+"\n"
 			} else if f.there && q.Record.Get("swap", swapFile) == nil {
 				s.Keep[0].Found = map[string]string{"size": strconv.FormatInt(f.size, 10), "line": f.line, "on": strconv.FormatBool(f.on > 0)}
 			}
 			return []aspect.Step{s}
 		}
-		s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "remove " + swapFile, Drop: []record.Key{e.Key()}}
+		s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "remove " + swapFile, Drop: []guest.RecordKey{e.Key()}}
 		if found := q.Record.Get("swap", swapFile).Found; found != nil {
 			s.Text = "set " + swapFile + " back to what was found"
 			s.Script = f.set(number(found["size"])) + setFstab(1, swapFile, found["line"])
@@ -79,7 +78,7 @@ var swap = aspect.Of[swapFound]{
 			}
 			return []aspect.Step{s}
 		}
-		s.Script = shell.Lines(swapOff, setFstab(1, swapFile, ""), "if [ -e "+swapFile+" ]; then drop "+swapFile+"; fi")
+		s.Script = guest.Lines(swapOff, setFstab(1, swapFile, ""), "if [ -e "+swapFile+" ]; then drop "+swapFile+"; fi")
 		return []aspect.Step{s}
 	},
 }
@@ -122,9 +121,9 @@ func (f swapFound) set(mib int64) string {
 		if f.on == 0 {
 			lines = append(lines, "mkswap "+swapFile+" >/dev/null && swapon "+swapFile+` || die "`+swapFile+` cannot be used"`)
 		}
-		return shell.Lines(append(lines, line)...)
+		return guest.Lines(append(lines, line)...)
 	}
-	return shell.Lines(
+	return guest.Lines(
 		"_swap=/.swapfile.homestak-new",
 		`swapoff "$_swap" 2>/dev/null || :`,
 		`rm -f "$_swap"; (umask 077 && : >"$_swap")`,

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
 const resolvConf = "/etc/resolv.conf"
 
-// These keep a DHCP client from writing resolv.conf: one function of dhclient-shell.Lines(8), one hook of
+// These keep a DHCP client from writing resolv.conf: one function of dhclient-guest.Lines(8), one hook of
 // dhcpcd-run-hooks(8).
 const (
 	dhclientHook     = "/etc/dhcp/dhclient-enter-hooks.d/homestak-gitops"
@@ -101,7 +101,7 @@ func nameserverLines(servers []string) string {
 }
 
 // shownDNS is what the machine has of the name servers that are wanted, or were.
-func (f netFound) shownDNS(want *spec.Network, e *record.Entry) []string {
+func (f netFound) shownDNS(want *spec.Network, e *guest.RecordEntry) []string {
 	switch {
 	case len(want.DNS) == 0 && (e == nil || e.Put["dns"] == ""):
 		return nil // whatever they are

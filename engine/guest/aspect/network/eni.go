@@ -8,9 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -240,12 +239,12 @@ func (s eniStanza) with(goal netGoal) string {
 }
 
 // eniFile is the file of the stanza with what shall be there.
-func (f netFound) eniFile(goal netGoal, e *record.Entry) netFile {
+func (f netFound) eniFile(goal netGoal, e *guest.RecordEntry) netFile {
 	return f.withStanza(f.stanza, f.dev, goal, e)
 }
 
 // withStanza is the file of the stanza of an interface with what shall be there.
-func (f netFound) withStanza(s eniStanza, dev string, goal netGoal, e *record.Entry) netFile {
+func (f netFound) withStanza(s eniStanza, dev string, goal netGoal, e *guest.RecordEntry) netFile {
 	text, stanza := f.files[s.file], ""
 	if goal.back {
 		switch {
@@ -266,7 +265,7 @@ func (f netFound) withStanza(s eniStanza, dev string, goal netGoal, e *record.En
 
 // BeforeBridge is where the aspect of the bridge of Proxmox VE keeps what interfaces(5) was before it made one. The
 // card gets its addresses back by that file, so a change of the address is made there, too.
-const BeforeBridge = record.Folder + "/found/interfaces-before-bridge"
+const BeforeBridge = guest.RecordFolder + "/found/interfaces-before-bridge"
 
 // below is the stanza there of the card that is in the bridge, and the name of the card; "" if there is none.
 func (f netFound) below() (eniStanza, string) {
@@ -279,7 +278,7 @@ func (f netFound) below() (eniStanza, string) {
 }
 
 // belowFile is that file with what shall be there; nothing where no bridge was made.
-func (f netFound) belowFile(goal netGoal, e *record.Entry) []netFile {
+func (f netFound) belowFile(goal netGoal, e *guest.RecordEntry) []netFile {
 	s, card := f.below()
 	if card == "" {
 		return nil
@@ -288,7 +287,7 @@ func (f netFound) belowFile(goal netGoal, e *record.Entry) []netFile {
 }
 
 // bridgeOf is the entry of the bridge that we made; nil if there is none.
-func bridgeOf(q *aspect.Query) *record.Entry { return q.Record.Get("pvebridge", eniMain) }
+func bridgeOf(q *aspect.Query) *guest.RecordEntry { return q.Record.Get("pvebridge", eniMain) }
 
 // bridgeGoes reports whether the interface is a bridge that is withdrawn. The address is changed once it is gone.
 func (f netFound) bridgeGoes(q *aspect.Query) bool {
@@ -298,24 +297,24 @@ func (f netFound) bridgeGoes(q *aspect.Query) bool {
 
 // bridgeEntry is the entry of the bridge for a file that we edit: it has the checksum, by which an edit of somebody else
 // is noticed.
-func bridgeEntry(q *aspect.Query, file netFile) []record.Entry {
+func bridgeEntry(q *aspect.Query, file netFile) []guest.RecordEntry {
 	e := bridgeOf(q)
-	if e == nil || file.path != eniMain || e.Put["sha256"] != record.Sum(file.before) {
+	if e == nil || file.path != eniMain || e.Put["sha256"] != guest.ContentSum(file.before) {
 		return nil
 	}
 	out := *e
 	out.Put = maps.Clone(e.Put)
-	out.Put["sha256"] = record.Sum(file.after)
-	return []record.Entry{out}
+	out.Put["sha256"] = guest.ContentSum(file.after)
+	return []guest.RecordEntry{out}
 }
 
 // eniCommands take the interface down by the old files and up by the new ones. What is left running, such as
 // a DHCP client, must not hold the lock. ifupdown2 changes what differs and leaves bridges together.
 func (f netFound) eniCommands(file netFile) (down, up, check string) {
 	if f.manager == ifupdown2 {
-		up = "ifreload -a >&2 9>&- || die " + shell.Quote("ifreload fails") + "\n"
+		up = "ifreload -a >&2 9>&- || die " + guest.Quote("ifreload fails") + "\n"
 		if !f.auto() { // ifreload leaves it alone
-			up += "ifup " + f.name() + " >&2 9>&- || die " + shell.Quote("ifup "+f.dev+" fails") + "\n"
+			up += "ifup " + f.name() + " >&2 9>&- || die " + guest.Quote("ifup "+f.dev+" fails") + "\n"
 		}
 		return "", up, ""
 	}
@@ -333,8 +332,8 @@ func (f netFound) eniCommands(file netFile) (down, up, check string) {
 	}
 	const whole = "/run/homestak-gitops.interfaces"
 	down = "ifdown " + f.name() + " >&2 9>&- || :\nip -4 addr flush dev " + f.name() + " scope global || :\n"
-	up = "ifup " + f.name() + " >&2 9>&- || die " + shell.Quote("ifup "+f.dev+" fails") + "\n"
-	check = shell.Lines(shell.Put(whole, all.String(), "0600", "root", "root"),
+	up = "ifup " + f.name() + " >&2 9>&- || die " + guest.Quote("ifup "+f.dev+" fails") + "\n"
+	check = guest.Lines(guest.PutFile(whole, all.String(), "0600", "root", "root"),
 		"_said=$(ifup --no-act --force -i "+whole+" -- "+f.name()+" 2>&1) || { rm -f "+whole+"; die \"ifupdown refuses the settings: $_said\"; }",
 		"rm -f "+whole)
 	return down, up, check

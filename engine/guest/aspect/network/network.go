@@ -10,9 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -29,10 +28,10 @@ var address = aspect.Of[netFound]{
 		if q.Want.Network == nil && len(q.Record.Items("network")) == 0 {
 			return ":"
 		}
-		return shell.Lines(
+		return guest.Lines(
 			`command -v ip >/dev/null || { say "the program ip is missing: install iproute2"; exit 3; }`,
 			// The one that was configured before. It is read there, since a probe that depends on the record costs a second one.
-			`_dev=$(sed -n '/"aspect": "network"/{n;s/.*"item": "\(.*\)".*/\1/p}' `+record.File+` 2>/dev/null | while read -r _d; do if [ -e "/sys/class/net/$_d" ] && [ ! -e "/sys/class/net/$_d/master" ]; then echo "$_d"; break; fi; done)`,
+			`_dev=$(sed -n '/"aspect": "network"/{n;s/.*"item": "\(.*\)".*/\1/p}' `+guest.RecordFile+` 2>/dev/null | while read -r _d; do if [ -e "/sys/class/net/$_d" ] && [ ! -e "/sys/class/net/$_d/master" ]; then echo "$_d"; break; fi; done)`,
 			`[ -n "$_dev" ] || _dev=$(ip -4 route show default | sed -n 's/.* dev \([^ ]*\).*/\1/p' | head -n 1)`,
 			`if [ -z "$_dev" ]; then`,
 			`  set --`,
@@ -52,7 +51,7 @@ var address = aspect.Of[netFound]{
 			`_st=$(systemctl is-active --quiet NetworkManager 2>/dev/null && nmcli -g GENERAL.STATE device show "$_dev" 2>/dev/null) || :`,
 			`printf %s "$_st" | row manager`,
 			`if [ -d `+cloudFolder+` ]; then row cloud </dev/null; fi`,
-			`for _f in `+shell.Words([]string{networkdFile, cloudFile, dhclientHook, dhcpcdHook, BeforeBridge})+`; do if [ -f "$_f" ]; then row file "$_f" <"$_f"; fi; done`)
+			`for _f in `+guest.QuoteWords([]string{networkdFile, cloudFile, dhclientHook, dhcpcdHook, BeforeBridge})+`; do if [ -f "$_f" ]; then row file "$_f" <"$_f"; fi; done`)
 	},
 	Parse: parseNetwork,
 	Fill: func(q *aspect.Query, f netFound, have *spec.Spec) {
@@ -96,13 +95,13 @@ var address = aspect.Of[netFound]{
 		if want != nil {
 			s.Text = "set " + f.dev + " to " + goal.String()
 			entry := f.entry(e, goal)
-			s.Keep, s.After = []record.Entry{both(e, entry)}, []record.Entry{entry}
+			s.Keep, s.After = []guest.RecordEntry{both(e, entry)}, []guest.RecordEntry{entry}
 		} else {
 			s.Text = "set " + f.dev + " back to the state found: " + goal.String()
 		}
 		for _, item := range q.Record.Items("network") {
 			if want == nil || item != f.item(e) { // another one is an interface that is gone
-				s.Drop = append(s.Drop, record.Key{Aspect: "network", Item: item})
+				s.Drop = append(s.Drop, guest.RecordKey{Aspect: "network", Item: item})
 			}
 		}
 		if at, err := netip.ParsePrefix(goal.ip); err == nil {
@@ -117,7 +116,7 @@ var address = aspect.Of[netFound]{
 		case goal.ip == "": // name servers only
 		case f.manager == networkd:
 			files = append(files, f.networkdFiles(goal, e))
-			up = shell.Lines("networkctl reload >&2 && networkctl reconfigure -- " + f.name() + " >&2 || die " + shell.Quote("systemd-networkd does not configure "+f.dev))
+			up = guest.Lines("networkctl reload >&2 && networkctl reconfigure -- " + f.name() + " >&2 || die " + guest.Quote("systemd-networkd does not configure "+f.dev))
 		default:
 			eni := f.eniFile(goal, e)
 			files = append(append(files, eni), f.belowFile(goal, e)...)
@@ -125,7 +124,7 @@ var address = aspect.Of[netFound]{
 			down, up, check = f.eniCommands(eni)
 		}
 		for _, file := range files {
-			s.Ask += shell.Unchanged(file.path, record.Sum(file.before), file.there) + "\n"
+			s.Ask += guest.FileUnchanged(file.path, guest.ContentSum(file.before), file.there) + "\n"
 		}
 		s.Ask += check
 		s.Script = ":\n"
@@ -165,7 +164,7 @@ type netGoal struct {
 }
 
 // goal is what is wanted, with what stays of what was found.
-func (f netFound) goal(want *spec.Network, e *record.Entry) netGoal {
+func (f netFound) goal(want *spec.Network, e *guest.RecordEntry) netGoal {
 	var g netGoal
 	if want == nil {
 		g.netConfig, g.back = netConfig{ip: e.Found["ip"], gateway: e.Found["gateway"]}, true
@@ -234,7 +233,7 @@ type netAddr struct {
 }
 
 // name is the interface as a word of a script.
-func (f netFound) name() string { return shell.Quote(f.dev) }
+func (f netFound) name() string { return guest.Quote(f.dev) }
 
 func parseNetwork(_ *aspect.Query, rows [][]string) (netFound, error) {
 	f := netFound{files: map[string]string{}}
@@ -346,7 +345,7 @@ func later(now, kept string) string {
 
 // recorded is the entry of the interface; of a bridge also that of a port of it, which had the address before the
 // bridge was made, and of a card that of the bridge that it was in.
-func (f netFound) recorded(q *aspect.Query) *record.Entry {
+func (f netFound) recorded(q *aspect.Query) *guest.RecordEntry {
 	if e := q.Record.Get("network", f.dev); e != nil {
 		return e
 	}
@@ -359,7 +358,7 @@ func (f netFound) recorded(q *aspect.Query) *record.Entry {
 }
 
 // item names the entry of the interface. Of a bridge it stays that of the card that had the address before.
-func (f netFound) item(e *record.Entry) string {
+func (f netFound) item(e *guest.RecordEntry) string {
 	if e != nil && slices.Contains(f.ports, e.Item) {
 		return e.Item
 	}
@@ -367,8 +366,8 @@ func (f netFound) item(e *record.Entry) string {
 }
 
 // entry is what has to be known to set the interface back.
-func (f netFound) entry(e *record.Entry, goal netGoal) record.Entry {
-	out := record.Entry{Aspect: "network", Item: f.item(e), Identity: "interface", Put: map[string]string{"manager": f.manager}}
+func (f netFound) entry(e *guest.RecordEntry, goal netGoal) guest.RecordEntry {
+	out := guest.RecordEntry{Aspect: "network", Item: f.item(e), Identity: "interface", Put: map[string]string{"manager": f.manager}}
 	if goal.own {
 		out.Put["dns"] = strings.Join(goal.dns, " ")
 	}
@@ -392,7 +391,7 @@ func (f netFound) entry(e *record.Entry, goal netGoal) record.Entry {
 }
 
 // both is an entry before it is known whether the step holds: what was put there before may be restored.
-func both(before *record.Entry, entry record.Entry) record.Entry {
+func both(before *guest.RecordEntry, entry guest.RecordEntry) guest.RecordEntry {
 	if before != nil {
 		put := maps.Clone(before.Put)
 		maps.Copy(put, entry.Put)
@@ -422,10 +421,10 @@ func puts(files []netFile) string {
 		case !file.stays:
 			lines = append(lines, "drop "+file.path)
 		default:
-			lines = append(lines, "mkdir -p "+path.Dir(file.path), shell.Data(file.after)+" | put "+file.path+" \"$(stat -c %a "+file.path+" 2>/dev/null || echo 0644)\" root root")
+			lines = append(lines, "mkdir -p "+path.Dir(file.path), guest.PrintBytes(file.after)+" | put "+file.path+" \"$(stat -c %a "+file.path+" 2>/dev/null || echo 0644)\" root root")
 		}
 	}
-	return shell.Lines(append(lines, ":")...)
+	return guest.Lines(append(lines, ":")...)
 }
 
 // restoreNetwork sets the files back, and the interface by them. One that cannot be set back keeps nobody
@@ -454,25 +453,25 @@ func (f netFound) verify(goal netGoal) string {
 		var old []string
 		for _, a := range f.addrs {
 			if !a.dynamic {
-				old = append(old, " -e "+shell.Quote("\\,inet "+a.prefix+" ,d"))
+				old = append(old, " -e "+guest.Quote("\\,inet "+a.prefix+" ,d"))
 			}
 		}
 		holds += strings.Join(old, "") + " | grep inet"
 	default:
-		holds += " | grep -F " + shell.Quote("inet "+goal.ip+" ")
+		holds += " | grep -F " + guest.Quote("inet "+goal.ip+" ")
 		if goal.gateway != "" {
-			holds += " && ip -4 route show default dev " + f.name() + " | grep -F " + shell.Quote("via "+goal.gateway+" ")
+			holds += " && ip -4 route show default dev " + f.name() + " | grep -F " + guest.Quote("via "+goal.gateway+" ")
 		}
 	}
-	return shell.Lines("_n=0", "until { "+holds+"; } >/dev/null; do",
-		"  _n=$((_n + 1)); [ $_n -lt 200 ] || die "+shell.Quote(f.dev+" did not get "+goal.netConfig.String()+" within 40 s"),
+	return guest.Lines("_n=0", "until { "+holds+"; } >/dev/null; do",
+		"  _n=$((_n + 1)); [ $_n -lt 200 ] || die "+guest.Quote(f.dev+" did not get "+goal.netConfig.String()+" within 40 s"),
 		"  sleep 0.2", "done")
 }
 
 // gatewayAnswers fails if the gateway does not respond to ARP: what is sent to it, which nobody
 // listens to, makes the kernel ask.
 func (f netFound) gatewayAnswers() string {
-	return shell.Lines(
+	return guest.Lines(
 		"_gw=$(ip -4 route show default dev "+f.name()+" | sed -n 's/.*via \\([^ ]*\\).*/\\1/p' | head -n 1)",
 		`[ -n "$_gw" ] || exit 0`,
 		`ip neigh flush to "$_gw" dev `+f.name()+` || :`,

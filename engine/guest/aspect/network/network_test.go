@@ -6,11 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect/aspecttest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -25,9 +24,9 @@ func FuzzRead(f *testing.F) {
 	want, err := spec.Read([]byte(`{"version": 1, "node": "edge", "network": {"ip": "10.0.0.6/24", "gateway": "10.0.0.1", "dns": ["10.0.0.2"]}}`))
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, answer string) {
-		q := &aspect.Query{Want: want, Record: &record.Record{}}
+		q := &aspect.Query{Want: want, Record: &guest.Record{}}
 		for _, a := range network.All() {
-			r, err := a.Read(q, shell.Answer{Text: answer}, spec.Empty("edge"))
+			r, err := a.Read(q, guest.Answer{Text: answer}, spec.Empty("edge"))
 			if err != nil {
 				continue
 			}

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -117,7 +117,7 @@ func isDefault(s unitSection) bool {
 }
 
 // networkdFiles is our file: that which is used otherwise, with another address for this interface.
-func (f netFound) networkdFiles(goal netGoal, e *record.Entry) netFile {
+func (f netFound) networkdFiles(goal netGoal, e *guest.RecordEntry) netFile {
 	if goal.back {
 		return f.replace(networkdFile, "", true)
 	}

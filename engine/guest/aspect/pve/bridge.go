@@ -5,10 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -28,7 +27,7 @@ var bridge = aspect.Of[bridgeState]{
 		if name == "" {
 			return ":"
 		}
-		return shell.Lines(
+		return guest.Lines(
 			"if [ -d "+device(name)+"/bridge ]; then ls "+device(name)+"/brif | row ports; fi",
 			`{ ip -o route show default || ip -o -6 route show default; } 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p' | head -n 1 | row card`,
 			"if [ -f "+interfacesFile+" ]; then row interfaces <"+interfacesFile+"; fi")
@@ -76,30 +75,30 @@ var bridge = aspect.Of[bridgeState]{
 			s.Script = "die 'this machine has no default route, so the card of the bridge is not known'\n"
 			return []aspect.Step{s}
 		case text == "":
-			s.Script = "die " + shell.Quote(fmt.Sprintf("%s does not set up %s, the card of the default route (netplan, systemd-networkd or NetworkManager may), and a host of Proxmox VE needs it there: write its lines there first", interfacesFile, f.card)) + "\n"
+			s.Script = "die " + guest.Quote(fmt.Sprintf("%s does not set up %s, the card of the default route (netplan, systemd-networkd or NetworkManager may), and a host of Proxmox VE needs it there: write its lines there first", interfacesFile, f.card)) + "\n"
 			return []aspect.Step{s}
 		}
-		entry := record.Entry{Aspect: "pvebridge", Item: bridgeItem, Identity: "name", Put: map[string]string{"name": name, "sha256": record.Sum(text)}}
+		entry := guest.RecordEntry{Aspect: "pvebridge", Item: bridgeItem, Identity: "name", Put: map[string]string{"name": name, "sha256": guest.ContentSum(text)}}
 		if e != nil {
 			entry.Found = e.Found
 		}
-		s.Keep = []record.Entry{entry}
+		s.Keep = []guest.RecordEntry{entry}
 		s.Needs = "command -v ifreload >/dev/null"
 		s.Ask, s.Restore = f.unchanged(), f.restore(name)
 		keep := "put " + bridgeFound + " 0600 root root <" + interfacesFile
 		if f.declares(name) { // what was there before is kept already
 			keep = "if [ ! -f " + bridgeFound + " ]; then " + keep + "; fi"
 		}
-		s.Script = shell.Lines(
+		s.Script = guest.Lines(
 			"command -v ifreload >/dev/null || die 'a bridge needs ifupdown2, which replaces ifupdown: name it in packages'",
-			"[ -d "+record.Folder+"/found ] || mkdir -m 0700 "+record.Folder+"/found",
+			"[ -d "+guest.RecordFolder+"/found ] || mkdir -m 0700 "+guest.RecordFolder+"/found",
 			keep)
 		// What is left running, such as a DHCP client, must not hold the lock.
-		s.Change = shell.Lines(
-			shell.Put(interfacesFile, text, "0644", "root", "root"),
+		s.Change = guest.Lines(
+			guest.PutFile(interfacesFile, text, "0644", "root", "root"),
 			"ifreload -a >&2 9>&- || die 'the network does not take the bridge'",
-			"[ -d "+device(name)+"/bridge ] || die "+shell.Quote("ifreload made no bridge "+name))
-		s.Check = "{ ip -o route show default; ip -o -6 route show default; } | grep -qF " + shell.Quote(" dev "+name+" ") + " || die " + shell.Quote("the default route does not go over bridge "+name) + "\n"
+			"[ -d "+device(name)+"/bridge ] || die "+guest.Quote("ifreload made no bridge "+name))
+		s.Check = "{ ip -o route show default; ip -o -6 route show default; } | grep -qF " + guest.Quote(" dev "+name+" ") + " || die " + guest.Quote("the default route does not go over bridge "+name) + "\n"
 		return []aspect.Step{s}
 	},
 }
@@ -125,49 +124,49 @@ type bridgeState struct {
 
 // unchanged fails if the file is not as it was read. It comes before restore is armed, which writes what was read.
 func (f bridgeState) unchanged() string {
-	return shell.Unchanged(interfacesFile, record.Sum(f.text), f.there) + "\n"
+	return guest.FileUnchanged(interfacesFile, guest.ContentSum(f.text), f.there) + "\n"
 }
 
 // restore puts the network back as it was. The bridge is taken down first by the program that
 // made it: as its port, the card has no IPv6.
 func (f bridgeState) restore(name string) string {
-	put := shell.Put(interfacesFile, f.text, "0644", "root", "root")
+	put := guest.PutFile(interfacesFile, f.text, "0644", "root", "root")
 	if f.up {
-		return shell.Lines(put, "ifreload -a 9>&- || :")
+		return guest.Lines(put, "ifreload -a 9>&- || :")
 	}
-	return shell.Lines(
-		"ifdown "+shell.Quote(name)+" 2>/dev/null || :", "ip link delete "+shell.Quote(name)+" 2>/dev/null || :", put,
-		"ifreload -a 9>&- || :", "ifup "+shell.Quote(f.card)+" 9>&- || :")
+	return guest.Lines(
+		"ifdown "+guest.Quote(name)+" 2>/dev/null || :", "ip link delete "+guest.Quote(name)+" 2>/dev/null || :", put,
+		"ifreload -a 9>&- || :", "ifup "+guest.Quote(f.card)+" 9>&- || :")
 }
 
 // withdraw gives the card its addresses back.
-func (f bridgeState) withdraw(name string, e *record.Entry) aspect.Step {
+func (f bridgeState) withdraw(name string, e *guest.RecordEntry) aspect.Step {
 	s := aspect.Step{
-		Stage: aspect.StageSSHD, Text: "remove bridge " + name + ", its card gets the addresses back", Drop: []record.Key{e.Key()},
+		Stage: aspect.StageSSHD, Text: "remove bridge " + name + ", its card gets the addresses back", Drop: []guest.RecordKey{e.Key()},
 		Restore: f.restore(name), Finish: "drop " + bridgeFound + "\n",
 	}
 	switch others := slices.DeleteFunc(slices.Clone(f.ports), func(p string) bool { return strings.Contains(f.text, "bridge-ports "+p+"\n") }); {
 	case f.gone(name): // by hand, or by an attempt that was cut off before it was confirmed, or while it finished
 		s.Text, s.Ask, s.Script = "forget bridge "+name+", which is gone", f.unchanged(), ":\n"
 	case len(others) > 0:
-		s.Restore, s.Script = "", "die "+shell.Quote("bridge "+name+" has the cards of guests as ports: "+strings.Join(others, ", ")+". Stop them first, or keep bridge in the spec")+"\n"
-	case record.Sum(f.text) != e.Put["sha256"]:
-		s.Restore, s.Script = "", "die "+shell.Quote(interfacesFile+" was edited after bridge "+name+" was made in it: take the bridge out by hand, and the entry "+bridgeItem+" out of "+record.File)+"\n"
+		s.Restore, s.Script = "", "die "+guest.Quote("bridge "+name+" has the cards of guests as ports: "+strings.Join(others, ", ")+". Stop them first, or keep bridge in the spec")+"\n"
+	case guest.ContentSum(f.text) != e.Put["sha256"]:
+		s.Restore, s.Script = "", "die "+guest.Quote(interfacesFile+" was edited after bridge "+name+" was made in it: take the bridge out by hand, and the entry "+bridgeItem+" out of "+guest.RecordFile)+"\n"
 	default:
 		s.Ask = f.unchanged()
 		s.Script = "[ -f " + bridgeFound + " ] || die 'what " + interfacesFile + " was before is not in " + bridgeFound + " any more'\n"
-		s.Change = shell.Lines(
+		s.Change = guest.Lines(
 			"_ports=$(ls "+device(name)+"/brif 2>/dev/null || :)",
-			"ifdown "+shell.Quote(name)+" 2>/dev/null || :", "ip link delete "+shell.Quote(name)+" 2>/dev/null || :",
+			"ifdown "+guest.Quote(name)+" 2>/dev/null || :", "ip link delete "+guest.Quote(name)+" 2>/dev/null || :",
 			"put "+interfacesFile+" 0644 root root <"+bridgeFound,
 			`{ ifreload -a && for _p in $_ports; do ifup "$_p" || exit 1; done; } >&2 9>&- || die 'the network does not take its old settings'`)
-		s.Check = "[ ! -e " + device(name) + " ] || die " + shell.Quote("bridge "+name+" is still there") + "\n"
+		s.Check = "[ ! -e " + device(name) + " ] || die " + guest.Quote("bridge "+name+" is still there") + "\n"
 	}
 	return s
 }
 
 // device is the folder of a network interface in sysfs, as a word of the shell.
-func device(name string) string { return shell.Quote("/sys/class/net/" + name) }
+func device(name string) string { return guest.Quote("/sys/class/net/" + name) }
 
 // gone reports whether the bridge neither is there nor comes with the next restart.
 func (f bridgeState) gone(name string) bool { return !f.up && !f.declares(name) }

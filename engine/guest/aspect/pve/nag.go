@@ -1,9 +1,8 @@
 package pve
 
 import (
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -49,7 +48,7 @@ var nag = aspect.Of[nagFound]{
 		if !q.Want.Config.PVE.RemoveSubscriptionNag && q.Record.Get("pvenag", nagProgram) == nil {
 			return ":"
 		}
-		return nagState + shell.Lines(
+		return nagState + guest.Lines(
 			"nag_state | row state",
 			"if [ -x "+nagProgram+" ]; then row program <"+nagProgram+"; fi",
 			"if [ -f "+nagHook+" ]; then row hook <"+nagHook+"; fi")
@@ -70,11 +69,11 @@ var nag = aspect.Of[nagFound]{
 		}
 	},
 	Steps: func(q *aspect.Query, _ nagFound) []aspect.Step {
-		e := record.Entry{Aspect: "pvenag", Item: nagProgram, Identity: "name"}
+		e := guest.RecordEntry{Aspect: "pvenag", Item: nagProgram, Identity: "name"}
 		if !q.Want.Config.PVE.RemoveSubscriptionNag {
 			return []aspect.Step{{
-				Stage: aspect.StageWithdrawFiles, Text: "let Proxmox VE remind of subscriptions again", Drop: []record.Key{e.Key()},
-				Script: nagState + shell.Lines(
+				Stage: aspect.StageWithdrawFiles, Text: "let Proxmox VE remind of subscriptions again", Drop: []guest.RecordKey{e.Key()},
+				Script: nagState + guest.Lines(
 					"for _f in "+nagHook+" "+nagProgram+`; do if [ -e "$_f" ]; then drop "$_f"; fi; done`,
 					`if [ "$(nag_state)" = silent ]; then`,
 					`  sed -i "`+nagRange+`s/`+nagSilent+`/.data.status.toLowerCase() !== 'active'/" `+webLibrary,
@@ -82,11 +81,11 @@ var nag = aspect.Of[nagFound]{
 			}}
 		}
 		return []aspect.Step{{
-			Stage: aspect.StageCommands, Text: "silence the reminder about subscriptions", Needs: "[ -f " + webLibrary + " ]", Keep: []record.Entry{e},
-			Script: nagState + shell.Lines(
-				shell.Put(nagProgram, nagText, "0755", "root", "root"),
+			Stage: aspect.StageCommands, Text: "silence the reminder about subscriptions", Needs: "[ -f " + webLibrary + " ]", Keep: []guest.RecordEntry{e},
+			Script: nagState + guest.Lines(
+				guest.PutFile(nagProgram, nagText, "0755", "root", "root"),
 				"mkdir -p /etc/dpkg/dpkg.cfg.d",
-				shell.Put(nagHook, nagHookText, "0644", "root", "root"),
+				guest.PutFile(nagHook, nagHookText, "0644", "root", "root"),
 				nagProgram,
 				`if [ "$(nag_state)" = unknown ]; then die "this version of `+webLibrary+` asks for a subscription in a way that is not known here: take remove_subscription_nag out of the spec until a newer homestak-gitops knows it"; fi`),
 		}}

@@ -6,9 +6,8 @@ package pve
 import (
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/record"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
@@ -51,7 +50,7 @@ var repository = aspect.Of[repositoryFound]{
 		if !q.Want.Config.PVE.NoSubscription && q.Record.Get("pverepository", sourcesFile) == nil {
 			return ":"
 		}
-		return shell.Lines(
+		return guest.Lines(
 			`for _f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do`,
 			`  if [ -f "$_f" ] && grep -q 'proxmox\.com' "$_f"; then row source "$_f" <"$_f"; fi`,
 			`done`,
@@ -81,19 +80,19 @@ var repository = aspect.Of[repositoryFound]{
 		}
 	},
 	Steps: func(q *aspect.Query, f repositoryFound) []aspect.Step {
-		e := record.Entry{Aspect: "pverepository", Item: sourcesFile, Identity: "name"}
+		e := guest.RecordEntry{Aspect: "pverepository", Item: sourcesFile, Identity: "name"}
 		if !q.Want.Config.PVE.NoSubscription {
 			drop := "for _f in " + sourcesFile + " " + keyFile + `; do if [ -e "$_f" ]; then drop "$_f"; fi; done`
 			return []aspect.Step{{
-				Stage: aspect.StageWithdrawSources, Text: "install from the repositories of Proxmox VE that were there", Drop: []record.Key{e.Key()},
-				Script: f.rewrite(enable) + shell.Lines(drop),
+				Stage: aspect.StageWithdrawSources, Text: "install from the repositories of Proxmox VE that were there", Drop: []guest.RecordKey{e.Key()},
+				Script: f.rewrite(enable) + guest.Lines(drop),
 			}}
 		}
-		s := aspect.Step{Stage: aspect.StageSources, Text: "install Proxmox VE from the repository without subscription", Keep: []record.Entry{e}, Script: f.rewrite(disable)}
+		s := aspect.Step{Stage: aspect.StageSources, Text: "install Proxmox VE from the repository without subscription", Keep: []guest.RecordEntry{e}, Script: f.rewrite(disable)}
 		k, known := keyOf(q.OS)
 		switch {
 		case !known:
-			s.Keep, s.Script = nil, "die "+shell.Quote("Proxmox VE is for Debian 12 and 13, and this machine runs "+q.OS.Name+": take no_subscription out of the spec")+"\n"
+			s.Keep, s.Script = nil, "die "+guest.Quote("Proxmox VE is for Debian 12 and 13, and this machine runs "+q.OS.Name+": take no_subscription out of the spec")+"\n"
 		case !f.declared(q):
 			s.Script, s.Supplies, s.State = aspect.AptGet+s.Script+f.add(k), true, aspect.AptState
 		}
@@ -138,10 +137,10 @@ func (f repositoryFound) rewrite(rewrite func(name, text string) string) string 
 	var lines []string
 	for _, name := range f.names {
 		if text := rewrite(name, f.files[name]); name != sourcesFile && text != f.files[name] {
-			lines = append(lines, shell.Unchanged(name, record.Sum(f.files[name]), true), shell.Put(name, text, "0644", "root", "root"))
+			lines = append(lines, guest.FileUnchanged(name, guest.ContentSum(f.files[name]), true), guest.PutFile(name, text, "0644", "root", "root"))
 		}
 	}
-	return shell.Lines(append(lines, ":")...)
+	return guest.Lines(append(lines, ":")...)
 }
 
 func (f repositoryFound) text(k key) string {
@@ -166,12 +165,12 @@ func (f repositoryFound) add(k key) string {
 			"rm -rf /run/homestak-pve-key")
 	}
 	lines = append(lines,
-		shell.Put(beside, f.text(k), "0644", "root", "root"),
+		guest.PutFile(beside, f.text(k), "0644", "root", "root"),
 		"if ! apt_get update -o Dir::Etc::sourcelist="+beside+" -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any; then",
 		"  rm -f "+beside, "  "+undo, "  die 'the repository of Proxmox VE cannot be read'",
 		"fi",
-		shell.Put(sourcesFile, f.text(k), "0644", "root", "root"), "rm -f "+beside)
-	return shell.Lines(lines...)
+		guest.PutFile(sourcesFile, f.text(k), "0644", "root", "root"), "rm -f "+beside)
+	return guest.Lines(lines...)
 }
 
 const (

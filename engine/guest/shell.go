@@ -1,8 +1,9 @@
-// Package shell writes POSIX shell scripts that run inside a machine, and reads their
-// answers. A script is the standard input of `sh -s`: nothing of it shows in the list of
-// processes. It is one compound command, which the shell parses to its end before it runs
-// any of it, so a connection that breaks while the script is sent runs nothing.
-package shell
+package guest
+
+// This part of the package writes POSIX shell scripts that run inside a machine, and reads their answers. A
+// script is the standard input of `sh -s`: nothing of it shows in the list of processes. It is one compound
+// command, which the shell parses to its end before it runs any of it, so a connection that breaks while the
+// script is sent runs nothing.
 
 import (
 	"encoding/base64"
@@ -10,8 +11,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/homestak/homestak-gitops/engine/guest"
 )
 
 // Quote writes a word so that the shell takes it as it is.
@@ -19,8 +18,8 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// Words quotes words and joins them by spaces.
-func Words(list []string) string {
+// QuoteWords quotes words and joins them by spaces.
+func QuoteWords(list []string) string {
 	quoted := make([]string, len(list))
 	for i, s := range list {
 		quoted[i] = Quote(s)
@@ -31,25 +30,25 @@ func Words(list []string) string {
 // Lines joins commands, one a line.
 func Lines(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
 
-// Data writes a command that prints bytes, whatever they are. printf is built into the
+// PrintBytes writes a command that prints bytes, whatever they are. printf is built into the
 // shell, so the bytes are in no argument of a process.
-func Data(b string) string {
+func PrintBytes(b string) string {
 	return "printf %s " + Quote(base64.StdEncoding.EncodeToString([]byte(b))) + " | base64 -d"
 }
 
-// Put writes a command that replaces a file by this content, atomically. The mode is
+// PutFile writes a command that replaces a file by this content, atomically. The mode is
 // octal. It does nothing if the file is the same already.
-func Put(name, content, mode, owner, group string) string {
-	return Data(content) + " | put " + Words([]string{name, mode, owner, group})
+func PutFile(name, content, mode, owner, group string) string {
+	return PrintBytes(content) + " | put " + QuoteWords([]string{name, mode, owner, group})
 }
 
-// Unchanged writes a command that fails unless a file still has the content that was
+// FileUnchanged writes a command that fails unless a file still has the content that was
 // read; found is false for a file that was not there.
-func Unchanged(name, sum string, found bool) string {
+func FileUnchanged(name, sum string, found bool) string {
 	if !found {
 		sum = ""
 	}
-	return "unchanged " + Words([]string{name, sum})
+	return "unchanged " + QuoteWords([]string{name, sum})
 }
 
 // library is what scripts may call. The names are part of no interface but this one.
@@ -171,8 +170,8 @@ const ExitBusy = 76
 const ExitBlocked = 77
 
 // Script is one run of a script: library, then the lines given, as one command.
-func Script(body string) guest.Command {
-	return guest.Command{Args: []string{"sh", "-s"}, Stdin: []byte("{\n" + library + body + "\nexit 0\n} </dev/null\n")}
+func Script(body string) Command {
+	return Command{Args: []string{"sh", "-s"}, Stdin: []byte("{\n" + library + body + "\nexit 0\n} </dev/null\n")}
 }
 
 // Fragment is one part of a probe, which is answered by itself.
@@ -182,7 +181,7 @@ type Fragment struct {
 }
 
 // Probe is a script that answers all fragments. The boundary is random for each run.
-func Probe(boundary, first string, fragments []Fragment) guest.Command {
+func Probe(boundary, first string, fragments []Fragment) Command {
 	var b strings.Builder
 	b.WriteString(first)
 	b.WriteString("frame() { printf '%s %s ' " + Quote(boundary) + " \"$1\"; { ( \"probe_$1\" ); printf '\\n%d\\n' \"$?\"; } | base64 -w0; echo; }\n")
@@ -247,9 +246,9 @@ func ReadProbe(boundary, out string, fragments []Fragment) (map[string]Answer, e
 	return answers, nil
 }
 
-// Rows takes an answer apart: one row a line, fields between tabs. A field that begins
+// AnswerRows takes an answer apart: one row a line, fields between tabs. A field that begins
 // with "=" is base64, as the function row of a script writes it, and is decoded.
-func Rows(text string) ([][]string, error) {
+func AnswerRows(text string) ([][]string, error) {
 	var rows [][]string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")

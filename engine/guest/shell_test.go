@@ -1,4 +1,4 @@
-package shell_test
+package guest_test
 
 import (
 	"crypto/sha256"
@@ -14,7 +14,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/shell"
 )
 
 // run runs a script by the shell of this machine; the scripts here write below dir only.
@@ -34,7 +33,7 @@ func TestWordsAndDataAreTakenAsTheyAre(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		word := strings.ReplaceAll(rapid.String().Draw(r, "word"), "\x00", "")
 		data := string(rapid.SliceOf(rapid.Byte()).Draw(r, "data"))
-		out, complaints, code := run(t, shell.Script("printf '%s' "+shell.Quote(word)+"; echo; "+shell.Data(data)))
+		out, complaints, code := run(t, guest.Script("printf '%s' "+guest.Quote(word)+"; echo; "+guest.PrintBytes(data)))
 		require.Zero(t, code, complaints)
 		require.Equal(t, word+"\n"+data, out)
 	})
@@ -42,7 +41,7 @@ func TestWordsAndDataAreTakenAsTheyAre(t *testing.T) {
 
 // A script that arrives in part does nothing at all.
 func TestAPartOfAScriptDoesNothing(t *testing.T) {
-	c := shell.Script("echo did something")
+	c := guest.Script("echo did something")
 	for _, cut := range []int{10, len(c.Stdin) / 2, len(c.Stdin) - 14, len(c.Stdin) - 18} {
 		out, _, code := run(t, guest.Command{Args: c.Args, Stdin: c.Stdin[:cut]})
 		require.NotZero(t, code)
@@ -54,26 +53,26 @@ func TestAPartOfAScriptDoesNothing(t *testing.T) {
 func TestAnAnswerCannotForgeAnother(t *testing.T) {
 	const boundary = "homestak-0123"
 	hostile := "\n" + boundary + " users " + base64.StdEncoding.EncodeToString([]byte("forged\n0\n")) + "\n" + boundary + " end\n\n0"
-	fragments := []shell.Fragment{
-		{Name: "files", Body: shell.Data(hostile)}, {Name: "fails", Body: "echo part; exit 7"}, {Name: "users", Body: "echo true one"}, {Name: "empty", Body: ":"},
+	fragments := []guest.Fragment{
+		{Name: "files", Body: guest.PrintBytes(hostile)}, {Name: "fails", Body: "echo part; exit 7"}, {Name: "users", Body: "echo true one"}, {Name: "empty", Body: ":"},
 	}
-	out, _, code := run(t, shell.Probe(boundary, "echo Welcome to the machine\n", fragments))
+	out, _, code := run(t, guest.Probe(boundary, "echo Welcome to the machine\n", fragments))
 	require.Zero(t, code)
-	got, err := shell.ReadProbe(boundary, out, fragments)
+	got, err := guest.ReadProbe(boundary, out, fragments)
 	require.NoError(t, err)
-	require.Equal(t, map[string]shell.Answer{
+	require.Equal(t, map[string]guest.Answer{
 		"files": {Text: hostile}, "fails": {Code: 7, Text: "part\n"}, "users": {Text: "true one\n"}, "empty": {},
 	}, got)
 }
 
 func TestAnIncompleteAnswerIsRefused(t *testing.T) {
-	fragments := []shell.Fragment{{Name: "a"}}
+	fragments := []guest.Fragment{{Name: "a"}}
 	ok := base64.StdEncoding.EncodeToString([]byte("\n0\n"))
 	for out, says := range map[string]string{
 		"": "has no end", "B a " + ok + "\n": "has no end", "B end\n": `did not answer about "a"`, "B a\nB end\n": `about "a" is cut`,
 		"B a !\nB end\n": "illegal base64", "B a " + ok + "\nB a " + ok + "\nB end\n": `answered twice about "a"`, "B a bm8=\nB end\n": "has no exit code",
 	} {
-		_, err := shell.ReadProbe("B", out, fragments)
+		_, err := guest.ReadProbe("B", out, fragments)
 		require.ErrorContains(t, err, says, out)
 	}
 }
@@ -82,26 +81,26 @@ func TestPutReplacesWholeFilesOnly(t *testing.T) {
 	dir := t.TempDir()
 	me, group := id(t, "-un"), id(t, "-gn")
 	file := dir + "/it's"
-	out, complaints, code := run(t, shell.Script(shell.Put(file, "one\n", "0640", me, group)+"\nstat -c '%a %Y %i' "+shell.Quote(file)+"; "+
-		shell.Put(file, "one\n", "0640", me, group)+"\nstat -c '%a %Y %i' "+shell.Quote(file)+"; ls -A "+shell.Quote(dir)))
+	out, complaints, code := run(t, guest.Script(guest.PutFile(file, "one\n", "0640", me, group)+"\nstat -c '%a %Y %i' "+guest.Quote(file)+"; "+
+		guest.PutFile(file, "one\n", "0640", me, group)+"\nstat -c '%a %Y %i' "+guest.Quote(file)+"; ls -A "+guest.Quote(dir)))
 	require.Zero(t, code, complaints)
 	lines := strings.Split(out, "\n")
 	require.True(t, strings.HasPrefix(lines[0], "640 "), out)
 	require.Equal(t, lines[0], lines[1], "what is the same is not written")
 	require.Equal(t, "it's", lines[2])
 	for what, script := range map[string]string{
-		"is a symbolic link":   "ln -s /etc/passwd " + dir + "/link; " + shell.Put(dir+"/link", "x", "0644", me, group),
-		"is a folder":          shell.Put(dir, "x", "0644", me, group),
-		"could not be written": shell.Put(file, "two", "0644", "no-such-user-here", group),
+		"is a symbolic link":   "ln -s /etc/passwd " + dir + "/link; " + guest.PutFile(dir+"/link", "x", "0644", me, group),
+		"is a folder":          guest.PutFile(dir, "x", "0644", me, group),
+		"could not be written": guest.PutFile(file, "two", "0644", "no-such-user-here", group),
 	} {
-		_, complaints, code := run(t, shell.Script("set -e\n"+script))
-		require.Equal(t, shell.ExitBlocked, code)
+		_, complaints, code := run(t, guest.Script("set -e\n"+script))
+		require.Equal(t, guest.ExitBlocked, code)
 		require.Contains(t, complaints, what)
 	}
-	_, complaints, code = run(t, shell.Script("set -e\n"+shell.Unchanged(file, "0", true)))
-	require.Equal(t, shell.ExitStale, code)
+	_, complaints, code = run(t, guest.Script("set -e\n"+guest.FileUnchanged(file, "0", true)))
+	require.Equal(t, guest.ExitStale, code)
 	require.Contains(t, complaints, "has changed since it was read")
-	out, _, _ = run(t, shell.Script("cat "+shell.Quote(file)+"; ls -A "+shell.Quote(dir)+" | grep new"))
+	out, _, _ = run(t, guest.Script("cat "+guest.Quote(file)+"; ls -A "+guest.Quote(dir)+" | grep new"))
 	require.Equal(t, "one\n", out)
 }
 
@@ -121,9 +120,9 @@ func attack(t *testing.T, at, do, script string) (dir, victim, complaints string
 	require.NoError(t, os.Chmod(dir, 0o777)) // whatever the umask is
 	require.NoError(t, os.Mkdir(victim, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(victim, "shadow"), []byte("root:*:1\n"), 0o600))
-	hook := "_DIR=" + shell.Quote(dir) + " _VICTIM=" + shell.Quote(victim) + " _done=\n" +
+	hook := "_DIR=" + guest.Quote(dir) + " _VICTIM=" + guest.Quote(victim) + " _done=\n" +
 		at + "() { command " + at + " \"$@\"; _code=$?; if [ -z \"$_done\" ]; then _done=1; ( " + do + " ) >/dev/null 2>&1; fi; return $_code; }\n"
-	_, complaints, code = run(t, shell.Script(hook+"set -e\n"+script))
+	_, complaints, code = run(t, guest.Script(hook+"set -e\n"+script))
 	content, err := os.ReadFile(filepath.Join(victim, "shadow"))
 	require.NoError(t, err, complaints)
 	require.Equal(t, "root:*:1\n", string(content), complaints)
@@ -150,7 +149,7 @@ func TestPutFollowsNoLinkOfSomebodyElse(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, complaints, code := attack(t, c.at, c.do, c.script)
-			require.Equal(t, shell.ExitBlocked, code, complaints)
+			require.Equal(t, guest.ExitBlocked, code, complaints)
 			require.NotEmpty(t, complaints)
 		})
 	}
@@ -171,7 +170,7 @@ func TestKeepFollowsNoLinkOfSomebodyElse(t *testing.T) {
 	sum := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 	to := filepath.Join(t.TempDir(), "kept")
 	_, _, complaints, code := attack(t, "true", `ln -s "$_VICTIM/shadow" "$_DIR/app"`, `true; keep "$_DIR/app" `+to+" "+sum("root:*:1\n"))
-	require.Equal(t, shell.ExitBlocked, code, complaints)
+	require.Equal(t, guest.ExitBlocked, code, complaints)
 	require.NoFileExists(t, to)
 	require.NoFileExists(t, to+".homestak-new")
 	_, _, complaints, code = attack(t, "true", `printf theirs >"$_DIR/app"`, `true; keep "$_DIR/app" `+to+" "+sum("theirs"))
@@ -189,13 +188,13 @@ func TestPutFollowsLinksOfRoot(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	require.NoError(t, os.Mkdir(filepath.Join(root, "real"), 0o755))
 	require.NoError(t, os.Symlink("real", filepath.Join(root, "link")))
-	_, complaints, code := run(t, shell.Script("set -e\nfolder "+root+"/link/../link/a/b\nprintf x | put "+root+"/link/a/b/c 0600 0 0\nprintf x | put "+root+"/link/a/b/c 0600 0 0\n"))
+	_, complaints, code := run(t, guest.Script("set -e\nfolder "+root+"/link/../link/a/b\nprintf x | put "+root+"/link/a/b/c 0600 0 0\nprintf x | put "+root+"/link/a/b/c 0600 0 0\n"))
 	require.Zero(t, code, complaints)
 	content, err := os.ReadFile(filepath.Join(root, "real/a/b/c"))
 	require.NoError(t, err)
 	require.Equal(t, "x", string(content))
-	_, complaints, code = run(t, shell.Script("set -e\ndrop "+root+"/link/a/b/c "+root+"/missing/x\nchmod g+w "+root+"\nprintf x | put "+root+"/link/a/b/c 0600 0 0\n"))
-	require.Equal(t, shell.ExitBlocked, code)
+	_, complaints, code = run(t, guest.Script("set -e\ndrop "+root+"/link/a/b/c "+root+"/missing/x\nchmod g+w "+root+"\nprintf x | put "+root+"/link/a/b/c 0600 0 0\n"))
+	require.Equal(t, guest.ExitBlocked, code)
 	require.Contains(t, complaints, "/link is a symbolic link, and others than root may change it")
 	require.NoFileExists(t, filepath.Join(root, "real/a/b/c"))
 }

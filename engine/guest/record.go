@@ -1,6 +1,7 @@
-// Package record is what a machine knows of the things that a spec put on it: the file
-// owned.json. It decides what is withdrawn when the spec drops it, and to which state.
-package record
+package guest
+
+// This part of the package is what a machine knows of the things that a spec put on it: the file owned.json.
+// It decides what is withdrawn when the spec drops it, and to which state.
 
 import (
 	"bytes"
@@ -13,11 +14,11 @@ import (
 	"slices"
 )
 
-// Folder is where the machine keeps the record and what belongs to it.
-const Folder = "/var/lib/homestak-gitops"
+// RecordFolder is where the machine keeps the record and what belongs to it.
+const RecordFolder = "/var/lib/homestak-gitops"
 
-// File is the record.
-const File = Folder + "/owned.json"
+// RecordFile is the record.
+const RecordFile = RecordFolder + "/owned.json"
 
 // Version is that of the file. A program refuses one that is newer than it knows.
 const Version = 1
@@ -25,15 +26,15 @@ const Version = 1
 // Record is everything that we put on one machine. The zero value is that of a machine
 // that nothing was put on.
 type Record struct {
-	Version int     `json:"version"`
-	Entries []Entry `json:"entries"` // sorted by aspect and item, each once
+	Version int           `json:"version"`
+	Entries []RecordEntry `json:"entries"` // sorted by aspect and item, each once
 }
 
-// Key names an entry.
-type Key struct{ Aspect, Item string }
+// RecordKey names an entry.
+type RecordKey struct{ Aspect, Item string }
 
-// Entry is one thing. It is written before the thing is made.
-type Entry struct {
+// RecordEntry is one thing. It is written before the thing is made.
+type RecordEntry struct {
 	Aspect string `json:"aspect"`
 	Item   string `json:"item"` // a package, a user, a path, …
 	// Identity says how the thing is recognised as the one that we put there: "name" for a
@@ -46,25 +47,25 @@ type Entry struct {
 }
 
 // Key is the name of the entry.
-func (e Entry) Key() Key { return Key{e.Aspect, e.Item} }
+func (e RecordEntry) Key() RecordKey { return RecordKey{e.Aspect, e.Item} }
 
-func (e Entry) same(o Entry) bool {
+func (e RecordEntry) same(o RecordEntry) bool {
 	return e.Key() == o.Key() && e.Identity == o.Identity && (e.Found == nil) == (o.Found == nil) &&
 		maps.Equal(e.Found, o.Found) && maps.Equal(e.Put, o.Put)
 }
 
-// Read takes a record from its file; an empty text is the zero record.
-func Read(text string) (*Record, error) {
+// ReadRecord takes a record from its file; an empty text is the zero record.
+func ReadRecord(text string) (*Record, error) {
 	r := &Record{}
 	if text == "" {
 		return r, nil
 	}
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	if err := d.Decode(r); err != nil {
-		return nil, fmt.Errorf("%s is damaged, so it is unknown what may be removed: restore it from a backup, or delete it; everything on this machine then counts as unmanaged: %w", File, err)
+		return nil, fmt.Errorf("%s is damaged, so it is unknown what may be removed: restore it from a backup, or delete it; everything on this machine then counts as unmanaged: %w", RecordFile, err)
 	}
 	if r.Version != Version {
-		return nil, fmt.Errorf("%s has version %d, this program reads %d: use a newer program", File, r.Version, Version)
+		return nil, fmt.Errorf("%s has version %d, this program reads %d: use a newer program", RecordFile, r.Version, Version)
 	}
 	r.sort()
 	return r, nil
@@ -78,7 +79,7 @@ func (r *Record) Text() string {
 	w := *r
 	w.Version = Version
 	if w.Entries == nil {
-		w.Entries = []Entry{}
+		w.Entries = []RecordEntry{}
 	}
 	b, err := json.MarshalIndent(w, "", "  ")
 	if err != nil {
@@ -87,8 +88,8 @@ func (r *Record) Text() string {
 	return string(b) + "\n"
 }
 
-// Sum is the SHA-256 of a text in hex, "" for an empty one: what a script compares.
-func Sum(text string) string {
+// ContentSum is the SHA-256 of a text in hex, "" for an empty one: what a script compares.
+func ContentSum(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -97,8 +98,8 @@ func Sum(text string) string {
 }
 
 // Get finds an entry; nil if there is none.
-func (r *Record) Get(aspect, item string) *Entry {
-	i := slices.IndexFunc(r.Entries, func(e Entry) bool { return e.Aspect == aspect && e.Item == item })
+func (r *Record) Get(aspect, item string) *RecordEntry {
+	i := slices.IndexFunc(r.Entries, func(e RecordEntry) bool { return e.Aspect == aspect && e.Item == item })
 	if i < 0 {
 		return nil
 	}
@@ -118,7 +119,7 @@ func (r *Record) Items(aspect string) []string {
 
 // With gives a record that has these entries too. What is recorded as found stays: only
 // the first entry of a thing saw the machine before us.
-func (r *Record) With(entries []Entry) *Record {
+func (r *Record) With(entries []RecordEntry) *Record {
 	out := &Record{Version: r.Version, Entries: slices.Clone(r.Entries)}
 	for _, e := range entries {
 		old := out.Get(e.Aspect, e.Item)
@@ -136,7 +137,7 @@ func (r *Record) With(entries []Entry) *Record {
 }
 
 // Without gives a record that lacks these entries.
-func (r *Record) Without(keys []Key) *Record {
+func (r *Record) Without(keys []RecordKey) *Record {
 	out := &Record{Version: r.Version}
 	for _, e := range r.Entries {
 		if !slices.Contains(keys, e.Key()) {
@@ -147,7 +148,7 @@ func (r *Record) Without(keys []Key) *Record {
 }
 
 func (r *Record) sort() {
-	slices.SortFunc(r.Entries, func(a, b Entry) int {
+	slices.SortFunc(r.Entries, func(a, b RecordEntry) int {
 		return cmp.Or(cmp.Compare(a.Aspect, b.Aspect), cmp.Compare(a.Item, b.Item))
 	})
 }
