@@ -3,6 +3,7 @@ package aspect_test
 import (
 	"flag"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func TestAspects(t *testing.T) { aspecttest.Golden(t, aspect.All(), *update) }
+func TestAspects(t *testing.T) {
+	aspecttest.Golden(t, slices.Concat(aspect.All(), aspect.DiskAspects()), *update)
+}
 
 // An answer may be anything: it is refused, or gives a value, and never a panic.
 func FuzzRead(f *testing.F) {

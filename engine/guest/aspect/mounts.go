@@ -1,4 +1,4 @@
-package disks
+package aspect
 
 import (
 	"cmp"
@@ -7,17 +7,16 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
 // mounts is disks of the node with a file system and a line in /etc/fstab. A disk is found by
 // the label of its file system; one without any by its serial number, which the host gives to
 // the disks that it makes. See docs/decisions/0015-specs-inside-guests.md.
-var mounts = aspect.Of[mountsFound]{
+var mounts = Of[mountsFound]{
 	Name: "mounts", Doc: "Disks that are formatted and mounted.",
 	Paths: []string{"config.mount"},
-	Probe: func(q *aspect.Query) string {
+	Probe: func(q *Query) string {
 		paths := q.Items("mounts", mountPaths(q.Want))
 		if len(paths) == 0 {
 			return ":"
@@ -36,16 +35,16 @@ var mounts = aspect.Of[mountsFound]{
 			`  printf '%s' "$_made" | row lacks "$_p"`,
 			"done")
 	},
-	Parse: func(_ *aspect.Query, rows [][]string) (mountsFound, error) { return parseMounts(rows), nil },
-	Fill: func(q *aspect.Query, f mountsFound, have *spec.Spec) {
+	Parse: func(_ *Query, rows [][]string) (mountsFound, error) { return parseMounts(rows), nil },
+	Fill: func(q *Query, f mountsFound, have *spec.Spec) {
 		for _, path := range q.Items("mounts", mountPaths(q.Want)) {
 			if m, there := f.mount(path, q.Want.Mount(path)); there {
 				have.Config.Mounts = append(have.Config.Mounts, m)
 			}
 		}
 	},
-	Steps: func(q *aspect.Query, f mountsFound) []aspect.Step {
-		var steps []aspect.Step
+	Steps: func(q *Query, f mountsFound) []Step {
+		var steps []Step
 		gone := []string{}
 		for _, path := range q.Record.Items("mounts") {
 			if q.Want.Mount(path) == nil {
@@ -228,8 +227,8 @@ func (f mountsFound) find(want *spec.Mount) (d blockDevice, format bool, problem
 }
 
 // mountDisk formats a disk that is empty, and mounts it.
-func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) aspect.Step {
-	s := aspect.Step{Stage: aspect.StagePackages, Text: "mount disk " + want.Disk + " at " + want.Path}
+func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) Step {
+	s := Step{Stage: StagePackages, Text: "mount disk " + want.Disk + " at " + want.Path}
 	d, format, problem := f.find(want)
 	if problem != "" {
 		s.Script = "die " + guest.Quote(want.Path+": "+problem) + "\n"
@@ -284,9 +283,9 @@ func mountDisk(want *spec.Mount, e *guest.RecordEntry, f mountsFound) aspect.Ste
 
 // unmount takes a mount away; the data stay on the disk. One that was there before us gets
 // its line back, and stays mounted.
-func unmount(e *guest.RecordEntry, f mountsFound) aspect.Step {
+func unmount(e *guest.RecordEntry, f mountsFound) Step {
 	path := e.Item
-	s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "unmount " + path + ", its data stay", Drop: []guest.RecordKey{e.Key()}}
+	s := Step{Stage: StageWithdrawPackages, Text: "unmount " + path + ", its data stay", Drop: []guest.RecordKey{e.Key()}}
 	if e.Found != nil {
 		s.Text = "put back what /etc/fstab said of " + path
 		s.Script = setFstab(2, path, e.Found["line"])

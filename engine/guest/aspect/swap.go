@@ -1,4 +1,4 @@
-package disks
+package aspect
 
 import (
 	"fmt"
@@ -6,17 +6,16 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
 const swapFile = "/swapfile"
 
 // swap is one swap file. Other swap of the machine, such as a partition, is not looked at.
-var swap = aspect.Of[swapFound]{
+var swap = Of[swapFound]{
 	Name: "swap", Doc: "The swap file.",
 	Paths: []string{"config.swap"},
-	Probe: func(q *aspect.Query) string {
+	Probe: func(q *Query) string {
 		if q.Want.Config.Swap == 0 && q.Record.Get("swap", swapFile) == nil {
 			return ":"
 		}
@@ -26,7 +25,7 @@ var swap = aspect.Of[swapFound]{
 			"row swaps </proc/swaps", "if [ -f /etc/fstab ]; then row fstab </etc/fstab; fi",
 			"if [ -e "+swapFile+" ]; then stat -c '%s %a' "+swapFile+" | row file; fi")
 	},
-	Parse: func(_ *aspect.Query, rows [][]string) (swapFound, error) {
+	Parse: func(_ *Query, rows [][]string) (swapFound, error) {
 		var f swapFound
 		for _, r := range rows {
 			switch r[0] {
@@ -49,7 +48,7 @@ var swap = aspect.Of[swapFound]{
 		}
 		return f, nil
 	},
-	Fill: func(q *aspect.Query, f swapFound, have *spec.Spec) {
+	Fill: func(q *Query, f swapFound, have *spec.Spec) {
 		switch want := q.Want.Config.Swap; {
 		case f.there || f.kept:
 			have.Config.SwapFile = f.shown()
@@ -57,29 +56,29 @@ var swap = aspect.Of[swapFound]{
 			have.Config.SwapFile = "0"
 		}
 	},
-	Steps: func(q *aspect.Query, f swapFound) []aspect.Step {
+	Steps: func(q *Query, f swapFound) []Step {
 		e := guest.RecordEntry{Aspect: "swap", Item: swapFile, Identity: "path"}
 		want := int64(q.Want.Config.Swap)
 		if want > 0 {
-			s := aspect.Step{Stage: aspect.StagePackages, Text: fmt.Sprintf("make %s of %d MiB", swapFile, want), Keep: []guest.RecordEntry{e}, Script: f.set(want)}
+			s := Step{Stage: StagePackages, Text: fmt.Sprintf("make %s of %d MiB", swapFile, want), Keep: []guest.RecordEntry{e}, Script: f.set(want)}
 			if f.container != "" {
 				s.Keep, s.Script = nil, "die "+guest.Quote("this machine is a container ("+f.container+"), and its swap is that of its host: take swap out of the spec")+"\n"
 			} else if f.there && q.Record.Get("swap", swapFile) == nil {
 				s.Keep[0].Found = map[string]string{"size": strconv.FormatInt(f.size, 10), "line": f.line, "on": strconv.FormatBool(f.on > 0)}
 			}
-			return []aspect.Step{s}
+			return []Step{s}
 		}
-		s := aspect.Step{Stage: aspect.StageWithdrawPackages, Text: "remove " + swapFile, Drop: []guest.RecordKey{e.Key()}}
+		s := Step{Stage: StageWithdrawPackages, Text: "remove " + swapFile, Drop: []guest.RecordKey{e.Key()}}
 		if found := q.Record.Get("swap", swapFile).Found; found != nil {
 			s.Text = "set " + swapFile + " back to what was found"
 			s.Script = f.set(number(found["size"])) + setFstab(1, swapFile, found["line"])
 			if found["on"] != "true" {
 				s.Script += "swapoff " + swapFile + " || :\n"
 			}
-			return []aspect.Step{s}
+			return []Step{s}
 		}
 		s.Script = guest.Lines(swapOff, setFstab(1, swapFile, ""), "if [ -e "+swapFile+" ]; then drop "+swapFile+"; fi")
-		return []aspect.Step{s}
+		return []Step{s}
 	},
 }
 

@@ -1,24 +1,17 @@
-package disks_test
+package aspect_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect/aspecttest"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect/disks"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
-func TestAspects(t *testing.T) { aspecttest.Golden(t, disks.All(), *update) }
-
 // An answer may be anything: it is refused, or gives a value, and never a panic.
-func FuzzRead(f *testing.F) {
+func FuzzReadDisks(f *testing.F) {
 	f.Add("disk\tsda\t=RElTSz1zZGEK\nmounted\t/srv\t=MzYgMzUgODowIC8gL3NydiBydyAtIGV4dDQgL2Rldi9zZGEgcnc=\n")
 	f.Add("fstab\t=L3N3YXBmaWxlIG5vbmUgc3dhcA==\nfile\t=MSAy\nswaps\t=L3N3YXBmaWxlIGEgYg==\n")
 	f.Add("xfs\t/srv\t=YnNpemU9\nlacks\t/srv\t=\ndisk\t\t=\n")
@@ -26,7 +19,7 @@ func FuzzRead(f *testing.F) {
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, answer string) {
 		q := &aspect.Query{Want: want, Record: &guest.Record{}}
-		for _, a := range disks.All() {
+		for _, a := range aspect.DiskAspects() {
 			r, err := a.Read(q, guest.Answer{Text: answer}, spec.Empty("edge"))
 			if err != nil {
 				continue

@@ -1,4 +1,4 @@
-package disks
+package aspect
 
 import (
 	"fmt"
