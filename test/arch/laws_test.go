@@ -43,8 +43,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/aspect/aspecttest", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec", "engine/plan"}}, // cases of aspects, for tests
 	{pkg: "engine/guest/aspect", may: []string{"engine/guest", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
-	{pkg: "engine/guest/aspect/pve", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
-	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/aspect/pve", "engine/guest/spec", "engine/model", "engine/plan"}},
+	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/spec", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/backoff", "specserve/client", "specserve/parent", "specserve/problem", "specserve/report"}, tests: []string{"engine/guest", "specserve/pin"}},
 	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/model", "specserve/parent", "specserve/pin", "specserve/problem", "specserve/uplink", "systemd"}, tests: []string{"engine/guest/child/childtest", "engine/plan", "sim/debian", "sim/machine"}},
 	{pkg: "engine/guest/child/childtest"},

@@ -5,10 +5,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect/pve"
 )
 
 // aspects are all aspects, in the order of the probe.
 func aspects() []aspect.Aspect {
-	return slices.Concat(aspect.All(), network.All(), aspect.DiskAspects(), pve.All())
+	return slices.Concat(aspect.All(), network.All(), aspect.DiskAspects(), network.PVEAspects())
 }

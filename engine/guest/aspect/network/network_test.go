@@ -2,6 +2,7 @@ package network_test
 
 import (
 	"flag"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func TestAspects(t *testing.T) { aspecttest.Golden(t, network.All(), *update) }
+func TestAspects(t *testing.T) {
+	aspecttest.Golden(t, slices.Concat(network.All(), network.PVEAspects()), *update)
+}
 
 // An answer may be anything: it is refused, or gives a value, and never a panic.
 func FuzzRead(f *testing.F) {

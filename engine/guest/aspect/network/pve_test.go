@@ -1,31 +1,25 @@
-package pve_test
+package network_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect/aspecttest"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect/pve"
+	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
-func TestAspects(t *testing.T) { aspecttest.Golden(t, pve.All(), *update) }
-
 // An answer may be anything: it is refused, or gives a value, and never a panic.
-func FuzzRead(f *testing.F) {
+func FuzzReadPVE(f *testing.F) {
 	f.Add("source\t/etc/apt/sources.list.d/x.sources\t=VVJJczogaHR0cHM6Ly9lbnRlcnByaXNlLnByb3htb3guY29tCg==\nkey\t=L3g=\n")
 	f.Add("interfaces\t=aWZhY2UgZXRoMCBpbmV0IGRoY3AK\ncard\t=ZXRoMA==\nports\t=\nstate\t=YXNrcwo=\n")
 	want, err := spec.Read([]byte(`{"version": 1, "node": "edge", "config": {"pve": {"no_subscription": true, "remove_subscription_nag": true, "bridge": "vmbr0"}}}`))
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, answer string) {
 		q := &aspect.Query{Want: want, Record: &guest.Record{}}
-		for _, a := range pve.All() {
+		for _, a := range network.PVEAspects() {
 			r, err := a.Read(q, guest.Answer{Text: answer}, spec.Empty("edge"))
 			if err != nil {
 				continue

@@ -1,4 +1,4 @@
-package pve
+package network
 
 import (
 	"github.com/homestak/homestak-gitops/engine/guest"

@@ -1,7 +1,8 @@
-// Package pve is what a spec says of a machine that is, or becomes, a host of Proxmox VE:
-// where its packages come from, the reminder about subscriptions, and its bridge. The
-// packages themselves are those of the spec.
-package pve
+package network
+
+// This part of the package is what a spec says of a machine that is, or becomes, a host of Proxmox VE: where
+// its packages come from, the reminder about subscriptions, and its bridge. The packages themselves are those
+// of the spec.
 
 import (
 	"strings"
@@ -11,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
-// All lists the aspects, in the order of the probe.
-func All() []aspect.Aspect {
+// PVEAspects lists the aspects, in the order of the probe.
+func PVEAspects() []aspect.Aspect {
 	return []aspect.Aspect{repository.Aspect(), nag.Aspect(), bridge.Aspect()}
 }
 

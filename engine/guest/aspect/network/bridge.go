@@ -1,4 +1,4 @@
-package pve
+package network
 
 import (
 	"fmt"
@@ -7,13 +7,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/aspect/network"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 )
 
 const (
 	interfacesFile = "/etc/network/interfaces"
-	bridgeFound    = network.BeforeBridge
+	bridgeFound    = BeforeBridge
 )
 
 // bridge is the bridge of a machine that becomes a host of Proxmox VE: it gets the card of
