@@ -23,7 +23,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/specserve/live"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
@@ -117,7 +116,7 @@ func New(o Options) (*Service, error) {
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
 		Dir: filepath.Join(c.DataDir, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, MaxPack: int64(r.MaxSize) << 20, Log: o.Log, Transport: s.transport(),
-		Auth: remote.Auth{
+		Auth: source.Auth{
 			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
 			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,
 		},

@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/source/checkout"
+	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
 )
@@ -55,7 +55,7 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	}
 	f := &Folder{dir: o.Dir, root: root, loader: NewLoader(o.Kinds), input: Input{Vars: o.Vars, Mode: o.Mode}}
 	f.loader.Sandbox = o.Sandbox
-	tree, err := checkout.Open(o.Dir)
+	tree, err := source.OpenWorktree(o.Dir)
 	if err == nil {
 		f.Commit, err = tree.Commit()
 	}

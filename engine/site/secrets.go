@@ -9,7 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/source/checkout"
+	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/hcl/sops"
 )
@@ -142,7 +142,7 @@ func readRegular(tree fs.FS, name string) ([]byte, error) {
 // secrets.sops.yaml in it, else of secrets.yaml if git does not track that. Having none is fine:
 // then the site is checked without their names. A tracked secrets.yaml is an error also where it
 // is not read, and so is what is in the clear in secrets.sops.yaml.
-func folderSecrets(root *os.Root, tree *checkout.Worktree, name string, keys Keys) (*model.Secrets, diag.List) {
+func folderSecrets(root *os.Root, tree *source.Worktree, name string, keys Keys) (*model.Secrets, diag.List) {
 	tracked, unknown := false, errors.New("the git checkout around the site cannot be read")
 	if tree != nil {
 		tracked, unknown = tree.Tracks(SecretsName)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -25,7 +24,7 @@ func fault(t *testing.T, r *source.Repository, kind error, temporary bool) strin
 	t.Helper()
 	_, err := r.Head(t.Context())
 	require.ErrorIs(t, err, kind)
-	var f *remote.Error
+	var f *source.Error
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, temporary, f.Temporary(), err.Error())
 	require.NotContains(t, err.Error(), "\n")
@@ -40,7 +39,7 @@ func TestARepositoryThatIsNotThere(t *testing.T) {
 		repo := openRepository(t, o)
 		head(t, repo)
 		r.Remove()
-		fault(t, repo, remote.ErrNotFound, false)
+		fault(t, repo, source.ErrNotFound, false)
 		require.Equal(t, "1", readFile(t, repo, id, "a"), "what is here stays readable")
 		r.Restore()
 		require.Equal(t, id, head(t, repo).ID)
@@ -50,21 +49,21 @@ func TestARepositoryThatIsNotThere(t *testing.T) {
 func TestABranchThatIsNotThere(t *testing.T) {
 	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
 		repo := openRepository(t, o)
-		require.Contains(t, fault(t, repo, remote.ErrEmpty, true), "push a first commit")
+		require.Contains(t, fault(t, repo, source.ErrEmpty, true), "push a first commit")
 		id := r.Commit(map[string]string{"a": "1"}, "first")
 		require.Equal(t, id, head(t, repo).ID)
 		r.SetBranch("stable", id)
 		r.RemoveBranch("main")
-		require.Contains(t, fault(t, repo, remote.ErrNoBranch, false), `"main"; known: stable`)
+		require.Contains(t, fault(t, repo, source.ErrNoBranch, false), `"main"; known: stable`)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
 		o.Dir, o.Branch = filepath.Join(t.TempDir(), "x"), "stabel"
-		require.Contains(t, fault(t, openRepository(t, o), remote.ErrNoBranch, false), `did you mean "stable"?`)
+		require.Contains(t, fault(t, openRepository(t, o), source.ErrNoBranch, false), `did you mean "stable"?`)
 	})
 }
 
 func TestAFolderThatIsNoRepository(t *testing.T) {
 	repo := openRepository(t, source.Options{URL: t.TempDir()})
-	require.Contains(t, fault(t, repo, remote.ErrNotFound, false), "is not a git repository")
+	require.Contains(t, fault(t, repo, source.ErrNotFound, false), "is not a git repository")
 }
 
 // A commit that is too large is refused with the number and the setting, and is downloaded once: a poll that finds it again costs one
@@ -126,7 +125,7 @@ func httpsRepository(t *testing.T, change func(o *source.Options)) (*sourcetest.
 	t.Helper()
 	r := sourcetest.New(t)
 	s := r.HTTPS()
-	o := source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}, Timeout: 20 * time.Second}
+	o := source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}, Timeout: 20 * time.Second}
 	if change != nil {
 		change(&o)
 	}
@@ -149,7 +148,7 @@ func TestTheConnectionIsKept(t *testing.T) {
 	s := r.HTTPS()
 	s.CountConnections(func() { conns <- struct{}{} })
 	r.Commit(map[string]string{"a": "1"}, "first")
-	repo := openRepository(t, source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}})
+	repo := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
 	for range 5 {
 		head(t, repo)
 	}
@@ -164,21 +163,21 @@ func TestLogins(t *testing.T) {
 	r, s, repo := httpsRepository(t, func(o *source.Options) { o.Auth.TokenFile = token })
 	r.Commit(map[string]string{"a": "1"}, "first")
 	s.SetLogin("git", "s3cret")
-	require.Contains(t, fault(t, repo, remote.ErrLogin, false), "no such file")
+	require.Contains(t, fault(t, repo, source.ErrLogin, false), "no such file")
 	require.NoError(t, os.WriteFile(token, []byte("\n"), 0o600))
-	require.Contains(t, fault(t, repo, remote.ErrLogin, false), "is empty")
+	require.Contains(t, fault(t, repo, source.ErrLogin, false), "is empty")
 	require.NoError(t, os.WriteFile(token, []byte("wrong\n"), 0o600))
-	require.NotContains(t, fault(t, repo, remote.ErrDenied, false), "wrong")
+	require.NotContains(t, fault(t, repo, source.ErrDenied, false), "wrong")
 	require.NoError(t, os.WriteFile(token, []byte("s3cret\nand a note\n"), 0o600))
 	head(t, repo)
 	s.SetLogin("git", "rotated")
-	fault(t, repo, remote.ErrDenied, false)
+	fault(t, repo, source.ErrDenied, false)
 	require.NoError(t, os.WriteFile(token, []byte("rotated"), 0o600))
 	r.Commit(map[string]string{"a": "2"}, "second")
 	head(t, repo) // without a restart
 
-	plain := openRepository(t, source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}})
-	require.Contains(t, fault(t, plain, remote.ErrDenied, false), "it requires a login")
+	plain := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
+	require.Contains(t, fault(t, plain, source.ErrDenied, false), "it requires a login")
 }
 
 func TestCredentialsOfTheURLAreNotShown(t *testing.T) {
@@ -186,11 +185,11 @@ func TestCredentialsOfTheURLAreNotShown(t *testing.T) {
 	r.Commit(map[string]string{"a": "1"}, "first")
 	s.SetLogin("bob", "s3cret")
 	with := strings.Replace(s.URL, "https://", "https://bob:s3cret@", 1)
-	repo := openRepository(t, source.Options{URL: with, Auth: remote.Auth{CAFile: s.CAFile}})
+	repo := openRepository(t, source.Options{URL: with, Auth: source.Auth{CAFile: s.CAFile}})
 	head(t, repo)
 	require.Equal(t, s.URL, repo.String())
 	s.SetLogin("bob", "other")
-	require.NotContains(t, fault(t, repo, remote.ErrDenied, false), "s3cret")
+	require.NotContains(t, fault(t, repo, source.ErrDenied, false), "s3cret")
 	for _, bad := range []string{"https://bob:s3cret@host:port/x", "https://bob:s3cret@/x", "https://bob:s3cret@ho st/x", "https://bob:s3cret@host/%zz", "http://bob:s3cret@git.example.org/x", "ssh://bob:s3cret@host/x", "ftp://bob:s3cret@host/x"} {
 		_, err := source.OpenRepository(source.Options{Dir: t.TempDir(), URL: bad})
 		require.Error(t, err, bad)
@@ -213,20 +212,20 @@ func TestHTTPFaults(t *testing.T) {
 		kind      error
 		temporary bool
 	}{
-		"forbidden":       {answer(403, "text/plain", ""), remote.ErrDenied, false},
-		"not found":       {answer(404, "text/plain", ""), remote.ErrNotFound, false},
-		"overloaded":      {answer(503, "text/html", "<html>"), remote.ErrUnreachable, true},
-		"too many":        {answer(429, "text/html", ""), remote.ErrUnreachable, true},
-		"a page":          {answer(200, "text/html; charset=utf-8", "<html>Please log in</html>"), remote.ErrNotGit, false},
-		"plain files":     {answer(200, "text/plain", strings.Repeat("a", 40)+"\trefs/heads/main\n"), remote.ErrDumb, false},
-		"nonsense":        {answer(200, smart, "zzzz nonsense"), remote.ErrCut, true},
-		"an error line":   {answer(200, smart, "0036ERR access denied or repository not exported: xx\n\n"), remote.ErrDenied, false},
-		"a short list":    {answer(200, smart, "001e# service=git-upload-pack\n0000"), remote.ErrCut, true},
-		"a teapot":        {answer(418, "text/plain", ""), remote.ErrNotGit, false},
-		"a login page":    {loginPage, remote.ErrNotGit, false},
-		"no encryption":   {redirect("http://git.example.org/x/info/refs"), remote.ErrNotGit, false},
-		"a circle":        {redirect("/site.git/info/refs?service=git-upload-pack"), remote.ErrNotGit, false},
-		"cut in the list": {func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }, remote.ErrUnreachable, true},
+		"forbidden":       {answer(403, "text/plain", ""), source.ErrDenied, false},
+		"not found":       {answer(404, "text/plain", ""), source.ErrNotFound, false},
+		"overloaded":      {answer(503, "text/html", "<html>"), source.ErrUnreachable, true},
+		"too many":        {answer(429, "text/html", ""), source.ErrUnreachable, true},
+		"a page":          {answer(200, "text/html; charset=utf-8", "<html>Please log in</html>"), source.ErrNotGit, false},
+		"plain files":     {answer(200, "text/plain", strings.Repeat("a", 40)+"\trefs/heads/main\n"), source.ErrDumb, false},
+		"nonsense":        {answer(200, smart, "zzzz nonsense"), source.ErrCut, true},
+		"an error line":   {answer(200, smart, "0036ERR access denied or repository not exported: xx\n\n"), source.ErrDenied, false},
+		"a short list":    {answer(200, smart, "001e# service=git-upload-pack\n0000"), source.ErrCut, true},
+		"a teapot":        {answer(418, "text/plain", ""), source.ErrNotGit, false},
+		"a login page":    {loginPage, source.ErrNotGit, false},
+		"no encryption":   {redirect("http://git.example.org/x/info/refs"), source.ErrNotGit, false},
+		"a circle":        {redirect("/site.git/info/refs?service=git-upload-pack"), source.ErrNotGit, false},
+		"cut in the list": {func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }, source.ErrUnreachable, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, s, repo := httpsRepository(t, nil)
@@ -279,7 +278,7 @@ func TestRedirects(t *testing.T) {
 	}))
 	defer from.Close()
 	away := openRepository(t, source.Options{URL: strings.Replace(from.URL, "http://", "http://bob:s3cret@", 1) + "/x"})
-	fault(t, away, remote.ErrNotFound, false)
+	fault(t, away, source.ErrNotFound, false)
 	require.Empty(t, <-logins)
 }
 
@@ -288,17 +287,17 @@ func TestCertificates(t *testing.T) {
 	r.Commit(map[string]string{"a": "1"}, "first")
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	repo := openRepository(t, source.Options{URL: s.URL})
-	require.Contains(t, fault(t, repo, remote.ErrUntrusted, false), "ca_file")
-	repo = openRepository(t, source.Options{URL: s.URL, Auth: remote.Auth{CAFile: ca}})
-	fault(t, repo, remote.ErrUntrusted, false)
+	require.Contains(t, fault(t, repo, source.ErrUntrusted, false), "ca_file")
+	repo = openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: ca}})
+	fault(t, repo, source.ErrUntrusted, false)
 	require.NoError(t, os.WriteFile(ca, []byte("no certificate"), 0o600))
-	require.Contains(t, fault(t, repo, remote.ErrUntrusted, false), "holds no certificate")
+	require.Contains(t, fault(t, repo, source.ErrUntrusted, false), "holds no certificate")
 	text, err := os.ReadFile(s.CAFile)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ca, text, 0o600))
 	head(t, repo) // without a restart
 	plain := openRepository(t, source.Options{URL: strings.Replace(s.URL, "https", "http", 1)})
-	fault(t, plain, remote.ErrNotGit, false)
+	fault(t, plain, source.ErrNotGit, false)
 }
 
 func TestAConnectionThatIsCutInAPack(t *testing.T) {
@@ -309,7 +308,7 @@ func TestAConnectionThatIsCutInAPack(t *testing.T) {
 		next := r.Commit(map[string]string{"a": noise(t, 20_000)}, "second")
 		s.SetFault(sourcetest.Cut(after))
 		_, err := repo.Head(t.Context())
-		require.True(t, errors.Is(err, remote.ErrCut) || errors.Is(err, remote.ErrUnreachable), "%v", err)
+		require.True(t, errors.Is(err, source.ErrCut) || errors.Is(err, source.ErrUnreachable), "%v", err)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
 		s.SetFault(nil)
 		require.Equal(t, next, head(t, repo).ID)
@@ -327,7 +326,7 @@ func TestAServerThatIsSilent(t *testing.T) {
 		}
 	})
 	defer close(release)
-	fault(t, repo, remote.ErrTimeout, true)
+	fault(t, repo, source.ErrTimeout, true)
 }
 
 func TestAnAddressWhereNobodyIs(t *testing.T) {
@@ -335,5 +334,5 @@ func TestAnAddressWhereNobodyIs(t *testing.T) {
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
-	fault(t, openRepository(t, source.Options{URL: "https://" + addr + "/x"}), remote.ErrUnreachable, true)
+	fault(t, openRepository(t, source.Options{URL: "https://" + addr + "/x"}), source.ErrUnreachable, true)
 }

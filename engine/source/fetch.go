@@ -14,7 +14,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // firstDepth is how many commits the first fetch brings. Whoever lost the local copy, or fetches from one who did,
@@ -39,12 +38,12 @@ func (r *Repository) tip(refs *packp.AdvRefs) (plumbing.Hash, error) {
 	if len(names) == 0 {
 		return plumbing.ZeroHash, r.from.NoCommit()
 	}
-	return plumbing.ZeroHash, r.from.Fault(remote.ErrNoBranch, fmt.Sprintf("%q", r.o.Branch), diag.DidYouMean(r.o.Branch, names), nil)
+	return plumbing.ZeroHash, r.from.Fault(ErrNoBranch, fmt.Sprintf("%q", r.o.Branch), diag.DidYouMean(r.o.Branch, names), nil)
 }
 
 // fetch fetches the commit tip and makes it the head. The local copy does not change until the
 // fetch is complete.
-func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *packp.AdvRefs, tip plumbing.Hash) error {
+func (r *Repository) fetch(ctx context.Context, c Conversation, refs *packp.AdvRefs, tip plumbing.Hash) error {
 	n, err := r.need(tip)
 	if err != nil {
 		return err
@@ -56,7 +55,7 @@ func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *pac
 	if n.Depth != 1 && (errors.Is(err, objects.ErrTooLarge) || errors.Is(err, errParts)) {
 		// The new head is too far away, or the local copy is not what the remote assumes: start
 		// over with the head alone.
-		err = r.again(ctx, remote.Need{Want: tip, Depth: 1})
+		err = r.again(ctx, Need{Want: tip, Depth: 1})
 	} else if err == nil {
 		err = r.deepen(ctx, tip)
 	}
@@ -83,15 +82,15 @@ func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *pac
 }
 
 // need returns what is missing for a commit.
-func (r *Repository) need(tip plumbing.Hash) (remote.Need, error) {
-	n := remote.Need{Want: tip, Haves: r.state.tips()}
+func (r *Repository) need(tip plumbing.Hash) (Need, error) {
+	n := Need{Want: tip, Haves: r.state.tips()}
 	if len(n.Haves) == 0 {
 		n.Depth = firstDepth
 		return n, nil
 	}
 	p, err := r.graph.Past(n.Haves...)
 	if err != nil {
-		return remote.Need{}, err
+		return Need{}, err
 	}
 	for i, c := range p.Sorted() {
 		if i == mostHaves {
@@ -107,10 +106,10 @@ func (r *Repository) need(tip plumbing.Hash) (remote.Need, error) {
 var errParts = errors.New("parts of the commit are missing")
 
 // bring adds a fetched pack to the objects, and checks that the commit is then complete.
-func (r *Repository) bring(ctx context.Context, c remote.Conversation, refs *packp.AdvRefs, n remote.Need) error {
-	req, err := remote.Request(refs, n)
+func (r *Repository) bring(ctx context.Context, c Conversation, refs *packp.AdvRefs, n Need) error {
+	req, err := Request(refs, n)
 	if err != nil {
-		return r.from.Fault(remote.ErrNotGit, err.Error(), "check the URL", err)
+		return r.from.Fault(ErrNotGit, err.Error(), "check the URL", err)
 	}
 	p, err := r.disk.add(func(w io.Writer) error {
 		to := &limited{w: w, left: r.o.MaxPack}
@@ -140,15 +139,15 @@ func (r *Repository) bring(ctx context.Context, c remote.Conversation, refs *pac
 	case errors.Is(err, objects.ErrTooLong): // it would take all memory or time
 		return r.from.Fault(objects.ErrTooLarge, err.Error(), "remove that from the repository; a site does not need it", err)
 	case errors.Is(err, errBadPack):
-		return r.from.Fault(remote.ErrCut, err.Error(), "nothing is lost, this is retried", err)
+		return r.from.Fault(ErrCut, err.Error(), "nothing is lost, this is retried", err)
 	case errors.Is(err, plumbing.ErrObjectNotFound):
-		return r.from.Fault(remote.ErrCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.Want), "this is retried; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
+		return r.from.Fault(ErrCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.Want), "this is retried; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
 	}
 	return err
 }
 
 // again starts a new conversation: each can fetch only once.
-func (r *Repository) again(ctx context.Context, n remote.Need) error {
+func (r *Repository) again(ctx context.Context, n Need) error {
 	c, refs, err := r.remote.Ask(ctx)
 	if err != nil {
 		return err
@@ -172,7 +171,7 @@ func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 	if err != nil || now[r.state.head] == nil {
 		return err // rewritten: there is nothing to list
 	}
-	err = r.again(ctx, remote.Need{Want: tip}) // with all of its history, which compaction removes again
+	err = r.again(ctx, Need{Want: tip}) // with all of its history, which compaction removes again
 	if errors.Is(err, objects.ErrTooLarge) {
 		return nil // Since says that it is not certain
 	}

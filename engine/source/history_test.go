@@ -13,7 +13,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -128,7 +127,7 @@ func TestLargeFilesAreNotHeld(t *testing.T) {
 	r := sourcetest.New(t)
 	s := r.HTTPS()
 	id := r.Commit(map[string]string{"image": noise(t, large), "small": "s"}, "first")
-	repo := openRepository(t, source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}})
+	repo := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
 	fetched := allocated(func() { head(t, repo) })
 	t.Logf("fetch of %d MiB: %d MiB taken from the heap in all", large>>20, fetched>>20)
 	if !raced {

@@ -23,7 +23,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -33,7 +32,7 @@ type giant struct {
 	data []byte
 }
 
-func (g *giant) Ask(_ context.Context) (remote.Conversation, *packp.AdvRefs, error) {
+func (g *giant) Ask(_ context.Context) (Conversation, *packp.AdvRefs, error) {
 	refs := packp.NewAdvRefs()
 	refs.References["refs/heads/main"] = g.tip
 	return g, refs, nil
@@ -158,7 +157,7 @@ func TestPacksThatLie(t *testing.T) {
 		r := serveAs(t, Options{}, id, p)
 		taken := allocated(func() {
 			_, err := r.Head(t.Context())
-			require.ErrorIs(t, err, remote.ErrCut, name)
+			require.ErrorIs(t, err, ErrCut, name)
 		})
 		require.Less(t, taken, uint64(16<<20), name)
 		left, err := filepath.Glob(filepath.Join(r.o.Dir, "objects/pack/*"))
@@ -266,7 +265,7 @@ func (e *endless) Read(b []byte) (int, error) {
 func TestAnAnswerThatDoesNotEnd(t *testing.T) {
 	e, req := &endless{}, packp.NewUploadPackRequest()
 	req.Depth = packp.DepthCommits(1)
-	require.Error(t, remote.Receive(io.LimitReader(e, 1<<20), req, io.Discard))
+	require.Error(t, Receive(io.LimitReader(e, 1<<20), req, io.Discard))
 	require.Less(t, e.read, 2<<20)
 }
 

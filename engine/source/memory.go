@@ -18,7 +18,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // Memory is a repository without a remote and without a folder, for commits that were never pushed.
@@ -98,7 +97,7 @@ func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
 // Head is the commit that was added last.
 func (m *Memory) Head(context.Context) (model.Commit, error) {
 	if m.head.IsZero() {
-		return model.Commit{}, remote.ErrEmpty
+		return model.Commit{}, ErrEmpty
 	}
 	return m.commit(m.head)
 }

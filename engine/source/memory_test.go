@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -80,7 +79,7 @@ func TestMemoryIsARepository(t *testing.T) {
 	m, err := source.NewMemory("sites/home")
 	require.NoError(t, err)
 	_, err = m.Head(t.Context())
-	require.ErrorIs(t, err, remote.ErrEmpty)
+	require.ErrorIs(t, err, source.ErrEmpty)
 	first, err := m.Add(fstest.MapFS{"site.hcl": {Data: []byte("1")}, "hosts/a.hcl": {Data: []byte("a")}}, ada())
 	require.NoError(t, err)
 	old, err := m.Files(first.ID)

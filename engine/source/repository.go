@@ -13,7 +13,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // Repository follows one branch of a remote repository. Its methods are for one goroutine; any
@@ -21,8 +20,8 @@ import (
 // removed.
 type Repository struct {
 	o      Options
-	from   remote.Address
-	remote remote.Remote
+	from   Address
+	remote Remote
 	disk   disk
 
 	state   state
@@ -46,13 +45,13 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, err := remote.ParseAddress(o.URL)
+	from, err := ParseAddress(o.URL)
 	if err != nil {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
 	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
 	r.disk = disk{folder{o.Dir, before}, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte)}
-	r.remote = remote.New(from, remote.Options{
+	r.remote = New(from, RemoteOptions{
 		Auth: o.Auth, Transport: o.Transport, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.Has(id) },
 	})
 	return r, r.reload()
@@ -142,7 +141,7 @@ func (r *Repository) newStore(ps packs) *objects.Store {
 }
 
 // Head asks the remote for the newest commit of the branch, and fetches it if it is new. Without a
-// change that is one request. Errors of the remote are *remote.Error; the local copy stays readable
+// change that is one request. Errors of the remote are *Error; the local copy stays readable
 // in any case.
 func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 	c, refs, err := r.remote.Ask(ctx)

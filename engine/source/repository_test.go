@@ -15,7 +15,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -25,11 +24,11 @@ func transports() map[string]func(r *sourcetest.Repo) source.Options {
 		"file": func(r *sourcetest.Repo) source.Options { return source.Options{URL: r.URL()} },
 		"https": func(r *sourcetest.Repo) source.Options {
 			s := r.HTTPS()
-			return source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}}
+			return source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}}
 		},
 		"ssh": func(r *sourcetest.Repo) source.Options {
 			s := r.SSH()
-			return source.Options{URL: s.URL, Auth: remote.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}}
+			return source.Options{URL: s.URL, Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}}
 		},
 	}
 }
@@ -358,7 +357,7 @@ func TestTheCallersEndIsNoFault(t *testing.T) {
 		cancel()
 		_, err := repo.Head(ctx)
 		require.ErrorIs(t, err, context.Canceled)
-		var fault *remote.Error
+		var fault *source.Error
 		require.NotErrorAs(t, err, &fault)
 		head(t, repo)
 	})

@@ -8,7 +8,7 @@
 // A Memory is a repository without a remote, for commits that were never pushed: the synthetic ones
 // of a test.
 //
-// Errors of the remote are *remote.Error.
+// Errors of the remote are *Error.
 package source
 
 import (
@@ -20,8 +20,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // Options are the options of a repository.
@@ -37,7 +35,7 @@ type Options struct {
 	Branch string // "main" if empty
 	Path   string // the folder of the site inside the repository; its root if empty
 
-	Auth remote.Auth
+	Auth Auth
 
 	// Transport sends the requests over https, with whatever it takes to be let in; Auth is not used then.
 	// Nil: the network, as Auth says.

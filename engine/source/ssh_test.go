@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -19,7 +18,7 @@ func sshRepository(t *testing.T, change func(o *source.Options)) (*sourcetest.Re
 	t.Helper()
 	r := sourcetest.New(t)
 	s := r.SSH()
-	o := source.Options{URL: s.URL, Auth: remote.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 20 * time.Second}
+	o := source.Options{URL: s.URL, Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 20 * time.Second}
 	if change != nil {
 		change(&o)
 	}
@@ -33,9 +32,9 @@ func TestHostKeys(t *testing.T) {
 	_, port, err := net.SplitHostPort(strings.TrimSuffix(s.URL[strings.Index(s.URL, "@")+1:], r.Dir))
 	require.NoError(t, err)
 	line := "ssh-keyscan -p " + port + " 127.0.0.1 >> " + known
-	require.Contains(t, fault(t, repo, remote.ErrHostKey, false), line, "no such file")
+	require.Contains(t, fault(t, repo, source.ErrHostKey, false), line, "no such file")
 	require.NoError(t, os.WriteFile(known, nil, 0o600))
-	text := fault(t, repo, remote.ErrHostKey, false)
+	text := fault(t, repo, source.ErrHostKey, false)
 	require.Contains(t, text, line)
 	require.Contains(t, text, "it is not known: the server shows SHA256:")
 	right, err := os.ReadFile(s.KnownHostsFile)
@@ -44,14 +43,14 @@ func TestHostKeys(t *testing.T) {
 	head(t, repo)
 
 	s.SetHostKey(s.Key("host2"))
-	text = fault(t, repo, remote.ErrHostKey, false)
+	text = fault(t, repo, source.ErrHostKey, false)
 	require.Contains(t, text, "it has changed")
 	require.Contains(t, text, "line 1 of "+known)
 	require.NoError(t, os.WriteFile(known, []byte("@revoked * "+hostKey(t, right)), 0o600))
 	s.SetHostKey(s.HostKeyFile)
-	require.Contains(t, fault(t, repo, remote.ErrHostKey, false), "revoked")
+	require.Contains(t, fault(t, repo, source.ErrHostKey, false), "revoked")
 	require.NoError(t, os.WriteFile(known, []byte("nonsense\n"), 0o600))
-	fault(t, repo, remote.ErrHostKey, false)
+	fault(t, repo, source.ErrHostKey, false)
 }
 
 func hostKey(t *testing.T, line []byte) string {
@@ -66,20 +65,20 @@ func TestKeys(t *testing.T) {
 	r, s, _ := sshRepository(t, nil)
 	r.Commit(map[string]string{"a": "1"}, "first")
 	with := func(key string) *source.Repository {
-		return openRepository(t, source.Options{URL: s.URL, Auth: remote.Auth{KeyFile: key, KnownHostsFile: s.KnownHostsFile}})
+		return openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{KeyFile: key, KnownHostsFile: s.KnownHostsFile}})
 	}
 	head(t, with(s.KeyFile))
-	require.Contains(t, fault(t, with(s.KeyFile+".none"), remote.ErrLogin, false), "no such file")
-	require.Contains(t, fault(t, with(s.KeyFile+".pub"), remote.ErrLogin, false), "not a private key")
-	require.Contains(t, fault(t, with(s.LockedKey("locked", "sesame")), remote.ErrLogin, false), "passphrase")
-	require.Contains(t, fault(t, with(s.Key("stranger")), remote.ErrDenied, false), "accepts none of the keys")
+	require.Contains(t, fault(t, with(s.KeyFile+".none"), source.ErrLogin, false), "no such file")
+	require.Contains(t, fault(t, with(s.KeyFile+".pub"), source.ErrLogin, false), "not a private key")
+	require.Contains(t, fault(t, with(s.LockedKey("locked", "sesame")), source.ErrLogin, false), "passphrase")
+	require.Contains(t, fault(t, with(s.Key("stranger")), source.ErrDenied, false), "accepts none of the keys")
 
 	rotated := filepath.Join(t.TempDir(), "key")
 	stranger, err := os.ReadFile(s.Key("second"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(rotated, stranger, 0o600))
 	repo := with(rotated)
-	fault(t, repo, remote.ErrDenied, false)
+	fault(t, repo, source.ErrDenied, false)
 	right, err := os.ReadFile(s.KeyFile)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(rotated, right, 0o600))
@@ -93,7 +92,7 @@ func TestDefaultKeys(t *testing.T) {
 	r, s, _ := sshRepository(t, nil)
 	r.Commit(map[string]string{"a": "1"}, "first")
 	repo := openRepository(t, source.Options{URL: s.URL})
-	require.Contains(t, fault(t, repo, remote.ErrLogin, false), "key_file")
+	require.Contains(t, fault(t, repo, source.ErrLogin, false), "key_file")
 	require.NoError(t, os.MkdirAll(filepath.Join(home, ".ssh"), 0o700))
 	for from, to := range map[string]string{s.KeyFile: "id_ed25519", s.KnownHostsFile: "known_hosts"} {
 		text, err := os.ReadFile(from)
@@ -109,7 +108,7 @@ func TestPathsThatAShellWouldReadOtherwise(t *testing.T) {
 	odd := filepath.Join(filepath.Dir(r.Dir), "it's $(touch x) !.git")
 	require.NoError(t, os.Rename(r.Dir, odd))
 	for _, url := range []string{strings.TrimSuffix(s.URL, r.Dir) + strings.ReplaceAll(strings.ReplaceAll(odd, "$", "%24"), " ", "%20")} {
-		repo := openRepository(t, source.Options{URL: url, Auth: remote.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}})
+		repo := openRepository(t, source.Options{URL: url, Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}})
 		require.Equal(t, id, head(t, repo).ID)
 	}
 }
@@ -137,7 +136,7 @@ func TestAnSSHConnectionThatIsCut(t *testing.T) {
 	for _, after := range []int{0, 100, 2000, 5000, 20_000, 100_000} {
 		s.SetWrap(func(c net.Conn) net.Conn { return &cutConn{c, after} })
 		_, err := repo.Head(t.Context())
-		var f *remote.Error
+		var f *source.Error
 		require.ErrorAs(t, err, &f, "after %d bytes", after)
 		require.True(t, f.Temporary(), err)
 		require.Equal(t, "1", readFile(t, repo, id, "a"))
@@ -154,7 +153,7 @@ func TestAnSSHServerThatIsSilent(t *testing.T) {
 	s := r.SSH()
 	repo := openRepository(t, source.Options{
 		URL:  "ssh://git@" + l.Addr().String() + "/x",
-		Auth: remote.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 100 * time.Millisecond,
+		Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}, Timeout: 100 * time.Millisecond,
 	})
-	fault(t, repo, remote.ErrTimeout, true)
+	fault(t, repo, source.ErrTimeout, true)
 }

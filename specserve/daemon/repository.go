@@ -12,7 +12,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
-	"github.com/homestak/homestak-gitops/engine/source/checkout"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 )
@@ -48,7 +47,7 @@ func (e notServedError) Error() string { return string(e) }
 
 // at is the repository at a commit of the checkout around a folder.
 func (h *history) at(ctx context.Context, folder, commit string) (*serve.Snapshot, error) {
-	tree, err := checkout.Open(folder)
+	tree, err := source.OpenWorktree(folder)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +59,7 @@ func (h *history) at(ctx context.Context, folder, commit string) (*serve.Snapsho
 		return nil, notServedError("the site folder is not a checkout of git")
 	case commit == "":
 		return nil, notServedError("the checkout of the site has no commit yet")
-	case strings.HasSuffix(commit, checkout.Dirty):
+	case strings.HasSuffix(commit, source.DirtySuffix):
 		return nil, notServedError("the site folder has changes that are not committed")
 	case branch == "":
 		return nil, notServedError("the checkout of the site is at no branch: git switch BRANCH")

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/engine/source/checkout"
+	"github.com/homestak/homestak-gitops/engine/source"
 )
 
 // stateOf sums up what the folder of a site, its secrets and the files that may have age identities look like
@@ -20,7 +20,7 @@ import (
 // not part of a site. An identity counts although it does not exist: it may come.
 func stateOf(dir, secrets string, identities []string) ([]byte, error) {
 	sum := sha256.New()
-	tree, err := checkout.Open(dir)
+	tree, err := source.OpenWorktree(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -30,11 +30,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/model", may: []string{"engine/diag"}},
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "engine/source/remote", may: []string{"engine/diag", "engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}},
-	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}},
-	{pkg: "engine/source/checkout", may: []string{"engine/model", "engine/source/objects"}},
-	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
+	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}},          // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "specserve/repository", may: []string{"engine/source/objects", "engine/source/serve"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}}, // git over http; who may ask is decided above it
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
@@ -99,7 +96,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/event", "engine/ledger", "engine/model", "specserve/report"}},
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/event", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/report"}},
 	{pkg: "examples"}, // files only
-	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/guest/spec", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "engine/source", "engine/source/sourcetest", "hcl/sops/sopstest"}},
+	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/guest/spec", "engine/model", "engine/plan", "engine/source", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "engine/source/sourcetest", "hcl/sops/sopstest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/proxmox/kind", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/child", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/parent"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/hook"}, // notifications of a push, and who signed them
 	{pkg: "specserve/cert", may: []string{"engine/durable", "specserve/pin"}},
@@ -110,9 +107,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/credentials", may: []string{"engine/durable", "specserve/cert", "specserve/hook", "specserve/keys"}},
 	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"}},
 	{pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"}, tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"}},
-	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/checkout", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/cert", "specserve/pin"}},
+	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/cert", "specserve/pin"}},
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/remote", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/parent"}},
 	{pkg: "sim", may: []string{"engine/model", "sim/debian", "sim/machine", "sim/machine/device", "sim/pve"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/process", may: []string{"engine"}},
@@ -120,8 +117,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops/wiring", may: []string{"drivers", "drivers/config", "drivers/ssh", "engine", "engine/model", "engine/service", "policy", "specserve/parent"}, tests: []string{"engine/enginetest", "engine/source/sourcetest", "engine/view", "hcl", "sim"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/problem"}, tests: []string{"engine/apply", "engine/plan"}},
 	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/catalog", "specserve/cert", "specserve/firstboot", "specserve/keys", "specserve/parent", "specserve/pin", "specserve/program", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
-	{pkg: "cmd/homestak-gitops/demo", may: []string{"cmd/homestak-gitops/simnode", "engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples", "sim", "sim/pve"}},
-	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "hcl", "specserve/report"}, tests: []string{"cmd/homestak-gitops/simnode", "drivers", "engine/enginetest", "engine/site", "sim", "sim/pve"}},
+	{pkg: "cmd/homestak-gitops/demo", may: []string{"cmd/homestak-gitops/simnode", "engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "examples", "sim", "sim/pve"}},
+	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "hcl", "specserve/report"}, tests: []string{"cmd/homestak-gitops/simnode", "drivers", "engine/enginetest", "engine/site", "sim", "sim/pve"}},
 	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},
 	{pkg: "cmd/homestak-gitops/complete", may: []string{"engine/model"}},
 	{pkg: "cmd/homestak-gitops/ui", may: []string{"cmd/homestak-gitops/exit", "cmd/homestak-gitops/process", "engine", "engine/diag", "engine/plan", "engine/site", "engine/view"}, tests: []string{"engine/apply"}},
@@ -155,9 +152,9 @@ var libraries = []library{
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
 	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "specserve/catalog"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; the simulated cloud-init reads it, and tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
-	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
-	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
-	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "sim", "sim/debian", "engine/source/remote", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
+	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/objects", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
+	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source"}, why: "how go-git is told which folder to read"},
+	{path: "golang.org/x/crypto", owners: []string{"drivers/ssh", "sim", "sim/debian", "engine/source", "engine/health"}, why: "git, checks, the way into machines and simulated machines speak ssh, and nobody else"},
 	{path: "mvdan.cc/sh/v3", owners: []string{"sim/machine/userland"}, why: "simulated machines run the scripts that are sent to real ones"},
 	{path: "github.com/fsnotify/fsnotify", owners: []string{"engine/durable"}, why: "one package notices changes of files"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},

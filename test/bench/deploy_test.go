@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source"
-	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/test/bench/fleet"
 )
@@ -152,7 +151,7 @@ func (m *meter) nothingNew() {
 	repo := sourcetest.New(m.b)
 	repo.Commit(map[string]string{"site.hcl": "site \"fleet\" {\n}\n"}, "The site")
 	server := repo.HTTPS()
-	local, err := source.OpenRepository(source.Options{Dir: filepath.Join(m.b.TempDir(), "clone"), URL: server.URL, Auth: remote.Auth{CAFile: server.CAFile}})
+	local, err := source.OpenRepository(source.Options{Dir: filepath.Join(m.b.TempDir(), "clone"), URL: server.URL, Auth: source.Auth{CAFile: server.CAFile}})
 	require.NoError(m.b, err)
 	_, err = local.Head(m.ctx)
 	require.NoError(m.b, err)

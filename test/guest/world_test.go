@@ -24,7 +24,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -49,7 +49,7 @@ type world struct {
 	*nspawn.Machine
 	t      *testing.T
 	host   *pve.Host
-	author *author.Author
+	author *source.Author
 	site   string // folder of the checkout
 	head   string // the commit that was pushed last
 }
@@ -66,7 +66,7 @@ func begin(t *testing.T) *world {
 	w.serve(t, filepath.Join(shared, "pve.sock"))
 	w.site = filepath.Join(t.TempDir(), "site")
 	var err error
-	w.author, err = author.Begin(filepath.Join(shared, "site.git"), w.site, fstest.MapFS{
+	w.author, err = source.NewAuthor(filepath.Join(shared, "site.git"), w.site, fstest.MapFS{
 		"site.hcl": &fstest.MapFile{Data: []byte(frame)},
 		"host.hcl": &fstest.MapFile{Data: fmt.Appendf(nil, "host \"father\" {\n  api         = \"https://127.0.0.1:8006\"\n  fingerprint = %q\n  node        = %q\n}\n", w.host.Fingerprint(), w.host.Node())},
 	})

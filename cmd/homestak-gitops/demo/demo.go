@@ -26,7 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/service"
-	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/examples"
 	"github.com/homestak/homestak-gitops/sim"
@@ -66,7 +66,7 @@ type demo struct {
 	origin    string // the repository
 	dir       string // the author's checkout of it
 	secrets   string // the file with the keys of the site
-	author    *author.Author
+	author    *source.Author
 	world     *simnode.World
 	history   simnode.History
 	sim       *pve.Host
@@ -116,7 +116,7 @@ func (d *demo) printf(format string, args ...any) { fmt.Fprintf(d.o.Out, format,
 func (d *demo) setUp(data string) error {
 	site, err := fs.Sub(examples.Site, "site")
 	if err == nil {
-		d.author, err = author.Begin(d.origin, d.dir, site)
+		d.author, err = source.NewAuthor(d.origin, d.dir, site)
 	}
 	if err != nil {
 		return fmt.Errorf("make the repository of the demo: %w", err)
@@ -136,7 +136,7 @@ func (d *demo) setUp(data string) error {
 		d.unmanaged[g.VMID] = g
 	}
 	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: data, SecretsFile: d.secrets, Listen: server, DriftEvery: driftEvery, Concurrency: 8}}
-	cfg.Repository = &model.AgentRepository{URL: d.origin, Branch: author.Branch, Poll: poll, Auth: &model.AgentAuth{}}
+	cfg.Repository = &model.AgentRepository{URL: d.origin, Branch: source.AuthorBranch, Poll: poll, Auth: &model.AgentAuth{}}
 	cfg.Parent, cfg.API, cfg.Access = &model.AgentParent{}, &model.AgentAPI{}, &model.AgentAccess{}
 	if d.service, err = d.world.Agent(cfg); err != nil {
 		return err

@@ -23,7 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
-	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/specserve/report"
@@ -62,7 +62,7 @@ type growing struct {
 	Tree
 
 	dir    string // of all files of the trial
-	author *author.Author
+	author *source.Author
 	father *service.Service
 	commit string               // that is waited for
 	tried  bool                 // the manifest is deployed
@@ -119,14 +119,14 @@ func (g *growing) plant(ctx context.Context) (end func() error, err error) {
 			return nil, err
 		}
 	}
-	if g.author, err = author.Begin(g.file("site.git"), g.file("site"), os.DirFS(empty)); err != nil {
+	if g.author, err = source.NewAuthor(g.file("site.git"), g.file("site"), os.DirFS(empty)); err != nil {
 		return nil, err
 	}
 	if err := g.write("", ""); err != nil {
 		return nil, err
 	}
 	cfg := &service.Config{AgentFile: model.AgentFile{Identity: g.o.Host.Name, DataDir: data, Listen: serverOf(g.o.Host), Concurrency: 8, DriftEvery: time.Minute}}
-	cfg.Repository = &model.AgentRepository{URL: g.file("site.git"), Branch: author.Branch, Poll: time.Minute, Auth: &model.AgentAuth{}}
+	cfg.Repository = &model.AgentRepository{URL: g.file("site.git"), Branch: source.AuthorBranch, Poll: time.Minute, Auth: &model.AgentAuth{}}
 	cfg.Parent, cfg.API, cfg.Access = &model.AgentParent{}, &model.AgentAPI{}, &model.AgentAccess{}
 	if g.Secrets != nil {
 		text, err := json.Marshal(g.Secrets.Values) // which is YAML, too

@@ -1,4 +1,4 @@
-package checkout_test
+package source_test
 
 import (
 	"path/filepath"
@@ -6,14 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/source/checkout"
+	"github.com/homestak/homestak-gitops/engine/source"
 )
 
 func TestBranch(t *testing.T) {
 	dir, id := repository(t)
 	branch := func(dir string) (root, branch string) {
 		t.Helper()
-		w, err := checkout.Open(dir)
+		w, err := source.OpenWorktree(dir)
 		require.NoError(t, err)
 		root, branch, err = w.Branch()
 		require.NoError(t, err)

@@ -1,10 +1,11 @@
-// Package author simulates the author of a site: a bare repository that an agent follows, a
+package source
+
+// This part of the package simulates the author of a site: a bare repository that an agent follows, a
 // checkout to edit, and pushes from the checkout to the repository.
 //
 // A push is a real one: the receiving side of git's protocol gets a pack and moves the branch. Both
 // sides run in this process, so git need not be installed; with git you can clone the same
 // repository and push to it.
-package author
 
 import (
 	"context"
@@ -27,8 +28,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport/server"
 )
 
-// Branch is the branch that an author works on.
-const Branch = "main"
+// AuthorBranch is the branch that an author works on.
+const AuthorBranch = "main"
 
 // Author is a checkout and the repository behind it. It belongs to one goroutine.
 type Author struct {
@@ -38,10 +39,10 @@ type Author struct {
 	repo          *git.Repository
 }
 
-// Begin creates an empty bare repository and a checkout with the files of tree. Nothing is
+// NewAuthor creates an empty bare repository and a checkout with the files of tree. Nothing is
 // committed yet. Both folders must be empty.
-func Begin(upstream, dir string, tree fs.FS) (*Author, error) {
-	head := plumbing.NewBranchReferenceName(Branch)
+func NewAuthor(upstream, dir string, tree fs.FS) (*Author, error) {
+	head := plumbing.NewBranchReferenceName(AuthorBranch)
 	if _, err := git.PlainInitWithOptions(upstream, &git.PlainInitOptions{Bare: true, InitOptions: git.InitOptions{DefaultBranch: head}}); err != nil {
 		return nil, fmt.Errorf("create repository %s: %w", upstream, err)
 	}
@@ -99,7 +100,7 @@ func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
 	if err != nil && !errors.Is(err, transport.ErrEmptyRemoteRepository) {
 		return err
 	}
-	branch := plumbing.NewBranchReferenceName(Branch)
+	branch := plumbing.NewBranchReferenceName(AuthorBranch)
 	var old plumbing.Hash
 	if there != nil {
 		old = there.References[branch.String()]

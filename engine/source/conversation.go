@@ -1,4 +1,4 @@
-package remote
+package source
 
 import (
 	"context"
@@ -25,8 +25,8 @@ type Auth struct {
 	CAFile string // https: certificates trusted beside the system's
 }
 
-// Options are the options of a remote.
-type Options struct {
+// RemoteOptions are the options of a remote.
+type RemoteOptions struct {
 	Auth      Auth
 	Transport http.RoundTripper // of https; nil: the network, as Auth says
 	Timeout   time.Duration     // of one check, see Options
@@ -36,7 +36,7 @@ type Options struct {
 }
 
 // New returns a Remote for an address.
-func New(from Address, o Options) Remote {
+func New(from Address, o RemoteOptions) Remote {
 	switch from.by {
 	case byHTTP:
 		return &httpRemote{o: o, from: from}

@@ -1,6 +1,7 @@
-// Package checkout finds the commit of a site folder in a git checkout, and whether the folder
+package source
+
+// This part of the package finds the commit of a site folder in a git checkout, and whether the folder
 // differs from it.
-package checkout
 
 import (
 	"errors"
@@ -21,8 +22,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
-// Dirty is the suffix of a commit id whose folder differs from that commit.
-const Dirty = "-dirty"
+// DirtySuffix is the suffix of a commit id whose folder differs from that commit.
+const DirtySuffix = "-dirty"
 
 // Worktree is a folder on disk and the git checkout that it is in.
 type Worktree struct {
@@ -31,9 +32,9 @@ type Worktree struct {
 	repo   *git.Repository // nil where no checkout is
 }
 
-// Open finds the git checkout around a folder. A folder without one is not an error; a
+// OpenWorktree finds the git checkout around a folder. A folder without one is not an error; a
 // checkout that cannot be read is.
-func Open(dir string) (*Worktree, error) {
+func OpenWorktree(dir string) (*Worktree, error) {
 	abs, err := filepath.Abs(dir)
 	if err == nil {
 		abs, err = filepath.EvalSymlinks(abs)
@@ -115,7 +116,7 @@ func (w *Worktree) Commit() (model.Commit, error) {
 		return model.Commit{}, fmt.Errorf("compare %s with commit %.8s: %w", w.dir, id, err)
 	}
 	if !same {
-		return model.Commit{ID: id + Dirty}, nil
+		return model.Commit{ID: id + DirtySuffix}, nil
 	}
 	return objects.Describe(c), nil
 }

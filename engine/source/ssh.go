@@ -1,4 +1,4 @@
-package remote
+package source
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 // key or host key takes effect at once. go-git's own ssh transport has no deadline while the
 // connection is made.
 type sshRemote struct {
-	o    Options
+	o    RemoteOptions
 	from Address
 }
 

@@ -1,4 +1,4 @@
-package author_test
+package source_test
 
 import (
 	"os"
@@ -13,13 +13,13 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/engine/source"
 )
 
-func begin(t *testing.T) (a *author.Author, bare, dir string) {
+func begin(t *testing.T) (a *source.Author, bare, dir string) {
 	t.Helper()
 	bare, dir = filepath.Join(t.TempDir(), "site.git"), filepath.Join(t.TempDir(), "site")
-	a, err := author.Begin(bare, dir, fstest.MapFS{"site.hcl": {Data: []byte("one\n")}, "a/b.hcl": {Data: []byte("b\n")}})
+	a, err := source.NewAuthor(bare, dir, fstest.MapFS{"site.hcl": {Data: []byte("one\n")}, "a/b.hcl": {Data: []byte("b\n")}})
 	require.NoError(t, err)
 	return a, bare, dir
 }
@@ -29,7 +29,7 @@ func files(t *testing.T, bare string) (id string, texts map[string]string) {
 	t.Helper()
 	repo, err := git.PlainOpen(bare)
 	require.NoError(t, err)
-	ref, err := repo.Reference(plumbing.NewBranchReferenceName(author.Branch), true)
+	ref, err := repo.Reference(plumbing.NewBranchReferenceName(source.AuthorBranch), true)
 	require.NoError(t, err)
 	commit, err := repo.CommitObject(ref.Hash())
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestAPushRefusesToLoseWhatSomebodyElsePushed(t *testing.T) {
 	for _, args := range [][]string{
 		{"clone", "-q", bare, other},
 		{"-C", other, "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-q", "--allow-empty", "-m", "theirs"},
-		{"-C", other, "push", "-q", "origin", author.Branch},
+		{"-C", other, "push", "-q", "origin", source.AuthorBranch},
 	} {
 		out, err := exec.CommandContext(t.Context(), "git", args...).CombinedOutput()
 		require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)

@@ -1,4 +1,4 @@
-package remote
+package source
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 // httpRemote speaks git's smart protocol over http, with go-git's client. One connection
 // is kept open between checks; it is replaced when the trusted certificates change.
 type httpRemote struct {
-	o    Options
+	o    RemoteOptions
 	from Address
 
 	base *http.Transport // nil as long as nothing was asked, and where Options has a transport

@@ -1,4 +1,4 @@
-package checkout_test
+package source_test
 
 import (
 	"os"
@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/source/checkout"
+	"github.com/homestak/homestak-gitops/engine/source"
 )
 
 func write(t *testing.T, dir, name, text string) {
@@ -42,7 +42,7 @@ func repository(t *testing.T) (dir, commit string) {
 
 func commitOf(t *testing.T, dir string) string {
 	t.Helper()
-	w, err := checkout.Open(dir)
+	w, err := source.OpenWorktree(dir)
 	require.NoError(t, err)
 	c, err := w.Commit()
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestCommitOfAPlainFolderIsEmpty(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "secrets.yaml", "x")
 	require.Empty(t, commitOf(t, dir))
-	w, err := checkout.Open(dir)
+	w, err := source.OpenWorktree(dir)
 	require.NoError(t, err)
 	tracked, err := w.Tracks("secrets.yaml")
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestCommitOfAPlainFolderIsEmpty(t *testing.T) {
 
 func TestTheCommitOfACleanFolderIsKnownWhole(t *testing.T) {
 	dir, id := repository(t)
-	w, err := checkout.Open(filepath.Join(dir, "home"))
+	w, err := source.OpenWorktree(filepath.Join(dir, "home"))
 	require.NoError(t, err)
 	c, err := w.Commit()
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestTheCommitOfACleanFolderIsKnownWhole(t *testing.T) {
 	write(t, dir, "home/motd.txt", "other\n")
 	c, err = w.Commit()
 	require.NoError(t, err)
-	require.Equal(t, model.Commit{ID: id + checkout.Dirty}, c, "what is not committed has no author")
+	require.Equal(t, model.Commit{ID: id + source.DirtySuffix}, c, "what is not committed has no author")
 }
 
 func TestCommitBeforeTheFirstCommitIsEmpty(t *testing.T) {
@@ -84,7 +84,7 @@ func TestCommitBeforeTheFirstCommitIsEmpty(t *testing.T) {
 }
 
 func TestOpenOfAMissingFolderFails(t *testing.T) {
-	_, err := checkout.Open(filepath.Join(t.TempDir(), "nowhere"))
+	_, err := source.OpenWorktree(filepath.Join(t.TempDir(), "nowhere"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -124,7 +124,7 @@ func TestCommitSaysWhetherTheFolderDiffers(t *testing.T) {
 
 func suffixed(id string, dirty bool) string {
 	if dirty {
-		return id + checkout.Dirty
+		return id + source.DirtySuffix
 	}
 	return id
 }
@@ -132,13 +132,13 @@ func suffixed(id string, dirty bool) string {
 func TestAFolderThatTheCommitLacksIsDirty(t *testing.T) {
 	dir, id := repository(t)
 	write(t, dir, "new/site.hcl", "")
-	require.Equal(t, id+checkout.Dirty, commitOf(t, filepath.Join(dir, "new")))
+	require.Equal(t, id+source.DirtySuffix, commitOf(t, filepath.Join(dir, "new")))
 }
 
 func TestTracksAsGitDoes(t *testing.T) {
 	dir, _ := repository(t)
 	write(t, dir, "home/secrets.yaml", "x")
-	home, err := checkout.Open(filepath.Join(dir, "home"))
+	home, err := source.OpenWorktree(filepath.Join(dir, "home"))
 	require.NoError(t, err)
 	for name, want := range map[string]bool{"site.hcl": true, "secrets.yaml": false} {
 		got, err := home.Tracks(name)
@@ -160,7 +160,7 @@ func TestTracksAsGitDoes(t *testing.T) {
 func TestABrokenCheckoutIsAnErrorAndNotAPlainFolder(t *testing.T) {
 	dir, _ := repository(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".git", "index"), []byte("no index"), 0o644))
-	w, err := checkout.Open(dir)
+	w, err := source.OpenWorktree(dir)
 	require.NoError(t, err)
 	_, err = w.Tracks("secrets.yaml")
 	require.ErrorContains(t, err, "read the git index of")
@@ -181,5 +181,5 @@ func TestALinkedWorktreeIsACheckoutToo(t *testing.T) {
 	write(t, admin, "gitdir", filepath.Join(linked, ".git")+"\n")
 	write(t, linked, ".git", "gitdir: "+admin+"\n")
 	write(t, linked, "site.hcl", "site \"root\" {\n}\n")
-	require.Equal(t, id+checkout.Dirty, commitOf(t, linked), "home/ is missing there")
+	require.Equal(t, id+source.DirtySuffix, commitOf(t, linked), "home/ is missing there")
 }
