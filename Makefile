@@ -43,7 +43,7 @@ race: export HOMESTAK_FOREST_SCHEDULES ?= 4
 # Half of the packages with long tests mostly wait, for tasks and for programs: twice as
 # many run at once as there are processors, and of each several tests. The packages that
 # take longest begin first, so that at the end none of them is at work alone.
-LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitops ./test/sim/replay ./engine/source ./specserve/repository
+LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitops ./test/sim/replay ./engine/source ./engine/source/serve
 #
 # make lint vets, with more than go test does.
 #

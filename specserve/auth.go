@@ -4,10 +4,10 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -35,7 +35,7 @@ func (x *request) identify() error {
 // Who has one is not guessing, and so need not wait because somebody behind the same address did. The check is
 // one HMAC; nothing that could be guessed is compared, and no rule is evaluated.
 func (x *request) proven() bool {
-	if x.endpoint != "" && strings.HasPrefix(x.endpoint, repository.Prefix) {
+	if x.endpoint != "" && strings.HasPrefix(x.endpoint, serve.RepositoryPrefix) {
 		x.takePassword()
 	}
 	text := wire.Token(x.Header)

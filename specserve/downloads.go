@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/program"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -29,7 +28,7 @@ func serveRepository(x *request) error {
 	}
 	asks := serve.WithClient(x.Context(), cmp.Or(x.shown.Identity, x.shown.Kind))
 	err := x.repository.Serve(recorder{x.w, x}, x.WithContext(asks))
-	if refused, is := errors.AsType[*repository.RefusalError](err); is {
+	if refused, is := errors.AsType[*serve.RefusalError](err); is {
 		return refusal{&problem.Error{Code: codeOf(refused.Status), Message: refused.Message, Hint: refused.Hint}, refused.Status}
 	}
 	return err

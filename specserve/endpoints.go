@@ -7,7 +7,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/report"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // endpoint is a row of the table of what a server answers. To add one, add a row.
@@ -30,9 +29,9 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: "/specs", do: listSpecs},
 		{method: http.MethodGet, path: "/spec/" + identity, do: serveSpec},
 		{method: http.MethodGet, path: "/agent/{os}-{arch}", under: agentPrefix, do: serveAgent},
-		{method: http.MethodGet, path: repository.Prefix + "info/refs", do: serveRepository},
-		{method: http.MethodPost, path: repository.Prefix + "git-upload-pack", body: serve.MostRequest, do: serveRepository},
-		{method: http.MethodGet, path: repository.Prefix + "raw/{ref}/{path}", under: repository.Prefix + "raw/", do: serveRepository},
+		{method: http.MethodGet, path: serve.RepositoryPrefix + "info/refs", do: serveRepository},
+		{method: http.MethodPost, path: serve.RepositoryPrefix + "git-upload-pack", body: serve.MostRequest, do: serveRepository},
+		{method: http.MethodGet, path: serve.RepositoryPrefix + "raw/{ref}/{path}", under: serve.RepositoryPrefix + "raw/", do: serveRepository},
 		{method: http.MethodPost, path: "/report/" + identity, body: report.MaxBytes, do: takeReport},
 		{method: http.MethodGet, path: "/wait/" + identity, do: wait},
 		{method: http.MethodGet, path: "/config/" + identity, do: serveConfig},

@@ -18,7 +18,6 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/problem"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // request is a request and its answer. It belongs to the goroutine that serves it.
@@ -221,7 +220,7 @@ func (x *request) fail(err error) {
 			challenge += `, error="invalid_token"` // RFC 6750, section 3
 		}
 		h.Set("WWW-Authenticate", challenge)
-		if strings.HasPrefix(x.endpoint, repository.Prefix) {
+		if strings.HasPrefix(x.endpoint, serve.RepositoryPrefix) {
 			h.Add("WWW-Authenticate", `Basic realm="homestak-gitops", charset="UTF-8"`) // what git can do
 		}
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/metric"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/report"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
@@ -95,7 +94,7 @@ type Server struct {
 	refusals, perNode *limit.Rates  // requests that were refused, by client, and by client and node
 	noted             *limit.Rates  // lines of the log about a client
 	listing           chan struct{} // whoever lists all specs has the one slot
-	repository        *repository.Handler
+	repository        *serve.Handler
 	underWay          sync.WaitGroup // requests
 
 	counts    *counts // of what was answered
@@ -128,7 +127,7 @@ func New(o Options) *Server {
 	l := o.Limits
 	s := &Server{
 		o: o, table: endpoints(), started: o.Now(), listing: make(chan struct{}, 1),
-		repository: repository.New(repository.Options{Bounds: serve.Options{Dir: o.Spool}, Log: o.Log}),
+		repository: serve.NewHandler(serve.HandlerOptions{Bounds: serve.Options{Dir: o.Spool}, Log: o.Log}),
 		refusals:   limit.NewRates(l.Refusals, l.Remembered),
 		perNode:    limit.NewRates(l.RefusalsPerNode, l.Remembered),
 		noted:      limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),

@@ -30,9 +30,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/model", may: []string{"engine/diag"}},
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
 	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}},
-	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}},          // for the demo: it needs pushes, and nothing else of ours
-	{pkg: "specserve/repository", may: []string{"engine/source/objects", "engine/source/serve"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}}, // git over http; who may ask is decided above it
+	{pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/serve"}, tests: []string{"engine/source/sourcetest"}}, // for the demo: it needs pushes, and nothing else of ours
+	{pkg: "engine/source/serve", may: []string{"engine/source/objects"}, tests: []string{"engine/model", "engine/source", "engine/source/sourcetest"}},                // git over http; who may ask is decided above it
 	{pkg: "engine/durable"},
 	{pkg: "engine/ledger", may: []string{"engine/diag", "engine/durable"}},
 	{pkg: "engine/guest/spec", may: []string{"engine/diag", "engine/model"}},
@@ -106,7 +105,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/problem", "specserve/token"}},
 	{pkg: "specserve/credentials", may: []string{"engine/durable", "specserve/cert", "specserve/hook", "specserve/keys"}},
 	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/problem", "specserve/token", "specserve/wire"}},
-	{pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/problem", "specserve/program", "specserve/report", "specserve/repository", "specserve/token", "specserve/wire"}, tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"}},
+	{pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/hook", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/problem", "specserve/program", "specserve/report", "specserve/token", "specserve/wire"}, tests: []string{"engine/diag", "engine/model", "engine/source", "specserve/cert", "specserve/pin"}},
 	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/credentials", "specserve/keys", "specserve/program"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/cert", "specserve/pin"}},
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/cert", "specserve/credentials", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/parent", "specserve/pin", "specserve/program", "specserve/report"}},
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/event", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/metric", "specserve/parent", "specserve/report", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},

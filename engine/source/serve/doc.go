@@ -3,5 +3,5 @@
 // it at once. A client that started with the previous snapshot can still use it for a while.
 //
 // The protocol is version 0 with every round of a fetch as a request of its own, as over
-// http. Package specserve/repository puts it there.
+// http. Package engine/source/serve puts it there.
 package serve

@@ -1,4 +1,4 @@
-package repository_test
+package serve_test
 
 import (
 	"bytes"
@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // pkt makes packets; "" is a flush packet.
@@ -55,7 +54,7 @@ func zipped(text string) string {
 
 // What is wrong with a request is said in the form of the protocol, which git shows.
 func TestRefusedRequests(t *testing.T) {
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	nothing := "no commit is in force yet; try again"
 	_, _, body := get(t, w.url+"/info/refs?service=git-upload-pack")
 	require.Equal(t, pkt("# service=git-upload-pack\n", "", "ERR "+nothing+"\n"), body)
@@ -120,7 +119,7 @@ func TestRefusedRequests(t *testing.T) {
 
 // What is not git is answered as http has it.
 func TestRefusedHTTP(t *testing.T) {
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# one\n"})
 	flood := strings.Repeat("0000", serve.MostRequest/4+1)
 	endless := pkt("want "+w.head+"\n", "") + strings.Repeat(pkt("have "+w.head+"\n"), serve.MostRequest/50+1)
@@ -185,7 +184,7 @@ func TestRefusedHTTP(t *testing.T) {
 
 // A poll of an unchanged head need not carry the list of refs.
 func TestUnchangedHead(t *testing.T) {
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# one\n"})
 	poll := func(tag string) (int, string) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/info/refs?service=git-upload-pack", nil)
@@ -215,7 +214,7 @@ func TestUnchangedHead(t *testing.T) {
 
 // Any request gets an answer in the form of the protocol, and never one of another commit.
 func FuzzUploadPack(f *testing.F) {
-	w := newWorld(f, repository.Options{})
+	w := newWorld(f, serve.HandlerOptions{})
 	w.good = w.push(map[string]string{"site.hcl": "# one\n"})
 	w.push(map[string]string{"site.hcl": "# two\n"})
 	want := "want " + w.head
@@ -258,13 +257,13 @@ func (a *answer) WriteHeader(status int) { a.status = status }
 
 // Whoever wraps the handler answers refusals in its own form: nothing is written before.
 func TestRefusalsAreErrors(t *testing.T) {
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# one\n"})
 	for path, want := range map[string]int{"raw/HEAD/nothing": 404, "raw/HEAD/../x": 400, "git-upload-pack": 405, "x": 404, "info/refs": 403} {
 		r, err := http.NewRequest(http.MethodGet, "/site.git/"+path, nil)
 		require.NoError(t, err)
 		out := &answer{header: http.Header{}}
-		var refused *repository.RefusalError
+		var refused *serve.RefusalError
 		require.ErrorAs(t, w.handler.Serve(out, r), &refused)
 		require.Equal(t, want, refused.Status)
 		require.NotEmpty(t, refused.Hint)

@@ -1,4 +1,4 @@
-package repository_test
+package serve_test
 
 import (
 	"bufio"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // canary is in files outside of what is served.
@@ -40,7 +39,7 @@ func wire(t testing.TB, address, request string) (status int, body string) {
 
 // rawWorld has a file that is served, and canaries everywhere else.
 func rawWorld(t testing.TB) *world {
-	w := newWorld(t, repository.Options{Bounds: serve.Options{MostFile: 1 << 20}})
+	w := newWorld(t, serve.HandlerOptions{Bounds: serve.Options{MostFile: 1 << 20}})
 	w.good = w.push(map[string]string{"site.hcl": "# good\n"})
 	outside := filepath.Join(t.TempDir(), canary)
 	require.NoError(t, os.WriteFile(outside, []byte(canary), 0o600))
@@ -112,7 +111,7 @@ func traversals() []string {
 func TestTraversal(t *testing.T) {
 	w := rawWorld(t)
 	mux := http.NewServeMux()
-	mux.Handle(repository.Prefix, w.handler)
+	mux.Handle(serve.RepositoryPrefix, w.handler)
 	behind := httptest.NewServer(mux)
 	t.Cleanup(behind.Close)
 	for name, address := range map[string]string{"alone": strings.TrimPrefix(w.base, "http://"), "behind a mux": behind.Listener.Addr().String()} {

@@ -1,4 +1,4 @@
-package repository_test
+package serve_test
 
 import (
 	"fmt"
@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // The requests of one fetch.
@@ -30,7 +29,7 @@ func TestGit(t *testing.T) {
 	needGit(t)
 	for _, version := range []string{"0", "1", "2"} {
 		t.Run("protocol "+version, func(t *testing.T) {
-			w := newWorld(t, repository.Options{})
+			w := newWorld(t, serve.HandlerOptions{})
 			w.good = w.push(map[string]string{"site.hcl": "site \"a\" {\n}\n", "hosts/pve1.hcl": "host \"pve1\" {\n}\n"})
 			second := w.push(map[string]string{"hosts/pve1.hcl": "host \"pve1\" {\n  # more\n}\n"})
 			dir := w.clone("-c", "protocol.version="+version)
@@ -71,7 +70,7 @@ func TestGit(t *testing.T) {
 // A client whose own history is long needs several rounds to find what both have.
 func TestNegotiation(t *testing.T) {
 	needGit(t)
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "site \"a\" {\n}\n", "data": strings.Repeat("much ", 1000)})
 	dir := w.clone()
 	for n := range 150 {
@@ -94,7 +93,7 @@ func TestNegotiation(t *testing.T) {
 
 func TestDepth(t *testing.T) {
 	needGit(t)
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	for n := range 10 {
 		w.push(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n)})
 	}
@@ -127,7 +126,7 @@ func TestDepth(t *testing.T) {
 // The copy of an agent begins with one commit of a long history. Clones of it end there.
 func TestHistoryThatIsNotHere(t *testing.T) {
 	needGit(t)
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	for n := range 70 {
 		w.repo.Commit(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n)}, "old")
 	}
@@ -153,7 +152,7 @@ func TestGoGit(t *testing.T) {
 	needGit(t)
 	for name, depth := range map[string]int{"all": 0, "depth 1": 1} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, repository.Options{})
+			w := newWorld(t, serve.HandlerOptions{})
 			w.push(map[string]string{"site.hcl": "# one\n", "hosts/pve1.hcl": "# a\n"})
 			w.push(map[string]string{"site.hcl": "# two\n"})
 			dir := filepath.Join(sourcetest.TempDir(t), "clone")
@@ -184,7 +183,7 @@ func TestGoGit(t *testing.T) {
 // its history ends, but fetches, and has all files.
 func TestGoGitWithoutThePast(t *testing.T) {
 	needGit(t)
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	for n := range 5 {
 		w.repo.Commit(map[string]string{"site.hcl": fmt.Sprintf("# %d\n", n)}, "old")
 	}
@@ -212,10 +211,10 @@ func TestGoGitWithoutThePast(t *testing.T) {
 // Our own client is what follows a parent; what it has fetched can be served again.
 func TestChain(t *testing.T) {
 	needGit(t)
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.repo.Commit(map[string]string{"site.hcl": "# none\n"}, "old")
 	first := w.push(map[string]string{"site.hcl": "# one\n", "a/b/c.hcl": "# deep\n"})
-	child := newWorld(t, repository.Options{})
+	child := newWorld(t, serve.HandlerOptions{})
 	child.repo = w.repo // that it is compared with
 	var err error
 	child.copy, err = source.OpenRepository(source.Options{Dir: t.TempDir(), URL: w.url})
@@ -254,7 +253,7 @@ func TestChain(t *testing.T) {
 func TestWithheld(t *testing.T) {
 	needGit(t)
 	const canary = "hunter2-canary"
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	first := w.push(map[string]string{"site.hcl": "# one\n"})
 	dir := w.clone()
 	other, err := gogit.PlainClone(t.TempDir(), true, &gogit.CloneOptions{URL: w.url})
@@ -303,7 +302,7 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, err)
 	s, err := m.Snapshot(serve.Content{Branch: "main", InForce: c.ID})
 	require.NoError(t, err)
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.handler.Publish(s)
 	dir := w.clone()
 	require.Equal(t, c.ID, git(t, "-C", dir, "rev-parse", "HEAD"))

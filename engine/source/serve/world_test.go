@@ -1,4 +1,4 @@
-package repository_test
+package serve_test
 
 import (
 	"bytes"
@@ -17,7 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // world is a repository that is pushed to, the copy of it that an agent has, and the server
@@ -26,7 +25,7 @@ type world struct {
 	t        testing.TB
 	repo     *sourcetest.Repo
 	copy     *source.Repository
-	handler  *repository.Handler
+	handler  *serve.Handler
 	url      string // of the repository
 	base     string // of the server
 	head     string
@@ -38,14 +37,14 @@ type world struct {
 	hook func(r *http.Request)
 }
 
-func newWorld(t testing.TB, o repository.Options) *world {
+func newWorld(t testing.TB, o serve.HandlerOptions) *world {
 	t.Helper()
 	w := &world{t: t, repo: sourcetest.New(t)}
 	var err error
 
 	w.copy, err = source.OpenRepository(source.Options{Dir: t.TempDir(), URL: w.repo.URL()})
 	require.NoError(t, err)
-	w.handler = repository.New(o)
+	w.handler = serve.NewHandler(o)
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		w.seen = append(w.seen, r.Method+" "+r.URL.Path)

@@ -1,4 +1,4 @@
-package repository_test
+package serve_test
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // A commit comes while a client is between its requests: it gets the one that it was
@@ -21,7 +21,7 @@ import (
 func TestDuringAFetch(t *testing.T) {
 	needGit(t)
 	for _, version := range []string{"0", "2"} {
-		w := newWorld(t, repository.Options{})
+		w := newWorld(t, serve.HandlerOptions{})
 		first := w.push(map[string]string{"site.hcl": "# one\n"})
 		var once sync.Once
 		change := func(r *http.Request) {
@@ -52,7 +52,7 @@ func TestDuringAFetch(t *testing.T) {
 // force at that time, and nothing else. A client that was overtaken by two commits is asked to fetch again.
 func TestConcurrency(t *testing.T) {
 	needGit(t)
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# 0\n", "data.hcl": strings.Repeat("# much\n", 10000)})
 	clones := []string{w.clone(), w.clone("--depth", "1"), w.clone("-c", "protocol.version=0")}
 	stop := make(chan struct{})
@@ -118,7 +118,7 @@ func TestAnyHistory(t *testing.T) {
 
 func anyHistory(t *testing.T, random *rand.Rand) {
 	one := func(list ...string) string { return list[random.IntN(len(list))] }
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# 0\n"})
 	clients := []string{w.clone(), w.clone("--depth", "1"), w.clone("-c", "protocol.version=0", "--depth", "3")}
 	all := []string{w.head}

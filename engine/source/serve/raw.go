@@ -1,4 +1,4 @@
-package repository
+package serve
 
 import (
 	"errors"
@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/source/objects"
-	"github.com/homestak/homestak-gitops/engine/source/serve"
 )
 
 // longestPath is how many bytes a path may have.
@@ -20,18 +19,18 @@ const longestPath = 4096
 func (h *Handler) raw(w http.ResponseWriter, r *http.Request, escaped string) error {
 	names, err := split(escaped)
 	if err != nil {
-		return &RefusalError{http.StatusBadRequest, err.Error(), "name a file as git ls-tree does: " + Prefix + "raw/HEAD/hosts/pve1.hcl"}
+		return &RefusalError{http.StatusBadRequest, err.Error(), "name a file as git ls-tree does: " + RepositoryPrefix + "raw/HEAD/hosts/pve1.hcl"}
 	}
 	file, err := h.server.File(names[0], strings.Join(names[1:], "/"))
 	switch {
 	case err == nil:
 		return h.content(w, r, kindOf(names[len(names)-1]), file.ID, file.Size, file.Copy)
-	case errors.Is(err, serve.ErrNothing):
+	case errors.Is(err, ErrNothing):
 		w.Header().Set("Retry-After", "10")
 		return &RefusalError{http.StatusServiceUnavailable, err.Error(), "try again"}
-	case errors.Is(err, serve.ErrNoRef):
+	case errors.Is(err, ErrNoRef):
 		return &RefusalError{http.StatusNotFound, err.Error(), "name HEAD, last-good, or the full id of one of these two commits"}
-	case errors.Is(err, serve.ErrNotFile):
+	case errors.Is(err, ErrNotFile):
 		return &RefusalError{http.StatusNotFound, err.Error(), "name a file; links are not followed"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
 		return &RefusalError{http.StatusNotFound, "the commit has no such file", "git ls-tree -r --name-only HEAD lists all"}

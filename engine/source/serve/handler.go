@@ -1,5 +1,7 @@
-// Package repository serves the repository of a site over git's smart http, read-only, and
-// single files of it:
+package serve
+
+// This part of the package serves the repository of a site over git's smart http, read-only, and single files
+// of it:
 //
 //	GET  /site.git/info/refs?service=git-upload-pack
 //	POST /site.git/git-upload-pack
@@ -7,7 +9,6 @@
 //
 // Who may ask, TLS and rate limits are the business of whoever wraps the Handler. What is
 // shown is a serve.Snapshot; package engine/source/serve has git's protocol.
-package repository
 
 import (
 	"bytes"
@@ -25,16 +26,14 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/homestak/homestak-gitops/engine/source/serve"
 )
 
-// Prefix is where the repository is: a client clones the URL of the server with "/site.git".
-const Prefix = "/site.git/"
+// RepositoryPrefix is where the repository is: a client clones the URL of the server with "/site.git".
+const RepositoryPrefix = "/site.git/"
 
-// Options of a handler. The zero value is useful.
-type Options struct {
-	Bounds serve.Options
+// HandlerOptions of a handler. The zero value is useful.
+type HandlerOptions struct {
+	Bounds Options
 
 	// Quiet is how long a client may take to send its request, and then to take each part of
 	// the answer; 30 s if zero. Total is how long the answer may take, 15 minutes if zero.
@@ -55,29 +54,29 @@ func (e *RefusalError) Error() string { return e.Message + "; " + e.Hint }
 
 // Handler is the http.Handler of one repository.
 type Handler struct {
-	o      Options
-	server *serve.Server
+	o      HandlerOptions
+	server *Server
 }
 
-// New makes a handler that shows nothing yet.
-func New(o Options) *Handler {
+// NewHandler makes a handler that shows nothing yet.
+func NewHandler(o HandlerOptions) *Handler {
 	o.Quiet, o.Total = cmp.Or(o.Quiet, 30*time.Second), cmp.Or(o.Total, 15*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{o, serve.NewServer(o.Bounds)}
+	return &Handler{o, NewServer(o.Bounds)}
 }
 
 // Publish shows a snapshot from now on; nil shows nothing. Clients that began with the one
 // before can end what they began.
-func (h *Handler) Publish(s *serve.Snapshot) { h.server.Publish(s) }
+func (h *Handler) Publish(s *Snapshot) { h.server.Publish(s) }
 
 // ServeHTTP implements http.Handler. A refusal is one line of text.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	err := h.Serve(w, r)
 	if refused, ok := errors.AsType[*RefusalError](err); ok {
 		http.Error(w, refused.Error(), refused.Status)
-	} else if errors.Is(err, serve.ErrCut) {
+	} else if errors.Is(err, ErrCut) {
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -92,7 +91,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Cache-Control", "private, no-cache")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	// The path is split before it is decoded: a slash that is encoded does not separate.
-	path, ok := strings.CutPrefix(r.URL.EscapedPath(), Prefix)
+	path, ok := strings.CutPrefix(r.URL.EscapedPath(), RepositoryPrefix)
 	answer, allowed := h.refs, []string{http.MethodGet, http.MethodHead}
 	switch {
 	case ok && path == "info/refs":
@@ -103,7 +102,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) error {
 			return h.raw(w, r, strings.TrimPrefix(path, "raw/"))
 		}
 	default:
-		return &RefusalError{http.StatusNotFound, "there is nothing at this path", "clone " + strings.TrimSuffix(Prefix, "/") + " of this server with git, or get one file below " + Prefix + "raw/HEAD/"}
+		return &RefusalError{http.StatusNotFound, "there is nothing at this path", "clone " + strings.TrimSuffix(RepositoryPrefix, "/") + " of this server with git, or get one file below " + RepositoryPrefix + "raw/HEAD/"}
 	}
 	if !slices.Contains(allowed, r.Method) {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
@@ -124,7 +123,7 @@ func (h *Handler) refs(w http.ResponseWriter, r *http.Request) error {
 	}
 	snapshot := h.server.Current()
 	if snapshot == nil {
-		return h.protocolError(w, service, serve.ErrNothing.Error()+"; try again")
+		return h.protocolError(w, service, ErrNothing.Error()+"; try again")
 	}
 	sum := sha256.Sum256(snapshot.Refs())
 	return h.content(w, r, "application/x-git-upload-pack-advertisement", base64.RawURLEncoding.EncodeToString(sum[:18]), int64(len(snapshot.Refs())),
@@ -134,7 +133,7 @@ func (h *Handler) refs(w http.ResponseWriter, r *http.Request) error {
 // protocolError answers a request for refs with a message that git shows.
 func (h *Handler) protocolError(w http.ResponseWriter, service, message string) error {
 	var b bytes.Buffer
-	if err := serve.WriteRefusal(&b, service, message); err != nil {
+	if err := WriteRefusal(&b, service, message); err != nil {
 		panic(err) // a buffer takes everything
 	}
 	w.Header().Set("Content-Type", "application/x-"+service+"-advertisement")
@@ -150,7 +149,7 @@ func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) error {
 	if kind != "application/x-git-upload-pack-request" {
 		return &RefusalError{http.StatusUnsupportedMediaType, "the body is not a request of git", "use git, or send application/x-git-upload-pack-request"}
 	}
-	in := &body{in: http.MaxBytesReader(w, r.Body, serve.MostRequest), left: serve.MostRequest}
+	in := &body{in: http.MaxBytesReader(w, r.Body, MostRequest), left: MostRequest}
 	switch strings.ToLower(r.Header.Get("Content-Encoding")) {
 	case "", "identity":
 	case "gzip", "x-gzip":
@@ -170,7 +169,7 @@ func (h *Handler) uploadPack(w http.ResponseWriter, r *http.Request) error {
 	case out.begun:
 		return h.cut(r, err)
 	case errors.As(err, &large), errors.Is(err, errLarge):
-		return &RefusalError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d KiB", serve.MostRequest>>10), "clone again: the histories are too different"}
+		return &RefusalError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d KiB", MostRequest>>10), "clone again: the histories are too different"}
 	case in.err != nil:
 		return &RefusalError{http.StatusBadRequest, "the body of the request cannot be read", "try again"}
 	}
@@ -183,7 +182,7 @@ func (h *Handler) cut(r *http.Request, err error) error {
 	if r.Context().Err() == nil {
 		h.o.Log.Info("A client of the repository did not get all of its answer.", "error", err)
 	}
-	if errors.Is(err, serve.ErrCut) {
+	if errors.Is(err, ErrCut) {
 		return err
 	}
 	return nil // the client got a message
@@ -217,7 +216,7 @@ func (h *Handler) content(w http.ResponseWriter, r *http.Request, kind, tag stri
 	case err == nil:
 		return nil
 	case out.begun:
-		return h.cut(r, fmt.Errorf("%w: %w", serve.ErrCut, err))
+		return h.cut(r, fmt.Errorf("%w: %w", ErrCut, err))
 	}
 	w.Header().Del("ETag")
 	w.Header().Del("Content-Length")

@@ -1,4 +1,4 @@
-package repository_test
+package serve_test
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
-	"github.com/homestak/homestak-gitops/specserve/repository"
 )
 
 // noise is text that does not get smaller when it is compressed.
@@ -56,7 +55,7 @@ func postHead(length string) string {
 
 // Clients that take nothing, or send nothing, are cut off, and nobody else waits for them.
 func TestSlowClients(t *testing.T) {
-	w := newWorld(t, repository.Options{Quiet: 300 * time.Millisecond})
+	w := newWorld(t, serve.HandlerOptions{Quiet: 300 * time.Millisecond})
 	w.push(map[string]string{"site.hcl": "# one\n", "noise": noise(8 << 20)})
 	address, end := ended(t, w)
 	request := pkt("want "+w.head+" side-band-64k\n", "", "done\n")
@@ -79,7 +78,7 @@ func TestSlowClients(t *testing.T) {
 
 // A request ends with its time, however slowly its client reads.
 func TestTotalTime(t *testing.T) {
-	w := newWorld(t, repository.Options{Total: 300 * time.Millisecond})
+	w := newWorld(t, serve.HandlerOptions{Total: 300 * time.Millisecond})
 	w.push(map[string]string{"site.hcl": "# one\n", "noise": noise(8 << 20)})
 	address, end := ended(t, w)
 	c := dial(t, address, postHead("77")+pkt("want "+w.head+" side-band-64k\n", "", "done\n"))
@@ -99,7 +98,7 @@ func TestTotalTime(t *testing.T) {
 
 // An answer that cannot be completed is noticed by a client without side bands.
 func TestCut(t *testing.T) {
-	w := newWorld(t, repository.Options{Bounds: serve.Options{MostPack: 1 << 20}})
+	w := newWorld(t, serve.HandlerOptions{Bounds: serve.Options{MostPack: 1 << 20}})
 	w.push(map[string]string{"noise": noise(2 << 20)})
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/git-upload-pack", strings.NewReader(pkt("want "+w.head+"\n", "", "done\n")))
 	require.NoError(t, err)
@@ -119,7 +118,7 @@ func TestCut(t *testing.T) {
 // Many clients ask for the same at once: the pack is made once, and each gets all of it, over
 // http/2 as well, where all share a connection.
 func TestShared(t *testing.T) {
-	w := newWorld(t, repository.Options{})
+	w := newWorld(t, serve.HandlerOptions{})
 	w.push(map[string]string{"site.hcl": "# one\n", "noise": noise(256 << 10)})
 	s := httptest.NewUnstartedServer(w.handler)
 	s.EnableHTTP2 = true
