@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/engine/event"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -36,7 +36,7 @@ func runEvents(ctx context.Context, a *app, f *agentref.Flags, after string, fol
 	if err != nil {
 		return err
 	}
-	err = c.Events(ctx, after, follow, func(e event.Event) error {
+	err = c.Events(ctx, after, follow, func(e control.Event) error {
 		if a.ui.JSON {
 			return a.ui.Line(e)
 		}

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
-	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -225,13 +224,13 @@ func stepsSince(h History, since time.Time) []ledger.Step {
 
 // Events calls a function for each stored event after the one with an ID (all for ""), and, to
 // follow, for each new one. It ends when the agent stops, or the function returns an error.
-func (c *Client) Events(ctx context.Context, after string, follow bool, each func(event.Event) error) error {
+func (c *Client) Events(ctx context.Context, after string, follow bool, each func(Event) error) error {
 	res, err := c.send(ctx, http.MethodGet, fmt.Sprintf("/events?follow=%t", follow), nil, "Last-Event-ID", after)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	return event.Read(ctx, res.Body, each)
+	return Read(ctx, res.Body, each)
 }
 
 func (c *Client) get(ctx context.Context, path string, into any) error {

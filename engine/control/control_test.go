@@ -22,7 +22,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
-	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
@@ -111,8 +110,8 @@ func TestControlStreamsEvents(t *testing.T) {
 	f.Events.Record(f.Status())
 	socket, end := controltest.Serve(t, f, "")
 	c := dialed(t, socket)
-	var seen []event.Event
-	err := c.Events(t.Context(), "", true, func(e event.Event) error {
+	var seen []control.Event
+	err := c.Events(t.Context(), "", true, func(e control.Event) error {
 		if seen = append(seen, e); len(seen) == 1 {
 			s := f.Status()
 			s.State = agent.Stopping
@@ -124,11 +123,11 @@ func TestControlStreamsEvents(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Len(t, seen, 2)
-	require.Equal(t, event.Stopping, seen[1].Type)
+	require.Equal(t, control.Stopping, seen[1].Type)
 
 	socket, _ = controltest.Serve(t, f, "")
-	var again []event.Event
-	err = dialed(t, socket).Events(t.Context(), seen[0].ID, false, func(e event.Event) error {
+	var again []control.Event
+	err = dialed(t, socket).Events(t.Context(), seen[0].ID, false, func(e control.Event) error {
 		again = append(again, e)
 		return nil
 	})

@@ -17,7 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/report"
@@ -47,7 +46,7 @@ type Receipts interface {
 //	GET  /tree             the nodes, and what those reported of their own: report.Report
 //	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
 //	GET  /history/verify   whether the chain of receipts holds: Chain
-//	GET  /events           the stream of events, see event.Log.Serve
+//	GET  /events           the stream of events, see EventLog.Serve
 //	GET  /why/ADDRESS      where an object comes from and what was done to it: Reasons
 //	POST /reconcile        check now; with ?wait the answer is the agent.PassStatus of that pass
 //	POST /reconcile/NODE   ask a node to check itself, or the child that manages it
@@ -60,7 +59,7 @@ type Server struct {
 	Agent    Agent
 	Receipts Receipts
 	Facts    *Facts
-	Events   *event.Log
+	Events   *EventLog
 	Card     Card // without what Facts knows
 	Log      *slog.Logger
 

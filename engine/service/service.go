@@ -18,7 +18,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
-	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
@@ -85,7 +84,7 @@ type Service struct {
 
 	o      Options
 	facts  *control.Facts
-	events *event.Log
+	events *control.EventLog
 	server *live.Server   // for nodes and children; nil: none
 	above  *uplink.Uplink // the agent above; nil: there is none
 	asked  chan struct{}  // somebody wants a check
@@ -99,7 +98,7 @@ type Service struct {
 // New makes a service. It does nothing yet.
 func New(o Options) (*Service, error) {
 	c := o.Config
-	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: event.NewLog(time.Now()), asked: make(chan struct{}, 1), counts: newCounts(), Notify: func(agent.Status) {}}
+	s := &Service{o: o, facts: control.NewFacts(c.Identity), events: control.NewEventLog(time.Now()), asked: make(chan struct{}, 1), counts: newCounts(), Notify: func(agent.Status) {}}
 	var err error
 	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)

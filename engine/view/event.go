@@ -5,21 +5,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/event"
 )
 
 // Event is an event as a line, with the time of a zone.
-func Event(e event.Event, zone *time.Location, p Paint) string {
+func Event(e control.Event, zone *time.Location, p Paint) string {
 	about := e.Address
 	if about == "" && e.Commit != "" {
 		about = fmt.Sprintf("%.8s", e.Commit)
 	}
 	kind := fmt.Sprintf("%-18s", e.Type)
 	switch e.Type {
-	case event.CommitRefused, event.NodeNotReady, event.RepositoryFailing, event.Missed:
+	case control.CommitRefused, control.NodeNotReady, control.RepositoryFailing, control.MissedEvents:
 		kind = p.as(bad, kind)
-	case event.NodeReady:
+	case control.NodeReady:
 		kind = p.as(good, kind)
 	default: // nothing to worry about
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
-	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/report"
@@ -26,7 +25,7 @@ type Agent struct {
 	Passing chan struct{} // closed: the pass that Reconcile waits for is over
 	Free    chan struct{} // a token in it: nobody has paused the agent
 	List    []ledger.Receipt
-	Events  *event.Log
+	Events  *control.EventLog
 	Broken  []string
 
 	mu        sync.Mutex
@@ -38,7 +37,7 @@ type Agent struct {
 
 // New makes an agent of host father that is idle and healthy.
 func New() *Agent {
-	f := &Agent{Passing: make(chan struct{}), Free: make(chan struct{}, 1), Events: event.NewLog(time.Now())}
+	f := &Agent{Passing: make(chan struct{}), Free: make(chan struct{}, 1), Events: control.NewEventLog(time.Now())}
 	f.Free <- struct{}{}
 	f.status = agent.Status{Version: 1, Agent: "v1", Identity: "father", PID: 1, State: agent.Idle, Healthy: true, Summary: "father is as it should be"}
 	return f

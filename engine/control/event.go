@@ -1,9 +1,10 @@
-// Package event turns the statuses of an agent into a stream of events: a new commit, the start and
-// end of a pass and of its steps, a node that becomes ready or not ready.
+package control
+
+// This part of the package turns the statuses of an agent into a stream of events: a new commit, the start
+// and end of a pass and of its steps, a node that becomes ready or not ready.
 //
 // Read in this order: Event, Between (the events between two statuses), Log (the last events, and
 // their followers), stream.go (over HTTP).
-package event
 
 import (
 	"fmt"
@@ -21,35 +22,35 @@ import (
 type Event struct {
 	ID      string    `json:"id"` // its place in the stream: RUN-NUMBER
 	At      time.Time `json:"at"`
-	Type    Type      `json:"type"`
+	Type    EventType `json:"type"`
 	Agent   string    `json:"agent"` // identity of the agent that it happened to
 	Commit  string    `json:"commit,omitempty"`
 	Address string    `json:"address,omitempty"`
 	Text    string    `json:"text"` // one line for people
 }
 
-// Type is the sort of an event.
-type Type string
+// EventType is the sort of an event.
+type EventType string
 
 // The types of events.
 const (
-	Started            Type = "started" // the agent
-	Stopping           Type = "stopping"
-	CommitFetched      Type = "commit-fetched"
-	CommitRefused      Type = "commit-refused" // it does not come into force
-	CommitInForce      Type = "commit-in-force"
-	PassStarted        Type = "pass-started"
-	PassEnded          Type = "pass-ended"
-	StepStarted        Type = "step-started"
-	StepEnded          Type = "step-ended"
-	NodeReady          Type = "node-ready"
-	NodeNotReady       Type = "node-not-ready"
-	NodeGone           Type = "node-gone"
-	RepositoryFailing  Type = "repository-failing"
-	RepositoryAnswered Type = "repository-answered" // again
-	HistoryRewritten   Type = "history-rewritten"   // the new head is not a descendant of the one before it
-	Suspended          Type = "suspended"
-	Resumed            Type = "resumed"
+	Started            EventType = "started" // the agent
+	Stopping           EventType = "stopping"
+	CommitFetched      EventType = "commit-fetched"
+	CommitRefused      EventType = "commit-refused" // it does not come into force
+	CommitInForce      EventType = "commit-in-force"
+	PassStarted        EventType = "pass-started"
+	PassEnded          EventType = "pass-ended"
+	StepStarted        EventType = "step-started"
+	StepEnded          EventType = "step-ended"
+	NodeReady          EventType = "node-ready"
+	NodeNotReady       EventType = "node-not-ready"
+	NodeGone           EventType = "node-gone"
+	RepositoryFailing  EventType = "repository-failing"
+	RepositoryAnswered EventType = "repository-answered" // again
+	HistoryRewritten   EventType = "history-rewritten"   // the new head is not a descendant of the one before it
+	Suspended          EventType = "suspended"
+	Resumed            EventType = "resumed"
 )
 
 // Between lists the events between two statuses of an agent, in a natural order. Of the first
@@ -76,7 +77,7 @@ type differ struct {
 	out           []Event
 }
 
-func (d *differ) add(t Type, commit, address, format string, args ...any) {
+func (d *differ) add(t EventType, commit, address, format string, args ...any) {
 	d.out = append(d.out, Event{
 		At: d.after.At, Type: t, Agent: d.after.Identity, Commit: commit, Address: address, Text: oneLine(fmt.Sprintf(format, args...)),
 	})

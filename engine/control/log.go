@@ -1,4 +1,4 @@
-package event
+package control
 
 import (
 	"strconv"
@@ -12,8 +12,8 @@ import (
 // Kept is how many events a log keeps.
 const Kept = 1000
 
-// Log keeps the last events of one run of an agent. It may be used from several goroutines.
-type Log struct {
+// EventLog keeps the last events of one run of an agent. It may be used from several goroutines.
+type EventLog struct {
 	run string // distinguishes the IDs of two runs
 
 	mu     sync.Mutex // for a moment only: the agent adds, and those who follow read
@@ -23,13 +23,13 @@ type Log struct {
 	more   chan struct{} // closed when there is another event
 }
 
-// NewLog returns the log of a run that started at a time.
-func NewLog(began time.Time) *Log {
-	return &Log{run: strconv.FormatInt(began.UnixMilli(), 36), first: 1, more: make(chan struct{})}
+// NewEventLog returns the log of a run that started at a time.
+func NewEventLog(began time.Time) *EventLog {
+	return &EventLog{run: strconv.FormatInt(began.UnixMilli(), 36), first: 1, more: make(chan struct{})}
 }
 
 // Record adds the events since the previous status. Call it with each status, in order.
-func (l *Log) Record(s agent.Status) {
+func (l *EventLog) Record(s agent.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	events := Between(l.before, s)
@@ -52,7 +52,7 @@ func (l *Log) Record(s agent.Status) {
 // After lists the events after the one with an ID, or all stored events for "". Missed is set if
 // events in between were dropped: the ID is too old, or from another run. The channel is closed
 // when there are more.
-func (l *Log) After(id string) (events []Event, missed bool, more <-chan struct{}) {
+func (l *EventLog) After(id string) (events []Event, missed bool, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	from := l.first

@@ -1,4 +1,4 @@
-package event
+package control
 
 import (
 	"bufio"
@@ -21,13 +21,13 @@ const (
 	longest = 64 << 10
 )
 
-// Missed is the type of an event that replaces dropped ones.
-const Missed Type = "missed"
+// MissedEvents is the type of an event that replaces dropped ones.
+const MissedEvents EventType = "missed"
 
 // Serve writes the events as server-sent events (HTML Living Standard, 9.2), starting after the one
 // in the header Last-Event-ID. With the query follow=false it ends at the newest, else when the
 // client does, or when ending is closed.
-func (l *Log) Serve(w http.ResponseWriter, r *http.Request, ending <-chan struct{}) {
+func (l *EventLog) Serve(w http.ResponseWriter, r *http.Request, ending <-chan struct{}) {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // a client that only reads sends nothing
 	h := w.Header()
@@ -50,7 +50,7 @@ func (l *Log) Serve(w http.ResponseWriter, r *http.Request, ending <-chan struct
 		events, missed, more := l.After(last)
 		text := ""
 		if missed {
-			text = line(Event{Type: Missed, At: time.Now().UTC(), Text: "some events in between are no longer kept"})
+			text = line(Event{Type: MissedEvents, At: time.Now().UTC(), Text: "some events in between are no longer kept"})
 		}
 		for _, e := range events {
 			text += line(e)

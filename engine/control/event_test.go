@@ -1,4 +1,4 @@
-package event_test
+package control_test
 
 import (
 	"bufio"
@@ -16,8 +16,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/event"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -25,7 +25,7 @@ import (
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // lines are events without what is the same in all.
-func lines(events []event.Event) []string {
+func lines(events []control.Event) []string {
 	var out []string
 	for _, e := range events {
 		out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s%.4s: %s", e.Type, e.Address, e.Commit, e.Text)))
@@ -89,8 +89,8 @@ func TestBetween(t *testing.T) {
 	} {
 		after := s
 		step.change(&after)
-		require.Equal(t, step.want, lines(event.Between(before, after)), step.name)
-		for _, e := range event.Between(before, after) {
+		require.Equal(t, step.want, lines(control.Between(before, after)), step.name)
+		for _, e := range control.Between(before, after) {
 			require.Equal(t, "father", e.Agent)
 			require.Equal(t, after.At, e.At)
 		}
@@ -108,16 +108,16 @@ func status(n int) agent.Status {
 }
 
 func TestTheLogIsBounded(t *testing.T) {
-	l := event.NewLog(noon)
+	l := control.NewEventLog(noon)
 	all, missed, more := l.After("")
 	require.Empty(t, all)
 	require.False(t, missed)
-	for n := range event.Kept + 10 {
+	for n := range control.Kept + 10 {
 		l.Record(status(n))
 	}
 	<-more
 	all, missed, _ = l.After("")
-	require.Len(t, all, event.Kept)
+	require.Len(t, all, control.Kept)
 	require.False(t, missed)
 	next, missed, _ := l.After(all[5].ID)
 	require.Equal(t, all[6:], next)
@@ -139,11 +139,11 @@ func TestTheLogIsBounded(t *testing.T) {
 
 // A client reads what is kept, goes on with what happens, and resumes where it was.
 func TestAStreamIsResumed(t *testing.T) {
-	l := event.NewLog(noon)
+	l := control.NewEventLog(noon)
 	ending := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.Serve(w, r, ending) }))
 	defer server.Close()
-	get := func(ctx context.Context, query, last string, each func(event.Event) error) error {
+	get := func(ctx context.Context, query, last string, each func(control.Event) error) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+query, http.NoBody)
 		require.NoError(t, err)
 		req.Header.Set("Last-Event-ID", last)
@@ -151,12 +151,12 @@ func TestAStreamIsResumed(t *testing.T) {
 		require.NoError(t, err)
 		defer res.Body.Close()
 		require.Equal(t, "text/event-stream; charset=utf-8", res.Header.Get("Content-Type"))
-		return event.Read(ctx, res.Body, each)
+		return control.Read(ctx, res.Body, each)
 	}
 	l.Record(status(0))
 	l.Record(status(1))
-	var seen []event.Event
-	collect := func(e event.Event) error {
+	var seen []control.Event
+	collect := func(e control.Event) error {
 		seen = append(seen, e)
 		return nil
 	}
@@ -165,7 +165,7 @@ func TestAStreamIsResumed(t *testing.T) {
 
 	enough := errors.New("enough")
 	n := 2
-	err := get(t.Context(), "", seen[0].ID, func(e event.Event) error {
+	err := get(t.Context(), "", seen[0].ID, func(e control.Event) error {
 		require.NoError(t, collect(e))
 		if len(seen) == 5 {
 			return enough
@@ -180,27 +180,27 @@ func TestAStreamIsResumed(t *testing.T) {
 
 	seen = nil
 	require.NoError(t, get(t.Context(), "?follow=false", "old-1", collect))
-	require.Equal(t, event.Missed, seen[0].Type)
-	require.Equal(t, event.Started, seen[1].Type)
+	require.Equal(t, control.MissedEvents, seen[0].Type)
+	require.Equal(t, control.Started, seen[1].Type)
 
 	// When the server ends, so do its streams.
-	err = get(t.Context(), "", "", func(e event.Event) error {
-		if e.Type == event.Started {
+	err = get(t.Context(), "", "", func(e control.Event) error {
+		if e.Type == control.Started {
 			close(ending)
 		}
 		return nil
 	})
 	require.NoError(t, err)
-	err = event.Read(t.Context(), strings.NewReader("data: {\n\n"), collect)
+	err = control.Read(t.Context(), strings.NewReader("data: {\n\n"), collect)
 	require.ErrorContains(t, err, "read the events")
-	err = event.Read(t.Context(), strings.NewReader("data: "+strings.Repeat("x", 1<<20)), collect)
+	err = control.Read(t.Context(), strings.NewReader("data: "+strings.Repeat("x", 1<<20)), collect)
 	require.ErrorIs(t, err, bufio.ErrTooLong)
 }
 
 // A silent stream says that it is there.
 func TestASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := event.NewLog(noon)
+		l := control.NewEventLog(noon)
 		ending, w, done := make(chan struct{}), httptest.NewRecorder(), make(chan struct{})
 		go func() {
 			defer close(done)
