@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Kinds are those that a site may declare.
@@ -43,7 +43,7 @@ type Access struct {
 type Parent interface {
 	// Parent is what a node that is about to be created gets to know, with a fresh token. What the
 	// node has reported before came from another machine, and is forgotten.
-	Parent(node, spec string) (parent.Parent, error)
+	Parent(node, spec string) (wire.Parent, error)
 	// HasReported reports whether the node has reported since then.
 	HasReported(node string) bool
 	// Reported says what the node reported last: that it is ready, or an error why it is not. Whoever

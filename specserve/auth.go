@@ -7,7 +7,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -21,7 +20,7 @@ func (x *request) identify() error {
 	}
 	text := wire.Token(x.Header)
 	if len(values) > 1 || text == "" {
-		return &problem.Error{Code: problem.NoCredential, Message: "the credentials are malformed"}
+		return &wire.Error{Code: wire.CodeNoCredential, Message: "the credentials are malformed"}
 	}
 	x.shown = x.view.Catalog.Check(text, x.identity, x.view.Keys, x.view.Book, x.now)
 	if x.shown.Valid {
@@ -47,7 +46,7 @@ func (x *request) proven() bool {
 }
 
 // authorize lets the rules of the site decide about the request, as one about a node.
-func (x *request) authorize(node string) *problem.Error {
+func (x *request) authorize(node string) *wire.Error {
 	reason, err := x.view.Catalog.Authorize(x.Context(), policy.AuthInput{
 		Method: http.MethodGet, // HEAD gives away no less
 		Path:   strings.Replace(x.endpoint, identity, node, 1), Identity: node, Remote: x.RemoteAddr,

@@ -5,7 +5,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // serveConfig sends a child what it needs for its subtree. Only its own token opens it, whatever its
@@ -16,7 +16,7 @@ func serveConfig(x *request) error {
 		return err
 	}
 	if !node.Child {
-		return &problem.Error{Code: problem.NotFound, Message: "the node is not of type pve, and so there is no configuration for it"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "the node is not of type pve, and so there is no configuration for it"}
 	}
 	if x.shown.Kind == policy.Provisioning {
 		if err := x.authorize(node.Name); err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -42,7 +41,7 @@ func TestConfig(t *testing.T) {
 	require.Equal(t, 200, got.status)
 	c, pins, err := wire.ReadConfig([]byte(got.body), "inner")
 	require.NoError(t, err)
-	require.Equal(t, s.pins, pin.Texts(pins))
+	require.Equal(t, s.pins, wire.PinTexts(pins))
 	require.Equal(t, "canary-of-app", *c.Secrets["passwords"]["app"])
 	require.Equal(t, 1, strings.Count(got.body, "canary"), "nothing of anybody else")
 	require.Empty(t, c.Token, "it is good for longer")

@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -24,25 +23,25 @@ func serveRepository(x *request) error {
 		return err
 	}
 	if x.view.Repository == nil {
-		return &problem.Error{Code: problem.NotFound, Message: "the repository is not served: " + x.view.NoRepository, Hint: "specs are served nevertheless"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "the repository is not served: " + x.view.NoRepository, Hint: "specs are served nevertheless"}
 	}
 	asks := serve.WithClient(x.Context(), cmp.Or(x.shown.Identity, x.shown.Kind))
 	err := x.repository.Serve(recorder{x.w, x}, x.WithContext(asks))
 	if refused, is := errors.AsType[*serve.RefusalError](err); is {
-		return refusal{&problem.Error{Code: codeOf(refused.Status), Message: refused.Message, Hint: refused.Hint}, refused.Status}
+		return refusal{&wire.Error{Code: codeOf(refused.Status), Message: refused.Message, Hint: refused.Hint}, refused.Status}
 	}
 	return err
 }
 
 // codeOf is the code of a refusal that has a status.
-func codeOf(status int) problem.Code {
+func codeOf(status int) wire.Code {
 	switch {
 	case status == http.StatusNotFound:
-		return problem.NotFound
+		return wire.CodeNotFound
 	case status >= http.StatusInternalServerError:
-		return problem.Internal
+		return wire.CodeInternal
 	default:
-		return problem.BadRequest
+		return wire.CodeBadRequest
 	}
 }
 
@@ -62,7 +61,7 @@ func (x *request) authorizeRepository() error {
 	}
 	if n := x.view.node(x.shown.Identity); n == nil || !n.Child {
 		x.reason = "the node does not follow the repository"
-		return &problem.Error{Code: problem.NotYours, Message: "these credentials do not open the repository", Hint: "use the key of the repository, or the token of a node of type pve"}
+		return &wire.Error{Code: wire.CodeNotYours, Message: "these credentials do not open the repository", Hint: "use the key of the repository, or the token of a node of type pve"}
 	}
 	return nil
 }
@@ -72,9 +71,9 @@ func (x *request) authorizeRepository() error {
 func (x *request) holder() error {
 	switch {
 	case x.shown.Kind == policy.NoCredential:
-		return &problem.Error{Code: problem.NoCredential, Message: "a credential is required"}
+		return &wire.Error{Code: wire.CodeNoCredential, Message: "a credential is required"}
 	case !x.shown.Valid:
-		return &problem.Error{Code: problem.CodeOf(x.shown.Err), Cause: x.shown.Err}
+		return &wire.Error{Code: wire.CodeOf(x.shown.Err), Cause: x.shown.Err}
 	case x.shown.Identity == "": // the key of the repository, for example, is of no node
 		return nil
 	}
@@ -114,12 +113,12 @@ func serveAgent(x *request) error {
 		if x.o.Program != nil {
 			message = "the server has the program for " + program.System() + " only"
 		}
-		return &problem.Error{Code: problem.NotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
 	}
 	err := x.o.Program.Serve(recorder{x.w, x}, x.Request)
 	if errors.Is(err, program.ErrBusy) {
 		x.w.Header().Set("Retry-After", "10")
-		return &problem.Error{Code: problem.TooMany, Message: err.Error()}
+		return &wire.Error{Code: wire.CodeTooMany, Message: err.Error()}
 	}
 	return err
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // endpoint is a row of the table of what a server answers. To add one, add a row.
@@ -32,7 +32,7 @@ func endpoints() []endpoint {
 		{method: http.MethodGet, path: serve.RepositoryPrefix + "info/refs", do: serveRepository},
 		{method: http.MethodPost, path: serve.RepositoryPrefix + "git-upload-pack", body: serve.MostRequest, do: serveRepository},
 		{method: http.MethodGet, path: serve.RepositoryPrefix + "raw/{ref}/{path}", under: serve.RepositoryPrefix + "raw/", do: serveRepository},
-		{method: http.MethodPost, path: "/report/" + identity, body: report.MaxBytes, do: takeReport},
+		{method: http.MethodPost, path: "/report/" + identity, body: wire.MaxReport, do: takeReport},
 		{method: http.MethodGet, path: "/wait/" + identity, do: wait},
 		{method: http.MethodGet, path: "/config/" + identity, do: serveConfig},
 		{method: http.MethodGet, path: "/status", early: true, do: status},

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Twenty addresses with as many connections as one may have, each idle after an answer, do not keep a node out: neither
@@ -32,10 +32,10 @@ func TestS4IdleConnections(t *testing.T) {
 	s := serve(t, l)
 	s.publish("a", site())
 	right := s.mint(s.keys[0], "own")
-	pins, err := pin.ParseAll(s.pins)
+	pins, err := wire.ParsePins(s.pins)
 	require.NoError(t, err)
 	node := func() *http.Client {
-		return &http.Client{Transport: &http.Transport{TLSClientConfig: pin.Client(pins), ForceAttemptHTTP2: true}}
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), ForceAttemptHTTP2: true}}
 	}
 	ask := func(c *http.Client) error {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.addr+"/spec/own", http.NoBody)

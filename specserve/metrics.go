@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve/metric"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // counts are what a server has answered. Their labels are rows of the table, statuses and codes, so there are never
@@ -26,7 +26,7 @@ func newCounts() *counts {
 }
 
 // add counts a request; code is "" for one that is answered well.
-func (c *counts) add(endpoint string, status int, code problem.Code, took time.Duration) {
+func (c *counts) add(endpoint string, status int, code wire.Code, took time.Duration) {
 	c.requests.WithLabelValues(endpoint, strconv.Itoa(status)).Inc()
 	if code != "" {
 		c.refusals.WithLabelValues(string(code)).Inc()

@@ -12,8 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/problem"
-	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -21,15 +19,15 @@ import (
 func (x *request) keyed(key []byte, kind string) error {
 	values := x.Header.Values("Authorization")
 	if len(values) == 0 {
-		return &problem.Error{Code: problem.NoCredential, Message: "the " + kind + " key is needed", Hint: hintOfKey}
+		return &wire.Error{Code: wire.CodeNoCredential, Message: "the " + kind + " key is needed", Hint: hintOfKey}
 	}
 	text := wire.Token(x.Header)
 	if len(values) > 1 || text == "" {
-		return &problem.Error{Code: problem.NoCredential, Message: "the credentials are malformed", Hint: hintOfKey}
+		return &wire.Error{Code: wire.CodeNoCredential, Message: "the credentials are malformed", Hint: hintOfKey}
 	}
 	given, want := sha256.Sum256([]byte(text)), sha256.Sum256(key) // so that the time says nothing of the length
 	if len(key) == 0 || subtle.ConstantTimeCompare(given[:], want[:]) != 1 {
-		return &problem.Error{Code: problem.Refused, Message: "this is not the " + kind + " key", Hint: hintOfKey}
+		return &wire.Error{Code: wire.CodeRefused, Message: "this is not the " + kind + " key", Hint: hintOfKey}
 	}
 	x.shown.Credential = policy.Credential{Kind: kind + "_key", Valid: true}
 	x.verified()
@@ -54,7 +52,7 @@ func (x *request) checkAll() error {
 		return x.awaitPass()
 	}
 	x.o.Check()
-	return x.done(http.StatusAccepted, string(report.Checking))
+	return x.done(http.StatusAccepted, string(wire.AskedChecking))
 }
 
 // awaitPass answers when the pass has ended that somebody asked for, for as long as the client stays. The status
@@ -91,7 +89,7 @@ func (x *request) awaitPass() error {
 	}
 	if err != nil {
 		x.reason = err.Error()
-		text = (&problem.Error{Code: problem.Internal, Message: "the pass was not completed: the agent stops", Hint: "run it again after its restart"}).Body()
+		text = (&wire.Error{Code: wire.CodeInternal, Message: "the pass was not completed: the agent stops", Hint: "run it again after its restart"}).Body()
 	}
 	_, err = out.Write(append(text, '\n'))
 	return err
@@ -106,7 +104,7 @@ func events(x *request) error {
 		return err
 	}
 	if x.o.Events == nil {
-		return &problem.Error{Code: problem.NoEndpoint, Message: "this server is not that of an agent, and so it has no events"}
+		return &wire.Error{Code: wire.CodeNoEndpoint, Message: "this server is not that of an agent, and so it has no events"}
 	}
 	select {
 	case x.streams <- struct{}{}:
@@ -157,7 +155,7 @@ func takeHook(x *request, provider string) error {
 	switch verdict {
 	case hook.Pushed:
 		x.o.Check()
-		return x.done(http.StatusAccepted, string(report.Checking))
+		return x.done(http.StatusAccepted, string(wire.AskedChecking))
 	case hook.Repeated:
 		return x.done(http.StatusOK, "was here before")
 	default:
@@ -168,7 +166,7 @@ func takeHook(x *request, provider string) error {
 // unsigned says why a notification is not accepted. The text of the error may have what was sent.
 func unsigned(provider string, err error) error {
 	file := keys.HookFileOf(provider)
-	p := problem.Error{Code: problem.Refused, Message: hook.ErrInvalid.Error(), Hint: "the secret of this provider is in " + file + " of the data folder of the server: give it that one, or write its own into the file"}
+	p := wire.Error{Code: wire.CodeRefused, Message: hook.ErrInvalid.Error(), Hint: "the secret of this provider is in " + file + " of the data folder of the server: give it that one, or write its own into the file"}
 	if provider != keys.Generic {
 		p.Hint += "; " + keys.HookFile + " is for /hook/" + keys.Generic + " alone"
 	}
@@ -177,9 +175,9 @@ func unsigned(provider string, err error) error {
 		p.Message = hook.ErrNoSecret.Error()
 		p.Hint += "; a secret that is in two of these files counts for neither"
 	case errors.Is(err, hook.ErrMissing):
-		p.Code, p.Message = problem.NoCredential, hook.ErrMissing.Error()
+		p.Code, p.Message = wire.CodeNoCredential, hook.ErrMissing.Error()
 	case errors.Is(err, hook.ErrTime):
-		p.Code, p.Message, p.Hint = problem.Expired, hook.ErrTime.Error(), "check the clocks of both"
+		p.Code, p.Message, p.Hint = wire.CodeExpired, hook.ErrTime.Error(), "check the clocks of both"
 	}
 	return &p
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/problem"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Period is how often a child reports that has no interval of its own.
@@ -27,13 +26,13 @@ func (x *request) own() (*catalog.Node, error) {
 	}
 	switch c := x.shown; {
 	case c.Kind == policy.NoCredential:
-		return nil, &problem.Error{Code: problem.NoCredential, Message: "the token of the node is needed"}
+		return nil, &wire.Error{Code: wire.CodeNoCredential, Message: "the token of the node is needed"}
 	case c.Err != nil:
-		return nil, &problem.Error{Code: problem.CodeOf(c.Err), Cause: c.Err}
+		return nil, &wire.Error{Code: wire.CodeOf(c.Err), Cause: c.Err}
 	case !c.Valid:
-		return nil, &problem.Error{Code: problem.Refused}
+		return nil, &wire.Error{Code: wire.CodeRefused}
 	case c.Identity != x.identity:
-		return nil, &problem.Error{Code: problem.NotYours}
+		return nil, &wire.Error{Code: wire.CodeNotYours}
 	}
 	n, err := x.node()
 	if err != nil {
@@ -51,12 +50,12 @@ func (x *request) node() (*catalog.Node, error) {
 		return n, nil
 	}
 	if m := x.view.Catalog.Suspended(x.identity); m != "" {
-		return nil, &problem.Error{Code: problem.NotFound, Message: "manifest " + m + " is suspended", Hint: "its nodes stay as they are until suspend is removed from it"}
+		return nil, &wire.Error{Code: wire.CodeNotFound, Message: "manifest " + m + " is suspended", Hint: "its nodes stay as they are until suspend is removed from it"}
 	}
 	if x.view.Catalog == nil {
 		return nil, noCommit()
 	}
-	return nil, &problem.Error{Code: problem.NotFound, Message: "the site does not deploy this node"}
+	return nil, &wire.Error{Code: wire.CodeNotFound, Message: "the site does not deploy this node"}
 }
 
 // takeReport keeps the report of a node.
@@ -69,27 +68,27 @@ func takeReport(x *request) error {
 		return x.later(wait, "the node reports too often")
 	}
 	if !n.Child {
-		if x.ContentLength > report.MaxLeaf {
+		if x.ContentLength > wire.MaxLeafReport {
 			x.unread()
-			return tooLarge(report.MaxLeaf)
+			return tooLarge(wire.MaxLeafReport)
 		}
-		x.Body = http.MaxBytesReader(x.w, x.Body, report.MaxLeaf)
+		x.Body = http.MaxBytesReader(x.w, x.Body, wire.MaxLeafReport)
 	}
-	r, err := report.Read(x.Body, x.identity, x.now)
-	if _, is := errors.AsType[*report.InvalidError](err); is {
+	r, err := wire.ReadReport(x.Body, x.identity, x.now)
+	if _, is := errors.AsType[*wire.InvalidReportError](err); is {
 		x.reason = "the report is not valid" // its text may have what the node wrote
-		return &problem.Error{Code: problem.Schema, Message: err.Error()}
+		return &wire.Error{Code: wire.CodeSchema, Message: err.Error()}
 	}
-	if _, is := errors.AsType[*report.TooLargeError](err); is {
+	if _, is := errors.AsType[*wire.ReportTooLargeError](err); is {
 		x.reason = "the report is too large"
-		return refusal{&problem.Error{Code: problem.BadRequest, Message: err.Error()}, http.StatusRequestEntityTooLarge}
+		return refusal{&wire.Error{Code: wire.CodeBadRequest, Message: err.Error()}, http.StatusRequestEntityTooLarge}
 	}
 	if err != nil {
 		return unreadable(err)
 	}
 	if !n.Child && (len(r.Nodes) > 0 || r.Cut > 0 || r.Empty) {
 		x.reason = "the report has nodes"
-		return &problem.Error{Code: problem.Schema, Message: "only a node of type pve has nodes of its own to report"}
+		return &wire.Error{Code: wire.CodeSchema, Message: "only a node of type pve has nodes of its own to report"}
 	}
 	before, _ := x.reports.Get(x.identity)
 	if !x.reports.Put(r, x.now) {
@@ -109,13 +108,13 @@ func unreadable(err error) error {
 	if most, is := errors.AsType[*http.MaxBytesError](err); is {
 		return tooLarge(most.Limit)
 	}
-	return &problem.Error{Code: problem.BadRequest, Message: "the body cannot be read", Cause: err}
+	return &wire.Error{Code: wire.CodeBadRequest, Message: "the body cannot be read", Cause: err}
 }
 
 // later refuses a request that comes too early.
 func (x *request) later(wait time.Duration, why string) error {
 	x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-	return &problem.Error{Code: problem.TooMany, Message: why}
+	return &wire.Error{Code: wire.CodeTooMany, Message: why}
 }
 
 // Done is the answer to a request that asks for something.
@@ -135,17 +134,17 @@ type Status struct {
 
 // NodeStatus is the last report of a node.
 type NodeStatus struct {
-	Identity string        `json:"identity"`
-	Ready    bool          `json:"ready"` // and the report is not stale
-	Phase    report.Phase  `json:"phase"`
-	Received time.Time     `json:"received"`        // by the clock of the server
-	Period   int           `json:"period_seconds"`  // how often it reports; 0: only when it boots
-	Stale    bool          `json:"stale"`           // nothing came for three periods
-	Error    string        `json:"error"`           // why it is not ready
-	Commit   string        `json:"commit"`          // that it works from
-	Agent    string        `json:"agent"`           // version of its program
-	Nodes    []report.Node `json:"nodes,omitempty"` // below it
-	Cut      int           `json:"cut,omitempty"`   // nodes below it that had no room in its report
+	Identity string            `json:"identity"`
+	Ready    bool              `json:"ready"` // and the report is not stale
+	Phase    wire.Phase        `json:"phase"`
+	Received time.Time         `json:"received"`        // by the clock of the server
+	Period   int               `json:"period_seconds"`  // how often it reports; 0: only when it boots
+	Stale    bool              `json:"stale"`           // nothing came for three periods
+	Error    string            `json:"error"`           // why it is not ready
+	Commit   string            `json:"commit"`          // that it works from
+	Agent    string            `json:"agent"`           // version of its program
+	Nodes    []wire.ReportNode `json:"nodes,omitempty"` // below it
+	Cut      int               `json:"cut,omitempty"`   // nodes below it that had no room in its report
 }
 
 func status(x *request) error {
@@ -163,7 +162,7 @@ func status(x *request) error {
 }
 
 // statusOf describes the last report of a node.
-func statusOf(v *View, r report.Received, now time.Time) NodeStatus {
+func statusOf(v *View, r wire.ReceivedReport, now time.Time) NodeStatus {
 	usual := PeriodOf(v.Catalog.Node(r.Identity))
 	stale := r.Stale(now, usual)
 	return NodeStatus{

@@ -14,13 +14,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // document is a report that is good.
-func (s *served) document(node string, change func(*report.Report)) string {
+func (s *served) document(node string, change func(*wire.Report)) string {
 	s.t.Helper()
-	r := report.Report{Version: 1, Identity: node, Agent: "1.2.3", At: time.Unix(s.now.Load(), 0).UTC(), Phase: report.Run, Ready: true}
+	r := wire.Report{Version: 1, Identity: node, Agent: "1.2.3", At: time.Unix(s.now.Load(), 0).UTC(), Phase: wire.PhaseRun, Ready: true}
 	if change != nil {
 		change(&r)
 	}
@@ -99,18 +99,18 @@ func TestReportContent(t *testing.T) {
 		"two documents":     {strings.NewReader(good + good), "E400", 422},
 		"not UTF-8":         {strings.NewReader("{\"version\":1,\"agent\":\"\xff\"}"), "E400", 422},
 		"of another node":   {strings.NewReader(s.document("net", nil)), "E400", 422},
-		"a newer version":   {strings.NewReader(s.document("own", func(r *report.Report) { r.Version = 2 })), "E400", 422},
-		"an unknown phase":  {strings.NewReader(s.document("own", func(r *report.Report) { r.Phase = "canary" })), "E400", 422},
-		"from the future":   {strings.NewReader(s.document("own", func(r *report.Report) { r.At = r.At.Add(time.Hour) })), "E400", 422},
+		"a newer version":   {strings.NewReader(s.document("own", func(r *wire.Report) { r.Version = 2 })), "E400", 422},
+		"an unknown phase":  {strings.NewReader(s.document("own", func(r *wire.Report) { r.Phase = "canary" })), "E400", 422},
+		"from the future":   {strings.NewReader(s.document("own", func(r *wire.Report) { r.At = r.At.Add(time.Hour) })), "E400", 422},
 		"too many findings": {strings.NewReader(s.document("own", tooMany)), "E101", 413},
-		"too long":          {strings.NewReader(strings.Repeat(" ", report.MaxBytes+1)), "E101", 413},
-		"too long, a leaf":  {strings.NewReader(good + strings.Repeat(" ", report.MaxLeaf+1-len(good))), "E101", 413},
-		"too long, unknown": {io.MultiReader(strings.NewReader(good+strings.Repeat(" ", report.MaxLeaf-len(good))), strings.NewReader(" ")), "E101", 413},
-		"as long as may be": {strings.NewReader(good + strings.Repeat(" ", report.MaxLeaf-len(good))), "", 202},
-		"nodes of a leaf": {strings.NewReader(s.document("own", func(r *report.Report) {
-			r.Nodes = []report.Node{{Name: "net", Type: "vm", Parent: "own", Phase: report.Run}}
+		"too long":          {strings.NewReader(strings.Repeat(" ", wire.MaxReport+1)), "E101", 413},
+		"too long, a leaf":  {strings.NewReader(good + strings.Repeat(" ", wire.MaxLeafReport+1-len(good))), "E101", 413},
+		"too long, unknown": {io.MultiReader(strings.NewReader(good+strings.Repeat(" ", wire.MaxLeafReport-len(good))), strings.NewReader(" ")), "E101", 413},
+		"as long as may be": {strings.NewReader(good + strings.Repeat(" ", wire.MaxLeafReport-len(good))), "", 202},
+		"nodes of a leaf": {strings.NewReader(s.document("own", func(r *wire.Report) {
+			r.Nodes = []wire.ReportNode{{Name: "net", Type: "vm", Parent: "own", Phase: wire.PhaseRun}}
 		})), "E400", 422},
-		"an empty leaf":       {strings.NewReader(s.document("own", func(r *report.Report) { r.Empty = true })), "E400", 422},
+		"an empty leaf":       {strings.NewReader(s.document("own", func(r *wire.Report) { r.Empty = true })), "E400", 422},
 		"good after all that": {strings.NewReader(good), "", 202},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestReportContent(t *testing.T) {
 	require.Len(t, s.status().Nodes, 1)
 }
 
-func tooMany(r *report.Report) {
-	for range report.MaxFindings + 1 {
+func tooMany(r *wire.Report) {
+	for range wire.MaxReportFindings + 1 {
 		r.Findings = append(r.Findings, diag.Errorf(diag.Range{}, "x", "y"))
 	}
 }
@@ -134,13 +134,13 @@ func TestReportOfAChild(t *testing.T) {
 	with := site()
 	with.Manifests["web"].Nodes = append(with.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
 	s.publish("a", with)
-	document := s.document("inner", func(r *report.Report) { r.Every = 600 })
+	document := s.document("inner", func(r *wire.Report) { r.Every = 600 })
 	send := func(length int) int {
 		return s.send("POST", "/report/inner", strings.NewReader(document+strings.Repeat(" ", length-len(document))), bearer(s.mint(s.keys[0], "inner"))...).status
 	}
-	require.Equal(t, 202, send(report.MaxLeaf+1))
-	require.Equal(t, 202, send(report.MaxBytes))
-	require.Equal(t, 413, send(report.MaxBytes+1))
+	require.Equal(t, 202, send(wire.MaxLeafReport+1))
+	require.Equal(t, 202, send(wire.MaxReport))
+	require.Equal(t, 413, send(wire.MaxReport+1))
 	// It says itself how often it reports.
 	s.now.Add(1800)
 	require.Equal(t, 600, s.status().Nodes[0].Period)
@@ -183,13 +183,13 @@ func TestStatus(t *testing.T) {
 		require.Equal(t, 202, got.status, got.body)
 		return got.body
 	}
-	require.JSONEq(t, `{"status":"kept"}`, put(s.document("own", func(r *report.Report) {
-		r.Ready, r.Phase, r.Findings = false, report.Config, diag.List{diag.Errorf(diag.Range{}, "apt is <locked>", "")}
+	require.JSONEq(t, `{"status":"kept"}`, put(s.document("own", func(r *wire.Report) {
+		r.Ready, r.Phase, r.Findings = false, wire.PhaseConfig, diag.List{diag.Errorf(diag.Range{}, "apt is <locked>", "")}
 	})))
 	require.JSONEq(t, `{"commit":"3f2c1a9","at":"2027-01-15T08:00:00Z","nodes":[{"identity":"own","ready":false,"phase":"config","received":"2027-01-15T08:00:00Z","period_seconds":60,"stale":false,"error":"apt is \u003clocked\u003e","commit":"","agent":"1.2.3"}]}`, s.ask("GET", "/status", key...).body)
 
 	// Requests may overtake each other.
-	require.JSONEq(t, `{"status":"there is a newer report"}`, put(s.document("own", func(r *report.Report) { r.At = r.At.Add(-time.Second) })))
+	require.JSONEq(t, `{"status":"there is a newer report"}`, put(s.document("own", func(r *wire.Report) { r.At = r.At.Add(-time.Second) })))
 	require.False(t, s.status().Nodes[0].Ready)
 
 	s.now.Add(10)
@@ -314,7 +314,7 @@ func TestKeys(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	s := start(t)
 	require.Equal(t, 202, s.send("POST", "/report/own", strings.NewReader(s.document("own", nil)), bearer(ownToken)...).status)
-	require.Equal(t, 202, s.send("POST", "/report/net", strings.NewReader(s.document("net", func(r *report.Report) { r.Ready = false })), bearer(netToken)...).status)
+	require.Equal(t, 202, s.send("POST", "/report/net", strings.NewReader(s.document("net", func(r *wire.Report) { r.Ready = false })), bearer(netToken)...).status)
 	require.Equal(t, 401, s.ask("GET", "/spec/own", bearer("canary")...).status)
 	require.Equal(t, 404, s.ask("GET", "/canary").status)
 	s.now.Add(61)

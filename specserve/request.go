@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // request is a request and its answer. It belongs to the goroutine that serves it.
@@ -40,7 +40,7 @@ type request struct {
 
 // refusal is a problem with a status of its own.
 type refusal struct {
-	problem *problem.Error
+	problem *wire.Error
 	status  int
 }
 
@@ -84,7 +84,7 @@ func (x *request) serve() error {
 		if x.limited > 0 {
 			return x.tooMany()
 		}
-		return &problem.Error{Code: problem.NoEndpoint}
+		return &wire.Error{Code: wire.CodeNoEndpoint}
 	}
 	x.endpoint = rows[0].path
 	method := x.Method
@@ -94,11 +94,11 @@ func (x *request) serve() error {
 	i := slices.IndexFunc(rows, func(e endpoint) bool { return e.method == method })
 	if i < 0 {
 		w.Set("Allow", allowed(rows))
-		return refusal{&problem.Error{Code: problem.BadRequest, Message: "this endpoint does not have the method"}, http.StatusMethodNotAllowed}
+		return refusal{&wire.Error{Code: wire.CodeBadRequest, Message: "this endpoint does not have the method"}, http.StatusMethodNotAllowed}
 	}
 	if rows[i].under == "" && (name != "" || rows[i].path != x.URL.EscapedPath()) {
 		if !isName(name) {
-			return &problem.Error{Code: problem.BadRequest, Message: "the path does not have the name of a node", Hint: "a name has letters, digits and dashes, and begins with a letter"}
+			return &wire.Error{Code: wire.CodeBadRequest, Message: "the path does not have the name of a node", Hint: "a name has letters, digits and dashes, and begins with a letter"}
 		}
 		x.identity = name
 		x.limited = max(x.limited, x.perNode.Wait(limit.Key{Client: client, About: name}, x.now))
@@ -117,14 +117,14 @@ func (x *request) serve() error {
 
 // noCommit refuses a request that needs a commit, as long as there is none.
 func noCommit() error {
-	return refusal{&problem.Error{Code: problem.Internal, Message: "there is no commit to serve yet", Hint: "try again later; the log of the server says what is wrong"}, http.StatusServiceUnavailable}
+	return refusal{&wire.Error{Code: wire.CodeInternal, Message: "there is no commit to serve yet", Hint: "try again later; the log of the server says what is wrong"}, http.StatusServiceUnavailable}
 }
 
 // count counts a request. Those that were refused are counted for the client, too.
 func (x *request) count(err error) {
-	code := problem.Code("")
+	code := wire.Code("")
 	if x.status >= http.StatusBadRequest {
-		code = problem.CodeOf(err)
+		code = wire.CodeOf(err)
 	}
 	x.counts.add(cmp.Or(x.endpoint, "unknown"), x.status, code, x.o.Now().Sub(x.now))
 	if x.status < 400 || x.status >= 500 || x.status == http.StatusTooManyRequests {
@@ -168,13 +168,13 @@ func (x *request) bound(most int64) error {
 		return tooLarge(most)
 	}
 	if err != nil {
-		return &problem.Error{Code: problem.BadRequest, Message: "the body cannot be read", Cause: err}
+		return &wire.Error{Code: wire.CodeBadRequest, Message: "the body cannot be read", Cause: err}
 	}
 	return nil
 }
 
 func tooLarge(most int64) error {
-	return refusal{&problem.Error{Code: problem.BadRequest, Message: fmt.Sprintf("the body is larger than %d bytes", most)}, http.StatusRequestEntityTooLarge}
+	return refusal{&wire.Error{Code: wire.CodeBadRequest, Message: fmt.Sprintf("the body is larger than %d bytes", most)}, http.StatusRequestEntityTooLarge}
 }
 
 // send sends an answer.
@@ -200,9 +200,9 @@ func (x *request) fail(err error) {
 	if x.status != 0 {
 		return // the client does not take it
 	}
-	p, ok := errors.AsType[*problem.Error](err)
+	p, ok := errors.AsType[*wire.Error](err)
 	if !ok {
-		p = &problem.Error{Code: problem.Internal} // its text is for the log
+		p = &wire.Error{Code: wire.CodeInternal} // its text is for the log
 	}
 	status := p.Status()
 	if r, ok := errors.AsType[refusal](err); ok {
@@ -216,7 +216,7 @@ func (x *request) fail(err error) {
 	}
 	if status == http.StatusUnauthorized {
 		challenge := `Bearer realm="homestak-gitops"`
-		if p.Code != problem.NoCredential {
+		if p.Code != wire.CodeNoCredential {
 			challenge += `, error="invalid_token"` // RFC 6750, section 3
 		}
 		h.Set("WWW-Authenticate", challenge)
@@ -256,7 +256,7 @@ func (x *request) log(ctx context.Context, err error) {
 	if c := x.view.commit(); c != "" {
 		attrs = append(attrs, "commit", c)
 	}
-	if p, ok := errors.AsType[*problem.Error](err); ok {
+	if p, ok := errors.AsType[*wire.Error](err); ok {
 		attrs = append(attrs, "code", string(p.Code), "reason", cmp.Or(x.reason, causeOf(p)))
 	} else if err != nil {
 		attrs = append(attrs, "error", err)
@@ -265,14 +265,14 @@ func (x *request) log(ctx context.Context, err error) {
 }
 
 // causeOf is the reason of a problem for the log.
-func causeOf(p *problem.Error) string {
+func causeOf(p *wire.Error) string {
 	if p.Cause != nil {
-		if inner, ok := errors.AsType[*problem.Error](p.Cause); ok {
-			return cmp.Or(inner.Message, problem.Lookup(inner.Code).Message)
+		if inner, ok := errors.AsType[*wire.Error](p.Cause); ok {
+			return cmp.Or(inner.Message, wire.LookupProblem(inner.Code).Message)
 		}
 		return p.Cause.Error()
 	}
-	return cmp.Or(p.Message, problem.Lookup(p.Code).Message)
+	return cmp.Or(p.Message, wire.LookupProblem(p.Code).Message)
 }
 
 func (x *request) knownIdentity() string {

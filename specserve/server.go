@@ -20,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/metric"
 	"github.com/homestak/homestak-gitops/specserve/program"
-	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Options are what a server is made of.
@@ -39,14 +39,14 @@ type Options struct {
 	Check func()
 
 	// The rest is for the server of an agent.
-	Identity string        // of the agent; "": it is none
-	Reports  *report.Store // of its nodes; nil: a new one
-	Status   func() any    // the answer of /status, as JSON; nil: what nodes reported
+	Identity string            // of the agent; "": it is none
+	Reports  *wire.ReportStore // of its nodes; nil: a new one
+	Status   func() any        // the answer of /status, as JSON; nil: what nodes reported
 	// Reconcile makes the agent check, and says as JSON how that pass ended. It returns early when ctx ends.
 	// Nil: there are no passes.
 	Reconcile func(ctx context.Context) (any, error)
 	// Reported is called when a node reported something else than before. It returns immediately. Nil: nobody asks.
-	Reported func(report.Report)
+	Reported func(wire.Report)
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 	Metrics []metric.Collector // figures of the agent, for the answer of /metrics
@@ -99,7 +99,7 @@ type Server struct {
 
 	counts    *counts // of what was answered
 	figures   metric.Registry
-	reports   *report.Store
+	reports   *wire.ReportStore
 	reporting *limit.Rates  // reports, by node
 	hooks     *hook.Checker // of notifications
 	streams   chan struct{} // whoever reads events has a slot
@@ -119,10 +119,10 @@ func New(o Options) *Server {
 		o.Check = func() {}
 	}
 	if o.Reported == nil {
-		o.Reported = func(report.Report) {}
+		o.Reported = func(wire.Report) {}
 	}
 	if o.Reports == nil {
-		o.Reports = report.NewStore()
+		o.Reports = wire.NewReportStore()
 	}
 	l := o.Limits
 	s := &Server{

@@ -24,10 +24,9 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/program"
-	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const (
@@ -79,7 +78,7 @@ type served struct {
 	dir    string        // of its keys
 	asked  chan struct{} // calls of Check
 
-	reports *report.Store
+	reports *wire.ReportStore
 }
 
 // logged is the log of a server.
@@ -122,7 +121,7 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, cha
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
 	s.set = set
-	s.reports = report.NewStore()
+	s.reports = wire.NewReportStore()
 	o := specserve.Options{
 		Reports: s.reports,
 		Version: "1.2.3", Program: p, Spool: t.TempDir(), TLS: certificate.TLS(), Limits: limits, Now: func() time.Time { return time.Unix(s.now.Load(), 0) },
@@ -137,9 +136,9 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, cha
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, ln) }()
 	s.stop = sync.OnceValue(func() error { cancel(); return <-done })
-	pins, err := pin.ParseAll(s.pins)
+	pins, err := wire.ParsePins(s.pins)
 	require.NoError(t, err)
-	s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: pin.Client(pins), ForceAttemptHTTP2: true}}
+	s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), ForceAttemptHTTP2: true}}
 	t.Cleanup(func() {
 		s.client.CloseIdleConnections()
 		require.NoError(t, s.stop())
@@ -241,7 +240,7 @@ func TestBeforeTheFirstCommit(t *testing.T) {
 	secret := s.access.Hook("gitea")
 	require.Equal(t, 401, s.ask("GET", "/status", bearer(string(s.access.Read))...).status, "no key is known yet")
 	require.Equal(t, 401, s.send("POST", "/hook/gitea", strings.NewReader(push), "X-Gitea-Signature", signature(secret, push)).status)
-	s.reports.Put(report.Report{Identity: "own", At: time.Unix(s.now.Load(), 0)}, time.Unix(s.now.Load(), 0))
+	s.reports.Put(wire.Report{Identity: "own", At: time.Unix(s.now.Load(), 0)}, time.Unix(s.now.Load(), 0))
 	s.Publish(specserve.View{Keys: s.keys, Access: s.access, Pins: s.pins})
 	for _, c := range []struct {
 		method, path string

@@ -11,8 +11,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const (
@@ -79,7 +79,7 @@ func listSpecs(x *request) error {
 	}
 	if len(out.Specs) == 0 && !x.shown.Valid {
 		if refused == nil {
-			refused = &problem.Error{Code: problem.NoCredential}
+			refused = &wire.Error{Code: wire.CodeNoCredential}
 		}
 		return refused
 	}
@@ -100,7 +100,7 @@ func serveSpec(x *request) error {
 		return err
 	}
 	if node.Removed {
-		return &problem.Error{Code: problem.NotFound, Message: "the site does not deploy this node any more"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "the site does not deploy this node any more"}
 	}
 	renewed := x.renewed(node)
 	document, tag, err := node.Answer(catalog.Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The answer to a node that waits.
@@ -279,7 +279,7 @@ func reconcileNode(x *request) error {
 		return x.checkAll()
 	}
 	asked := x.Wake(x.identity)
-	if asked == report.Unknown {
+	if asked == wire.AskedUnknown {
 		_, err := x.node()
 		return err
 	}
@@ -290,7 +290,7 @@ func reconcileNode(x *request) error {
 // Wake asks a node to check itself. One that does not wait at the moment is asked when it waits again, and one in mode push
 // never waits. Of nodes further down only the child is known here that they are below: it checks all it has, and asks them
 // in turn.
-func (s *Server) Wake(node string) report.Asked {
+func (s *Server) Wake(node string) wire.Asked {
 	v, through := s.view.Load(), node
 	n := v.node(node)
 	if n == nil { // no report can take a node that is served here
@@ -299,12 +299,12 @@ func (s *Server) Wake(node string) report.Asked {
 	}
 	switch {
 	case n == nil:
-		return report.Unknown
+		return wire.AskedUnknown
 	case n.Run == nil && !n.Child:
-		return report.Pushed
+		return wire.AskedPushed
 	case s.waiting.ask(through, node):
-		return report.Checking
+		return wire.AskedChecking
 	default:
-		return report.Kept
+		return wire.AskedKept
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // waiting is a server whose node, own, waits.
@@ -161,19 +161,19 @@ func TestNoReportCapturesAWake(t *testing.T) {
 	require.Empty(t, found)
 	w.Publish(View{Catalog: c})
 	at := time.Now()
-	put := func(identity string, nodes ...report.Node) {
-		r := report.Report{Identity: identity, At: at, Nodes: nodes}
+	put := func(identity string, nodes ...wire.ReportNode) {
+		r := wire.Report{Identity: identity, At: at, Nodes: nodes}
 		require.True(t, w.reports.Put(r, at))
 	}
 	// annex says that it has a node of this server, and that one of inner is far below itself.
-	put("annex", report.Node{Name: "own", Parent: "annex"}, report.Node{Name: "inner", Parent: "annex"}, report.Node{Name: "store", Parent: "annex"}, report.Node{Name: "app", Parent: "store"})
-	put("inner", report.Node{Name: "app", Parent: "inner"})
+	put("annex", wire.ReportNode{Name: "own", Parent: "annex"}, wire.ReportNode{Name: "inner", Parent: "annex"}, wire.ReportNode{Name: "store", Parent: "annex"}, wire.ReportNode{Name: "app", Parent: "store"})
+	put("inner", wire.ReportNode{Name: "app", Parent: "inner"})
 	all := map[string]*waiter{}
 	for _, n := range nodes {
 		all[n.Name] = w.waiting.enter(n.Name, w.o.Limits)
 	}
 	for node, woken := range map[string]string{"own": "own", "annex": "annex", "inner": "inner", "app": "inner", "store": "annex"} {
-		require.Equal(t, report.Checking, w.Wake(node), node)
+		require.Equal(t, wire.AskedChecking, w.Wake(node), node)
 		for name, one := range all {
 			require.Equal(t, name == woken, len(one.reconcile) == 1, "%s for %s", name, node)
 		}
@@ -182,25 +182,25 @@ func TestNoReportCapturesAWake(t *testing.T) {
 		require.Equal(t, woken != node, slices.Contains(q.below, node), "%s hears of %s", woken, node)
 	}
 	lost := func(node string) {
-		require.Equal(t, report.Unknown, w.Wake(node), node)
+		require.Equal(t, wire.AskedUnknown, w.Wake(node), node)
 	}
 	lost("nobody")
 	// Nor does a report of a child that is not served any more.
-	put("gone", report.Node{Name: "lost", Parent: "gone"})
+	put("gone", wire.ReportNode{Name: "lost", Parent: "gone"})
 	lost("lost")
 	// A node in mode push waits for nobody.
-	require.Equal(t, report.Pushed, w.Wake("pushed"))
+	require.Equal(t, wire.AskedPushed, w.Wake("pushed"))
 
 	// While the child does not wait it is kept for it, once for each node and of so many nodes.
 	w.waiting.leave(all["inner"])
-	below := []report.Node{{Name: "app", Parent: "inner"}}
+	below := []wire.ReportNode{{Name: "app", Parent: "inner"}}
 	for i := range 2 * mostBelow {
-		below = append(below, report.Node{Name: fmt.Sprintf("app-%d", i), Parent: "inner"})
+		below = append(below, wire.ReportNode{Name: fmt.Sprintf("app-%d", i), Parent: "inner"})
 	}
 	put("inner", below...)
 	for range 2 {
 		for _, n := range below {
-			require.Equal(t, report.Kept, w.Wake(n.Name), n.Name)
+			require.Equal(t, wire.AskedKept, w.Wake(n.Name), n.Name)
 		}
 	}
 	require.Len(t, w.waiting.kept, 1)

@@ -20,8 +20,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // connect opens a connection that speaks HTTP/1.1, to send bytes as they are.
@@ -31,9 +31,9 @@ func (s *served) connect() *tls.Conn {
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = c.Close() })
 	require.NoError(s.t, c.SetDeadline(time.Now().Add(5*time.Minute)))
-	pins, err := pin.ParseAll(s.pins)
+	pins, err := wire.ParsePins(s.pins)
 	require.NoError(s.t, err)
-	conn := tls.Client(c, pin.Client(pins))
+	conn := tls.Client(c, wire.PinnedTLS(pins))
 	require.NoError(s.t, conn.HandshakeContext(s.t.Context()))
 	return conn
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func configVerb(a *app) *cobra.Command {
@@ -31,7 +31,7 @@ hand. The spec and the outcome are stored in ` + pull.DefaultFolder + `.`,
 func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
 	r := &node.Run{Note: a.ui.Notef, Seen: a.showState}
 	c.Flags().StringVar(&r.Folder, "state", pull.DefaultFolder, "store the spec and the outcome in `DIR`")
-	c.Flags().StringVar(&from.File, "parent", parent.File, "`FILE` that names the parent of this machine")
+	c.Flags().StringVar(&from.File, "parent", wire.ParentFile, "`FILE` that names the parent of this machine")
 	complete.Must(c.MarkFlagDirname("state"))
 	complete.Must(c.MarkFlagFilename("parent"))
 	return r

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func configFetchVerb(a *app) *cobra.Command {
@@ -24,7 +24,7 @@ func configFetchVerb(a *app) *cobra.Command {
 		Long: `Fetches the resolved spec of a node (with its posture and the defaults of the site) and
 stores it on this machine. "config apply" applies it.
 
-Without NODE it asks the parent of this machine for this machine's spec, as ` + parent.File + `
+Without NODE it asks the parent of this machine for this machine's spec, as ` + wire.ParentFile + `
 defines. With --server it asks that server. Otherwise it resolves the spec of NODE from a
 copy of the site.`,
 		Args: usage.Takes(0, 1),

@@ -10,8 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // A node fetches from its parent, as node.json says or as somebody writes it; the token is never shown.
@@ -27,11 +26,11 @@ func TestConfigFetchFromAParent(t *testing.T) {
 		fmt.Fprintf(w, `{"version":1,"node":"web-1","spec":"base","pins":[%q]}`, shown)
 	}))
 	defer server.Close()
-	own := pin.Of(server.Certificate())
+	own := wire.PinOf(server.Certificate())
 	shown = own.String()
 	dir := t.TempDir()
 	file, state, token := filepath.Join(dir, "node.json"), filepath.Join(dir, "state"), filepath.Join(dir, "token")
-	require.NoError(t, parent.Parent{Identity: "web-1", Server: server.URL, Pins: []pin.Pin{own}, Token: canary}.Save(file))
+	require.NoError(t, wire.Parent{Identity: "web-1", Server: server.URL, Pins: []wire.Pin{own}, Token: canary}.Save(file))
 	require.NoError(t, os.WriteFile(token, []byte(canary), 0o600))
 	do := func(args ...string) (int, string) {
 		e := stage{}.start(t, append([]string{"config", "fetch", "--state", state, "-v"}, args...)...)
@@ -48,7 +47,7 @@ func TestConfigFetchFromAParent(t *testing.T) {
 	require.Zero(t, code, text)
 	require.Contains(t, text, "is unchanged")
 
-	code, text = do("--server", server.URL, "--pin", pin.Pin{1}.String(), "--token-file", token, "web-1")
+	code, text = do("--server", server.URL, "--pin", wire.Pin{1}.String(), "--token-file", token, "web-1")
 	require.Equal(t, 1, code)
 	require.Contains(t, text, "error: E501: fetching the spec of web-1 from "+server.URL+": the server has the key "+own.String())
 	status = http.StatusForbidden

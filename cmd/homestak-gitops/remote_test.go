@@ -21,7 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // serverStage is an agent that serves nodes.
@@ -46,9 +46,9 @@ func newServerStage(t *testing.T) *serverStage {
 	var err error
 	s.access, err = keys.ReadAccess(keys.Files{Dir: s.keys()}, nil)
 	require.NoError(t, err)
-	pins, err := pin.ParseAll(s.server.Pins)
+	pins, err := wire.ParsePins(s.server.Pins)
 	require.NoError(t, err)
-	s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: pin.Client(pins), ForceAttemptHTTP2: true}}
+	s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), ForceAttemptHTTP2: true}}
 	t.Cleanup(s.client.CloseIdleConnections)
 	return s
 }

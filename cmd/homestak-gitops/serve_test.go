@@ -14,7 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // A site is served to a node that knows the pin and has a token, as a person does it by hand: serve,
@@ -86,7 +86,7 @@ func TestN9MintWritesAFileThatFetchAccepts(t *testing.T) {
 	info, err := os.Stat(name)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	p, err := parent.ByHand("own", "https://192.0.2.1:44443", name, []string{"sha256:" + strings.Repeat("0", 64)})
+	p, err := wire.ParentByHand("own", "https://192.0.2.1:44443", name, []string{"sha256:" + strings.Repeat("0", 64)})
 	require.NoError(t, err)
 	require.NotContains(t, out.String(), p.Token)
 	page, err := os.ReadFile("../../docs/operations.md")

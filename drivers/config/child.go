@@ -22,16 +22,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Children is the server that the agents of children report to, and get everything from. Its methods are called from
 // several goroutines.
 type Children interface {
 	// Known is what children know of it now, without identity and token.
-	Known() (parent.Parent, error)
+	Known() (wire.Parent, error)
 	// Parent is what a child gets to know, with a fresh token. What it reported before is forgotten.
-	Parent(node, spec string) (parent.Parent, error)
+	Parent(node, spec string) (wire.Parent, error)
 	// Accepts says why a token is not one of this child, nil if it is. The error does not show it.
 	Accepts(node, token string) error
 	// Forget drops what a child reported.
@@ -157,7 +157,7 @@ func (d *Driver) wantedAgent(ctx context.Context, node string) (child.Want, erro
 }
 
 // serving is what children know of their parent. The server of an agent that was just started may take a moment.
-func (*Driver) serving(ctx context.Context, c Children) (parent.Parent, error) {
+func (*Driver) serving(ctx context.Context, c Children) (wire.Parent, error) {
 	end := time.NewTimer(patience)
 	defer end.Stop()
 	every := time.NewTicker(patience / 50)
@@ -246,7 +246,7 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 			return err
 		}
 	}
-	var given *parent.Parent
+	var given *wire.Parent
 	if !f.Connects() {
 		p, err := c.Parent(node, cmp.Or(s.Want.Private.(*agentWay).spec, noSpec))
 		if err != nil {

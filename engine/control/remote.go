@@ -13,7 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Remote talks to an agent over HTTPS: status, tree, events and reconcile. The transport has the
@@ -28,21 +28,21 @@ func Remote(server string, transport http.RoundTripper) *Client {
 var errNoAgentThere = errors.New("the server there does not belong to an agent: it was started by serve, and has no status of one")
 
 // Tree returns the agent with its nodes, and the reports of nodes and children.
-func (c *Client) Tree(ctx context.Context) (report.Report, error) {
+func (c *Client) Tree(ctx context.Context) (wire.Report, error) {
 	if !c.remote {
-		var r report.Report
+		var r wire.Report
 		err := c.get(ctx, "/tree", &r)
 		return r, err
 	}
 	var s struct {
 		agent.Status
-		Tree *report.Report `json:"tree"`
+		Tree *wire.Report `json:"tree"`
 	}
 	if err := c.get(ctx, "/status", &s); err != nil {
-		return report.Report{}, err
+		return wire.Report{}, err
 	}
 	if s.Tree == nil {
-		return report.Report{}, errNoAgentThere
+		return wire.Report{}, errNoAgentThere
 	}
 	return *s.Tree, nil
 }
@@ -120,7 +120,7 @@ func (c *Client) awaitThere(ctx context.Context) (Ended, error) {
 
 // Asked is what became of the request to check a node.
 type Asked struct {
-	Status report.Asked `json:"status"`
+	Status wire.Asked `json:"status"`
 }
 
 // CheckNode asks a node to check itself, or the child that manages it.

@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Agent is what the server needs from the agent.
@@ -43,7 +43,7 @@ type Receipts interface {
 //
 //	GET  /agent            who this is: Card
 //	GET  /status           agent.Status
-//	GET  /tree             the nodes, and what those reported of their own: report.Report
+//	GET  /tree             the nodes, and what those reported of their own: wire.Report
 //	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
 //	GET  /history/verify   whether the chain of receipts holds: Chain
 //	GET  /events           the stream of events, see EventLog.Serve
@@ -64,9 +64,9 @@ type Server struct {
 	Log      *slog.Logger
 
 	// Tree returns the agent with its nodes, and the reports of nodes and children.
-	Tree func() report.Report
+	Tree func() wire.Report
 	// Wake asks a node to check itself, or the child that manages it.
-	Wake func(node string) report.Asked
+	Wake func(node string) wire.Asked
 }
 
 // Card identifies an agent.
@@ -238,13 +238,13 @@ func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) 
 func (c *Server) reconcileNode(w http.ResponseWriter, r *http.Request) (any, error) {
 	node := r.PathValue("node")
 	asked := Asked{c.Wake(node)}
-	if asked.Status == report.Unknown {
+	if asked.Status == wire.AskedUnknown {
 		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "unknown_node", Message: fmt.Sprintf("the agent serves no node %q, and none has reported one", diag.Line(node)),
 			Hint: "the agent checks push nodes itself: omit NODE",
 		}
 	}
-	if asked.Status == report.Pushed {
+	if asked.Status == wire.AskedPushed {
 		c.Agent.CheckNow()
 	}
 	writeAnswer(w, http.StatusAccepted, asked)

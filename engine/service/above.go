@@ -11,9 +11,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // parentFile is what a child keeps of its parent, in its data folder.
@@ -26,12 +25,12 @@ func (s *Service) openParent() error {
 	if p == nil || p.URL == "" {
 		return nil
 	}
-	given, err := parent.ByHand(c.Identity, strings.TrimRight(p.URL, "/"), p.TokenFile, p.Pins)
+	given, err := wire.ParentByHand(c.Identity, strings.TrimRight(p.URL, "/"), p.TokenFile, p.Pins)
 	if err != nil {
 		return fmt.Errorf("parent of agent.hcl: %w", err)
 	}
 	s.above, err = uplink.Open(uplink.Options{
-		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: min(p.ReportEvery, report.MaxEvery), Log: s.o.Log,
+		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: min(p.ReportEvery, wire.MaxReportEvery), Log: s.o.Log,
 		Dial: s.o.Network.Dial, Between: s.o.Pace,
 		Report: func() ([]byte, error) { return json.Marshal(s.toParent()) }, Check: s.checkSoon, Wake: func(node string) { s.wake(node) },
 	})
@@ -39,9 +38,9 @@ func (s *Service) openParent() error {
 }
 
 // toParent is the tree with how often the parent gets it: the parent takes an agent for lost after three times that.
-func (s *Service) toParent() report.Report {
+func (s *Service) toParent() wire.Report {
 	r := s.Tree()
-	every := min(max(s.o.Config.Parent.ReportEvery, cmp.Or(s.o.Pace, uplink.Between)), report.MaxEvery)
+	every := min(max(s.o.Config.Parent.ReportEvery, cmp.Or(s.o.Pace, uplink.Between)), wire.MaxReportEvery)
 	r.Every = int(math.Ceil(every.Seconds()))
 	return r
 }

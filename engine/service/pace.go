@@ -5,7 +5,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // limits are those of a server whose nodes report that often; zero: as usual.
@@ -19,7 +19,7 @@ func limits(pace time.Duration) specserve.Limits {
 }
 
 // childReported passes on what is new from below.
-func (s *Service) childReported(report.Report) {
+func (s *Service) childReported(wire.Report) {
 	if s.above != nil {
 		s.above.PassEnded()
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Elsewhere is the server of an agent on another machine, as a command line names it.
@@ -20,9 +20,9 @@ func (e Elsewhere) Client() (*control.Client, error) {
 	if len(e.Pins) == 0 || e.KeyFile == "" {
 		return nil, errors.New("--server needs the pin of the server and a key\nsay --pin sha256:… and --key-file FILE; status on that machine shows the pins, and its folder server in the data folder has the keys")
 	}
-	p, err := parent.ByHand("operator", e.Server, e.KeyFile, e.Pins)
+	p, err := wire.ParentByHand("operator", e.Server, e.KeyFile, e.Pins)
 	if err != nil {
 		return nil, err
 	}
-	return control.Remote(p.Server, client.NewTransport(func() parent.Parent { return p }, nil)), nil
+	return control.Remote(p.Server, client.NewTransport(func() wire.Parent { return p }, nil)), nil
 }

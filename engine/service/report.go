@@ -7,25 +7,25 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Report is what an agent with this status reports to its parent of itself and of the nodes that it manages.
-func Report(s agent.Status) report.Report {
-	r := report.Report{
-		Version: report.Version, Identity: s.Identity, Agent: s.Agent, At: s.At, Phase: report.Create, Ready: s.Healthy,
-		Findings: diag.List{}, Nodes: []report.Node{},
+func Report(s agent.Status) wire.Report {
+	r := wire.Report{
+		Version: wire.ReportVersion, Identity: s.Identity, Agent: s.Agent, At: s.At, Phase: wire.PhaseCreate, Ready: s.Healthy,
+		Findings: diag.List{}, Nodes: []wire.ReportNode{},
 	}
 	if s.InForce != nil {
-		r.Commit, r.Phase = s.InForce.ID, report.Config
+		r.Commit, r.Phase = s.InForce.ID, wire.PhaseConfig
 	}
 	if s.Converged != nil {
-		r.LastGood, r.Phase = s.Converged.ID, report.Run
+		r.LastGood, r.Phase = s.Converged.ID, wire.PhaseRun
 	}
 	if s.Last != nil {
 		r.Findings = append(r.Findings, s.Last.Findings...)
 		if s.Last.Error != "" {
-			r.Findings = append(diag.List{{Severity: diag.Error, Summary: report.Shorten(s.Last.Error)}}, r.Findings...)
+			r.Findings = append(diag.List{{Severity: diag.Error, Summary: wire.ShortenText(s.Last.Error)}}, r.Findings...)
 		}
 	}
 	if s.Refused != nil {
@@ -37,8 +37,8 @@ func Report(s agent.Status) report.Report {
 			continue
 		}
 		seen[n.Node] = true
-		node := report.Node{
-			Name: n.Node, Type: "vm", Parent: s.Identity, Phase: report.Phase(n.Phase), Ready: n.Ready, Drift: n.Drift, Since: n.Since, Error: report.Shorten(n.Error),
+		node := wire.ReportNode{
+			Name: n.Node, Type: "vm", Parent: s.Identity, Phase: wire.Phase(n.Phase), Ready: n.Ready, Drift: n.Drift, Since: n.Since, Error: wire.ShortenText(n.Error),
 		}
 		if addr, err := model.ParseAddress(n.Address); err == nil && (addr.Kind == "ct" || addr.Kind == model.PVEType) {
 			node.Type = addr.Kind

@@ -22,8 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/live"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // served is the agent's copy of the repository, as it follows it and as it serves it. Commits that were in
@@ -137,9 +136,9 @@ func (s *Service) Server() *live.Server { return s.server }
 
 // Parent is what a new node gets to know of the server of this agent: where it is reached, its pins and a
 // token that was just minted. The error is live.ErrNotServing as long as there is nobody to fetch from.
-func (s *Service) Parent(node, spec string) (parent.Parent, error) {
+func (s *Service) Parent(node, spec string) (wire.Parent, error) {
 	if s.server == nil {
-		return parent.Parent{}, fmt.Errorf("%w: listen of agent.hcl says so", live.ErrNotServing)
+		return wire.Parent{}, fmt.Errorf("%w: listen of agent.hcl says so", live.ErrNotServing)
 	}
 	return s.server.Parent(node, spec)
 }
@@ -168,7 +167,7 @@ func (s *Service) Status() agent.Status {
 // WithTree is a status and the tree below the agent.
 type WithTree struct {
 	agent.Status
-	Tree report.Report `json:"tree"`
+	Tree wire.Report `json:"tree"`
 }
 
 // StatusAndTree is the answer of /status over HTTPS.
@@ -178,20 +177,20 @@ func (s *Service) StatusAndTree() WithTree {
 }
 
 // Tree is the agent with its nodes, and what they and their own nodes reported.
-func (s *Service) Tree() report.Report { return s.treeOf(s.Status()) }
+func (s *Service) Tree() wire.Report { return s.treeOf(s.Status()) }
 
-func (s *Service) treeOf(st agent.Status) report.Report {
+func (s *Service) treeOf(st agent.Status) wire.Report {
 	own := Report(st)
 	if s.server == nil {
-		return report.Fold(own, nil, func(string) time.Duration { return 0 }, st.At)
+		return wire.FoldReports(own, nil, func(string) time.Duration { return 0 }, st.At)
 	}
 	return s.server.Tree(own, st.At)
 }
 
 // wake asks a node below to check itself.
-func (s *Service) wake(node string) report.Asked {
+func (s *Service) wake(node string) wire.Asked {
 	if s.server == nil {
-		return report.Unknown
+		return wire.AskedUnknown
 	}
 	return s.server.Wake(node)
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Tree draws an agent with its nodes, and what they reported.
-func Tree(r report.Report, now time.Time, p Paint) string {
-	t := treeText{below: map[string][]report.Node{}, now: now, paint: p}
+func Tree(r wire.Report, now time.Time, p Paint) string {
+	t := treeText{below: map[string][]wire.ReportNode{}, now: now, paint: p}
 	for _, n := range r.Nodes {
 		t.below[n.Parent] = append(t.below[n.Parent], n)
 	}
@@ -29,7 +29,7 @@ func Tree(r report.Report, now time.Time, p Paint) string {
 
 // treeText is a tree that is drawn.
 type treeText struct {
-	below map[string][]report.Node
+	below map[string][]wire.ReportNode
 	now   time.Time
 	paint Paint
 	out   strings.Builder

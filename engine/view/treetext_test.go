@@ -8,17 +8,17 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/view"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func TestTree(t *testing.T) {
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	r := report.Report{Identity: "father", Phase: report.Run, Commit: "3f2c1a9000000000000000000000000000000000", Cut: 2, Nodes: []report.Node{
-		{Name: "web-1", Type: "vm", Parent: "father", Phase: report.Run, Ready: true},
-		{Name: "inner", Type: "pve", Parent: "father", Phase: report.Run, Ready: true, Commit: "aaaaaaa000000000000000000000000000000000", Reported: at.Add(-12 * time.Second)},
-		{Name: "app", Type: "vm", Parent: "inner", Phase: report.Run, Drift: 2, Error: "cores\nmore"},
-		{Name: "db", Type: "ct", Parent: "inner", Phase: report.Create, Stale: true, Reported: at.Add(-time.Hour), Error: "a\x1b[31m"},
-		{Name: "old", Type: "pve", Parent: "father", Phase: report.Destroy, Error: "has not reported yet"},
+	r := wire.Report{Identity: "father", Phase: wire.PhaseRun, Commit: "3f2c1a9000000000000000000000000000000000", Cut: 2, Nodes: []wire.ReportNode{
+		{Name: "web-1", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true},
+		{Name: "inner", Type: "pve", Parent: "father", Phase: wire.PhaseRun, Ready: true, Commit: "aaaaaaa000000000000000000000000000000000", Reported: at.Add(-12 * time.Second)},
+		{Name: "app", Type: "vm", Parent: "inner", Phase: wire.PhaseRun, Drift: 2, Error: "cores\nmore"},
+		{Name: "db", Type: "ct", Parent: "inner", Phase: wire.PhaseCreate, Stale: true, Reported: at.Add(-time.Hour), Error: "a\x1b[31m"},
+		{Name: "old", Type: "pve", Parent: "father", Phase: wire.PhaseDestroy, Error: "has not reported yet"},
 	}}
 	require.Equal(t, `father  run  not ready  at 3f2c1a90
 ├── web-1  vm   run  ready

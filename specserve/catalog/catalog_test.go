@@ -15,7 +15,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -169,19 +168,19 @@ func TestCredentials(t *testing.T) {
 	for _, x := range []struct {
 		name, text string
 		want       policy.Credential
-		code       problem.Code
+		code       wire.Code
 	}{
 		{"site's", siteToken, policy.Credential{Kind: policy.SiteToken, Valid: true}, ""},
 		{"node's", ownToken, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: "own"}, ""},
 		{"another node's", netToken, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: "net"}, ""},
-		{"almost", siteToken + "x", policy.Credential{Kind: policy.Provisioning}, problem.Refused},
-		{"nothing", "", policy.Credential{Kind: policy.Provisioning}, problem.Refused},
+		{"almost", siteToken + "x", policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
+		{"nothing", "", policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
 		{"minted", mint(t, key, claims), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "own"}, ""},
 		{"by the older key", mint(t, old, claims), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "own"}, ""},
 		{"by the predecessor", mint(t, predecessor.Predecessor(), claims), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "own"}, ""},
-		{"by that key under a name", mint(t, predecessor, claims), policy.Credential{Kind: policy.Provisioning}, problem.Refused},
-		{"by another key", mint(t, other, claims), policy.Credential{Kind: policy.Provisioning}, problem.Refused},
-		{"expired", mint(t, key, expired), policy.Credential{Kind: policy.Provisioning}, problem.Expired},
+		{"by that key under a name", mint(t, predecessor, claims), policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
+		{"by another key", mint(t, other, claims), policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
+		{"expired", mint(t, key, expired), policy.Credential{Kind: policy.Provisioning}, wire.CodeExpired},
 		{"for another node", mint(t, key, token.Claims{Node: "net", Spec: "base"}), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "net"}, ""},
 	} {
 		got := c.Check(x.text, "own", token.Keys{key, old}, nil, now)
@@ -189,7 +188,7 @@ func TestCredentials(t *testing.T) {
 		if x.code == "" {
 			require.NoError(t, got.Err, x.name)
 		} else {
-			require.Equal(t, x.code, problem.CodeOf(got.Err), x.name)
+			require.Equal(t, x.code, wire.CodeOf(got.Err), x.name)
 			require.Zero(t, got.Claims, x.name)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The secrets of section auth; see hcl.ParseSecrets.
@@ -115,7 +115,7 @@ func (c *credentials) find(text, node string) (best owner, ok bool) {
 type Credential struct {
 	policy.Credential
 	Claims token.Claims // of a valid provisioning token
-	Err    error        // why it is not valid: a *problem.Error
+	Err    error        // why it is not valid: a *wire.Error
 }
 
 // Check checks a credential that is shown in a request about a node ("": about none in particular):
@@ -140,7 +140,7 @@ func (c *Catalog) Verify(text string, keys token.Keys, book token.Book, now time
 	claims, err := token.Inspect(text)
 	if err != nil {
 		if !strings.Contains(text, ".") {
-			return token.Claims{}, &problem.Error{Code: problem.Refused, Cause: err}
+			return token.Claims{}, &wire.Error{Code: wire.CodeRefused, Cause: err}
 		}
 		return token.Claims{}, err
 	}
@@ -150,7 +150,7 @@ func (c *Catalog) Verify(text string, keys token.Keys, book token.Book, now time
 // Authorize decides by the rules of the site whether a request is allowed. Of in, the posture and
 // the credential are filled in. Where it is not allowed, the error says how to answer, and the
 // reason is for the log.
-func (c *Catalog) Authorize(ctx context.Context, in policy.AuthInput, shown Credential) (reason string, err *problem.Error) {
+func (c *Catalog) Authorize(ctx context.Context, in policy.AuthInput, shown Credential) (reason string, err *wire.Error) {
 	in.Credential = shown.Credential
 	if n := c.nodes[in.Identity]; n != nil {
 		in.Posture = n.Posture
@@ -160,15 +160,15 @@ func (c *Catalog) Authorize(ctx context.Context, in policy.AuthInput, shown Cred
 	case d.Allow:
 		return "", nil
 	case d.Code == policy.Forbidden:
-		return d.Reason, &problem.Error{Code: problem.NotYours}
+		return d.Reason, &wire.Error{Code: wire.CodeNotYours}
 	case shown.Err != nil:
-		if p, ok := errors.AsType[*problem.Error](shown.Err); ok && p.Message != "" {
+		if p, ok := errors.AsType[*wire.Error](shown.Err); ok && p.Message != "" {
 			d.Reason += ": " + p.Message
 		}
-		return d.Reason, &problem.Error{Code: problem.CodeOf(shown.Err), Cause: shown.Err}
+		return d.Reason, &wire.Error{Code: wire.CodeOf(shown.Err), Cause: shown.Err}
 	case shown.Kind == "" || shown.Kind == policy.NoCredential:
-		return d.Reason, &problem.Error{Code: problem.NoCredential, Message: "a credential is required"}
+		return d.Reason, &wire.Error{Code: wire.CodeNoCredential, Message: "a credential is required"}
 	default:
-		return d.Reason, &problem.Error{Code: problem.Refused}
+		return d.Reason, &wire.Error{Code: wire.CodeRefused}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const (
@@ -42,7 +42,7 @@ type identity struct {
 
 // pins are those of the present key and, if it is known, of the next one.
 func (id *identity) pins() ([]string, error) {
-	out := []string{pin.Of(id.pair.Leaf).String()}
+	out := []string{wire.PinOf(id.pair.Leaf).String()}
 	if id.next == nil {
 		return out, nil
 	}
@@ -50,7 +50,7 @@ func (id *identity) pins() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(out, pin.Pin(sha256.Sum256(info)).String()), nil
+	return append(out, wire.Pin(sha256.Sum256(info)).String()), nil
 }
 
 // due says why a certificate has to be made again, and whether with the next key.

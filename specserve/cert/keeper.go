@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // FileName is what a server that makes its own certificate keeps, in its folder.
@@ -210,7 +210,7 @@ func (k *Keeper) renew(now time.Time) error {
 		if err := k.write(id); err != nil {
 			return err
 		}
-		k.o.Log.Info("renewed the certificate of the server", "why", why, "new_key", rotate, "pin", pin.Of(id.pair.Leaf).String(), "expires", id.pair.Leaf.NotAfter)
+		k.o.Log.Info("renewed the certificate of the server", "why", why, "new_key", rotate, "pin", wire.PinOf(id.pair.Leaf).String(), "expires", id.pair.Leaf.NotAfter)
 		return nil
 	})
 }

@@ -24,7 +24,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve/cert"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // world is a machine with a clock and names.
@@ -85,7 +85,7 @@ func TestCertificateIsMadeOnceAndKept(t *testing.T) {
 	require.Len(t, pins, 2)
 	require.NotEqual(t, pins[0], pins[1])
 	c := shown(t, k)
-	require.Equal(t, pins[0], pin.Of(c).String())
+	require.Equal(t, pins[0], wire.PinOf(c).String())
 	require.Regexp(t, "^sha256:[0-9a-f]{64}$", pins[1])
 	require.Equal(t, x509.ECDSA, c.PublicKeyAlgorithm)
 	require.NoError(t, c.VerifyHostname("father"))
@@ -121,7 +121,7 @@ func TestRenewalWhileRunning(t *testing.T) {
 		now := k.Pins()
 		require.Equal(t, was[1], now[0])
 		require.NotContains(t, append(was, first...), now[1])
-		require.Equal(t, now[0], pin.Of(shown(t, k)).String())
+		require.Equal(t, now[0], wire.PinOf(shown(t, k)).String())
 		require.True(t, shown(t, k).NotAfter.After(w.now.Add(364*24*time.Hour)))
 	}
 	require.Equal(t, k.Pins(), w.open(t).Pins())
@@ -172,7 +172,7 @@ func TestS7ClockOfTheServer(t *testing.T) {
 			w.now = now
 			_, err := k.Check()
 			require.NoError(t, err)
-			require.Contains(t, known, pin.Of(shown(t, k)).String())
+			require.Contains(t, known, wire.PinOf(shown(t, k)).String())
 			require.True(t, shown(t, k).NotBefore.Before(now), "%d", years)
 			require.True(t, k.Expires().After(now))
 			require.True(t, k.Expires().Before(now.AddDate(1, 0, 1)))
@@ -247,7 +247,7 @@ func TestKilled(t *testing.T) {
 		cancel()
 		k, err := cert.Open(cert.Options{Dir: dir, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return time.Now().AddDate(i, 0, 0) }})
 		require.NoError(t, err)
-		require.Equal(t, k.Pins()[0], pin.Of(shown(t, k)).String())
+		require.Equal(t, k.Pins()[0], wire.PinOf(shown(t, k)).String())
 	}
 	require.NoError(t, durable.Exclusively(dir, func() error { return nil }))
 	entries, err := os.ReadDir(dir)
@@ -275,7 +275,7 @@ func TestUnusableFile(t *testing.T) {
 			}
 			_, err := k.Check()
 			require.ErrorContains(t, err, name)
-			require.Equal(t, pins[0], pin.Of(shown(t, k)).String(), "what is in force stays in force")
+			require.Equal(t, pins[0], wire.PinOf(shown(t, k)).String(), "what is in force stays in force")
 			if name != "no such file or dir" {
 				_, err = cert.Open(w.options())
 				require.ErrorContains(t, err, "restore it from a backup")
@@ -316,7 +316,7 @@ func pair(t *testing.T, dir string) (certFile, keyFile, pinned string) {
 	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}), 0o600))
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	return certFile, keyFile, pin.Of(leaf).String()
+	return certFile, keyFile, wire.PinOf(leaf).String()
 }
 
 // The files of somebody else are read again when they change, and only as a pair.
@@ -336,18 +336,18 @@ func TestFilesOfSomebodyElse(t *testing.T) {
 	require.NoError(t, os.Rename(otherCert, certFile))
 	_, err = k.Check()
 	require.ErrorContains(t, err, "are not a certificate and its key")
-	require.Equal(t, first, pin.Of(shown(t, k)).String())
+	require.Equal(t, first, wire.PinOf(shown(t, k)).String())
 	require.NoError(t, os.Rename(otherKey, keyFile))
 	changed, err := k.Check()
 	require.NoError(t, err)
 	require.True(t, changed)
 	require.Equal(t, []string{second}, k.Pins())
-	require.Equal(t, second, pin.Of(shown(t, k)).String())
+	require.Equal(t, second, wire.PinOf(shown(t, k)).String())
 
 	require.NoError(t, os.Remove(keyFile))
 	_, err = k.Check()
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.Equal(t, second, pin.Of(shown(t, k)).String())
+	require.Equal(t, second, wire.PinOf(shown(t, k)).String())
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -8,21 +8,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // FetchedConfig is what a parent answered to a child of type pve.
 type FetchedConfig struct {
-	wire.Config           // empty if nothing changed
-	Pins        []pin.Pin // those of Config, read
-	ETag        string    // to be sent the next time
+	wire.Config            // empty if nothing changed
+	Pins        []wire.Pin // those of Config, read
+	ETag        string     // to be sent the next time
 	NotModified bool
 }
 
 // Config fetches what the child needs for its subtree, in one attempt. The tag is that of the
-// configuration that it has, "" for none. The error is a *problem.Error, or that of ctx.
+// configuration that it has, "" for none. The error is a *wire.Error, or that of ctx.
 func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) {
 	headers := http.Header{}
 	if tag != "" {
@@ -34,13 +32,13 @@ func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) 
 	case status == http.StatusNotModified && tag != "":
 		return FetchedConfig{ETag: tag, NotModified: true}, nil
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), problem.Read(status, body)}
+		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		var got FetchedConfig
 		if got.Config, got.Pins, err = wire.ReadConfig(body, c.Parent.Identity); err != nil {
-			err = problem.Errorf(problem.Schema, "%w", err)
-		} else if !slices.ContainsFunc(got.Pins, func(p pin.Pin) bool { return slices.Contains(c.Parent.Pins, p) }) {
-			err = problem.Errorf(problem.Schema, "the answer has none of the pins that this child knows")
+			err = wire.Errorf(wire.CodeSchema, "%w", err)
+		} else if !slices.ContainsFunc(got.Pins, func(p wire.Pin) bool { return slices.Contains(c.Parent.Pins, p) }) {
+			err = wire.Errorf(wire.CodeSchema, "the answer has none of the pins that this child knows")
 		} else {
 			got.ETag = header.Get("ETag")
 			return got, nil
@@ -58,7 +56,7 @@ func WaitLimits() Limits {
 
 // Wait waits until there is something to do for the child, which has the document of a tag: "spec",
 // "config" or "reconcile" as the parent says it, or "" after some time without anything. Nodes are those below a child that
-// are to check themselves. The error is a *problem.Error, or that of ctx.
+// are to check themselves. The error is a *wire.Error, or that of ctx.
 func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []string, err error) {
 	headers := http.Header{}
 	if tag != "" {
@@ -70,7 +68,7 @@ func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []str
 	case status == http.StatusNoContent:
 		return "", nil, nil
 	case status != http.StatusOK:
-		err = &statusError{status, retryAfter(header, time.Now()), problem.Read(status, body)}
+		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	default:
 		var said struct {
 			Status string
@@ -79,7 +77,7 @@ func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []str
 		if err = json.Unmarshal(body, &said); err == nil {
 			return said.Status, said.Nodes, nil
 		}
-		err = problem.Errorf(problem.Schema, "the answer is not the JSON document that is expected")
+		err = wire.Errorf(wire.CodeSchema, "the answer is not the JSON document that is expected")
 	}
 	return "", nil, c.failed(ctx, "waiting at the parent of", err)
 }

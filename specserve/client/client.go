@@ -17,10 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/backoff"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -50,7 +46,7 @@ const MaxRetryAfter = 2 * time.Minute
 
 // Client asks one parent. The zero values of Limits and Dial are the usual ones.
 type Client struct {
-	Parent parent.Parent
+	Parent wire.Parent
 	Agent  string // the name and version of this program, for the log of the server
 	Limits Limits
 	// Dial opens a connection; nil for the network.
@@ -67,7 +63,7 @@ type Fetched struct {
 }
 
 // Spec fetches the spec of the child. The tag is that of the spec that it has, "" for none. The
-// error is a *problem.Error, or that of ctx.
+// error is a *wire.Error, or that of ctx.
 func (c *Client) Spec(ctx context.Context, tag string) (Fetched, error) {
 	pauses, start := Pauses(), time.Now()
 	for attempt := 1; ; attempt++ {
@@ -82,11 +78,11 @@ func (c *Client) Spec(ctx context.Context, tag string) (Fetched, error) {
 		if f.final || attempt == len(pauses) {
 			return Fetched{}, c.explain(f, attempt, time.Since(start))
 		}
-		pause := max(backoff.Jitter(pauses[attempt]), f.after)
+		pause := max(wire.Jitter(pauses[attempt]), f.after)
 		if c.Failed != nil {
 			c.Failed(f.problem, pause)
 		}
-		if !backoff.Sleep(ctx, pause, nil) {
+		if !wire.Sleep(ctx, pause, nil) {
 			return Fetched{}, fmt.Errorf("fetching the spec of %s: %w", c.Parent.Identity, context.Cause(ctx))
 		}
 	}
@@ -116,14 +112,14 @@ func ReportLimits() Limits {
 }
 
 // Report sends the report of the child, which is a JSON document. There is one attempt: the next
-// report says what this one would have said. The error is a *problem.Error, or that of ctx.
+// report says what this one would have said. The error is a *wire.Error, or that of ctx.
 func (c *Client) Report(ctx context.Context, document []byte) error {
 	status, header, body, err := c.exchange(ctx, ReportLimits(), http.MethodPost, wire.ReportPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 	switch {
 	case err == nil && status == http.StatusAccepted:
 		return nil
 	case err == nil:
-		err = &statusError{status, retryAfter(header, time.Now()), problem.Read(status, body)}
+		err = &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	case ctx.Err() != nil:
 		return fmt.Errorf("sending the report of %s: %w", c.Parent.Identity, context.Cause(ctx))
 	}
@@ -133,7 +129,7 @@ func (c *Client) Report(ctx context.Context, document []byte) error {
 }
 
 // Answers reports whether the parent answers, as the one that is known by its pins. There is one attempt; what the
-// answer says does not matter. The error is a *problem.Error, or that of ctx.
+// answer says does not matter. The error is a *wire.Error, or that of ctx.
 func (c *Client) Answers(ctx context.Context) error {
 	_, _, _, err := c.exchange(ctx, ReportLimits(), http.MethodGet, wire.HealthPath, nil, http.Header{})
 	switch {
@@ -199,7 +195,7 @@ func (c *Client) exchange(ctx context.Context, limits Limits, method, path strin
 		return 0, nil, nil, causeOf(ctx, err)
 	}
 	if int64(len(body)) > most {
-		return 0, nil, nil, problem.Errorf(problem.Schema, "the answer is longer than %d bytes", most)
+		return 0, nil, nil, wire.Errorf(wire.CodeSchema, "the answer is longer than %d bytes", most)
 	}
 	return answer.StatusCode, answer.Header, body, nil
 }
@@ -212,15 +208,15 @@ func (c *Client) read(status int, header http.Header, body []byte, tag string) (
 	case status == http.StatusOK:
 		got, err := wire.ReadSpec(body, c.Parent.Identity)
 		if err != nil {
-			return Fetched{}, problem.Errorf(problem.Schema, "%w", err)
+			return Fetched{}, wire.Errorf(wire.CodeSchema, "%w", err)
 		}
-		if !slices.ContainsFunc(got.Pins, func(p pin.Pin) bool { return slices.Contains(c.Parent.Pins, p) }) {
+		if !slices.ContainsFunc(got.Pins, func(p wire.Pin) bool { return slices.Contains(c.Parent.Pins, p) }) {
 			// A rotation keeps one of the two; none would cut this child off.
-			return Fetched{}, problem.Errorf(problem.Schema, "the answer has none of the pins that this node knows: %s", strings.Join(pin.Texts(got.Pins), ", "))
+			return Fetched{}, wire.Errorf(wire.CodeSchema, "the answer has none of the pins that this node knows: %s", strings.Join(wire.PinTexts(got.Pins), ", "))
 		}
 		return Fetched{Answer: got, ETag: header.Get("ETag")}, nil
 	default:
-		return Fetched{}, &statusError{status, retryAfter(header, time.Now()), problem.Read(status, body)}
+		return Fetched{}, &statusError{status, retryAfter(header, time.Now()), wire.ReadProblem(status, body)}
 	}
 }
 
@@ -237,7 +233,7 @@ func (c *Client) transport(limits Limits) *http.Transport {
 			conn, err := dial(ctx, network, address)
 			return conn, causeOf(ctx, err)
 		},
-		TLSClientConfig:        pin.Client(c.Parent.Pins),
+		TLSClientConfig:        wire.PinnedTLS(c.Parent.Pins),
 		TLSHandshakeTimeout:    limits.Connect,
 		ResponseHeaderTimeout:  limits.Header,
 		MaxResponseHeaderBytes: wire.MaxHeader,

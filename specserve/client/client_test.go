@@ -23,9 +23,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -35,7 +32,7 @@ const (
 )
 
 // certificate makes a key and its self-signed certificate, as a server does.
-func certificate(t *testing.T) (tls.Certificate, pin.Pin) {
+func certificate(t *testing.T) (tls.Certificate, wire.Pin) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -43,7 +40,7 @@ func certificate(t *testing.T) (tls.Certificate, pin.Pin) {
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pin.Of(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, wire.PinOf(leaf)
 }
 
 // server is an HTTPS server whose connections are pipes, so that time is that of the test.
@@ -103,17 +100,17 @@ func (s *server) dial(context.Context, string, string) (net.Conn, error) {
 	return here, nil
 }
 
-func (s *server) client(pins ...pin.Pin) *client.Client {
+func (s *server) client(pins ...wire.Pin) *client.Client {
 	return &client.Client{
-		Parent: parent.Parent{Identity: "edge", Server: "https://192.0.2.1:44443", Pins: pins, Token: secret},
+		Parent: wire.Parent{Identity: "edge", Server: "https://192.0.2.1:44443", Pins: pins, Token: secret},
 		Agent:  "homestak-gitops/test", Dial: s.dial,
 	}
 }
 
 // body is an answer with these pins.
-func body(t *testing.T, node, token string, pins ...pin.Pin) []byte {
+func body(t *testing.T, node, token string, pins ...wire.Pin) []byte {
 	t.Helper()
-	s := wire.Spec{Spec: spec.Empty(node), Pins: pin.Texts(pins), Token: token}
+	s := wire.Spec{Spec: spec.Empty(node), Pins: wire.PinTexts(pins), Token: token}
 	s.Name = "base"
 	b, err := s.Document()
 	require.NoError(t, err)
@@ -140,7 +137,7 @@ func TestFetch(t *testing.T) {
 		c := s.client(now)
 		got, err := c.Spec(t.Context(), "")
 		require.NoError(t, err)
-		require.Equal(t, []pin.Pin{now, next}, got.Pins)
+		require.Equal(t, []wire.Pin{now, next}, got.Pins)
 		require.Equal(t, renewed, got.Token)
 		require.Equal(t, `"one"`, got.ETag)
 		require.False(t, got.NotModified)
@@ -192,7 +189,7 @@ func TestPins(t *testing.T) {
 		require.Equal(t, 1, asked)
 
 		_, err = s.client(other, next).Spec(t.Context(), "")
-		require.Equal(t, problem.Connection, problem.CodeOf(err))
+		require.Equal(t, wire.CodeConnection, wire.CodeOf(err))
 		require.ErrorContains(t, err, "the server has the key "+now.String())
 		require.ErrorContains(t, err, other.String())
 		require.Equal(t, 1, asked, "nothing was sent to it")
@@ -200,7 +197,7 @@ func TestPins(t *testing.T) {
 
 		s.tls.MaxVersion, s.tls.MinVersion = tls.VersionTLS11, tls.VersionTLS10
 		_, err = s.client(now).Spec(t.Context(), "")
-		require.Equal(t, problem.Connection, problem.CodeOf(err))
+		require.Equal(t, wire.CodeConnection, wire.CodeOf(err))
 		require.ErrorContains(t, err, "protocol version")
 		require.Equal(t, 1, asked)
 	})
@@ -220,7 +217,7 @@ func TestSchedule(t *testing.T) {
 			require.ErrorContains(t, err, "connection refused")
 		}
 		_, err := c.Spec(t.Context(), "")
-		require.Equal(t, problem.Connection, problem.CodeOf(err))
+		require.Equal(t, wire.CodeConnection, wire.CodeOf(err))
 		require.ErrorContains(t, err, "fetching the spec of edge from https://192.0.2.1:44443: ")
 		require.ErrorContains(t, err, "connection refused (after 5 attempts in ")
 		require.Equal(t, 4, failed)
@@ -244,24 +241,24 @@ func TestAnswersThatAreErrors(t *testing.T) {
 		status   int
 		header   string // Retry-After
 		body     string
-		code     problem.Code
+		code     wire.Code
 		says     string
 		attempts int
 		least    time.Duration // it takes
 	}{
-		{"no such node", 404, "", string((&problem.Error{Code: problem.NotFound}).Body()), problem.NotFound, "not found", 1, 0},
-		{"expired", 401, "", string((&problem.Error{Code: problem.Expired}).Body()), problem.Expired, "expired", 1, 0},
-		{"other node", 403, "", "", problem.NotYours, "403 Forbidden", 1, 0},
-		{"it repeats the token", 401, "", string((&problem.Error{Code: problem.Refused, Message: "bad " + secret, Hint: secret}).Body()), problem.Refused, "bad (token)", 1, 0},
-		{"redirect", 302, "", "", problem.Connection, "302 Found", 1, 0},
-		{"no content", 204, "", "", problem.Internal, "204 No Content", 1, 0},
-		{"not modified, and nothing was had", 304, "", "", problem.Internal, "304", 1, 0},
-		{"always 500", 500, "", "", problem.Internal, "500 Internal Server Error (after 5 attempts", 5, 120 * time.Second},
-		{"too many, later", 429, "90", "", problem.TooMany, "429", 5, 360 * time.Second},
-		{"too many, at once", 429, "0", "", problem.TooMany, "429", 5, 120 * time.Second},
-		{"too many, tomorrow", 429, "86400", "", problem.TooMany, "come back after 24h", 1, 0},
-		{"away until a date", 503, "Sat, 01 Jan 2000 01:00:00 GMT", "", problem.Internal, "come back after 1h", 1, 0},
-		{"too many, nonsense", 429, "-5", "", problem.TooMany, "429", 5, 120 * time.Second},
+		{"no such node", 404, "", string((&wire.Error{Code: wire.CodeNotFound}).Body()), wire.CodeNotFound, "not found", 1, 0},
+		{"expired", 401, "", string((&wire.Error{Code: wire.CodeExpired}).Body()), wire.CodeExpired, "expired", 1, 0},
+		{"other node", 403, "", "", wire.CodeNotYours, "403 Forbidden", 1, 0},
+		{"it repeats the token", 401, "", string((&wire.Error{Code: wire.CodeRefused, Message: "bad " + secret, Hint: secret}).Body()), wire.CodeRefused, "bad (token)", 1, 0},
+		{"redirect", 302, "", "", wire.CodeConnection, "302 Found", 1, 0},
+		{"no content", 204, "", "", wire.CodeInternal, "204 No Content", 1, 0},
+		{"not modified, and nothing was had", 304, "", "", wire.CodeInternal, "304", 1, 0},
+		{"always 500", 500, "", "", wire.CodeInternal, "500 Internal Server Error (after 5 attempts", 5, 120 * time.Second},
+		{"too many, later", 429, "90", "", wire.CodeTooMany, "429", 5, 360 * time.Second},
+		{"too many, at once", 429, "0", "", wire.CodeTooMany, "429", 5, 120 * time.Second},
+		{"too many, tomorrow", 429, "86400", "", wire.CodeTooMany, "come back after 24h", 1, 0},
+		{"away until a date", 503, "Sat, 01 Jan 2000 01:00:00 GMT", "", wire.CodeInternal, "come back after 1h", 1, 0},
+		{"too many, nonsense", 429, "-5", "", wire.CodeTooMany, "429", 5, 120 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -275,7 +272,7 @@ func TestAnswersThatAreErrors(t *testing.T) {
 				})
 				defer s.stop()
 				_, err := s.client(now).Spec(t.Context(), "")
-				require.Equal(t, c.code, problem.CodeOf(err), "%v", err)
+				require.Equal(t, c.code, wire.CodeOf(err), "%v", err)
 				require.ErrorContains(t, err, c.says)
 				require.NotContains(t, err.Error(), secret)
 				require.Len(t, s.dials, c.attempts)
@@ -313,18 +310,18 @@ func TestBadServers(t *testing.T) {
 		name     string
 		serve    http.HandlerFunc
 		silent   bool
-		code     problem.Code
+		code     wire.Code
 		says     string
 		attempts int
 		most     time.Duration // of all attempts without their pauses
 	}{
-		{name: "silent from the beginning", silent: true, code: problem.Connection, says: "TLS handshake timeout", attempts: 5, most: 50 * time.Second},
-		{name: "no header", serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, code: problem.Connection, says: "timeout awaiting response headers", attempts: 5, most: 75 * time.Second},
+		{name: "silent from the beginning", silent: true, code: wire.CodeConnection, says: "TLS handshake timeout", attempts: 5, most: 50 * time.Second},
+		{name: "no header", serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, code: wire.CodeConnection, says: "timeout awaiting response headers", attempts: 5, most: 75 * time.Second},
 		{name: "stops in the body", serve: func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write(good[:20])
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
-		}, code: problem.Connection, says: "stopped sending", attempts: 5, most: 75 * time.Second},
+		}, code: wire.CodeConnection, says: "stopped sending", attempts: 5, most: 75 * time.Second},
 		{name: "trickles", serve: func(w http.ResponseWriter, r *http.Request) {
 			for tick := time.NewTicker(time.Second); r.Context().Err() == nil; {
 				_, _ = io.WriteString(w, " ")
@@ -334,24 +331,24 @@ func TestBadServers(t *testing.T) {
 				case <-r.Context().Done():
 				}
 			}
-		}, code: problem.Connection, says: "took too long", attempts: 5, most: 5 * time.Minute},
+		}, code: wire.CodeConnection, says: "took too long", attempts: 5, most: 5 * time.Minute},
 		{name: "endless", serve: func(w http.ResponseWriter, r *http.Request) {
 			for piece := make([]byte, 1<<16); r.Context().Err() == nil; {
 				if _, err := w.Write(piece); err != nil {
 					return
 				}
 			}
-		}, code: problem.Schema, says: "longer than 1000000 bytes", attempts: 1, most: time.Second},
+		}, code: wire.CodeSchema, says: "longer than 1000000 bytes", attempts: 1, most: time.Second},
 		{name: "cut", serve: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "500")
 			_, _ = w.Write(good[:20])
-		}, code: problem.Connection, says: "unexpected EOF", attempts: 5, most: time.Second},
-		{name: "no JSON", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, code: problem.Schema, says: "not a JSON document", attempts: 1, most: time.Second},
-		{name: "spec of another node", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "web", "", now)) }, code: problem.Schema, says: `the spec of "web"`, attempts: 1, most: time.Second},
-		{name: "no pins", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "")) }, code: problem.Schema, says: "no good pins", attempts: 1, most: time.Second},
-		{name: "pins of others", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "", pin.Pin{1})) }, code: problem.Schema, says: "none of the pins that this node knows", attempts: 1, most: time.Second},
-		{name: "token with a line break", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "a\r\nb", now)) }, code: problem.Schema, says: "token that cannot be sent", attempts: 1, most: time.Second},
-		{name: "large header", serve: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, code: problem.Connection, says: "headers exceeded", attempts: 5, most: time.Second},
+		}, code: wire.CodeConnection, says: "unexpected EOF", attempts: 5, most: time.Second},
+		{name: "no JSON", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, code: wire.CodeSchema, says: "not a JSON document", attempts: 1, most: time.Second},
+		{name: "spec of another node", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "web", "", now)) }, code: wire.CodeSchema, says: `the spec of "web"`, attempts: 1, most: time.Second},
+		{name: "no pins", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "")) }, code: wire.CodeSchema, says: "no good pins", attempts: 1, most: time.Second},
+		{name: "pins of others", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "", wire.Pin{1})) }, code: wire.CodeSchema, says: "none of the pins that this node knows", attempts: 1, most: time.Second},
+		{name: "token with a line break", serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body(t, "edge", "a\r\nb", now)) }, code: wire.CodeSchema, says: "token that cannot be sent", attempts: 1, most: time.Second},
+		{name: "large header", serve: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, code: wire.CodeConnection, says: "headers exceeded", attempts: 5, most: time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -365,7 +362,7 @@ func TestBadServers(t *testing.T) {
 				var paused time.Duration
 				asking.Failed = func(_ error, pause time.Duration) { paused += pause }
 				_, err := asking.Spec(t.Context(), "")
-				require.Equal(t, c.code, problem.CodeOf(err), "%v", err)
+				require.Equal(t, c.code, wire.CodeOf(err), "%v", err)
 				require.ErrorContains(t, err, c.says)
 				require.Len(t, s.dials, c.attempts)
 				require.LessOrEqual(t, time.Since(begun)-paused, c.most)

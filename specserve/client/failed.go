@@ -8,13 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // failure is an attempt that failed.
 type failure struct {
-	problem *problem.Error
+	problem *wire.Error
 	final   bool          // another attempt would end the same way
 	after   time.Duration // the server asks to wait that long
 }
@@ -23,7 +22,7 @@ type failure struct {
 type statusError struct {
 	status  int
 	after   time.Duration // of Retry-After; 0 for none
-	problem *problem.Error
+	problem *wire.Error
 }
 
 func (e *statusError) Error() string { return e.problem.Error() }
@@ -35,16 +34,16 @@ func (c *Client) asFailure(err error) failure {
 	if s, ok := errors.AsType[*statusError](err); ok {
 		return c.answered(s)
 	}
-	if e, ok := errors.AsType[*problem.Error](err); ok { // an answer that is not what it should be
+	if e, ok := errors.AsType[*wire.Error](err); ok { // an answer that is not what it should be
 		return failure{problem: e, final: true}
 	}
-	if m, ok := errors.AsType[*pin.MismatchError](err); ok {
-		return failure{final: true, problem: &problem.Error{
-			Code: problem.Connection, Message: m.Error(), Cause: err,
+	if m, ok := errors.AsType[*wire.PinMismatchError](err); ok {
+		return failure{final: true, problem: &wire.Error{
+			Code: wire.CodeConnection, Message: m.Error(), Cause: err,
 			Hint: "if the server was set up again, give this node its new pins and a new token; otherwise another server answers at that address",
 		}}
 	}
-	return failure{problem: &problem.Error{Code: problem.Connection, Message: err.Error(), Cause: err}}
+	return failure{problem: &wire.Error{Code: wire.CodeConnection, Message: err.Error(), Cause: err}}
 }
 
 // answered is an answer of the server that is an error. Those of the client (4xx) end the attempts.
@@ -63,7 +62,7 @@ func (c *Client) answered(s *statusError) failure {
 		f.final = true
 	}
 	if s.status/100 == 3 && s.status != http.StatusNotModified {
-		e.Code, e.Hint = problem.Connection, "write the address that it redirects to, if that is the server"
+		e.Code, e.Hint = wire.CodeConnection, "write the address that it redirects to, if that is the server"
 	}
 	return f
 }

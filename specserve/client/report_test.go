@@ -9,8 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // A report is sent once. Whatever the parent does, the child goes on soon.
@@ -18,25 +17,25 @@ func TestReport(t *testing.T) {
 	cert, own := certificate(t)
 	for name, c := range map[string]struct {
 		serve  http.HandlerFunc
-		pin    pin.Pin
+		pin    wire.Pin
 		set    func(*server)
-		code   problem.Code // "": none
+		code   wire.Code // "": none
 		within time.Duration
 	}{
 		"taken":        {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, pin: own},
-		"another good": {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }, pin: own, code: problem.Internal},
+		"another good": {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }, pin: own, code: wire.CodeInternal},
 		"redirected": {serve: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://192.0.2.2/", http.StatusTemporaryRedirect)
-		}, pin: own, code: problem.Connection},
+		}, pin: own, code: wire.CodeConnection},
 		"refused": {serve: func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"error":{"code":"E303","message":"expired: ` + secret + `","hint":""}}`))
-		}, pin: own, code: problem.Expired},
-		"too often":   {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, pin: own, code: problem.TooMany},
-		"nobody":      {set: func(s *server) { s.refuse = true }, pin: own, code: problem.Connection},
-		"silent":      {set: func(s *server) { s.silent = true }, pin: own, code: problem.Connection, within: 15 * time.Second},
-		"another key": {pin: pin.Pin{1}, serve: func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }, code: problem.Connection},
-		"never ready": {serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, pin: own, code: problem.Connection, within: 15 * time.Second},
+		}, pin: own, code: wire.CodeExpired},
+		"too often":   {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, pin: own, code: wire.CodeTooMany},
+		"nobody":      {set: func(s *server) { s.refuse = true }, pin: own, code: wire.CodeConnection},
+		"silent":      {set: func(s *server) { s.silent = true }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
+		"another key": {pin: wire.Pin{1}, serve: func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }, code: wire.CodeConnection},
+		"never ready": {serve: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, pin: own, code: wire.CodeConnection, within: 15 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,7 +58,7 @@ func TestReport(t *testing.T) {
 					require.Equal(t, "POST /report/edge Bearer "+secret+` application/json {"x":1}`, sent)
 					return
 				}
-				require.Equal(t, c.code, problem.CodeOf(err))
+				require.Equal(t, c.code, wire.CodeOf(err))
 				require.NotContains(t, err.Error(), secret)
 			})
 		})

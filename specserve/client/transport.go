@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -23,17 +21,17 @@ const longestPoll = 90 * time.Second
 // each request, and sends nothing to any other server. Pins and credential may change between two
 // requests. Its methods may be called from any goroutine.
 type Transport struct {
-	known func() parent.Parent
+	known func() wire.Parent
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mutex sync.Mutex // for moments: requests find the connections of the pins of now
-	pins  []pin.Pin
+	pins  []wire.Pin
 	base  *http.Transport
 }
 
 // NewTransport makes a transport to the server that known gives at each request. Dial opens
 // connections; nil for the network.
-func NewTransport(known func() parent.Parent, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
+func NewTransport(known func() wire.Parent, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: Usual().Connect}).DialContext
 	}
@@ -58,7 +56,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // to gives the connections to a server with one of these keys.
-func (t *Transport) to(pins []pin.Pin) *http.Transport {
+func (t *Transport) to(pins []wire.Pin) *http.Transport {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if t.base != nil && slices.Equal(pins, t.pins) {
@@ -70,7 +68,7 @@ func (t *Transport) to(pins []pin.Pin) *http.Transport {
 	l := Usual()
 	t.pins, t.base = pins, &http.Transport{
 		DialContext:            t.dial, // no proxy of the environment: a parent is reached directly
-		TLSClientConfig:        pin.Client(pins),
+		TLSClientConfig:        wire.PinnedTLS(pins),
 		TLSHandshakeTimeout:    l.Connect,
 		ResponseHeaderTimeout:  longestPoll,
 		MaxResponseHeaderBytes: wire.MaxHeader,

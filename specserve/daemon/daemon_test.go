@@ -26,7 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const siteText = `
@@ -153,9 +153,9 @@ func (m *machine) start() {
 	case <-time.After(5 * time.Minute):
 		m.t.Fatal("it does not start")
 	}
-	pins, err := pin.ParseAll(m.at.Pins)
+	pins, err := wire.ParsePins(m.at.Pins)
 	require.NoError(m.t, err)
-	m.client = &http.Client{Transport: &http.Transport{TLSClientConfig: pin.Client(pins), DisableKeepAlives: true}}
+	m.client = &http.Client{Transport: &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), DisableKeepAlives: true}}
 	m.stop = sync.OnceFunc(func() {
 		cancel()
 		began := time.Now()

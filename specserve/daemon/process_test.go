@@ -29,7 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The variables that make the test program a server.
@@ -98,9 +98,9 @@ func spawn(t *testing.T, dir string, change func(*exec.Cmd)) (*child, error) {
 
 func (c *child) client(t *testing.T) *http.Client {
 	t.Helper()
-	pins, err := pin.ParseAll(c.Pins)
+	pins, err := wire.ParsePins(c.Pins)
 	require.NoError(t, err)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: pin.Client(pins), DisableKeepAlives: true}, Timeout: 5 * time.Minute}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), DisableKeepAlives: true}, Timeout: 5 * time.Minute}
 }
 
 func (c *child) health(t *testing.T) int {

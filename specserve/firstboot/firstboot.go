@@ -19,7 +19,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The script is Python, since that is what every image with cloud-init has; curl is not.
@@ -62,13 +62,13 @@ const merge = "list(append)+dict(recurse_list,no_replace)+str()"
 
 // UserData is the user-data of a new node. What the site says as its user_data, "" for nothing, is
 // done as well. It has the token in it, and so is a secret.
-func UserData(p parent.Parent, site string) (string, error) {
+func UserData(p wire.Parent, site string) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", fmt.Errorf("making the first boot of a node: %w", err)
 	}
 	ours, err := document(cloudConfig{
 		WriteFiles: []file{
-			{parent.File, "root:root", "0600", string(p.Document())},
+			{wire.ParentFile, "root:root", "0600", string(p.Document())},
 			{ScriptFile, "root:root", "0700", script},
 			{UnitFile, "root:root", "0644", unit},
 		},

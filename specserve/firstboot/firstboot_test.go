@@ -17,17 +17,16 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func child(t *testing.T) parent.Parent {
+func child(t *testing.T) wire.Parent {
 	t.Helper()
-	pins, err := pin.ParseAll([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
+	pins, err := wire.ParsePins([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
 	require.NoError(t, err)
-	return parent.Parent{Identity: "edge", Server: "https://192.0.2.10:44443", Pins: pins, Token: `to"ken:'{#}%$`}
+	return wire.Parent{Identity: "edge", Server: "https://192.0.2.10:44443", Pins: pins, Token: `to"ken:'{#}%$`}
 }
 
 type document struct {
@@ -62,7 +61,7 @@ func TestUserData(t *testing.T) {
 		"0700 root:root /var/lib/homestak-gitops/firstboot.py",
 		"0644 root:root /etc/systemd/system/homestak-gitops-firstboot.service",
 	}, who)
-	got, err := parent.Read([]byte(doc.WriteFiles[0].Content))
+	got, err := wire.ReadParent([]byte(doc.WriteFiles[0].Content))
 	require.NoError(t, err)
 	require.Equal(t, p, got)
 	require.Equal(t, [][]string{{"systemctl", "enable", "--now", "--no-block", "homestak-gitops-firstboot.service"}}, doc.RunCmd)

@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The script runs here with another root; test/machines runs it on a real machine.
@@ -71,9 +70,9 @@ func TestScript(t *testing.T) {
 				}
 			}))
 			defer s.Close()
-			p := parent.Parent{Identity: "edge", Server: s.URL, Pins: []pin.Pin{pin.Of(s.Certificate())}, Token: secret}
+			p := wire.Parent{Identity: "edge", Server: s.URL, Pins: []wire.Pin{wire.PinOf(s.Certificate())}, Token: secret}
 			if c.otherPin {
-				p.Pins = []pin.Pin{{1}}
+				p.Pins = []wire.Pin{{1}}
 			}
 			text, err := firstboot.UserData(p, "")
 			require.NoError(t, err)

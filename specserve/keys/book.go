@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The files of a book in the folder of a server, mode 0600. The first is written by whoever mints or revokes tokens, the
@@ -248,9 +248,9 @@ func (b *Book) Admit(c token.Claims, now time.Time) error {
 	over := c.Expired(now)
 	switch since := now.Sub(newest.Since); {
 	case c.Generation < b.issued[c.Node].Generation:
-		return &problem.Error{Code: problem.Refused, Message: "the token was revoked", Hint: hintOfNew, Cause: problem.ErrReplaced}
+		return &wire.Error{Code: wire.CodeRefused, Message: "the token was revoked", Hint: hintOfNew, Cause: wire.ErrReplaced}
 	case single && older && (since < 0 || since > Overlap):
-		return &problem.Error{Code: problem.Refused, Message: "the token was good for one use, and the node has used the next one", Hint: hintOfNew, Cause: problem.ErrReplaced}
+		return &wire.Error{Code: wire.CodeRefused, Message: "the token was good for one use, and the node has used the next one", Hint: hintOfNew, Cause: wire.ErrReplaced}
 	case over != nil && (older || now.Unix() >= c.Expires+int64(Lapse/time.Second) && !b.clock.spared(time.Unix(c.Expires, 0), now)):
 		return over
 	}

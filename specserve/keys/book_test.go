@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // desk is a server with a book, whose nodes show tokens.
@@ -47,11 +47,11 @@ func (d *desk) mint(life time.Duration) string {
 }
 
 // show shows a token, and gets the next one if it is due; a code if it is refused.
-func (d *desk) show(text string) (next string, code problem.Code) {
+func (d *desk) show(text string) (next string, code wire.Code) {
 	d.t.Helper()
 	c, err := d.ring.Tokens().VerifyBy(d.book, text, "web-1", d.now)
 	if err != nil {
-		return "", problem.CodeOf(err)
+		return "", wire.CodeOf(err)
 	}
 	d.book.Use(c, d.now)
 	if !d.ring.Tokens().Due(c, d.now) {
@@ -66,7 +66,7 @@ func (d *desk) show(text string) (next string, code problem.Code) {
 	return next, ""
 }
 
-func (d *desk) code(text string) problem.Code {
+func (d *desk) code(text string) wire.Code {
 	d.t.Helper()
 	_, code := d.show(text)
 	return code
@@ -87,10 +87,10 @@ func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 	d.now = d.now.Add(keys.Overlap)
 	require.Empty(t, d.code(first))
 	d.now = d.now.Add(1)
-	require.Equal(t, problem.Refused, d.code(first))
+	require.Equal(t, wire.CodeRefused, d.code(first))
 	require.NoError(t, d.book.Save())
 	d.restart()
-	require.Equal(t, problem.Refused, d.code(first), "also after a restart")
+	require.Equal(t, wire.CodeRefused, d.code(first), "also after a restart")
 	require.Empty(t, d.code(next))
 
 	// Where the file lacks the newest uses, a token that is minted counts nevertheless.
@@ -124,20 +124,20 @@ func TestS8LifeOfTokens(t *testing.T) {
 		d.now = d.now.Add(token.Lifetime / 2)
 	}
 	newest := all[len(all)-1]
-	require.Equal(t, problem.Expired, d.code(all[len(all)-3]))
+	require.Equal(t, wire.CodeExpired, d.code(all[len(all)-3]))
 	off := d.now
 	d.now = off.AddDate(0, 0, 7)
-	require.Equal(t, problem.Expired, d.code(all[len(all)-2]))
+	require.Equal(t, wire.CodeExpired, d.code(all[len(all)-2]))
 	next, code := d.show(newest)
 	require.Empty(t, code)
 	require.NotEmpty(t, next)
 	require.Empty(t, d.code(newest), "the answer may be lost")
 	require.Empty(t, d.code(next))
-	require.Equal(t, problem.Expired, d.code(newest), "now it is an older one")
+	require.Equal(t, wire.CodeExpired, d.code(newest), "now it is an older one")
 	d.now = d.now.Add(token.Lifetime + keys.Lapse - time.Second)
 	require.Empty(t, d.code(next))
 	d.now = d.now.Add(time.Second)
-	require.Equal(t, problem.Expired, d.code(next))
+	require.Equal(t, wire.CodeExpired, d.code(next))
 }
 
 // A clock that is wrong by a year, either way, and then right again locks no node out, and leaves no token that is good for
@@ -186,7 +186,7 @@ func TestS7ClockOfAParent(t *testing.T) {
 				require.NotEmpty(t, d.code(wrong), "a copy of it is worth nothing now")
 				require.Empty(t, d.code(next))
 				d.now = d.now.Add(token.Lifetime + keys.Lapse)
-				require.Equal(t, problem.Expired, d.code(next))
+				require.Equal(t, wire.CodeExpired, d.code(next))
 			})
 		}
 	}
@@ -203,7 +203,7 @@ func TestS7ClockOfAServerThatWasOff(t *testing.T) {
 	next, code := d.show(first)
 	require.Empty(t, code)
 	require.Empty(t, d.code(next))
-	require.Equal(t, problem.Expired, d.code(first))
+	require.Equal(t, wire.CodeExpired, d.code(first))
 }
 
 // Tokens of earlier versions are good for a year. They are replaced at once, and end with that.
@@ -218,7 +218,7 @@ func TestS8TokensOfEarlierVersions(t *testing.T) {
 	require.Equal(t, int64(24*3600), c.Expires-c.Issued)
 	require.Empty(t, d.code(next))
 	d.now = d.now.Add(2 * keys.Overlap)
-	require.Equal(t, problem.Refused, d.code(old))
+	require.Equal(t, wire.CodeRefused, d.code(old))
 }
 
 // A revocation counts for a server that runs at once, over restarts, and for every token of that node until then.
@@ -236,7 +236,7 @@ func TestS8Revoke(t *testing.T) {
 	require.Equal(t, keys.Revocation{Node: "web-1", Generation: 1, At: now.Truncate(time.Second), Minted: true}, r)
 	for range 2 {
 		for _, text := range []string{minted, unused, forever, renewed} {
-			require.Equal(t, problem.Refused, d.code(text))
+			require.Equal(t, wire.CodeRefused, d.code(text))
 		}
 		require.Equal(t, map[string]time.Time{"web-1": r.At}, d.book.Revoked())
 		d.restart()
@@ -251,7 +251,7 @@ func TestS8Revoke(t *testing.T) {
 	require.Empty(t, d.book.Revoked(), "it has a new one")
 	_, err = keys.Revoke(d.dir, "web-1", d.now)
 	require.NoError(t, err)
-	require.Equal(t, problem.Refused, d.code(fresh), "once more")
+	require.Equal(t, wire.CodeRefused, d.code(fresh), "once more")
 }
 
 // A file that cannot be used is no reason to accept what was revoked.
@@ -261,9 +261,9 @@ func TestS8UnusableBook(t *testing.T) {
 		text := d.mint(token.Lifetime)
 		_, err := keys.Revoke(d.dir, "web-1", d.now)
 		require.NoError(t, err)
-		require.Equal(t, problem.Refused, d.code(text))
+		require.Equal(t, wire.CodeRefused, d.code(text))
 		require.NoError(t, os.WriteFile(filepath.Join(d.dir, file), []byte("{"), 0o600))
-		require.Equal(t, problem.Refused, d.code(text), "what was known counts")
+		require.Equal(t, wire.CodeRefused, d.code(text), "what was known counts")
 		_, err = keys.OpenBook(d.dir)
 		require.ErrorContains(t, err, file+" is not usable")
 		if file == keys.IssuedFile {

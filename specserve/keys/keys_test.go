@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
@@ -62,14 +62,14 @@ func TestRotation(t *testing.T) {
 	first := ensure(t, dir)
 	minted, err := token.Mint(first[0].Key, token.Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
 	require.NoError(t, err)
-	accepted := func(r keys.Ring) problem.Code {
+	accepted := func(r keys.Ring) wire.Code {
 		t.Helper()
 		read, err := keys.Read(dir)
 		require.NoError(t, err)
 		require.Equal(t, r, read)
 		c, err := r.Tokens().Verify(minted, "web-1", now)
 		if err != nil {
-			return problem.CodeOf(err)
+			return wire.CodeOf(err)
 		}
 		require.Equal(t, r[0].ID != first[0].ID, r.Tokens().Due(c, now))
 		return ""
@@ -86,12 +86,12 @@ func TestRotation(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, second[0], third[1])
 	require.Len(t, third, 2)
-	require.Equal(t, problem.Refused, accepted(third))
+	require.Equal(t, wire.CodeRefused, accepted(third))
 
 	alone, err := keys.DropOld(dir)
 	require.NoError(t, err)
 	require.Equal(t, third[:1], alone)
-	require.Equal(t, problem.Refused, accepted(alone))
+	require.Equal(t, wire.CodeRefused, accepted(alone))
 }
 
 // A file that cannot be used is never replaced: every token would be lost.

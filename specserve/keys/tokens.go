@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Lifetime is how long a token is good for unless something else is asked for.
@@ -93,13 +93,13 @@ func Inspect(text string) (Inspection, error) {
 	return i, nil
 }
 
-// Verified adds whether the token is valid. The error, a *problem.Error, says why it is not.
+// Verified adds whether the token is valid. The error, a *wire.Error, says why it is not.
 func (i Inspection) Verified(ring Ring, book *Book, text string, now time.Time) (Inspection, error) {
 	_, err := ring.Tokens().VerifyBy(book, strings.TrimSpace(text), i.Node, now)
 	valid := err == nil
 	i.Valid = &valid
-	if p, ok := errors.AsType[*problem.Error](err); ok {
-		i.Problem = cmp.Or(p.Message, problem.Lookup(p.Code).Message)
+	if p, ok := errors.AsType[*wire.Error](err); ok {
+		i.Problem = cmp.Or(p.Message, wire.LookupProblem(p.Code).Message)
 	}
 	return i, err
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func TestMintAndInspect(t *testing.T) {
@@ -39,11 +39,11 @@ valid    not verified
 	require.True(t, *good.Valid)
 	require.Contains(t, good.Text(), "\nvalid    yes\n")
 	late, err := i.Verified(ring, nil, m.Token, now.Add(time.Hour))
-	require.Equal(t, problem.Expired, problem.CodeOf(err))
+	require.Equal(t, wire.CodeExpired, wire.CodeOf(err))
 	require.False(t, *late.Valid)
 	require.Contains(t, late.Text(), "valid    no: the token has expired at 2026-01-02T04:04:05Z")
 	_, err = keys.Inspect("x")
-	require.Equal(t, problem.NoCredential, problem.CodeOf(err))
+	require.Equal(t, wire.CodeNoCredential, wire.CodeOf(err))
 
 	forever, err := keys.Mint(dir, "web-1", "base", 0, now)
 	require.NoError(t, err)

@@ -16,8 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // ErrNotServing is why nobody can be given the address of the server.
@@ -26,19 +25,19 @@ var ErrNotServing = errors.New("the server for nodes does not run")
 // Parent is what a new node or child gets to know of this server: where it is reached, its pins, and a
 // token that was just minted. What it has reported before is forgotten. The error is ErrNotServing as long as
 // the server does not serve.
-func (s *Server) Parent(node, spec string) (parent.Parent, error) {
+func (s *Server) Parent(node, spec string) (wire.Parent, error) {
 	p, err := s.Known()
 	if err != nil {
-		return parent.Parent{}, err
+		return wire.Parent{}, err
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.server == nil {
-		return parent.Parent{}, ErrNotServing
+		return wire.Parent{}, ErrNotServing
 	}
 	minted, err := keys.Mint(s.o.Access.Dir, node, spec, keys.Lifetime, time.Now())
 	if err != nil {
-		return parent.Parent{}, err
+		return wire.Parent{}, err
 	}
 	s.server.Forget(node)
 	p.Identity, p.Token = node, minted.Token
@@ -47,19 +46,19 @@ func (s *Server) Parent(node, spec string) (parent.Parent, error) {
 
 // Known is what children know of this server now, without identity and token. The error is ErrNotServing as long as the
 // server does not serve. It may take a moment, in which nobody else waits: a name may have to be resolved.
-func (s *Server) Known() (parent.Parent, error) {
+func (s *Server) Known() (wire.Parent, error) {
 	s.mutex.Lock()
 	serving, site, state := s.server != nil, s.commit.Site, s.state
 	s.mutex.Unlock()
 	if !serving || site == nil {
-		return parent.Parent{}, ErrNotServing
+		return wire.Parent{}, ErrNotServing
 	}
 	address, err := s.url(site, state.Address)
 	if err != nil {
-		return parent.Parent{}, err
+		return wire.Parent{}, err
 	}
-	pins, err := pin.ParseAll(state.Pins)
-	return parent.Parent{Server: address, Pins: pins}, err
+	pins, err := wire.ParsePins(state.Pins)
+	return wire.Parent{Server: address, Pins: pins}, err
 }
 
 // Forget drops what a child reported: it came from another machine, or from another state of this one.

@@ -28,7 +28,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/metric"
 	"github.com/homestak/homestak-gitops/specserve/program"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Options are what a server is made of.
@@ -50,7 +50,7 @@ type Options struct {
 	// Reconcile makes the agent check, and says how that pass ended; see specserve.Options.
 	Reconcile func(ctx context.Context) (any, error)
 	// Reported is called when a node or child reported something else than before; it returns immediately.
-	Reported func(report.Report)
+	Reported func(wire.Report)
 	// Events writes the stream of events; see specserve.Options.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
 	Metrics []metric.Collector // figures of the agent, beside those of the server
@@ -62,7 +62,7 @@ const retryAfter = 15 * time.Second
 // Server is the server of an agent. Its methods may be called from any goroutine.
 type Server struct {
 	o       Options
-	reports *report.Store
+	reports *wire.ReportStore
 	retry   time.Duration // until what failed is tried again
 	notice  func(ctx context.Context, folders ...string) <-chan struct{}
 	way     way    // to the parent
@@ -104,7 +104,7 @@ func New(o Options) *Server {
 	} else { // a simulated network has a simulated clock, which stands still while a file is waited for
 		notice = func(context.Context, ...string) <-chan struct{} { return nil }
 	}
-	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: report.NewStore(), retry: retryAfter, state: State{Address: o.Listen}}
+	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: wire.NewReportStore(), retry: retryAfter, state: State{Address: o.Listen}}
 }
 
 // State is how the server is now.

@@ -24,8 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/live"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func site(nodes ...*model.Node) *model.Site {
@@ -105,9 +104,9 @@ func (r *running) ask(method, path, token string, body io.Reader) (int, string) 
 func (r *running) askAt(address, method, path, token string, body io.Reader) (int, string) {
 	r.t.Helper()
 	s := r.State()
-	pins, err := pin.ParseAll(s.Pins)
+	pins, err := wire.ParsePins(s.Pins)
 	require.NoError(r.t, err)
-	transport := &http.Transport{TLSClientConfig: pin.Client(pins), DisableKeepAlives: true}
+	transport := &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), DisableKeepAlives: true}
 	q, err := http.NewRequestWithContext(r.t.Context(), method, "https://"+address+path, body)
 	require.NoError(r.t, err)
 	q.Header.Set("Authorization", "Bearer "+token)
@@ -150,7 +149,7 @@ func TestCommits(t *testing.T) {
 	p, err := r.Parent("web-1", "base")
 	require.NoError(t, err)
 	require.Equal(t, "https://"+r.State().Address, p.Server)
-	require.Equal(t, r.State().Pins, pin.Texts(p.Pins))
+	require.Equal(t, r.State().Pins, wire.PinTexts(p.Pins))
 	status, body := r.get("/spec/web-1", p.Token)
 	require.Equal(t, 200, status, body)
 
@@ -273,8 +272,8 @@ func TestTree(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
 	r.inForce(strings.Repeat("a", 40), site(vm("web-1"), &model.Node{Name: "inner", Type: "pve", Spec: "base"}))
 	now := time.Now()
-	own := report.Report{Version: 1, Identity: "father", At: now, Phase: report.Run, Ready: true, Nodes: []report.Node{
-		{Name: "inner", Type: "vm", Parent: "father", Phase: report.Run, Ready: true}, {Name: "web-1", Type: "vm", Parent: "father", Phase: report.Run, Ready: true},
+	own := wire.Report{Version: 1, Identity: "father", At: now, Phase: wire.PhaseRun, Ready: true, Nodes: []wire.ReportNode{
+		{Name: "inner", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true}, {Name: "web-1", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true},
 	}}
 	tree := r.Tree(own, now)
 	text, err := json.Marshal(tree.Nodes)
@@ -290,15 +289,15 @@ func TestReportsAreKept(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
 	child := &model.Node{Name: "inner", Type: "pve", Spec: "base"}
 	empty := func(r *running) bool {
-		return slices.ContainsFunc(r.Reports(), func(r report.Received) bool { return r.Identity == "inner" && r.Empty })
+		return slices.ContainsFunc(r.Reports(), func(r wire.ReceivedReport) bool { return r.Identity == "inner" && r.Empty })
 	}
 	r.inForce(strings.Repeat("a", 40), site(vm("web-1"), child))
 	r.until(listening)
 	for _, node := range []string{"web-1", "inner"} {
 		p, err := r.Parent(node, "base")
 		require.NoError(t, err)
-		body, err := json.Marshal(report.Report{
-			Version: report.Version, Identity: node, Agent: "1", Commit: strings.Repeat("a", 40), At: time.Now(), Phase: report.Run, Ready: true, Empty: node == "inner",
+		body, err := json.Marshal(wire.Report{
+			Version: wire.ReportVersion, Identity: node, Agent: "1", Commit: strings.Repeat("a", 40), At: time.Now(), Phase: wire.PhaseRun, Ready: true, Empty: node == "inner",
 		})
 		require.NoError(t, err)
 		status, text := r.ask(http.MethodPost, "/report/"+node, p.Token, bytes.NewReader(body))

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // A node in mode pull reports once an hour, or only when it boots. So that an agent that starts again
@@ -27,7 +27,7 @@ func (s *Server) restoreReports() {
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	var kept []report.Received
+	var kept []wire.ReceivedReport
 	if err == nil {
 		err = json.Unmarshal(data, &kept)
 	}

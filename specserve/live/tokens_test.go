@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // A revocation counts at once and over a restart, shows in the tree, and makes the node one that the next pass gives a token.
@@ -28,23 +28,23 @@ func TestS8RevokedWhileServing(t *testing.T) {
 		p, err := r.Parent(name, "base")
 		require.NoError(t, err)
 		given[name] = p.Token
-		body, err := json.Marshal(report.Report{Version: report.Version, Identity: name, Agent: "1", At: time.Now(), Phase: report.Run, Ready: true})
+		body, err := json.Marshal(wire.Report{Version: wire.ReportVersion, Identity: name, Agent: "1", At: time.Now(), Phase: wire.PhaseRun, Ready: true})
 		require.NoError(t, err)
 		status, text := r.ask(http.MethodPost, "/report/"+name, p.Token, bytes.NewReader(body))
 		require.Equal(t, 202, status, text)
 		require.True(t, r.HasReported(name))
 	}
-	tree := func(node string) report.Node {
-		own := report.Report{Version: 1, Identity: "father", Phase: report.Run, At: time.Now()}
+	tree := func(node string) wire.ReportNode {
+		own := wire.Report{Version: 1, Identity: "father", Phase: wire.PhaseRun, At: time.Now()}
 		for name := range given {
-			own.Nodes = append(own.Nodes, report.Node{Name: name, Type: "vm", Parent: "father", Phase: report.Run, Ready: true})
+			own.Nodes = append(own.Nodes, wire.ReportNode{Name: name, Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true})
 		}
 		for _, n := range r.Tree(own, time.Now()).Nodes {
 			if n.Name == node {
 				return n
 			}
 		}
-		return report.Node{}
+		return wire.ReportNode{}
 	}
 	require.True(t, tree("web-1").Ready)
 

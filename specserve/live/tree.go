@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Reports are the last ones of nodes and children.
-func (s *Server) Reports() []report.Received { return s.reports.All() }
+func (s *Server) Reports() []wire.ReceivedReport { return s.reports.All() }
 
 // Tree puts what nodes and children reported below what the agent knows itself.
-func (s *Server) Tree(own report.Report, now time.Time) report.Report {
+func (s *Server) Tree(own wire.Report, now time.Time) wire.Report {
 	s.mutex.Lock()
 	c, book := s.view.Catalog, s.view.Book
 	s.mutex.Unlock()
@@ -32,15 +32,15 @@ func (s *Server) Tree(own report.Report, now time.Time) report.Report {
 			}
 		}
 	}
-	return report.Fold(own, s.reports.All(), every, now)
+	return wire.FoldReports(own, s.reports.All(), every, now)
 }
 
 // Wake asks a node to check itself, or the child that manages it; see specserve.Server.
-func (s *Server) Wake(node string) report.Asked {
+func (s *Server) Wake(node string) wire.Asked {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.server == nil {
-		return report.Unknown
+		return wire.AskedUnknown
 	}
 	return s.server.Wake(node)
 }

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Version is that of the payload.
@@ -142,7 +142,7 @@ type Keys []Key
 
 // Book knows which tokens of a node count. Its methods may be called from any goroutine.
 type Book interface {
-	// Admit says why a token whose signature is valid does not count now, as a *problem.Error; nil if it does.
+	// Admit says why a token whose signature is valid does not count now, as a *wire.Error; nil if it does.
 	Admit(c Claims, now time.Time) error
 }
 
@@ -152,7 +152,7 @@ func (ks Keys) Verify(text, node string, now time.Time) (Claims, error) {
 }
 
 // VerifyBy is Verify where a book decides until when a token counts. The steps are in the order of
-// the protocol, so the first that fails decides the code of the error, a *problem.Error.
+// the protocol, so the first that fails decides the code of the error, a *wire.Error.
 func (ks Keys) VerifyBy(book Book, text, node string, now time.Time) (Claims, error) {
 	payload, signature, c, err := split(text)
 	if err != nil {
@@ -163,9 +163,9 @@ func (ks Keys) VerifyBy(book Book, text, node string, now time.Time) (Claims, er
 	}
 	switch {
 	case c.Version != Version:
-		return Claims{}, problem.Errorf(problem.NoCredential, "the token has version %d, this program reads %d", c.Version, Version)
+		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token has version %d, this program reads %d", c.Version, Version)
 	case c.Node == "" || c.Spec == "":
-		return Claims{}, problem.Errorf(problem.NoCredential, "the token does not name a node and its spec")
+		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token does not name a node and its spec")
 	}
 	if book != nil {
 		err = book.Admit(c, now)
@@ -176,17 +176,17 @@ func (ks Keys) VerifyBy(book Book, text, node string, now time.Time) (Claims, er
 	case err != nil:
 		return Claims{}, err
 	case c.Node != node:
-		return Claims{}, problem.Errorf(problem.NotYours, "the token is for another node")
+		return Claims{}, wire.Errorf(wire.CodeNotYours, "the token is for another node")
 	}
 	return c, nil
 }
 
-// Expired says that a token has expired, as a *problem.Error; nil if it has not.
+// Expired says that a token has expired, as a *wire.Error; nil if it has not.
 func (c Claims) Expired(now time.Time) error {
 	if c.Expires == 0 || now.Unix() < c.Expires {
 		return nil
 	}
-	return problem.Errorf(problem.Expired, "the token has expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
+	return wire.Errorf(wire.CodeExpired, "the token has expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
 }
 
 // Life is how long a token is good for that replaces this one; 0: for ever. It is as long as this one was, but for those of
@@ -212,9 +212,9 @@ func (ks Keys) verify(payload string, signature []byte, c Claims) error {
 		if hmac.Equal(signature, k.sign(payload)) { // takes the same time wherever they differ
 			return nil
 		}
-		return problem.Errorf(problem.Refused, "the signature of the token is not valid")
+		return wire.Errorf(wire.CodeRefused, "the signature of the token is not valid")
 	}
-	return problem.Errorf(problem.Refused, "the token was signed by a key that this server does not have")
+	return wire.Errorf(wire.CodeRefused, "the token was signed by a key that this server does not have")
 }
 
 // Inspect reads a token without verifying it.
@@ -225,7 +225,7 @@ func Inspect(text string) (Claims, error) {
 
 // split takes a token apart.
 func split(text string) (payload string, signature []byte, c Claims, err error) {
-	malformed := func(why string) error { return problem.Errorf(problem.NoCredential, "%s", why) }
+	malformed := func(why string) error { return wire.Errorf(wire.CodeNoCredential, "%s", why) }
 	payload, second, two := strings.Cut(text, ".")
 	switch {
 	case text == "":

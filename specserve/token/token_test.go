@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // at is when the tokens here are minted.
@@ -39,11 +39,11 @@ const (
 	vectorWhole       = "eyJ2IjoxLCJuIjoiZWRnZSIsInMiOiJiYXNlIiwiaWF0IjoxNzY3MjI1NjAwLCJleHAiOjE3NjczMTIwMDAsImtpZCI6IjA5YTJhNzc5In0.u8BSJPsD9--sV4JEBQ31ulS0uDSGimdSGYKvZ-BeBwA"
 )
 
-func code(err error) problem.Code {
+func code(err error) wire.Code {
 	if err == nil {
 		return ""
 	}
-	return problem.CodeOf(err)
+	return wire.CodeOf(err)
 }
 
 // The vectors were made with another implementation (Python's hmac, json and base64).
@@ -85,28 +85,28 @@ func TestOrderOfVerification(t *testing.T) {
 	head, tail, _ := strings.Cut(good, ".")
 	for _, c := range []struct {
 		name, text string
-		code       problem.Code
+		code       wire.Code
 		says       string
 	}{
-		{"absent", "", problem.NoCredential, "there is no token"},
-		{"one segment", head, problem.NoCredential, "two segments"},
-		{"three segments", good + ".x", problem.NoCredential, "two segments"},
-		{"too long", strings.Repeat("a", 5000), problem.NoCredential, "too long"},
-		{"payload with padding", head + "=." + tail, problem.NoCredential, "payload of the token is not base64url"},
-		{"payload with a line break", head[:8] + "\n" + head[8:] + "." + tail, problem.NoCredential, "payload of the token is not base64url"},
-		{"signature with other letters", head + "." + tail[:42] + "+", problem.NoCredential, "signature of the token is not base64url"},
-		{"signature with stray bits", head + "." + tail[:42] + "_", problem.NoCredential, "signature of the token is not base64url"},
-		{"payload that is not JSON", "AAAA." + tail, problem.NoCredential, "payload of the token is not what it should be"},
-		{"payload that is a list", base64.RawURLEncoding.EncodeToString([]byte("[]")) + "." + tail, problem.NoCredential, "payload of the token"},
-		{"unknown key", mint(t, other, token.Claims{Node: "edge", Spec: "base"}), problem.Refused, "a key that this server does not have"},
-		{"key of the predecessor, without one", mint(t, k.Predecessor(), token.Claims{Node: "edge", Spec: "base"}), problem.Refused, "a key that this server does not have"},
-		{"empty signature", head + ".", problem.Refused, "signature of the token is not valid"},
-		{"kid of one key, signature of another", signed(old, `{"v":2,"kid":"`+k.ID+`"}`), problem.Refused, "signature of the token is not valid"},
-		{"version 2", signed(k, `{"v":2,"kid":"`+k.ID+`"}`), problem.NoCredential, "version 2"},
-		{"no node", signed(k, `{"v":1,"s":"base","exp":1,"kid":"`+k.ID+`"}`), problem.NoCredential, "does not name a node"},
-		{"no spec", signed(k, `{"v":1,"n":"web","exp":1,"kid":"`+k.ID+`"}`), problem.NoCredential, "does not name a node"},
-		{"expired", mint(t, k, token.Claims{Node: "web", Spec: "base", Expires: at.Unix()}), problem.Expired, "2026-01-01T00:00:00Z"},
-		{"of another node", mint(t, k, token.Claims{Node: "web", Spec: "base"}), problem.NotYours, "another node"},
+		{"absent", "", wire.CodeNoCredential, "there is no token"},
+		{"one segment", head, wire.CodeNoCredential, "two segments"},
+		{"three segments", good + ".x", wire.CodeNoCredential, "two segments"},
+		{"too long", strings.Repeat("a", 5000), wire.CodeNoCredential, "too long"},
+		{"payload with padding", head + "=." + tail, wire.CodeNoCredential, "payload of the token is not base64url"},
+		{"payload with a line break", head[:8] + "\n" + head[8:] + "." + tail, wire.CodeNoCredential, "payload of the token is not base64url"},
+		{"signature with other letters", head + "." + tail[:42] + "+", wire.CodeNoCredential, "signature of the token is not base64url"},
+		{"signature with stray bits", head + "." + tail[:42] + "_", wire.CodeNoCredential, "signature of the token is not base64url"},
+		{"payload that is not JSON", "AAAA." + tail, wire.CodeNoCredential, "payload of the token is not what it should be"},
+		{"payload that is a list", base64.RawURLEncoding.EncodeToString([]byte("[]")) + "." + tail, wire.CodeNoCredential, "payload of the token"},
+		{"unknown key", mint(t, other, token.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"key of the predecessor, without one", mint(t, k.Predecessor(), token.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"empty signature", head + ".", wire.CodeRefused, "signature of the token is not valid"},
+		{"kid of one key, signature of another", signed(old, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeRefused, "signature of the token is not valid"},
+		{"version 2", signed(k, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "version 2"},
+		{"no node", signed(k, `{"v":1,"s":"base","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
+		{"no spec", signed(k, `{"v":1,"n":"web","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
+		{"expired", mint(t, k, token.Claims{Node: "web", Spec: "base", Expires: at.Unix()}), wire.CodeExpired, "2026-01-01T00:00:00Z"},
+		{"of another node", mint(t, k, token.Claims{Node: "web", Spec: "base"}), wire.CodeNotYours, "another node"},
 		{"good", good, "", ""},
 		{"by the older key", mint(t, old, token.Claims{Node: "edge", Spec: "base"}), "", ""},
 	} {
@@ -121,9 +121,9 @@ func TestOrderOfVerification(t *testing.T) {
 		}
 	}
 	_, err := token.Keys(nil).Verify(good, "edge", at)
-	require.Equal(t, problem.Refused, code(err))
+	require.Equal(t, wire.CodeRefused, code(err))
 	_, err = token.Keys{{}}.Verify(mint(t, k.Predecessor(), token.Claims{Node: "edge", Spec: "base"}), "edge", at)
-	require.Equal(t, problem.Refused, code(err), "the zero key verifies nothing")
+	require.Equal(t, wire.CodeRefused, code(err), "the zero key verifies nothing")
 }
 
 // No byte of a token can be another one.
@@ -136,7 +136,7 @@ func TestTamperedBytes(t *testing.T) {
 				continue
 			}
 			_, err := token.Keys{k}.Verify(good[:i]+string(b)+good[i+1:], "edge", at)
-			require.Contains(t, []problem.Code{problem.NoCredential, problem.Refused}, code(err), "byte %d is %q", i, b)
+			require.Contains(t, []wire.Code{wire.CodeNoCredential, wire.CodeRefused}, code(err), "byte %d is %q", i, b)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func FuzzVerify(f *testing.F) {
 			require.Equal(t, "edge", c.Node)
 			return
 		}
-		require.Contains(t, []problem.Code{problem.NoCredential, problem.Refused, problem.NotYours, problem.Expired}, problem.CodeOf(err))
+		require.Contains(t, []wire.Code{wire.CodeNoCredential, wire.CodeRefused, wire.CodeNotYours, wire.CodeExpired}, wire.CodeOf(err))
 		require.Empty(t, c)
 	})
 }

@@ -13,8 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -22,7 +20,7 @@ import (
 type kept struct {
 	given  string // sums up what the administrator wrote: with that changed, what was renewed counts no more
 	token  string // sums up the token of that: as long as it is the same, its successor counts
-	parent parent.Parent
+	parent wire.Parent
 	tag    string       // of config
 	config *wire.Config // nil: none was fetched
 	// keys are the ownership keys that an earlier parent gave it, or the same one before it got other credentials. They
@@ -45,8 +43,8 @@ type document struct {
 const version = 1
 
 // load reads the file; without one, or with one of another parent, what is given counts.
-func load(file string, given parent.Parent) (kept, error) {
-	k := kept{given: Sum(given), token: Sum(parent.Parent{Token: given.Token}), parent: given}
+func load(file string, given wire.Parent) (kept, error) {
+	k := kept{given: Sum(given), token: Sum(wire.Parent{Token: given.Token}), parent: given}
 	data, err := durable.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
@@ -55,9 +53,9 @@ func load(file string, given parent.Parent) (kept, error) {
 	if err == nil && (json.Unmarshal(data, &d) != nil || d.Version != version) {
 		err = errors.New("it is not what this program writes")
 	}
-	var pins []pin.Pin
+	var pins []wire.Pin
 	if err == nil {
-		pins, err = pin.ParseAll(d.Pins)
+		pins, err = wire.ParsePins(d.Pins)
 	}
 	if err != nil {
 		return kept{}, fmt.Errorf("%s cannot be read: %w\nremove it: the agent then asks its parent with what agent.hcl says", file, err)
@@ -78,8 +76,8 @@ func load(file string, given parent.Parent) (kept, error) {
 }
 
 // Sum sums up a parent as somebody wrote it. What a child keeps holds as long as its file has this sum as given.
-func Sum(p parent.Parent) string {
-	sum := sha256.Sum256([]byte(strings.Join(append([]string{p.Identity, p.Server, p.Token}, pin.Texts(p.Pins)...), "\n")))
+func Sum(p wire.Parent) string {
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{p.Identity, p.Server, p.Token}, wire.PinTexts(p.Pins)...), "\n")))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -129,7 +127,7 @@ func ownershipKeys(of map[string]*string) map[string]*string {
 }
 
 func (k kept) save(file string) error {
-	text, err := json.Marshal(document{version, k.given, k.token, pin.Texts(k.parent.Pins), k.parent.Token, k.tag, k.config})
+	text, err := json.Marshal(document{version, k.given, k.token, wire.PinTexts(k.parent.Pins), k.parent.Token, k.tag, k.config})
 	if err != nil {
 		return err
 	}

@@ -14,15 +14,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/backoff"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Options are what an uplink is made of.
 type Options struct {
-	Given parent.Parent // as the administrator wrote it
+	Given wire.Parent   // as the administrator wrote it
 	File  string        // what the child keeps, mode 0600: it holds a token and secrets
 	Agent string        // name and version of the program
 	Every time.Duration // longest time between two reports
@@ -76,7 +74,7 @@ func Open(o Options) (*Uplink, error) {
 }
 
 // Parent is the parent as the child knows it now.
-func (u *Uplink) Parent() parent.Parent {
+func (u *Uplink) Parent() wire.Parent {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	return u.kept.parent
@@ -134,14 +132,14 @@ const mostPause = 2 * time.Minute
 // a few times; then the next report says what this one would have said.
 func (u *Uplink) report(ctx context.Context) {
 	for {
-		pause := backoff.Backoff{Most: mostPause}
+		pause := wire.Backoff{Most: mostPause}
 		for attempt := 1; ; attempt++ {
 			err := u.reportOnce(ctx)
-			if err == nil || attempt == attempts || !backoff.Sleep(ctx, pause.Next(), nil) {
+			if err == nil || attempt == attempts || !wire.Sleep(ctx, pause.Next(), nil) {
 				break
 			}
 		}
-		if !backoff.Sleep(ctx, u.o.Between, nil) || !backoff.Sleep(ctx, backoff.Jitter(u.o.Every)-u.o.Between, u.ended) {
+		if !wire.Sleep(ctx, u.o.Between, nil) || !wire.Sleep(ctx, wire.Jitter(u.o.Every)-u.o.Between, u.ended) {
 			return
 		}
 	}
@@ -175,7 +173,7 @@ func (u *Uplink) reportOnce(ctx context.Context) error {
 // wait fetches the configuration whenever there is another one, and makes the agent check when the parent
 // says so.
 func (u *Uplink) wait(ctx context.Context) {
-	pause := backoff.Backoff{Most: mostPause}
+	pause := wire.Backoff{Most: mostPause}
 	var polled time.Time // when the last poll began; zero: none did
 	for {
 		changed, err := u.fetch(ctx)
@@ -185,7 +183,7 @@ func (u *Uplink) wait(ctx context.Context) {
 		var what string
 		var below []string
 		if err == nil {
-			if early := backoff.Jitter(backoff.Between) - time.Since(polled); early > 0 && !backoff.Sleep(ctx, early, nil) {
+			if early := wire.Jitter(wire.MinPollInterval) - time.Since(polled); early > 0 && !wire.Sleep(ctx, early, nil) {
 				return
 			}
 			polled = time.Now()
@@ -195,7 +193,7 @@ func (u *Uplink) wait(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			if !backoff.Sleep(ctx, pause.Next(), nil) {
+			if !wire.Sleep(ctx, pause.Next(), nil) {
 				return
 			}
 			continue

@@ -24,9 +24,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // above is a parent in memory. Its fields are changed under the mutex: requests come side by side.
@@ -34,7 +33,7 @@ type above struct {
 	mutex   sync.Mutex
 	t       *testing.T
 	server  *http.Server
-	pin     pin.Pin
+	pin     wire.Pin
 	conns   chan net.Conn
 	closed  chan struct{} // nobody calls any more
 	closing sync.Once
@@ -61,7 +60,7 @@ func newAbove(t *testing.T) *above {
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	a := &above{t: t, pin: pin.Of(leaf), conns: make(chan net.Conn), closed: make(chan struct{}), wake: make(chan string), commit: strings.Repeat("a", 40), began: time.Now()}
+	a := &above{t: t, pin: wire.PinOf(leaf), conns: make(chan net.Conn), closed: make(chan struct{}), wake: make(chan string), commit: strings.Repeat("a", 40), began: time.Now()}
 	a.server = &http.Server{Handler: a, TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, ReadHeaderTimeout: time.Hour, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
 	go func() { _ = a.server.ServeTLS(a, "", "") }()
 	return a
@@ -174,8 +173,8 @@ type child struct {
 	stop   func()
 }
 
-func (a *above) given() parent.Parent {
-	return parent.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []pin.Pin{a.pin, {1}}, Token: cmp.Or(a.minted, "first.token")}
+func (a *above) given() wire.Parent {
+	return wire.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{a.pin, {1}}, Token: cmp.Or(a.minted, "first.token")}
 }
 
 func (a *above) child(file string) *child {
@@ -319,7 +318,7 @@ func TestWaitAndKeep(t *testing.T) {
 		require.Len(t, c.checks, 1)
 		require.Equal(t, strings.Repeat("b", 40), c.Config().Commit)
 		require.Equal(t, "second.token", c.Parent().Token)
-		require.Equal(t, []pin.Pin{a.pin}, c.Parent().Pins)
+		require.Equal(t, []wire.Pin{a.pin}, c.Parent().Pins)
 		require.Empty(t, c.Config().Token)
 		c.PassEnded()
 		pass(10 * time.Second)
@@ -359,6 +358,6 @@ func TestWaitAndKeep(t *testing.T) {
 		require.Nil(t, replaced.Config())
 	})
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-	_, err := uplink.Open(uplink.Options{Given: parent.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []pin.Pin{{1}}}, File: file})
+	_, err := uplink.Open(uplink.Options{Given: wire.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{{1}}}, File: file})
 	require.ErrorContains(t, err, "remove it: the agent then asks its parent")
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/homestak/homestak-gitops/specserve/pin"
 )
 
 // ConfigVersion is that of Config.
@@ -48,7 +46,7 @@ type Defaults struct {
 }
 
 // ReadConfig reads the answer for a child, and checks it. No error shows a value.
-func ReadConfig(body []byte, identity string) (Config, []pin.Pin, error) {
+func ReadConfig(body []byte, identity string) (Config, []Pin, error) {
 	var c Config
 	if err := json.Unmarshal(body, &c); err != nil {
 		return Config{}, nil, errors.New("the answer is not the JSON document of a configuration")
@@ -61,7 +59,7 @@ func ReadConfig(body []byte, identity string) (Config, []pin.Pin, error) {
 	case strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return Config{}, nil, errors.New("the answer has a token that cannot be sent")
 	}
-	pins, err := pin.ParseAll(c.Pins)
+	pins, err := ParsePins(c.Pins)
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("the answer has no good pins: %w", err)
 	}

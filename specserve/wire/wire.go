@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 )
 
 // The most that a child reads, in bytes.
@@ -104,7 +103,7 @@ type Answer struct {
 	// Spec is the document of the spec alone. It has everything that the server wrote, also what
 	// this program does not know yet: a newer one may read it later.
 	Spec  []byte
-	Pins  []pin.Pin
+	Pins  []Pin
 	Token string // "": keep the one that you have
 }
 
@@ -137,7 +136,7 @@ func ReadSpec(body []byte, identity string) (Answer, error) {
 	case s.Node != identity:
 		return Answer{}, fmt.Errorf("the answer is the spec of %.80q, and %q was asked for", s.Node, identity)
 	}
-	if a.Pins, err = pin.ParseAll(pins); err != nil {
+	if a.Pins, err = ParsePins(pins); err != nil {
 		return Answer{}, fmt.Errorf("the answer has no good pins: %w", err)
 	}
 	for name, sum := range agent {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -27,7 +26,7 @@ func TestSpecDocument(t *testing.T) {
 
 	got, err := wire.ReadSpec(b, "edge")
 	require.NoError(t, err)
-	require.Equal(t, pins, pin.Texts(got.Pins))
+	require.Equal(t, pins, wire.PinTexts(got.Pins))
 	require.Equal(t, "t", got.Token)
 	again, err := spec.Read(got.Spec)
 	require.NoError(t, err)

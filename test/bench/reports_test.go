@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -35,8 +34,8 @@ func (m *meter) reporting() {
 		post[n] = "POST " + wire.ReportPath(s.node(n)) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token + "\r\nContent-Type: application/json\r\n"
 	}
 	reportOf := func(n int) string {
-		body, err := json.Marshal(report.Report{
-			Version: report.Version, Identity: s.node(n), Agent: "1.2.3", At: time.Now().UTC(), Phase: report.Run, Ready: true, Findings: diag.List{}, Nodes: []report.Node{},
+		body, err := json.Marshal(wire.Report{
+			Version: wire.ReportVersion, Identity: s.node(n), Agent: "1.2.3", At: time.Now().UTC(), Phase: wire.PhaseRun, Ready: true, Findings: diag.List{}, Nodes: []wire.ReportNode{},
 		})
 		require.NoError(m.b, err)
 		return post[n] + "Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + string(body)

@@ -31,7 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/sim/pve"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Options are what a forest is made of.
@@ -90,7 +90,7 @@ type Machine struct {
 	agent *service.Service // nil: it does not run
 	kill  context.CancelFunc
 	ended chan error
-	known parent.Parent // what it was given when it was installed
+	known wire.Parent // what it was given when it was installed
 }
 
 // New makes a forest of one machine, the root, whose agent does not run yet.
@@ -253,7 +253,7 @@ func (m *Machine) connect(c *service.Config) error {
 // Reinstall forgets what the agent of a child was given, so that its next start gets a token again. With lost its data
 // folder is lost as well. The agent must not run.
 func (m *Machine) Reinstall(lost bool) error {
-	m.known = parent.Parent{}
+	m.known = wire.Parent{}
 	if !lost {
 		return nil
 	}

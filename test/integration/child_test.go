@@ -29,9 +29,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/debian"
 	simmachine "github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/pve"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // nursery is the server of a parent as far as an installation goes: keys, a program, and what children reported. Programs of
@@ -68,14 +67,14 @@ func (n *nursery) lose() {
 	n.keys, n.pin, n.reports = token.Keys{token.NewKey()}, strings.Repeat("2", 64), map[string]string{}
 }
 
-func (n *nursery) Known() (parent.Parent, error) {
+func (n *nursery) Known() (wire.Parent, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	pins, err := pin.ParseAll([]string{n.pin})
-	return parent.Parent{Server: "https://192.0.2.10:44443", Pins: pins}, err
+	pins, err := wire.ParsePins([]string{n.pin})
+	return wire.Parent{Server: "https://192.0.2.10:44443", Pins: pins}, err
 }
 
-func (n *nursery) Parent(node, spec string) (parent.Parent, error) {
+func (n *nursery) Parent(node, spec string) (wire.Parent, error) {
 	p, err := n.Known()
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/sim"
-	nodefile "github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -107,7 +107,7 @@ func TestST01SimulatedPullOfAContainer(t *testing.T) {
 		_, code := s.inside("[ ! -e /etc/systemd/system/homestak-gitops-firstboot.service ]")
 		return code == 0
 	})
-	out, _ := s.inside("stat -c '%a %U' " + nodefile.File)
+	out, _ := s.inside("stat -c '%a %U' " + wire.ParentFile)
 	require.Equal(t, "600 root\n", out)
 	at.calls = nil
 	r = s.pass("plan")

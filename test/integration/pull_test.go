@@ -28,7 +28,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
-	nodefile "github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -136,9 +136,9 @@ func TestST01SimulatedPull(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(s.read("/var/lib/homestak-gitops/config-complete.json")), &done))
 	require.Equal(t, "web-1", done.Node)
 	require.Contains(t, s.read("/var/lib/homestak-gitops/spec.json"), `"spec":"base"`)
-	out, _ := s.inside("stat -c '%a %U' " + nodefile.File)
+	out, _ := s.inside("stat -c '%a %U' " + wire.ParentFile)
 	require.Equal(t, "600 root\n", out)
-	of, err := nodefile.Read([]byte(s.read(nodefile.File)))
+	of, err := wire.ReadParent([]byte(s.read(wire.ParentFile)))
 	require.NoError(t, err)
 	require.Equal(t, "web-1", of.Identity)
 

@@ -25,8 +25,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // parentSite has nodes of every method of auth, and a host of its own. Secrets are where they may be:
@@ -327,10 +327,10 @@ type child struct {
 
 func (p *serving) child(from string) *child {
 	p.t.Helper()
-	pins, err := pin.ParseAll(p.pins)
+	pins, err := wire.ParsePins(p.pins)
 	require.NoError(p.t, err)
 	c := &child{p: p, from: from}
-	c.http = &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{TLSClientConfig: pin.Client(pins), DialContext: c.dial, MaxIdleConnsPerHost: 8}}
+	c.http = &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{TLSClientConfig: wire.PinnedTLS(pins), DialContext: c.dial, MaxIdleConnsPerHost: 8}}
 	p.t.Cleanup(c.http.CloseIdleConnections)
 	return c
 }

@@ -21,8 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	known "github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // A new signing key, certificate, token and secret are served by the process that runs, and nobody is
@@ -40,8 +39,8 @@ func TestST18Rotation(t *testing.T) {
 	}
 
 	// A child as it is: it knows the server by its pins, and itself by its token.
-	node := known.Parent{Identity: "alpha", Server: "https://" + p.addr, Token: p.mint("alpha")}
-	pins, err := pin.ParseAll(p.pins)
+	node := wire.Parent{Identity: "alpha", Server: "https://" + p.addr, Token: p.mint("alpha")}
+	pins, err := wire.ParsePins(p.pins)
 	require.NoError(t, err)
 	node.Pins = pins
 	fetch := func(tag string) client.Fetched {
@@ -79,14 +78,14 @@ func TestST18Rotation(t *testing.T) {
 	p.expireTomorrow()
 	require.Eventually(t, func() bool { return !bytes.Equal(p.certificate().RawSubjectPublicKeyInfo, was.RawSubjectPublicKeyInfo) }, 5*time.Minute, 200*time.Millisecond)
 	before := node.Pins
-	require.Equal(t, before[1], pin.Of(p.certificate()), "the key that children know as the next one")
+	require.Equal(t, before[1], wire.PinOf(p.certificate()), "the key that children know as the next one")
 	require.Eventually(t, func() bool { return !fetch(first.ETag).NotModified }, 5*time.Minute, 200*time.Millisecond, "the child has to learn the key after that")
 	require.Equal(t, before[1], node.Pins[0])
 	require.NotContains(t, before, node.Pins[1])
 	require.True(t, p.certificate().NotAfter.After(time.Now().Add(300*24*time.Hour)))
 	p.pins = []string{before[0].String()}
 	_, err = p.child("127.0.0.5").tryAsk(http.MethodGet, "/health", "", http.NoBody)
-	_, mismatch := errors.AsType[*pin.MismatchError](err)
+	_, mismatch := errors.AsType[*wire.PinMismatchError](err)
 	require.True(t, mismatch, "who knows the old key only is cut off: %v", err)
 	p.pins = []string{node.Pins[0].String(), node.Pins[1].String()}
 

@@ -26,8 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/sim"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // tier is an agent with its simulated host, in this process.
@@ -136,12 +135,12 @@ func (x *tier) metrics(server string, pins []string) string {
 	x.t.Helper()
 	key, err := os.ReadFile(filepath.Join(x.config.DataDir, "server", "read.key"))
 	require.NoError(x.t, err)
-	parsed, err := pin.ParseAll(pins)
+	parsed, err := wire.ParsePins(pins)
 	require.NoError(x.t, err)
 	q, err := http.NewRequestWithContext(x.t.Context(), http.MethodGet, server+"/metrics", http.NoBody)
 	require.NoError(x.t, err)
 	q.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(key)))
-	got, err := (&http.Transport{TLSClientConfig: pin.Client(parsed), DisableKeepAlives: true}).RoundTrip(q)
+	got, err := (&http.Transport{TLSClientConfig: wire.PinnedTLS(parsed), DisableKeepAlives: true}).RoundTrip(q)
 	require.NoError(x.t, err)
 	defer func() { _ = got.Body.Close() }()
 	text, err := io.ReadAll(got.Body)
@@ -150,7 +149,7 @@ func (x *tier) metrics(server string, pins []string) string {
 	return string(text)
 }
 
-func names(r report.Report) string {
+func names(r wire.Report) string {
 	var out []string
 	for _, n := range r.Nodes {
 		out = append(out, n.Name+" below "+n.Parent)

@@ -18,8 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -62,9 +61,9 @@ func (r *raising) install(n int, instead func(guest.Command) guest.Command) erro
 			return err
 		}
 	}
-	var given *parent.Parent
+	var given *wire.Parent
 	if !f.Connects() {
-		given = &parent.Parent{Identity: "inner", Server: r.want.Server, Pins: r.want.Pins, Token: "token"}
+		given = &wire.Parent{Identity: "inner", Server: r.want.Server, Pins: r.want.Pins, Token: "token"}
 	}
 	upgrade := f.Upgrades()
 	err = f.Change(ctx, m, given, f.Outdated())
@@ -103,7 +102,7 @@ func TestST14KilledWhileAChildIsMade(t *testing.T) {
 	t.Parallel()
 	whole, err := os.ReadFile(filepath.Join(program(t), "homestak-gitops"))
 	require.NoError(t, err)
-	pins, err := pin.ParseAll([]string{strings.Repeat("1", 64)})
+	pins, err := wire.ParsePins([]string{strings.Repeat("1", 64)})
 	require.NoError(t, err)
 	r := &raising{world: begin(t), want: child.Want{
 		Identity: "inner", Server: "https://127.0.0.1:1", Pins: pins,

@@ -28,10 +28,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
-	"github.com/homestak/homestak-gitops/specserve/report"
 	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -56,7 +52,7 @@ type server struct {
 
 	mu    sync.Mutex
 	certs []tls.Certificate // the one in use, and the next one
-	pins  []pin.Pin         // of them
+	pins  []wire.Pin        // of them
 	keys  token.Keys
 	spec  *spec.Spec
 	log   []string // requests and what became of them
@@ -85,7 +81,7 @@ func (p *server) mint() string {
 	return text
 }
 
-func keyPair(t *testing.T) (tls.Certificate, pin.Pin) {
+func keyPair(t *testing.T) (tls.Certificate, wire.Pin) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -94,12 +90,12 @@ func keyPair(t *testing.T) (tls.Certificate, pin.Pin) {
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pin.Of(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, wire.PinOf(leaf)
 }
 
 // child is what a new node knows of this server.
-func (p *server) child() parent.Parent {
-	return parent.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: p.pins, Token: p.mint()}
+func (p *server) child() wire.Parent {
+	return wire.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: p.pins, Token: p.mint()}
 }
 
 // start serves a machine until stop.
@@ -160,7 +156,7 @@ func (p *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 	claims, err := p.keys.Verify(wire.Token(r.Header), "edge", time.Now())
 	if err != nil {
-		e := &problem.Error{Code: problem.CodeOf(err)}
+		e := &wire.Error{Code: wire.CodeOf(err)}
 		return e.Status(), e.Body()
 	}
 	program, err := os.ReadFile(filepath.Join(p.dir, "homestak-gitops"))
@@ -169,7 +165,7 @@ func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 	}
 	switch r.URL.Path {
 	case wire.ReportPath("edge"):
-		if _, err := report.Read(r.Body, "edge", time.Now()); err != nil {
+		if _, err := wire.ReadReport(r.Body, "edge", time.Now()); err != nil {
 			return http.StatusUnprocessableEntity, nil
 		}
 		return http.StatusAccepted, nil
@@ -177,7 +173,7 @@ func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 		return http.StatusOK, program
 	case wire.SpecPath("edge"):
 		sum := sha256.Sum256(program)
-		answer := wire.Spec{Spec: p.spec, Pins: pin.Texts(p.pins), Agent: map[string]string{"linux-" + runtime.GOARCH: hex.EncodeToString(sum[:])}}
+		answer := wire.Spec{Spec: p.spec, Pins: wire.PinTexts(p.pins), Agent: map[string]string{"linux-" + runtime.GOARCH: hex.EncodeToString(sum[:])}}
 		tag, _ := answer.ETag()
 		w.Header().Set("ETag", tag)
 		if p.keys.Due(claims, time.Now()) {
@@ -188,7 +184,7 @@ func (p *server) answer(w http.ResponseWriter, r *http.Request) (int, []byte) {
 		b, _ := answer.Document()
 		return http.StatusOK, b
 	}
-	return http.StatusNotFound, (&problem.Error{Code: problem.NoEndpoint}).Body()
+	return http.StatusNotFound, (&wire.Error{Code: wire.CodeNoEndpoint}).Body()
 }
 
 // seeded boots a machine with cloud-init and a seed in the folder where NoCloud finds it.
@@ -259,7 +255,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
 	require.True(t, w.has("[ -e /run/site-was-here ] && [ \"$(cat /run/site-file)\" = ü ]"), "user_data of the site")
 	require.Contains(t, w.Run0("cloud-init status --long"), "status: done")
-	require.Equal(t, "600 root root", w.Run0("stat -c '%a %U %G' "+parent.File))
+	require.Equal(t, "600 root root", w.Run0("stat -c '%a %U %G' "+wire.ParentFile))
 	require.Equal(t, "running", w.Run0("systemctl is-system-running --wait"))
 
 	pushed := seeded(t, "#cloud-config\n{}\n")
@@ -280,7 +276,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	p.set(func() { p.keys = p.keys[:1] })
 	w.Run0(pullNow)
 	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202", "/spec/edge 304", "/report/edge 202"}, p.requests())
-	now, err := parent.Read([]byte(w.Run0("cat " + parent.File)))
+	now, err := wire.ReadParent([]byte(w.Run0("cat " + wire.ParentFile)))
 	require.NoError(t, err)
 	require.Equal(t, p.pins, now.Pins)
 	require.NotEqual(t, old, now.Token)

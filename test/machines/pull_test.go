@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -45,7 +45,7 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	require.Empty(t, pulled.Run0("ls -A "+pull.DefaultFolder+" 2>/dev/null || true"), "a dry run keeps nothing")
 	p := newServer(t, s, dir)
 	p.start(pulled.Machine)
-	pulled.Write(parent.File, 0o600, string(p.child().Document()))
+	pulled.Write(wire.ParentFile, 0o600, string(p.child().Document()))
 	require.Contains(t, pulled.Run0(apply+" --fetch 2>&1"), "spec test is applied to edge")
 	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202"}, p.requests())
 

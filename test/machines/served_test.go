@@ -14,8 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -72,21 +71,21 @@ func TestST01ServedSpecReachesTheNode(t *testing.T) {
 		line, _, _ := strings.Cut(w.Run0("journalctl -o cat -u parent | grep '^{' || :"), "\n")
 		return json.Unmarshal([]byte(line), &served) == nil
 	})
-	own, err := pin.Parse(served.Pin)
+	own, err := wire.ParsePin(served.Pin)
 	require.NoError(t, err)
-	child := parent.Parent{Identity: "edge", Server: served.URL, Pins: []pin.Pin{own}}
+	child := wire.Parent{Identity: "edge", Server: served.URL, Pins: []wire.Pin{own}}
 
-	w.Write(parent.File, 0o600, string(child.Document()))
+	w.Write(wire.ParentFile, 0o600, string(child.Document()))
 	said, code := w.Try("homestak-gitops", "config", "apply", "--fetch")
 	require.Equal(t, 6, code, said)
 	require.Contains(t, said, "E300")
 	child.Token = w.Run0("homestak-gitops token mint edge --site /srv/site --data-dir /srv/parent 2>/dev/null")
-	w.Write(parent.File, 0o600, string(child.Document()))
+	w.Write(wire.ParentFile, 0o600, string(child.Document()))
 	w.Run0("homestak-gitops config apply --fetch 2>&1")
 	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
 	require.Equal(t, "edge.home.example", w.Run0("hostname -f"))
 	require.True(t, w.has("hs-tool"))
-	now, err := parent.Read([]byte(w.Run0("cat " + parent.File)))
+	now, err := wire.ReadParent([]byte(w.Run0("cat " + wire.ParentFile)))
 	require.NoError(t, err)
 	require.Len(t, now.Pins, 2, "the server announces its next key")
 	require.Contains(t, w.Run0("journalctl -o cat -u parent"), "endpoint=/report/{identity} status=202")
@@ -111,11 +110,11 @@ func TestST01ServedProgramReachesTheNewNode(t *testing.T) {
 	require.NoError(t, err)
 	certificate, err := cert.Open(cert.Options{Dir: server, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	pins, err := pin.ParseAll(certificate.Pins())
+	pins, err := wire.ParsePins(certificate.Pins())
 	require.NoError(t, err)
 	minted, err := keys.Mint(server, "edge", "base", time.Hour, time.Now())
 	require.NoError(t, err)
-	userData, err := firstboot.UserData(parent.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: pins, Token: minted.Token}, "")
+	userData, err := firstboot.UserData(wire.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: pins, Token: minted.Token}, "")
 	require.NoError(t, err)
 	w := seeded(t, userData, nspawn.Bind{From: program(t), To: "/opt/parent"}, nspawn.Bind{From: filepath.Dir(server), To: "/opt/keys"})
 	w.write("/srv/site/site.hcl", servedSite)

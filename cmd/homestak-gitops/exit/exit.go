@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The exit codes. Scripts rely on them: a new meaning gets a new code.
@@ -116,8 +116,8 @@ func deniedView(err error) bool {
 
 // deniedByParent reports whether a server refused the credentials of this machine.
 func deniedByParent(err error) bool {
-	switch problem.CodeOf(err) {
-	case problem.NoCredential, problem.Refused, problem.NotYours, problem.Expired:
+	switch wire.CodeOf(err) {
+	case wire.CodeNoCredential, wire.CodeRefused, wire.CodeNotYours, wire.CodeExpired:
 		return true
 	default:
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func TestExitCodesAreOneTable(t *testing.T) {
@@ -46,7 +46,7 @@ func TestExitCodesAreOneTable(t *testing.T) {
 	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else says why it is not all")
 	require.Equal(t, 130, exit.Code(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
 	require.Equal(t, 3, exit.Code(&site.InvalidError{}))
-	for code, want := range map[problem.Code]int{problem.NoCredential: 6, problem.Refused: 6, problem.NotYours: 6, problem.Expired: 6, problem.NotFound: 1, problem.Connection: 1} {
-		require.Equal(t, want, exit.Code(fmt.Errorf("fetching: %w", &problem.Error{Code: code})), code)
+	for code, want := range map[wire.Code]int{wire.CodeNoCredential: 6, wire.CodeRefused: 6, wire.CodeNotYours: 6, wire.CodeExpired: 6, wire.CodeNotFound: 1, wire.CodeConnection: 1} {
+		require.Equal(t, want, exit.Code(fmt.Errorf("fetching: %w", &wire.Error{Code: code})), code)
 	}
 }

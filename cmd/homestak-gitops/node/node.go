@@ -16,13 +16,12 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Source is a parent: the one that a file names, or another one that somebody wrote.
 type Source struct {
-	File string // as parent.Load reads it
+	File string // as wire.LoadParent reads it
 
 	Server    string // "": that of the file
 	Pins      []string
@@ -50,13 +49,13 @@ func (r Run) machine() converge.Machine {
 
 // open gives the parent. What it renews is kept where a file names it.
 func (r Run) open(s Source) (pull.Server, error) {
-	var p parent.Parent
+	var p wire.Parent
 	var err error
 	if s.Server != "" {
 		s.File = ""
-		p, err = parent.ByHand(s.Node, s.Server, s.TokenFile, s.Pins)
+		p, err = wire.ParentByHand(s.Node, s.Server, s.TokenFile, s.Pins)
 	} else {
-		p, err = parent.Load(s.File)
+		p, err = wire.LoadParent(s.File)
 	}
 	version := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -94,7 +93,7 @@ func (r Run) Fetch(ctx context.Context, from Source) (changed bool, err error) {
 func (r Run) fetch(ctx context.Context, f pull.Folder, from Source) (changed bool, err error) {
 	s, err := r.open(from)
 	if err != nil {
-		return false, &problem.Error{Code: problem.Connection, Message: err.Error(), Cause: err, Hint: "fetch by hand: config fetch --server"}
+		return false, &wire.Error{Code: wire.CodeConnection, Message: err.Error(), Cause: err, Hint: "fetch by hand: config fetch --server"}
 	}
 	return f.Fetch(ctx, s)
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Wait waits for news of the parent, again and again, and starts the unit that fetches the spec and applies it. It
 // ends with ctx, and at once where there is nobody to wait for: without a parent, or a token for it.
 func (r Run) Wait(ctx context.Context, from Source) error {
 	switch s, err := r.open(from); {
-	case errors.Is(err, parent.ErrNone):
+	case errors.Is(err, wire.ErrNoParent):
 		r.Note("nothing to wait for: %s", err)
 		return nil
 	case err != nil:

@@ -23,9 +23,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/program"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // parentAddress is where simulated nodes reach their parent.
@@ -106,17 +105,17 @@ func (p *Parent) isSilent(node string) bool {
 }
 
 // Parent is as drivers.Parent wants it.
-func (p *Parent) Parent(node, spec string) (parent.Parent, error) {
+func (p *Parent) Parent(node, spec string) (wire.Parent, error) {
 	minted, err := keys.Mint(p.folder, node, spec, keys.Lifetime, time.Now())
 	if err != nil {
-		return parent.Parent{}, err
+		return wire.Parent{}, err
 	}
-	pins, err := pin.ParseAll(p.pins())
+	pins, err := wire.ParsePins(p.pins())
 	if err != nil {
-		return parent.Parent{}, err
+		return wire.Parent{}, err
 	}
 	p.server.Forget(node)
-	return parent.Parent{Identity: node, Server: "https://" + parentAddress, Pins: pins, Token: minted.Token}, nil
+	return wire.Parent{Identity: node, Server: "https://" + parentAddress, Pins: pins, Token: minted.Token}, nil
 }
 
 // HasReported is as drivers.Parent wants it.

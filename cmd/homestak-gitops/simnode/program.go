@@ -23,8 +23,6 @@ import (
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -118,7 +116,7 @@ func (n *programs) command(m *debian.Machine, p *machine.Process) int {
 		Folder: dir, Machine: inside{m}, Dial: m.Dial,
 		Note: func(format string, args ...any) { fmt.Fprintf(p.Err(), format+"\n", args...) },
 	}
-	from := node.Source{File: filepath.Join(dir, filepath.Base(parent.File))}
+	from := node.Source{File: filepath.Join(dir, filepath.Base(wire.ParentFile))}
 	switch verb := strings.Join(p.Args[min(2, len(p.Args)):], " "); verb {
 	case "config fetch":
 		_, err = run.Fetch(ctx, from)
@@ -137,7 +135,7 @@ func (n *programs) command(m *debian.Machine, p *machine.Process) int {
 
 // state are the files of a node that the program itself reads and writes, by where they are on a node.
 func state() []string {
-	out := []string{parent.File}
+	out := []string{wire.ParentFile}
 	for _, name := range pull.Files() {
 		out = append(out, pull.DefaultFolder+"/"+name)
 	}
@@ -223,11 +221,11 @@ func (*programs) python(m *debian.Machine, p *machine.Process) int {
 
 // firstBoot is main of firstboot.py.
 func firstBoot(ctx context.Context, m *debian.Machine) error {
-	text, err := m.K.FS.ReadFile(parent.File)
+	text, err := m.K.FS.ReadFile(wire.ParentFile)
 	if err != nil {
 		return err
 	}
-	of, err := parent.Read([]byte(text))
+	of, err := wire.ReadParent([]byte(text))
 	if err != nil {
 		return err
 	}
@@ -251,7 +249,7 @@ func firstBoot(ctx context.Context, m *debian.Machine) error {
 }
 
 // install gets the program, if there is another one.
-func install(ctx context.Context, m *debian.Machine, of parent.Parent, want string) error {
+func install(ctx context.Context, m *debian.Machine, of wire.Parent, want string) error {
 	sum := func(text string) string {
 		s := sha256.Sum256([]byte(text))
 		return hex.EncodeToString(s[:])
@@ -271,8 +269,8 @@ func install(ctx context.Context, m *debian.Machine, of parent.Parent, want stri
 }
 
 // get asks the parent.
-func get(ctx context.Context, m *debian.Machine, of parent.Parent, path string) ([]byte, error) {
-	t := &http.Transport{DialContext: m.Dial, TLSClientConfig: pin.Client(of.Pins), DisableKeepAlives: true}
+func get(ctx context.Context, m *debian.Machine, of wire.Parent, path string) ([]byte, error) {
+	t := &http.Transport{DialContext: m.Dial, TLSClientConfig: wire.PinnedTLS(of.Pins), DisableKeepAlives: true}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(of.Server, "/")+path, nil)
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/hcl"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Tree is what a trial of a manifest with children works with beside its options: a world in which the host has an
@@ -194,7 +194,7 @@ func (g *growing) write(manifest, host string) error {
 // the site without it first: what is granted for the end of the test counts from a commit that a host converged to.
 func (g *growing) create(ctx context.Context) error {
 	g.o.Progress.Waits("growing")
-	if err := g.until(ctx, func(tree report.Report) bool { return tree.LastGood == g.commit }); err != nil {
+	if err := g.until(ctx, func(tree wire.Report) bool { return tree.LastGood == g.commit }); err != nil {
 		return err
 	}
 	if err := g.write(g.o.Manifest.Name, g.o.Host.Name); err != nil {
@@ -206,7 +206,7 @@ func (g *growing) create(ctx context.Context) error {
 	}
 	g.tried, g.commit, g.Report.Commit = true, id, id
 	g.father.Agent.CheckNow()
-	err = g.until(ctx, func(tree report.Report) bool { return g.lacks(tree) == nil })
+	err = g.until(ctx, func(tree wire.Report) bool { return g.lacks(tree) == nil })
 	tree := g.father.Tree()
 	g.note(tree)
 	if err == nil {
@@ -225,8 +225,8 @@ type lack struct {
 
 // lacks says what a tree lacks, nil if it is complete: of all nodes that are not as they must be, the deepest that is there, since
 // those that it lives on wait for it.
-func (g *growing) lacks(tree report.Report) *lack {
-	on, seen := map[string]string{}, map[string]report.Node{}
+func (g *growing) lacks(tree wire.Report) *lack {
+	on, seen := map[string]string{}, map[string]wire.ReportNode{}
 	for _, n := range g.o.Manifest.Nodes {
 		on[n.Name] = cmp.Or(n.Parent, g.o.Host.Name)
 	}
@@ -319,7 +319,7 @@ func (g *growing) remove(ctx context.Context, began time.Time, letGo []string) e
 	}
 	g.commit = id
 	g.father.Agent.CheckNow()
-	return g.until(ctx, func(tree report.Report) bool {
+	return g.until(ctx, func(tree wire.Report) bool {
 		left := map[string]bool{}
 		for _, n := range tree.Nodes {
 			left[n.Name] = true
@@ -360,7 +360,7 @@ func (g *growing) left() []string {
 const every = 50 * time.Millisecond
 
 // until waits until a tree is as wanted, or nothing changes any more.
-func (g *growing) until(ctx context.Context, is func(report.Report) bool) error {
+func (g *growing) until(ctx context.Context, is func(wire.Report) bool) error {
 	ctx, cancel := engine.Until(ctx, g.o.Stop)
 	defer cancel()
 	ticker := time.NewTicker(every)
@@ -393,7 +393,7 @@ func (g *growing) until(ctx context.Context, is func(report.Report) bool) error 
 }
 
 // stuck says what a tree waits for, and the node that this is about: the last real error, if there is one.
-func stuck(g *growing, tree report.Report, st agent.Status) (node, why string) {
+func stuck(g *growing, tree wire.Report, st agent.Status) (node, why string) {
 	l := g.lacks(tree)
 	waits, saw := g.waits()
 	switch {
@@ -431,7 +431,7 @@ func (g *growing) waits() (node, saw string) {
 	return "", ""
 }
 
-func fingerprint(tree report.Report) string {
+func fingerprint(tree wire.Report) string {
 	var b strings.Builder
 	b.WriteString(tree.LastGood)
 	for _, n := range tree.Nodes {
@@ -441,7 +441,7 @@ func fingerprint(tree report.Report) string {
 }
 
 // see notes when nodes come, and when they are ready.
-func (g *growing) see(tree report.Report) {
+func (g *growing) see(tree wire.Report) {
 	for _, n := range tree.Nodes {
 		if g.since[n.Name].IsZero() {
 			g.since[n.Name] = time.Now()
@@ -456,8 +456,8 @@ func (g *growing) see(tree report.Report) {
 }
 
 // note takes into the report what agents know of their nodes.
-func (g *growing) note(tree report.Report) {
-	seen := map[string]report.Node{}
+func (g *growing) note(tree wire.Report) {
+	seen := map[string]wire.ReportNode{}
 	for _, n := range tree.Nodes {
 		seen[n.Name] = n
 	}

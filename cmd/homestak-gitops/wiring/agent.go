@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Agent makes an agent whose hosts are on the network, and whose guests are entered as own says where the network
@@ -36,7 +36,7 @@ type moved struct {
 type server = drivers.Parent
 
 // Parent is as drivers.Parent wants it.
-func (m moved) Parent(node, spec string) (parent.Parent, error) {
+func (m moved) Parent(node, spec string) (wire.Parent, error) {
 	p, err := m.server.Parent(node, spec)
 	p.Server = m.url
 	return p, err

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func noEnv(string) string { return "" }
@@ -62,9 +62,9 @@ func (specs) Reported(string) (saw string, err error) { return "", nil }
 
 type aParent struct{}
 
-func (aParent) Parent(string, string) (parent.Parent, error) { return parent.Parent{}, nil }
-func (aParent) HasReported(string) bool                      { return false }
-func (aParent) Reported(string) (saw string, err error)      { return "", nil }
+func (aParent) Parent(string, string) (wire.Parent, error) { return wire.Parent{}, nil }
+func (aParent) HasReported(string) bool                    { return false }
+func (aParent) Reported(string) (saw string, err error)    { return "", nil }
 
 // A site without nodes in mode pull has no parent, and one that cannot be served is an error.
 func TestSpecs(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Agent is a fake agent. Set its fields before the first request.
@@ -153,11 +153,11 @@ func Serve(t *testing.T, f *Agent, api string) (socket string, end func()) {
 	c := &control.Server{
 		Agent: f, Receipts: f, Log: slog.New(slog.DiscardHandler), Facts: facts, Events: f.Events,
 		Card: control.Card{Version: 1, Program: "v1", Identity: "father", DataDir: "/data", PID: 1},
-		Tree: func() report.Report {
-			return report.Report{Version: 1, Identity: "father", Phase: report.Run, Ready: true, Nodes: []report.Node{{Name: "app", Type: "vm", Parent: "father", Phase: report.Run, Ready: true}}}
+		Tree: func() wire.Report {
+			return wire.Report{Version: 1, Identity: "father", Phase: wire.PhaseRun, Ready: true, Nodes: []wire.ReportNode{{Name: "app", Type: "vm", Parent: "father", Phase: wire.PhaseRun, Ready: true}}}
 		},
-		Wake: func(node string) report.Asked {
-			return map[string]report.Asked{"app": report.Checking, "away": report.Kept, "web": report.Pushed}[node]
+		Wake: func(node string) wire.Asked {
+			return map[string]wire.Asked{"app": wire.AskedChecking, "away": wire.AskedKept, "web": wire.AskedPushed}[node]
 		},
 	}
 	ctx, cancel := context.WithCancel(t.Context())

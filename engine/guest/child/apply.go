@@ -6,15 +6,14 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
 // settings is agent.hcl.
-func settings(p parent.Parent) string {
+func settings(p wire.Parent) string {
 	quoted := make([]string, len(p.Pins))
-	for i, one := range pin.Texts(p.Pins) {
+	for i, one := range wire.PinTexts(p.Pins) {
 		quoted[i] = `"` + one + `"`
 	}
 	return `# Written by the parent of this machine, which puts back what is changed here.
@@ -60,7 +59,7 @@ sync ` + newFile + `
 
 // Change makes everything what it should be but the program, if that is not to be replaced, and stops the agent. Given is what it gets to
 // know of its parent; nil if it knows that. With replace the program that was sent takes the place of the old one.
-func (f *Found) Change(ctx context.Context, m Machine, given *parent.Parent, replace bool) error {
+func (f *Found) Change(ctx context.Context, m Machine, given *wire.Parent, replace bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("set -e\n%s%s%s%s", heads, lock, known, asAgent)

@@ -21,10 +21,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
@@ -103,7 +101,7 @@ type Want struct {
 	Identity string
 	Node     string // PVE node that it is
 	Server   string // URL of its parent
-	Pins     []pin.Pin
+	Pins     []wire.Pin
 	Program  Program
 	Accepts  func(token string) error // why the parent does not accept a token; the error does not show it
 	Roles    []Role
@@ -127,7 +125,7 @@ type Found struct {
 	shut    map[string]bool   // files with a secret that belong to the agent alone
 	key     bool              // the key for guests is there, with its public half
 	token   string            // in parent.token
-	kept    parent.Parent     // that the agent keeps; zero for none
+	kept    wire.Parent       // that the agent keeps; zero for none
 	given   string            // what that was renewed from
 	api     bool              // api.token has a token that Proxmox VE knows
 	access  []string          // lines of user.cfg of roles and grants, and of the user of the agent; nil if that is not there
@@ -154,11 +152,11 @@ var (
 )
 
 // connection is the parent as the machine knows it: what was written there, or what the agent renewed since.
-func (f *Found) connection() parent.Parent {
+func (f *Found) connection() wire.Parent {
 	text := f.files[settingsFile]
-	p := parent.Parent{Identity: first(identityLine, text), Server: first(urlLine, text), Token: f.token}
+	p := wire.Parent{Identity: first(identityLine, text), Server: first(urlLine, text), Token: f.token}
 	for _, m := range pinText.FindAllStringSubmatch(text, -1) {
-		if one, err := pin.Parse(m[1]); err == nil && !slices.Contains(p.Pins, one) {
+		if one, err := wire.ParsePin(m[1]); err == nil && !slices.Contains(p.Pins, one) {
 			p.Pins = append(p.Pins, one)
 		}
 	}
@@ -187,7 +185,7 @@ func (f *Found) Agent() *Agent {
 		if p.Server != w.Server {
 			a.Parent = p.Server
 		}
-		if !slices.ContainsFunc(p.Pins, func(one pin.Pin) bool { return slices.Contains(w.Pins, one) }) {
+		if !slices.ContainsFunc(p.Pins, func(one wire.Pin) bool { return slices.Contains(w.Pins, one) }) {
 			a.Pins = "of another server"
 		}
 		if pinsAside(text) != pinsAside(settings(p)) {
@@ -199,7 +197,7 @@ func (f *Found) Agent() *Agent {
 		a.Token = missing
 	case isExpired(err):
 		a.Token = "expired"
-	case errors.Is(err, problem.ErrReplaced):
+	case errors.Is(err, wire.ErrReplaced):
 		a.Token = "revoked, or replaced by a newer one"
 	case err != nil:
 		a.Token = "of another server"
@@ -353,8 +351,8 @@ func (e hopelessError) Error() string { return string(e) }
 func (hopelessError) Hopeless() bool { return true }
 
 func isExpired(err error) bool {
-	known, is := errors.AsType[*problem.Error](err)
-	return is && known.Code == problem.Expired
+	known, is := errors.AsType[*wire.Error](err)
+	return is && known.Code == wire.CodeExpired
 }
 
 func first(re *regexp.Regexp, text string) string {

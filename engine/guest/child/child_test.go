@@ -19,9 +19,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	simmachine "github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const interpreter = "/usr/lib/simulated/agent"
@@ -89,9 +88,9 @@ func (m *machine) sh(line string) string {
 
 const ownPin, otherPin = "sha256:1111111111111111111111111111111111111111111111111111111111111111", "sha256:2222222222222222222222222222222222222222222222222222222222222222"
 
-func pins(t *testing.T, texts ...string) []pin.Pin {
+func pins(t *testing.T, texts ...string) []wire.Pin {
 	t.Helper()
-	all, err := pin.ParseAll(texts)
+	all, err := wire.ParsePins(texts)
 	require.NoError(t, err)
 	return all
 }
@@ -139,9 +138,9 @@ func (m *machine) install(w child.Want, program []byte, token string) error {
 			return err
 		}
 	}
-	var given *parent.Parent
+	var given *wire.Parent
 	if !f.Connects() {
-		given = &parent.Parent{Identity: w.Identity, Server: w.Server, Pins: w.Pins, Token: token}
+		given = &wire.Parent{Identity: w.Identity, Server: w.Server, Pins: w.Pins, Token: token}
 	}
 	upgrade := f.Upgrades()
 	if err := f.Change(m.t.Context(), m, given, f.Outdated()); err != nil {
@@ -221,7 +220,7 @@ func TestRenewedPinsAndToken(t *testing.T) {
 	m, w := begin(t), want(t)
 	require.NoError(t, m.install(w, programOf("1"), "bad-by-now"))
 	require.Equal(t, []string{"token: of another server"}, m.changes(w))
-	given := uplink.Sum(parent.Parent{Identity: "inner", Server: w.Server, Pins: w.Pins, Token: "bad-by-now"})
+	given := uplink.Sum(wire.Parent{Identity: "inner", Server: w.Server, Pins: w.Pins, Token: "bad-by-now"})
 	m.put("/var/lib/homestak-gitops/parent.json", fmt.Sprintf(`{"version":1,"given":%q,"pins":[%q],"token":"good-renewed","tag":"\"x\"","config":{"secrets":{"api":{"canary":"canary-of-secrets"}},"token":"nonsense"}}`+"\n", given, otherPin))
 	require.Empty(t, m.changes(w))
 	require.NotContains(t, m.seen.String(), "canary-of-secrets")

@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/systemd"
 )
 
@@ -184,8 +183,8 @@ func (f *Found) readKept(text string) {
 	if json.Unmarshal([]byte(text), &kept) != nil {
 		return
 	}
-	if pins, err := pin.ParseAll(kept.Pins); err == nil {
-		f.given, f.kept = kept.Given, parent.Parent{Pins: pins, Token: kept.Token}
+	if pins, err := wire.ParsePins(kept.Pins); err == nil {
+		f.given, f.kept = kept.Given, wire.Parent{Pins: pins, Token: kept.Token}
 	}
 }
 

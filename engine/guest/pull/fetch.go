@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Server is where a spec comes from.
 type Server struct {
 	Client *client.Client
-	// File is where renewed pins and tokens are kept (parent.File); "" for nowhere.
+	// File is where renewed pins and tokens are kept (wire.ParentFile); "" for nowhere.
 	File string
 }
 
@@ -64,7 +64,7 @@ func (f Folder) tag(server string) string {
 // renew keeps the pins and the token of an answer.
 func (s Server) renew(got client.Fetched) error {
 	before := s.Client.Parent
-	now := parent.Parent{Identity: before.Identity, Server: before.Server, Pins: got.Pins, Token: got.Token}
+	now := wire.Parent{Identity: before.Identity, Server: before.Server, Pins: got.Pins, Token: got.Token}
 	if now.Token == "" {
 		now.Token = before.Token
 	}

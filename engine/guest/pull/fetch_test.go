@@ -16,19 +16,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // served is a parent for tests: what it answers, and what it was asked.
 type served struct {
 	*httptest.Server
-	pin    pin.Pin
+	pin    wire.Pin
 	status int    // 0: 200
 	spec   string // members of the spec
 	etag   string
-	pins   []pin.Pin // beside its own
+	pins   []wire.Pin // beside its own
 	token  string
 	tags   []string // of the requests
 	tokens []string
@@ -45,13 +43,13 @@ func serve(t *testing.T) *served {
 		case r.Header.Get("If-None-Match") == s.etag && s.token == "":
 			w.WriteHeader(http.StatusNotModified)
 		default:
-			pins, _ := json.Marshal(pin.Texts(append([]pin.Pin{s.pin}, s.pins...)))
+			pins, _ := json.Marshal(wire.PinTexts(append([]wire.Pin{s.pin}, s.pins...)))
 			w.Header().Set("ETag", s.etag)
 			_, _ = w.Write([]byte("{" + s.spec + `,"pins":` + string(pins) + `,"token":"` + s.token + `"}`))
 		}
 	}))
 	t.Cleanup(s.Close)
-	s.pin = pin.Of(s.Certificate())
+	s.pin = wire.PinOf(s.Certificate())
 	return s
 }
 
@@ -59,7 +57,7 @@ func serve(t *testing.T) *served {
 func (s *served) node(t *testing.T) (pull.Server, pull.Folder) {
 	t.Helper()
 	dir := t.TempDir()
-	p := parent.Parent{Identity: "web-1", Server: s.URL, Pins: []pin.Pin{s.pin}, Token: "first"}
+	p := wire.Parent{Identity: "web-1", Server: s.URL, Pins: []wire.Pin{s.pin}, Token: "first"}
 	file := filepath.Join(dir, "node.json")
 	require.NoError(t, p.Save(file))
 	return pull.Server{Client: &client.Client{Parent: p}, File: file}, pull.Folder{Path: filepath.Join(dir, "state")}
@@ -104,18 +102,18 @@ func TestFetchRenews(t *testing.T) {
 	from, f := s.node(t)
 	_, err := f.Fetch(t.Context(), from)
 	require.NoError(t, err)
-	p, err := parent.Load(from.File)
+	p, err := wire.LoadParent(from.File)
 	require.NoError(t, err)
 	require.Equal(t, from.Client.Parent, p, "nothing is new")
 
-	next := pin.Pin{7}
-	s.pins, s.token = []pin.Pin{next}, "second"
+	next := wire.Pin{7}
+	s.pins, s.token = []wire.Pin{next}, "second"
 	changed, err := f.Fetch(t.Context(), from)
 	require.NoError(t, err)
 	require.False(t, changed)
-	p, err = parent.Load(from.File)
+	p, err = wire.LoadParent(from.File)
 	require.NoError(t, err)
-	require.Equal(t, []pin.Pin{s.pin, next}, p.Pins)
+	require.Equal(t, []wire.Pin{s.pin, next}, p.Pins)
 	require.Equal(t, "second", p.Token)
 
 	from.Client = &client.Client{Parent: p}
@@ -123,7 +121,7 @@ func TestFetchRenews(t *testing.T) {
 	_, err = f.Fetch(t.Context(), from)
 	require.NoError(t, err)
 	require.Equal(t, []string{"Bearer first", "Bearer first", "Bearer second"}, s.tokens)
-	again, err := parent.Load(from.File)
+	again, err := wire.LoadParent(from.File)
 	require.NoError(t, err)
 	require.Equal(t, p, again, "an answer without a token leaves it")
 
@@ -154,7 +152,7 @@ func TestRunWithoutAnswer(t *testing.T) {
 		return err
 	}
 	_, _, err := n.Run(t.Context(), fetch)
-	require.Equal(t, problem.NoEndpoint, problem.CodeOf(err))
+	require.Equal(t, wire.CodeNoEndpoint, wire.CodeOf(err))
 	require.NotErrorAs(t, err, new(*pull.StaleError))
 	failed, err := f.Failed()
 	require.NoError(t, err)

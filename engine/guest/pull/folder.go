@@ -18,7 +18,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // DefaultFolder is where a node keeps what it pulls.
@@ -144,7 +144,7 @@ func (f Folder) Recovered() error { return f.remove(failedFile) }
 
 // Fail records a run that failed, with how many failed before it.
 func (f Folder) Fail(why error, now time.Time) error {
-	doc := Failed{Version: 1, Code: string(problem.CodeOf(why)), Message: why.Error(), Attempts: 1, First: now.UTC(), Last: now.UTC()}
+	doc := Failed{Version: 1, Code: string(wire.CodeOf(why)), Message: why.Error(), Attempts: 1, First: now.UTC(), Last: now.UTC()}
 	if before, err := f.Failed(); err == nil && before != nil { // one that cannot be read is replaced
 		doc.Attempts, doc.First = before.Attempts+1, before.First
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
-	"github.com/homestak/homestak-gitops/specserve/problem"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const (
@@ -52,10 +52,10 @@ func TestFolder(t *testing.T) {
 		first := time.Now()
 		require.NoError(t, f.Fail(errors.New("apt is locked"), first))
 		time.Sleep(time.Hour)
-		require.NoError(t, f.Fail(problem.Errorf(problem.Connection, "no route"), time.Now()))
+		require.NoError(t, f.Fail(wire.Errorf(wire.CodeConnection, "no route"), time.Now()))
 		failed, err := f.Failed()
 		require.NoError(t, err)
-		require.Equal(t, &pull.Failed{Version: 1, Code: "E501", Message: problem.Errorf(problem.Connection, "no route").Error(), Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
+		require.Equal(t, &pull.Failed{Version: 1, Code: "E501", Message: wire.Errorf(wire.CodeConnection, "no route").Error(), Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
 
 		require.NoError(t, f.Applied(s, 7, time.Now()))
 		require.Equal(t, []string{"config-complete.json", "config-failed.json", "spec.json"}, files(t, f), "the parent may still be away")

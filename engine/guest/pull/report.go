@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Report sends the parent the result of the last run.
@@ -26,8 +26,8 @@ func (f Folder) Report(ctx context.Context, to Server, now time.Time) error {
 }
 
 // report is what the folder says. The node does not know commits: it has the spec of one.
-func (f Folder) report(identity string, now time.Time) (report.Report, error) {
-	r := report.Report{Version: report.Version, Identity: identity, At: now.UTC(), Phase: report.Config, Findings: diag.List{}, Nodes: []report.Node{}}
+func (f Folder) report(identity string, now time.Time) (wire.Report, error) {
+	r := wire.Report{Version: wire.ReportVersion, Identity: identity, At: now.UTC(), Phase: wire.PhaseConfig, Findings: diag.List{}, Nodes: []wire.ReportNode{}}
 	complete, err := f.Complete()
 	if err != nil {
 		return r, err
@@ -37,12 +37,12 @@ func (f Folder) report(identity string, now time.Time) (report.Report, error) {
 		return r, err
 	}
 	if complete != nil {
-		r.Phase = report.Run
+		r.Phase = wire.PhaseRun
 	}
 	r.Ready = complete != nil && failed == nil
 	if failed != nil {
 		summary, detail, _ := strings.Cut(failed.Message, "\n")
-		r.Findings = diag.List{{Severity: diag.Error, Summary: report.Shorten(summary), Detail: report.Shorten(detail)}}
+		r.Findings = diag.List{{Severity: diag.Error, Summary: wire.ShortenText(summary), Detail: wire.ShortenText(detail)}}
 	}
 	return r, nil
 }

@@ -14,22 +14,19 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
-	"github.com/homestak/homestak-gitops/specserve/problem"
-	"github.com/homestak/homestak-gitops/specserve/report"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // The parent gets what the folder says, in a form that it accepts.
 func TestReport(t *testing.T) {
 	now := time.Date(2026, 11, 23, 8, 0, 0, 0, time.UTC)
 	status := http.StatusAccepted
-	var got []report.Report
+	var got []wire.Report
 	parentServer := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost || r.URL.Path != "/report/web-1" || r.Header.Get("Authorization") != "Bearer first" {
 			t.Errorf("asked for %s %s", r.Method, r.URL.Path)
 		}
-		read, err := report.Read(r.Body, "web-1", now)
+		read, err := wire.ReadReport(r.Body, "web-1", now)
 		if err != nil {
 			t.Errorf("a report that is not accepted: %v", err)
 		}
@@ -38,15 +35,15 @@ func TestReport(t *testing.T) {
 	}))
 	t.Cleanup(parentServer.Close)
 	f := pull.Folder{Path: t.TempDir()}
-	to := pull.Server{Client: &client.Client{Agent: "homestak-gitops/1.2.3", Parent: parent.Parent{
-		Identity: "web-1", Server: parentServer.URL, Pins: []pin.Pin{pin.Of(parentServer.Certificate())}, Token: "first",
+	to := pull.Server{Client: &client.Client{Agent: "homestak-gitops/1.2.3", Parent: wire.Parent{
+		Identity: "web-1", Server: parentServer.URL, Pins: []wire.Pin{wire.PinOf(parentServer.Certificate())}, Token: "first",
 	}}}
-	send := func() report.Report {
+	send := func() wire.Report {
 		t.Helper()
 		require.NoError(t, f.Report(t.Context(), to, now))
 		return got[len(got)-1]
 	}
-	empty := report.Report{Version: 1, Identity: "web-1", Agent: "1.2.3", At: now, Phase: report.Config, Findings: diag.List{}, Nodes: []report.Node{}}
+	empty := wire.Report{Version: 1, Identity: "web-1", Agent: "1.2.3", At: now, Phase: wire.PhaseConfig, Findings: diag.List{}, Nodes: []wire.ReportNode{}}
 	require.Equal(t, empty, send())
 
 	_, err := f.Store([]byte(one))
@@ -59,17 +56,17 @@ func TestReport(t *testing.T) {
 	require.Equal(t, failed, send())
 
 	require.NoError(t, f.Applied(want, 1, now))
-	failed.Phase = report.Run
+	failed.Phase = wire.PhaseRun
 	require.Equal(t, failed, send(), "applied once, and not the last time")
 
 	require.NoError(t, f.Recovered())
 	ready := empty
-	ready.Phase, ready.Ready = report.Run, true
+	ready.Phase, ready.Ready = wire.PhaseRun, true
 	require.Equal(t, ready, send())
 
 	status = http.StatusForbidden
 	err = f.Report(t.Context(), to, now)
-	require.Equal(t, problem.NotYours, problem.CodeOf(err))
+	require.Equal(t, wire.CodeNotYours, wire.CodeOf(err))
 	require.ErrorContains(t, err, "sending the report of web-1 to "+parentServer.URL)
 	require.NotContains(t, err.Error(), "first")
 

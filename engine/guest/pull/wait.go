@@ -4,21 +4,21 @@ import (
 	"context"
 	"errors"
 
-	"github.com/homestak/homestak-gitops/specserve/backoff"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Wait asks the parent, by long polls, whether there is something to do for the node: another spec, or somebody who wants it
 // to check itself. Then it calls start, which returns when that is done. Open gives the parent as it is known by now; what is
 // wrong goes to note, once for each error in a row. It ends with ctx.
 func (f Folder) Wait(ctx context.Context, open func() (Server, error), start func(context.Context) error, note func(error)) error {
-	var pause backoff.Backoff
+	var pause wire.Backoff
 	said := ""
 	for {
 		err := f.waitOnce(ctx, open, start)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		next := backoff.Jitter(backoff.Between)
+		next := wire.Jitter(wire.MinPollInterval)
 		if err == nil {
 			pause.Reset()
 			said = ""
@@ -29,7 +29,7 @@ func (f Folder) Wait(ctx context.Context, open func() (Server, error), start fun
 			}
 			next = pause.Next()
 		}
-		if !backoff.Sleep(ctx, next, nil) {
+		if !wire.Sleep(ctx, next, nil) {
 			return context.Cause(ctx)
 		}
 	}

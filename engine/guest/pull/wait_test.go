@@ -16,8 +16,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // news is a parent that answers long polls.
@@ -51,7 +50,7 @@ func TestWait(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- h.ServeTLS(far, "", "") }()
 		open := func() (pull.Server, error) {
-			p := parent.Parent{Identity: "web-1", Server: "https://192.0.2.10:44443", Pins: []pin.Pin{key}, Token: "first"}
+			p := wire.Parent{Identity: "web-1", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{key}, Token: "first"}
 			return pull.Server{Client: &client.Client{Parent: p, Dial: far.dial}}, nil
 		}
 		var starts int
@@ -126,7 +125,7 @@ func TestS8WaitRenewsTheToken(t *testing.T) {
 		}
 	})
 	open := func() (pull.Server, error) {
-		p, err := parent.Load(from.File)
+		p, err := wire.LoadParent(from.File)
 		return pull.Server{Client: &client.Client{Parent: p}, File: from.File}, err
 	}
 	ctx, end := context.WithCancel(t.Context())

@@ -1,7 +1,8 @@
-// Package pin is how a child knows its parent: by the SHA-256 of the parent's public key, the one
-// in use and the one to come. Certificates are self-signed and renewed; names and dates in them
-// say nothing, and no authority is asked.
-package pin
+package wire
+
+// This part of the package is how a child knows its parent: by the SHA-256 of the parent's public key, the
+// one in use and the one to come. Certificates are self-signed and renewed; names and dates in them say
+// nothing, and no authority is asked.
 
 import (
 	"crypto/sha256"
@@ -21,14 +22,14 @@ const Most = 4
 // Pin is a public key (SPKI of X.509, DER) by its SHA-256.
 type Pin [sha256.Size]byte
 
-// Of is the pin of a certificate's key.
-func Of(c *x509.Certificate) Pin { return sha256.Sum256(c.RawSubjectPublicKeyInfo) }
+// PinOf is the pin of a certificate's key.
+func PinOf(c *x509.Certificate) Pin { return sha256.Sum256(c.RawSubjectPublicKeyInfo) }
 
 // prefix names the hash.
 const prefix = "sha256:"
 
-// Parse reads a pin: 64 hexadecimal digits, with or without sha256: before them.
-func Parse(text string) (Pin, error) {
+// ParsePin reads a pin: 64 hexadecimal digits, with or without sha256: before them.
+func ParsePin(text string) (Pin, error) {
 	raw, err := hex.DecodeString(strings.TrimPrefix(strings.TrimSpace(text), prefix))
 	if err != nil || len(raw) != sha256.Size {
 		return Pin{}, fmt.Errorf("%.80q is not a pin: write sha256: and the 64 hexadecimal digits that the server prints", text)
@@ -36,14 +37,14 @@ func Parse(text string) (Pin, error) {
 	return Pin(raw), nil
 }
 
-// ParseAll reads pins: at least one, and none twice.
-func ParseAll(texts []string) ([]Pin, error) {
+// ParsePins reads pins: at least one, and none twice.
+func ParsePins(texts []string) ([]Pin, error) {
 	if len(texts) == 0 {
 		return nil, errors.New("there are no pins, and without one the server cannot be verified")
 	}
 	var out []Pin
 	for _, text := range texts {
-		p, err := Parse(text)
+		p, err := ParsePin(text)
 		if err != nil {
 			return nil, err
 		}
@@ -57,8 +58,8 @@ func ParseAll(texts []string) ([]Pin, error) {
 	return out, nil
 }
 
-// Texts writes pins.
-func Texts(pins []Pin) []string {
+// PinTexts writes pins.
+func PinTexts(pins []Pin) []string {
 	out := make([]string, len(pins))
 	for i, p := range pins {
 		out[i] = p.String()
@@ -69,19 +70,19 @@ func Texts(pins []Pin) []string {
 // String is the pin as it is printed and stored.
 func (p Pin) String() string { return prefix + hex.EncodeToString(p[:]) }
 
-// MismatchError reports a server with another key. Nothing was sent to it.
-type MismatchError struct {
+// PinMismatchError reports a server with another key. Nothing was sent to it.
+type PinMismatchError struct {
 	Shown Pin
 	Want  []Pin
 }
 
-func (e *MismatchError) Error() string {
-	return fmt.Sprintf("the server has the key %s, and none of the pinned ones (%s)", e.Shown, strings.Join(Texts(e.Want), ", "))
+func (e *PinMismatchError) Error() string {
+	return fmt.Sprintf("the server has the key %s, and none of the pinned ones (%s)", e.Shown, strings.Join(PinTexts(e.Want), ", "))
 }
 
-// Client is the TLS of a child: it goes on with a server that has one of the keys, and ends the
+// PinnedTLS is the TLS of a child: it goes on with a server that has one of the keys, and ends the
 // handshake with any other one before a request is sent.
-func Client(pins []Pin) *tls.Config {
+func PinnedTLS(pins []Pin) *tls.Config {
 	pins = slices.Clone(pins)
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -91,8 +92,8 @@ func Client(pins []Pin) *tls.Config {
 			if len(s.PeerCertificates) == 0 {
 				return errors.New("the server shows no certificate")
 			}
-			if p := Of(s.PeerCertificates[0]); !slices.Contains(pins, p) {
-				return &MismatchError{p, pins}
+			if p := PinOf(s.PeerCertificates[0]); !slices.Contains(pins, p) {
+				return &PinMismatchError{p, pins}
 			}
 			return nil
 		},

@@ -1,4 +1,4 @@
-package parent_test
+package wire_test
 
 import (
 	"fmt"
@@ -10,29 +10,28 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/parent"
-	"github.com/homestak/homestak-gitops/specserve/pin"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const canary = "canary-token"
 
-func whole(t *testing.T) parent.Parent {
+func whole(t *testing.T) wire.Parent {
 	t.Helper()
-	pins, err := pin.ParseAll([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
+	pins, err := wire.ParsePins([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
 	require.NoError(t, err)
-	return parent.Parent{Identity: "edge", Server: "https://[fd00::1]:44443", Pins: pins, Token: canary}
+	return wire.Parent{Identity: "edge", Server: "https://[fd00::1]:44443", Pins: pins, Token: canary}
 }
 
 func TestSaveAndLoad(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "etc", "homestak-gitops", "node.json")
-	_, err := parent.Load(name)
-	require.ErrorIs(t, err, parent.ErrNone)
+	_, err := wire.LoadParent(name)
+	require.ErrorIs(t, err, wire.ErrNoParent)
 	p := whole(t)
 	require.NoError(t, p.Save(name))
 	info, err := os.Stat(name)
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o600), info.Mode())
-	got, err := parent.Load(name)
+	got, err := wire.LoadParent(name)
 	require.NoError(t, err)
 	require.Equal(t, p, got)
 	b, err := os.ReadFile(name)
@@ -63,24 +62,24 @@ func TestLoadRefuses(t *testing.T) {
 	require.NoError(t, whole(t).Save(name))
 	for _, mode := range []fs.FileMode{0o640, 0o604, 0o620} {
 		require.NoError(t, os.Chmod(name, mode))
-		_, err := parent.Load(name)
+		_, err := wire.LoadParent(name)
 		require.ErrorContains(t, err, "chmod 600 "+name)
 	}
 	require.NoError(t, os.Chmod(name, 0o400))
-	_, err := parent.Load(name)
+	_, err := wire.LoadParent(name)
 	require.NoError(t, err)
 	link := filepath.Join(dir, "link")
 	require.NoError(t, os.Symlink(name, link))
 	for _, other := range []string{link, dir} {
-		_, err = parent.Load(other)
+		_, err = wire.LoadParent(other)
 		require.ErrorContains(t, err, "is not a regular file")
 	}
 	large := filepath.Join(dir, "large")
 	require.NoError(t, os.WriteFile(large, make([]byte, 1<<20), 0o600))
-	_, err = parent.Load(large)
+	_, err = wire.LoadParent(large)
 	require.ErrorContains(t, err, "1048576 bytes")
 	require.NoError(t, os.WriteFile(large, []byte("{"), 0o600))
-	_, err = parent.Load(large)
+	_, err = wire.LoadParent(large)
 	require.ErrorContains(t, err, large+": it is not the JSON document")
 }
 
@@ -114,11 +113,11 @@ func TestReadIsStrict(t *testing.T) {
 		edit(`"canary-token"`, `"canary-token\n"`): "characters that a token does not have",
 		`{"version":1,"identity":"edge","server":"https://a:1","pins":[],"token":"canary-token"}`: "there are no pins",
 	} {
-		_, err := parent.Read([]byte(text))
+		_, err := wire.ReadParent([]byte(text))
 		require.ErrorContains(t, err, says, text)
 		require.NotContains(t, err.Error(), "canary", text)
 	}
-	p, err := parent.Read([]byte(`{"version":1,"identity":"edge","server":"https://a/","pins":[` + a + `]}`))
+	p, err := wire.ReadParent([]byte(`{"version":1,"identity":"edge","server":"https://a/","pins":[` + a + `]}`))
 	require.NoError(t, err)
 	require.Empty(t, p.Token, "the posture may need none")
 }
@@ -127,19 +126,19 @@ func TestReadIsStrict(t *testing.T) {
 func TestByHand(t *testing.T) {
 	want, name := whole(t), filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(name, []byte(canary+"\n"), 0o600))
-	got, err := parent.ByHand("edge", want.Server, name, pin.Texts(want.Pins))
+	got, err := wire.ParentByHand("edge", want.Server, name, wire.PinTexts(want.Pins))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.NoError(t, os.Chmod(name, 0o644))
-	_, err = parent.ByHand("edge", want.Server, name, pin.Texts(want.Pins))
+	_, err = wire.ParentByHand("edge", want.Server, name, wire.PinTexts(want.Pins))
 	require.ErrorContains(t, err, "chmod 600")
-	got, err = parent.ByHand("edge", want.Server, "", pin.Texts(want.Pins))
+	got, err = wire.ParentByHand("edge", want.Server, "", wire.PinTexts(want.Pins))
 	require.NoError(t, err)
 	require.Empty(t, got.Token)
-	_, err = parent.ByHand("edge", want.Server, "", nil)
+	_, err = wire.ParentByHand("edge", want.Server, "", nil)
 	require.ErrorContains(t, err, "there are no pins")
-	_, err = parent.ByHand("edge", "192.0.2.1", "", pin.Texts(want.Pins))
+	_, err = wire.ParentByHand("edge", "192.0.2.1", "", wire.PinTexts(want.Pins))
 	require.ErrorContains(t, err, "want https://HOST:PORT")
-	_, err = parent.ByHand("edge", want.Server, name+"x", pin.Texts(want.Pins))
+	_, err = wire.ParentByHand("edge", want.Server, name+"x", wire.PinTexts(want.Pins))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }

@@ -1,5 +1,7 @@
-// Package backoff is how long a client of a parent pauses before it asks again: a node in mode pull, and the agent of a child.
-package backoff
+package wire
+
+// This part of the package is how long a client of a parent pauses before it asks again: a node in mode pull,
+// and the agent of a child.
 
 import (
 	"context"
@@ -7,9 +9,9 @@ import (
 	"time"
 )
 
-// Between is the shortest time between the beginnings of two long polls. A poll usually lasts most of a minute: only a parent that
+// MinPollInterval is the shortest time between the beginnings of two long polls. A poll usually lasts most of a minute: only a parent that
 // answers at once, again and again, is asked as often as that.
-const Between = 2 * time.Second
+const MinPollInterval = 2 * time.Second
 
 // Backoff gives the pauses after attempts that failed: the first one, then twice as long each time, and never longer than the
 // longest. Its zero value gives 5 s to 5 min.

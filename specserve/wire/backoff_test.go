@@ -1,4 +1,4 @@
-package backoff_test
+package wire_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/backoff"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 func TestBackoff(t *testing.T) {
@@ -16,7 +16,7 @@ func TestBackoff(t *testing.T) {
 		t.Helper()
 		require.InDelta(t, want, got, float64(want)/5)
 	}
-	b := backoff.Backoff{Most: 2 * time.Minute}
+	b := wire.Backoff{Most: 2 * time.Minute}
 	for range 2 {
 		for _, want := range []time.Duration{5, 10, 20, 40, 80, 120, 120} {
 			near(want*time.Second, b.Next())
@@ -30,14 +30,14 @@ func TestBackoff(t *testing.T) {
 func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		require.True(t, backoff.Sleep(t.Context(), time.Hour, nil))
+		require.True(t, wire.Sleep(t.Context(), time.Hour, nil))
 		require.Equal(t, time.Hour, time.Since(began))
 		before := make(chan struct{}, 1)
 		before <- struct{}{}
-		require.True(t, backoff.Sleep(t.Context(), time.Hour, before))
+		require.True(t, wire.Sleep(t.Context(), time.Hour, before))
 		ended, end := context.WithCancel(t.Context())
 		end()
-		require.False(t, backoff.Sleep(ended, time.Hour, nil))
+		require.False(t, wire.Sleep(ended, time.Hour, nil))
 		require.Equal(t, time.Hour, time.Since(began))
 	})
 }

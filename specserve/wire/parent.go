@@ -1,6 +1,7 @@
-// Package parent is what a child knows of its parent: where it is, by which keys it is
-// recognised, and the token that the child shows. On a node it is the file node.json.
-package parent
+package wire
+
+// This part of the package is what a child knows of its parent: where it is, by which keys it is recognised,
+// and the token that the child shows. On a node it is the file node.json.
 
 import (
 	"bytes"
@@ -18,25 +19,24 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/pin"
 )
 
-// File is where a node has it. The first boot writes it, and every answer of the parent may renew
+// ParentFile is where a node has it. The first boot writes it, and every answer of the parent may renew
 // pins and token in it.
-const File = "/etc/homestak-gitops/node.json"
+const ParentFile = "/etc/homestak-gitops/node.json"
 
-// Version is that of the file.
-const Version = 1
+// ParentVersion is that of the file.
+const ParentVersion = 1
 
 // maxSize bounds the file, in bytes.
 const maxSize = 64 << 10
 
 // Parent is a parent as a child knows it.
 type Parent struct {
-	Identity string    // of the child: its name in the site
-	Server   string    // https://HOST:PORT
-	Pins     []pin.Pin // of the key in use, and of the next one
-	Token    string    // "": none is needed
+	Identity string // of the child: its name in the site
+	Server   string // https://HOST:PORT
+	Pins     []Pin  // of the key in use, and of the next one
+	Token    string // "": none is needed
 }
 
 // document is the file.
@@ -48,16 +48,16 @@ type document struct {
 	Token    string   `json:"token,omitempty"`
 }
 
-// ErrNone is that there is no file: nobody made this machine a node in mode pull.
-var ErrNone = errors.New("this machine has no parent to fetch from")
+// ErrNoParent is that there is no file: nobody made this machine a node in mode pull.
+var ErrNoParent = errors.New("this machine has no parent to fetch from")
 
-// Load reads the file. It is refused if anybody but its owner may read it: whoever had the token
+// LoadParent reads the file. It is refused if anybody but its owner may read it: whoever had the token
 // could fetch the spec with its secrets.
-func Load(name string) (Parent, error) {
+func LoadParent(name string) (Parent, error) {
 	err := private(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Parent{}, fmt.Errorf("%w: %s does not exist", ErrNone, name)
+		return Parent{}, fmt.Errorf("%w: %s does not exist", ErrNoParent, name)
 	case err != nil:
 		return Parent{}, fmt.Errorf("reading who the parent is: %w", err)
 	}
@@ -65,16 +65,16 @@ func Load(name string) (Parent, error) {
 	if err != nil {
 		return Parent{}, fmt.Errorf("reading who the parent is: %w", err)
 	}
-	p, err := Read(b)
+	p, err := ReadParent(b)
 	if err != nil {
 		return Parent{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, nil
 }
 
-// Read reads the document, strictly: what is not known there is an error, and so is what is
+// ReadParent reads the document, strictly: what is not known there is an error, and so is what is
 // missing. The error does not show the token.
-func Read(b []byte) (Parent, error) {
+func ReadParent(b []byte) (Parent, error) {
 	var doc document
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -84,10 +84,10 @@ func Read(b []byte) (Parent, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return Parent{}, errors.New("something follows the document")
 	}
-	if doc.Version != Version {
-		return Parent{}, fmt.Errorf("version is %d, this program reads %d", doc.Version, Version)
+	if doc.Version != ParentVersion {
+		return Parent{}, fmt.Errorf("version is %d, this program reads %d", doc.Version, ParentVersion)
 	}
-	pins, err := pin.ParseAll(doc.Pins)
+	pins, err := ParsePins(doc.Pins)
 	if err != nil {
 		return Parent{}, fmt.Errorf("pins: %w", err)
 	}
@@ -140,7 +140,7 @@ func CheckToken(token string) error {
 
 // Document is the file as Load reads it.
 func (p Parent) Document() []byte {
-	b, err := json.MarshalIndent(document{Version, p.Identity, p.Server, pin.Texts(p.Pins), p.Token}, "", "  ")
+	b, err := json.MarshalIndent(document{ParentVersion, p.Identity, p.Server, PinTexts(p.Pins), p.Token}, "", "  ")
 	if err != nil {
 		panic(err) // strings always encode
 	}
@@ -168,12 +168,12 @@ func (p Parent) String() string { return p.Identity + " at " + p.Server }
 // GoString is as String.
 func (p Parent) GoString() string { return p.String() }
 
-// ByHand is a parent by what somebody wrote: the token is in a file, so that it is in no list of
+// ParentByHand is a parent by what somebody wrote: the token is in a file, so that it is in no list of
 // processes; "" for none.
-func ByHand(identity, server, tokenFile string, pins []string) (Parent, error) {
+func ParentByHand(identity, server, tokenFile string, pins []string) (Parent, error) {
 	p := Parent{Identity: identity, Server: server}
 	var err error
-	if p.Pins, err = pin.ParseAll(pins); err != nil {
+	if p.Pins, err = ParsePins(pins); err != nil {
 		return Parent{}, err
 	}
 	if tokenFile != "" {

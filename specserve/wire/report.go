@@ -1,10 +1,11 @@
-// Package report is what a child sends to its parent after every pass: the commit that it works
-// from, the state of its nodes, and whether its subtree is empty. Reports fold upward: the
-// report of a child holds what its own children reported.
+package wire
+
+// This part of the package is what a child sends to its parent after every pass: the commit that it works
+// from, the state of its nodes, and whether its subtree is empty. Reports fold upward: the report of a child
+// holds what its own children reported.
 //
 // Read in this order: Report (the document), Read (what is accepted of somebody else), Store
 // (the last report of each child, and which are stale), Fold.
-package report
 
 import (
 	"bytes"
@@ -20,20 +21,20 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Version is that of the document.
-const Version = 1
+// ReportVersion is that of the document.
+const ReportVersion = 1
 
 // Limits of a report. What is beyond them is cut by Fold, and refused by Read.
 const (
-	MaxBytes    = 4 << 20
-	MaxLeaf     = 64 << 10 // bytes of the report of a node that has none below it
-	MaxNodes    = 20_000
-	MaxFindings = 1_000
-	MaxText     = 2_000 // bytes of one text
+	MaxReport         = 4 << 20
+	MaxLeafReport     = 64 << 10 // bytes of the report of a node that has none below it
+	MaxNodes          = 20_000
+	MaxReportFindings = 1_000
+	MaxText           = 2_000 // bytes of one text
 )
 
-// MaxEvery is the longest time between two reports: a child that reports less often is stale, whatever it says.
-const MaxEvery = 24 * time.Hour
+// MaxReportEvery is the longest time between two reports: a child that reports less often is stale, whatever it says.
+const MaxReportEvery = 24 * time.Hour
 
 // MaxAhead is how far the clock of a child may be ahead of ours.
 const MaxAhead = 5 * time.Minute
@@ -52,14 +53,14 @@ type Report struct {
 	Ready bool  `json:"ready"`
 	// Empty says that the child manages nothing any more, as Commit has it. A parent waits for
 	// that before it destroys the child.
-	Empty    bool      `json:"empty"`
-	Findings diag.List `json:"findings"`
-	Nodes    []Node    `json:"nodes"`         // of the whole subtree, each child before its own nodes
-	Cut      int       `json:"cut,omitempty"` // nodes that had no room
+	Empty    bool         `json:"empty"`
+	Findings diag.List    `json:"findings"`
+	Nodes    []ReportNode `json:"nodes"`         // of the whole subtree, each child before its own nodes
+	Cut      int          `json:"cut,omitempty"` // nodes that had no room
 }
 
-// Node is one node of the subtree.
-type Node struct {
+// ReportNode is one node of the subtree.
+type ReportNode struct {
 	Name   string    `json:"name"`
 	Type   string    `json:"type"`   // vm, ct or pve
 	Parent string    `json:"parent"` // the identity of the agent that manages it
@@ -80,40 +81,44 @@ type Phase string
 
 // The phases.
 const (
-	Create  Phase = "create"
-	Config  Phase = "config"
-	Run     Phase = "run"
-	Destroy Phase = "destroy"
+	PhaseCreate  Phase = "create"
+	PhaseConfig  Phase = "config"
+	PhaseRun     Phase = "run"
+	PhaseDestroy Phase = "destroy"
 )
 
-func (p Phase) known() bool { return p == Create || p == Config || p == Run || p == Destroy }
+func (p Phase) known() bool {
+	return p == PhaseCreate || p == PhaseConfig || p == PhaseRun || p == PhaseDestroy
+}
 
 var (
-	label  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`) })
-	commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})?$`) })
+	reportLabel = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`) })
+	commit      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})?$`) })
 )
 
-// InvalidError is a document that breaks a rule.
-type InvalidError struct{ Why string }
+// InvalidReportError is a document that breaks a rule.
+type InvalidReportError struct{ Why string }
 
-// TooLargeError is a document that is beyond a limit.
-type TooLargeError struct{ Why string }
+// ReportTooLargeError is a document that is beyond a limit.
+type ReportTooLargeError struct{ Why string }
 
-func (e *InvalidError) Error() string  { return "the report is not valid: " + e.Why }
-func (e *TooLargeError) Error() string { return "the report is too large: " + e.Why }
+func (e *InvalidReportError) Error() string  { return "the report is not valid: " + e.Why }
+func (e *ReportTooLargeError) Error() string { return "the report is too large: " + e.Why }
 
-func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
+func invalid(format string, args ...any) error {
+	return &InvalidReportError{fmt.Sprintf(format, args...)}
+}
 
-// Read reads and checks the report of a child with this identity, which has proved that it is the
+// ReadReport reads and checks the report of a child with this identity, which has proved that it is the
 // child. Members that a newer child adds are left out; a newer version is refused. The error is an
-// InvalidError, a TooLargeError, or that of the reader.
-func Read(from io.Reader, identity string, now time.Time) (Report, error) {
-	data, err := io.ReadAll(io.LimitReader(from, MaxBytes+1))
+// InvalidReportError, a ReportTooLargeError, or that of the reader.
+func ReadReport(from io.Reader, identity string, now time.Time) (Report, error) {
+	data, err := io.ReadAll(io.LimitReader(from, MaxReport+1))
 	switch {
 	case err != nil:
 		return Report{}, err
-	case len(data) > MaxBytes:
-		return Report{}, &TooLargeError{fmt.Sprintf("more than %d bytes", MaxBytes)}
+	case len(data) > MaxReport:
+		return Report{}, &ReportTooLargeError{fmt.Sprintf("more than %d bytes", MaxReport)}
 	case !utf8.Valid(data):
 		return Report{}, invalid("it is not UTF-8")
 	}
@@ -139,8 +144,8 @@ func Read(from io.Reader, identity string, now time.Time) (Report, error) {
 // check holds a report against the rules.
 func (r *Report) check(identity string, now time.Time) error {
 	switch {
-	case r.Version != Version:
-		return invalid("its version is %d, this server reads %d", r.Version, Version)
+	case r.Version != ReportVersion:
+		return invalid("its version is %d, this server reads %d", r.Version, ReportVersion)
 	case r.Identity != identity:
 		return invalid("it is of %.80q, and was sent as %s", r.Identity, identity)
 	case !commit().MatchString(r.Commit) || !commit().MatchString(r.LastGood):
@@ -151,7 +156,7 @@ func (r *Report) check(identity string, now time.Time) error {
 		return invalid("it has no time (at)")
 	case r.At.After(now.Add(MaxAhead)):
 		return invalid("its time is %s ahead of ours: set the clock of %s", r.At.Sub(now).Round(time.Second), identity)
-	case r.Every < 0 || r.Every > int(MaxEvery/time.Second):
+	case r.Every < 0 || r.Every > int(MaxReportEvery/time.Second):
 		return invalid("it comes every %d seconds, a day is the most", r.Every)
 	case r.Cut < 0:
 		return invalid("cut is %d", r.Cut)
@@ -160,18 +165,18 @@ func (r *Report) check(identity string, now time.Time) error {
 	case r.Empty && r.Commit == "":
 		return invalid("it is empty, and names no commit at which it is")
 	case len(r.Nodes) > MaxNodes:
-		return &TooLargeError{fmt.Sprintf("%d nodes of at most %d", len(r.Nodes), MaxNodes)}
-	case len(r.Findings) > MaxFindings:
-		return &TooLargeError{fmt.Sprintf("%d findings of at most %d", len(r.Findings), MaxFindings)}
+		return &ReportTooLargeError{fmt.Sprintf("%d nodes of at most %d", len(r.Nodes), MaxNodes)}
+	case len(r.Findings) > MaxReportFindings:
+		return &ReportTooLargeError{fmt.Sprintf("%d findings of at most %d", len(r.Findings), MaxReportFindings)}
 	case len(r.Agent) > 100:
-		return &TooLargeError{"its version of the program is longer than 100 bytes"}
+		return &ReportTooLargeError{"its version of the program is longer than 100 bytes"}
 	}
 	for i, f := range r.Findings {
 		switch {
 		case f.Severity != diag.Error && f.Severity != diag.Warning:
 			return invalid("finding %d has the severity %.80q", i+1, f.Severity)
 		case max(len(f.Summary), len(f.Detail), len(f.Address), len(f.Code), len(f.At.File), len(f.Source)) > MaxText:
-			return &TooLargeError{fmt.Sprintf("finding %d has a text of more than %d bytes", i+1, MaxText)}
+			return &ReportTooLargeError{fmt.Sprintf("finding %d has a text of more than %d bytes", i+1, MaxText)}
 		}
 	}
 	return r.checkNodes()
@@ -182,7 +187,7 @@ func (r *Report) checkNodes() error {
 	above := map[string]bool{r.Identity: true}
 	for i, n := range r.Nodes {
 		switch {
-		case !label().MatchString(n.Name):
+		case !reportLabel().MatchString(n.Name):
 			return invalid("node %d has the name %.80q", i+1, n.Name)
 		case above[n.Name]:
 			return invalid("node %s is there twice", n.Name)
@@ -197,7 +202,7 @@ func (r *Report) checkNodes() error {
 		case n.Drift < 0:
 			return invalid("node %s has a drift of %d", n.Name, n.Drift)
 		case len(n.Error) > MaxText:
-			return &TooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, MaxText)}
+			return &ReportTooLargeError{fmt.Sprintf("the error of node %s has more than %d bytes", n.Name, MaxText)}
 		}
 		above[n.Name] = true
 	}

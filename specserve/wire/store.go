@@ -1,4 +1,4 @@
-package report
+package wire
 
 import (
 	"cmp"
@@ -16,14 +16,14 @@ import (
 // StaleAfter is how many periods a report is valid.
 const StaleAfter = 3
 
-// Received is a report with the time at which it came, by our clock.
-type Received struct {
+// ReceivedReport is a report with the time at which it came, by our clock.
+type ReceivedReport struct {
 	Report
 	ReceivedAt time.Time
 }
 
 // Period is how often the child reports: as it says itself, else as is usual for it. 0: only when it boots.
-func (r Received) Period(usual time.Duration) time.Duration {
+func (r ReceivedReport) Period(usual time.Duration) time.Duration {
 	if r.Every > 0 {
 		return time.Duration(r.Every) * time.Second
 	}
@@ -32,7 +32,7 @@ func (r Received) Period(usual time.Duration) time.Duration {
 
 // Stale reports whether nothing came for three periods of the child. Usual is its period unless it says
 // another one. A report of a child that reports only when it boots is never stale.
-func (r Received) Stale(now time.Time, usual time.Duration) bool {
+func (r ReceivedReport) Stale(now time.Time, usual time.Duration) bool {
 	every := r.Period(usual)
 	return every > 0 && now.Sub(r.ReceivedAt) > StaleAfter*every
 }
@@ -49,20 +49,22 @@ func (r Report) timeless() Report {
 	return r
 }
 
-// Store holds the last report of each child. It may be used from several goroutines; what it
+// ReportStore holds the last report of each child. It may be used from several goroutines; what it
 // returns is not changed afterwards.
-type Store struct {
+type ReportStore struct {
 	mu      sync.Mutex // for a moment only: children report side by side
-	last    map[string]Received
+	last    map[string]ReceivedReport
 	awaited map[string]time.Time // since when the first report of a child is waited for
 }
 
-// NewStore makes a Store without reports.
-func NewStore() *Store { return &Store{last: map[string]Received{}, awaited: map[string]time.Time{}} }
+// NewReportStore makes a Store without reports.
+func NewReportStore() *ReportStore {
+	return &ReportStore{last: map[string]ReceivedReport{}, awaited: map[string]time.Time{}}
+}
 
 // Put keeps a report. An older one than the store has, by the clock of the child, is not kept:
 // requests may overtake each other. It reports whether it was kept.
-func (s *Store) Put(r Report, now time.Time) bool {
+func (s *ReportStore) Put(r Report, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, there := s.last[r.Identity]
@@ -70,12 +72,12 @@ func (s *Store) Put(r Report, now time.Time) bool {
 	if there && r.At.Before(old.At) && now.Sub(old.ReceivedAt) < MaxAhead {
 		return false
 	}
-	s.last[r.Identity] = Received{r, now}
+	s.last[r.Identity] = ReceivedReport{r, now}
 	return true
 }
 
 // Get gives the last report of a child.
-func (s *Store) Get(identity string) (Received, bool) {
+func (s *ReportStore) Get(identity string) (ReceivedReport, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, there := s.last[identity]
@@ -83,7 +85,7 @@ func (s *Store) Get(identity string) (Received, bool) {
 }
 
 // Await drops the last report of a child that is created now, since it came from another machine, and waits for its first.
-func (s *Store) Await(identity string, now time.Time) {
+func (s *ReportStore) Await(identity string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.last, identity)
@@ -91,7 +93,7 @@ func (s *Store) Await(identity string, now time.Time) {
 }
 
 // AwaitedSince is when a child was created, or else when this was asked first: a store does not outlive its process.
-func (s *Store) AwaitedSince(identity string, now time.Time) time.Time {
+func (s *ReportStore) AwaitedSince(identity string, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, there := s.awaited[identity]; !there {
@@ -102,7 +104,7 @@ func (s *Store) AwaitedSince(identity string, now time.Time) time.Time {
 
 // Through is the child whose subtree has a node, as it reported; "" if none has. Where several claim the node,
 // the one that manages it itself counts, rather than one that heard of it from further down.
-func (s *Store) Through(name string) string {
+func (s *ReportStore) Through(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	through, nearest := "", 0
@@ -126,22 +128,22 @@ func (r Report) depths() map[string]int {
 }
 
 // All lists the last reports, by identity.
-func (s *Store) All() []Received {
+func (s *ReportStore) All() []ReceivedReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.last), func(a, b Received) int { return cmp.Compare(a.Identity, b.Identity) })
+	return slices.SortedFunc(maps.Values(s.last), func(a, b ReceivedReport) int { return cmp.Compare(a.Identity, b.Identity) })
 }
 
 // Keep drops the reports of children that are no longer served, so that a store does not grow with
 // every identity that ever was.
-func (s *Store) Keep(served func(identity string) bool) {
+func (s *ReportStore) Keep(served func(identity string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.last, func(identity string, _ Received) bool { return !served(identity) })
+	maps.DeleteFunc(s.last, func(identity string, _ ReceivedReport) bool { return !served(identity) })
 	maps.DeleteFunc(s.awaited, func(identity string, _ time.Time) bool { return !served(identity) })
 }
 
-// Fold puts what children reported below the report of their parent: the nodes of each behind the
+// FoldReports puts what children reported below the report of their parent: the nodes of each behind the
 // child's own line, which the parent has from its host. Where a child does not report any more, or
 // never did, its line says so and is not ready; what is below a stale one is stale, too. Every is how
 // often a child reports that does not say so itself, 0 for one that does so only when it boots. Own is not changed.
@@ -149,22 +151,22 @@ func (s *Store) Keep(served func(identity string) bool) {
 // A node is there once: as the agent nearest to it says. The nodes of the parent itself come first, then those
 // that its children manage, and so on, so that nobody's claim about a node further down takes its name or
 // its room. What has none is counted in Cut.
-func Fold(own Report, children []Received, every func(identity string) time.Duration, now time.Time) Report {
-	f := folding{out: own, reports: make(map[string]Received, len(children)), taken: map[string]string{own.Identity: own.Identity}}
+func FoldReports(own Report, children []ReceivedReport, every func(identity string) time.Duration, now time.Time) Report {
+	f := folding{out: own, reports: make(map[string]ReceivedReport, len(children)), taken: map[string]string{own.Identity: own.Identity}}
 	for _, c := range children {
 		f.reports[c.Identity] = c
 	}
 	f.out.Nodes, f.out.Findings = nil, bounded(own.Findings)
-	f.room = MaxBytes - size(f.out) - len(`,"cut":`) - 20
-	top := make([]Node, 0, len(own.Nodes))
+	f.room = MaxReport - size(f.out) - len(`,"cut":`) - 20
+	top := make([]ReportNode, 0, len(own.Nodes))
 	for _, n := range own.Nodes {
 		f.taken[n.Name] = "" // also where it has no room: it is the parent's
 		c, reported := f.reports[n.Name]
-		if n.Type == "pve" && n.Phase != Destroy || reported {
+		if n.Type == "pve" && n.Phase != PhaseDestroy || reported {
 			n = withReport(n, c, reported, every(n.Name), now)
 		}
 		f.out.Cut += c.Cut
-		if n.Error = Shorten(n.Error); f.fits(n) {
+		if n.Error = ShortenText(n.Error); f.fits(n) {
 			f.taken[n.Name] = own.Identity
 			top = append(top, n)
 		} else {
@@ -180,21 +182,21 @@ func Fold(own Report, children []Received, every func(identity string) time.Dura
 			}
 		}
 	}
-	f.out.Ready = f.out.Ready && f.out.Cut == 0 && !slices.ContainsFunc(f.out.Nodes, func(n Node) bool { return !n.Ready })
+	f.out.Ready = f.out.Ready && f.out.Cut == 0 && !slices.ContainsFunc(f.out.Nodes, func(n ReportNode) bool { return !n.Ready })
 	return f.out
 }
 
 // folding is one Fold.
 type folding struct {
 	out     Report
-	reports map[string]Received // by identity
-	taken   map[string]string   // nodes, with the identity of whose report has them
+	reports map[string]ReceivedReport // by identity
+	taken   map[string]string         // nodes, with the identity of whose report has them
 	lines   int
 	room    int // bytes
 }
 
 // fits takes the room of a line, if there is enough.
-func (f *folding) fits(n Node) bool {
+func (f *folding) fits(n ReportNode) bool {
 	needs := size(n) + len(",")
 	if f.lines >= MaxNodes || needs > f.room {
 		f.out.Cut++
@@ -206,8 +208,8 @@ func (f *folding) fits(n Node) bool {
 }
 
 // lineOf is that of a node which a child reported.
-func lineOf(child, n Node) Node {
-	n.Error = Shorten(n.Error)
+func lineOf(child, n ReportNode) ReportNode {
+	n.Error = ShortenText(n.Error)
 	if n.Reported.IsZero() {
 		n.Reported = child.Reported
 	}
@@ -218,10 +220,10 @@ func lineOf(child, n Node) Node {
 }
 
 // below decides which nodes of the children have a line, those that are nearest first.
-func (f *folding) below(top []Node) {
+func (f *folding) below(top []ReportNode) {
 	type claim struct {
-		by    Node
-		node  Node
+		by    ReportNode
+		node  ReportNode
 		depth int
 	}
 	var claims []claim
@@ -248,12 +250,12 @@ func (f *folding) below(top []Node) {
 // bounded gives as many findings, with texts as long, as a report may have; they take a quarter of
 // its bytes at most.
 func bounded(all diag.List) diag.List {
-	out, room := diag.List{}, MaxBytes/4
+	out, room := diag.List{}, MaxReport/4
 	for _, f := range all {
 		for _, text := range []*string{&f.Summary, &f.Detail, &f.Address, &f.Code, &f.At.File} {
-			*text = Shorten(*text)
+			*text = ShortenText(*text)
 		}
-		if room -= size(f) + len(","); room < 0 || len(out) == MaxFindings {
+		if room -= size(f) + len(","); room < 0 || len(out) == MaxReportFindings {
 			break
 		}
 		out = append(out, f)
@@ -271,7 +273,7 @@ func size(v any) int {
 }
 
 // withReport completes the line of a child by what it reported itself.
-func withReport(n Node, c Received, reported bool, every time.Duration, now time.Time) Node {
+func withReport(n ReportNode, c ReceivedReport, reported bool, every time.Duration, now time.Time) ReportNode {
 	switch {
 	case !reported:
 		n.Ready, n.Error = false, cmp.Or(n.Error, "has not reported yet")
@@ -301,8 +303,8 @@ func (r Report) Problem() string {
 	return ""
 }
 
-// Shorten cuts a text to what a report may have, at a character.
-func Shorten(text string) string {
+// ShortenText cuts a text to what a report may have, at a character.
+func ShortenText(text string) string {
 	const end = "…"
 	if len(text) <= MaxText {
 		return text
