@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
 // fast is a rate that no test reaches.
@@ -33,9 +33,9 @@ func rules(text string) fs.FS {
 // and from another one. The same table is in policy/shipped/auth_test.rego.
 func TestAuth(t *testing.T) {
 	s := serve(t, unlimited())
-	expired, err := token.Mint(s.keys[0], token.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
+	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
 	require.NoError(t, err)
-	dropped := token.NewKey()
+	dropped := keys.NewKey()
 	const ok, none, bad, other, late = "200 ", "401 E300", "401 E301", "403 E302", "401 E303"
 	for _, c := range []struct {
 		credential string
@@ -93,7 +93,7 @@ func TestAuth(t *testing.T) {
 // badToken is how a token that opens nothing is answered: one that was meant as a provisioning token, with
 // two segments, is malformed if it cannot be taken apart, and any other one is not valid.
 func badToken(text string) string {
-	if _, err := token.Inspect(text); err != nil && strings.Contains(text, ".") {
+	if _, err := keys.InspectToken(text); err != nil && strings.Contains(text, ".") {
 		return "401 E300"
 	}
 	return "401 E301"
@@ -149,12 +149,12 @@ func TestUnknownNodes(t *testing.T) {
 func TestRotation(t *testing.T) {
 	s := start(t)
 	old := s.mint(s.keys[0], "own")
-	next := token.NewKey()
-	s.keys = token.Keys{next, s.keys[0]}
+	next := keys.NewKey()
+	s.keys = keys.Keys{next, s.keys[0]}
 	s.publish("a", site())
 	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(old)...).status, "both are good in the overlap")
 	require.Equal(t, 200, s.ask("GET", "/spec/own", bearer(s.mint(next, "own"))...).status)
-	s.keys = token.Keys{next}
+	s.keys = keys.Keys{next}
 	changed := site()
 	changed.Secrets.Values["auth"]["node_tokens.own"] = siteNode + "2"
 	s.publish("a", changed)

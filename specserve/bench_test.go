@@ -15,21 +15,20 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/cert"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 // A spec by a provisioning token over eight connections that are kept, beside a server of net/http
 // that sends the same bytes and checks nothing.
 func BenchmarkSpec(b *testing.B) {
-	certificate, err := cert.Open(cert.Options{Dir: filepath.Join(b.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: filepath.Join(b.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(b, err)
 	set, found := policy.Compile(b.Context(), policy.Options{})
 	require.Empty(b, found)
 	c, found := catalog.Make(catalog.Input{Site: site(), Commit: "a", Policies: set})
 	require.Empty(b, found)
-	keys := token.Keys{token.NewKey()}
-	text, err := token.Mint(keys[0], token.Claims{Node: "own", Spec: "base", Issued: 1})
+	signingKeys := keys.Keys{keys.NewKey()}
+	text, err := keys.MintToken(signingKeys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1})
 	require.NoError(b, err)
 	body, _, err := c.Node("own").Answer(catalog.Own{Pins: certificate.Pins()})
 	require.NoError(b, err)
@@ -37,7 +36,7 @@ func BenchmarkSpec(b *testing.B) {
 	b.Run("served", func(b *testing.B) {
 		log := slog.New(slog.NewTextHandler(io.Discard, nil)) //nolint:sloglint // writing the lines is part of the work
 		s := specserve.New(specserve.Options{TLS: certificate.TLS(), Log: log})
-		s.Publish(specserve.View{Catalog: c, Keys: keys, Pins: certificate.Pins()})
+		s.Publish(specserve.View{Catalog: c, Keys: signingKeys, Pins: certificate.Pins()})
 		ln := listen(b)
 		ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 		done := make(chan error, 1)

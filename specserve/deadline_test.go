@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
@@ -52,7 +51,7 @@ func (p *pipes) dial() net.Conn {
 
 // Clients that say nothing, or too slowly, are cut off at the deadlines, to the second.
 func TestDeadlines(t *testing.T) {
-	certificate, err := cert.Open(cert.Options{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	// speak begins a conversation over TLS, and gives the connection to go on with.
 	speak := func(text string) func(*testing.T, net.Conn) io.Writer {
@@ -120,7 +119,7 @@ func TestDeadlines(t *testing.T) {
 
 // Silent clients hardly delay the end, and a request under way has until the limit.
 func TestShutdownTakesItsTime(t *testing.T) {
-	certificate, err := cert.Open(cert.Options{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: filepath.Join(t.TempDir(), "server"), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		after, longest time.Duration // when the request under way is complete, and the end

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -128,7 +127,7 @@ const maxHook = 25 << 20
 // hooks are the rows of all providers. One that is not known is an unknown endpoint.
 func hooks() []endpoint {
 	var out []endpoint
-	for _, provider := range hook.Providers() {
+	for _, provider := range keys.HookProviders() {
 		out = append(out, endpoint{method: http.MethodPost, path: "/hook/" + provider, body: maxHook, early: true, signed: true, do: func(x *request) error { return takeHook(x, provider) }})
 	}
 	return out
@@ -138,12 +137,12 @@ func hooks() []endpoint {
 // the whole body. It is hashed as it comes: however slow a sender is, it takes one goroutine until the
 // deadline of its request, and no other sender waits for it.
 func takeHook(x *request, provider string) error {
-	if !hook.Signed(provider, x.Header) && x.limited > 0 {
+	if !keys.HookSigned(provider, x.Header) && x.limited > 0 {
 		return x.tooMany()
 	}
 	verdict, err := x.hooks.Check(provider, x.view.Access.Hook(provider), x.Header, x.Body)
 	switch {
-	case errors.Is(err, hook.ErrBody):
+	case errors.Is(err, keys.ErrHookBody):
 		return unreadable(err)
 	case err != nil && x.limited > 0:
 		return x.tooMany()
@@ -153,10 +152,10 @@ func takeHook(x *request, provider string) error {
 	}
 	x.verified()
 	switch verdict {
-	case hook.Pushed:
+	case keys.HookPushed:
 		x.o.Check()
 		return x.done(http.StatusAccepted, string(wire.AskedChecking))
-	case hook.Repeated:
+	case keys.HookRepeated:
 		return x.done(http.StatusOK, "was here before")
 	default:
 		return x.done(http.StatusOK, "not about a push")
@@ -166,18 +165,18 @@ func takeHook(x *request, provider string) error {
 // unsigned says why a notification is not accepted. The text of the error may have what was sent.
 func unsigned(provider string, err error) error {
 	file := keys.HookFileOf(provider)
-	p := wire.Error{Code: wire.CodeRefused, Message: hook.ErrInvalid.Error(), Hint: "the secret of this provider is in " + file + " of the data folder of the server: give it that one, or write its own into the file"}
+	p := wire.Error{Code: wire.CodeRefused, Message: keys.ErrHookInvalid.Error(), Hint: "the secret of this provider is in " + file + " of the data folder of the server: give it that one, or write its own into the file"}
 	if provider != keys.Generic {
 		p.Hint += "; " + keys.HookFile + " is for /hook/" + keys.Generic + " alone"
 	}
 	switch {
-	case errors.Is(err, hook.ErrNoSecret):
-		p.Message = hook.ErrNoSecret.Error()
+	case errors.Is(err, keys.ErrHookNoSecret):
+		p.Message = keys.ErrHookNoSecret.Error()
 		p.Hint += "; a secret that is in two of these files counts for neither"
-	case errors.Is(err, hook.ErrMissing):
-		p.Code, p.Message = wire.CodeNoCredential, hook.ErrMissing.Error()
-	case errors.Is(err, hook.ErrTime):
-		p.Code, p.Message, p.Hint = wire.CodeExpired, hook.ErrTime.Error(), "check the clocks of both"
+	case errors.Is(err, keys.ErrHookMissing):
+		p.Code, p.Message = wire.CodeNoCredential, keys.ErrHookMissing.Error()
+	case errors.Is(err, keys.ErrHookTime):
+		p.Code, p.Message, p.Hint = wire.CodeExpired, keys.ErrHookTime.Error(), "check the clocks of both"
 	}
 	return &p
 }

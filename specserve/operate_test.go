@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
@@ -72,7 +71,7 @@ func TestHook(t *testing.T) {
 			<-s.asked
 		}
 	}
-	for _, provider := range hook.Providers() {
+	for _, provider := range keys.HookProviders() {
 		got := s.ask("GET", "/hook/"+provider)
 		require.Equal(t, 405, got.status)
 		require.Equal(t, "POST", got.header.Get("Allow"))
@@ -94,8 +93,8 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 			"generic": {"X-Homestak-Timestamp", at, "X-Homestak-Signature", signature(secret, at+"."+body)},
 		}[provider]...)
 	}
-	for _, of := range hook.Providers() {
-		for _, provider := range hook.Providers() {
+	for _, of := range keys.HookProviders() {
+		for _, provider := range keys.HookProviders() {
 			got := send(provider, s.access.Hook(of))
 			if of == provider {
 				require.Equal(t, 202, got.status, provider)
@@ -115,7 +114,7 @@ func TestS7EachProviderHasASecretOfItsOwn(t *testing.T) {
 	common, err := os.ReadFile(filepath.Join(s.dir, keys.HookFile))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, keys.HookFileOf("github")), common, 0o600))
-	s.access, err = keys.ReadAccess(keys.Files{Dir: s.dir}, hook.Providers())
+	s.access, err = keys.ReadAccess(keys.Files{Dir: s.dir}, keys.HookProviders())
 	require.NoError(t, err)
 	s.publish("3f2c1a9", site())
 	for _, provider := range []string{"github", "generic"} {

@@ -15,12 +15,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/metric"
 	"github.com/homestak/homestak-gitops/specserve/program"
-	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -55,7 +53,7 @@ type Options struct {
 // View is what requests see. It is not changed after it was published.
 type View struct {
 	Catalog *catalog.Catalog // nil as long as there is no commit: then only operators and hooks are answered
-	Keys    token.Keys       // the first one signs
+	Keys    keys.Keys        // the first one signs
 	Book    *keys.Book       // which of their tokens count; nil: those that have not expired
 	Access  keys.Access
 	Pins    []string // of the server: its key and the next one
@@ -100,9 +98,9 @@ type Server struct {
 	counts    *counts // of what was answered
 	figures   metric.Registry
 	reports   *wire.ReportStore
-	reporting *limit.Rates  // reports, by node
-	hooks     *hook.Checker // of notifications
-	streams   chan struct{} // whoever reads events has a slot
+	reporting *limit.Rates      // reports, by node
+	hooks     *keys.HookChecker // of notifications
+	streams   chan struct{}     // whoever reads events has a slot
 	waiting   *waiters
 	ending    chan struct{} // closed when it takes no more requests
 }
@@ -133,7 +131,7 @@ func New(o Options) *Server {
 		noted:      limit.NewRates(limit.Rate{Every: time.Minute, Burst: 1}, 1024),
 
 		counts: newCounts(), reports: o.Reports, reporting: limit.NewRates(l.Reports, l.Remembered),
-		hooks: hook.New(o.Now), streams: make(chan struct{}, l.Streams),
+		hooks: keys.NewHookChecker(o.Now), streams: make(chan struct{}, l.Streams),
 		waiting: newWaiters(), ending: make(chan struct{}),
 	}
 	s.view.Store(&View{})

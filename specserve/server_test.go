@@ -21,11 +21,8 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/cert"
-	"github.com/homestak/homestak-gitops/specserve/hook"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/program"
-	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -67,7 +64,7 @@ type served struct {
 	*specserve.Server
 	t      *testing.T
 	addr   string
-	keys   token.Keys
+	keys   keys.Keys
 	pins   []string
 	now    atomic.Int64 // Unix seconds
 	log    *logged
@@ -111,12 +108,12 @@ func serveProgram(t *testing.T, limits specserve.Limits, p *program.Program) *se
 // serveOptions is serveProgram with other options.
 func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, change func(*specserve.Options)) *served {
 	t.Helper()
-	s := &served{t: t, log: &logged{}, asked: make(chan struct{}, 100), dir: filepath.Join(t.TempDir(), "server"), keys: token.Keys{token.NewKey(), token.NewKey()}}
+	s := &served{t: t, log: &logged{}, asked: make(chan struct{}, 100), dir: filepath.Join(t.TempDir(), "server"), keys: keys.Keys{keys.NewKey(), keys.NewKey()}}
 	s.now.Store(1_800_000_000)
-	certificate, err := cert.Open(cert.Options{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: s.dir, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	s.pins = certificate.Pins()
-	s.access, err = keys.EnsureAccess(keys.Files{Dir: s.dir}, hook.Providers())
+	s.access, err = keys.EnsureAccess(keys.Files{Dir: s.dir}, keys.HookProviders())
 	require.NoError(t, err)
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
@@ -169,9 +166,9 @@ func start(t *testing.T) *served {
 }
 
 // mint makes a provisioning token that is good for an hour.
-func (s *served) mint(k token.Key, node string) string {
+func (s *served) mint(k keys.Key, node string) string {
 	s.t.Helper()
-	text, err := token.Mint(k, token.Claims{Node: node, Spec: "base", Issued: s.now.Load(), Expires: s.now.Load() + 3600})
+	text, err := keys.MintToken(k, keys.Claims{Node: node, Spec: "base", Issued: s.now.Load(), Expires: s.now.Load() + 3600})
 	require.NoError(s.t, err)
 	return text
 }
@@ -331,13 +328,13 @@ func TestSpec(t *testing.T) {
 // A node gets a new token with its spec when its own is past half its life, or of the older key.
 func TestTokensAreRenewed(t *testing.T) {
 	s := start(t)
-	renewed := func(text string) (token.Claims, bool) {
+	renewed := func(text string) (keys.Claims, bool) {
 		t.Helper()
 		first := s.ask("GET", "/spec/own", bearer(text)...)
 		require.Equal(t, 200, first.status)
 		got := s.ask("GET", "/spec/own", append(bearer(text), "If-None-Match", first.header.Get("Etag"))...)
 		if got.status == 304 {
-			return token.Claims{}, false
+			return keys.Claims{}, false
 		}
 		require.Equal(t, 200, got.status, "a 304 cannot carry a token")
 		require.Equal(t, first.header.Get("Etag"), got.header.Get("Etag"), "a new token is not a new spec")
@@ -359,11 +356,11 @@ func TestTokensAreRenewed(t *testing.T) {
 	s.now.Add(1)
 	claims, ok := renewed(text)
 	require.True(t, ok)
-	require.Equal(t, token.Claims{Version: 1, Node: "own", Spec: "own", Issued: s.now.Load(), Expires: s.now.Load() + 3600, Key: s.keys[0].ID}, claims)
+	require.Equal(t, keys.Claims{Version: 1, Node: "own", Spec: "own", Issued: s.now.Load(), Expires: s.now.Load() + 3600, Key: s.keys[0].ID}, claims)
 	_, ok = renewed(s.mint(s.keys[1], "own"))
 	require.True(t, ok)
 
-	never, err := token.Mint(s.keys[1], token.Claims{Node: "own", Spec: "base", Issued: 1})
+	never, err := keys.MintToken(s.keys[1], keys.Claims{Node: "own", Spec: "base", Issued: 1})
 	require.NoError(t, err)
 	claims, ok = renewed(never)
 	require.True(t, ok)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -141,11 +141,11 @@ func (x *request) renewed(n *catalog.Node) string {
 		return ""
 	}
 	c := x.shown.Claims
-	next := token.Claims{Node: n.Name, Spec: cmp.Or(n.Spec, c.Spec), Issued: x.now.Unix(), Number: c.Number}
+	next := keys.Claims{Node: n.Name, Spec: cmp.Or(n.Spec, c.Spec), Issued: x.now.Unix(), Number: c.Number}
 	if life := c.Life(); life != 0 {
 		next.Expires = x.now.Add(life).Unix()
 	}
-	text, err := token.Mint(x.view.Keys[0], x.view.Book.Next(next))
+	text, err := keys.MintToken(x.view.Keys[0], x.view.Book.Next(next))
 	if err != nil {
 		x.o.Log.Error("a token cannot be renewed", "identity", n.Name, "error", err)
 		return ""

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 // Every byte of every kind of credential matters, under each method, from a network of the posture and
@@ -60,14 +60,14 @@ func TestEveryByteMatters(t *testing.T) {
 // its network fetch specs: whoever needs them has a token.
 func TestDownloadsUnderEveryMethod(t *testing.T) {
 	s := withRepository(t)
-	expired, err := token.Mint(s.keys[0], token.Claims{Node: "inner", Spec: "base", Issued: 1, Expires: 2})
+	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "inner", Spec: "base", Issued: 1, Expires: 2})
 	require.NoError(t, err)
 	const refs, program = "/site.git/info/refs?service=git-upload-pack", "/agent/plan9-arm"
 	require.Equal(t, 200, s.ask(http.MethodGet, "/spec/net").status, "from this network specs need nothing")
 	for _, c := range []struct{ name, credential, repository, program string }{
 		{"none", "", "401 E300", "401 E300"},
 		{"expired", expired, "401 E303", "401 E303"},
-		{"a dropped key", s.mint(token.NewKey(), "inner"), "401 E301", "401 E301"},
+		{"a dropped key", s.mint(keys.NewKey(), "inner"), "401 E301", "401 E301"},
 		{"the older key", s.mint(s.keys[1], "inner"), "200 ", "404 E200"},
 		{"a node under network", s.mint(s.keys[0], "net"), "403 E302", "404 E200"},
 		{"its token of the site", netToken, "403 E302", "404 E200"},

@@ -10,7 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
 // The whole life of a node's tokens, over the wire: it joins, renews, is revoked, and joins again.
@@ -25,7 +24,7 @@ func TestS8TokensOverTheWire(t *testing.T) {
 	require.Empty(t, found)
 	s.Publish(specserve.View{Catalog: c, Keys: ring.Tokens(), Book: book, Access: s.access, Pins: s.pins})
 	mint := func() string {
-		m, err := keys.Mint(s.dir, "own", "own", token.Lifetime, clock())
+		m, err := keys.Mint(s.dir, "own", "own", keys.TokenLifetime, clock())
 		require.NoError(t, err)
 		return m.Token
 	}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -229,9 +229,9 @@ func TestNeighboursOfAGuesser(t *testing.T) {
 	leaving.Manifests["web"].Nodes = append(leaving.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
 	s.publish("a", leaving)
 	right, other := s.mint(s.keys[0], "own"), s.mint(s.keys[0], "net")
-	expired, err := token.Mint(s.keys[0], token.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
+	expired, err := keys.MintToken(s.keys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1, Expires: 2})
 	require.NoError(t, err)
-	forged := s.mint(token.NewKey(), "own")
+	forged := s.mint(keys.NewKey(), "own")
 	checked := map[int]int{}
 	for i := range 2000 {
 		guess := []string{"wrong", forged, expired, other, siteToken[:len(siteToken)-1] + string(rune('a'+i%26))}[i%5]

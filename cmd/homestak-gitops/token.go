@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
 func tokenVerb(a *app) *cobra.Command {
@@ -43,7 +42,7 @@ it exits 6 if the token is not valid.`,
 }
 
 func runTokenInspect(a *app, folder *serverFolder, verify bool) error {
-	text, err := io.ReadAll(io.LimitReader(a.ui.Stdin, 2*token.MaxLength))
+	text, err := io.ReadAll(io.LimitReader(a.ui.Stdin, 2*keys.MaxTokenLength))
 	if err != nil {
 		return fmt.Errorf("read the token: %w", err)
 	}

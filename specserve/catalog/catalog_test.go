@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -149,9 +149,9 @@ func TestWhatIsWrongWithACommit(t *testing.T) {
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func mint(t *testing.T, k token.Key, c token.Claims) string {
+func mint(t *testing.T, k keys.Key, c keys.Claims) string {
 	t.Helper()
-	text, err := token.Mint(k, c)
+	text, err := keys.MintToken(k, c)
 	require.NoError(t, err)
 	return text
 }
@@ -159,10 +159,10 @@ func mint(t *testing.T, k token.Key, c token.Claims) string {
 func TestCredentials(t *testing.T) {
 	s := site()
 	c := made(t, catalog.Input{Site: s})
-	key, old, other := token.NewKey(), token.NewKey(), token.NewKey()
-	predecessor, err := token.ParseKey(strings.Repeat("0a", 32))
+	key, old, other := keys.NewKey(), keys.NewKey(), keys.NewKey()
+	predecessor, err := keys.ParseKey(strings.Repeat("0a", 32))
 	require.NoError(t, err)
-	claims := token.Claims{Node: "own", Spec: "base", Issued: now.Unix() - 10, Expires: now.Unix() + 10}
+	claims := keys.Claims{Node: "own", Spec: "base", Issued: now.Unix() - 10, Expires: now.Unix() + 10}
 	expired := claims
 	expired.Expires = now.Unix()
 	for _, x := range []struct {
@@ -181,9 +181,9 @@ func TestCredentials(t *testing.T) {
 		{"by that key under a name", mint(t, predecessor, claims), policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
 		{"by another key", mint(t, other, claims), policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
 		{"expired", mint(t, key, expired), policy.Credential{Kind: policy.Provisioning}, wire.CodeExpired},
-		{"for another node", mint(t, key, token.Claims{Node: "net", Spec: "base"}), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "net"}, ""},
+		{"for another node", mint(t, key, keys.Claims{Node: "net", Spec: "base"}), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "net"}, ""},
 	} {
-		got := c.Check(x.text, "own", token.Keys{key, old}, nil, now)
+		got := c.Check(x.text, "own", keys.Keys{key, old}, nil, now)
 		require.Equal(t, x.want, got.Credential, x.name)
 		if x.code == "" {
 			require.NoError(t, got.Err, x.name)

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -34,7 +34,7 @@ const shortest = 20
 type credentials struct {
 	key         []byte
 	owners      map[[sha256.Size]byte][]owner
-	predecessor token.Keys // for tokens that the predecessor minted
+	predecessor keys.Keys // for tokens that the predecessor minted
 }
 
 // owner is whose token it is.
@@ -57,12 +57,12 @@ func readCredentials(secrets *model.Secrets) (credentials, diag.List) {
 		node, isNode := strings.CutPrefix(name, nodeTokens)
 		switch {
 		case name == signingKey:
-			key, err := token.ParseKey(value)
+			key, err := keys.ParseKey(value)
 			if err != nil {
 				found = append(found, diag.Errorf(diag.Range{File: secrets.Source}, "secret auth.signing_key is not a signing key", "%v. It only serves to accept tokens of the predecessor: without any, remove it.", err))
 				continue
 			}
-			c.predecessor = token.Keys{key.Predecessor()}
+			c.predecessor = keys.Keys{key.Predecessor()}
 			continue
 		case name == siteToken:
 			c.add(value, owner{kind: policy.SiteToken})
@@ -114,13 +114,13 @@ func (c *credentials) find(text, node string) (best owner, ok bool) {
 // Credential is what a request shows, after it was checked.
 type Credential struct {
 	policy.Credential
-	Claims token.Claims // of a valid provisioning token
-	Err    error        // why it is not valid: a *wire.Error
+	Claims keys.Claims // of a valid provisioning token
+	Err    error       // why it is not valid: a *wire.Error
 }
 
 // Check checks a credential that is shown in a request about a node ("": about none in particular):
 // one of the site's, or a provisioning token.
-func (c *Catalog) Check(text, node string, keys token.Keys, book token.Book, now time.Time) Credential {
+func (c *Catalog) Check(text, node string, keys keys.Keys, book keys.TokenBook, now time.Time) Credential {
 	if o, ok := c.credentials.find(text, node); ok {
 		return Credential{Credential: policy.Credential{Kind: o.kind, Valid: true, Identity: o.node}}
 	}
@@ -136,15 +136,15 @@ func (c *Catalog) Check(text, node string, keys token.Keys, book token.Book, now
 // for the rules to say. It accepts those of these keys and, if the site has a key of the predecessor, those
 // of that one. A text without the form of such a token may have been meant for one of the site's own, which have
 // no form: it is not valid, rather than malformed.
-func (c *Catalog) Verify(text string, keys token.Keys, book token.Book, now time.Time) (token.Claims, error) {
-	claims, err := token.Inspect(text)
+func (c *Catalog) Verify(text string, signingKeys keys.Keys, book keys.TokenBook, now time.Time) (keys.Claims, error) {
+	claims, err := keys.InspectToken(text)
 	if err != nil {
 		if !strings.Contains(text, ".") {
-			return token.Claims{}, &wire.Error{Code: wire.CodeRefused, Cause: err}
+			return keys.Claims{}, &wire.Error{Code: wire.CodeRefused, Cause: err}
 		}
-		return token.Claims{}, err
+		return keys.Claims{}, err
 	}
-	return slices.Concat(keys, c.credentials.predecessor).VerifyBy(book, text, claims.Node, now)
+	return slices.Concat(signingKeys, c.credentials.predecessor).VerifyBy(book, text, claims.Node, now)
 }
 
 // Authorize decides by the rules of the site whether a request is allowed. Of in, the posture and

@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/credentials"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/program"
 )
@@ -117,14 +116,14 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 
 // prepare makes a server with all that it serves.
 func prepare(ctx context.Context, o Options) (*follower, error) {
-	f := &follower{o: o, asked: make(chan struct{}, 1), problems: credentials.Problems{}, history: history{dir: o.Dir, log: o.Log}}
+	f := &follower{o: o, asked: make(chan struct{}, 1), problems: keys.CredentialProblems{}, history: history{dir: o.Dir, log: o.Log}}
 	return f, f.begin(ctx)
 }
 
 // begin loads all that is served.
 func (f *follower) begin(ctx context.Context) (err error) {
 	o := f.o
-	if f.credentials, err = credentials.Open(credentials.Options{Access: keys.Files{Dir: o.Dir}, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
+	if f.credentials, err = keys.OpenCredentials(keys.CredentialsOptions{Access: keys.Files{Dir: o.Dir}, CertFile: o.CertFile, KeyFile: o.KeyFile, Log: o.Log}); err != nil {
 		return err
 	}
 	for attempt := 0; ; attempt++ {

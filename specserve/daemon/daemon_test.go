@@ -24,7 +24,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -411,7 +410,7 @@ func TestStartRefuses(t *testing.T) {
 		"choose another address":         func(m *machine) { m.o.Listen = "nowhere:x" },
 		keys.FileName + " is not usable": func(m *machine) { m.spoil(keys.FileName) },
 		keys.ReadFile + " is not usable": func(m *machine) { m.spoil(keys.ReadFile) },
-		cert.FileName + " is not usable": func(m *machine) { m.spoil(cert.FileName) },
+		keys.CertFile + " is not usable": func(m *machine) { m.spoil(keys.CertFile) },
 		"--cert FILE --key FILE":         func(m *machine) { m.o.CertFile = "x" },
 		"the announcement is not taken": func(m *machine) {
 			m.o.Ready = func(Announce) error { return errors.New("the announcement is not taken") }

@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/credentials"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
@@ -21,7 +21,7 @@ import (
 type follower struct {
 	o           Options
 	server      *specserve.Server
-	credentials *credentials.Keeper
+	credentials *keys.CredentialsKeeper
 
 	catalog *catalog.Catalog
 	asked   chan struct{}    // somebody wants a check now
@@ -33,7 +33,7 @@ type follower struct {
 	again      time.Time       // when to try once more; zero: not before something changes
 
 	folder   watched
-	problems credentials.Problems
+	problems keys.CredentialProblems
 }
 
 // errUnsteady is a folder that changed while it was read.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -57,7 +56,7 @@ type clock struct {
 
 // missing is how long a server may miss without consequences. It is more than the time between two uses of a token that
 // nodes renew.
-const missing = token.Lifetime
+const missing = TokenLifetime
 
 // tick notices how the clock went on since it was asked last. Ran is how long the process ran since then, by the clock that
 // cannot be set.
@@ -231,8 +230,8 @@ func writeDocument(dir, name string, d any) error {
 	return nil
 }
 
-// Admit implements token.Book.
-func (b *Book) Admit(c token.Claims, now time.Time) error {
+// Admit implements TokenBook.
+func (b *Book) Admit(c Claims, now time.Time) error {
 	if b == nil {
 		return c.Expired(now)
 	}
@@ -244,7 +243,7 @@ func (b *Book) Admit(c token.Claims, now time.Time) error {
 	}
 	newest := b.used[c.Node]
 	older := c.Number < newest.Number
-	single := c.Once || c.Expires != 0 && c.Early(now) || c.Number == 0 && c.Expires-c.Issued > int64(token.Lifetime/time.Second) // of an earlier version
+	single := c.Once || c.Expires != 0 && c.Early(now) || c.Number == 0 && c.Expires-c.Issued > int64(TokenLifetime/time.Second) // of an earlier version
 	over := c.Expired(now)
 	switch since := now.Sub(newest.Since); {
 	case c.Generation < b.issued[c.Node].Generation:
@@ -260,7 +259,7 @@ func (b *Book) Admit(c token.Claims, now time.Time) error {
 const hintOfNew = "the parent of an agent gives it a new one with its next pass; for other nodes mint one: homestak-gitops token mint NODE"
 
 // Use notices that a node has shown a token that counts.
-func (b *Book) Use(c token.Claims, now time.Time) {
+func (b *Book) Use(c Claims, now time.Time) {
 	if b == nil || c.Node == "" {
 		return
 	}
@@ -273,7 +272,7 @@ func (b *Book) Use(c token.Claims, now time.Time) {
 }
 
 // Next makes claims those of the token that follows upon one with their number.
-func (b *Book) Next(c token.Claims) token.Claims {
+func (b *Book) Next(c Claims) Claims {
 	if b == nil {
 		return c
 	}

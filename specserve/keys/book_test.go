@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -57,11 +56,11 @@ func (d *desk) show(text string) (next string, code wire.Code) {
 	if !d.ring.Tokens().Due(c, d.now) {
 		return "", ""
 	}
-	claims := token.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Number: c.Number}
+	claims := keys.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Number: c.Number}
 	if life := c.Life(); life != 0 {
 		claims.Expires = d.now.Add(life).Unix()
 	}
-	next, err = token.Mint(d.ring[0].Key, d.book.Next(claims))
+	next, err = keys.MintToken(d.ring[0].Key, d.book.Next(claims))
 	require.NoError(d.t, err)
 	return next, ""
 }
@@ -75,7 +74,7 @@ func (d *desk) code(text string) wire.Code {
 // A token that was minted is good until its successor was used, and for no longer than requests may be under way.
 func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 	d := newDesk(t)
-	first := d.mint(token.Lifetime)
+	first := d.mint(keys.TokenLifetime)
 	lost, _ := d.show(first) // the answer is lost
 	require.NotEmpty(t, lost)
 	next, _ := d.show(first)
@@ -94,10 +93,10 @@ func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 	require.Empty(t, d.code(next))
 
 	// Where the file lacks the newest uses, a token that is minted counts nevertheless.
-	again := d.mint(token.Lifetime)
+	again := d.mint(keys.TokenLifetime)
 	next, _ = d.show(again)
 	require.Empty(t, d.code(next))
-	again = d.mint(token.Lifetime)
+	again = d.mint(keys.TokenLifetime)
 	d.now = d.now.Add(time.Hour)
 	require.Empty(t, d.code(again))
 
@@ -114,14 +113,14 @@ func TestS8MintedTokensAreUsedOnce(t *testing.T) {
 // only: a copy of an older one opens nothing.
 func TestS8LifeOfTokens(t *testing.T) {
 	d := newDesk(t)
-	all := []string{d.mint(token.Lifetime)}
+	all := []string{d.mint(keys.TokenLifetime)}
 	for range 10 {
 		next, code := d.show(all[len(all)-1])
 		require.Empty(t, code)
 		require.NotEmpty(t, next)
 		all = append(all, next)
 		require.Empty(t, d.code(next))
-		d.now = d.now.Add(token.Lifetime / 2)
+		d.now = d.now.Add(keys.TokenLifetime / 2)
 	}
 	newest := all[len(all)-1]
 	require.Equal(t, wire.CodeExpired, d.code(all[len(all)-3]))
@@ -134,7 +133,7 @@ func TestS8LifeOfTokens(t *testing.T) {
 	require.Empty(t, d.code(newest), "the answer may be lost")
 	require.Empty(t, d.code(next))
 	require.Equal(t, wire.CodeExpired, d.code(newest), "now it is an older one")
-	d.now = d.now.Add(token.Lifetime + keys.Lapse - time.Second)
+	d.now = d.now.Add(keys.TokenLifetime + keys.Lapse - time.Second)
 	require.Empty(t, d.code(next))
 	d.now = d.now.Add(time.Second)
 	require.Equal(t, wire.CodeExpired, d.code(next))
@@ -165,27 +164,27 @@ func TestS7ClockOfAParent(t *testing.T) {
 				}
 				var text string
 				if running {
-					text = renew(d.mint(token.Lifetime))
+					text = renew(d.mint(keys.TokenLifetime))
 				}
 				set(right.AddDate(years, 0, 0))
 				if !running {
-					text = d.mint(token.Lifetime)
+					text = d.mint(keys.TokenLifetime)
 				}
 				wrong := renew(text)
 				for range 5 {
-					d.now = d.now.Add(token.Lifetime / 2)
+					d.now = d.now.Add(keys.TokenLifetime / 2)
 					wrong = renew(wrong)
 				}
-				set(right.Add(3 * token.Lifetime))
+				set(right.Add(3 * keys.TokenLifetime))
 				next := renew(wrong)
 				require.NotEqual(t, wrong, next, "it is replaced at once")
-				c, err := token.Inspect(next)
+				c, err := keys.InspectToken(next)
 				require.NoError(t, err)
-				require.Equal(t, d.now.Add(token.Lifetime).Unix(), c.Expires)
+				require.Equal(t, d.now.Add(keys.TokenLifetime).Unix(), c.Expires)
 				d.now = d.now.Add(2 * keys.Overlap)
 				require.NotEmpty(t, d.code(wrong), "a copy of it is worth nothing now")
 				require.Empty(t, d.code(next))
-				d.now = d.now.Add(token.Lifetime + keys.Lapse)
+				d.now = d.now.Add(keys.TokenLifetime + keys.Lapse)
 				require.Equal(t, wire.CodeExpired, d.code(next))
 			})
 		}
@@ -195,7 +194,7 @@ func TestS7ClockOfAParent(t *testing.T) {
 // A server that was off for longer than its nodes have to renew their tokens.
 func TestS7ClockOfAServerThatWasOff(t *testing.T) {
 	d := newDesk(t)
-	first, _ := d.show(d.mint(token.Lifetime))
+	first, _ := d.show(d.mint(keys.TokenLifetime))
 	require.Empty(t, d.code(first))
 	require.NoError(t, d.book.Save())
 	d.now = d.now.AddDate(0, 6, 0)
@@ -209,11 +208,11 @@ func TestS7ClockOfAServerThatWasOff(t *testing.T) {
 // Tokens of earlier versions are good for a year. They are replaced at once, and end with that.
 func TestS8TokensOfEarlierVersions(t *testing.T) {
 	d := newDesk(t)
-	old, err := token.Mint(d.ring[0].Key, token.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
+	old, err := keys.MintToken(d.ring[0].Key, keys.Claims{Node: "web-1", Spec: "base", Issued: d.now.Unix(), Expires: d.now.AddDate(1, 0, 0).Unix()})
 	require.NoError(t, err)
 	next, code := d.show(old)
 	require.Empty(t, code)
-	c, err := token.Inspect(next)
+	c, err := keys.InspectToken(next)
 	require.NoError(t, err)
 	require.Equal(t, int64(24*3600), c.Expires-c.Issued)
 	require.Empty(t, d.code(next))
@@ -227,7 +226,7 @@ func TestS8Revoke(t *testing.T) {
 	_, err := keys.Revoke(t.TempDir(), "web-1", now)
 	require.ErrorIs(t, err, os.ErrNotExist, "there is no server")
 
-	minted, unused, forever := d.mint(token.Lifetime), d.mint(token.Lifetime), d.mint(0)
+	minted, unused, forever := d.mint(keys.TokenLifetime), d.mint(keys.TokenLifetime), d.mint(0)
 	renewed, _ := d.show(minted)
 	require.Empty(t, d.code(renewed))
 	require.Empty(t, d.book.Revoked())
@@ -246,7 +245,7 @@ func TestS8Revoke(t *testing.T) {
 	_, err = d.ring.Tokens().VerifyBy(d.book, m.Token, "web-2", d.now)
 	require.NoError(t, err, "others are not concerned")
 
-	fresh := d.mint(token.Lifetime)
+	fresh := d.mint(keys.TokenLifetime)
 	require.Empty(t, d.code(fresh))
 	require.Empty(t, d.book.Revoked(), "it has a new one")
 	_, err = keys.Revoke(d.dir, "web-1", d.now)
@@ -258,7 +257,7 @@ func TestS8Revoke(t *testing.T) {
 func TestS8UnusableBook(t *testing.T) {
 	for _, file := range []string{keys.IssuedFile, keys.UsedFile} {
 		d := newDesk(t)
-		text := d.mint(token.Lifetime)
+		text := d.mint(keys.TokenLifetime)
 		_, err := keys.Revoke(d.dir, "web-1", d.now)
 		require.NoError(t, err)
 		require.Equal(t, wire.CodeRefused, d.code(text))

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/token"
 )
 
 // FileName is the file of the keys in the folder of a server, mode 0600.
@@ -29,7 +28,7 @@ const version = 1
 
 // Entry is a key, and when it was made.
 type Entry struct {
-	token.Key
+	Key
 	Created time.Time
 }
 
@@ -37,8 +36,8 @@ type Entry struct {
 type Ring []Entry
 
 // Tokens is the ring for those who mint and verify.
-func (r Ring) Tokens() token.Keys {
-	out := make(token.Keys, 0, len(r))
+func (r Ring) Tokens() Keys {
+	out := make(Keys, 0, len(r))
 	for _, e := range r {
 		out = append(out, e.Key)
 	}
@@ -88,7 +87,7 @@ func parse(text []byte) (Ring, error) {
 	}
 	var ring Ring
 	for _, e := range d.Keys {
-		key, err := token.ParseKey(e.Key)
+		key, err := ParseKey(e.Key)
 		if err != nil {
 			return nil, err
 		}
@@ -111,7 +110,7 @@ func Ensure(dir string, now time.Time) (Ring, error) {
 		if ring, err = Read(dir); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		ring = Ring{{token.NewKey(), now.UTC().Truncate(time.Second)}}
+		ring = Ring{{NewKey(), now.UTC().Truncate(time.Second)}}
 		return write(dir, ring)
 	})
 	return ring, err
@@ -121,7 +120,7 @@ func Ensure(dir string, now time.Time) (Ring, error) {
 // does not.
 func Rotate(dir string, now time.Time) (Ring, error) {
 	return change(dir, func(r Ring) Ring {
-		return Ring{{token.NewKey(), now.UTC().Truncate(time.Second)}, r[0]}
+		return Ring{{NewKey(), now.UTC().Truncate(time.Second)}, r[0]}
 	})
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -60,7 +59,7 @@ func TestFirstStart(t *testing.T) {
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	first := ensure(t, dir)
-	minted, err := token.Mint(first[0].Key, token.Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
+	minted, err := keys.MintToken(first[0].Key, keys.Claims{Node: "web-1", Spec: "base", Issued: now.Unix()})
 	require.NoError(t, err)
 	accepted := func(r keys.Ring) wire.Code {
 		t.Helper()

@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/durable"
-	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Lifetime is how long a token is good for unless something else is asked for.
-const Lifetime = token.Lifetime
+const Lifetime = TokenLifetime
 
 // Minted is a token that was made.
 type Minted struct {
@@ -51,7 +50,7 @@ func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, er
 	if err != nil {
 		return Minted{}, err
 	}
-	m, c := Minted{Node: node, Spec: spec, Key: ring[0].ID}, token.Claims{Node: node, Spec: spec, Issued: now.Unix(), Once: life != 0}
+	m, c := Minted{Node: node, Spec: spec, Key: ring[0].ID}, Claims{Node: node, Spec: spec, Issued: now.Unix(), Once: life != 0}
 	err = changeIssued(dir, node, func(i issue) issue {
 		i.Minted = max(i.Minted, book.used[node].Number) + stride
 		c.Number, c.Generation = i.Minted, i.Generation
@@ -64,7 +63,7 @@ func Mint(dir, node, spec string, life time.Duration, now time.Time) (Minted, er
 		at := now.Add(life).UTC().Truncate(time.Second)
 		m.Expires, c.Expires = &at, at.Unix()
 	}
-	m.Token, err = token.Mint(ring[0].Key, c)
+	m.Token, err = MintToken(ring[0].Key, c)
 	return m, err
 }
 
@@ -81,7 +80,7 @@ type Inspection struct {
 
 // Inspect reads a token without verifying it.
 func Inspect(text string) (Inspection, error) {
-	c, err := token.Inspect(strings.TrimSpace(text))
+	c, err := InspectToken(strings.TrimSpace(text))
 	if err != nil {
 		return Inspection{}, err
 	}

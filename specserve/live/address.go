@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -108,7 +107,7 @@ func (s *Server) url(site *model.Site, listens string) (string, error) {
 			return "https://" + net.JoinHostPort(u.Hostname(), port), nil
 		}
 	default: // the agent of a child serves those that are on its machine
-		for _, ip := range cert.HostNames().IPs {
+		for _, ip := range keys.HostNames().IPs {
 			if ip.To4() != nil && ip.IsGlobalUnicast() {
 				return "https://" + net.JoinHostPort(ip.String(), port), nil
 			}
@@ -177,6 +176,6 @@ func (w *way) address(above string) netip.Addr {
 
 // isHere reports whether a name or an address is one of this machine.
 func isHere(host string) bool {
-	n := cert.HostNames()
+	n := keys.HostNames()
 	return slices.Contains(n.DNS, host) || slices.ContainsFunc(n.IPs, func(ip net.IP) bool { return ip.String() == host })
 }

@@ -23,7 +23,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/credentials"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/metric"
@@ -68,12 +67,12 @@ type Server struct {
 	way     way    // to the parent
 	kept    []byte // the file of reports as it is on the disk; of the goroutine of Run
 
-	mutex       sync.Mutex          // for moments: the agent publishes, the server checks its files, and both are asked how they are
-	server      *specserve.Server   // nil: none listens
-	program     *program.Program    // that new nodes get; nil: none listens, or they get none from here
-	credentials *credentials.Keeper // nil as long as they could not be read
-	commit      Commit              // the last that InForce was called with
-	view        specserve.View      // of that commit; Catalog nil: there is none yet
+	mutex       sync.Mutex              // for moments: the agent publishes, the server checks its files, and both are asked how they are
+	server      *specserve.Server       // nil: none listens
+	program     *program.Program        // that new nodes get; nil: none listens, or they get none from here
+	credentials *keys.CredentialsKeeper // nil as long as they could not be read
+	commit      Commit                  // the last that InForce was called with
+	view        specserve.View          // of that commit; Catalog nil: there is none yet
 	state       State
 }
 
@@ -152,7 +151,7 @@ func (s *Server) failed(what *error, text string, err error) {
 
 // serve listens and answers until ctx ends, or something fails.
 func (s *Server) serve(ctx context.Context) error {
-	c, err := credentials.Open(credentials.Options{Access: s.o.Access, Log: s.o.Log})
+	c, err := keys.OpenCredentials(keys.CredentialsOptions{Access: s.o.Access, Log: s.o.Log})
 	if err != nil {
 		return err
 	}
@@ -201,7 +200,7 @@ func (s *Server) serve(ctx context.Context) error {
 }
 
 // begin makes a server the one that things are published to; nil: none.
-func (s *Server) begin(server *specserve.Server, c *credentials.Keeper, p *program.Program, address string) {
+func (s *Server) begin(server *specserve.Server, c *keys.CredentialsKeeper, p *program.Program, address string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.server, s.credentials, s.program, s.state.Address, s.state.Pins = server, c, p, address, c.Certificate().Pins()

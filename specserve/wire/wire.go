@@ -67,7 +67,7 @@ func Token(h http.Header) string {
 // Spec is the answer to GET /spec/{identity}: the resolved spec of the node, with members of its
 // own beside those of the spec.
 //
-// Its ETag is that of ETag. A server that owes the node a new token (token.Keys.Due) answers 200
+// Its ETag is that of ETag. A server that owes the node a new token (keys.Keys.Due) answers 200
 // with the whole document also where the tag matches, since a 304 cannot carry one.
 type Spec struct {
 	*spec.Spec

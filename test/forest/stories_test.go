@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/sim/pve"
-	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/test/forest"
@@ -63,7 +62,7 @@ func (w *world) knows(child string) (k known) {
 // expireTomorrow replaces the certificate of a server by one of the same key that is about to expire.
 func expireTomorrow(t *testing.T, m *forest.Machine) {
 	t.Helper()
-	name := filepath.Join(server(m), cert.FileName)
+	name := filepath.Join(server(m), keys.CertFile)
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
 	block, rest := pem.Decode(text)

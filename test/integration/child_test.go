@@ -29,7 +29,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/debian"
 	simmachine "github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/pve"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -37,7 +37,7 @@ import (
 // machines and passes use it side by side.
 type nursery struct {
 	mu      sync.Mutex
-	keys    token.Keys
+	keys    keys.Keys
 	pin     string
 	program []byte
 	version string
@@ -48,7 +48,7 @@ type nursery struct {
 const childProgram = "/usr/lib/simulated/agent"
 
 func newNursery() *nursery {
-	n := &nursery{keys: token.Keys{token.NewKey()}, pin: strings.Repeat("1", 64), reports: map[string]string{}}
+	n := &nursery{keys: keys.Keys{keys.NewKey()}, pin: strings.Repeat("1", 64), reports: map[string]string{}}
 	n.release("1.0")
 	return n
 }
@@ -64,7 +64,7 @@ func (n *nursery) release(version string) {
 func (n *nursery) lose() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.keys, n.pin, n.reports = token.Keys{token.NewKey()}, strings.Repeat("2", 64), map[string]string{}
+	n.keys, n.pin, n.reports = keys.Keys{keys.NewKey()}, strings.Repeat("2", 64), map[string]string{}
 }
 
 func (n *nursery) Known() (wire.Parent, error) {
@@ -82,7 +82,7 @@ func (n *nursery) Parent(node, spec string) (wire.Parent, error) {
 	n.minted++
 	p.Identity = node
 	if err == nil {
-		p.Token, err = token.Mint(n.keys[0], token.Claims{Node: node, Spec: spec, Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+		p.Token, err = keys.MintToken(n.keys[0], keys.Claims{Node: node, Spec: spec, Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
 	}
 	return p, err
 }

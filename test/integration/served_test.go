@@ -25,7 +25,6 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/token"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -287,7 +286,7 @@ func (p *serving) expired(node string) string {
 	p.t.Helper()
 	ring, err := keys.Read(filepath.Join(p.data(), daemon.Folder))
 	require.NoError(p.t, err)
-	text, err := token.Mint(ring[0].Key, token.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
+	text, err := keys.MintToken(ring[0].Key, keys.Claims{Node: node, Spec: "door", Issued: 1, Expires: time.Now().AddDate(0, 0, -31).Unix()})
 	require.NoError(p.t, err)
 	return text
 }

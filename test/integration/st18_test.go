@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
@@ -133,7 +132,7 @@ func (p *serving) certificate() *x509.Certificate {
 // expireTomorrow replaces the certificate of the server by one of the same key that is about to expire.
 func (p *serving) expireTomorrow() {
 	p.t.Helper()
-	name := filepath.Join(p.data(), daemon.Folder, cert.FileName)
+	name := filepath.Join(p.data(), daemon.Folder, keys.CertFile)
 	text, err := os.ReadFile(name)
 	require.NoError(p.t, err)
 	block, rest := pem.Decode(text)

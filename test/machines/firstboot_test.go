@@ -28,7 +28,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -53,7 +53,7 @@ type server struct {
 	mu    sync.Mutex
 	certs []tls.Certificate // the one in use, and the next one
 	pins  []wire.Pin        // of them
-	keys  token.Keys
+	keys  keys.Keys
 	spec  *spec.Spec
 	log   []string // requests and what became of them
 	at    net.Listener
@@ -62,7 +62,7 @@ type server struct {
 
 func newServer(t *testing.T, s *spec.Spec, dir string) *server {
 	t.Helper()
-	p := &server{t: t, spec: s, dir: dir, keys: token.Keys{token.NewKey()}}
+	p := &server{t: t, spec: s, dir: dir, keys: keys.Keys{keys.NewKey()}}
 	for range 2 {
 		p.addKey()
 	}
@@ -76,7 +76,7 @@ func (p *server) addKey() {
 
 // mint makes a token of the node by the key that signs now.
 func (p *server) mint() string {
-	text, err := token.Mint(p.keys[0], token.Claims{Node: "edge", Spec: "test", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
+	text, err := keys.MintToken(p.keys[0], keys.Claims{Node: "edge", Spec: "test", Issued: time.Now().Unix(), Expires: time.Now().Add(time.Hour).Unix()})
 	require.NoError(p.t, err)
 	return text
 }
@@ -270,7 +270,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	p.set(func() {
 		p.addKey()
 		p.certs, p.pins = p.certs[1:], p.pins[1:]
-		p.keys = token.Keys{token.NewKey(), p.keys[0]}
+		p.keys = keys.Keys{keys.NewKey(), p.keys[0]}
 	})
 	w.Run0(pullNow)
 	p.set(func() { p.keys = p.keys[:1] })
@@ -287,7 +287,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 
 	t.Log("the parent refuses the node")
 	mine := p.keys
-	p.set(func() { p.keys = token.Keys{token.NewKey()} })
+	p.set(func() { p.keys = keys.Keys{keys.NewKey()} })
 	w.Run0("echo changed >/etc/motd")
 	require.False(t, w.has(pullNow))
 	require.Equal(t, "welcome", w.Run0("cat /etc/motd"), "the spec that is here stays in force")

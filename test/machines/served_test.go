@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
-	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -108,7 +107,7 @@ func TestST01ServedProgramReachesTheNewNode(t *testing.T) {
 	server := filepath.Join(t.TempDir(), "server")
 	_, err := keys.Ensure(server, time.Now())
 	require.NoError(t, err)
-	certificate, err := cert.Open(cert.Options{Dir: server, Log: slog.New(slog.DiscardHandler)})
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: server, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	pins, err := wire.ParsePins(certificate.Pins())
 	require.NoError(t, err)

@@ -21,7 +21,6 @@ import (
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/catalog"
-	"github.com/homestak/homestak-gitops/specserve/cert"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -62,7 +61,7 @@ func New(log *slog.Logger) (p *Parent, err error) {
 	if p.book, err = keys.OpenBook(p.folder); err != nil {
 		return nil, err
 	}
-	certificate, err := cert.Open(cert.Options{Dir: p.folder, Log: log})
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: p.folder, Log: log})
 	if err != nil {
 		return nil, err
 	}

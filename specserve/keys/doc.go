@@ -1,4 +1,6 @@
-// Package cert has the certificate of a server: a pair of files that somebody else keeps, or one
+package keys
+
+// This part of the package has the certificate of a server: a pair of files that somebody else keeps, or one
 // that the server makes for itself.
 //
 // Clients do not ask an authority about a server, they pin its public key. So the key of the next
@@ -7,4 +9,3 @@
 //
 // All that a server makes is one file, server.pem: certificate, key, and next key. It is replaced as a
 // whole and under a lock, so neither a crash nor a second process leaves half of a pair.
-package cert

@@ -1,4 +1,4 @@
-package credentials_test
+package keys_test
 
 import (
 	"log/slog"
@@ -7,14 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/credentials"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 // A revocation is something new, also when a request noticed it first; a token that was minted is not.
 func TestS8ARevocationIsNoticed(t *testing.T) {
 	dir := t.TempDir()
-	k, err := credentials.Open(credentials.Options{Access: keys.Files{Dir: dir}, Log: slog.New(slog.DiscardHandler)})
+	k, err := keys.OpenCredentials(keys.CredentialsOptions{Access: keys.Files{Dir: dir}, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	k.Check()
 	require.False(t, k.Check())

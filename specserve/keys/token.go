@@ -1,10 +1,11 @@
-// Package token mints and verifies provisioning tokens: by one, a parent knows which of its nodes
-// asks. A token is two segments in base64url without padding, with a dot between: the payload
-// (compact JSON) and its signature, HMAC-SHA256 over the ASCII bytes of the first segment.
+package keys
+
+// This part of the package mints and verifies provisioning tokens: by one, a parent knows which of its nodes
+// asks. A token is two segments in base64url without padding, with a dot between: the payload (compact JSON)
+// and its signature, HMAC-SHA256 over the ASCII bytes of the first segment.
 //
 // A parent signs with a key of its own and accepts an older one beside it, so that keys can be
 // rotated without locking a node out. docs/protocol.md describes the format.
-package token
 
 import (
 	"crypto/hmac"
@@ -21,11 +22,11 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Version is that of the payload.
-const Version = 1
+// TokenVersion is that of the payload.
+const TokenVersion = 1
 
-// MaxLength bounds a token, in bytes. Names are DNS labels, so a real one is far shorter.
-const MaxLength = 1024
+// MaxTokenLength bounds a token, in bytes. Names are DNS labels, so a real one is far shorter.
+const MaxTokenLength = 1024
 
 // keySize is how long a key is, in bytes.
 const keySize = 32
@@ -47,9 +48,9 @@ type Claims struct {
 	Once       bool  `json:"once,omitempty"` // it is only for getting the next one
 }
 
-// Lifetime is how long a token is good for unless something else is asked for. A node that fetches in the second half of
+// TokenLifetime is how long a token is good for unless something else is asked for. A node that fetches in the second half of
 // that time gets a new one.
-const Lifetime = 24 * time.Hour
+const TokenLifetime = 24 * time.Hour
 
 // Key signs tokens. The zero value signs nothing.
 type Key struct {
@@ -109,22 +110,22 @@ func (k Key) sign(payload string) []byte {
 	return mac.Sum(nil)
 }
 
-// Mint signs claims. It fills in the version and the ID of the key.
-func Mint(k Key, c Claims) (string, error) {
+// MintToken signs claims. It fills in the version and the ID of the key.
+func MintToken(k Key, c Claims) (string, error) {
 	switch {
 	case k.isZero():
 		return "", errors.New("minting a token: there is no signing key")
 	case c.Node == "" || c.Spec == "":
 		return "", errors.New("minting a token: it needs the names of a node and of its spec")
 	}
-	c.Version, c.Key = Version, k.ID
+	c.Version, c.Key = TokenVersion, k.ID
 	payload, err := encode(c)
 	if err != nil {
 		return "", err
 	}
 	text := payload + "." + base64.RawURLEncoding.EncodeToString(k.sign(payload))
-	if len(text) > MaxLength {
-		return "", fmt.Errorf("minting a token: it would have %d characters, %d are the most", len(text), MaxLength)
+	if len(text) > MaxTokenLength {
+		return "", fmt.Errorf("minting a token: it would have %d characters, %d are the most", len(text), MaxTokenLength)
 	}
 	return text, nil
 }
@@ -140,8 +141,8 @@ func encode(c Claims) (string, error) {
 // Keys are what a parent verifies with: the first one signs, and the others are accepted as well.
 type Keys []Key
 
-// Book knows which tokens of a node count. Its methods may be called from any goroutine.
-type Book interface {
+// TokenBook knows which tokens of a node count. Its methods may be called from any goroutine.
+type TokenBook interface {
 	// Admit says why a token whose signature is valid does not count now, as a *wire.Error; nil if it does.
 	Admit(c Claims, now time.Time) error
 }
@@ -153,7 +154,7 @@ func (ks Keys) Verify(text, node string, now time.Time) (Claims, error) {
 
 // VerifyBy is Verify where a book decides until when a token counts. The steps are in the order of
 // the protocol, so the first that fails decides the code of the error, a *wire.Error.
-func (ks Keys) VerifyBy(book Book, text, node string, now time.Time) (Claims, error) {
+func (ks Keys) VerifyBy(book TokenBook, text, node string, now time.Time) (Claims, error) {
 	payload, signature, c, err := split(text)
 	if err != nil {
 		return Claims{}, err
@@ -162,8 +163,8 @@ func (ks Keys) VerifyBy(book Book, text, node string, now time.Time) (Claims, er
 		return Claims{}, err
 	}
 	switch {
-	case c.Version != Version:
-		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token has version %d, this program reads %d", c.Version, Version)
+	case c.Version != TokenVersion:
+		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token has version %d, this program reads %d", c.Version, TokenVersion)
 	case c.Node == "" || c.Spec == "":
 		return Claims{}, wire.Errorf(wire.CodeNoCredential, "the token does not name a node and its spec")
 	}
@@ -194,8 +195,8 @@ func (c Claims) Expired(now time.Time) error {
 func (c Claims) Life() time.Duration {
 	life := time.Duration(c.Expires-c.Issued) * time.Second
 	switch {
-	case c.Key == "", c.Number == 0 && c.Expires != 0 && life > Lifetime:
-		return Lifetime
+	case c.Key == "", c.Number == 0 && c.Expires != 0 && life > TokenLifetime:
+		return TokenLifetime
 	case c.Expires == 0:
 		return 0
 	default:
@@ -217,8 +218,8 @@ func (ks Keys) verify(payload string, signature []byte, c Claims) error {
 	return wire.Errorf(wire.CodeRefused, "the token was signed by a key that this server does not have")
 }
 
-// Inspect reads a token without verifying it.
-func Inspect(text string) (Claims, error) {
+// InspectToken reads a token without verifying it.
+func InspectToken(text string) (Claims, error) {
 	_, _, c, err := split(text)
 	return c, err
 }
@@ -230,7 +231,7 @@ func split(text string) (payload string, signature []byte, c Claims, err error) 
 	switch {
 	case text == "":
 		return "", nil, Claims{}, malformed("there is no token")
-	case len(text) > MaxLength:
+	case len(text) > MaxTokenLength:
 		return "", nil, Claims{}, malformed("the token is too long")
 	case !two || strings.Contains(second, "."):
 		return "", nil, Claims{}, malformed("the token does not have two segments")

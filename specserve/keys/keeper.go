@@ -1,4 +1,4 @@
-package cert
+package keys
 
 import (
 	"crypto/tls"
@@ -15,11 +15,11 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// FileName is what a server that makes its own certificate keeps, in its folder.
-const FileName = "server.pem"
+// CertFile is what a server that makes its own certificate keeps, in its folder.
+const CertFile = "server.pem"
 
-// Options say where a certificate is.
-type Options struct {
+// CertOptions say where a certificate is.
+type CertOptions struct {
 	Dir               string // of server.pem; it is made if it is not there
 	CertFile, KeyFile string // a pair that somebody else keeps, instead
 	Log               *slog.Logger
@@ -28,10 +28,10 @@ type Options struct {
 	Now   func() time.Time // nil: time.Now
 }
 
-// Keeper has the certificate of a server and keeps it up to date. Check is for one goroutine;
+// CertKeeper has the certificate of a server and keeps it up to date. Check is for one goroutine;
 // everything else is for any.
-type Keeper struct {
-	o       Options
+type CertKeeper struct {
+	o       CertOptions
 	present atomic.Pointer[present]
 	named   time.Time // when the names were compared last
 }
@@ -54,8 +54,8 @@ func (s state) same(o state) bool {
 	return s.file != nil && o.file != nil && os.SameFile(s.file, o.file) && s.size == o.size && s.modified.Equal(o.modified)
 }
 
-// Open reads the certificate of a server, and makes it if it has none.
-func Open(o Options) (*Keeper, error) {
+// OpenCert reads the certificate of a server, and makes it if it has none.
+func OpenCert(o CertOptions) (*CertKeeper, error) {
 	if o.Names == nil {
 		o.Names = HostNames
 	}
@@ -65,7 +65,7 @@ func Open(o Options) (*Keeper, error) {
 	if (o.CertFile == "") != (o.KeyFile == "") {
 		return nil, errors.New("a certificate is a pair of files\nname both: --cert FILE --key FILE")
 	}
-	k := &Keeper{o: o}
+	k := &CertKeeper{o: o}
 	if o.CertFile == "" {
 		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make the folder of the certificate: %w", err)
@@ -82,14 +82,14 @@ func Open(o Options) (*Keeper, error) {
 }
 
 // Pins are those of the present key and, if it is known, of the next one. The caller must not change them.
-func (k *Keeper) Pins() []string { return k.present.Load().announced }
+func (k *CertKeeper) Pins() []string { return k.present.Load().announced }
 
 // Expires is when the present certificate does.
-func (k *Keeper) Expires() time.Time { return k.present.Load().pair.Leaf.NotAfter }
+func (k *CertKeeper) Expires() time.Time { return k.present.Load().pair.Leaf.NotAfter }
 
 // TLS is how a server with this certificate listens. A handshake gets the certificate that is in
 // force when it begins.
-func (k *Keeper) TLS() *tls.Config {
+func (k *CertKeeper) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"h2", "http/1.1"},
@@ -99,11 +99,11 @@ func (k *Keeper) TLS() *tls.Config {
 
 // Check reads files that changed, and renews the certificate if that is due. After an error what
 // was in force stays in force.
-func (k *Keeper) Check() (changed bool, err error) {
+func (k *CertKeeper) Check() (changed bool, err error) {
 	if k.o.CertFile != "" {
 		return k.reload([]string{k.o.CertFile, k.o.KeyFile}, readPair)
 	}
-	name := []string{filepath.Join(k.o.Dir, FileName)}
+	name := []string{filepath.Join(k.o.Dir, CertFile)}
 	if changed, err = k.reload(name, readOwn); err != nil {
 		return false, err
 	}
@@ -123,7 +123,7 @@ func (k *Keeper) Check() (changed bool, err error) {
 }
 
 // reload reads files again if one of them changed.
-func (k *Keeper) reload(names []string, read func(names []string) (*identity, error)) (bool, error) {
+func (k *CertKeeper) reload(names []string, read func(names []string) (*identity, error)) (bool, error) {
 	var files [2]state
 	for i, name := range names {
 		info, err := os.Stat(name)
@@ -173,8 +173,8 @@ func readPair(names []string) (*identity, error) {
 }
 
 // create makes server.pem unless it is there.
-func (k *Keeper) create() error {
-	name := filepath.Join(k.o.Dir, FileName)
+func (k *CertKeeper) create() error {
+	name := filepath.Join(k.o.Dir, CertFile)
 	err := durable.Exclusively(k.o.Dir, func() error {
 		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -192,9 +192,9 @@ func (k *Keeper) create() error {
 }
 
 // renew replaces server.pem, unless another process did.
-func (k *Keeper) renew(now time.Time) error {
+func (k *CertKeeper) renew(now time.Time) error {
 	return durable.Exclusively(k.o.Dir, func() error {
-		was, err := readOwn([]string{filepath.Join(k.o.Dir, FileName)})
+		was, err := readOwn([]string{filepath.Join(k.o.Dir, CertFile)})
 		if err != nil {
 			return err
 		}
@@ -215,12 +215,12 @@ func (k *Keeper) renew(now time.Time) error {
 	})
 }
 
-func (k *Keeper) write(id *identity) error {
+func (k *CertKeeper) write(id *identity) error {
 	text, err := id.encode()
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(k.o.Dir, FileName)
+	name := filepath.Join(k.o.Dir, CertFile)
 	if err := durable.Replace(name, text); err != nil {
 		return err
 	}

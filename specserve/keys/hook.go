@@ -1,4 +1,6 @@
-// Package hook checks that a notification of a push comes from the provider that hosts the
+package keys
+
+// This part of the package checks that a notification of a push comes from the provider that hosts the
 // repository. The body says nothing that we use: whatever it names, the repository is asked.
 //
 // Providers sign differently. GitHub, Gitea and Forgejo sign the body, GitLab sends its token
@@ -8,7 +10,6 @@
 //
 // A body is hashed while it comes, and is never kept: a sender that is slow or not signed
 // takes no memory, and so nobody else has to wait for it.
-package hook
 
 import (
 	"container/list"
@@ -39,22 +40,22 @@ const remembered = 1024
 
 // Why a delivery is not accepted.
 var (
-	ErrProvider = errors.New("unknown provider")
-	ErrMissing  = errors.New("the delivery is not signed")
-	ErrInvalid  = errors.New("the signature is not valid")
-	ErrNoSecret = errors.New("the provider has no secret of its own")
-	ErrTime     = errors.New("the delivery was signed at another time")
-	ErrBody     = errors.New("the body of the delivery cannot be read") // and why
+	ErrProvider     = errors.New("unknown provider")
+	ErrHookMissing  = errors.New("the delivery is not signed")
+	ErrHookInvalid  = errors.New("the signature is not valid")
+	ErrHookNoSecret = errors.New("the provider has no secret of its own")
+	ErrHookTime     = errors.New("the delivery was signed at another time")
+	ErrHookBody     = errors.New("the body of the delivery cannot be read") // and why
 )
 
-// Verdict is what a valid delivery asks for.
-type Verdict int
+// HookVerdict is what a valid delivery asks for.
+type HookVerdict int
 
 // The verdicts.
 const (
-	Pushed   Verdict = iota // the repository may have changed
-	Repeated                // it was here before
-	Other                   // it is about something else, as the ping of a new hook
+	HookPushed   HookVerdict = iota // the repository may have changed
+	HookRepeated                    // it was here before
+	Other                           // it is about something else, as the ping of a new hook
 )
 
 // scheme is how one provider signs.
@@ -89,17 +90,17 @@ func schemes() map[string]scheme {
 	}
 }
 
-// Signed reports whether a delivery has an HMAC, right or wrong: what has one can be checked without
+// HookSigned reports whether a delivery has an HMAC, right or wrong: what has one can be checked without
 // helping anybody to guess a secret.
-func Signed(provider string, header http.Header) bool {
+func HookSigned(provider string, header http.Header) bool {
 	return slices.ContainsFunc(schemes()[provider].signed, func(name string) bool { return header.Get(name) != "" })
 }
 
-// Providers lists the providers, sorted.
-func Providers() []string { return slices.Sorted(maps.Keys(schemes())) }
+// HookProviders lists the providers, sorted.
+func HookProviders() []string { return slices.Sorted(maps.Keys(schemes())) }
 
-// Checker checks deliveries. It may be used from several goroutines.
-type Checker struct {
+// HookChecker checks deliveries. It may be used from several goroutines.
+type HookChecker struct {
 	now func() time.Time
 
 	mu    sync.Mutex // for a moment only: requests come side by side, and each looks up who was here
@@ -113,21 +114,21 @@ type delivered struct {
 	at time.Time
 }
 
-// New makes a Checker with a clock.
-func New(now func() time.Time) *Checker {
-	return &Checker{now: now, seen: map[[sha256.Size]byte]bool{}, order: list.New()}
+// NewHookChecker makes a Checker with a clock.
+func NewHookChecker(now func() time.Time) *HookChecker {
+	return &HookChecker{now: now, seen: map[[sha256.Size]byte]bool{}, order: list.New()}
 }
 
 // Check verifies a delivery by the secret of the provider, byte for byte as it came. The secret
 // is compared in constant time. An empty secret accepts nothing. The body is read to its end if the
 // delivery has what it needs to be valid, else not at all.
-func (c *Checker) Check(provider string, secret []byte, header http.Header, body io.Reader) (Verdict, error) {
+func (c *HookChecker) Check(provider string, secret []byte, header http.Header, body io.Reader) (HookVerdict, error) {
 	s, known := schemes()[provider]
 	if !known {
-		return Other, fmt.Errorf("%w %q: %s are known", ErrProvider, provider, strings.Join(Providers(), ", "))
+		return Other, fmt.Errorf("%w %q: %s are known", ErrProvider, provider, strings.Join(HookProviders(), ", "))
 	}
 	if len(secret) == 0 {
-		return Other, fmt.Errorf("%w: %s", ErrNoSecret, provider)
+		return Other, fmt.Errorf("%w: %s", ErrHookNoSecret, provider)
 	}
 	now := c.now()
 	id, err := s.check(delivery{s.signed, header, body, secret, now})
@@ -135,18 +136,18 @@ func (c *Checker) Check(provider string, secret []byte, header http.Header, body
 		return Other, err
 	}
 	if c.repeated(sha256.Sum256([]byte(provider+"\x00"+id)), now) {
-		return Repeated, nil
+		return HookRepeated, nil
 	}
 	for _, name := range s.event {
 		if event := header.Get(name); event != "" && !slices.Contains(s.pushes, event) {
 			return Other, nil
 		}
 	}
-	return Pushed, nil
+	return HookPushed, nil
 }
 
 // repeated reports whether a delivery was here within the window, and remembers it.
-func (c *Checker) repeated(id [sha256.Size]byte, now time.Time) bool {
+func (c *HookChecker) repeated(id [sha256.Size]byte, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for first := c.order.Front(); first != nil; first = c.order.Front() {
@@ -180,21 +181,21 @@ func signedBody(d delivery) (string, error) {
 		}
 		return given + deliveryID(d.header), nil
 	}
-	return "", fmt.Errorf("%w: it has no %s", ErrMissing, strings.Join(d.signed, " and no "))
+	return "", fmt.Errorf("%w: it has no %s", ErrHookMissing, strings.Join(d.signed, " and no "))
 }
 
 // verify compares a signature in hexadecimal with that of a text and the body.
 func (d delivery) verify(text, before string) (given string, err error) {
 	signature, err := hex.DecodeString(strings.TrimPrefix(text, "sha256="))
 	if err != nil || len(signature) != sha256.Size {
-		return "", fmt.Errorf("%w: it is no HMAC-SHA256 in hexadecimal", ErrInvalid)
+		return "", fmt.Errorf("%w: it is no HMAC-SHA256 in hexadecimal", ErrHookInvalid)
 	}
 	want, err := d.sign(d.secret, before)
 	if err != nil {
 		return "", err
 	}
 	if !hmac.Equal(signature, want) {
-		return "", fmt.Errorf("%w: it is not made with our secret", ErrInvalid)
+		return "", fmt.Errorf("%w: it is not made with our secret", ErrHookInvalid)
 	}
 	return string(signature), nil
 }
@@ -216,7 +217,7 @@ func signedTime(d delivery) (string, error) {
 	const stamp = "X-Homestak-Timestamp"
 	at, text := d.header.Get(stamp), d.header.Get(d.signed[0])
 	if at == "" || text == "" {
-		return "", fmt.Errorf("%w: it needs %s and %s", ErrMissing, stamp, d.signed[0])
+		return "", fmt.Errorf("%w: it needs %s and %s", ErrHookMissing, stamp, d.signed[0])
 	}
 	given, err := d.verify(text, at+".")
 	if err != nil {
@@ -237,7 +238,7 @@ func gitlab(d delivery) (string, error) {
 		if encoded, ok := strings.CutPrefix(string(d.secret), "whsec_"); ok {
 			var err error
 			if key, err = base64.StdEncoding.DecodeString(encoded); err != nil {
-				return "", fmt.Errorf("%w: our secret is not whsec_ and base64", ErrInvalid)
+				return "", fmt.Errorf("%w: our secret is not whsec_ and base64", ErrHookInvalid)
 			}
 		}
 		want, err := d.sign(key, id+"."+at+".")
@@ -250,15 +251,15 @@ func gitlab(d delivery) (string, error) {
 				return id, inTime(at, d.now)
 			}
 		}
-		return "", fmt.Errorf("%w: Webhook-Signature is not that of id, time and body with our secret", ErrInvalid)
+		return "", fmt.Errorf("%w: Webhook-Signature is not that of id, time and body with our secret", ErrHookInvalid)
 	case token == "":
-		return "", fmt.Errorf("%w: it has no X-Gitlab-Token and no Webhook-Signature", ErrMissing)
+		return "", fmt.Errorf("%w: it has no X-Gitlab-Token and no Webhook-Signature", ErrHookMissing)
 	case subtle.ConstantTimeCompare([]byte(token), d.secret) != 1:
-		return "", fmt.Errorf("%w: X-Gitlab-Token is not our secret", ErrInvalid)
+		return "", fmt.Errorf("%w: X-Gitlab-Token is not our secret", ErrHookInvalid)
 	default:
 		sum := sha256.New()
 		if _, err := io.Copy(sum, d.body); err != nil {
-			return "", fmt.Errorf("%w: %w", ErrBody, err)
+			return "", fmt.Errorf("%w: %w", ErrHookBody, err)
 		}
 		return string(sum.Sum(nil)) + deliveryID(d.header), nil
 	}
@@ -268,11 +269,11 @@ func gitlab(d delivery) (string, error) {
 func inTime(text string, now time.Time) error {
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%w: %q is not a time in Unix seconds", ErrTime, text)
+		return fmt.Errorf("%w: %q is not a time in Unix seconds", ErrHookTime, text)
 	}
 	at := time.Unix(seconds, 0)
 	if away := now.Sub(at).Abs(); away > Window {
-		return fmt.Errorf("%w: %s, more than %s from the time here", ErrTime, at.UTC().Format(time.RFC3339), Window)
+		return fmt.Errorf("%w: %s, more than %s from the time here", ErrHookTime, at.UTC().Format(time.RFC3339), Window)
 	}
 	return nil
 }
@@ -282,7 +283,7 @@ func (d delivery) sign(key []byte, before string) ([]byte, error) {
 	mac := hmac.New(sha256.New, key)
 	_, _ = io.WriteString(mac, before) // a hash takes everything
 	if _, err := io.Copy(mac, d.body); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBody, err)
+		return nil, fmt.Errorf("%w: %w", ErrHookBody, err)
 	}
 	return mac.Sum(nil), nil
 }

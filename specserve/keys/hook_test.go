@@ -1,4 +1,4 @@
-package hook_test
+package keys_test
 
 import (
 	"crypto/hmac"
@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/hook"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
 const body = `{"ref":"refs/heads/main"}`
@@ -53,51 +53,53 @@ func deliveries(at time.Time) map[string]http.Header {
 	}
 }
 
-func at(now time.Time) *hook.Checker { return hook.New(func() time.Time { return now }) }
+func hookAt(now time.Time) *keys.HookChecker {
+	return keys.NewHookChecker(func() time.Time { return now })
+}
 
 // GitHub publishes this example, so the header is not only what we think it is
 // (docs.github.com, "Validating webhook deliveries").
 func TestTheExampleOfGitHub(t *testing.T) {
 	h := header("X-Hub-Signature-256", "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17")
-	v, err := at(noon).Check("github", []byte("It's a Secret to Everybody"), h, strings.NewReader("Hello, World!"))
+	v, err := hookAt(noon).Check("github", []byte("It's a Secret to Everybody"), h, strings.NewReader("Hello, World!"))
 	require.NoError(t, err)
-	require.Equal(t, hook.Pushed, v)
+	require.Equal(t, keys.HookPushed, v)
 }
 
 func TestEachProvider(t *testing.T) {
-	require.Len(t, deliveries(noon), len(hook.Providers()))
+	require.Len(t, deliveries(noon), len(keys.HookProviders()))
 	for name, h := range deliveries(noon) {
 		t.Run(name, func(t *testing.T) {
-			c := at(noon)
+			c := hookAt(noon)
 			v, err := c.Check(name, secret, h, strings.NewReader(body))
 			require.NoError(t, err)
-			require.Equal(t, hook.Pushed, v)
+			require.Equal(t, keys.HookPushed, v)
 			v, err = c.Check(name, secret, h, strings.NewReader(body))
 			require.NoError(t, err)
-			require.Equal(t, hook.Repeated, v)
+			require.Equal(t, keys.HookRepeated, v)
 
-			_, err = at(noon).Check(name, []byte("wrong"), h, strings.NewReader(body))
-			require.ErrorIs(t, err, hook.ErrInvalid)
+			_, err = hookAt(noon).Check(name, []byte("wrong"), h, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookInvalid)
 			require.NotContains(t, err.Error(), string(secret))
-			_, err = at(noon).Check(name, nil, h, strings.NewReader(body))
-			require.ErrorIs(t, err, hook.ErrNoSecret)
-			_, err = at(noon).Check(name, secret, http.Header{}, strings.NewReader(body))
-			require.ErrorIs(t, err, hook.ErrMissing)
+			_, err = hookAt(noon).Check(name, nil, h, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookNoSecret)
+			_, err = hookAt(noon).Check(name, secret, http.Header{}, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookMissing)
 			if name != "gitlab" { // whose token says nothing of the body
-				_, err = at(noon).Check(name, secret, h, strings.NewReader(body+" "))
-				require.ErrorIs(t, err, hook.ErrInvalid)
+				_, err = hookAt(noon).Check(name, secret, h, strings.NewReader(body+" "))
+				require.ErrorIs(t, err, keys.ErrHookInvalid)
 			}
 			for other := range deliveries(noon) {
 				if other == name || name == "gitea" || other == "gitea" { // forgejo signs for gitea's sake, too
 					continue
 				}
-				_, err = at(noon).Check(other, secret, h, strings.NewReader(body))
-				require.ErrorIs(t, err, hook.ErrMissing, other)
+				_, err = hookAt(noon).Check(other, secret, h, strings.NewReader(body))
+				require.ErrorIs(t, err, keys.ErrHookMissing, other)
 			}
 		})
 	}
-	_, err := at(noon).Check("gerrit", secret, http.Header{}, http.NoBody)
-	require.ErrorIs(t, err, hook.ErrProvider)
+	_, err := hookAt(noon).Check("gerrit", secret, http.Header{}, http.NoBody)
+	require.ErrorIs(t, err, keys.ErrProvider)
 	require.ErrorContains(t, err, "forgejo, generic, gitea, github, gitlab")
 }
 
@@ -111,8 +113,8 @@ func TestTamperedSignatures(t *testing.T) {
 			changed[i] ^= 1
 			h := good.Clone()
 			h.Set(field, string(changed))
-			_, err := at(noon).Check(name, secret, h, strings.NewReader(body))
-			require.ErrorIs(t, err, hook.ErrInvalid, "%s: byte %d", name, i)
+			_, err := hookAt(noon).Check(name, secret, h, strings.NewReader(body))
+			require.ErrorIs(t, err, keys.ErrHookInvalid, "%s: byte %d", name, i)
 		}
 	}
 }
@@ -120,11 +122,11 @@ func TestTamperedSignatures(t *testing.T) {
 // A header that Forgejo signed itself is not replaced by the one for Gitea's sake.
 func TestTheOwnHeaderCounts(t *testing.T) {
 	good := hex.EncodeToString(mac(secret, body))
-	_, err := at(noon).Check("forgejo", secret, header("X-Forgejo-Signature", "00", "X-Gitea-Signature", good), strings.NewReader(body))
-	require.ErrorIs(t, err, hook.ErrInvalid)
-	v, err := at(noon).Check("forgejo", secret, header("X-Gitea-Signature", good), strings.NewReader(body))
+	_, err := hookAt(noon).Check("forgejo", secret, header("X-Forgejo-Signature", "00", "X-Gitea-Signature", good), strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookInvalid)
+	v, err := hookAt(noon).Check("forgejo", secret, header("X-Gitea-Signature", good), strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, hook.Pushed, v)
+	require.Equal(t, keys.HookPushed, v)
 }
 
 // A test delivery of a new hook is accepted, and asks for nothing.
@@ -135,9 +137,9 @@ func TestOtherEvents(t *testing.T) {
 	} {
 		h := deliveries(noon)[name]
 		h.Set(event[0], event[1])
-		v, err := at(noon).Check(name, secret, h, strings.NewReader(body))
+		v, err := hookAt(noon).Check(name, secret, h, strings.NewReader(body))
 		require.NoError(t, err)
-		require.Equal(t, hook.Other, v, name)
+		require.Equal(t, keys.Other, v, name)
 	}
 }
 
@@ -148,60 +150,60 @@ func TestSignedByGitLab(t *testing.T) {
 	good := "v1," + base64.StdEncoding.EncodeToString(mac(key, "msg_1."+stamp+"."+body))
 	whsec := []byte("whsec_" + base64.StdEncoding.EncodeToString(key))
 	h := header("X-Gitlab-Event", "Push Hook", "Webhook-Id", "msg_1", "Webhook-Timestamp", stamp, "Webhook-Signature", "v1a,AAAA v1,AAAA "+good)
-	c := at(noon)
+	c := hookAt(noon)
 	v, err := c.Check("gitlab", whsec, h, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, hook.Pushed, v)
+	require.Equal(t, keys.HookPushed, v)
 	v, err = c.Check("gitlab", whsec, h, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, hook.Repeated, v)
+	require.Equal(t, keys.HookRepeated, v)
 
 	h.Set("Webhook-Signature", "v1,AAAA")
 	h.Set("X-Gitlab-Token", string(whsec)) // does not rescue a wrong signature
-	_, err = at(noon).Check("gitlab", whsec, h, strings.NewReader(body))
-	require.ErrorIs(t, err, hook.ErrInvalid)
+	_, err = hookAt(noon).Check("gitlab", whsec, h, strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookInvalid)
 	h.Set("Webhook-Signature", good)
-	_, err = at(noon.Add(hook.Window+time.Second)).Check("gitlab", whsec, h, strings.NewReader(body))
-	require.ErrorIs(t, err, hook.ErrTime)
-	_, err = at(noon).Check("gitlab", []byte("whsec_%%%"), h, strings.NewReader(body))
-	require.ErrorIs(t, err, hook.ErrInvalid)
+	_, err = hookAt(noon.Add(keys.Window+time.Second)).Check("gitlab", whsec, h, strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookTime)
+	_, err = hookAt(noon).Check("gitlab", []byte("whsec_%%%"), h, strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookInvalid)
 }
 
 // A signed time is accepted within the window, and remembered as long as it is accepted.
 func TestTheWindow(t *testing.T) {
 	now := noon
-	c := hook.New(func() time.Time { return now })
-	ahead := deliveries(noon.Add(hook.Window))["generic"]
+	c := keys.NewHookChecker(func() time.Time { return now })
+	ahead := deliveries(noon.Add(keys.Window))["generic"]
 	v, err := c.Check("generic", secret, ahead, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, hook.Pushed, v)
-	now = noon.Add(2 * hook.Window) // the last moment at which it is valid
+	require.Equal(t, keys.HookPushed, v)
+	now = noon.Add(2 * keys.Window) // the last moment at which it is valid
 	v, err = c.Check("generic", secret, ahead, strings.NewReader(body))
 	require.NoError(t, err)
-	require.Equal(t, hook.Repeated, v)
+	require.Equal(t, keys.HookRepeated, v)
 	now = now.Add(time.Second)
 	_, err = c.Check("generic", secret, ahead, strings.NewReader(body))
-	require.ErrorIs(t, err, hook.ErrTime)
+	require.ErrorIs(t, err, keys.ErrHookTime)
 	require.ErrorContains(t, err, "2026-01-02T12:05:00Z")
 
 	now = noon
-	_, err = c.Check("generic", secret, deliveries(noon.Add(hook.Window + time.Second))["generic"], strings.NewReader(body))
-	require.ErrorIs(t, err, hook.ErrTime)
+	_, err = c.Check("generic", secret, deliveries(noon.Add(keys.Window + time.Second))["generic"], strings.NewReader(body))
+	require.ErrorIs(t, err, keys.ErrHookTime)
 	soon := "soon"
 	_, err = c.Check("generic", secret, header("X-Homestak-Timestamp", soon, "X-Homestak-Signature", hex.EncodeToString(mac(secret, soon+"."+body))), strings.NewReader(body))
-	require.ErrorIs(t, err, hook.ErrTime)
+	require.ErrorIs(t, err, keys.ErrHookTime)
 }
 
 // What is remembered is bounded, and safe for requests side by side.
 func TestManyDeliveries(t *testing.T) {
-	c := at(noon)
+	c := hookAt(noon)
 	var all sync.WaitGroup
 	for worker := range 4 {
 		all.Go(func() {
 			for i := range 1000 {
 				h := deliveries(noon)["github"]
 				h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
-				if v, err := c.Check("github", secret, h, strings.NewReader(body)); err != nil || v != hook.Pushed {
+				if v, err := c.Check("github", secret, h, strings.NewReader(body)); err != nil || v != keys.HookPushed {
 					t.Errorf("delivery %d of %d: %v, %v", i, worker, v, err)
 				}
 			}
@@ -213,7 +215,7 @@ func TestManyDeliveries(t *testing.T) {
 		for i := range 1000 {
 			h := deliveries(noon)["github"]
 			h.Set("X-GitHub-Delivery", fmt.Sprint(worker, i))
-			if v, _ := c.Check("github", secret, h, strings.NewReader(body)); v == hook.Repeated {
+			if v, _ := c.Check("github", secret, h, strings.NewReader(body)); v == keys.HookRepeated {
 				repeated++
 			}
 		}
@@ -228,7 +230,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, provider, signature, stamp, body string) {
 		h := header("X-Hub-Signature-256", signature, "X-Gitea-Signature", signature, "X-Gitlab-Token", signature,
 			"Webhook-Signature", signature, "Webhook-Timestamp", stamp, "X-Homestak-Timestamp", stamp, "X-Homestak-Signature", signature)
-		if _, err := at(noon).Check(provider, secret, h, strings.NewReader(body)); err == nil {
+		if _, err := hookAt(noon).Check(provider, secret, h, strings.NewReader(body)); err == nil {
 			t.Fatalf("accepted %q of %q", signature, provider)
 		}
 	})

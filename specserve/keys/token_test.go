@@ -1,4 +1,4 @@
-package token_test
+package keys_test
 
 import (
 	"crypto/hmac"
@@ -12,23 +12,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/token"
+	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // at is when the tokens here are minted.
 var at = time.Unix(1767225600, 0)
 
-func key(t *testing.T, digit string) token.Key {
+func key(t *testing.T, digit string) keys.Key {
 	t.Helper()
-	k, err := token.ParseKey(strings.Repeat(digit, 64))
+	k, err := keys.ParseKey(strings.Repeat(digit, 64))
 	require.NoError(t, err)
 	return k
 }
 
-func mint(t *testing.T, k token.Key, c token.Claims) string {
+func mint(t *testing.T, k keys.Key, c keys.Claims) string {
 	t.Helper()
-	text, err := token.Mint(k, c)
+	text, err := keys.MintToken(k, c)
 	require.NoError(t, err)
 	return text
 }
@@ -52,20 +52,20 @@ func TestGoldenVectors(t *testing.T) {
 	require.Equal(t, "09a2a779", k.ID)
 	for _, v := range []struct {
 		name   string
-		key    token.Key
-		claims token.Claims
+		key    keys.Key
+		claims keys.Claims
 		want   string
 	}{
-		{"as the predecessor mints", k.Predecessor(), token.Claims{Node: "edge", Spec: "base", Issued: at.Unix()}, vectorPredecessor},
-		{"with our keys", k, token.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 86400}, vectorWhole},
+		{"as the predecessor mints", k.Predecessor(), keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix()}, vectorPredecessor},
+		{"with our keys", k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 86400}, vectorWhole},
 	} {
 		got := mint(t, v.key, v.claims)
 		require.Equal(t, v.want, got, v.name)
-		v.claims.Version, v.claims.Key = token.Version, v.key.ID
-		c, err := token.Keys{v.key}.Verify(got, "edge", at)
+		v.claims.Version, v.claims.Key = keys.TokenVersion, v.key.ID
+		c, err := keys.Keys{v.key}.Verify(got, "edge", at)
 		require.NoError(t, err, v.name)
 		require.Equal(t, v.claims, c, v.name)
-		c, err = token.Inspect(got)
+		c, err = keys.InspectToken(got)
 		require.NoError(t, err, v.name)
 		require.Equal(t, v.claims, c, v.name)
 	}
@@ -75,13 +75,13 @@ func TestGoldenVectors(t *testing.T) {
 // Every step of the verification, in its order: each token also has all that later steps refuse.
 func TestOrderOfVerification(t *testing.T) {
 	k, old, other := key(t, "a"), key(t, "b"), key(t, "c")
-	keys := token.Keys{k, old}
-	signed := func(k token.Key, payload string) string {
+	signingKeys := keys.Keys{k, old}
+	signed := func(k keys.Key, payload string) string {
 		// Mint makes no wrong payload, so the signature is borrowed from the test's own HMAC.
 		p := base64.RawURLEncoding.EncodeToString([]byte(payload))
 		return p + "." + base64.RawURLEncoding.EncodeToString(sign(t, k, p))
 	}
-	good := mint(t, k, token.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 10})
+	good := mint(t, k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix(), Expires: at.Unix() + 10})
 	head, tail, _ := strings.Cut(good, ".")
 	for _, c := range []struct {
 		name, text string
@@ -98,19 +98,19 @@ func TestOrderOfVerification(t *testing.T) {
 		{"signature with stray bits", head + "." + tail[:42] + "_", wire.CodeNoCredential, "signature of the token is not base64url"},
 		{"payload that is not JSON", "AAAA." + tail, wire.CodeNoCredential, "payload of the token is not what it should be"},
 		{"payload that is a list", base64.RawURLEncoding.EncodeToString([]byte("[]")) + "." + tail, wire.CodeNoCredential, "payload of the token"},
-		{"unknown key", mint(t, other, token.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
-		{"key of the predecessor, without one", mint(t, k.Predecessor(), token.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"unknown key", mint(t, other, keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
+		{"key of the predecessor, without one", mint(t, k.Predecessor(), keys.Claims{Node: "edge", Spec: "base"}), wire.CodeRefused, "a key that this server does not have"},
 		{"empty signature", head + ".", wire.CodeRefused, "signature of the token is not valid"},
 		{"kid of one key, signature of another", signed(old, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeRefused, "signature of the token is not valid"},
 		{"version 2", signed(k, `{"v":2,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "version 2"},
 		{"no node", signed(k, `{"v":1,"s":"base","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
 		{"no spec", signed(k, `{"v":1,"n":"web","exp":1,"kid":"`+k.ID+`"}`), wire.CodeNoCredential, "does not name a node"},
-		{"expired", mint(t, k, token.Claims{Node: "web", Spec: "base", Expires: at.Unix()}), wire.CodeExpired, "2026-01-01T00:00:00Z"},
-		{"of another node", mint(t, k, token.Claims{Node: "web", Spec: "base"}), wire.CodeNotYours, "another node"},
+		{"expired", mint(t, k, keys.Claims{Node: "web", Spec: "base", Expires: at.Unix()}), wire.CodeExpired, "2026-01-01T00:00:00Z"},
+		{"of another node", mint(t, k, keys.Claims{Node: "web", Spec: "base"}), wire.CodeNotYours, "another node"},
 		{"good", good, "", ""},
-		{"by the older key", mint(t, old, token.Claims{Node: "edge", Spec: "base"}), "", ""},
+		{"by the older key", mint(t, old, keys.Claims{Node: "edge", Spec: "base"}), "", ""},
 	} {
-		got, err := keys.Verify(c.text, "edge", at)
+		got, err := signingKeys.Verify(c.text, "edge", at)
 		require.Equal(t, c.code, code(err), "%s: %v", c.name, err)
 		if err != nil {
 			require.ErrorContains(t, err, c.says, c.name)
@@ -120,22 +120,22 @@ func TestOrderOfVerification(t *testing.T) {
 			}
 		}
 	}
-	_, err := token.Keys(nil).Verify(good, "edge", at)
+	_, err := keys.Keys(nil).Verify(good, "edge", at)
 	require.Equal(t, wire.CodeRefused, code(err))
-	_, err = token.Keys{{}}.Verify(mint(t, k.Predecessor(), token.Claims{Node: "edge", Spec: "base"}), "edge", at)
+	_, err = keys.Keys{{}}.Verify(mint(t, k.Predecessor(), keys.Claims{Node: "edge", Spec: "base"}), "edge", at)
 	require.Equal(t, wire.CodeRefused, code(err), "the zero key verifies nothing")
 }
 
 // No byte of a token can be another one.
 func TestTamperedBytes(t *testing.T) {
 	k := key(t, "a")
-	good := mint(t, k, token.Claims{Node: "edge", Spec: "base", Issued: at.Unix()})
+	good := mint(t, k, keys.Claims{Node: "edge", Spec: "base", Issued: at.Unix()})
 	for i := range good {
 		for _, b := range []byte("Az09-_.=+ \n\x00") {
 			if good[i] == b {
 				continue
 			}
-			_, err := token.Keys{k}.Verify(good[:i]+string(b)+good[i+1:], "edge", at)
+			_, err := keys.Keys{k}.Verify(good[:i]+string(b)+good[i+1:], "edge", at)
 			require.Contains(t, []wire.Code{wire.CodeNoCredential, wire.CodeRefused}, code(err), "byte %d is %q", i, b)
 		}
 	}
@@ -143,44 +143,44 @@ func TestTamperedBytes(t *testing.T) {
 
 func TestDue(t *testing.T) {
 	k, old := key(t, "a"), key(t, "b")
-	keys := token.Keys{k, old}
-	claims := token.Claims{Issued: at.Unix(), Expires: at.Unix() + 100, Key: k.ID}
-	require.False(t, keys.Due(claims, at.Add(49*time.Second)))
-	require.True(t, keys.Due(claims, at.Add(50*time.Second)))
-	require.True(t, keys.Due(token.Claims{Key: old.ID}, at), "the older key")
-	require.True(t, keys.Due(token.Claims{}, at), "the predecessor")
-	require.False(t, keys.Due(token.Claims{Key: k.ID}, at.Add(time.Hour)), "it never expires")
+	signingKeys := keys.Keys{k, old}
+	claims := keys.Claims{Issued: at.Unix(), Expires: at.Unix() + 100, Key: k.ID}
+	require.False(t, signingKeys.Due(claims, at.Add(49*time.Second)))
+	require.True(t, signingKeys.Due(claims, at.Add(50*time.Second)))
+	require.True(t, signingKeys.Due(keys.Claims{Key: old.ID}, at), "the older key")
+	require.True(t, signingKeys.Due(keys.Claims{}, at), "the predecessor")
+	require.False(t, signingKeys.Due(keys.Claims{Key: k.ID}, at.Add(time.Hour)), "it never expires")
 }
 
 // A token from the future counts, since a clock that was set back must not lock nodes out. It is replaced at once, or one from a
 // clock that was ahead by a year would be good for a year.
 func TestS7ClockTokensFromTheFuture(t *testing.T) {
 	k := key(t, "a")
-	keys := token.Keys{k}
-	text := mint(t, k, token.Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Add(token.Lifetime).Unix(), Number: 1})
+	signingKeys := keys.Keys{k}
+	text := mint(t, k, keys.Claims{Node: "inner", Spec: "base", Issued: at.Unix(), Expires: at.Add(keys.TokenLifetime).Unix(), Number: 1})
 	for back, due := range map[time.Duration]bool{
-		0: false, time.Minute: false, token.Skew: false, token.Skew + time.Second: true, 24 * time.Hour: true, 20 * 365 * 24 * time.Hour: true,
+		0: false, time.Minute: false, keys.Skew: false, keys.Skew + time.Second: true, 24 * time.Hour: true, 20 * 365 * 24 * time.Hour: true,
 	} {
-		c, err := keys.Verify(text, "inner", at.Add(-back))
+		c, err := signingKeys.Verify(text, "inner", at.Add(-back))
 		require.NoError(t, err, back)
-		require.Equal(t, due, keys.Due(c, at.Add(-back)), back)
+		require.Equal(t, due, signingKeys.Due(c, at.Add(-back)), back)
 	}
-	require.False(t, keys.Due(token.Claims{Issued: at.Unix(), Key: k.ID, Number: 1}, at.AddDate(-1, 0, 0)), "one without an end is never replaced")
+	require.False(t, signingKeys.Due(keys.Claims{Issued: at.Unix(), Key: k.ID, Number: 1}, at.AddDate(-1, 0, 0)), "one without an end is never replaced")
 }
 
 func TestMintRefuses(t *testing.T) {
 	k := key(t, "a")
 	for _, c := range []struct {
-		key    token.Key
-		claims token.Claims
+		key    keys.Key
+		claims keys.Claims
 		says   string
 	}{
-		{token.Key{}, token.Claims{Node: "edge", Spec: "base"}, "no signing key"},
-		{k, token.Claims{Spec: "base"}, "needs the names"},
-		{k, token.Claims{Node: "edge"}, "needs the names"},
-		{k, token.Claims{Node: strings.Repeat("n", 800), Spec: "base"}, "1024 are the most"},
+		{keys.Key{}, keys.Claims{Node: "edge", Spec: "base"}, "no signing key"},
+		{k, keys.Claims{Spec: "base"}, "needs the names"},
+		{k, keys.Claims{Node: "edge"}, "needs the names"},
+		{k, keys.Claims{Node: strings.Repeat("n", 800), Spec: "base"}, "1024 are the most"},
 	} {
-		_, err := token.Mint(c.key, c.claims)
+		_, err := keys.MintToken(c.key, c.claims)
 		require.ErrorContains(t, err, c.says)
 	}
 }
@@ -188,31 +188,31 @@ func TestMintRefuses(t *testing.T) {
 // A key is 32 bytes, and nothing that prints one shows it.
 func TestKeys(t *testing.T) {
 	for _, bad := range []string{"", "abc", strings.Repeat("a", 62), strings.Repeat("a", 66), strings.Repeat("g", 64), strings.Repeat("0", 64)} {
-		_, err := token.ParseKey(bad)
+		_, err := keys.ParseKey(bad)
 		require.Error(t, err, bad)
 		if len(bad) > 3 {
 			require.NotContains(t, err.Error(), bad)
 		}
 	}
-	k := token.NewKey()
-	require.NotEqual(t, k, token.NewKey())
-	again, err := token.ParseKey(k.Text() + "\n")
+	k := keys.NewKey()
+	require.NotEqual(t, k, keys.NewKey())
+	again, err := keys.ParseKey(k.Text() + "\n")
 	require.NoError(t, err)
 	require.Equal(t, k, again)
-	for _, shown := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%v", token.Keys{k}), fmt.Sprintf("%x", k)} {
+	for _, shown := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%v", keys.Keys{k}), fmt.Sprintf("%x", k)} {
 		require.NotContains(t, shown, k.Text()[:8])
 	}
 }
 
 // Whatever a request has, it is refused with a code of credentials, and only a signed one is not.
 func FuzzVerify(f *testing.F) {
-	k, err := token.ParseKey(strings.Repeat("a", 64))
+	k, err := keys.ParseKey(strings.Repeat("a", 64))
 	require.NoError(f, err)
 	f.Add(vectorPredecessor)
 	f.Add(vectorWhole)
 	f.Add("a.b")
 	f.Add(base64.RawURLEncoding.EncodeToString([]byte(`{"v":1,"n":"edge","s":"base","kid":"09a2a779"}`)) + ".AAAA")
-	keys := token.Keys{k, k.Predecessor()}
+	keys := keys.Keys{k, k.Predecessor()}
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := keys.Verify(text, "edge", at)
 		if err == nil {
@@ -226,14 +226,14 @@ func FuzzVerify(f *testing.F) {
 }
 
 // raw is a key as bytes.
-func raw(t *testing.T, k token.Key) []byte {
+func raw(t *testing.T, k keys.Key) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(k.Text())
 	require.NoError(t, err)
 	return b
 }
 
-func sign(t *testing.T, k token.Key, payload string) []byte {
+func sign(t *testing.T, k keys.Key, payload string) []byte {
 	t.Helper()
 	mac := hmac.New(sha256.New, raw(t, k))
 	mac.Write([]byte(payload))
