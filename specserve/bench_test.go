@@ -14,7 +14,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
@@ -25,12 +24,12 @@ func BenchmarkSpec(b *testing.B) {
 	require.NoError(b, err)
 	set, found := policy.Compile(b.Context(), policy.Options{})
 	require.Empty(b, found)
-	c, found := catalog.Make(catalog.Input{Site: site(), Commit: "a", Policies: set})
+	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "a", Policies: set})
 	require.Empty(b, found)
 	signingKeys := keys.Keys{keys.NewKey()}
 	text, err := keys.MintToken(signingKeys[0], keys.Claims{Node: "own", Spec: "base", Issued: 1})
 	require.NoError(b, err)
-	body, _, err := c.Node("own").Answer(catalog.Own{Pins: certificate.Pins()})
+	body, _, err := c.Node("own").Answer(specserve.Own{Pins: certificate.Pins()})
 	require.NoError(b, err)
 
 	b.Run("served", func(b *testing.B) {

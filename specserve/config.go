@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -24,7 +23,7 @@ func serveConfig(x *request) error {
 		}
 	}
 	renewed := x.renewed(node)
-	document, tag, err := x.view.Catalog.Config(node, catalog.Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})
+	document, tag, err := x.view.Catalog.Config(node, Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})
 	if err != nil {
 		return err
 	}

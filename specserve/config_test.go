@@ -12,24 +12,23 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // withChild has a child of type pve with a node below it.
-func withChild() (*model.Site, catalog.Needs) {
+func withChild() (*model.Site, specserve.Needs) {
 	s := site()
 	m := *s.Manifests["web"]
 	m.Nodes = append(slices.Clip(m.Nodes), &model.Node{Name: "inner", Type: "pve", Spec: "own"}, &model.Node{Name: "app", Type: "vm", Parent: "inner"})
 	s.Manifests["web"] = &m
 	s.Secrets.Values["passwords"] = map[string]string{"app": "canary-of-app", "own": "canary-of-own"}
-	return s, catalog.Needs{"app": {"passwords.app"}, "own": {"passwords.own"}}
+	return s, specserve.Needs{"app": {"passwords.app"}, "own": {"passwords.own"}}
 }
 
 func (s *served) publishTree(leaving map[string]bool) {
 	s.t.Helper()
 	tree, needs := withChild()
-	c, found := catalog.Make(catalog.Input{Site: tree, Commit: "3f2c1a9", Policies: s.set, Agent: "father", Needs: needs})
+	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: tree, Commit: "3f2c1a9", Policies: s.set, Agent: "father", Needs: needs})
 	require.Empty(s.t, found)
 	s.Publish(specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins, Removed: leaving})
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -108,15 +107,15 @@ func serveAgent(x *request) error {
 	if err := x.holder(); err != nil {
 		return err
 	}
-	if x.o.Program == nil || strings.TrimPrefix(x.URL.EscapedPath(), agentPrefix) != program.System() {
+	if x.o.Program == nil || strings.TrimPrefix(x.URL.EscapedPath(), agentPrefix) != ProgramSystem() {
 		message := "this server has no program for other machines"
 		if x.o.Program != nil {
-			message = "the server has the program for " + program.System() + " only"
+			message = "the server has the program for " + ProgramSystem() + " only"
 		}
 		return &wire.Error{Code: wire.CodeNotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
 	}
 	err := x.o.Program.Serve(recorder{x.w, x}, x.Request)
-	if errors.Is(err, program.ErrBusy) {
+	if errors.Is(err, ErrBusy) {
 		x.w.Header().Set("Retry-After", "10")
 		return &wire.Error{Code: wire.CodeTooMany, Message: err.Error()}
 	}

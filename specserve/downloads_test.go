@@ -18,9 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 	gitserve "github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -38,7 +36,7 @@ func withRepository(t *testing.T) *served {
 	require.NoError(t, err)
 	snapshot, err := memory.Snapshot(gitserve.Content{Branch: "main", InForce: c.ID, LastGood: c.ID})
 	require.NoError(t, err)
-	made, found := catalog.Make(catalog.Input{Site: with, Commit: c.ID, Policies: s.set})
+	made, found := specserve.MakeCatalog(specserve.CatalogInput{Site: with, Commit: c.ID, Policies: s.set})
 	require.Empty(t, found)
 	s.Publish(specserve.View{Catalog: made, Keys: s.keys, Pins: s.pins, Repository: snapshot, Access: keys.Access{Repository: []byte(repositoryKey)}})
 	return s
@@ -113,7 +111,7 @@ func TestNoRepository(t *testing.T) {
 // publishWith publishes the usual site with something changed.
 func (s *served) publishWith(change func(*specserve.View)) {
 	s.t.Helper()
-	c, found := catalog.Make(catalog.Input{Site: site(), Commit: "3f2c1a9", Policies: s.set})
+	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "3f2c1a9", Policies: s.set})
 	require.Empty(s.t, found)
 	v := specserve.View{Catalog: c, Keys: s.keys, Pins: s.pins}
 	change(&v)
@@ -124,20 +122,20 @@ func (s *served) publishWith(change func(*specserve.View)) {
 func TestProgram(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "program")
 	require.NoError(t, os.WriteFile(name, []byte("the program"), 0o700))
-	p, err := program.Open(name)
+	p, err := specserve.OpenProgram(name)
 	require.NoError(t, err)
 	s := serveProgram(t, unlimited(), p)
 	s.publish("3f2c1a9", site())
-	path := "/agent/" + program.System()
+	path := "/agent/" + specserve.ProgramSystem()
 	bearer := "Bearer " + s.mint(s.keys[0], "own")
 	got := s.sent(http.MethodGet, path, bearer)
 	require.Equal(t, 200, got.status, got.body)
 	require.Equal(t, "the program", got.body)
 	var spec struct{ Agent map[string]string }
 	require.NoError(t, json.Unmarshal([]byte(s.sent(http.MethodGet, wire.SpecPath("own"), bearer).body), &spec))
-	require.Equal(t, `"`+spec.Agent[program.System()]+`"`, got.header.Get("ETag"))
+	require.Equal(t, `"`+spec.Agent[specserve.ProgramSystem()]+`"`, got.header.Get("ETag"))
 	require.Empty(t, s.sent(http.MethodHead, path, bearer).body)
-	for other, want := range map[string]int{"/agent/plan9-arm": 404, path + "/": 404, "/agent/../" + program.System(): 404, "/agent/": 404, "/agent": 404} {
+	for other, want := range map[string]int{"/agent/plan9-arm": 404, path + "/": 404, "/agent/../" + specserve.ProgramSystem(): 404, "/agent/": 404, "/agent": 404} {
 		require.Equal(t, want, s.sent(http.MethodGet, other, bearer).status, other)
 	}
 }

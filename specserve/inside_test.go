@@ -14,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -24,12 +23,12 @@ func textLog(w io.Writer) *slog.Logger {
 }
 
 // tinyCatalog has one node, own, and the token that it is asked for.
-func tinyCatalog(t testing.TB) (c *catalog.Catalog, token string) {
+func tinyCatalog(t testing.TB) (c *Catalog, token string) {
 	t.Helper()
 	token = strings.Repeat("ab", 16)
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
-	c, found = catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
+	c, found = MakeCatalog(CatalogInput{Policies: set, Site: &model.Site{
 		Postures:  map[string]*model.Posture{"prod": {Name: "prod", Auth: &model.Auth{Method: "node_token"}}},
 		Specs:     map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Posture: "prod"}}},
 		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: []*model.Node{{Name: "own", Mode: model.ModePull, Spec: "base"}}}},

@@ -5,23 +5,22 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/metric"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // counts are what a server has answered. Their labels are rows of the table, statuses and codes, so there are never
 // many.
 type counts struct {
-	requests, refusals *metric.Counter
-	took               *metric.Histogram
+	requests, refusals *Counter
+	took               *Histogram
 }
 
 func newCounts() *counts {
 	return &counts{
-		requests: metric.NewCounter("homestak_serve_requests_total", "Requests that were answered.", "endpoint", "status"),
-		refusals: metric.NewCounter("homestak_serve_refusals_total", "Requests that were answered with an error, by its code.", "code"),
+		requests: NewCounter("homestak_serve_requests_total", "Requests that were answered.", "endpoint", "status"),
+		refusals: NewCounter("homestak_serve_refusals_total", "Requests that were answered with an error, by its code.", "code"),
 		// A long poll is above 10 seconds.
-		took: metric.NewHistogram("homestak_serve_request_seconds", "How long requests took.", []float64{0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60}, "endpoint"),
+		took: NewHistogram("homestak_serve_request_seconds", "How long requests took.", []float64{0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60}, "endpoint"),
 	}
 }
 
@@ -43,7 +42,7 @@ func metrics(x *request) error {
 	if err != nil {
 		return err
 	}
-	return x.send(http.StatusOK, metric.ContentType, text)
+	return x.send(http.StatusOK, ContentType, text)
 }
 
 // now finds out what is served, and what nodes reported.

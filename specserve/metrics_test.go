@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/homestak/homestak-gitops/specserve/metric"
 )
 
 func TestCounts(t *testing.T) {
@@ -15,7 +13,7 @@ func TestCounts(t *testing.T) {
 	c.add("/spec/{identity}", 200, "", 1500*time.Millisecond)
 	c.add("/spec/{identity}", 401, "E301", 2*time.Minute)
 	c.add("/health", 200, "", 0)
-	text, err := metric.NewRegistry(c.requests, c.refusals, c.took).Text()
+	text, err := NewRegistry(c.requests, c.refusals, c.took).Text()
 	require.NoError(t, err)
 	require.Equal(t, `# HELP homestak_serve_refusals_total Requests that were answered with an error, by its code.
 # TYPE homestak_serve_refusals_total counter

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -20,7 +19,7 @@ const Period = time.Minute
 
 // own lets the node itself through, whatever its posture allows others: a report changes what people
 // see of it. A token that several nodes have does not say which one asks.
-func (x *request) own() (*catalog.Node, error) {
+func (x *request) own() (*Node, error) {
 	if err := x.identify(); err != nil {
 		return nil, err
 	}
@@ -45,7 +44,7 @@ func (x *request) own() (*catalog.Node, error) {
 }
 
 // node is the node that a request is about.
-func (x *request) node() (*catalog.Node, error) {
+func (x *request) node() (*Node, error) {
 	if n := x.view.node(x.identity); n != nil {
 		return n, nil
 	}
@@ -212,7 +211,7 @@ func (s *Server) Reported(node string) (saw string, err error) {
 	return "at " + at + " it reported that it is ready", nil
 }
 
-func isChild(n *catalog.Node) bool { return n != nil && n.Child }
+func isChild(n *Node) bool { return n != nil && n.Child }
 
 // HasReported reports whether there is a report of a node.
 func (s *Server) HasReported(node string) bool {
@@ -224,7 +223,7 @@ func (s *Server) HasReported(node string) bool {
 func (s *Server) Forget(node string) { s.reports.Await(node, s.o.Now()) }
 
 // PeriodOf is how often a node reports that does not say so itself: after each run. 0: only when it boots.
-func PeriodOf(n *catalog.Node) time.Duration {
+func PeriodOf(n *Node) time.Duration {
 	if n == nil || n.Run == nil {
 		return Period
 	}

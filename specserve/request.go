@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/limit"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -31,7 +30,7 @@ type request struct {
 
 	endpoint string // path of its row; "" for an unknown one
 	identity string // of the node that it is about; "" for none
-	shown    catalog.Credential
+	shown    Credential
 	reason   string        // why it was refused, for the log
 	limited  time.Duration // how long its client has to wait, having been refused too often; 0: it has not
 	status   int           // of the answer; 0 as long as there is none

@@ -14,19 +14,16 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/source/serve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/limit"
-	"github.com/homestak/homestak-gitops/specserve/metric"
-	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // Options are what a server is made of.
 type Options struct {
-	Version string           // of the program
-	Program *program.Program // what new nodes get; nil: none
-	Spool   string           // folder of temporary files; "": the system's
+	Version string   // of the program
+	Program *Program // what new nodes get; nil: none
+	Spool   string   // folder of temporary files; "": the system's
 	TLS     *tls.Config
 	Limits  Limits // zero: Usual
 	Log     *slog.Logger
@@ -47,14 +44,14 @@ type Options struct {
 	Reported func(wire.Report)
 	// Events writes the stream of events until the client leaves, or ending is closed. Nil: there is none.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
-	Metrics []metric.Collector // figures of the agent, for the answer of /metrics
+	Metrics []Collector // figures of the agent, for the answer of /metrics
 }
 
 // View is what requests see. It is not changed after it was published.
 type View struct {
-	Catalog *catalog.Catalog // nil as long as there is no commit: then only operators and hooks are answered
-	Keys    keys.Keys        // the first one signs
-	Book    *keys.Book       // which of their tokens count; nil: those that have not expired
+	Catalog *Catalog   // nil as long as there is no commit: then only operators and hooks are answered
+	Keys    keys.Keys  // the first one signs
+	Book    *keys.Book // which of their tokens count; nil: those that have not expired
 	Access  keys.Access
 	Pins    []string // of the server: its key and the next one
 
@@ -67,11 +64,11 @@ type View struct {
 }
 
 // node finds a node that is served; nil if there is none.
-func (v *View) node(name string) *catalog.Node {
+func (v *View) node(name string) *Node {
 	if n := v.Catalog.Node(name); n != nil || !v.Removed[name] {
 		return n
 	}
-	return catalog.Removed(name)
+	return Removed(name)
 }
 
 // commit is the one that is served; "" as long as there is none.
@@ -96,7 +93,7 @@ type Server struct {
 	underWay          sync.WaitGroup // requests
 
 	counts    *counts // of what was answered
-	figures   metric.Registry
+	figures   Registry
 	reports   *wire.ReportStore
 	reporting *limit.Rates      // reports, by node
 	hooks     *keys.HookChecker // of notifications
@@ -135,7 +132,7 @@ func New(o Options) *Server {
 		waiting: newWaiters(), ending: make(chan struct{}),
 	}
 	s.view.Store(&View{})
-	s.figures = metric.NewRegistry(append([]metric.Collector{s.counts.requests, s.counts.refusals, s.counts.took, metric.Now(s.now)}, o.Metrics...)...)
+	s.figures = NewRegistry(append([]Collector{s.counts.requests, s.counts.refusals, s.counts.took, CurrentFigures(s.now)}, o.Metrics...)...)
 	return s
 }
 

@@ -20,9 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -100,13 +98,13 @@ func (l *logged) String() string {
 func serve(t *testing.T, limits specserve.Limits) *served { return serveProgram(t, limits, nil) }
 
 // serveProgram is serve with a program for new nodes.
-func serveProgram(t *testing.T, limits specserve.Limits, p *program.Program) *served {
+func serveProgram(t *testing.T, limits specserve.Limits, p *specserve.Program) *served {
 	t.Helper()
 	return serveOptions(t, limits, p, func(*specserve.Options) {})
 }
 
 // serveOptions is serveProgram with other options.
-func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, change func(*specserve.Options)) *served {
+func serveOptions(t *testing.T, limits specserve.Limits, p *specserve.Program, change func(*specserve.Options)) *served {
 	t.Helper()
 	s := &served{t: t, log: &logged{}, asked: make(chan struct{}, 100), dir: filepath.Join(t.TempDir(), "server"), keys: keys.Keys{keys.NewKey(), keys.NewKey()}}
 	s.now.Store(1_800_000_000)
@@ -153,7 +151,7 @@ func serveOptions(t *testing.T, limits specserve.Limits, p *program.Program, cha
 // publish makes a site the one that is served.
 func (s *served) publish(commit string, site *model.Site) {
 	s.t.Helper()
-	c, found := catalog.Make(catalog.Input{Site: site, Commit: commit, Policies: s.set})
+	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site, Commit: commit, Policies: s.set})
 	require.Empty(s.t, found)
 	s.Publish(specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: s.pins})
 }
@@ -430,7 +428,7 @@ func TestOneVersionPerRequest(t *testing.T) {
 	for i, name := range []string{"even", "odd"} {
 		changed := site()
 		changed.Domain = name + ".example"
-		c, found := catalog.Make(catalog.Input{Site: changed, Commit: name, Policies: s.set})
+		c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: changed, Commit: name, Policies: s.set})
 		require.Empty(t, found)
 		versions[i] = specserve.View{Catalog: c, Keys: s.keys, Access: s.access, Pins: []string{name}}
 	}

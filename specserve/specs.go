@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -103,7 +102,7 @@ func serveSpec(x *request) error {
 		return &wire.Error{Code: wire.CodeNotFound, Message: "the site does not deploy this node any more"}
 	}
 	renewed := x.renewed(node)
-	document, tag, err := node.Answer(catalog.Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})
+	document, tag, err := node.Answer(Own{Pins: x.view.Pins, Token: renewed, Agent: x.agentSums()})
 	if err != nil {
 		return err
 	}
@@ -123,7 +122,7 @@ func serveSpec(x *request) error {
 		}
 	}
 	if as == asYAML {
-		if document, err = catalog.YAML(document); err != nil {
+		if document, err = YAML(document); err != nil {
 			return err
 		}
 	}
@@ -136,7 +135,7 @@ func (x *request) due() bool {
 }
 
 // renewed is a new token for the node that asks, "" if its own is good for longer.
-func (x *request) renewed(n *catalog.Node) string {
+func (x *request) renewed(n *Node) string {
 	if !x.due() {
 		return ""
 	}

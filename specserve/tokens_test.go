@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
@@ -20,7 +19,7 @@ func TestS8TokensOverTheWire(t *testing.T) {
 	require.NoError(t, err)
 	book, err := keys.OpenBook(s.dir)
 	require.NoError(t, err)
-	c, found := catalog.Make(catalog.Input{Site: site(), Commit: "a", Policies: s.set})
+	c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site(), Commit: "a", Policies: s.set})
 	require.Empty(t, found)
 	s.Publish(specserve.View{Catalog: c, Keys: ring.Tokens(), Book: book, Access: s.access, Pins: s.pins})
 	mint := func() string {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -253,8 +252,8 @@ func wait(x *request) error {
 }
 
 // awaited is what a node fetches, and its tag.
-func (x *request) awaited(v *View, n *catalog.Node) (what, tag string, err error) {
-	own := catalog.Own{Pins: v.Pins, Agent: x.agentSums()}
+func (x *request) awaited(v *View, n *Node) (what, tag string, err error) {
+	own := Own{Pins: v.Pins, Agent: x.agentSums()}
 	if n.Child {
 		_, tag, err = v.Catalog.Config(n, own)
 		return toConfigure, tag, err

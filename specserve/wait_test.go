@@ -14,7 +14,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -40,7 +39,7 @@ func (w *waiting) moved(name string) View {
 	w.t.Helper()
 	set, found := policy.Compile(w.t.Context(), policy.Options{})
 	require.Empty(w.t, found)
-	c, found := catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
+	c, found := MakeCatalog(CatalogInput{Policies: set, Site: &model.Site{
 		Domain:    "other.example",
 		Postures:  map[string]*model.Posture{"prod": {Name: "prod", Auth: &model.Auth{Method: "node_token"}}},
 		Specs:     map[string]*model.Spec{"base": {Name: "base", Access: &model.Access{Posture: "prod"}}},
@@ -154,7 +153,7 @@ func TestNoReportCapturesAWake(t *testing.T) {
 	for _, n := range nodes {
 		n.Spec = "base"
 	}
-	c, found := catalog.Make(catalog.Input{Policies: set, Site: &model.Site{
+	c, found := MakeCatalog(CatalogInput{Policies: set, Site: &model.Site{
 		Specs:     map[string]*model.Spec{"base": {Name: "base"}},
 		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father", Nodes: append(nodes, pushed)}},
 	}})

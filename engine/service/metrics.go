@@ -6,23 +6,23 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/specserve/metric"
+	"github.com/homestak/homestak-gitops/specserve"
 )
 
 // counts are what a status does not say: what happened since the start of the agent.
 type counts struct {
-	passes   *metric.Counter
-	took     *metric.Histogram // passes
-	requests *metric.Counter   // to the API of the host
+	passes   *specserve.Counter
+	took     *specserve.Histogram // passes
+	requests *specserve.Counter   // to the API of the host
 }
 
 // newCounts makes the counts. A metric without a sample would be one that nobody can alert on, hence the
 // zeros of outcomes.
 func newCounts() *counts {
 	c := &counts{
-		passes:   metric.NewCounter("homestak_agent_passes_total", "Passes that ended, by their outcome.", "outcome"),
-		took:     metric.NewHistogram("homestak_agent_pass_seconds", "How long passes took.", []float64{0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200}),
-		requests: metric.NewCounter("homestak_agent_pve_requests_total", "Requests that were sent to the API of the host.", "method", "class"),
+		passes:   specserve.NewCounter("homestak_agent_passes_total", "Passes that ended, by their outcome.", "outcome"),
+		took:     specserve.NewHistogram("homestak_agent_pass_seconds", "How long passes took.", []float64{0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200}),
+		requests: specserve.NewCounter("homestak_agent_pve_requests_total", "Requests that were sent to the API of the host.", "method", "class"),
 	}
 	for _, o := range outcomes {
 		c.passes.WithLabelValues(string(o))
@@ -47,14 +47,16 @@ func (c *counts) sent(method string, status int) {
 }
 
 // all are the counts as a registry takes them.
-func (c *counts) all() []metric.Collector { return []metric.Collector{c.passes, c.took, c.requests} }
+func (c *counts) all() []specserve.Collector {
+	return []specserve.Collector{c.passes, c.took, c.requests}
+}
 
 // outcomes are all the ends of a pass.
 var outcomes = [...]engine.Outcome{engine.Done, engine.Planned, engine.Invalid, engine.Refused, engine.Partly, engine.Failed, engine.Interrupted}
 
 // metrics are the figures of the agent, beside those of its server.
-func (s *Service) metrics() []metric.Collector {
-	return append(s.counts.all(), metric.Now(func(add adder) { figures(add, s.Status()) }))
+func (s *Service) metrics() []specserve.Collector {
+	return append(s.counts.all(), specserve.CurrentFigures(func(add adder) { figures(add, s.Status()) }))
 }
 
 // adder adds a figure; labels are pairs of name and value.

@@ -11,13 +11,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
-	"github.com/homestak/homestak-gitops/specserve/metric"
+	"github.com/homestak/homestak-gitops/specserve"
 )
 
 // samples are the lines of the figures without the comments.
-func samples(t *testing.T, of ...metric.Collector) string {
+func samples(t *testing.T, of ...specserve.Collector) string {
 	t.Helper()
-	text, err := metric.NewRegistry(of...).Text()
+	text, err := specserve.NewRegistry(of...).Text()
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "canary")
 	var out []string
@@ -65,7 +65,7 @@ homestak_agent_nodes 3
 homestak_agent_nodes_not_ready 2
 homestak_agent_start_time_seconds 1.8e+09
 homestak_agent_suspensions 1
-`, samples(t, metric.Now(func(add adder) { figures(add, status) })))
+`, samples(t, specserve.CurrentFigures(func(add adder) { figures(add, status) })))
 }
 
 // An agent that has not done anything yet has no pass and no commit, and nothing fails.
@@ -82,7 +82,7 @@ homestak_agent_nodes 0
 homestak_agent_nodes_not_ready 0
 homestak_agent_start_time_seconds 1
 homestak_agent_suspensions 0
-`, samples(t, metric.Now(func(add adder) { figures(add, status) })))
+`, samples(t, specserve.CurrentFigures(func(add adder) { figures(add, status) })))
 }
 
 // Each pass is counted once, however often its status is published.

@@ -17,7 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
 // Folder is the folder of keys and certificate, in the data folder.
@@ -144,7 +143,7 @@ func (f *follower) begin(ctx context.Context) (err error) {
 		break
 	}
 	if o.Program != "" {
-		if f.program, err = program.Open(o.Program); err != nil {
+		if f.program, err = specserve.OpenProgram(o.Program); err != nil {
 			return err
 		}
 	}

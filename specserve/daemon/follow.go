@@ -12,9 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
 // follower has what is served, and reads again what changes. It belongs to the goroutine of Run.
@@ -23,9 +21,9 @@ type follower struct {
 	server      *specserve.Server
 	credentials *keys.CredentialsKeeper
 
-	catalog *catalog.Catalog
-	asked   chan struct{}    // somebody wants a check now
-	program *program.Program // nil: none
+	catalog *specserve.Catalog
+	asked   chan struct{}      // somebody wants a check now
+	program *specserve.Program // nil: none
 	history history
 
 	repository *serve.Snapshot // at the commit of catalog; nil: none
@@ -102,7 +100,7 @@ func (f *follower) report(about string, err error) {
 }
 
 // reload loads the site again if its folder changed; nil if it did not, or is not good.
-func (f *follower) reload(ctx context.Context, atOnce bool) *catalog.Catalog {
+func (f *follower) reload(ctx context.Context, atOnce bool) *specserve.Catalog {
 	state, err := f.state()
 	f.report("folder", err)
 	if err != nil || bytes.Equal(state, f.folder.served) || !f.folder.changed(state) && !atOnce {
@@ -129,7 +127,7 @@ func (f *follower) state() ([]byte, error) {
 }
 
 // load loads the site in the folder, which has a state.
-func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, diag.List, error) {
+func (f *follower) load(ctx context.Context, state []byte) (*specserve.Catalog, diag.List, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadPatience)
 	defer cancel()
 	folder, err := site.Open(ctx, f.o.Site)
@@ -137,7 +135,7 @@ func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, di
 		return nil, nil, err
 	}
 	defer folder.Close()
-	in := catalog.Input{Site: folder.Desired.Site, Commit: folder.Desired.Commit, Host: f.o.Host, Policies: folder.Policies()}
+	in := specserve.CatalogInput{Site: folder.Desired.Site, Commit: folder.Desired.Commit, Host: f.o.Host, Policies: folder.Policies()}
 	var unknown error // what the nodes need
 	if in.Site != nil && in.HasChild() {
 		in.Needs, unknown = folder.Needs()
@@ -151,7 +149,7 @@ func (f *follower) load(ctx context.Context, state []byte) (*catalog.Catalog, di
 	if unknown != nil {
 		return nil, folder.Desired.Findings, unknown
 	}
-	made, found := catalog.Make(in)
+	made, found := specserve.MakeCatalog(in)
 	found = slices.Concat(folder.Desired.Findings, found)
 	if made == nil {
 		return nil, found, folder.CheckFindings(found)

@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/program"
 )
 
 // innerText adds a host of its own to the site.
@@ -286,13 +286,13 @@ func TestProgram(t *testing.T) {
 	var spec struct{ Agent map[string]string }
 	_, body := m.get(first)
 	require.NoError(t, json.Unmarshal([]byte(body), &spec))
-	p, err := program.Open(m.o.Program)
+	p, err := specserve.OpenProgram(m.o.Program)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	require.Equal(t, p.Sums(), spec.Agent)
 	want, err := os.ReadFile(m.o.Program)
 	require.NoError(t, err)
-	status, _, got := m.ask("/agent/"+program.System(), m.mint("own"))
+	status, _, got := m.ask("/agent/"+specserve.ProgramSystem(), m.mint("own"))
 	require.Equal(t, 200, status)
 	require.Equal(t, sha256.Sum256(want), sha256.Sum256([]byte(got)))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve"
 )
 
 // Commit is a commit that came into force.
@@ -64,15 +64,15 @@ func (s *Server) InForce(c Commit) {
 	}
 }
 
-func (s *Server) catalog(c Commit) (*catalog.Catalog, error) {
-	in := catalog.Input{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Way: c.Way, Policies: c.Policies}
+func (s *Server) catalog(c Commit) (*specserve.Catalog, error) {
+	in := specserve.CatalogInput{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Way: c.Way, Policies: c.Policies}
 	if in.HasChild() {
 		var err error
 		if in.Needs, err = c.Needs(); err != nil {
 			return nil, err
 		}
 	}
-	made, found := catalog.Make(in)
+	made, found := specserve.MakeCatalog(in)
 	for _, f := range found {
 		if f.Severity == diag.Error {
 			return nil, fmt.Errorf("%s", f.String())

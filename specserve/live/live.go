@@ -25,8 +25,6 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/metric"
-	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -52,7 +50,7 @@ type Options struct {
 	Reported func(wire.Report)
 	// Events writes the stream of events; see specserve.Options.
 	Events  func(w http.ResponseWriter, r *http.Request, ending <-chan struct{})
-	Metrics []metric.Collector // figures of the agent, beside those of the server
+	Metrics []specserve.Collector // figures of the agent, beside those of the server
 }
 
 // retryAfter is how long it takes until what failed is tried again.
@@ -69,7 +67,7 @@ type Server struct {
 
 	mutex       sync.Mutex              // for moments: the agent publishes, the server checks its files, and both are asked how they are
 	server      *specserve.Server       // nil: none listens
-	program     *program.Program        // that new nodes get; nil: none listens, or they get none from here
+	program     *specserve.Program      // that new nodes get; nil: none listens, or they get none from here
 	credentials *keys.CredentialsKeeper // nil as long as they could not be read
 	commit      Commit                  // the last that InForce was called with
 	view        specserve.View          // of that commit; Catalog nil: there is none yet
@@ -160,9 +158,9 @@ func (s *Server) serve(ctx context.Context) error {
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return fmt.Errorf("make the folder of temporary files: %w", err)
 	}
-	var p *program.Program
+	var p *specserve.Program
 	if s.o.Program != "" {
-		if p, err = program.Open(s.o.Program); err != nil {
+		if p, err = specserve.OpenProgram(s.o.Program); err != nil {
 			return err
 		}
 		defer func() { _ = p.Close() }()
@@ -200,7 +198,7 @@ func (s *Server) serve(ctx context.Context) error {
 }
 
 // begin makes a server the one that things are published to; nil: none.
-func (s *Server) begin(server *specserve.Server, c *keys.CredentialsKeeper, p *program.Program, address string) {
+func (s *Server) begin(server *specserve.Server, c *keys.CredentialsKeeper, p *specserve.Program, address string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.server, s.credentials, s.program, s.state.Address, s.state.Pins = server, c, p, address, c.Certificate().Pins()

@@ -91,21 +91,18 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/guest/spec", "engine/model", "engine/plan", "engine/source", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "engine/source/sourcetest", "hcl/sops/sopstest"}},
 	{pkg: "drivers/config", may: []string{"drivers/local", "drivers/proxmox/kind", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/child", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/wire"}, tests: []string{"engine/enginetest"}}, // push: what specs say inside guests
 	{pkg: "specserve/limit"},
-	{pkg: "specserve/metric", may: []string{"engine/diag"}},                    // figures that Prometheus reads
-	{pkg: "specserve/program"},                                                 // what new nodes get: this program
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/wire"}}, // notifications of a push, and who signed them
-	{pkg: "specserve/catalog", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "policy", "specserve/keys", "specserve/wire"}},
-	{pkg: "specserve", may: []string{"engine/source/serve", "policy", "specserve/catalog", "specserve/keys", "specserve/limit", "specserve/metric", "specserve/program", "specserve/wire"}, tests: []string{"engine/diag", "engine/model", "engine/source"}},
-	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "specserve", "specserve/catalog", "specserve/keys", "specserve/program"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/wire"}},
-	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/catalog", "specserve/daemon", "specserve/keys", "specserve/metric", "specserve/program", "specserve/wire"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/metric", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
+	{pkg: "specserve", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "engine/source/serve", "policy", "specserve/keys", "specserve/limit", "specserve/wire"}, tests: []string{"engine/source"}}, // figures that Prometheus reads; what new nodes get: this program
+	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "specserve", "specserve/keys"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/wire"}},
+	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/daemon", "specserve/keys", "specserve/wire"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
 	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/wire"}},
 	{pkg: "sim", may: []string{"engine/model", "sim/debian", "sim/machine", "sim/machine/device", "sim/pve"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/process", may: []string{"engine"}},
 	{pkg: "cmd/homestak-gitops/buildinfo"},
 	{pkg: "cmd/homestak-gitops/wiring", may: []string{"drivers", "drivers/config", "drivers/ssh", "engine", "engine/model", "engine/service", "policy", "specserve/wire"}, tests: []string{"engine/enginetest", "engine/source/sourcetest", "engine/view", "hcl", "sim"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/wire"}, tests: []string{"engine/apply", "engine/plan"}},
-	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/catalog", "specserve/firstboot", "specserve/keys", "specserve/program", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
+	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/firstboot", "specserve/keys", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"cmd/homestak-gitops/simnode", "engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "examples", "sim", "sim/pve"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "hcl", "specserve/wire"}, tests: []string{"cmd/homestak-gitops/simnode", "drivers", "engine/enginetest", "engine/site", "sim", "sim/pve"}},
 	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},
@@ -139,7 +136,7 @@ var libraries = []library{
 	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "filippo.io/age", owners: []string{"hcl/sops", "hcl/sops/sopstest"}, why: "one package decrypts the secrets of a site"},
-	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "specserve/catalog"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; the simulated cloud-init reads it, and tests read what cloud-init is told"},
+	{path: "go.yaml.in/yaml/v3", owners: []string{"sim/debian", "hcl", "hcl/sops", "hcl/sops/sopstest", "specserve"}, tests: true, why: "files of the site, secrets among them, are read in one place, and specs written as YAML in another; the simulated cloud-init reads it, and tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/objects", "engine/source/serve"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source"}, why: "how go-git is told which folder to read"},
@@ -151,8 +148,8 @@ var libraries = []library{
 	{path: "golang.org/x/sys", owners: []string{"drivers/proxmox/pmxcfs"}, why: "the files of a node are read every second, with no call more than needed"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops/process"}, why: "only the command has a terminal"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
-	{path: "github.com/prometheus/client_golang", owners: []string{"specserve/metric"}, why: "one package keeps to registries of its own, and none of the program"},
-	{path: "github.com/prometheus/common", owners: []string{"specserve/metric"}, why: "and writes their text"},
+	{path: "github.com/prometheus/client_golang", owners: []string{"specserve"}, why: "one package keeps to registries of its own, and none of the program"},
+	{path: "github.com/prometheus/common", owners: []string{"specserve"}, why: "and writes their text"},
 	{path: "github.com/gofrs/flock", owners: []string{"engine/control"}, why: "one place decides who is the one writer"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},

@@ -20,9 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -37,7 +35,7 @@ type Parent struct {
 	ring    keys.Ring
 	book    *keys.Book
 	folder  string
-	program *program.Program
+	program *specserve.Program
 	silent  atomic.Pointer[map[string]bool]
 	net     machine.Net
 	end     context.CancelFunc
@@ -69,7 +67,7 @@ func New(log *slog.Logger) (p *Parent, err error) {
 	if err = os.WriteFile(file, []byte(download("simulated")), 0o600); err != nil {
 		return nil, err
 	}
-	if p.program, err = program.Open(file); err != nil {
+	if p.program, err = specserve.OpenProgram(file); err != nil {
 		return nil, err
 	}
 	server := specserve.New(specserve.Options{Version: "simulated", Program: p.program, Spool: p.folder, TLS: certificate.TLS(), Log: log})
@@ -90,7 +88,7 @@ func New(log *slog.Logger) (p *Parent, err error) {
 // site cannot be served, such as one with secrets whose values are not known here.
 func (p *Parent) Publish(site *model.Site, commit string, policies *policy.Set, silent map[string]bool) error {
 	p.silent.Store(&silent)
-	made, found := catalog.Make(catalog.Input{Site: site, Commit: commit, Policies: policies})
+	made, found := specserve.MakeCatalog(specserve.CatalogInput{Site: site, Commit: commit, Policies: policies})
 	if made == nil {
 		return fmt.Errorf("the specs of the site cannot be served: %s", found.Sorted()[0])
 	}

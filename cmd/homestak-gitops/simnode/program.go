@@ -22,8 +22,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/firstboot"
-	"github.com/homestak/homestak-gitops/specserve/program"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -237,7 +237,7 @@ func firstBoot(ctx context.Context, m *debian.Machine) error {
 	if err != nil {
 		return err
 	}
-	if err := install(ctx, m, of, answer.Agent[program.System()]); err != nil {
+	if err := install(ctx, m, of, answer.Agent[specserve.ProgramSystem()]); err != nil {
 		return err
 	}
 	done, err := inside{m}.Run(ctx, guest.Command{Args: []string{installed, "config", "apply", "--fetch"}})
@@ -257,7 +257,7 @@ func install(ctx context.Context, m *debian.Machine, of wire.Parent, want string
 	if there, err := m.K.FS.ReadFile(installed); err == nil && sum(there) == want {
 		return nil
 	}
-	system := strings.SplitN(program.System(), "-", 2)
+	system := strings.SplitN(specserve.ProgramSystem(), "-", 2)
 	got, err := get(ctx, m, of, wire.AgentPath(system[0], system[1]))
 	switch {
 	case err != nil:

@@ -1,4 +1,4 @@
-package program
+package specserve
 
 import (
 	"crypto/sha256"
@@ -20,7 +20,7 @@ func opened(t *testing.T, text string) (p *Program, name string) {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), "program")
 	require.NoError(t, os.WriteFile(name, []byte(text), 0o700))
-	p, err := Open(name)
+	p, err := OpenProgram(name)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p, name
@@ -59,9 +59,9 @@ func TestServe(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	_, err := Open(filepath.Join(t.TempDir(), "none"))
+	_, err := OpenProgram(filepath.Join(t.TempDir(), "none"))
 	require.ErrorContains(t, err, "open the program to serve it")
-	_, err = Open(t.TempDir())
+	_, err = OpenProgram(t.TempDir())
 	require.ErrorContains(t, err, "read the program to serve it")
 }
 

@@ -1,4 +1,4 @@
-package catalog_test
+package specserve_test
 
 import (
 	"maps"
@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // tree is a site of two children, inner and other, with nodes below each: one by its parent, one by a
 // manifest of its own, and one a level deeper. Each node needs a secret of its own.
-func tree() (*model.Site, catalog.Needs) {
-	s := site()
+func tree() (*model.Site, specserve.Needs) {
+	s := catalogSite()
 	pve := func(name, parent string) *model.Node { return &model.Node{Name: name, Type: "pve", Parent: parent} }
 	vm := func(name, parent, spec string) *model.Node {
 		return &model.Node{Name: name, Type: "vm", Parent: parent, Spec: spec}
@@ -25,8 +25,8 @@ func tree() (*model.Site, catalog.Needs) {
 		pve("inner", ""), pve("other", ""), vm("app", "inner", ""), pve("leaf", "inner"), vm("deep", "leaf", ""), vm("far-app", "other", "site_token"), vm("beside", "", ""),
 	}}
 	s.Manifests["below"] = &model.Manifest{Name: "below", Host: "inner", Nodes: []*model.Node{vm("late", "", "")}}
-	needs := catalog.Needs{"": {"passwords.everywhere"}}
-	passwords, tokens := map[string]string{"everywhere": "canary-everywhere", "unused": "canary-unused"}, map[string]string{"signing_key": strings.Repeat("0a", 32), "site_token": siteToken}
+	needs := specserve.Needs{"": {"passwords.everywhere"}}
+	passwords, tokens := map[string]string{"everywhere": "canary-everywhere", "unused": "canary-unused"}, map[string]string{"signing_key": strings.Repeat("0a", 32), "site_token": catalogSiteToken}
 	for _, name := range []string{"inner", "app", "leaf", "deep", "far-app", "beside", "late"} {
 		needs[name] = []string{"passwords." + name}
 		passwords[name], tokens["node_tokens."+name] = "canary-of-"+name, "canary-node-token-of-"+name
@@ -39,11 +39,11 @@ func tree() (*model.Site, catalog.Needs) {
 	return s, needs
 }
 
-func config(t *testing.T, c *catalog.Catalog, child string) (wire.Config, string, string) {
+func config(t *testing.T, c *specserve.Catalog, child string) (wire.Config, string, string) {
 	t.Helper()
 	n := c.Node(child)
 	require.NotNil(t, n)
-	document, tag, err := c.Config(n, catalog.Own{Pins: []string{pinA, pinB}, Token: "new.token"})
+	document, tag, err := c.Config(n, specserve.Own{Pins: []string{pinA, pinB}, Token: "new.token"})
 	require.NoError(t, err)
 	got, _, err := wire.ReadConfig(document, child)
 	require.NoError(t, err)
@@ -54,7 +54,7 @@ func config(t *testing.T, c *catalog.Catalog, child string) (wire.Config, string
 // A child gets the names of all secrets, and the values of its subtree: no canary of anybody else.
 func TestConfigOfAChild(t *testing.T) {
 	s, needs := tree()
-	c := made(t, catalog.Input{Site: s, Agent: "father", Needs: needs})
+	c := made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs})
 	require.Equal(t, []string{"beside", "inner", "net", "other", "own", "plain", "site"}, c.Names(), "an agent serves what is right on it")
 	inner, text, tag := config(t, c, "inner")
 	require.Equal(t, "3f2c1a9", inner.Commit)
@@ -76,7 +76,7 @@ func TestConfigOfAChild(t *testing.T) {
 		want["passwords."+name], want["auth.node_tokens."+name] = true, true
 	}
 	require.Equal(t, want, has)
-	for _, other := range []string{"canary-of-far-app", "canary-of-beside", "canary-unused", "canary-of-inner", "canary-token-of-father", "canary-key", siteToken, strings.Repeat("0a", 32)} {
+	for _, other := range []string{"canary-of-far-app", "canary-of-beside", "canary-unused", "canary-of-inner", "canary-token-of-father", "canary-key", catalogSiteToken, strings.Repeat("0a", 32)} {
 		require.NotContains(t, text, other)
 	}
 
@@ -85,29 +85,29 @@ func TestConfigOfAChild(t *testing.T) {
 	require.Nil(t, other.Secrets["passwords"]["app"])
 
 	// The tag is that of the document without the token, so that a new token is no news.
-	_, same, err := c.Config(c.Node("inner"), catalog.Own{Pins: []string{pinA, pinB}})
+	_, same, err := c.Config(c.Node("inner"), specserve.Own{Pins: []string{pinA, pinB}})
 	require.NoError(t, err)
 	require.Equal(t, tag, same)
 	s.Secrets.Values["passwords"]["app"] = "another"
-	_, _, changed := config(t, made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}), "inner")
+	_, _, changed := config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.NotEqual(t, tag, changed)
 
 	// Where nobody knows who needs what, nobody gets anything but what is its own.
-	blind, _, _ := config(t, made(t, catalog.Input{Site: s, Agent: "father"}), "inner")
+	blind, _, _ := config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father"}), "inner")
 	require.Nil(t, blind.Secrets["passwords"]["app"])
 }
 
 // The nodes of a child are served by the child.
 func TestNodesOfAnAgent(t *testing.T) {
 	s, needs := tree()
-	require.Equal(t, []string{"app", "late", "leaf"}, made(t, catalog.Input{Site: s, Agent: "inner", Needs: needs}).Names())
-	require.Equal(t, []string{"deep"}, made(t, catalog.Input{Site: s, Agent: "leaf", Needs: needs}).Names())
+	require.Equal(t, []string{"app", "late", "leaf"}, made(t, specserve.CatalogInput{Site: s, Agent: "inner", Needs: needs}).Names())
+	require.Equal(t, []string{"deep"}, made(t, specserve.CatalogInput{Site: s, Agent: "leaf", Needs: needs}).Names())
 }
 
 func TestConfigOfAChildThatLeaves(t *testing.T) {
 	s, _ := tree()
-	c := made(t, catalog.Input{Site: s, Agent: "father"})
-	document, _, err := c.Config(catalog.Removed("gone"), catalog.Own{Pins: []string{pinA}})
+	c := made(t, specserve.CatalogInput{Site: s, Agent: "father"})
+	document, _, err := c.Config(specserve.Removed("gone"), specserve.Own{Pins: []string{pinA}})
 	require.NoError(t, err)
 	got, pins, err := wire.ReadConfig(document, "gone")
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestS1KeysOfAChild(t *testing.T) {
 	auth := s.Secrets.Values["auth"]
 	auth["ownership_key"], auth["ownership_key_previous"], auth["ownership_keys.other"] = now, before, strings.Repeat("c3", 32)
 	needs["app"] = append(needs["app"], "auth", "auth.ownership_key") // a site cannot, and that is not what protects it
-	c := made(t, catalog.Input{Site: s, Agent: "father", Needs: needs})
+	c := made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs})
 	inner, text, _ := config(t, c, "inner")
 	want := map[string]string{}
 	for _, owner := range []string{"inner", "leaf"} {
@@ -152,7 +152,7 @@ func TestS1KeysOfAChild(t *testing.T) {
 	}
 	documents := []string{text}
 	for _, n := range c.Names() {
-		document, _, err := c.Node(n).Answer(catalog.Own{})
+		document, _, err := c.Node(n).Answer(specserve.Own{})
 		if err == nil {
 			documents = append(documents, string(document))
 		}
@@ -168,14 +168,14 @@ func TestS1KeysOfAChild(t *testing.T) {
 	require.Equal(t, s.Secrets.OwnershipKeys(s.Name, "leaf"), below.OwnershipKeys(s.Name, "leaf"))
 
 	auth["ownership_key"], auth["ownership_key_previous"] = "", ""
-	inner, _, _ = config(t, made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}), "inner")
+	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.Contains(t, inner.Secrets["auth"], "ownership_key")
 	require.Nil(t, inner.Secrets["auth"]["ownership_key"])
 	require.NotContains(t, inner.Secrets["auth"], "ownership_keys.inner")
 
 	// A child that left gets its keys as well: it proves by them what it has to remove.
 	auth["ownership_key"] = now
-	document, _, err := made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}).Config(catalog.Removed("gone"), catalog.Own{Pins: []string{pinA}})
+	document, _, err := made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}).Config(specserve.Removed("gone"), specserve.Own{Pins: []string{pinA}})
 	require.NoError(t, err)
 	left, _, err := wire.ReadConfig(document, "gone")
 	require.NoError(t, err)
@@ -184,8 +184,8 @@ func TestS1KeysOfAChild(t *testing.T) {
 
 	// An agent that has heard nothing from its own parent does not know whether there is a key. One at the top knows that there is none.
 	s.Secrets = nil
-	inner, _, _ = config(t, made(t, catalog.Input{Site: s, Agent: "father", Needs: needs}), "inner")
+	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Needs: needs}), "inner")
 	require.Contains(t, inner.Secrets["auth"], "ownership_key")
-	inner, _, _ = config(t, made(t, catalog.Input{Site: s, Agent: "father", Way: "father", Needs: needs}), "inner")
+	inner, _, _ = config(t, made(t, specserve.CatalogInput{Site: s, Agent: "father", Way: "father", Needs: needs}), "inner")
 	require.NotContains(t, inner.Secrets["auth"], "ownership_key")
 }

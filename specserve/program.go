@@ -1,7 +1,8 @@
-// Package program serves the program itself to new nodes: the file that runs, for the operating system
-// and architecture that it was built for. The file is opened once, so that what is sent always is what
+package specserve
+
+// This part of the package serves the program itself to new nodes: the file that runs, for the operating
+// system and architecture that it was built for. The file is opened once, so that what is sent always is what
 // the checksum says, also while another version is installed in its place.
-package program
 
 import (
 	"crypto/sha256"
@@ -37,8 +38,8 @@ type Program struct {
 	patient, quiet time.Duration
 }
 
-// Open opens a file, and computes its checksum.
-func Open(name string) (*Program, error) {
+// OpenProgram opens a file, and computes its checksum.
+func OpenProgram(name string) (*Program, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("open the program to serve it: %w", err)
@@ -54,8 +55,8 @@ func Open(name string) (*Program, error) {
 // Close closes the file. No download may be under way.
 func (p *Program) Close() error { return p.file.Close() }
 
-// System is the operating system and architecture that the program runs on, as Go names them.
-func System() string { return runtime.GOOS + "-" + runtime.GOARCH }
+// ProgramSystem is the operating system and architecture that the program runs on, as Go names them.
+func ProgramSystem() string { return runtime.GOOS + "-" + runtime.GOARCH }
 
 // Sum is the checksum, SHA-256 in hex.
 func (p *Program) Sum() string { return p.sum }
@@ -64,7 +65,7 @@ func (p *Program) Sum() string { return p.sum }
 func (p *Program) Reader() io.Reader { return io.NewSectionReader(p.file, 0, p.size) }
 
 // Sums are the checksums by system, for wire.Spec.
-func (p *Program) Sums() map[string]string { return map[string]string{System(): p.sum} }
+func (p *Program) Sums() map[string]string { return map[string]string{ProgramSystem(): p.sum} }
 
 // Serve sends the file, or the part of it that is asked for. ErrBusy means that nothing was written.
 func (p *Program) Serve(w http.ResponseWriter, r *http.Request) error {

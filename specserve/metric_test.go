@@ -1,17 +1,17 @@
-package metric_test
+package specserve_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/metric"
+	"github.com/homestak/homestak-gitops/specserve"
 )
 
 func TestText(t *testing.T) {
-	passes := metric.NewCounter("passes_total", "Passes.", "outcome")
-	took := metric.NewHistogram("took_seconds", "How long.", []float64{0.1, 2.5})
-	r := metric.NewRegistry(took, passes, metric.Now(func(add func(string, string, float64, ...string)) {
+	passes := specserve.NewCounter("passes_total", "Passes.", "outcome")
+	took := specserve.NewHistogram("took_seconds", "How long.", []float64{0.1, 2.5})
+	r := specserve.NewRegistry(took, passes, specserve.CurrentFigures(func(add func(string, string, float64, ...string)) {
 		add("ready", "Whether.", 0, "node", "\"quoted\" \\ and\nnext \xff")
 		add("ready", "Whether.", 1.5, "node", "a")
 	}))
@@ -36,19 +36,19 @@ took_seconds_sum 5.5
 took_seconds_count 2
 `, string(text))
 
-	other, err := metric.NewRegistry().Text()
+	other, err := specserve.NewRegistry().Text()
 	require.NoError(t, err)
 	require.Empty(t, other, "registries share nothing")
 }
 
 // A figure that contradicts another one is an error, and no text that Prometheus would refuse.
 func TestContradictions(t *testing.T) {
-	for name, now := range map[string]metric.Now{
+	for name, now := range map[string]specserve.CurrentFigures{
 		"twice":        func(add func(string, string, float64, ...string)) { add("x", "X.", 1); add("x", "X.", 2) },
 		"other labels": func(add func(string, string, float64, ...string)) { add("x", "X.", 1, "a", "b"); add("x", "X.", 2) },
 	} {
-		_, err := metric.NewRegistry(now).Text()
+		_, err := specserve.NewRegistry(now).Text()
 		require.Error(t, err, name)
 	}
-	require.Panics(t, func() { metric.NewRegistry(metric.NewCounter("x", "X."), metric.NewCounter("x", "X.")) })
+	require.Panics(t, func() { specserve.NewRegistry(specserve.NewCounter("x", "X."), specserve.NewCounter("x", "X.")) })
 }

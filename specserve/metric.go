@@ -1,6 +1,8 @@
-// Package metric has the figures that Prometheus reads. It is the one package that knows Prometheus' library:
-// each server has a registry of its own, since the one that the library offers is for the whole program.
-package metric
+package specserve
+
+// This part of the package has the figures that Prometheus reads. It is the one package that knows
+// Prometheus' library: each server has a registry of its own, since the one that the library offers is for
+// the whole program.
 
 import (
 	"bytes"
@@ -34,15 +36,15 @@ func NewHistogram(name, help string, limits []float64, labels ...string) *Histog
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: limits}, labels)
 }
 
-// Now are figures that are found out when somebody asks. It calls add for each: all samples of a name have the
+// CurrentFigures are figures that are found out when somebody asks. It calls add for each: all samples of a name have the
 // same help and the same labels, which are pairs of name and value.
-type Now func(add func(name, help string, value float64, labels ...string))
+type CurrentFigures func(add func(name, help string, value float64, labels ...string))
 
 // Describe implements prometheus.Collector: which figures there are is known when they are collected.
-func (Now) Describe(chan<- *prometheus.Desc) {}
+func (CurrentFigures) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (n Now) Collect(to chan<- prometheus.Metric) {
+func (n CurrentFigures) Collect(to chan<- prometheus.Metric) {
 	known := map[string]*prometheus.Desc{}
 	n(func(name, help string, value float64, labels ...string) {
 		var names, values []string

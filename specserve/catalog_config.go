@@ -1,4 +1,4 @@
-package catalog
+package specserve
 
 import (
 	"encoding/json"
@@ -42,7 +42,7 @@ type configHead struct {
 }
 
 // makeConfig makes what a child needs for its subtree.
-func makeConfig(in Input, child string) ([]byte, diag.List) {
+func makeConfig(in CatalogInput, child string) ([]byte, diag.List) {
 	s := in.Site
 	head := configHead{
 		Version: wire.ConfigVersion, Identity: child, Commit: in.Commit, Way: in.Way,
@@ -71,7 +71,7 @@ func makeConfig(in Input, child string) ([]byte, diag.List) {
 }
 
 // secretsFor are all names of secrets, with the values that the subtree of a child needs.
-func secretsFor(in Input, child string) map[string]map[string]*string {
+func secretsFor(in CatalogInput, child string) map[string]map[string]*string {
 	out := map[string]map[string]*string{}
 	addOwnershipKeys(in, child, out)
 	if in.Site.Secrets == nil {
@@ -121,7 +121,7 @@ func secretsFor(in Input, child string) map[string]map[string]*string {
 // addOwnershipKeys adds the keys that are derived for a child and for the owners below it, and no others: so it can
 // prove its own guests, and forge neither for its siblings nor for its parent. The name of the site's key says that the
 // site has one.
-func addOwnershipKeys(in Input, child string, out map[string]map[string]*string) {
+func addOwnershipKeys(in CatalogInput, child string, out map[string]map[string]*string) {
 	s := in.Site
 	awaits := s.Secrets == nil && in.Agent != "" && in.Way == "" // its own parent has still to say what there is: the child is not to take that for none
 	if !awaits && !s.Secrets.HasOwnershipKey() {

@@ -1,7 +1,8 @@
-// Package catalog is what a server has of one commit: the resolved spec of each node as the bytes to
-// send, the credentials of the site, and its rules about who may have what. All of it is made once
-// for the commit and never changed, so whoever holds a Catalog sees one version.
-package catalog
+package specserve
+
+// This part of the package is what a server has of one commit: the resolved spec of each node as the bytes to
+// send, the credentials of the site, and its rules about who may have what. All of it is made once for the
+// commit and never changed, so whoever holds a Catalog sees one version.
 
 import (
 	"crypto/sha256"
@@ -18,8 +19,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Input is what a catalog is made of.
-type Input struct {
+// CatalogInput is what a catalog is made of.
+type CatalogInput struct {
 	Site     *model.Site // that passes converge to; it must have no errors
 	Commit   string
 	Host     string // only nodes of manifests that are deployed on it; "" for those of all hosts
@@ -30,17 +31,17 @@ type Input struct {
 }
 
 // on reports whether the catalog is about the nodes of a manifest.
-func (in *Input) on(m *model.Manifest) bool {
+func (in *CatalogInput) on(m *model.Manifest) bool {
 	return m.Host != "" && (in.Host == "" || m.Host == in.Host)
 }
 
 // has reports whether a node of such a manifest is in the catalog.
-func (in *Input) has(m *model.Manifest, n *model.Node) bool {
+func (in *CatalogInput) has(m *model.Manifest, n *model.Node) bool {
 	return in.Agent == "" || m.On(n) == in.Agent && in.Site.Left != in.Agent
 }
 
 // HasChild reports whether the catalog has a child, so that it should be made with Needs.
-func (in *Input) HasChild() bool {
+func (in *CatalogInput) HasChild() bool {
 	for _, m := range in.Site.Manifests {
 		for _, n := range m.Nodes {
 			if in.on(m) && n.Type == model.PVEType && in.has(m, n) {
@@ -61,7 +62,7 @@ type Catalog struct {
 	suspended   map[string]string // nodes that are not served, with their manifests
 	credentials credentials
 	policies    *policy.Set
-	in          Input
+	in          CatalogInput
 }
 
 // Node is a node of the catalog.
@@ -80,9 +81,9 @@ type Node struct {
 // Removed is a child that has left the site, and is still there.
 func Removed(name string) *Node { return &Node{Name: name, Child: true, Removed: true} }
 
-// Make makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
+// MakeCatalog makes the catalog of a commit, and reports what is wrong with its specs and credentials. With
 // errors there is none: a commit is served as a whole or not at all.
-func Make(in Input) (*Catalog, diag.List) {
+func MakeCatalog(in CatalogInput) (*Catalog, diag.List) {
 	c := &Catalog{Commit: in.Commit, way: in.Way, nodes: map[string]*Node{}, suspended: map[string]string{}, policies: in.Policies, in: in}
 	var found diag.List
 	for _, name := range slices.Sorted(maps.Keys(in.Site.Manifests)) {

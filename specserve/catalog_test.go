@@ -1,4 +1,4 @@
-package catalog_test
+package specserve_test
 
 import (
 	"encoding/json"
@@ -14,15 +14,15 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/specserve/catalog"
+	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 const pinA, pinB = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 
-// site has a node for each method, each with a secret of its own in a file.
-func site() *model.Site {
+// catalogSite has a node for each method, each with a secret of its own in a file.
+func catalogSite() *model.Site {
 	secret := func(name string) *model.Config {
 		return &model.Config{Files: []model.File{{Path: "/etc/secret", Content: "canary-of-" + name + " <&>\u2028", Mode: "0600"}}}
 	}
@@ -39,7 +39,7 @@ func site() *model.Site {
 		},
 		Suspended: []string{"later"},
 		Secrets: &model.Secrets{Source: "secrets.yaml", Values: map[string]map[string]string{
-			"auth": {"site_token": siteToken, "node_tokens.own": ownToken, "node_tokens.net": netToken, "node_tokens.unknown": "", "signing_key": strings.Repeat("0a", 32)},
+			"auth": {"site_token": catalogSiteToken, "node_tokens.own": catalogOwnToken, "node_tokens.net": catalogNetToken, "node_tokens.unknown": "", "signing_key": strings.Repeat("0a", 32)},
 		}},
 	}
 	for _, method := range []string{"network", "site_token", "node_token"} {
@@ -50,9 +50,9 @@ func site() *model.Site {
 }
 
 const (
-	siteToken = "5e0c9c5a1d-the-token-of-the-site"
-	ownToken  = "8a3b5d7c2f-the-token-of-node-own"
-	netToken  = "1b4e6f8a9c-the-token-of-node-net"
+	catalogSiteToken = "5e0c9c5a1d-the-token-of-the-site"
+	catalogOwnToken  = "8a3b5d7c2f-the-token-of-node-own"
+	catalogNetToken  = "1b4e6f8a9c-the-token-of-node-net"
 )
 
 func policies(t *testing.T) *policy.Set {
@@ -62,36 +62,36 @@ func policies(t *testing.T) *policy.Set {
 	return set
 }
 
-func made(t *testing.T, in catalog.Input) *catalog.Catalog {
+func made(t *testing.T, in specserve.CatalogInput) *specserve.Catalog {
 	t.Helper()
 	in.Commit, in.Policies = "3f2c1a9", policies(t)
-	c, found := catalog.Make(in)
+	c, found := specserve.MakeCatalog(in)
 	require.Empty(t, found)
 	return c
 }
 
 func TestNodes(t *testing.T) {
-	c := made(t, catalog.Input{Site: site()})
+	c := made(t, specserve.CatalogInput{Site: catalogSite()})
 	require.Equal(t, []string{"far", "net", "own", "plain", "site"}, c.Names(), "what is deployed and not suspended")
 	require.Equal(t, "frozen", c.Suspended("cold"))
 	require.Equal(t, "later", c.Suspended("chill"))
 	require.Empty(t, c.Suspended("net"))
 	require.Nil(t, c.Node("cold"))
-	require.Equal(t, []string{"net", "own", "plain", "site"}, made(t, catalog.Input{Site: site(), Host: "father"}).Names())
+	require.Equal(t, []string{"net", "own", "plain", "site"}, made(t, specserve.CatalogInput{Site: catalogSite(), Host: "father"}).Names())
 }
 
 // What is sent is what wire says, and what a push applies: the posture in full, the node's own name,
 // and nothing of any other node.
 func TestAnswer(t *testing.T) {
-	s := site()
-	c := made(t, catalog.Input{Site: s})
+	s := catalogSite()
+	c := made(t, specserve.CatalogInput{Site: s})
 	pins := []string{pinA, pinB}
 	for _, n := range s.Manifests["web"].Nodes {
 		node := c.Node(n.Name)
 		require.Equal(t, n.Spec, node.Spec)
 		want, found := spec.Resolve(s, n)
 		require.Empty(t, found)
-		for _, own := range []catalog.Own{{Pins: pins}, {Pins: pins, Token: "new.token"}, {Pins: pins, Token: "new.token", Agent: map[string]string{"linux-amd64": strings.Repeat("0a", 32)}}} {
+		for _, own := range []specserve.Own{{Pins: pins}, {Pins: pins, Token: "new.token"}, {Pins: pins, Token: "new.token", Agent: map[string]string{"linux-amd64": strings.Repeat("0a", 32)}}} {
 			token := own.Token
 			document, tag, err := node.Answer(own)
 			require.NoError(t, err)
@@ -113,14 +113,14 @@ func TestAnswer(t *testing.T) {
 			}
 			require.Equal(t, n.Spec != "", strings.Contains(string(document), "canary-of-"+n.Spec+" "))
 			require.LessOrEqual(t, strings.Count(string(document), "canary"), 1)
-			for _, other := range []string{siteToken, ownToken, netToken} {
+			for _, other := range []string{catalogSiteToken, catalogOwnToken, catalogNetToken} {
 				require.NotContains(t, string(document), other)
 			}
 		}
 	}
-	_, tag, err := c.Node("net").Answer(catalog.Own{Pins: pins})
+	_, tag, err := c.Node("net").Answer(specserve.Own{Pins: pins})
 	require.NoError(t, err)
-	_, rotated, err := c.Node("net").Answer(catalog.Own{Pins: []string{pinB, pinA}})
+	_, rotated, err := c.Node("net").Answer(specserve.Own{Pins: []string{pinB, pinA}})
 	require.NoError(t, err)
 	require.NotEqual(t, tag, rotated)
 }
@@ -130,20 +130,20 @@ func TestWhatIsWrongWithACommit(t *testing.T) {
 	for want, change := range map[string]func(*model.Site){
 		"error: secret passwords.x is not known here":            func(s *model.Site) { s.Specs["node_token"].Missing = []string{"passwords.x"} },
 		"error: the spec of node own is too large to be fetched": func(s *model.Site) { s.Specs["node_token"].Config.Files[0].Content = strings.Repeat("x", 8<<20) },
-		"error: secret auth.signing_key is not a signing key":    func(s *model.Site) { s.Secrets.Values["auth"]["signing_key"] = siteToken },
+		"error: secret auth.signing_key is not a signing key":    func(s *model.Site) { s.Secrets.Values["auth"]["signing_key"] = catalogSiteToken },
 		"warning: secret auth.site_token can be guessed":         func(s *model.Site) { s.Secrets.Values["auth"]["site_token"] = "hunter2hunter2" },
 		"warning: secret auth.node_tokens.own can be guessed":    func(s *model.Site) { s.Secrets.Values["auth"]["node_tokens.own"] = "hunter2hunter2" },
 	} {
-		s := site()
+		s := catalogSite()
 		change(s)
-		c, found := catalog.Make(catalog.Input{Site: s, Commit: "a", Policies: policies(t)})
+		c, found := specserve.MakeCatalog(specserve.CatalogInput{Site: s, Commit: "a", Policies: policies(t)})
 		require.Len(t, found, 1)
 		require.True(t, strings.HasSuffix(found[0].String(), want), found[0].String())
 		require.Equal(t, found[0].Severity == diag.Error, c == nil)
 		require.NotContains(t, found[0].String()+found[0].Detail, "hunter2")
-		require.NotContains(t, found[0].String()+found[0].Detail, siteToken)
+		require.NotContains(t, found[0].String()+found[0].Detail, catalogSiteToken)
 	}
-	_, found := catalog.Make(catalog.Input{Site: &model.Site{}, Policies: policies(t)})
+	_, found := specserve.MakeCatalog(specserve.CatalogInput{Site: &model.Site{}, Policies: policies(t)})
 	require.Empty(t, found, "a site without secrets")
 }
 
@@ -157,8 +157,8 @@ func mint(t *testing.T, k keys.Key, c keys.Claims) string {
 }
 
 func TestCredentials(t *testing.T) {
-	s := site()
-	c := made(t, catalog.Input{Site: s})
+	s := catalogSite()
+	c := made(t, specserve.CatalogInput{Site: s})
 	key, old, other := keys.NewKey(), keys.NewKey(), keys.NewKey()
 	predecessor, err := keys.ParseKey(strings.Repeat("0a", 32))
 	require.NoError(t, err)
@@ -170,10 +170,10 @@ func TestCredentials(t *testing.T) {
 		want       policy.Credential
 		code       wire.Code
 	}{
-		{"site's", siteToken, policy.Credential{Kind: policy.SiteToken, Valid: true}, ""},
-		{"node's", ownToken, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: "own"}, ""},
-		{"another node's", netToken, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: "net"}, ""},
-		{"almost", siteToken + "x", policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
+		{"site's", catalogSiteToken, policy.Credential{Kind: policy.SiteToken, Valid: true}, ""},
+		{"node's", catalogOwnToken, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: "own"}, ""},
+		{"another node's", catalogNetToken, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: "net"}, ""},
+		{"almost", catalogSiteToken + "x", policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
 		{"nothing", "", policy.Credential{Kind: policy.Provisioning}, wire.CodeRefused},
 		{"minted", mint(t, key, claims), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "own"}, ""},
 		{"by the older key", mint(t, old, claims), policy.Credential{Kind: policy.Provisioning, Valid: true, Identity: "own"}, ""},
@@ -193,26 +193,26 @@ func TestCredentials(t *testing.T) {
 		}
 	}
 	// A text may be the token of several: that of the node asked about counts, then the site's.
-	s.Secrets.Values["auth"]["site_token"], s.Secrets.Values["auth"]["node_tokens.net"] = ownToken, ownToken
-	c = made(t, catalog.Input{Site: s})
+	s.Secrets.Values["auth"]["site_token"], s.Secrets.Values["auth"]["node_tokens.net"] = catalogOwnToken, catalogOwnToken
+	c = made(t, specserve.CatalogInput{Site: s})
 	for _, node := range []string{"own", "net"} {
-		require.Equal(t, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: node}, c.Check(ownToken, node, nil, nil, now).Credential)
+		require.Equal(t, policy.Credential{Kind: policy.NodeToken, Valid: true, Identity: node}, c.Check(catalogOwnToken, node, nil, nil, now).Credential)
 	}
-	require.Equal(t, policy.SiteToken, c.Check(ownToken, "site", nil, nil, now).Kind)
+	require.Equal(t, policy.SiteToken, c.Check(catalogOwnToken, "site", nil, nil, now).Kind)
 }
 
 // YAML has the same members in the same order, and values that YAML would take for something else
 // stay what they are.
 func TestYAML(t *testing.T) {
 	document := []byte(`{"b":"true","a":["1","~",null,1.5,"2026-01-02"],"text":"a\nb\n","empty":{},"tab":"a\tb","c":"\u2028<","long":"` + strings.Repeat("x y ", 100) + `"}`)
-	out, err := catalog.YAML(document)
+	out, err := specserve.YAML(document)
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(string(out), "b: \"true\"\na:\n  - \"1\"\n"), string(out))
 	var got, want map[string]any
 	require.NoError(t, yaml.Unmarshal(out, &got))
 	require.NoError(t, json.Unmarshal(document, &want))
 	require.Equal(t, want, got)
-	_, err = catalog.YAML([]byte("{"))
+	_, err = specserve.YAML([]byte("{"))
 	require.Error(t, err)
 }
 
@@ -225,7 +225,7 @@ func TestN17YAMLQuotesWhatOlderReadersMistake(t *testing.T) {
 	}
 	in, err := json.Marshal(document)
 	require.NoError(t, err)
-	out, err := catalog.YAML(in)
+	out, err := specserve.YAML(in)
 	require.NoError(t, err)
 	for _, word := range words {
 		require.Regexp(t, `(?m)^"?value of `+regexp.QuoteMeta(word)+`"?: ["']`+regexp.QuoteMeta(word)+`["']$`, string(out))
