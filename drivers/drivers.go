@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -60,7 +60,7 @@ func (f firstBoots) FirstBoot(node, spec, userData string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return firstboot.UserData(p, userData)
+	return client.FirstBootUserData(p, userData)
 }
 
 // NodeFile is as config.Parent wants it.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -29,7 +29,7 @@ func (s *Service) openParent() error {
 	if err != nil {
 		return fmt.Errorf("parent of agent.hcl: %w", err)
 	}
-	s.above, err = uplink.Open(uplink.Options{
+	s.above, err = client.OpenUplink(client.UplinkOptions{
 		Given: given, File: filepath.Join(c.DataDir, parentFile), Agent: "homestak-gitops/" + s.o.Program, Every: min(p.ReportEvery, wire.MaxReportEvery), Log: s.o.Log,
 		Dial: s.o.Network.Dial, Between: s.o.Pace,
 		Report: func() ([]byte, error) { return json.Marshal(s.toParent()) }, Check: s.checkSoon, Wake: func(node string) { s.wake(node) },
@@ -40,7 +40,7 @@ func (s *Service) openParent() error {
 // toParent is the tree with how often the parent gets it: the parent takes an agent for lost after three times that.
 func (s *Service) toParent() wire.Report {
 	r := s.Tree()
-	every := min(max(s.o.Config.Parent.ReportEvery, cmp.Or(s.o.Pace, uplink.Between)), wire.MaxReportEvery)
+	every := min(max(s.o.Config.Parent.ReportEvery, cmp.Or(s.o.Pace, client.ReportInterval)), wire.MaxReportEvery)
 	r.Every = int(math.Ceil(every.Seconds()))
 	return r
 }

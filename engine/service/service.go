@@ -23,8 +23,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/live"
-	"github.com/homestak/homestak-gitops/specserve/uplink"
 )
 
 // Options are what a service is made of.
@@ -86,7 +86,7 @@ type Service struct {
 	facts  *control.Facts
 	events *control.EventLog
 	server *live.Server   // for nodes and children; nil: none
-	above  *uplink.Uplink // the agent above; nil: there is none
+	above  *client.Uplink // the agent above; nil: there is none
 	asked  chan struct{}  // somebody wants a check
 	counts *counts
 

@@ -41,14 +41,12 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/spec", "engine/model", "engine/plan"}},
 	{pkg: "engine/guest/pull", may: []string{"engine/diag", "engine/durable", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/wire"}, tests: []string{"engine/guest"}},
-	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/model", "specserve/uplink", "specserve/wire", "systemd"}, tests: []string{"engine/guest/child/childtest", "engine/plan", "sim/debian", "sim/machine"}},
+	{pkg: "engine/guest/child", may: []string{"engine/diag", "engine/guest", "engine/model", "specserve/client", "specserve/wire", "systemd"}, tests: []string{"engine/guest/child/childtest", "engine/plan", "sim/debian", "sim/machine"}},
 	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
-	{pkg: "specserve/client", may: []string{"specserve/wire"}, tests: []string{"engine/guest/spec"}},
-	{pkg: "specserve/uplink", may: []string{"engine/durable", "engine/model", "specserve/client", "specserve/wire"}},
-	{pkg: "specserve/wire", may: []string{"engine/diag", "engine/durable", "engine/guest/spec"}},                // between parent and child: what server and client share
-	{pkg: "specserve/firstboot", may: []string{"specserve/wire"}, tests: []string{"drivers/proxmox/lifecycle"}}, // nocloud: that it fits on a seed
-	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                  // conformance suites, for tests
+	{pkg: "specserve/wire", may: []string{"engine/diag", "engine/durable", "engine/guest/spec"}},                                                                    // between parent and child: what server and client share
+	{pkg: "specserve/client", may: []string{"engine/durable", "engine/model", "specserve/wire"}, tests: []string{"drivers/proxmox/lifecycle", "engine/guest/spec"}}, // nocloud: that it fits on a seed
+	{pkg: "drivers/drivertest", may: []string{"engine/guest"}},                                                                                                      // conformance suites, for tests
 	{pkg: "drivers/local", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest"}},
 	{pkg: "drivers/ssh", may: []string{"engine/guest"}, tests: []string{"drivers/drivertest", "engine/source/sourcetest"}}, // sourcetest: a real sshd
 	{pkg: "sim/machine"}, // a simulated machine, bottom first
@@ -95,14 +93,14 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "specserve", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "engine/source/serve", "policy", "specserve/keys", "specserve/limit", "specserve/wire"}, tests: []string{"engine/source"}}, // figures that Prometheus reads; what new nodes get: this program
 	{pkg: "specserve/daemon", may: []string{"engine/diag", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "specserve", "specserve/keys"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest", "specserve/wire"}},
 	{pkg: "specserve/live", may: []string{"engine/diag", "engine/durable", "engine/model", "engine/source/serve", "policy", "specserve", "specserve/daemon", "specserve/keys", "specserve/wire"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/uplink", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
-	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/firstboot", "specserve/wire"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/durable", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/objects", "engine/source/serve", "engine/view", "hcl", "specserve", "specserve/client", "specserve/daemon", "specserve/keys", "specserve/limit", "specserve/live", "specserve/wire"}, tests: []string{"engine/control/controltest", "engine/source/sourcetest"}},
+	{pkg: "drivers", may: []string{"drivers/config", "drivers/proxmox", "engine", "engine/model", "specserve/client", "specserve/wire"}},
 	{pkg: "sim", may: []string{"engine/model", "sim/debian", "sim/machine", "sim/machine/device", "sim/pve"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/process", may: []string{"engine"}},
 	{pkg: "cmd/homestak-gitops/buildinfo"},
 	{pkg: "cmd/homestak-gitops/wiring", may: []string{"drivers", "drivers/config", "drivers/ssh", "engine", "engine/model", "engine/service", "policy", "specserve/wire"}, tests: []string{"engine/enginetest", "engine/source/sourcetest", "engine/view", "hcl", "sim"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/agent", "engine/control", "engine/diag", "engine/model", "engine/site", "specserve/wire"}, tests: []string{"engine/apply", "engine/plan"}},
-	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/firstboot", "specserve/keys", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
+	{pkg: "cmd/homestak-gitops/simnode", may: []string{"cmd/homestak-gitops/node", "cmd/homestak-gitops/wiring", "drivers", "drivers/config", "engine", "engine/control", "engine/durable", "engine/guest", "engine/guest/pull", "engine/model", "engine/service", "policy", "sim", "sim/debian", "sim/machine", "sim/pve", "specserve", "specserve/client", "specserve/keys", "specserve/wire"}, tests: []string{"engine/enginetest", "hcl"}}, // agents and nodes of simulated hosts
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"cmd/homestak-gitops/simnode", "engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "examples", "sim", "sim/pve"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/model", "engine/plan", "engine/service", "engine/source", "engine/view", "hcl", "specserve/wire"}, tests: []string{"cmd/homestak-gitops/simnode", "drivers", "engine/enginetest", "engine/site", "sim", "sim/pve"}},
 	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},

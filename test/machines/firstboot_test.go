@@ -27,7 +27,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
-	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -244,7 +244,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	t.Parallel()
 	p := newServer(t, pullSpec(t, 3600), program(t))
 	first := p.child()
-	userData, err := firstboot.UserData(first, "#cloud-config\nruncmd: [[touch, /run/site-was-here]]\nwrite_files: [{path: /run/site-file, content: ü}]\n")
+	userData, err := client.FirstBootUserData(first, "#cloud-config\nruncmd: [[touch, /run/site-was-here]]\nwrite_files: [{path: /run/site-file, content: ü}]\n")
 	require.NoError(t, err)
 	w := seeded(t, userData)
 	p.start(w.Machine)
@@ -366,7 +366,7 @@ func TestST01UserDataIsValid(t *testing.T) {
 	nspawn.Need(t)
 	t.Parallel()
 	p := newServer(t, pullSpec(t, 60), t.TempDir())
-	text, err := firstboot.UserData(p.child(), "")
+	text, err := client.FirstBootUserData(p.child(), "")
 	require.NoError(t, err)
 	w := beginFrom(t, cloudDebian())
 	w.write("/root/user-data", text)

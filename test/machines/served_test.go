@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest/pull"
-	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -113,7 +113,7 @@ func TestST01ServedProgramReachesTheNewNode(t *testing.T) {
 	require.NoError(t, err)
 	minted, err := keys.Mint(server, "edge", "base", time.Hour, time.Now())
 	require.NoError(t, err)
-	userData, err := firstboot.UserData(wire.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: pins, Token: minted.Token}, "")
+	userData, err := client.FirstBootUserData(wire.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: pins, Token: minted.Token}, "")
 	require.NoError(t, err)
 	w := seeded(t, userData, nspawn.Bind{From: program(t), To: "/opt/parent"}, nspawn.Bind{From: filepath.Dir(server), To: "/opt/keys"})
 	w.write("/srv/site/site.hcl", servedSite)

@@ -23,7 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -210,7 +210,7 @@ func (i inside) Run(ctx context.Context, c guest.Command) (guest.Output, error) 
 func (*programs) python(m *debian.Machine, p *machine.Process) int {
 	ctx, cancel := contextOf(p)
 	defer cancel()
-	if text, err := p.ReadFile(p.Args[len(p.Args)-1]); err != nil || len(p.Args) != 2 || !firstboot.IsScript(text) {
+	if text, err := p.ReadFile(p.Args[len(p.Args)-1]); err != nil || len(p.Args) != 2 || !client.IsFirstBootScript(text) {
 		return p.Failf("no other script than that of a first boot is simulated")
 	}
 	if err := firstBoot(ctx, m); err != nil {
@@ -244,7 +244,7 @@ func firstBoot(ctx context.Context, m *debian.Machine) error {
 	if err != nil || done.Code != 0 || done.Signal != 0 {
 		return errors.Join(err, fmt.Errorf("the spec is not applied yet: %s ended with %d: %s", installed, done.Code, done.Err))
 	}
-	_, err = inside{m}.Run(ctx, guest.Command{Args: []string{"sh", "-c", fmt.Sprintf("systemctl disable %s && rm %s %s && systemctl daemon-reload", firstboot.Unit, firstboot.UnitFile, firstboot.ScriptFile)}})
+	_, err = inside{m}.Run(ctx, guest.Command{Args: []string{"sh", "-c", fmt.Sprintf("systemctl disable %s && rm %s %s && systemctl daemon-reload", client.FirstBootUnit, client.FirstBootUnitFile, client.FirstBootScript)}})
 	return err
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/systemd"
 )
@@ -160,7 +160,7 @@ func (f *Found) connection() wire.Parent {
 			p.Pins = append(p.Pins, one)
 		}
 	}
-	if f.given != "" && f.given == uplink.Sum(p) {
+	if f.given != "" && f.given == client.ParentSum(p) {
 		p.Pins, p.Token = f.kept.Pins, f.kept.Token
 	}
 	return p

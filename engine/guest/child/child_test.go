@@ -19,7 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	simmachine "github.com/homestak/homestak-gitops/sim/machine"
-	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -220,7 +220,7 @@ func TestRenewedPinsAndToken(t *testing.T) {
 	m, w := begin(t), want(t)
 	require.NoError(t, m.install(w, programOf("1"), "bad-by-now"))
 	require.Equal(t, []string{"token: of another server"}, m.changes(w))
-	given := uplink.Sum(wire.Parent{Identity: "inner", Server: w.Server, Pins: w.Pins, Token: "bad-by-now"})
+	given := client.ParentSum(wire.Parent{Identity: "inner", Server: w.Server, Pins: w.Pins, Token: "bad-by-now"})
 	m.put("/var/lib/homestak-gitops/parent.json", fmt.Sprintf(`{"version":1,"given":%q,"pins":[%q],"token":"good-renewed","tag":"\"x\"","config":{"secrets":{"api":{"canary":"canary-of-secrets"}},"token":"nonsense"}}`+"\n", given, otherPin))
 	require.Empty(t, m.changes(w))
 	require.NotContains(t, m.seen.String(), "canary-of-secrets")

@@ -28,7 +28,7 @@ const (
 	apiFile      = folder + "/api.token"
 	keyFile      = folder + "/ssh_key"        // by which the agent enters its guests; beside it is its public half
 	data         = "/var/lib/homestak-gitops" // what the agent may lose
-	keptFile     = data + "/parent.json"      // of specserve/uplink
+	keptFile     = data + "/parent.json"      // of specserve/client
 	earlierKey   = data + "/ssh_key"          // where earlier versions had the key
 
 	user = "homestak-gitops"

@@ -1,4 +1,4 @@
-package uplink_test
+package client_test
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/uplink"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -165,7 +165,7 @@ func (a *above) counted() int {
 
 // child is an uplink that runs.
 type child struct {
-	*uplink.Uplink
+	*client.Uplink
 	above  *above
 	file   string
 	checks chan struct{}
@@ -181,7 +181,7 @@ func (a *above) child(file string) *child {
 	a.t.Helper()
 	c := &child{above: a, file: file, checks: make(chan struct{}, 100), woken: make(chan string, 100)}
 	var err error
-	c.Uplink, err = uplink.Open(uplink.Options{
+	c.Uplink, err = client.OpenUplink(client.UplinkOptions{
 		Given: a.given(), File: file, Agent: "test", Every: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Report: func() ([]byte, error) { return []byte("{}"), nil }, Check: func() { c.checks <- struct{}{} }, Wake: func(node string) { c.woken <- node }, Dial: a.dial,
 	})
@@ -288,7 +288,7 @@ func TestS1KeysOutliveTheParent(t *testing.T) {
 		c.stop()
 		leaf := "of leaf"
 		require.Equal(t, map[string]map[string]*string{"auth": {"ownership_key": nil, "ownership_keys.leaf": &leaf}}, c.Config().Secrets)
-		again, err := uplink.Open(uplink.Options{Given: a.given(), File: file, Every: time.Minute})
+		again, err := client.OpenUplink(client.UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, &leaf, again.Config().Secrets["auth"]["ownership_keys.leaf"])
 	})
@@ -345,19 +345,19 @@ func TestWaitAndKeep(t *testing.T) {
 		synctest.Wait()
 		require.True(t, again.Config().Removed)
 		again.stop()
-		alone, err := uplink.Open(uplink.Options{Given: a.given(), File: file, Every: time.Minute})
+		alone, err := client.OpenUplink(client.UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
 		require.NoError(t, err)
 		require.False(t, alone.Config().Removed, "that has to be heard, and not remembered")
 		require.Equal(t, "canary", *alone.Config().Secrets["passwords"]["app"])
 
 		other := a.given()
 		other.Token = "third.token"
-		replaced, err := uplink.Open(uplink.Options{Given: other, File: file, Every: time.Minute})
+		replaced, err := client.OpenUplink(client.UplinkOptions{Given: other, File: file, Every: time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, "third.token", replaced.Parent().Token, "the administrator gave it another one")
 		require.Nil(t, replaced.Config())
 	})
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-	_, err := uplink.Open(uplink.Options{Given: wire.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{{1}}}, File: file})
+	_, err := client.OpenUplink(client.UplinkOptions{Given: wire.Parent{Identity: "inner", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{{1}}}, File: file})
 	require.ErrorContains(t, err, "remove it: the agent then asks its parent")
 }

@@ -1,10 +1,11 @@
-// Package uplink is the agent of a child and its parent: the child reports, waits until there is something
-// to do, and fetches what it needs for its subtree. Whatever the parent does or does not do, the child goes
-// on with what it has.
+package client
+
+// This part of the package is the agent of a child and its parent: the child reports, waits until there is
+// something to do, and fetches what it needs for its subtree. Whatever the parent does or does not do, the
+// child goes on with what it has.
 //
 //	uplink.go  the reports, and the long poll
 //	state.go   what the child keeps of its parent: renewed pins and token, the configuration
-package uplink
 
 import (
 	"cmp"
@@ -14,12 +15,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Options are what an uplink is made of.
-type Options struct {
+// UplinkOptions are what an uplink is made of.
+type UplinkOptions struct {
 	Given wire.Parent   // as the administrator wrote it
 	File  string        // what the child keeps, mode 0600: it holds a token and secrets
 	Agent string        // name and version of the program
@@ -46,8 +46,8 @@ type State struct {
 
 // Uplink is a child with its parent. Its methods may be called from any goroutine.
 type Uplink struct {
-	o         Options
-	transport *client.Transport
+	o         UplinkOptions
+	transport *Transport
 	ended     chan struct{} // a pass ended
 
 	mutex sync.Mutex // for moments: two goroutines ask the parent, and others read what it said
@@ -55,8 +55,8 @@ type Uplink struct {
 	state State
 }
 
-// Open reads what the child kept.
-func Open(o Options) (*Uplink, error) {
+// OpenUplink reads what the child kept.
+func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	if o.Wake == nil {
 		o.Wake = func(string) {}
 	}
@@ -67,9 +67,9 @@ func Open(o Options) (*Uplink, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Between = cmp.Or(o.Between, Between)
+	o.Between = cmp.Or(o.Between, ReportInterval)
 	u := &Uplink{o: o, ended: make(chan struct{}, 1), kept: k, state: State{URL: o.Given.Server}}
-	u.transport = client.NewTransport(u.Parent, o.Dial)
+	u.transport = NewTransport(u.Parent, o.Dial)
 	return u, nil
 }
 
@@ -88,7 +88,7 @@ func (u *Uplink) Config() *wire.Config {
 }
 
 // Transport sends requests to the parent, with the pins and the token of now.
-func (u *Uplink) Transport() *client.Transport { return u.transport }
+func (u *Uplink) Transport() *Transport { return u.transport }
 
 // State is how the parent answers.
 func (u *Uplink) State() State {
@@ -115,12 +115,12 @@ func (u *Uplink) Run(ctx context.Context) {
 }
 
 // client asks the parent as it is known now.
-func (u *Uplink) client() *client.Client {
-	return &client.Client{Parent: u.Parent(), Agent: u.o.Agent, Dial: u.o.Dial}
+func (u *Uplink) client() *Client {
+	return &Client{Parent: u.Parent(), Agent: u.o.Agent, Dial: u.o.Dial}
 }
 
-// Between is how much time is between two reports at least, since the parent limits them.
-const Between = 5 * time.Second
+// ReportInterval is how much time is between two reports at least, since the parent limits them.
+const ReportInterval = 5 * time.Second
 
 // attempts at a report.
 const attempts = 3

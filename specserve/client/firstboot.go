@@ -1,7 +1,8 @@
-// Package firstboot is what a node in mode pull does at its first boot, as user-data for cloud-init:
-// it gets node.json, fetches the program from its parent, and applies its spec. Whoever serves
-// specs says where the parent is, by which keys it is known and with which token it is asked.
-package firstboot
+package client
+
+// This part of the package is what a node in mode pull does at its first boot, as user-data for cloud-init:
+// it gets node.json, fetches the program from its parent, and applies its spec. Whoever serves specs says
+// where the parent is, by which keys it is known and with which token it is asked.
 
 import (
 	"bytes"
@@ -32,13 +33,13 @@ var unit string
 
 // Where the first boot has its script and unit. Both are gone when it is done.
 const (
-	ScriptFile = "/var/lib/homestak-gitops/firstboot.py"
-	Unit       = "homestak-gitops-firstboot.service"
-	UnitFile   = "/etc/systemd/system/" + Unit
+	FirstBootScript   = "/var/lib/homestak-gitops/firstboot.py"
+	FirstBootUnit     = "homestak-gitops-firstboot.service"
+	FirstBootUnitFile = "/etc/systemd/system/" + FirstBootUnit
 )
 
-// IsScript reports whether a text is the script, for machines that do by other means what it does.
-func IsScript(text string) bool { return text == script }
+// IsFirstBootScript reports whether a text is the script, for machines that do by other means what it does.
+func IsFirstBootScript(text string) bool { return text == script }
 
 // cloudConfig is what cloud-init reads: https://cloudinit.readthedocs.io/en/latest/reference/modules.html.
 type cloudConfig struct {
@@ -60,19 +61,19 @@ const header = "#cloud-config\n"
 // (cloudinit/handlers/cloud_config.py).
 const merge = "list(append)+dict(recurse_list,no_replace)+str()"
 
-// UserData is the user-data of a new node. What the site says as its user_data, "" for nothing, is
+// FirstBootUserData is the user-data of a new node. What the site says as its user_data, "" for nothing, is
 // done as well. It has the token in it, and so is a secret.
-func UserData(p wire.Parent, site string) (string, error) {
+func FirstBootUserData(p wire.Parent, site string) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", fmt.Errorf("making the first boot of a node: %w", err)
 	}
-	ours, err := document(cloudConfig{
+	ours, err := firstbootDocument(cloudConfig{
 		WriteFiles: []file{
 			{wire.ParentFile, "root:root", "0600", string(p.Document())},
-			{ScriptFile, "root:root", "0700", script},
-			{UnitFile, "root:root", "0644", unit},
+			{FirstBootScript, "root:root", "0700", script},
+			{FirstBootUnitFile, "root:root", "0644", unit},
 		},
-		RunCmd: [][]string{{"systemctl", "enable", "--now", "--no-block", Unit}},
+		RunCmd: [][]string{{"systemctl", "enable", "--now", "--no-block", FirstBootUnit}},
 	})
 	if err != nil || site == "" {
 		return ours, err
@@ -80,8 +81,8 @@ func UserData(p wire.Parent, site string) (string, error) {
 	return join(site, ours)
 }
 
-// document writes a value as JSON, which is YAML too, without having to quote.
-func document(c cloudConfig) (string, error) {
+// firstbootDocument writes a value as JSON, which is YAML too, without having to quote.
+func firstbootDocument(c cloudConfig) (string, error) {
 	var b strings.Builder
 	b.WriteString(header)
 	e := json.NewEncoder(&b)

@@ -1,4 +1,4 @@
-package firstboot_test
+package client_test
 
 import (
 	"crypto/sha256"
@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -74,7 +74,7 @@ func TestScript(t *testing.T) {
 			if c.otherPin {
 				p.Pins = []wire.Pin{{1}}
 			}
-			text, err := firstboot.UserData(p, "")
+			text, err := client.FirstBootUserData(p, "")
 			require.NoError(t, err)
 			root := t.TempDir()
 			for _, f := range read(t, text).WriteFiles {

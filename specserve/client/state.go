@@ -1,4 +1,4 @@
-package uplink
+package client
 
 import (
 	"crypto/sha256"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -44,7 +43,7 @@ const version = 1
 
 // load reads the file; without one, or with one of another parent, what is given counts.
 func load(file string, given wire.Parent) (kept, error) {
-	k := kept{given: Sum(given), token: Sum(wire.Parent{Token: given.Token}), parent: given}
+	k := kept{given: ParentSum(given), token: ParentSum(wire.Parent{Token: given.Token}), parent: given}
 	data, err := durable.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
@@ -75,8 +74,8 @@ func load(file string, given wire.Parent) (kept, error) {
 	return k, nil
 }
 
-// Sum sums up a parent as somebody wrote it. What a child keeps holds as long as its file has this sum as given.
-func Sum(p wire.Parent) string {
+// ParentSum sums up a parent as somebody wrote it. What a child keeps holds as long as its file has this sum as given.
+func ParentSum(p wire.Parent) string {
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{p.Identity, p.Server, p.Token}, wire.PinTexts(p.Pins)...), "\n")))
 	return hex.EncodeToString(sum[:])
 }
@@ -84,7 +83,7 @@ func Sum(p wire.Parent) string {
 // with takes in an answer. A child that leaves keeps the secrets that it has, since it needs them to empty
 // its host, but for the keys that prove its guests: those it is given. Where its parent has lost them, and has entered it with new
 // credentials, it has them from before.
-func (k kept) with(got client.FetchedConfig) kept {
+func (k kept) with(got FetchedConfig) kept {
 	config := got.Config
 	if got.Token != "" {
 		k.parent.Token = got.Token

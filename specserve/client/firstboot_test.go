@@ -1,4 +1,4 @@
-package firstboot_test
+package client_test
 
 import (
 	"encoding/base64"
@@ -16,13 +16,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
-	"github.com/homestak/homestak-gitops/specserve/firstboot"
+	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func child(t *testing.T) wire.Parent {
+func firstbootChild(t *testing.T) wire.Parent {
 	t.Helper()
 	pins, err := wire.ParsePins([]string{strings.Repeat("0a", 32), strings.Repeat("0b", 32)})
 	require.NoError(t, err)
@@ -47,8 +47,8 @@ func read(t *testing.T, text string) document {
 
 // The files arrive as they are, whatever is in them, and who may read them.
 func TestUserData(t *testing.T) {
-	p := child(t)
-	text, err := firstboot.UserData(p, "")
+	p := firstbootChild(t)
+	text, err := client.FirstBootUserData(p, "")
 	require.NoError(t, err)
 	require.NoError(t, lifecycle.CheckUserData(text), "it fits on a seed")
 	doc := read(t, text)
@@ -71,7 +71,7 @@ func TestUserData(t *testing.T) {
 	golden(t, "testdata/alone.txt", text)
 
 	p.Server = "http://192.0.2.10"
-	_, err = firstboot.UserData(p, "")
+	_, err = client.FirstBootUserData(p, "")
 	require.ErrorContains(t, err, "want https://HOST:PORT")
 }
 
@@ -82,9 +82,9 @@ func TestUserDataOfTheSite(t *testing.T) {
 		"message": "Content-Type: multipart/mixed; boundary=\"x\"\nMIME-Version: 1.0\n\n--x\nContent-Type: text/x-shellscript\n\n#!/bin/sh\n\n--x--\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := firstboot.UserData(child(t), site)
+			text, err := client.FirstBootUserData(firstbootChild(t), site)
 			require.NoError(t, err)
-			again, err := firstboot.UserData(child(t), site)
+			again, err := client.FirstBootUserData(firstbootChild(t), site)
 			require.NoError(t, err)
 			require.Equal(t, text, again)
 			require.NoError(t, lifecycle.CheckUserData(text))
@@ -117,7 +117,7 @@ func TestUserDataOfTheSite(t *testing.T) {
 			}
 		})
 	}
-	_, err := firstboot.UserData(child(t), "MIME-Version: 1.0")
+	_, err := client.FirstBootUserData(firstbootChild(t), "MIME-Version: 1.0")
 	require.ErrorContains(t, err, "begins as a MIME message, and is none")
 }
 
