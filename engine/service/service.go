@@ -24,7 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/specserve/client"
-	"github.com/homestak/homestak-gitops/specserve/live"
+	specdaemon "github.com/homestak/homestak-gitops/specserve/daemon"
 )
 
 // Options are what a service is made of.
@@ -85,9 +85,9 @@ type Service struct {
 	o      Options
 	facts  *control.Facts
 	events *control.EventLog
-	server *live.Server   // for nodes and children; nil: none
-	above  *client.Uplink // the agent above; nil: there is none
-	asked  chan struct{}  // somebody wants a check
+	server *specdaemon.Server // for nodes and children; nil: none
+	above  *client.Uplink     // the agent above; nil: there is none
+	asked  chan struct{}      // somebody wants a check
 	counts *counts
 
 	private, public string // the key for the guests of a child; "": none

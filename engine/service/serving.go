@@ -21,7 +21,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/live"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -80,7 +79,7 @@ func (s *Service) serveNodes() {
 		return
 	}
 	a := c.Access
-	s.server = live.New(live.Options{
+	s.server = daemon.NewServer(daemon.ServerOptions{
 		Identity: c.Identity, Above: c.Parent.URL, Listen: c.Serves(), Version: s.o.Program, Program: cmp.Or(s.o.File, ProgramFile()), Log: s.o.Log,
 		Open: s.o.Network.Listen, Limits: limits(s.o.Pace), Reported: s.childReported,
 		Access: keys.Files{Dir: filepath.Join(c.DataDir, daemon.Folder), Read: a.ReadKeyFile, Operator: a.OperatorKeyFile, Repository: a.RepositoryKeyFile, Hook: a.HookKeyFile},
@@ -110,7 +109,7 @@ func (s *Service) checkSoon() {
 // inForce publishes the commit that is converged to; see agent.Options.
 func (s *Service) inForce(way *hosts, repo *served) func(context.Context, engine.Desired, agent.HostState) {
 	return func(_ context.Context, d engine.Desired, host agent.HostState) {
-		s.server.InForce(live.Commit{
+		s.server.InForce(daemon.ServedCommit{
 			ID: d.Commit, LastGood: host.Converged, Site: d.Site, Removed: host.Removed, Policies: way.commits.Policies(d.Commit), Way: s.way(),
 			Needs:    func() (map[string][]string, error) { return way.commits.Needs(d.Commit, d.Site.Secrets) },
 			Snapshot: func() (*serve.Snapshot, string, error) { return repo.snapshot(d.Commit, host.Converged) },
@@ -132,13 +131,13 @@ func (s *Service) children() map[string]model.Child {
 }
 
 // Server is the server for nodes; nil if the configuration wants none.
-func (s *Service) Server() *live.Server { return s.server }
+func (s *Service) Server() *daemon.Server { return s.server }
 
 // Parent is what a new node gets to know of the server of this agent: where it is reached, its pins and a
-// token that was just minted. The error is live.ErrNotServing as long as there is nobody to fetch from.
+// token that was just minted. The error is daemon.ErrNotServing as long as there is nobody to fetch from.
 func (s *Service) Parent(node, spec string) (wire.Parent, error) {
 	if s.server == nil {
-		return wire.Parent{}, fmt.Errorf("%w: listen of agent.hcl says so", live.ErrNotServing)
+		return wire.Parent{}, fmt.Errorf("%w: listen of agent.hcl says so", daemon.ErrNotServing)
 	}
 	return s.server.Parent(node, spec)
 }

@@ -32,8 +32,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/live"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
 
@@ -42,7 +42,7 @@ type raised struct {
 	*pushed
 	program string // file
 	version string
-	server  *live.Server
+	server  *daemon.Server
 	stop    func()
 }
 
@@ -67,7 +67,7 @@ func beginRaised(t *testing.T) *raised {
 // serve starts the server of the parent, with the keys in a folder.
 func (s *raised) serve(dir string) {
 	s.t.Helper()
-	s.server = live.New(live.Options{
+	s.server = daemon.NewServer(daemon.ServerOptions{
 		Identity: "father", Listen: "127.0.0.1:0", Version: s.version, Program: s.program, Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
 		Access: keys.Files{Dir: dir}, Check: func() {}, Status: func() any { return nil },
 	})
@@ -114,7 +114,7 @@ func (s *raised) pass(verb string) engine.Report {
 		pass.Load = func(context.Context) engine.Desired {
 			secrets, found := hcl.ParseSecrets("secrets.yaml", []byte(s.text("secrets.yaml")), nil)
 			site, more := hcl.Load(os.DirFS(s.dir), hcl.Options{Kinds: over.Kinds, Secrets: secrets})
-			s.server.InForce(live.Commit{
+			s.server.InForce(daemon.ServedCommit{
 				ID: strings.Repeat("a", 40), Site: site, Policies: rules,
 				Needs:    func() (map[string][]string, error) { return map[string][]string{}, nil },
 				Snapshot: func() (*repository.Snapshot, string, error) { return nil, "this is a test", nil },
@@ -196,7 +196,7 @@ func TestST03PushInstallsTheAgentOfAChild(t *testing.T) {
 
 // handedDown is the server of an agent whose children get another program than that of this test.
 type handedDown struct {
-	*live.Server
+	*daemon.Server
 	file, version string
 }
 

@@ -1,4 +1,4 @@
-package live
+package daemon
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve"
 )
 
-// Commit is a commit that came into force.
-type Commit struct {
+// ServedCommit is a commit that came into force.
+type ServedCommit struct {
 	ID       string
 	LastGood string      // the last that was converged to completely; "" for none
 	Site     *model.Site // that passes converge to; it must have no errors
@@ -30,7 +30,7 @@ type Commit struct {
 // InForce makes a commit the one that is served. A commit that cannot be served as a whole changes
 // nothing. Nothing is done for what is served already, so it may be called after every pass. It is for one
 // goroutine at a time.
-func (s *Server) InForce(c Commit) {
+func (s *Server) InForce(c ServedCommit) {
 	s.mutex.Lock()
 	before, view, wrong := s.commit, s.view, s.state.Serving
 	s.mutex.Unlock()
@@ -64,7 +64,7 @@ func (s *Server) InForce(c Commit) {
 	}
 }
 
-func (s *Server) catalog(c Commit) (*specserve.Catalog, error) {
+func (s *Server) catalog(c ServedCommit) (*specserve.Catalog, error) {
 	in := specserve.CatalogInput{Site: c.Site, Commit: c.ID, Agent: s.o.Identity, Way: c.Way, Policies: c.Policies}
 	if in.HasChild() {
 		var err error

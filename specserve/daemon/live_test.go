@@ -1,4 +1,4 @@
-package live_test
+package daemon_test
 
 import (
 	"bytes"
@@ -22,8 +22,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 	"github.com/homestak/homestak-gitops/policy"
+	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
-	"github.com/homestak/homestak-gitops/specserve/live"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -40,7 +40,7 @@ func vm(name string) *model.Node { return &model.Node{Name: name, Type: "vm", Sp
 
 // running is a server that runs until the test ends.
 type running struct {
-	*live.Server
+	*daemon.Server
 	t    *testing.T
 	dir  string
 	set  *policy.Set
@@ -53,11 +53,11 @@ func start(t *testing.T, listen string) *running {
 }
 
 // startIn starts one with the folder of an earlier one.
-func startIn(t *testing.T, dir, listen string, edits ...func(*live.Server)) *running {
+func startIn(t *testing.T, dir, listen string, edits ...func(*daemon.Server)) *running {
 	t.Helper()
 	set, found := policy.Compile(t.Context(), policy.Options{})
 	require.Empty(t, found)
-	r := &running{t: t, dir: dir, set: set, Server: live.New(live.Options{
+	r := &running{t: t, dir: dir, set: set, Server: daemon.NewServer(daemon.ServerOptions{
 		Identity: "father", Listen: listen, Version: "1.2.3", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Access: keys.Files{Dir: dir},
 		Check: func() {}, Status: func() any { return "status" },
 	})}
@@ -77,7 +77,7 @@ func startIn(t *testing.T, dir, listen string, edits ...func(*live.Server)) *run
 }
 
 func (r *running) inForce(id string, s *model.Site) {
-	r.InForce(live.Commit{
+	r.InForce(daemon.ServedCommit{
 		ID: id, Site: s, Policies: r.set,
 		Needs:    func() (map[string][]string, error) { return nil, nil },
 		Snapshot: func() (*serve.Snapshot, string, error) { return nil, "this test has none", nil },
@@ -85,7 +85,7 @@ func (r *running) inForce(id string, s *model.Site) {
 }
 
 // until waits for a state.
-func (r *running) until(is func(live.State) bool) live.State {
+func (r *running) until(is func(daemon.State) bool) daemon.State {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return is(r.State()) }, 5*time.Minute, 5*time.Millisecond)
 	return r.State()
@@ -118,7 +118,7 @@ func (r *running) askAt(address, method, path, token string, body io.Reader) (in
 	return got.StatusCode, string(text)
 }
 
-func listening(s live.State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Address, ":0") }
+func listening(s daemon.State) bool { return len(s.Pins) > 0 && !strings.HasSuffix(s.Address, ":0") }
 
 // The keys of operators count from the start, though no commit is in force, and are followed.
 func TestOperatorsNeedNoCommit(t *testing.T) {
@@ -178,7 +178,7 @@ func TestCommits(t *testing.T) {
 func TestSameCommit(t *testing.T) {
 	r := start(t, "127.0.0.1:0")
 	s, asked := site(vm("web-1")), 0
-	c := live.Commit{ID: strings.Repeat("a", 40), Site: s, Policies: r.set, Snapshot: func() (*serve.Snapshot, string, error) {
+	c := daemon.ServedCommit{ID: strings.Repeat("a", 40), Site: s, Policies: r.set, Snapshot: func() (*serve.Snapshot, string, error) {
 		asked++
 		if asked == 1 {
 			return nil, "", errors.New("the disk is full")
@@ -206,12 +206,12 @@ func TestPortInUse(t *testing.T) {
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	r := start(t, other.Addr().String())
-	s := r.until(func(s live.State) bool { return s.Err() != nil })
+	s := r.until(func(s daemon.State) bool { return s.Err() != nil })
 	require.ErrorContains(t, s.Err(), "address already in use")
 	require.False(t, s.Since.IsZero())
 	r.inForce(strings.Repeat("a", 40), site(vm("web-1")))
 	_, err = r.Parent("web-1", "base")
-	require.ErrorIs(t, err, live.ErrNotServing)
+	require.ErrorIs(t, err, daemon.ErrNotServing)
 	require.Equal(t, 1, r.State().Nodes)
 	require.NoError(t, other.Close())
 	s = r.until(listening)
@@ -243,7 +243,7 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, pins, r.State().Pins)
 	r.stop()
 	_, err = r.Parent("web-1", "base")
-	require.ErrorIs(t, err, live.ErrNotServing, "nobody listens any more")
+	require.ErrorIs(t, err, daemon.ErrNotServing, "nobody listens any more")
 }
 
 // Where nodes reach the server is what listen says, or the site, or the host that the agent runs on.
@@ -320,7 +320,7 @@ func TestReportsAreKept(t *testing.T) {
 // counts meanwhile.
 func TestASlowResolverKeepsNobodyWaiting(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan net.Conn)
-	r := startIn(t, filepath.Join(t.TempDir(), "server"), "0.0.0.0:0", func(s *live.Server) {
+	r := startIn(t, filepath.Join(t.TempDir(), "server"), "0.0.0.0:0", func(s *daemon.Server) {
 		s.DialAbove("https://father.example:44443", func(ctx context.Context, _, address string) (net.Conn, error) {
 			require.Equal(t, "father.example:44443", address)
 			_, bounded := ctx.Deadline()
@@ -332,7 +332,7 @@ func TestASlowResolverKeepsNobodyWaiting(t *testing.T) {
 	child := site(vm("app"))
 	child.Hosts["father"] = &model.Host{Name: "father", Local: true, Bridge: "no-such-bridge"}
 	r.inForce("c1", child)
-	r.until(func(s live.State) bool { return len(s.Pins) > 0 && s.Commit == "c1" })
+	r.until(func(s daemon.State) bool { return len(s.Pins) > 0 && s.Commit == "c1" })
 	known := make(chan string, 2)
 	for range 2 {
 		go func() {

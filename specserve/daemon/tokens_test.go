@@ -1,4 +1,4 @@
-package live_test
+package daemon_test
 
 import (
 	"bytes"

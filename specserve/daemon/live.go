@@ -1,6 +1,8 @@
-// Package live is the server of an agent: nodes and children get the commit that the agent converges to,
-// from the site that it loaded. A server that cannot listen tries again, and keeps nothing else from
-// going on.
+package daemon
+
+// This part of the package is the server of an agent: nodes and children get the commit that the agent
+// converges to, from the site that it loaded. A server that cannot listen tries again, and keeps nothing else
+// from going on.
 //
 //	live.go    the server: files, listener, what is published
 //	commit.go  the commit in force
@@ -8,7 +10,6 @@
 //	reports.go what they reported before the agent started
 //	address.go where nodes reach it, and with what
 //	child.go   what the agents of children are installed with
-package live
 
 import (
 	"context"
@@ -23,13 +24,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/specserve"
-	"github.com/homestak/homestak-gitops/specserve/daemon"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Options are what a server is made of.
-type Options struct {
+// ServerOptions are what a server is made of.
+type ServerOptions struct {
 	Identity string // of the agent
 	Above    string // URL of the parent's server; "" for the agent of a host
 	Listen   string // address; a socket of the service manager comes first
@@ -53,12 +53,12 @@ type Options struct {
 	Metrics []specserve.Collector // figures of the agent, beside those of the server
 }
 
-// retryAfter is how long it takes until what failed is tried again.
-const retryAfter = 15 * time.Second
+// liveRetryAfter is how long it takes until what failed is tried again.
+const liveRetryAfter = 15 * time.Second
 
 // Server is the server of an agent. Its methods may be called from any goroutine.
 type Server struct {
-	o       Options
+	o       ServerOptions
 	reports *wire.ReportStore
 	retry   time.Duration // until what failed is tried again
 	notice  func(ctx context.Context, folders ...string) <-chan struct{}
@@ -69,7 +69,7 @@ type Server struct {
 	server      *specserve.Server       // nil: none listens
 	program     *specserve.Program      // that new nodes get; nil: none listens, or they get none from here
 	credentials *keys.CredentialsKeeper // nil as long as they could not be read
-	commit      Commit                  // the last that InForce was called with
+	commit      ServedCommit            // the last that InForce was called with
 	view        specserve.View          // of that commit; Catalog nil: there is none yet
 	state       State
 }
@@ -93,15 +93,15 @@ func (s State) Err() error {
 	return s.Serving
 }
 
-// New makes a server that does nothing yet.
-func New(o Options) *Server {
+// NewServer makes a server that does nothing yet.
+func NewServer(o ServerOptions) *Server {
 	notice := durable.Notice
 	if o.Open == nil {
-		o.Open = daemon.Listen
+		o.Open = Listen
 	} else { // a simulated network has a simulated clock, which stands still while a file is waited for
 		notice = func(context.Context, ...string) <-chan struct{} { return nil }
 	}
-	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: wire.NewReportStore(), retry: retryAfter, state: State{Address: o.Listen}}
+	return &Server{o: o, notice: notice, way: way{dial: new(net.Dialer).DialContext}, reports: wire.NewReportStore(), retry: liveRetryAfter, state: State{Address: o.Listen}}
 }
 
 // State is how the server is now.
