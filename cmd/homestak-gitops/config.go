@@ -9,9 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -20,7 +19,7 @@ func configVerb(a *app) *cobra.Command {
 		Use:   "config",
 		Short: "Run pull mode by hand, on the node itself",
 		Long: `A node in pull mode fetches and applies its own spec. These commands do the same by
-hand. The spec and the outcome are stored in ` + pull.DefaultFolder + `.`,
+hand. The spec and the outcome are stored in ` + node.DefaultFolder + `.`,
 		Args: cobra.NoArgs,
 	}
 	c.AddCommand(configFetchVerb(a), configApplyVerb(a), configWaitVerb(a))
@@ -30,7 +29,7 @@ hand. The spec and the outcome are stored in ` + pull.DefaultFolder + `.`,
 // nodeFlags adds the flags that all verbs of config have: where the spec is kept, and who the parent is. From gets the parent.
 func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
 	r := &node.Run{Note: a.ui.Notef, Seen: a.showState}
-	c.Flags().StringVar(&r.Folder, "state", pull.DefaultFolder, "store the spec and the outcome in `DIR`")
+	c.Flags().StringVar(&r.Folder, "state", node.DefaultFolder, "store the spec and the outcome in `DIR`")
 	c.Flags().StringVar(&from.File, "parent", wire.ParentFile, "`FILE` that names the parent of this machine")
 	complete.Must(c.MarkFlagDirname("state"))
 	complete.Must(c.MarkFlagFilename("parent"))
@@ -107,14 +106,14 @@ func runConfigDry(ctx context.Context, a *app, r *node.Run, file string) error {
 		a.showState(seen)
 		return nil
 	}
-	p := pull.Plan(seen, time.Now())
+	p := node.Plan(seen, time.Now())
 	a.ui.Findings(p.Findings)
 	return a.ui.Emit(p)
 }
 
 // showState shows what differs on this machine.
 func (a *app) showState(s *converge.State) {
-	p := pull.Plan(s, time.Now())
+	p := node.Plan(s, time.Now())
 	a.ui.Findings(p.Findings)
 	a.ui.Plan(p)
 }

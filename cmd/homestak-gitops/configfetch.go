@@ -8,11 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -55,7 +54,7 @@ type fetched struct {
 }
 
 func runConfigFetch(ctx context.Context, a *app, f *session.Flags, r *node.Run, from *node.Source) error {
-	folder := pull.Folder{Path: r.Folder}
+	folder := node.Folder{Path: r.Folder}
 	var changed bool
 	var err error
 	if from.Node != "" && from.Server == "" {
@@ -78,7 +77,7 @@ func runConfigFetch(ctx context.Context, a *app, f *session.Flags, r *node.Run, 
 }
 
 // resolve makes the spec of a node from a copy of the site, and stores it: no parent needs to answer.
-func (a *app) resolve(ctx context.Context, f *session.Flags, folder pull.Folder, name string) (changed bool, err error) {
+func (a *app) resolve(ctx context.Context, f *session.Flags, folder node.Folder, name string) (changed bool, err error) {
 	s, n, err := a.sites.ReachNode(ctx, f, name)
 	if err != nil {
 		return false, err

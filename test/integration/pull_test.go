@@ -21,13 +21,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
 	"github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -132,7 +132,7 @@ func TestST01SimulatedPull(t *testing.T) {
 		_, code := s.inside("[ -x /usr/local/bin/homestak-gitops ] && [ ! -e /var/lib/homestak-gitops/firstboot.py ] && ! systemctl is-enabled homestak-gitops-firstboot.service")
 		return code == 0
 	})
-	var done pull.Complete
+	var done node.Complete
 	require.NoError(t, json.Unmarshal([]byte(s.read("/var/lib/homestak-gitops/config-complete.json")), &done))
 	require.Equal(t, "web-1", done.Node)
 	require.Contains(t, s.read("/var/lib/homestak-gitops/spec.json"), `"spec":"base"`)

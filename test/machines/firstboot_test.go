@@ -25,10 +25,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -227,7 +227,7 @@ func (w *world) has(line string) bool {
 func config[T any](w *world, name string) T {
 	w.t.Helper()
 	var doc T
-	require.NoError(w.t, json.Unmarshal([]byte(w.Run0("cat "+pull.DefaultFolder+"/"+name)), &doc))
+	require.NoError(w.t, json.Unmarshal([]byte(w.Run0("cat "+node.DefaultFolder+"/"+name)), &doc))
 	return doc
 }
 
@@ -249,10 +249,10 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	w := seeded(t, userData)
 	p.start(w.Machine)
 	w.Until("the first boot is done", func() bool {
-		return w.has("[ -e "+pull.DefaultFolder+"/config-complete.json ] && [ ! -e "+firstUnit+" ] && ! systemctl is-active --quiet homestak-gitops-pull.service") && p.asked() == 6
+		return w.has("[ -e "+node.DefaultFolder+"/config-complete.json ] && [ ! -e "+firstUnit+" ] && ! systemctl is-active --quiet homestak-gitops-pull.service") && p.asked() == 6
 	})
 	require.Equal(t, []string{"/spec/edge 200", "/agent/linux-" + runtime.GOARCH + " 200", "/spec/edge 200", "/report/edge 202", "/spec/edge 304", "/report/edge 202"}, p.requests(), "the last one is that of the timer, which starts when it is made")
-	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
+	require.Equal(t, "edge", config[node.Complete](w, "config-complete.json").Node)
 	require.True(t, w.has("[ -e /run/site-was-here ] && [ \"$(cat /run/site-file)\" = ü ]"), "user_data of the site")
 	require.Contains(t, w.Run0("cloud-init status --long"), "status: done")
 	require.Equal(t, "600 root root", w.Run0("stat -c '%a %U %G' "+wire.ParentFile))
@@ -291,7 +291,7 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	w.Run0("echo changed >/etc/motd")
 	require.False(t, w.has(pullNow))
 	require.Equal(t, "welcome", w.Run0("cat /etc/motd"), "the spec that is here stays in force")
-	require.Equal(t, "E301", config[pull.Failed](w, "config-failed.json").Code)
+	require.Equal(t, "E301", config[node.Failed](w, "config-failed.json").Code)
 	p.set(func() { p.keys = mine })
 
 	t.Log("the parent is away")
@@ -300,11 +300,11 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	require.False(t, w.has(pullNow), "the exit code says that the parent did not answer")
 	require.Equal(t, "welcome", w.Run0("cat /etc/motd"))
 	require.True(t, w.has("systemctl is-active --quiet hs-daemon"))
-	failed := config[pull.Failed](w, "config-failed.json")
+	failed := config[node.Failed](w, "config-failed.json")
 	require.Equal(t, "E501", failed.Code)
 	require.Equal(t, 2, failed.Attempts)
 	require.Contains(t, failed.Message, "after 5 attempts")
-	require.True(t, w.has("[ -e "+pull.DefaultFolder+"/config-complete.json ]"))
+	require.True(t, w.has("[ -e "+node.DefaultFolder+"/config-complete.json ]"))
 
 	t.Log("it is back, with another spec")
 	p.start(w.Machine)
@@ -316,8 +316,8 @@ func TestST01ST19ANewNodePullsItsSpec(t *testing.T) {
 	w.Run0(pullNow)
 	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202"}, p.requests())
 	require.Equal(t, "moved", w.Run0("cat /etc/motd"))
-	require.False(t, w.has("[ -e "+pull.DefaultFolder+"/config-failed.json ]"))
-	require.Contains(t, w.Run0("cat "+pull.DefaultFolder+"/spec.prev.json"), "welcome")
+	require.False(t, w.has("[ -e "+node.DefaultFolder+"/config-failed.json ]"))
+	require.Contains(t, w.Run0("cat "+node.DefaultFolder+"/spec.prev.json"), "welcome")
 	require.Equal(t, "10min", w.Run0("systemctl show -p TimersMonotonic --value homestak-gitops-pull.timer | grep -o 'OnUnitInactiveUSec=[^ ]*' | cut -d= -f2"))
 
 	t.Log("its mode is push from now on")

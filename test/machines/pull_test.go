@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -42,7 +42,7 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	pulled.Write("/mnt/spec.json", 0o600, string(document))
 	const apply = "/mnt/homestak/homestak-gitops config apply"
 	require.Contains(t, pulled.Run0(apply+" --spec /mnt/spec.json --dry-run"), "~ guest edge")
-	require.Empty(t, pulled.Run0("ls -A "+pull.DefaultFolder+" 2>/dev/null || true"), "a dry run keeps nothing")
+	require.Empty(t, pulled.Run0("ls -A "+node.DefaultFolder+" 2>/dev/null || true"), "a dry run keeps nothing")
 	p := newServer(t, s, dir)
 	p.start(pulled.Machine)
 	pulled.Write(wire.ParentFile, 0o600, string(p.child().Document()))
@@ -63,18 +63,18 @@ func TestST01ST02PushAndPullAreEqual(t *testing.T) {
 	if pushed.key != "" {
 		require.Contains(t, facts(pushed), "homestak-extra.sources: URIs: file:/srv/apt/extra")
 	}
-	require.Equal(t, "600 root root", pulled.Run0("stat -c '%a %U %G' "+pull.DefaultFolder+"/*.json | sort -u"))
+	require.Equal(t, "600 root root", pulled.Run0("stat -c '%a %U %G' "+node.DefaultFolder+"/*.json | sort -u"))
 
 	pulled.touchedNothing(apply)
 	pulled.touchedNothing(apply + " --fetch")
 	require.Equal(t, []string{"/spec/edge 304", "/report/edge 202"}, p.requests())
 	before := pulled.runs
-	changed, err := pull.Node{Folder: pull.Folder{Path: t.TempDir()}, Machine: way{pulled}}.Apply(t.Context(), s)
+	changed, err := node.Node{Folder: node.Folder{Path: t.TempDir()}, Machine: way{pulled}}.Apply(t.Context(), s)
 	require.NoError(t, err)
 	require.Zero(t, changed)
 	require.Equal(t, 1, pulled.runs-before)
-	var done pull.Complete
-	require.NoError(t, json.Unmarshal([]byte(pulled.Run0("cat "+pull.DefaultFolder+"/config-complete.json")), &done))
+	var done node.Complete
+	require.NoError(t, json.Unmarshal([]byte(pulled.Run0("cat "+node.DefaultFolder+"/config-complete.json")), &done))
 	require.Equal(t, "edge", done.Node)
 	require.Positive(t, done.Changed)
 }

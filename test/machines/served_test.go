@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/keys"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
 )
@@ -81,7 +81,7 @@ func TestST01ServedSpecReachesTheNode(t *testing.T) {
 	child.Token = w.Run0("homestak-gitops token mint edge --site /srv/site --data-dir /srv/parent 2>/dev/null")
 	w.Write(wire.ParentFile, 0o600, string(child.Document()))
 	w.Run0("homestak-gitops config apply --fetch 2>&1")
-	require.Equal(t, "edge", config[pull.Complete](w, "config-complete.json").Node)
+	require.Equal(t, "edge", config[node.Complete](w, "config-complete.json").Node)
 	require.Equal(t, "edge.home.example", w.Run0("hostname -f"))
 	require.True(t, w.has("hs-tool"))
 	now, err := wire.ReadParent([]byte(w.Run0("cat " + wire.ParentFile)))
@@ -120,7 +120,7 @@ func TestST01ServedProgramReachesTheNewNode(t *testing.T) {
 	w.Run0("cp -a /opt/keys /srv/parent")
 	w.Run0("systemd-run --quiet --unit=parent /opt/parent/homestak-gitops serve --site /srv/site --data-dir /srv/parent --listen " + serverAddress)
 	w.Until("the first boot is done", func() bool {
-		return w.has("[ -e " + pull.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ]")
+		return w.has("[ -e " + node.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ]")
 	})
 	w.Run0("cmp /opt/parent/homestak-gitops /usr/local/bin/homestak-gitops")
 	require.Equal(t, "1", w.Run0("journalctl -o cat -u parent | grep -c 'endpoint=/agent/.* status=200'"), "once")

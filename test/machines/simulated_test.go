@@ -16,11 +16,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	simdebian "github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/sim/machine/device"
+	"github.com/homestak/homestak-gitops/specserve/node"
 )
 
 // simulated is a simulated Debian with the packages that real machines find here.
@@ -310,8 +310,8 @@ func TestST02SimulatedAddressThatLocksUsOutIsTakenBack(t *testing.T) {
 func TestST10SimulatedPullOnlyReportsDrift(t *testing.T) {
 	t.Parallel()
 	m, left := beginSimulated(t), 0
-	f := pull.Folder{Path: t.TempDir()}
-	n := pull.Node{Folder: f, Machine: m, Left: func(differ int) { left = differ }}
+	f := node.Folder{Path: t.TempDir()}
+	n := node.Node{Folder: f, Machine: m, Left: func(differ int) { left = differ }}
 	run := func(zone string) int {
 		left = 0
 		_, changed, err := n.Run(t.Context(), func(context.Context) error {

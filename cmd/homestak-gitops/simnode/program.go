@@ -17,13 +17,12 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/node"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -136,8 +135,8 @@ func (n *programs) command(m *debian.Machine, p *machine.Process) int {
 // state are the files of a node that the program itself reads and writes, by where they are on a node.
 func state() []string {
 	out := []string{wire.ParentFile}
-	for _, name := range pull.Files() {
-		out = append(out, pull.DefaultFolder+"/"+name)
+	for _, name := range node.FolderFiles() {
+		out = append(out, node.DefaultFolder+"/"+name)
 	}
 	return out
 }
@@ -165,7 +164,7 @@ func lend(fs *machine.FS, dir string) error {
 
 // takeBack makes the state of a node what is in a folder.
 func takeBack(fs *machine.FS, dir string) error {
-	if err := fs.MkdirAll(pull.DefaultFolder, 0o755); err != nil {
+	if err := fs.MkdirAll(node.DefaultFolder, 0o755); err != nil {
 		return err
 	}
 	for _, name := range state() {

@@ -1,4 +1,4 @@
-package pull_test
+package node_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -20,7 +20,7 @@ const (
 	two = `{"version":1,"node":"web-1","spec":"edge"}`
 )
 
-func files(t *testing.T, f pull.Folder) []string {
+func files(t *testing.T, f node.Folder) []string {
 	t.Helper()
 	entries, err := os.ReadDir(f.Path)
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func files(t *testing.T, f pull.Folder) []string {
 // A spec is complete until another one arrives; the one before it is kept.
 func TestFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := pull.Folder{Path: filepath.Join(t.TempDir(), "var", "lib")}
+		f := node.Folder{Path: filepath.Join(t.TempDir(), "var", "lib")}
 		_, err := f.Spec()
 		require.ErrorIs(t, err, fs.ErrNotExist)
 
@@ -55,7 +55,7 @@ func TestFolder(t *testing.T) {
 		require.NoError(t, f.Fail(wire.Errorf(wire.CodeConnection, "no route"), time.Now()))
 		failed, err := f.Failed()
 		require.NoError(t, err)
-		require.Equal(t, &pull.Failed{Version: 1, Code: "E501", Message: wire.Errorf(wire.CodeConnection, "no route").Error(), Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
+		require.Equal(t, &node.Failed{Version: 1, Code: "E501", Message: wire.Errorf(wire.CodeConnection, "no route").Error(), Attempts: 2, First: first.UTC(), Last: first.UTC().Add(time.Hour)}, failed)
 
 		require.NoError(t, f.Applied(s, 7, time.Now()))
 		require.Equal(t, []string{"config-complete.json", "config-failed.json", "spec.json"}, files(t, f), "the parent may still be away")
@@ -63,7 +63,7 @@ func TestFolder(t *testing.T) {
 		require.Equal(t, []string{"config-complete.json", "spec.json"}, files(t, f))
 		done, err := f.Complete()
 		require.NoError(t, err)
-		require.Equal(t, &pull.Complete{Version: 1, Node: "web-1", Spec: "base", At: time.Now().UTC(), Changed: 7}, done)
+		require.Equal(t, &node.Complete{Version: 1, Node: "web-1", Spec: "base", At: time.Now().UTC(), Changed: 7}, done)
 
 		time.Sleep(time.Hour)
 		require.NoError(t, f.Applied(s, 0, time.Now()))
@@ -88,7 +88,7 @@ func TestFolder(t *testing.T) {
 
 // What is no spec is refused, and the one that is there stays.
 func TestStoreRefuses(t *testing.T) {
-	f := pull.Folder{Path: t.TempDir()}
+	f := node.Folder{Path: t.TempDir()}
 	_, err := f.Store([]byte(one))
 	require.NoError(t, err)
 	for _, bad := range []string{"", "null and void", `{"version":2,"node":"web-1"}`, one[:20]} {
@@ -103,7 +103,7 @@ func TestStoreRefuses(t *testing.T) {
 
 // Files that somebody damaged are reported; a new failure replaces them.
 func TestDamagedFiles(t *testing.T) {
-	f := pull.Folder{Path: t.TempDir()}
+	f := node.Folder{Path: t.TempDir()}
 	for _, name := range []string{"config-complete.json", "config-failed.json", "spec.json"} {
 		require.NoError(t, os.WriteFile(filepath.Join(f.Path, name), []byte("{"), 0o600))
 	}

@@ -1,4 +1,4 @@
-package pull_test
+package node_test
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -54,13 +54,13 @@ func serve(t *testing.T) *served {
 }
 
 // node is a child of the server, with its file.
-func (s *served) node(t *testing.T) (pull.Server, pull.Folder) {
+func (s *served) node(t *testing.T) (node.Server, node.Folder) {
 	t.Helper()
 	dir := t.TempDir()
 	p := wire.Parent{Identity: "web-1", Server: s.URL, Pins: []wire.Pin{s.pin}, Token: "first"}
 	file := filepath.Join(dir, "node.json")
 	require.NoError(t, p.Save(file))
-	return pull.Server{Client: &client.Client{Parent: p}, File: file}, pull.Folder{Path: filepath.Join(dir, "state")}
+	return node.Server{Client: &client.Client{Parent: p}, File: file}, node.Folder{Path: filepath.Join(dir, "state")}
 }
 
 // What was fetched is asked for by its tag, as long as it is what is stored.
@@ -146,14 +146,14 @@ func TestRunWithoutAnswer(t *testing.T) {
 	s := serve(t)
 	from, f := s.node(t)
 	s.status = http.StatusNotFound
-	n := pull.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}
+	n := node.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}
 	fetch := func(ctx context.Context) error {
 		_, err := f.Fetch(ctx, from)
 		return err
 	}
 	_, _, err := n.Run(t.Context(), fetch)
 	require.Equal(t, wire.CodeNoEndpoint, wire.CodeOf(err))
-	require.NotErrorAs(t, err, new(*pull.StaleError))
+	require.NotErrorAs(t, err, new(*node.StaleError))
 	failed, err := f.Failed()
 	require.NoError(t, err)
 	require.Equal(t, "E100", failed.Code)
@@ -185,7 +185,7 @@ func (u unsupported) Run(context.Context, guest.Command) (guest.Output, error) {
 
 // Two runs take turns, and one that is stopped does not wait.
 func TestLock(t *testing.T) {
-	f := pull.Folder{Path: t.TempDir()}
+	f := node.Folder{Path: t.TempDir()}
 	unlock, err := f.Lock(t.Context(), func() { t.Error("nobody has it") })
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

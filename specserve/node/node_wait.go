@@ -8,7 +8,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -26,12 +25,12 @@ func (r Run) Wait(ctx context.Context, from Source) error {
 		return nil
 	}
 	r.Note("waiting for news of the parent")
-	open := func() (pull.Server, error) { return r.open(from) }
+	open := func() (Server, error) { return r.open(from) }
 	start := func(ctx context.Context) error {
 		r.Note("the parent has news")
 		return r.startPull(ctx)
 	}
-	return pull.Folder{Path: r.Folder}.Wait(ctx, open, start, func(err error) { r.Note("%s", err) })
+	return Folder{Path: r.Folder}.Wait(ctx, open, start, func(err error) { r.Note("%s", err) })
 }
 
 // startPull runs the unit, and waits for its end.

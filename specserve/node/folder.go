@@ -1,10 +1,10 @@
-// Package pull is a node that applies its own spec: it fetches the spec from its parent, applies
+// Package node is a node that applies its own spec: it fetches the spec from its parent, applies
 // it to the machine that it runs on, and records how that ended. While the parent is away, the
 // spec that was fetched last stays in force.
 //
 // Read in this order: node.go (one run), fetch.go (from the parent), folder.go (what is kept),
 // report.go (to the parent).
-package pull
+package node
 
 import (
 	"bytes"
@@ -33,8 +33,8 @@ const (
 	fetchedFile  = "fetched.json"
 )
 
-// Files are their names.
-func Files() []string {
+// FolderFiles are their names.
+func FolderFiles() []string {
 	return []string{specFile, previousFile, completeFile, failedFile, fetchedFile}
 }
 

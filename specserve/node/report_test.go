@@ -1,4 +1,4 @@
-package pull_test
+package node_test
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -34,8 +34,8 @@ func TestReport(t *testing.T) {
 		w.WriteHeader(status)
 	}))
 	t.Cleanup(parentServer.Close)
-	f := pull.Folder{Path: t.TempDir()}
-	to := pull.Server{Client: &client.Client{Agent: "homestak-gitops/1.2.3", Parent: wire.Parent{
+	f := node.Folder{Path: t.TempDir()}
+	to := node.Server{Client: &client.Client{Agent: "homestak-gitops/1.2.3", Parent: wire.Parent{
 		Identity: "web-1", Server: parentServer.URL, Pins: []wire.Pin{wire.PinOf(parentServer.Certificate())}, Token: "first",
 	}}}
 	send := func() wire.Report {

@@ -1,6 +1,7 @@
-// Package node is what the verbs of config do on the machine that they run on: fetch its spec from
-// a parent, and apply it.
 package node
+
+// This part of the package is what the verbs of config do on the machine that they run on: fetch its spec
+// from a parent, and apply it.
 
 import (
 	"context"
@@ -13,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/local"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -48,7 +48,7 @@ func (r Run) machine() converge.Machine {
 }
 
 // open gives the parent. What it renews is kept where a file names it.
-func (r Run) open(s Source) (pull.Server, error) {
+func (r Run) open(s Source) (Server, error) {
 	var p wire.Parent
 	var err error
 	if s.Server != "" {
@@ -61,14 +61,14 @@ func (r Run) open(s Source) (pull.Server, error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		version = info.Main.Version
 	}
-	return pull.Server{File: s.File, Client: &client.Client{Parent: p, Dial: r.Dial, Agent: "homestak-gitops/" + version, Failed: func(err error, pause time.Duration) {
+	return Server{File: s.File, Client: &client.Client{Parent: p, Dial: r.Dial, Agent: "homestak-gitops/" + version, Failed: func(err error, pause time.Duration) {
 		r.Note("%s\ntrying again in %s", err, pause.Round(time.Second))
 	}}}, err
 }
 
 // lock waits for its turn on this machine.
 func (r Run) lock(ctx context.Context) (unlock func(), err error) {
-	return pull.Folder{Path: r.Folder}.Lock(ctx, func() { r.Note("waiting for another run on this machine") })
+	return Folder{Path: r.Folder}.Lock(ctx, func() { r.Note("waiting for another run on this machine") })
 }
 
 // Fetch fetches the spec and keeps it. It reports whether that is another one than before.
@@ -81,7 +81,7 @@ func (r Run) Fetch(ctx context.Context, from Source) (changed bool, err error) {
 		return false, err
 	}
 	defer unlock()
-	f := pull.Folder{Path: r.Folder}
+	f := Folder{Path: r.Folder}
 	changed, err = r.fetch(ctx, f, from)
 	if err != nil && ctx.Err() == nil {
 		err = errors.Join(err, f.Fail(err, time.Now()))
@@ -90,7 +90,7 @@ func (r Run) Fetch(ctx context.Context, from Source) (changed bool, err error) {
 }
 
 // fetch asks a parent as it is known now: another run may have renewed pins and token just before.
-func (r Run) fetch(ctx context.Context, f pull.Folder, from Source) (changed bool, err error) {
+func (r Run) fetch(ctx context.Context, f Folder, from Source) (changed bool, err error) {
 	s, err := r.open(from)
 	if err != nil {
 		return false, &wire.Error{Code: wire.CodeConnection, Message: err.Error(), Cause: err, Hint: "fetch by hand: config fetch --server"}
@@ -101,7 +101,7 @@ func (r Run) fetch(ctx context.Context, f pull.Folder, from Source) (changed boo
 // Apply applies the spec in a file, or the one that was fetched last for "". From is the parent to
 // ask for it first; nil for none. It gives what was applied, and how many settings differed.
 func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.Spec, changed int, err error) {
-	f := pull.Folder{Path: r.Folder}
+	f := Folder{Path: r.Folder}
 	if from == nil {
 		want, err = f.Wanted(file, false)
 	}
@@ -117,7 +117,7 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 	}
 	defer unlock()
 	left := func(differ int) { r.Note(`%d settings differ and are left as they are (drift = "report")`, differ) }
-	n := pull.Node{Folder: f, Machine: r.machine(), Seen: r.Seen, Left: left, Options: converge.Options{
+	n := Node{Folder: f, Machine: r.machine(), Seen: r.Seen, Left: left, Options: converge.Options{
 		Started:  func(s aspect.Step) { r.Note("%s", s.Text) },
 		Progress: func(s aspect.Step, state string) { r.Note("%s: %s", s.Text, state) },
 	}}
@@ -145,7 +145,7 @@ func (r Run) Apply(ctx context.Context, from *Source, file string) (want *spec.S
 
 // report sends the report to the parent, as it is known by now. Where that fails the next run does it: what was
 // applied is applied.
-func (r Run) report(ctx context.Context, f pull.Folder, to Source) {
+func (r Run) report(ctx context.Context, f Folder, to Source) {
 	s, err := r.open(to)
 	if err != nil || s.Client.Parent.Token == "" || ctx.Err() != nil {
 		return // no report without a token, and whoever could not read the file has said so
@@ -157,7 +157,7 @@ func (r Run) report(ctx context.Context, f pull.Folder, to Source) {
 
 // Observe compares this machine with a spec, and changes nothing.
 func (r Run) Observe(ctx context.Context, file string) (*converge.State, error) {
-	want, err := pull.Folder{Path: r.Folder}.Wanted(file, false)
+	want, err := Folder{Path: r.Folder}.Wanted(file, false)
 	if err == nil {
 		err = r.isRoot()
 	}

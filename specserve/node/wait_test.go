@@ -1,4 +1,4 @@
-package pull_test
+package node_test
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/specserve/client"
+	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
@@ -49,14 +49,14 @@ func TestWait(t *testing.T) {
 		})}
 		served := make(chan error, 1)
 		go func() { served <- h.ServeTLS(far, "", "") }()
-		open := func() (pull.Server, error) {
+		open := func() (node.Server, error) {
 			p := wire.Parent{Identity: "web-1", Server: "https://192.0.2.10:44443", Pins: []wire.Pin{key}, Token: "first"}
-			return pull.Server{Client: &client.Client{Parent: p, Dial: far.dial}}, nil
+			return node.Server{Client: &client.Client{Parent: p, Dial: far.dial}}, nil
 		}
 		var starts int
 		var notes []string
 		var fails error
-		f := pull.Folder{Path: t.TempDir()}
+		f := node.Folder{Path: t.TempDir()}
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -124,9 +124,9 @@ func TestS8WaitRenewsTheToken(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	open := func() (pull.Server, error) {
+	open := func() (node.Server, error) {
 		p, err := wire.LoadParent(from.File)
-		return pull.Server{Client: &client.Client{Parent: p}, File: from.File}, err
+		return node.Server{Client: &client.Client{Parent: p}, File: from.File}, err
 	}
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

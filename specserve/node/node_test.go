@@ -1,4 +1,4 @@
-package pull_test
+package node_test
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
-	"github.com/homestak/homestak-gitops/engine/guest/pull"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/specserve/node"
 )
 
 // broken is a machine that cannot be reached.
@@ -23,13 +23,13 @@ func (b broken) Run(context.Context, guest.Command) (guest.Output, error) {
 
 // An attempt that fails is recorded; one that somebody stopped is not a failure.
 func TestApplyRecordsFailure(t *testing.T) {
-	f := pull.Folder{Path: t.TempDir()}
+	f := node.Folder{Path: t.TempDir()}
 	_, err := f.Store([]byte(one))
 	require.NoError(t, err)
 	want, err := f.Spec()
 	require.NoError(t, err)
 
-	_, err = pull.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}.Apply(t.Context(), want)
+	_, err = node.Node{Folder: f, Machine: broken{errors.New("the disk is full")}}.Apply(t.Context(), want)
 	require.ErrorContains(t, err, "the disk is full")
 	failed, err := f.Failed()
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestApplyRecordsFailure(t *testing.T) {
 
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	_, err = pull.Node{Folder: f, Machine: broken{stopped.Err()}}.Apply(stopped, want)
+	_, err = node.Node{Folder: f, Machine: broken{stopped.Err()}}.Apply(stopped, want)
 	require.ErrorIs(t, err, context.Canceled)
 	failed, err = f.Failed()
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestPlan(t *testing.T) {
 	want, err := spec.Read([]byte(`{"version":1,"node":"web-1","spec":"base","identity":{"hostname":"web-1"}}`))
 	require.NoError(t, err)
 	s := &converge.State{Want: want, Have: spec.Empty("web-1"), Unmanaged: []string{"user bob"}, Unknown: []converge.Unknown{{Aspect: "packages", Why: "dpkg is broken"}}}
-	p := pull.Plan(s, time.Now())
+	p := node.Plan(s, time.Now())
 	require.Equal(t, "user bob on web-1 is unmanaged", p.Findings[0].Summary)
 	require.Equal(t, "packages of web-1", p.Unknown[0].Scope)
 }
