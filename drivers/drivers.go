@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/client"
@@ -35,7 +35,7 @@ type Access struct {
 
 	// Guests says how guests are entered to apply their specs. Those of a host that has a Transport
 	// are not, unless Dial of it reaches them.
-	Guests config.Config
+	Guests push.Config
 }
 
 // Parent is the server that nodes in mode pull get their specs from, as far as their host is
@@ -63,7 +63,7 @@ func (f firstBoots) FirstBoot(node, spec, userData string) (string, error) {
 	return client.FirstBootUserData(p, userData)
 }
 
-// NodeFile is as config.Parent wants it.
+// NodeFile is as push.Parent wants it.
 func (f firstBoots) NodeFile(node, spec string) (string, error) {
 	p, err := f.Parent.Parent(node, spec)
 	if err != nil {
@@ -89,11 +89,11 @@ func (a Access) provider() engine.Provider {
 	if a.Transport != nil && a.Guests.Dial == nil {
 		return host(a)
 	}
-	return config.Over(host(a), a.guests())
+	return push.Over(host(a), a.guests())
 }
 
 // guests is how guests are entered, with the parent of those in mode pull.
-func (a Access) guests() config.Config {
+func (a Access) guests() push.Config {
 	c := a.Guests
 	if a.Parent != nil {
 		c.Parent = firstBoots{a.Parent}

@@ -79,7 +79,7 @@ func (s Hosts) Reaches(ip netip.Addr) error {
 }
 
 // Dial connects to a simulated guest that has the address, if it runs a simulated system. It takes the
-// place of the network: see config.Config.
+// place of the network: see push.Config.
 func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	to, err := Target(address)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -106,8 +106,8 @@ func (s *raised) forward(ctx context.Context, at string) {
 // pass makes a pass as an agent with that server does.
 func (s *raised) pass(verb string) engine.Report {
 	s.t.Helper()
-	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
-		config.Config{HostKeys: s.hosts, Dial: s.dial, Upgrade: time.Minute, Children: func() config.Children { return s.server }})
+	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
+		push.Config{HostKeys: s.hosts, Dial: s.dial, Upgrade: time.Minute, Children: func() push.Children { return s.server }})
 	rules, found := policy.Compile(s.t.Context(), policy.Options{Site: os.DirFS(s.dir)})
 	require.Empty(s.t, found)
 	return s.story.pass(verb, func(pass *engine.Pass) {
@@ -240,9 +240,9 @@ func TestST03PushByTheAgentOfTheHost(t *testing.T) {
 	commit := repo.Commit(files, "begin")
 
 	var father *tier
-	cfg := config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Children: func() config.Children { return handedDown{father.Server(), s.program, s.version} }}
+	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Children: func() push.Children { return handedDown{father.Server(), s.program, s.version} }}
 	father = startTierWith(t, "father", secrets, func(c *service.Config) { c.Repository.URL = repo.URL() }, func(o *service.Options) {
-		over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
+		over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
 		o.Kinds, o.Program = over.Kinds, s.version
 		o.Open = func(_ fs.FS, d engine.Desired, h *model.Host, _ func(string, int)) (engine.Driver, error) {
 			return over.Open(d, h)

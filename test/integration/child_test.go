@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
@@ -172,7 +172,7 @@ type tree struct {
 func beginTree(t *testing.T, lines ...string) *tree {
 	t.Helper()
 	n := newNursery()
-	s := &tree{nursery: n, simulated: &simulated{guests: &sim.Guests{Installed: n.programs()}, hosts: &config.KnownHosts{}}}
+	s := &tree{nursery: n, simulated: &simulated{guests: &sim.Guests{Installed: n.programs()}, hosts: &push.KnownHosts{}}}
 	_, key, err := sim.GuestKey()
 	require.NoError(t, err)
 	s.key = key
@@ -187,11 +187,11 @@ func beginTree(t *testing.T, lines ...string) *tree {
 // run makes a pass as an agent with a server does.
 func (s *tree) run(verb string, edits ...func(*engine.Pass)) engine.Report {
 	s.t.Helper()
-	cfg := config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Upgrade: s.upgrade}
+	cfg := push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Upgrade: s.upgrade}
 	if !s.alone {
-		cfg.Children = func() config.Children { return s.nursery }
+		cfg.Children = func() push.Children { return s.nursery }
 	}
-	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
+	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }}, cfg)
 	return s.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data, err := os.ReadFile(s.dir + "/secrets.yaml")

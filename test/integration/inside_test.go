@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -33,7 +33,7 @@ type pushed struct {
 	*story
 	debian *nspawn.Machine
 	key    string // private, of who enters it
-	hosts  *config.KnownHosts
+	hosts  *push.KnownHosts
 	notes  bytes.Buffer
 	agent  atomic.Bool // its guest agent responds
 	dials  atomic.Int32
@@ -47,7 +47,7 @@ type pushed struct {
 func beginPush(t *testing.T) *pushed {
 	t.Helper()
 	nspawn.Need(t)
-	p := &pushed{hosts: &config.KnownHosts{Path: filepath.Join(t.TempDir(), "state", "known_hosts")}}
+	p := &pushed{hosts: &push.KnownHosts{Path: filepath.Join(t.TempDir(), "state", "known_hosts")}}
 	p.debian = nspawn.Boot(t, nspawn.Rootfs{
 		Packages: nspawn.Systemd + ",openssh-server,sudo,iproute2,libpam-systemd,ifupdown,fail2ban,python3-systemd,e2fsprogs", Ready: "HOMESTAK_MACHINES_ROOTFS",
 	})
@@ -93,8 +93,8 @@ func (p *pushed) dial(ctx context.Context, network, address string) (net.Conn, e
 // pass makes a pass with a driver of its own, as a new process does.
 func (p *pushed) pass(verb string) engine.Report {
 	p.t.Helper()
-	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return p.open(h) }},
-		config.Config{HostKeys: p.hosts, Dial: p.dial, Confirm: p.confirm})
+	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return p.open(h) }},
+		push.Config{HostKeys: p.hosts, Dial: p.dial, Confirm: p.confirm})
 	return p.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data := []byte(p.text("secrets.yaml"))

@@ -17,7 +17,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -50,7 +50,7 @@ func beginPulling(t *testing.T, specs string) *pulling {
 	t.Helper()
 	p, err := simnode.New(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	s := &pulling{simulated: &simulated{hosts: &config.KnownHosts{}, guests: &sim.Guests{Installed: simnode.Programs(), Network: &sim.Network{Dial: p.Dial}}}, parent: p}
+	s := &pulling{simulated: &simulated{hosts: &push.KnownHosts{}, guests: &sim.Guests{Installed: simnode.Programs(), Network: &sim.Network{Dial: p.Dial}}}, parent: p}
 	_, s.key, err = sim.GuestKey()
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -76,7 +76,7 @@ func (s *pulling) desired() engine.Desired {
 }
 
 func (s *pulling) access() drivers.Access {
-	a := drivers.Access{Owner: "father", Files: os.DirFS(s.dir), Guests: config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Locally: s.here, Program: s.program}}
+	a := drivers.Access{Owner: "father", Files: os.DirFS(s.dir), Guests: push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Locally: s.here, Program: s.program}}
 	if s.parent != nil {
 		a.Parent = s.parent
 	}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/config"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -30,9 +30,9 @@ import (
 type simulated struct {
 	*story
 	guests *sim.Guests
-	hosts  *config.KnownHosts
+	hosts  *push.KnownHosts
 	key    string
-	// confirm is as in config.Config.
+	// confirm is as in push.Config.
 	confirm time.Duration
 	// cut ends the connection to a guest before its write of that number over all connections; 0: never.
 	cut    atomic.Int64
@@ -49,7 +49,7 @@ type simulated struct {
 // beginSimulated sets the scene with a spec for web-1, which has a static address.
 func beginSimulated(t *testing.T, specs string, lines ...string) *simulated {
 	t.Helper()
-	s := &simulated{guests: &sim.Guests{}, hosts: &config.KnownHosts{}}
+	s := &simulated{guests: &sim.Guests{}, hosts: &push.KnownHosts{}}
 	_, key, err := sim.GuestKey()
 	require.NoError(t, err)
 	s.key = key
@@ -90,8 +90,8 @@ func (c *cutting) Write(p []byte) (int, error) {
 // pass makes a pass with a driver of its own, as a new process does.
 func (s *simulated) pass(verb string) engine.Report {
 	s.t.Helper()
-	over := config.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
-		config.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Confirm: s.confirm})
+	over := push.Over(engine.Provider{Kinds: proxmox.Kinds(), Open: func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.open(h) }},
+		push.Config{HostKeys: s.hosts, Dial: s.dial, PrivateKeys: []string{s.key}, Confirm: s.confirm})
 	return s.story.pass(verb, func(pass *engine.Pass) {
 		pass.Load = func(context.Context) engine.Desired {
 			data, err := os.ReadFile(s.dir + "/secrets.yaml")

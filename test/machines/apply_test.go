@@ -232,7 +232,7 @@ var fields = []field{
 // noEffect are fields that change nothing on a machine by themselves, with the reason.
 var noEffect = map[string]string{
 	"posture.name": "it only names where the settings are from",
-	"config.drift": "it decides what happens to a difference, see drivers/config",
+	"config.drift": "it decides what happens to a difference, see drivers/push",
 
 	"access.first_user": "it decides which accounts are reported as unmanaged, see engine/guest/converge",
 }

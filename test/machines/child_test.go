@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -25,7 +25,7 @@ import (
 // raising is a machine that becomes a child. Nobody listens where its parent should be.
 type raising struct {
 	*world
-	want    child.Want
+	want    push.AgentWant
 	program []byte
 }
 
@@ -33,7 +33,7 @@ type raising struct {
 func (r *raising) runs(whole []byte, more string) {
 	r.program = slices.Concat(whole, []byte(more))
 	sum := sha256.Sum256(r.program)
-	r.want.Program = child.Program{Sum: hex.EncodeToString(sum[:]), System: runtime.GOOS + "-" + runtime.GOARCH, Version: more}
+	r.want.Program = push.Program{Sum: hex.EncodeToString(sum[:]), System: runtime.GOOS + "-" + runtime.GOARCH, Version: more}
 }
 
 // install makes the machine what it has to be. Its nth command that changes something is replaced; 0: none is.
@@ -52,12 +52,12 @@ func (r *raising) install(n int, instead func(guest.Command) guest.Command) erro
 	}
 	defer func() { r.instead = nil }()
 	m := way{r.world}
-	f, err := child.Observe(ctx, m, r.want)
+	f, err := push.ObserveAgent(ctx, m, r.want)
 	if err != nil {
 		return err
 	}
 	if f.Outdated() {
-		if err := child.Send(ctx, m, r.want.Program.Sum, r.program); err != nil {
+		if err := push.SendProgram(ctx, m, r.want.Program.Sum, r.program); err != nil {
 			return err
 		}
 	}
@@ -68,10 +68,10 @@ func (r *raising) install(n int, instead func(guest.Command) guest.Command) erro
 	upgrade := f.Upgrades()
 	err = f.Change(ctx, m, given, f.Outdated())
 	if err == nil {
-		err = child.Start(ctx, m)
+		err = push.StartAgent(ctx, m)
 	}
 	if err == nil && upgrade {
-		err = child.Finish(ctx, m)
+		err = push.FinishAgent(ctx, m)
 	}
 	return err
 }
@@ -79,11 +79,11 @@ func (r *raising) install(n int, instead func(guest.Command) guest.Command) erro
 func (r *raising) changes() []string {
 	r.t.Helper()
 	before := r.world.runs
-	f, err := child.Observe(r.t.Context(), way{r.world}, r.want)
+	f, err := push.ObserveAgent(r.t.Context(), way{r.world}, r.want)
 	require.NoError(r.t, err)
 	require.Equal(r.t, 1, r.world.runs-before)
 	var out []string
-	for _, c := range plan.Differences(child.Wanted("inner"), f.Agent()) {
+	for _, c := range plan.Differences(push.WantedAgent("inner"), f.Agent()) {
 		out = append(out, c.String())
 	}
 	return out
@@ -104,7 +104,7 @@ func TestST14KilledWhileAChildIsMade(t *testing.T) {
 	require.NoError(t, err)
 	pins, err := wire.ParsePins([]string{strings.Repeat("1", 64)})
 	require.NoError(t, err)
-	r := &raising{world: begin(t), want: child.Want{
+	r := &raising{world: begin(t), want: push.AgentWant{
 		Identity: "inner", Server: "https://127.0.0.1:1", Pins: pins,
 		Accepts: func(token string) error {
 			if token != "token" {
@@ -112,7 +112,7 @@ func TestST14KilledWhileAChildIsMade(t *testing.T) {
 			}
 			return nil
 		},
-		Roles: []child.Role{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
+		Roles: []push.AgentRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
 	}}
 	r.Write("/usr/bin/pveum", 0o755, childtest.PVEum)
 	r.Run0("chmod 755 /usr/bin/pveum")

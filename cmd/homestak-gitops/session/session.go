@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -40,7 +40,7 @@ type Session struct {
 
 	opener *Opener
 	ui     *ui.UI
-	guests config.Config // how guests are entered: what is learned of one pass is known in the next
+	guests push.Config // how guests are entered: what is learned of one pass is known in the next
 }
 
 // Close closes the folder, and ends simulated guests.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
@@ -52,8 +52,8 @@ func (w *World) server(listen string) (url, program string, err error) {
 }
 
 // ways says how simulated guests are entered. What is learned of them ends with the run.
-func (*World) ways(dial Dial, keys ...string) config.Config {
-	return config.Config{Dial: dial, Direct: true, Runs: sim.RunsDebian, PrivateKeys: keys, HostKeys: &config.KnownHosts{}}
+func (*World) ways(dial Dial, keys ...string) push.Config {
+	return push.Config{Dial: dial, Direct: true, Runs: sim.RunsDebian, PrivateKeys: keys, HostKeys: &push.KnownHosts{}}
 }
 
 // lazyParent is the parent of simulated nodes, once there are any.
@@ -63,7 +63,7 @@ type lazyParent struct {
 }
 
 // Serve is as wiring.Specs wants it. What is not simulated inside is taken to report that it is ready.
-func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests config.Config) (drivers.Parent, error) {
+func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests push.Config) (drivers.Parent, error) {
 	pulls, silent := false, map[string]bool{}
 	for _, m := range d.Site.Manifests {
 		for _, n := range m.Nodes {

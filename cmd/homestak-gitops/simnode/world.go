@@ -11,7 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/sim"
@@ -155,5 +155,5 @@ func (w *World) service(cfg *service.Config, version string, at vantage) (*servi
 				return at.listen(to)
 			},
 		},
-	}, config.Config{})
+	}, push.Config{})
 }

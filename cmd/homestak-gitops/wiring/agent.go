@@ -4,7 +4,7 @@ import (
 	"io/fs"
 
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -14,7 +14,7 @@ import (
 
 // Agent makes an agent whose hosts are on the network, and whose guests are entered as own says where the network
 // has no ways of its own. It completes the options by all that has to do with drivers.
-func (n Network) Agent(o service.Options, own config.Config) (*service.Service, error) {
+func (n Network) Agent(o service.Options, own push.Config) (*service.Service, error) {
 	var s *service.Service
 	var err error
 	url := ""
@@ -43,11 +43,11 @@ func (m moved) Parent(node, spec string) (wire.Parent, error) {
 }
 
 // join completes the options of an agent by the drivers. Nodes reach its server at url, if that is not "".
-func (n Network) join(o service.Options, own config.Config, url string, made func() *service.Service) service.Options {
+func (n Network) join(o service.Options, own push.Config, url string, made func() *service.Service) service.Options {
 	guests := n.Ways(own)
 	// Simulated children reach no server outside of their network.
 	if o.Config.Serves() != "" && (n.Guests == nil || o.Network.Listen != nil) {
-		guests.Children = func() config.Children { return made().Server() }
+		guests.Children = func() push.Children { return made().Server() }
 	}
 	access := n.Access(guests)
 	o.Kinds, o.Simulated, o.NewKey = access.Kinds(), n.Reaches, ssh.NewKey

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/policy"
@@ -17,7 +17,7 @@ import (
 type Network struct {
 	Transport drivers.Transport
 	Reaches   func(netip.Addr) error // takes the place of probes; see health.Prober.Simulated
-	Guests    *config.Config         // how guests are entered there; nil: as on the real network
+	Guests    *push.Config           // how guests are entered there; nil: as on the real network
 	Specs     Specs                  // nil: this run serves no nodes
 	Agents    Agents                 // nil: agents are on machines of their own
 	// Server lets nodes of the network reach the server of an agent that listens on this machine. It returns where they reach
@@ -30,7 +30,7 @@ type Network struct {
 type Specs interface {
 	// Serve makes a site the one that is served. It returns nil if no node of it is in mode pull. Guests
 	// is how the guests of the site are entered.
-	Serve(d engine.Desired, policies *policy.Set, guests config.Config) (drivers.Parent, error)
+	Serve(d engine.Desired, policies *policy.Set, guests push.Config) (drivers.Parent, error)
 	// Reported is as health.Prober wants it.
 	Reported(node string) (saw string, err error)
 }
@@ -53,7 +53,7 @@ func (n Network) End() {
 }
 
 // Ways says how guests are entered: as the network says, else as whoever runs the program may.
-func (n Network) Ways(own config.Config) config.Config {
+func (n Network) Ways(own push.Config) push.Config {
 	if n.Guests != nil {
 		return *n.Guests
 	}
@@ -61,7 +61,7 @@ func (n Network) Ways(own config.Config) config.Config {
 }
 
 // Access says how hosts of the network are opened, and guests entered.
-func (n Network) Access(guests config.Config) drivers.Access {
+func (n Network) Access(guests push.Config) drivers.Access {
 	return drivers.Access{Transport: n.Transport, Guests: guests}
 }
 
@@ -82,10 +82,10 @@ const knownHosts = "known_hosts"
 
 // OwnWays says how guests are entered from this machine: with the keys that the environment names.
 // The host keys of guests are kept in a data folder, or in memory for "".
-func OwnWays(dataDir string, env func(string) string) config.Config {
-	keys := &config.KnownHosts{}
+func OwnWays(dataDir string, env func(string) string) push.Config {
+	keys := &push.KnownHosts{}
 	if dataDir != "" {
 		keys.Path = filepath.Join(dataDir, knownHosts)
 	}
-	return config.Config{HostKeys: keys}.WithKeysOf(env)
+	return push.Config{HostKeys: keys}.WithKeysOf(env)
 }

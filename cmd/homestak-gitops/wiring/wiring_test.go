@@ -10,7 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/policy"
@@ -22,8 +22,8 @@ func noEnv(string) string { return "" }
 // The zero network is the real one: hosts by TLS, guests as whoever runs the program may enter them.
 func TestRealNetwork(t *testing.T) {
 	own := wiring.OwnWays("/data", noEnv)
-	require.Equal(t, filepath.Join("/data", "known_hosts"), own.HostKeys.(*config.KnownHosts).Path)
-	require.Empty(t, wiring.OwnWays("", noEnv).HostKeys.(*config.KnownHosts).Path, "without a folder they are kept in memory")
+	require.Equal(t, filepath.Join("/data", "known_hosts"), own.HostKeys.(*push.KnownHosts).Path)
+	require.Empty(t, wiring.OwnWays("", noEnv).HostKeys.(*push.KnownHosts).Path, "without a folder they are kept in memory")
 
 	var n wiring.Network
 	require.Equal(t, own.HostKeys, n.Ways(own).HostKeys)
@@ -36,13 +36,13 @@ func TestRealNetwork(t *testing.T) {
 
 // Guests of a simulated network are entered by its own ways only: what the user may enter is real.
 func TestSimulatedNetwork(t *testing.T) {
-	theirs := config.Config{PrivateKeys: []string{"of the simulation"}}
+	theirs := push.Config{PrivateKeys: []string{"of the simulation"}}
 	ended := 0
 	n := wiring.Network{
 		Transport: func(*model.Site, *model.Host) (http.RoundTripper, string) { return nil, "" },
 		Guests:    &theirs, Close: func() { ended++ },
 	}
-	own := config.Config{PrivateKeys: []string{"of the user"}, HostKeys: &config.KnownHosts{}}
+	own := push.Config{PrivateKeys: []string{"of the user"}, HostKeys: &push.KnownHosts{}}
 	require.Equal(t, theirs, n.Ways(own))
 	require.NotNil(t, n.Access(own).Transport)
 	n.End()
@@ -55,7 +55,7 @@ type specs struct {
 	err    error
 }
 
-func (s specs) Serve(engine.Desired, *policy.Set, config.Config) (drivers.Parent, error) {
+func (s specs) Serve(engine.Desired, *policy.Set, push.Config) (drivers.Parent, error) {
 	return s.parent, s.err
 }
 func (specs) Reported(string) (saw string, err error) { return "", nil }

@@ -1,4 +1,4 @@
-package child_test
+package push_test
 
 import (
 	"bytes"
@@ -13,12 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/debian"
-	simmachine "github.com/homestak/homestak-gitops/sim/machine"
+	"github.com/homestak/homestak-gitops/sim/machine"
 	"github.com/homestak/homestak-gitops/specserve/client"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -33,8 +33,8 @@ func sumOf(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// machine is a simulated Debian with a stand-in for Proxmox VE, which is entered from within.
-type machine struct {
+// childMachine is a simulated Debian with a stand-in for Proxmox VE, which is entered from within.
+type childMachine struct {
 	*debian.Machine
 	t    *testing.T
 	runs int
@@ -43,26 +43,26 @@ type machine struct {
 	instead func(guest.Command) guest.Command
 }
 
-func begin(t *testing.T) *machine {
+func begin(t *testing.T) *childMachine {
 	t.Helper()
-	run := func(_ *debian.Machine, p *simmachine.Process) int {
+	run := func(_ *debian.Machine, p *machine.Process) int {
 		p.Ready()
 		<-p.Killed()
 		return 0
 	}
-	m := &machine{Machine: debian.NewDisk(debian.Options{Programs: map[string]debian.Program{interpreter: run}}).Begin(debian.Birth{Instance: "1", Hostname: "inner"}), t: t}
+	m := &childMachine{Machine: debian.NewDisk(debian.Options{Programs: map[string]debian.Program{interpreter: run}}).Begin(debian.Birth{Instance: "1", Hostname: "inner"}), t: t}
 	t.Cleanup(m.Halt)
 	m.put("/usr/bin/pveum", childtest.PVEum)
 	m.put("/usr/local/sbin/systemd-sysusers", "#!/bin/sh\nuseradd --shell /usr/sbin/nologin homestak-gitops\n")
 	return m
 }
 
-func (m *machine) put(name, text string) {
+func (m *childMachine) put(name, text string) {
 	m.t.Helper()
 	require.NoError(m.t, m.K.FS.WriteFile(name, text, 0o755, 0, 0))
 }
 
-func (m *machine) Run(_ context.Context, c guest.Command) (guest.Output, error) {
+func (m *childMachine) Run(_ context.Context, c guest.Command) (guest.Output, error) {
 	m.runs++
 	if m.instead != nil {
 		c = m.instead(c)
@@ -79,7 +79,7 @@ func (m *machine) Run(_ context.Context, c guest.Command) (guest.Output, error) 
 	return guest.Output{Code: code, Signal: int(signal), Out: out.String(), Err: errs.String()}, nil
 }
 
-func (m *machine) sh(line string) string {
+func (m *childMachine) sh(line string) string {
 	m.t.Helper()
 	out, code := m.Shell(line)
 	require.Zero(m.t, code, "%s\n%s", line, out)
@@ -95,38 +95,38 @@ func pins(t *testing.T, texts ...string) []wire.Pin {
 	return all
 }
 
-func want(t *testing.T) child.Want {
+func want(t *testing.T) push.AgentWant {
 	t.Helper()
-	return child.Want{
+	return push.AgentWant{
 		Identity: "inner", Server: "https://192.0.2.10:44443", Pins: pins(t, ownPin, otherPin),
-		Program: child.Program{Sum: sumOf(programOf("1")), System: "linux-amd64", Version: "1"},
+		Program: push.Program{Sum: sumOf(programOf("1")), System: "linux-amd64", Version: "1"},
 		Accepts: func(token string) error {
 			if !strings.HasPrefix(token, "good") {
 				return errors.New("the token was signed by a key that this server does not have")
 			}
 			return nil
 		},
-		Roles: []child.Role{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit", "VM.Allocate"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
+		Roles: []push.AgentRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit", "VM.Allocate"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
 	}
 }
 
 // changes observes the machine, by one command, and lists what differs.
-func (m *machine) changes(w child.Want) []string {
+func (m *childMachine) changes(w push.AgentWant) []string {
 	m.t.Helper()
 	runs := m.runs
-	f, err := child.Observe(m.t.Context(), m, w)
+	f, err := push.ObserveAgent(m.t.Context(), m, w)
 	require.NoError(m.t, err)
 	require.Equal(m.t, 1, m.runs-runs, "commands of an observation")
 	var out []string
-	for _, c := range plan.Differences(child.Wanted(w.Identity), f.Agent()) {
+	for _, c := range plan.Differences(push.WantedAgent(w.Identity), f.Agent()) {
 		out = append(out, fmt.Sprintf("%s: %v", c.Path, c.Before))
 	}
 	return out
 }
 
 // install makes the machine what it has to be, as a driver does.
-func (m *machine) install(w child.Want, program []byte, token string) error {
-	f, err := child.Observe(m.t.Context(), m, w)
+func (m *childMachine) install(w push.AgentWant, program []byte, token string) error {
+	f, err := push.ObserveAgent(m.t.Context(), m, w)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (m *machine) install(w child.Want, program []byte, token string) error {
 		return err
 	}
 	if f.Outdated() {
-		if err := child.Send(m.t.Context(), m, w.Program.Sum, program); err != nil {
+		if err := push.SendProgram(m.t.Context(), m, w.Program.Sum, program); err != nil {
 			return err
 		}
 	}
@@ -146,21 +146,21 @@ func (m *machine) install(w child.Want, program []byte, token string) error {
 	if err := f.Change(m.t.Context(), m, given, f.Outdated()); err != nil {
 		return err
 	}
-	if err := child.Start(m.t.Context(), m); err != nil || !upgrade {
+	if err := push.StartAgent(m.t.Context(), m); err != nil || !upgrade {
 		return err
 	}
-	return child.Finish(m.t.Context(), m)
+	return push.FinishAgent(m.t.Context(), m)
 }
 
 func TestAnAgentIsInstalled(t *testing.T) {
 	m, w := begin(t), want(t)
-	f, err := child.Observe(t.Context(), m, w)
+	f, err := push.ObserveAgent(t.Context(), m, w)
 	require.NoError(t, err)
 	require.True(t, f.None())
 	require.NoError(t, m.install(w, programOf("1"), "good-1"))
 	require.Empty(t, m.changes(w))
 	m.sh("systemctl is-enabled homestak-gitops && systemctl is-active homestak-gitops && systemctl cat homestak-gitops >/dev/null || systemctl is-active homestak-gitops")
-	require.Equal(t, "755 root\n", m.sh("stat -c '%a %U' "+child.ProgramFile))
+	require.Equal(t, "755 root\n", m.sh("stat -c '%a %U' "+push.ProgramFile))
 	require.Equal(t, "600 homestak-gitops\n600 homestak-gitops\n", m.sh("stat -c '%a %U' /etc/homestak-gitops/parent.token /etc/homestak-gitops/api.token"))
 	require.Equal(t, "644 root\n", m.sh("stat -c '%a %U' /etc/homestak-gitops/agent.hcl"))
 	require.Equal(t, "homestak@pve!agent=canary-1\n", m.sh("cat /etc/homestak-gitops/api.token"))
@@ -250,7 +250,7 @@ func TestMachinesThatCannotBeAChild(t *testing.T) {
 var begins = regexp.MustCompile(`(?m)^(?:[a-z\[])`)
 
 // cutAt cuts off what is run from now on before its nth command, observations not counted. Nothing is run after that.
-func (m *machine) cutAt(n int) {
+func (m *childMachine) cutAt(n int) {
 	const libraryEnds = "base64 -w0; echo; }\n"
 	m.instead = func(c guest.Command) guest.Command {
 		text := &c.Args[len(c.Args)-1]
@@ -290,13 +290,13 @@ func TestCutOffAtEveryCommand(t *testing.T) {
 	next.Program.Sum, next.Program.Version = sumOf(programOf("2")), "2"
 	for name, c := range map[string]struct {
 		before bool
-		w      child.Want
+		w      push.AgentWant
 		text   string
 		least  int
 	}{"install": {false, w, "1", 25}, "upgrade": {true, next, "2", 25}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			start := func() *machine {
+			start := func() *childMachine {
 				m := begin(t)
 				if c.before {
 					require.NoError(t, m.install(w, programOf("1"), "good"))
@@ -330,20 +330,20 @@ func TestAProgramThatGoesBack(t *testing.T) {
 	require.NoError(t, m.install(w, programOf("1"), "good"))
 	next := w
 	next.Program.Sum, next.Program.Version = sumOf(programOf("2")), "2"
-	f, err := child.Observe(t.Context(), m, next)
+	f, err := push.ObserveAgent(t.Context(), m, next)
 	require.NoError(t, err)
 	require.True(t, f.Upgrades())
-	require.NoError(t, child.Send(t.Context(), m, next.Program.Sum, programOf("2")))
+	require.NoError(t, push.SendProgram(t.Context(), m, next.Program.Sum, programOf("2")))
 	require.NoError(t, f.Change(t.Context(), m, nil, true))
-	require.NoError(t, child.Start(t.Context(), m))
+	require.NoError(t, push.StartAgent(t.Context(), m))
 	require.Equal(t, []string{"upgrade: interrupted"}, m.changes(next))
 	require.NoError(t, f.Back(t.Context(), m))
 	require.Empty(t, m.changes(w))
-	f, err = child.Observe(t.Context(), m, next)
+	f, err = push.ObserveAgent(t.Context(), m, next)
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Refused(), "version 2 of the program did not report")
 	m.sh("touch -d '2 hours ago' /usr/local/bin/.homestak-gitops.refused || rm /usr/local/bin/.homestak-gitops.refused")
-	f, err = child.Observe(t.Context(), m, next)
+	f, err = push.ObserveAgent(t.Context(), m, next)
 	require.NoError(t, err)
 	require.NoError(t, f.Refused())
 	require.NoError(t, m.install(next, programOf("2"), "good"))

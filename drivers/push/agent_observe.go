@@ -1,4 +1,4 @@
-package child
+package push
 
 import (
 	"context"
@@ -106,8 +106,8 @@ if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + 
 	return b.String()
 }
 
-// Observe reads what is on a machine, by one command that changes nothing.
-func Observe(ctx context.Context, m Machine, w Want) (*Found, error) {
+// ObserveAgent reads what is on a machine, by one command that changes nothing.
+func ObserveAgent(ctx context.Context, m Machine, w AgentWant) (*FoundAgent, error) {
 	fragments := []guest.Fragment{{Name: "agent", Body: probe()}}
 	boundary := "homestak-" + rand.Text()
 	out, err := m.Run(ctx, guest.Probe(boundary, "", fragments))
@@ -128,7 +128,7 @@ func Observe(ctx context.Context, m Machine, w Want) (*Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Found{want: w, files: map[string]string{}, shut: map[string]bool{}, unit: missing}
+	f := &FoundAgent{want: w, files: map[string]string{}, shut: map[string]bool{}, unit: missing}
 	for _, r := range rows {
 		f.read(r)
 	}
@@ -136,7 +136,7 @@ func Observe(ctx context.Context, m Machine, w Want) (*Found, error) {
 }
 
 // read takes one row of the answer.
-func (f *Found) read(r []string) {
+func (f *FoundAgent) read(r []string) {
 	last := len(r) - 1
 	text := strings.TrimSpace(r[last])
 	switch {
@@ -175,7 +175,7 @@ func (f *Found) read(r []string) {
 
 // readKept reads what the agent keeps of its parent. Where that cannot be read the agent says so itself, and what was written
 // counts.
-func (f *Found) readKept(text string) {
+func (f *FoundAgent) readKept(text string) {
 	var kept struct {
 		Given, Token string
 		Pins         []string
@@ -189,7 +189,7 @@ func (f *Found) readKept(text string) {
 }
 
 // readUnit reads whether the unit is enabled, and whether it runs. One that begins is not disturbed.
-func (f *Found) readUnit(text string) {
+func (f *FoundAgent) readUnit(text string) {
 	words := strings.Split(text, " ")
 	if len(words) != 3 || words[0] == "" || words[0] == "not-found" {
 		return

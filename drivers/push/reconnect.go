@@ -1,11 +1,10 @@
-package config
+package push
 
 import (
 	"cmp"
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -25,7 +24,7 @@ func (d *Driver) reconnects(w *model.Want, have model.State) []*model.Resource {
 			continue
 		}
 		out = append(out, &model.Resource{
-			Addr: model.Address{Kind: child.KindName, Name: name}, Inside: of.Addr, Node: name, Manifest: of.Manifest, Spec: child.Wanted(name),
+			Addr: model.Address{Kind: KindName, Name: name}, Inside: of.Addr, Node: name, Manifest: of.Manifest, Spec: WantedAgent(name),
 			Private: &agentWay{&way{
 				guest: of.Addr, site: d.site, via: model.ViaSSH, user: cmp.Or(text(of.Spec, "ci_user"), root), ports: []int{sshPort}, agent: hasAgent(of),
 			}, ""},
@@ -43,9 +42,9 @@ func addReconnect(have *model.Observed, r *model.Resource, seen model.Observed) 
 			Severity: diag.Warning, Source: diag.FromSite, Address: r.Inside.String(), Summary: r.Node + " left the site, does not report, and cannot be entered to see why",
 			Detail: fmt.Sprintf("%s. Start it, or let it go as the line about %s says.", seen.Unknown[0].Why, r.Inside),
 		})
-	case at != nil && !child.Reaches(at.Spec.(*child.Agent), r.Node):
+	case at != nil && !Reaches(at.Spec.(*Agent), r.Node):
 		want := *r
-		want.Spec = child.Reconnected(at.Spec.(*child.Agent), r.Node)
+		want.Spec = Reconnected(at.Spec.(*Agent), r.Node)
 		have.State[r.Addr] = at
 		have.Reconnect = append(have.Reconnect, &want)
 	}

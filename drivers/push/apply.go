@@ -1,4 +1,4 @@
-package config
+package push
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/aspect"
-	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -35,7 +34,7 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if m == nil {
 		return fmt.Errorf("%s: no access to the guests of this host is configured", s.Address)
 	}
-	if s.Address.Kind == child.KindName {
+	if s.Address.Kind == KindName {
 		return outcome(d.applyAgent(ctx, m, s))
 	}
 	if d.isDelivery(s.Address) {

@@ -1,4 +1,4 @@
-package child_test
+package push_test
 
 import (
 	"strings"

@@ -1,10 +1,10 @@
-// Package config makes guests what their specs say, by push: it stands on the driver of a host,
+// Package push makes guests what their specs say, by push: it stands on the driver of a host,
 // and adds to what that observes what is inside of its guests.
 //
 // Read in this order: Over (how it joins the other driver), node.go (what is wanted inside a
 // node, and the way there), child.go (the agent of a child), reconnect.go (that of one that left the site), observe.go, apply.go, line.go (a connection that is used again),
 // hostkeys.go (how a guest proves who it is).
-package config
+package push
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package child
+package push
 
 import (
 	"context"
@@ -37,9 +37,9 @@ const lock = `exec 9>/run/homestak-gitops.lock
 flock -w 600 9 || die "another program is changing this machine, and has been for ten minutes"
 `
 
-// Send puts a program beside the one that runs. It is the standard input of the command, and is used by Change if its checksum is
+// SendProgram puts a program beside the one that runs. It is the standard input of the command, and is used by Change if its checksum is
 // right.
-func Send(ctx context.Context, m Machine, sum string, program []byte) error {
+func SendProgram(ctx context.Context, m Machine, sum string, program []byte) error {
 	script := `set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 umask 077
@@ -54,12 +54,12 @@ fi
 chmod 0755 ` + newFile + `
 sync ` + newFile + `
 `
-	return run(ctx, m, guest.Command{Args: []string{"sh", "-c", script}, Stdin: program})
+	return runCommand(ctx, m, guest.Command{Args: []string{"sh", "-c", script}, Stdin: program})
 }
 
 // Change makes everything what it should be but the program, if that is not to be replaced, and stops the agent. Given is what it gets to
 // know of its parent; nil if it knows that. With replace the program that was sent takes the place of the old one.
-func (f *Found) Change(ctx context.Context, m Machine, given *wire.Parent, replace bool) error {
+func (f *FoundAgent) Change(ctx context.Context, m Machine, given *wire.Parent, replace bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("set -e\n%s%s%s%s", heads, lock, known, asAgent)
@@ -90,11 +90,11 @@ func (f *Found) Change(ctx context.Context, m Machine, given *wire.Parent, repla
 		line("if [ -f %[1]s ]; then mv -fT %[1]s %[2]s; fi; drop %[3]s", oldFile, ProgramFile, upgradeFile)
 	}
 	line("systemctl daemon-reload")
-	return run(ctx, m, guest.Script(b.String()))
+	return runCommand(ctx, m, guest.Script(b.String()))
 }
 
 // rights makes the user of the agent in Proxmox VE, with its roles. What others added to a role stays.
-func (f *Found) rights(b *strings.Builder) {
+func (f *FoundAgent) rights(b *strings.Builder) {
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 	line(`command -v pveum >/dev/null || die "Proxmox VE is not installed on the machine (it has no pveum)"`)
 	if f.api && !f.Outdated() && len(f.lacks()) == 0 {
@@ -116,7 +116,7 @@ func (f *Found) rights(b *strings.Builder) {
 }
 
 // apiToken makes the token of the agent, if it has none that Proxmox VE knows. PVE shows its value once, and it goes into the file.
-func (*Found) apiToken(b *strings.Builder) {
+func (*FoundAgent) apiToken(b *strings.Builder) {
 	fmt.Fprintf(b, `if ! known; then
   if has_token; then pveum user token remove %[1]s %[2]s >/dev/null || die "the old token of the agent could not be removed"; fi
   _value=$(pveum user token add %[1]s %[2]s --privsep 0 --output-format json | tr -d ' \n' | sed -n 's/.*"value":"\([^"]*\)".*/\1/p')
@@ -131,7 +131,7 @@ chown %[5]s:%[5]s %[4]s; chmod 0600 %[4]s
 // sshKey makes the key by which the agent enters its guests, if there is none. It is beside agent.hcl and not in the data folder,
 // so that who loses that can still enter the guests that know the key. What is in the data folder is read as the agent, who may
 // put a link there.
-func (f *Found) sshKey(b *strings.Builder) {
+func (f *FoundAgent) sshKey(b *strings.Builder) {
 	fmt.Fprintf(b, `if [ ! -s %[1]s ]; then
   _new=%[1]s.new
   rm -f $_new $_new.pub
@@ -157,7 +157,7 @@ chown %[4]s:%[4]s %[1]s; chmod 0600 %[1]s
 const asAgent = "as_agent() { setpriv --reuid " + user + " --regid " + user + " --clear-groups -- \"$@\"; }\n"
 
 // keep keeps the program that is there, if it works, until the new one has reported.
-func (f *Found) keep(b *strings.Builder) {
+func (f *FoundAgent) keep(b *strings.Builder) {
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 	line(`[ "$(sum %s)" = %s ] || die "the program was not sent"`, newFile, f.want.Program.Sum)
 	if !f.Upgrades() {
@@ -189,19 +189,19 @@ const start = "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n
 	"systemctl enable " + systemd.Service + " >/dev/null 2>&1 || die '" + systemd.Service + " cannot be enabled'\n" +
 	"unit restart " + systemd.Service + "\n" + disarm
 
-// Start starts the agent.
-func Start(ctx context.Context, m Machine) error {
-	return run(ctx, m, guest.Script("set -e\n"+lock+start))
+// StartAgent starts the agent.
+func StartAgent(ctx context.Context, m Machine) error {
+	return runCommand(ctx, m, guest.Script("set -e\n"+lock+start))
 }
 
-// Finish ends an upgrade: the new program has reported.
-func Finish(ctx context.Context, m Machine) error {
-	return run(ctx, m, guest.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
+// FinishAgent ends an upgrade: the new program has reported.
+func FinishAgent(ctx context.Context, m Machine) error {
+	return runCommand(ctx, m, guest.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
 }
 
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
-func (f *Found) Back(ctx context.Context, m Machine) error {
-	return run(ctx, m, guest.Script("set -e\n"+lock+
+func (f *FoundAgent) Back(ctx context.Context, m Machine) error {
+	return runCommand(ctx, m, guest.Script("set -e\n"+lock+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		arm+"systemctl stop "+systemd.Service+" || :\n"+
 		"[ -f "+oldFile+" ] || die 'the program from before the upgrade is missing'\n"+
@@ -209,7 +209,7 @@ func (f *Found) Back(ctx context.Context, m Machine) error {
 		"drop "+upgradeFile+"\n"+start))
 }
 
-func run(ctx context.Context, m Machine, c guest.Command) error {
+func runCommand(ctx context.Context, m Machine, c guest.Command) error {
 	out, err := m.Run(ctx, c)
 	if err != nil {
 		return err

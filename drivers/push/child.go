@@ -1,4 +1,4 @@
-package config
+package push
 
 import (
 	"cmp"
@@ -17,7 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -55,7 +54,7 @@ const (
 
 // AgentKind is that of the agents of children.
 func (c Config) AgentKind() *model.Kind {
-	k := child.Kind()
+	k := Kind()
 	k.Inside = c.agentInside
 	return k
 }
@@ -102,7 +101,7 @@ func (c Config) agentInside(of *model.Resource, in model.Scope) (*model.Resource
 	w := &way{guest: of.Addr, site: in.Site.Name, via: via, user: cmp.Or(text(of.Spec, "ci_user"), root), near: near(in.Site, declared), agent: hasAgent(of)}
 	w.listens(want)
 	return &model.Resource{
-		Spec: child.Wanted(in.Name), Private: &agentWay{w, in.Node.Spec}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,
+		Spec: WantedAgent(in.Name), Private: &agentWay{w, in.Node.Spec}, At: in.Node.At, Needs: []model.Address{converge.Address(in.Name)}, Reports: true,
 	}, found
 }
 
@@ -135,8 +134,8 @@ type agentWay struct {
 }
 
 // wantedAgent is what the agent of a child has to be now.
-func (d *Driver) wantedAgent(ctx context.Context, node string) (child.Want, error) {
-	var w child.Want
+func (d *Driver) wantedAgent(ctx context.Context, node string) (AgentWant, error) {
+	var w AgentWant
 	c := d.cfg.Children()
 	known, err := d.serving(ctx, c)
 	if err != nil {
@@ -146,12 +145,12 @@ func (d *Driver) wantedAgent(ctx context.Context, node string) (child.Want, erro
 	if err != nil {
 		return w, err
 	}
-	w = child.Want{
-		Identity: node, Server: known.Server, Pins: known.Pins, Program: child.Program{Sum: sum, System: runtime.GOOS + "-" + runtime.GOARCH, Version: version},
+	w = AgentWant{
+		Identity: node, Server: known.Server, Pins: known.Pins, Program: Program{Sum: sum, System: runtime.GOOS + "-" + runtime.GOARCH, Version: version},
 		Accepts: func(token string) error { return c.Accepts(node, token) },
 	}
 	for _, r := range kind.ChildRoles() {
-		w.Roles = append(w.Roles, child.Role(r))
+		w.Roles = append(w.Roles, AgentRole(r))
 	}
 	return w, nil
 }
@@ -183,7 +182,7 @@ func (d *Driver) observeAgent(ctx context.Context, m guest.Machine, want *model.
 	if err != nil {
 		return model.Observed{}, err
 	}
-	f, err := child.Observe(ctx, m, w)
+	f, err := ObserveAgent(ctx, m, w)
 	if err != nil {
 		return model.Observed{}, err
 	}
@@ -211,7 +210,7 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	if err != nil {
 		return err
 	}
-	f, err := child.Observe(ctx, m, w)
+	f, err := ObserveAgent(ctx, m, w)
 	if err != nil {
 		return err
 	}
@@ -260,7 +259,7 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	}
 	c.Forget(node) // it does not run, so the next report is from what is there now
 	report("starting the agent")
-	err = child.Start(ctx, m)
+	err = StartAgent(ctx, m)
 	if !upgrade {
 		return errors.Join(err, refused)
 	}
@@ -275,7 +274,7 @@ func (d *Driver) applyAgent(ctx context.Context, m guest.Machine, s plan.Step) e
 	case ctx.Err() != nil || errors.Is(err, guest.ErrOutcomeLost):
 		return err // the next pass goes on
 	case err == nil:
-		return child.Finish(ctx, m)
+		return FinishAgent(ctx, m)
 	case !full && !f.Interrupted(): // the next pass has more time, since the program is there
 		return fmt.Errorf("version %s of the program was installed on %s, and this step has too little time left to wait for its report: the next pass continues: %w", w.Program.Version, node, err)
 	}
@@ -301,7 +300,7 @@ func (d *Driver) send(ctx context.Context, m guest.Machine, sum string) error {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("read the program to send it: %w", err)
 	}
-	return child.Send(ctx, m, sum, program)
+	return SendProgram(ctx, m, sum, program)
 }
 
 // hearFor is how long a new program may take until it reports: a step has to have time left to put the old one back. Full
@@ -341,7 +340,7 @@ func (d *Driver) hear(ctx context.Context, node, version string, within time.Dur
 
 // isInside reports whether an address is of something inside a guest.
 func isInside(addr model.Address) bool {
-	return addr.Kind == converge.KindName || addr.Kind == child.KindName
+	return addr.Kind == converge.KindName || addr.Kind == KindName
 }
 
 // wayOf is how what is wanted inside a guest is reached; nil if r is no such thing.

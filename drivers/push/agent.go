@@ -1,12 +1,13 @@
-// Package child is the agent of a child as its parent puts it on the machine: the program, its units, the file that
-// leads it to its parent, and the token for the API of its own host. It knows no connection but guest.Machine, and no
-// server: whoever is the parent says what it accepts.
+package push
+
+// This part of the package is the agent of a child as its parent puts it on the machine: the program, its
+// units, the file that leads it to its parent, and the token for the API of its own host. It knows no
+// connection but guest.Machine, and no server: whoever is the parent says what it accepts.
 //
 // Read in this order: child.go (what is wanted, and how a difference is called), observe.go (what is there, by one
 // command), apply.go (the commands that change it).
 //
 // No key of anybody is copied to the machine. Its own token for the API and its own key for guests are made there and stay there.
-package child
 
 import (
 	"errors"
@@ -58,8 +59,8 @@ const (
 	done      = "none"
 )
 
-// Wanted is the agent of a child in words.
-func Wanted(identity string) *Agent {
+// WantedAgent is the agent of a child in words.
+func WantedAgent(identity string) *Agent {
 	return &Agent{
 		Program: ours, Units: asShipped, Identity: identity, Parent: ours, Pins: valid, Token: valid, Settings: asShipped,
 		APIToken: there, Rights: enough, Key: there, Service: running, Upgrade: done,
@@ -69,14 +70,14 @@ func Wanted(identity string) *Agent {
 // Reconnected is what is wanted of the agent of a child that left the site, and is now as found: that it runs, finds its parent, and can
 // remove what it manages. It keeps its program, since it goes with it.
 func Reconnected(found *Agent, identity string) *Agent {
-	w := Wanted(identity)
+	w := WantedAgent(identity)
 	w.Program, w.Units, w.Upgrade = found.Program, found.Units, found.Upgrade
 	return w
 }
 
 // Reaches reports whether an agent as found runs, and is known by its parent.
 func Reaches(found *Agent, identity string) bool {
-	w := Wanted(identity)
+	w := WantedAgent(identity)
 	return found.Identity == w.Identity && found.Parent == w.Parent && found.Pins == w.Pins && found.Token == w.Token && found.Service == w.Service
 }
 
@@ -96,27 +97,27 @@ type Program struct {
 	Version string // as reports have it
 }
 
-// Want is what the agent of a child has to be at the moment.
-type Want struct {
+// AgentWant is what the agent of a child has to be at the moment.
+type AgentWant struct {
 	Identity string
 	Node     string // PVE node that it is
 	Server   string // URL of its parent
 	Pins     []wire.Pin
 	Program  Program
 	Accepts  func(token string) error // why the parent does not accept a token; the error does not show it
-	Roles    []Role
+	Roles    []AgentRole
 }
 
-// Role is a role of Proxmox VE that the agent gets on its own host.
-type Role struct {
+// AgentRole is a role of Proxmox VE that the agent gets on its own host.
+type AgentRole struct {
 	Name, Path string
 	Privs      []string
 	Or         [][]string // the first set that the host knows is added
 }
 
-// Found is what is on a machine.
-type Found struct {
-	want Want
+// FoundAgent is what is on a machine.
+type FoundAgent struct {
+	want AgentWant
 	now  time.Time
 
 	machine string            // of uname(1)
@@ -139,10 +140,10 @@ type Found struct {
 }
 
 // None reports whether nothing of an agent is there.
-func (f *Found) None() bool { return f.program == "" && f.files[settingsFile] == "" }
+func (f *FoundAgent) None() bool { return f.program == "" && f.files[settingsFile] == "" }
 
 // Recorded reports whether a spec put something on the machine that is still there.
-func (f *Found) Recorded() bool { return f.record }
+func (f *FoundAgent) Recorded() bool { return f.record }
 
 var (
 	identityLine = regexp.MustCompile(`(?m)^identity = "([^"\n]*)"$`)
@@ -152,7 +153,7 @@ var (
 )
 
 // connection is the parent as the machine knows it: what was written there, or what the agent renewed since.
-func (f *Found) connection() wire.Parent {
+func (f *FoundAgent) connection() wire.Parent {
 	text := f.files[settingsFile]
 	p := wire.Parent{Identity: first(identityLine, text), Server: first(urlLine, text), Token: f.token}
 	for _, m := range pinText.FindAllStringSubmatch(text, -1) {
@@ -167,8 +168,8 @@ func (f *Found) connection() wire.Parent {
 }
 
 // Agent is what is there in words.
-func (f *Found) Agent() *Agent {
-	a, w, p := Wanted(f.want.Identity), f.want, f.connection()
+func (f *FoundAgent) Agent() *Agent {
+	a, w, p := WantedAgent(f.want.Identity), f.want, f.connection()
 	switch {
 	case f.program == "":
 		a.Program = missing
@@ -237,7 +238,7 @@ func shipped() []systemd.File {
 }
 
 // changed is the first of them that is not as it should be; "" for none.
-func (f *Found) changed() string {
+func (f *FoundAgent) changed() string {
 	for _, file := range shipped() {
 		if f.files[file.Path] != file.Content {
 			return file.Path
@@ -247,15 +248,15 @@ func (f *Found) changed() string {
 }
 
 // Connects reports whether the agent finds its parent, and is known there. If not, it needs another token.
-func (f *Found) Connects() bool {
-	a, want := f.Agent(), Wanted(f.want.Identity)
+func (f *FoundAgent) Connects() bool {
+	a, want := f.Agent(), WantedAgent(f.want.Identity)
 	return a.Identity == want.Identity && a.Parent == want.Parent && a.Pins == want.Pins && a.Token == want.Token && a.Settings == want.Settings
 }
 
 // lacks lists what the roles of the agent lack in Proxmox VE, by the lines of user.cfg (PVE/AccessControl.pm, write_user_config):
 // user:ID:…, role:NAME:PRIVILEGES:, acl:PROPAGATE:PATH:WHO:ROLES:, each list with commas. Without that file there is
 // nothing to compare.
-func (f *Found) lacks() []string {
+func (f *FoundAgent) lacks() []string {
 	if f.access == nil {
 		return nil
 	}
@@ -300,22 +301,22 @@ func (f *Found) lacks() []string {
 }
 
 // Outdated reports whether the program is not that of the parent.
-func (f *Found) Outdated() bool { return f.program != f.want.Program.Sum }
+func (f *FoundAgent) Outdated() bool { return f.program != f.want.Program.Sum }
 
 // Upgrades reports whether the program that is there works, so that it is kept until the new one has reported.
-func (f *Found) Upgrades() bool {
+func (f *FoundAgent) Upgrades() bool {
 	return f.Outdated() && f.program != "" && (f.runs || f.upgrade != "") || f.upgrade == f.want.Program.Sum && !f.Outdated()
 }
 
 // Interrupted reports whether an upgrade was begun before, and has not ended.
-func (f *Found) Interrupted() bool { return f.upgrade != "" }
+func (f *FoundAgent) Interrupted() bool { return f.upgrade != "" }
 
 // refusedFor is how long a program that did not report is not tried again.
 const refusedFor = time.Hour
 
 // Refused says that the program did not report when it was installed, and the one before runs; nil if it may be tried. A time
 // to come is from a clock that was ahead, and would otherwise count until then.
-func (f *Found) Refused() error {
+func (f *FoundAgent) Refused() error {
 	if !f.Outdated() || f.refused != f.want.Program.Sum || f.now.Sub(f.since).Abs() >= refusedFor {
 		return nil
 	}
@@ -324,7 +325,7 @@ func (f *Found) Refused() error {
 }
 
 // Check says why the agent cannot be installed on the machine; nil if it can.
-func (f *Found) Check() error {
+func (f *FoundAgent) Check() error {
 	if system, known := systems[f.machine]; f.want.Program.System != system {
 		if !known {
 			system = "another one"

@@ -1,4 +1,4 @@
-package config_test
+package push_test
 
 import (
 	"cmp"
@@ -16,13 +16,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/config"
+	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -41,7 +40,7 @@ type fleet struct {
 
 type found struct{ want, have *spec.Spec }
 
-func (f *fleet) Observe(_ context.Context, _ guest.Machine, want *spec.Spec) (config.State, error) {
+func (f *fleet) Observe(_ context.Context, _ guest.Machine, want *spec.Spec) (push.State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.broken[want.Node]; err != nil {
@@ -81,7 +80,7 @@ type world struct {
 	*fleet
 	site *model.Site
 	host *enginetest.Inn
-	keys *config.KnownHosts
+	keys *push.KnownHosts
 }
 
 func newWorld(names ...string) *world {
@@ -89,17 +88,17 @@ func newWorld(names ...string) *world {
 	for _, name := range names {
 		sizes[name] = 1
 	}
-	w := &world{site: enginetest.InsideSite(sizes), host: enginetest.NewInn(), keys: &config.KnownHosts{}}
+	w := &world{site: enginetest.InsideSite(sizes), host: enginetest.NewInn(), keys: &push.KnownHosts{}}
 	w.fleet = &fleet{holds: map[string][]string{}, broken: map[string]error{}, lose: map[string]bool{}}
 	w.site.Specs["base"].Access = &model.Access{Via: model.ViaAgent}
-	w.site.Kinds = append(enginetest.Kinds(), config.Config{}.Kind())
+	w.site.Kinds = append(enginetest.Kinds(), push.Config{}.Kind())
 	return w
 }
 
 func (w *world) pass() *engine.Pass {
 	p := w.host.Pass(w.site)
-	over := config.Over(engine.Provider{Name: "inn", Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }},
-		config.Config{Inside: w.fleet, HostKeys: w.keys})
+	over := push.Over(engine.Provider{Name: "inn", Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }},
+		push.Config{Inside: w.fleet, HostKeys: w.keys})
 	p.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(engine.Desired{Site: w.site}, h) }
 	return p
 }
@@ -139,7 +138,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 	require.Equal(t, engine.Done, w.run(t).Outcome)
 	was := w.site
 	const alias = "home/father/box.b"
-	enter := func() { require.NoError(t, w.keys.Learn(alias, config.Known{Keys: []string{"ssh-ed25519 AAAA"}})) }
+	enter := func() { require.NoError(t, w.keys.Learn(alias, push.Known{Keys: []string{"ssh-ed25519 AAAA"}})) }
 	enter()
 	lose := func() {
 		w.site = enginetest.InsideSite(map[string]int{"a": 1, "b": 1})
@@ -277,7 +276,7 @@ func TestAChangeThatWasNotPlanned(t *testing.T) {
 func TestHostKeysGoWithTheGuest(t *testing.T) {
 	w := newWorld("a", "b")
 	for _, name := range []string{"a", "b", "left"} {
-		require.NoError(t, w.keys.Learn("home/father/box."+name, config.Known{Keys: []string{"ssh-ed25519 OLD"}}))
+		require.NoError(t, w.keys.Learn("home/father/box."+name, push.Known{Keys: []string{"ssh-ed25519 OLD"}}))
 	}
 	w.host.Holds[enginetest.Addr("box", "b")] = &model.Resource{
 		Addr: enginetest.Addr("box", "b"), Spec: &enginetest.Box{Size: 1, IP: enginetest.IPOf("b")}, Manifest: "web", Node: "b",
@@ -300,7 +299,7 @@ func TestHostKeysGoWithTheGuest(t *testing.T) {
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
 
 func TestWhatIsWantedInside(t *testing.T) {
-	kind, host := config.Config{}.Kind(), &model.Host{Name: "father"}
+	kind, host := push.Config{}.Kind(), &model.Host{Name: "father"}
 	of := func(s *model.Site, addr string) (*model.Resource, diag.List) {
 		a, err := model.ParseAddress(addr)
 		require.NoError(t, err)
@@ -316,7 +315,7 @@ func TestWhatIsWantedInside(t *testing.T) {
 		require.Equal(t, "not applied, since there is no SSH key to log in with: set key in ssh of host father, or via in access of the spec", r.Deferred)
 	}
 	// Unset, a spec is applied by SSH where that can work.
-	kind = config.Config{PrivateKeys: []string{"key"}}.Kind()
+	kind = push.Config{PrivateKeys: []string{"key"}}.Kind()
 	r, l := of(site(nil), "ct.a")
 	require.Empty(t, l)
 	require.Empty(t, r.Deferred)
@@ -331,14 +330,14 @@ func TestWhatIsWantedInside(t *testing.T) {
 	r, l = of(all, "ct.a")
 	require.Empty(t, l)
 	require.Equal(t, `not applied, since secret.ssh_keys["ops"] is not a public key: put in the one line of the .pub file`, r.Deferred)
-	kind, host = config.Config{}.Kind(), &model.Host{Name: "father", SSH: &model.HostSSH{Key: "key"}}
+	kind, host = push.Config{}.Kind(), &model.Host{Name: "father", SSH: &model.HostSSH{Key: "key"}}
 	r, _ = of(site(nil), "ct.a")
 	require.Empty(t, r.Deferred, "the block of the host has a key")
 	host = &model.Host{Name: "father"}
-	kind = config.Config{AgentSocket: "/run/agent"}.Kind()
+	kind = push.Config{AgentSocket: "/run/agent"}.Kind()
 	r, _ = of(site(nil), "ct.a")
 	require.Empty(t, r.Deferred, "an ssh-agent has keys")
-	kind = config.Config{}.Kind()
+	kind = push.Config{}.Kind()
 	ssh := &model.Access{Via: model.ViaSSH}
 	r, l = of(site(ssh), "vm.a")
 	require.Empty(t, l)
@@ -385,15 +384,15 @@ func TestWhatIsWantedInside(t *testing.T) {
 
 func TestKnownHosts(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "state", "known_hosts")
-	for what, keys := range map[string]*config.KnownHosts{"file": {Path: name}, "memory": {}} {
+	for what, keys := range map[string]*push.KnownHosts{"file": {Path: name}, "memory": {}} {
 		t.Run(what, func(t *testing.T) {
 			got, err := keys.Of("home/father/vm.a")
 			require.NoError(t, err)
 			require.Empty(t, got)
 			require.NoError(t, keys.Forget("home/father/vm.a"))
-			require.NoError(t, keys.Learn("home/father/vm.a", config.Known{Keys: []string{"ssh-ed25519 AAAA comment"}}))
-			require.NoError(t, keys.Learn("home/father/vm.ab", config.Known{Keys: []string{"ssh-ed25519 CCCC"}}))
-			learned := config.Known{Keys: []string{"ssh-ed25519 AAAA", "ssh-rsa BBBB"}, Port: 2222, IP: netip.MustParseAddr("10.0.0.6")}
+			require.NoError(t, keys.Learn("home/father/vm.a", push.Known{Keys: []string{"ssh-ed25519 AAAA comment"}}))
+			require.NoError(t, keys.Learn("home/father/vm.ab", push.Known{Keys: []string{"ssh-ed25519 CCCC"}}))
+			learned := push.Known{Keys: []string{"ssh-ed25519 AAAA", "ssh-rsa BBBB"}, Port: 2222, IP: netip.MustParseAddr("10.0.0.6")}
 			require.NoError(t, keys.Learn("home/father/vm.a", learned))
 			got, err = keys.Of("home/father/vm.a")
 			require.NoError(t, err)
@@ -401,7 +400,7 @@ func TestKnownHosts(t *testing.T) {
 			require.NoError(t, keys.Forget("home/father/vm.a"))
 			got, err = keys.Of("home/father/vm.ab")
 			require.NoError(t, err)
-			require.Equal(t, config.Known{Keys: []string{"ssh-ed25519 CCCC"}}, got)
+			require.Equal(t, push.Known{Keys: []string{"ssh-ed25519 CCCC"}}, got)
 		})
 	}
 	text, err := os.ReadFile(name)
@@ -430,7 +429,7 @@ func (r *runs) Run(_ context.Context, c guest.Command) (guest.Output, error) {
 // A container of this machine is entered by pct, under the VMID that it has.
 func TestMachineByExec(t *testing.T) {
 	w, here := newWorld("a"), &runs{}
-	over := config.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, config.Config{Inside: w.fleet, Locally: here})
+	over := push.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, push.Config{Inside: w.fleet, Locally: here})
 	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
 	require.NoError(t, err)
 	w.site.Specs["base"].Access.Via = model.ViaExec
@@ -445,7 +444,7 @@ func TestMachineByExec(t *testing.T) {
 // Where this program may not run pct, the plan says so before there is a container.
 func TestR9ExecTakesRoot(t *testing.T) {
 	w := newWorld("a")
-	over := config.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, config.Config{Inside: w.fleet, Locally: &runs{uid: "998"}})
+	over := push.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, push.Config{Inside: w.fleet, Locally: &runs{uid: "998"}})
 	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
 	require.NoError(t, err)
 	w.site.Specs["base"].Access.Via = model.ViaExec
@@ -462,7 +461,7 @@ func TestR9ExecTakesRoot(t *testing.T) {
 
 func TestMachine(t *testing.T) {
 	w := newWorld("a")
-	over := config.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, config.Config{Inside: w.fleet})
+	over := push.Over(engine.Provider{Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, push.Config{Inside: w.fleet})
 	require.Equal(t, "guest", over.Kinds[0].Name)
 	d, err := over.Open(engine.Desired{}, w.site.Hosts["father"])
 	require.NoError(t, err)
@@ -489,8 +488,8 @@ func TestMachine(t *testing.T) {
 // sshd listen elsewhere.
 func TestOneConnectionForAllThatIsInside(t *testing.T) {
 	w := newWorld("a")
-	cfg := config.Config{Inside: w.fleet, PrivateKeys: []string{"key"}, Children: func() config.Children { return nil }}
-	over := config.Over(engine.Provider{Kinds: enginetest.Kinds(), Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, cfg)
+	cfg := push.Config{Inside: w.fleet, PrivateKeys: []string{"key"}, Children: func() push.Children { return nil }}
+	over := push.Over(engine.Provider{Kinds: enginetest.Kinds(), Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.host, nil }}, cfg)
 	site := func(spec string) *model.Site {
 		s := enginetest.InsideSite(map[string]int{"a": 1})
 		s.Kinds = over.Kinds
@@ -510,7 +509,7 @@ func TestOneConnectionForAllThatIsInside(t *testing.T) {
 	_, err = d.Observe(t.Context(), &own)
 	require.NoError(t, err)
 	at := model.Guest{VMID: 100}
-	require.Same(t, d.Machine(converge.Address("a"), at, nil), d.Machine(model.Address{Kind: child.KindName, Name: "a"}, at, nil))
+	require.Same(t, d.Machine(converge.Address("a"), at, nil), d.Machine(model.Address{Kind: push.KindName, Name: "a"}, at, nil))
 }
 
 // A guest that nothing proves to be ours is not entered: it would get the secrets of the spec.

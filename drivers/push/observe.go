@@ -1,4 +1,4 @@
-package config
+package push
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/ssh"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/child"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -225,7 +224,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 
 // observeIt reads what is wanted inside a guest.
 func (d *Driver) observeIt(ctx context.Context, m guest.Machine, want *model.Resource) (model.Observed, error) {
-	if want.Addr.Kind == child.KindName {
+	if want.Addr.Kind == KindName {
 		return d.observeAgent(ctx, m, want)
 	}
 	s, err := d.cfg.Inside.Observe(ctx, m, want.Spec.(*spec.Spec))
@@ -304,7 +303,7 @@ func (d *Driver) stay(w *model.Want, have model.State) (diag.List, error) {
 		if n == nil || at == nil || at.Guest == nil || n.Spec != "" || n.Mode != model.ModePush {
 			continue
 		}
-		if w.State[converge.Address(n.Name)] != nil || w.State[model.Address{Kind: child.KindName, Name: n.Name}] != nil {
+		if w.State[converge.Address(n.Name)] != nil || w.State[model.Address{Kind: KindName, Name: n.Name}] != nil {
 			continue
 		}
 		known, err := d.cfg.HostKeys.Of((&way{guest: addr, site: d.site}).alias(d.host.Name))

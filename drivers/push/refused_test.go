@@ -1,4 +1,4 @@
-package child
+package push
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ func TestS7ClockOfARefusedProgram(t *testing.T) {
 	for since, refused := range map[time.Duration]bool{
 		0: true, -59 * time.Minute: true, -time.Hour: false, -365 * 24 * time.Hour: false, time.Minute: true, 365 * 24 * time.Hour: false,
 	} {
-		f := Found{program: "1", refused: "2", now: now, since: now.Add(since)}
+		f := FoundAgent{program: "1", refused: "2", now: now, since: now.Add(since)}
 		f.want.Program.Sum = "2"
 		require.Equal(t, refused, f.Refused() != nil, "%s", since)
 	}
