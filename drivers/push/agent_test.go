@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/machine"
@@ -52,7 +52,7 @@ func begin(t *testing.T) *childMachine {
 	}
 	m := &childMachine{Machine: debian.NewDisk(debian.Options{Programs: map[string]debian.Program{interpreter: run}}).Begin(debian.Birth{Instance: "1", Hostname: "inner"}), t: t}
 	t.Cleanup(m.Halt)
-	m.put("/usr/bin/pveum", childtest.PVEum)
+	m.put("/usr/bin/pveum", drivertest.PVEum)
 	m.put("/usr/local/sbin/systemd-sysusers", "#!/bin/sh\nuseradd --shell /usr/sbin/nologin homestak-gitops\n")
 	return m
 }

@@ -40,7 +40,6 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/guest/aspect", may: []string{"engine/guest", "engine/guest/spec", "engine/model"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/aspect/network", may: []string{"engine/guest", "engine/guest/aspect", "engine/guest/spec"}, tests: []string{"engine/guest/aspect/aspecttest"}},
 	{pkg: "engine/guest/converge", may: []string{"engine/diag", "engine/guest", "engine/guest/aspect", "engine/guest/aspect/network", "engine/guest/spec", "engine/model", "engine/plan"}},
-	{pkg: "engine/guest/child/childtest"},
 	{pkg: "systemd"},
 	{pkg: "specserve/wire", may: []string{"engine/diag", "engine/durable", "engine/guest/spec"}},                                                                    // between parent and child: what server and client share
 	{pkg: "specserve/client", may: []string{"engine/durable", "engine/model", "specserve/wire"}, tests: []string{"drivers/proxmox/lifecycle", "engine/guest/spec"}}, // nocloud: that it fits on a seed
@@ -85,7 +84,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/wire"}},
 	{pkg: "examples"}, // files only
 	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/guest/spec", "engine/model", "engine/plan", "engine/source", "hcl", "hcl/sops", "policy"}, tests: []string{"drivers/proxmox", "engine/source/sourcetest", "hcl/sops/sopstest"}},
-	{pkg: "drivers/push", may: []string{"drivers/local", "drivers/proxmox/kind", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/wire", "systemd"}, tests: []string{"engine/enginetest", "engine/guest/child/childtest", "sim/debian", "sim/machine"}}, // push: what specs say inside guests
+	{pkg: "drivers/push", may: []string{"drivers/local", "drivers/proxmox/kind", "drivers/ssh", "engine", "engine/apply", "engine/diag", "engine/durable", "engine/guest", "engine/guest/aspect", "engine/guest/converge", "engine/guest/spec", "engine/model", "engine/plan", "specserve/client", "specserve/wire", "systemd"}, tests: []string{"drivers/drivertest", "engine/enginetest", "sim/debian", "sim/machine"}}, // push: what specs say inside guests
 	{pkg: "specserve/limit"},
 	{pkg: "specserve/keys", may: []string{"engine/durable", "specserve/wire"}}, // notifications of a push, and who signed them
 	{pkg: "specserve", may: []string{"engine/diag", "engine/guest/spec", "engine/model", "engine/source/serve", "policy", "specserve/keys", "specserve/limit", "specserve/wire"}, tests: []string{"engine/source"}}, // figures that Prometheus reads; what new nodes get: this program

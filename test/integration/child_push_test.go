@@ -21,10 +21,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/service"
 	repository "github.com/homestak/homestak-gitops/engine/source/serve"
@@ -58,7 +58,7 @@ func beginRaised(t *testing.T) *raised {
 	var v struct{ Version string }
 	require.NoError(t, json.Unmarshal(out, &v))
 	s.version = v.Version
-	s.debian.Write("/usr/bin/pveum", 0o755, childtest.PVEum)
+	s.debian.Write("/usr/bin/pveum", 0o755, drivertest.PVEum)
 	s.debian.Run("chmod", "755", "/usr/bin/pveum")
 	s.deploy("web", strings.Replace(vm("inner", `agent = false`, `nic "lan" {`, `  ip = "192.0.2.50/24"`, `}`), `"vm"`, `"pve"`, 1))
 	return s

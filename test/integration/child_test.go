@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
-	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
@@ -156,7 +156,7 @@ func (n *nursery) programs() sim.Programs {
 			<-p.Killed()
 			return 0
 		},
-		"/usr/bin/pveum":            script("/usr/lib/pveum.sh", childtest.PVEum),
+		"/usr/bin/pveum":            script("/usr/lib/pveum.sh", drivertest.PVEum),
 		"/usr/bin/systemd-sysusers": script("/usr/lib/sysusers.sh", "useradd --uid 990 --shell /usr/sbin/nologin homestak-gitops\n"),
 	}
 }

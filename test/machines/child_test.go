@@ -14,9 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/guest"
-	"github.com/homestak/homestak-gitops/engine/guest/child/childtest"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
@@ -114,7 +114,7 @@ func TestST14KilledWhileAChildIsMade(t *testing.T) {
 		},
 		Roles: []push.AgentRole{{Name: "R", Path: "/vms", Privs: []string{"VM.Audit"}, Or: [][]string{{"VM.GuestAgent.Audit"}, {"VM.Monitor"}}}},
 	}}
-	r.Write("/usr/bin/pveum", 0o755, childtest.PVEum)
+	r.Write("/usr/bin/pveum", 0o755, drivertest.PVEum)
 	r.Run0("chmod 755 /usr/bin/pveum")
 	const clean = "systemctl disable --now homestak-gitops 2>/dev/null; rm -rf /etc/homestak-gitops /etc/pve /usr/local/bin/* /usr/local/bin/.homestak* /usr/local/lib/systemd /usr/local/lib/sysusers.d /etc/systemd/system/homestak* /var/lib/homestak-gitops; " +
 		"if getent passwd homestak-gitops >/dev/null; then userdel homestak-gitops; fi; systemctl daemon-reload"
