@@ -13,9 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/eval"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // agentRule is the first part of the agent's paths in the table of values.go.
@@ -25,21 +23,21 @@ const agentRule = "agent"
 // Attributes with a default that suits every machine have that default; the blocks are never nil.
 // The file has plain values only, no references and no functions.
 func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.List) {
-	l, all := agentLoad(name, data), decode.Schemas{}
+	l, all := agentLoad(name, data), lang.Schemas{}
 	file = &model.AgentFile{}
 	defer func() {
 		if recover() != nil {
-			l.Errorf(parse.FileStart(name), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			l.Errorf(lang.FileStart(name), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", lang.PanicLocation())
 			found = l.Finish(nil)
 		}
 		agentDefaults(all, file)
 	}()
-	switch i := parse.Unreadable(data); {
-	case len(data) > parse.MaxOther:
-		l.Errorf(parse.FileStart(name), "unreadable file", "The limit is %d MiB.", parse.MaxOther>>20)
+	switch i := lang.Unreadable(data); {
+	case len(data) > lang.MaxOther:
+		l.Errorf(lang.FileStart(name), "unreadable file", "The limit is %d MiB.", lang.MaxOther>>20)
 		return file, l.Finish(nil)
 	case i >= 0:
-		l.Errorf(parse.OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not valid UTF-8: save the file as UTF-8.", i)
+		l.Errorf(lang.OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not valid UTF-8: save the file as UTF-8.", i)
 		return file, l.Finish(nil)
 	case !l.CheckFile(name, data):
 		return file, l.Finish(nil)
@@ -50,7 +48,7 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 	if !ok {
 		return file, l.Finish(nil)
 	}
-	d := decode.Decoder{Evaluator: l, Schemas: all, What: filepath.Base(name), Scope: l.Base}
+	d := lang.Decoder{Evaluator: l, Schemas: all, What: filepath.Base(name), Scope: l.Base}
 	onlyValues(&d, body)
 	d.Body(body, body.SrcRange, nil, all.Part(file, agentRule))
 	d.Finish()
@@ -63,8 +61,8 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 // have no position.
 func SetAgent(file *model.AgentFile, path, text string) diag.List {
 	l := agentLoad("", nil)
-	all := decode.Schemas{}
-	d := decode.Decoder{Evaluator: l, Schemas: all, Scope: l.Base}
+	all := lang.Schemas{}
+	d := lang.Decoder{Evaluator: l, Schemas: all, Scope: l.Base}
 	p := all.Part(file, agentRule)
 	names := strings.Split(path, ".")
 	last := len(names) - 1
@@ -78,7 +76,7 @@ func SetAgent(file *model.AgentFile, path, text string) diag.List {
 		if field.IsNil() {
 			field.Set(reflect.New(f.Elem))
 		}
-		p = decode.Part{Schema: f.Schema, Value: field.Elem(), Rule: p.Rule + "." + block}
+		p = lang.Part{Schema: f.Schema, Value: field.Elem(), Rule: p.Rule + "." + block}
 	}
 	i, ok := p.ByName[names[last]]
 	if !ok {
@@ -102,14 +100,14 @@ func SetAgent(file *model.AgentFile, path, text string) diag.List {
 }
 
 // agentLoad evaluates one file, without a site around it.
-func agentLoad(name string, data []byte) *eval.Evaluator {
-	t := parse.NewTree(nil)
+func agentLoad(name string, data []byte) *lang.Evaluator {
+	t := lang.NewTree(nil)
 	t.Sources[name], t.Current, t.Complete = data, name, true
-	return eval.NewEvaluator(t, eval.Inputs{}, nil)
+	return lang.NewEvaluator(t, lang.Inputs{}, nil)
 }
 
 // agentDefaults fills in what does not depend on the machine.
-func agentDefaults(all decode.Schemas, file *model.AgentFile) {
+func agentDefaults(all lang.Schemas, file *model.AgentFile) {
 	for _, block := range []any{&file.Repository, &file.Parent, &file.API, &file.Access, &file.Log} {
 		notNil(reflect.ValueOf(block).Elem())
 	}
@@ -124,17 +122,17 @@ func notNil(pointer reflect.Value) {
 }
 
 // onlyValues removes references from a body and its inner blocks: there is nothing to refer to.
-func onlyValues(d *decode.Decoder, b *hclsyntax.Body) {
-	for _, a := range parse.SortedAttributes(b) {
+func onlyValues(d *lang.Decoder, b *hclsyntax.Body) {
+	for _, a := range lang.SortedAttributes(b) {
 		references := a.Expr.Variables()
 		if len(references) == 0 {
 			continue
 		}
 		detail := "This file has plain values only; there is nothing to refer to."
 		if t := references[0]; len(t) == 1 {
-			detail = fmt.Sprintf("Put a string in quotes: %s.", parse.Quote(t.RootName()))
+			detail = fmt.Sprintf("Put a string in quotes: %s.", lang.Quote(t.RootName()))
 		}
-		d.Errorf(references[0].SourceRange(), "unknown reference "+parse.Quote(eval.Spell(references[0])), "%s", detail)
+		d.Errorf(references[0].SourceRange(), "unknown reference "+lang.Quote(lang.Spell(references[0])), "%s", detail)
 		d.RecordRange(a.Name, a.SrcRange)
 		delete(b.Attributes, a.Name)
 	}
@@ -148,7 +146,7 @@ var urlUser = regexp.MustCompile(`://([^/\s"@]+)@`)
 // logins matches the part before the @ of a URL. It may be a token, so no finding repeats it.
 func logins(text string) []string {
 	var out []string
-	for _, hit := range urlUser.FindAllStringSubmatch(text, parse.MaxFindings) {
+	for _, hit := range urlUser.FindAllStringSubmatch(text, lang.MaxFindings) {
 		if hit[1] != "git" { // what everybody writes, and a part of other words
 			out = append(out, hit[1])
 		}

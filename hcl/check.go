@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // flagSecretChecks records which checks of a spec use secrets.
@@ -34,7 +34,7 @@ func (rs *rules) checkChecks(n *model.Node) {
 	}
 	for _, c := range rs.site.Checks(n) {
 		if c.Inside() {
-			rs.ErrorAt(c.At, fmt.Sprintf("check %s cannot run on node %s", parse.Quote(c.Name), parse.Quote(n.Name)), "It needs the guest agent. %s", without)
+			rs.ErrorAt(c.At, fmt.Sprintf("check %s cannot run on node %s", lang.Quote(c.Name), lang.Quote(n.Name)), "It needs the guest agent. %s", without)
 		}
 	}
 }

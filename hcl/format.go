@@ -8,25 +8,25 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // Format brings a file into the canonical layout: indentation by two spaces, aligned equals signs,
 // one line break at the end. Comments and order are preserved. A file that does not parse is
 // returned unchanged, with findings.
 func Format(src []byte, filename string) (out []byte, found diag.List) {
-	f := parse.Findings{Sources: map[string][]byte{filename: src}}
+	f := lang.Findings{Sources: map[string][]byte{filename: src}}
 	defer func() {
 		if recover() != nil {
-			f.Errorf(parse.FileStart(filename), "internal error", "Formatting this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			f.Errorf(lang.FileStart(filename), "internal error", "Formatting this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", lang.PanicLocation())
 			out, found = src, f.Finish(nil)
 		}
 	}()
-	switch i := parse.Unreadable(src); {
-	case len(src) > parse.MaxFile:
-		f.Errorf(parse.FileStart(filename), "unreadable file", "The limit is %d MiB.", parse.MaxFile>>20)
+	switch i := lang.Unreadable(src); {
+	case len(src) > lang.MaxFile:
+		f.Errorf(lang.FileStart(filename), "unreadable file", "The limit is %d MiB.", lang.MaxFile>>20)
 	case i >= 0:
-		f.Errorf(parse.OffsetRange(filename, src, i), "file is not UTF-8 text", "Byte %d is not valid UTF-8: save the file as UTF-8.", i)
+		f.Errorf(lang.OffsetRange(filename, src, i), "file is not UTF-8 text", "Byte %d is not valid UTF-8: save the file as UTF-8.", i)
 	case f.CheckFile(filename, src):
 		_, diags := hclsyntax.ParseConfig(src, filename, hclv2.InitialPos)
 		f.AddDiagnostics(diags, false)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // link resolves the names of nodes in a manifest: parents, dependencies and children, and the
@@ -80,9 +80,9 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	case len(found) == 0 || found[0].Resource.Spec == nil: // reported already
 		rs.invalid[n.Resource.Addr.String()] = true
 	case len(found) > 1:
-		rs.ErrorAt(at, fmt.Sprintf("parent %s names %d nodes", parse.Quote(n.Parent), len(found)), "Name one of them, such as %s.", parse.Quote(found[0].Name))
+		rs.ErrorAt(at, fmt.Sprintf("parent %s names %d nodes", lang.Quote(n.Parent), len(found)), "Name one of them, such as %s.", lang.Quote(found[0].Name))
 	case found[0].Type != typePVE:
-		rs.ErrorAt(at, fmt.Sprintf("parent %s is not a pve node", parse.Quote(n.Parent)), "Its type is %s: only a node of type pve can have children.", found[0].Type)
+		rs.ErrorAt(at, fmt.Sprintf("parent %s is not a pve node", lang.Quote(n.Parent)), "Its type is %s: only a node of type pve can have children.", found[0].Type)
 	default:
 		p := found[0]
 		n.Parent = p.Name
@@ -101,7 +101,7 @@ func (rs *rules) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 		for _, n := range m.Nodes {
 			known = append(known, n.Name)
 		}
-		rs.ErrorAt(at, "unknown node "+parse.Quote(name), "%s", rs.NearestOr(name, known, "The manifest has no other node."))
+		rs.ErrorAt(at, "unknown node "+lang.Quote(name), "%s", rs.NearestOr(name, known, "The manifest has no other node."))
 		return nil
 	}
 	var found []*nodeInfo
@@ -178,5 +178,5 @@ func (rs *rules) reportCircle(circle []*nodeInfo) {
 	if n.Parent == next.Name {
 		path = "parent"
 	}
-	rs.ErrorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s depends on itself", parse.Quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
+	rs.ErrorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s depends on itself", lang.Quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
 }

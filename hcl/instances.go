@@ -8,8 +8,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
 
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // expand computes the instances of a node block. The caller reports its problem.
@@ -63,8 +62,8 @@ func (l *load) checkInstances(d *nodeDecl) string {
 		return fmt.Sprintf("more than %d nodes in one site", maxNodes)
 	}
 	for _, i := range d.instances {
-		if !parse.ValidName(i.name) {
-			return fmt.Sprintf("%s gives the name %s, which is not valid", d.name, parse.Quote(i.name))
+		if !lang.ValidName(i.name) {
+			return fmt.Sprintf("%s gives the name %s, which is not valid", d.name, lang.Quote(i.name))
 		}
 	}
 	return ""
@@ -73,7 +72,7 @@ func (l *load) checkInstances(d *nodeDecl) string {
 func (d *nodeDecl) expandCount(v cty.Value) string {
 	n, err := convert.Convert(v, cty.Number)
 	if err != nil {
-		return "count " + decode.WrongType("a whole number", v)
+		return "count " + lang.WrongType("a whole number", v)
 	}
 	f := n.AsBigFloat()
 	i, _ := f.Int64()
@@ -97,7 +96,7 @@ func (l *load) expandEach(d *nodeDecl, v cty.Value) string {
 	t := v.Type()
 	isMap := t.IsMapType() || t.IsObjectType()
 	if !isMap && !t.IsSetType() && !t.IsListType() && !t.IsTupleType() {
-		return "for_each " + decode.WrongType("a map or a list of strings", v)
+		return "for_each " + lang.WrongType("a map or a list of strings", v)
 	}
 	if v.LengthInt() > maxInstances {
 		return fmt.Sprintf("for_each is over the limit of %d nodes in one block", maxInstances)
@@ -113,7 +112,7 @@ func (l *load) expandEach(d *nodeDecl, v cty.Value) string {
 		}
 		key := l.Intern(k.AsString())
 		if seen[key] {
-			return "for_each names " + parse.Quote(key) + " twice"
+			return "for_each names " + lang.Quote(key) + " twice"
 		}
 		seen[key] = true
 		d.instances = append(d.instances, instance{

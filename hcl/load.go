@@ -3,9 +3,9 @@
 //
 // A load has these steps:
 //
-//	hcl/parse    files become blocks, sorted by type and name
-//	hcl/eval     variables, locals and the site's attributes get their values
-//	hcl/decode   a block becomes a struct: the tags of its fields are the schema
+//	hcl/lang    files become blocks, sorted by type and name
+//	hcl/lang     variables, locals and the site's attributes get their values
+//	hcl/lang   a block becomes a struct: the tags of its fields are the schema
 //	site.go      all blocks but manifests are decoded
 //	node.go      a node block becomes as many nodes as its count or for_each says (instances.go)
 //	rules.go     what no single block can tell: names, VMIDs, claims, parents and circles (graph.go)
@@ -31,9 +31,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/eval"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // Options are the inputs of a load, apart from the files.
@@ -45,8 +43,8 @@ type Options struct {
 	Position *Position         // says where the load is; may be nil
 }
 
-// Position is where a load is; see eval.Position.
-type Position = eval.Position
+// Position is where a load is; see lang.Position.
+type Position = lang.Position
 
 // Load reads the site in a tree. The findings are sorted. The site is nil if the files have no
 // readable site block; with errors it is incomplete, for display and not for converging.
@@ -58,8 +56,8 @@ func Load(fsys fs.FS, o Options) (*model.Site, diag.List) {
 // which it returns again while no file and no option changed: the site is shared, and must not be
 // modified. The zero Loader is ready to use, by one goroutine at a time.
 type Loader struct {
-	cache   parse.Cache
-	schemas decode.Schemas
+	cache   lang.Cache
+	schemas lang.Schemas
 	funcs   map[string]function.Function
 	last    *outcome
 }
@@ -71,9 +69,9 @@ func (l *Loader) Forget() { l.cache = nil }
 // outcome is a finished load with everything that it depends on.
 type outcome struct {
 	kinds   model.Kinds
-	options parse.Sum            // over secrets and variables
-	files   map[string]parse.Sum // of the language
-	others  map[string]parse.Sum // read by expressions
+	options lang.Sum            // over secrets and variables
+	files   map[string]lang.Sum // of the language
+	others  map[string]lang.Sum // read by expressions
 	site    *model.Site
 	found   diag.List
 }
@@ -81,24 +79,24 @@ type outcome struct {
 // Load is like the function Load.
 func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List) {
 	if l.schemas == nil {
-		l.schemas, l.funcs = decode.Schemas{}, eval.Functions()
+		l.schemas, l.funcs = lang.Schemas{}, lang.Functions()
 	}
-	in := eval.Inputs{Files: fsys, Secrets: o.Secrets, Vars: o.Vars, Position: o.Position}
+	in := lang.Inputs{Files: fsys, Secrets: o.Secrets, Vars: o.Vars, Position: o.Position}
 	r := &load{
-		Evaluator: eval.NewEvaluator(parse.NewTree(o.Kinds), in, l.funcs),
+		Evaluator: lang.NewEvaluator(lang.NewTree(o.Kinds), in, l.funcs),
 		schemas:   l.schemas, opts: o, invalid: map[string]bool{},
 	}
 	// Last resort: input that triggers a bug must cause one finding, not a crash.
 	defer func() {
 		if p := recover(); p != nil {
 			l.last = nil
-			r.Errorf(parse.FileStart(r.Current), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			r.Errorf(lang.FileStart(r.Current), "internal error", "Reading this file failed at %s. This is a bug in homestak-gitops: please report it with the file.", lang.PanicLocation())
 			site, found = nil, r.Finish(nil)
 		}
 	}()
-	files, whole := parse.ReadSources(fsys, r.Findings)
+	files, whole := lang.ReadSources(fsys, r.Findings)
 	r.Complete = whole
-	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]parse.Sum{}, others: r.Others}
+	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]lang.Sum{}, others: r.Others}
 	for _, f := range files {
 		r.Sources[f.Name] = f.Data
 		o.Position.Count(len(f.Data))
@@ -111,9 +109,9 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	if now.site != nil {
 		all := maps.Clone(now.files)
 		maps.Copy(all, r.Others)
-		now.site.SourceHash = parse.HashFiles(all)
+		now.site.SourceHash = lang.HashFiles(all)
 	}
-	now.found = r.Finish(parse.LongSecrets(o.Secrets))
+	now.found = r.Finish(lang.LongSecrets(o.Secrets))
 	if l.last = now; !whole {
 		l.last = nil // a file that cannot be read has no sum to compare
 	}
@@ -122,8 +120,8 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 
 // load is one run; the goroutine of Load owns it.
 type load struct {
-	*eval.Evaluator
-	schemas decode.Schemas
+	*lang.Evaluator
+	schemas lang.Schemas
 	opts    Options
 
 	site      *model.Site
@@ -133,7 +131,7 @@ type load struct {
 }
 
 // run goes from texts to the site.
-func (l *load) run(files []parse.Source, cache *parse.Cache) *model.Site {
+func (l *load) run(files []lang.Source, cache *lang.Cache) *model.Site {
 	if len(files) == 0 && l.Complete {
 		l.Errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. To begin a site here: homestak-gitops init.")
 		return nil
@@ -155,7 +153,7 @@ func (l *load) siteAttributes() map[string]cty.Value {
 	all := map[string]cty.Value{}
 	for _, f := range l.schemas.Of(reflect.TypeFor[model.Site]()).Attrs {
 		all[f.Name] = cty.NullVal(cty.DynamicPseudoType)
-		if def, ok := decode.DefaultValue("site." + f.Name).(string); ok {
+		if def, ok := lang.DefaultValue("site." + f.Name).(string); ok {
 			all[f.Name] = cty.StringVal(def)
 		}
 	}
@@ -168,15 +166,15 @@ func (o *outcome) same(now *outcome, fsys fs.FS) bool {
 		return false
 	}
 	for name, was := range o.others {
-		data, problem := parse.ReadFile(fsys, name, parse.MaxOther)
-		if parse.ReadSum(data, problem) != was {
+		data, problem := lang.ReadFile(fsys, name, lang.MaxOther)
+		if lang.ReadSum(data, problem) != was {
 			return false
 		}
 	}
 	return true
 }
 
-func optionsSum(o Options) parse.Sum {
+func optionsSum(o Options) lang.Sum {
 	h := sha256.New()
 	for _, k := range slices.Sorted(maps.Keys(o.Vars)) {
 		fmt.Fprintf(h, "var %q %q\n", k, o.Vars[k])
@@ -192,5 +190,5 @@ func optionsSum(o Options) parse.Sum {
 	if l := o.Local; l != nil {
 		fmt.Fprintf(h, "local %q %q %q %q %q %q\n", l.Identity, l.APIToken, l.Fingerprint, l.CAPEM, l.Key, l.PublicKey)
 	}
-	return parse.Sum(h.Sum(nil))
+	return lang.Sum(h.Sum(nil))
 }

@@ -9,9 +9,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/eval"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 const (
@@ -48,14 +46,14 @@ type instance struct {
 // nodeInfo is what the rules need to know about a node besides its model.
 type nodeInfo struct {
 	*model.Node
-	refs    []decode.NodeRef // nodes that its kind's attributes name
-	before  []string         // nodes of its PVE host that it waits for
+	refs    []lang.NodeRef // nodes that its kind's attributes name
+	before  []string       // nodes of its PVE host that it waits for
 	invalid bool
 }
 
 func (l *load) decodeManifests() {
 	for _, b := range l.Blocks["manifest"] {
-		m := &manifest{Manifest: &model.Manifest{At: parse.DiagRange(b.At)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
+		m := &manifest{Manifest: &model.Manifest{At: lang.DiagRange(b.At)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
 		m.ranges = l.decodeBlock(b, m.Manifest, false).Ranges
 		l.site.Manifests[b.Name] = m.Manifest
 		l.manifests = append(l.manifests, m)
@@ -72,9 +70,9 @@ func (l *load) decodeManifests() {
 }
 
 // declare finds the node blocks of a manifest and the number of their instances.
-func (l *load) declare(b *parse.Block, m *manifest) {
+func (l *load) declare(b *lang.Block, m *manifest) {
 	for _, inner := range b.Body.Blocks {
-		if inner.Type != parse.NodeBlock {
+		if inner.Type != lang.NodeBlock {
 			continue
 		}
 		at := inner.DefRange()
@@ -83,11 +81,11 @@ func (l *load) declare(b *parse.Block, m *manifest) {
 			continue
 		}
 		d := &nodeDecl{name: l.Intern(inner.Labels[0]), body: inner.Body, at: at}
-		if !l.CheckName(inner.LabelRanges[0], parse.NodeBlock, d.name) {
+		if !l.CheckName(inner.LabelRanges[0], lang.NodeBlock, d.name) {
 			continue
 		}
 		if first := m.byDecl[d.name]; first != nil {
-			l.Errorf(at, "duplicate node "+parse.Quote(d.name), "The first of this manifest is at %s: rename or remove one of them.", parse.DiagRange(first.at))
+			l.Errorf(at, "duplicate node "+lang.Quote(d.name), "The first of this manifest is at %s: rename or remove one of them.", lang.DiagRange(first.at))
 			d.duplicate = true
 		} else {
 			m.byDecl[d.name] = d
@@ -98,14 +96,14 @@ func (l *load) declare(b *parse.Block, m *manifest) {
 			l.Errorf(where, problem, "count is a number of nodes; for_each is a map, or a list of strings without repetition.")
 		}
 	}
-	if !slices.ContainsFunc(b.Body.Blocks, func(i *hclsyntax.Block) bool { return i.Type == parse.NodeBlock }) {
-		l.Errorf(b.At, "manifest "+parse.Quote(b.Name)+" has no nodes", `Add at least one node "NAME" { … }.`)
+	if !slices.ContainsFunc(b.Body.Blocks, func(i *hclsyntax.Block) bool { return i.Type == lang.NodeBlock }) {
+		l.Errorf(b.At, "manifest "+lang.Quote(b.Name)+" has no nodes", `Add at least one node "NAME" { … }.`)
 	}
 }
 
 // manifestScope adds the nodes of a manifest: the name of a single node, or the list of names for
 // count or for_each.
-func (l *load) manifestScope(m *manifest) *eval.Scope {
+func (l *load) manifestScope(m *manifest) *lang.Scope {
 	values := map[string]cty.Value{}
 	for _, d := range m.decls {
 		names := make([]cty.Value, len(d.instances))
@@ -120,7 +118,7 @@ func (l *load) manifestScope(m *manifest) *eval.Scope {
 			values[d.name] = names[0]
 		}
 	}
-	sc := l.Base.Child(map[string]cty.Value{parse.NodeBlock: cty.ObjectVal(values)})
+	sc := l.Base.Child(map[string]cty.Value{lang.NodeBlock: cty.ObjectVal(values)})
 	sc.Nodes = make(map[string]bool, len(m.byDecl))
 	for name, d := range m.byDecl {
 		sc.Nodes[name] = !d.invalid
@@ -129,23 +127,23 @@ func (l *load) manifestScope(m *manifest) *eval.Scope {
 }
 
 // decodeNode decodes one instance of a node block.
-func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *eval.Scope) {
+func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *lang.Scope) {
 	l.Current = decl.at.Filename
 	if i.values != nil {
 		sc = sc.Child(i.values)
 		_, sc.Count = i.values["count"]
 		_, sc.Each = i.values["each"]
 	}
-	n := &nodeInfo{Node: &model.Node{Name: l.Intern(i.name), Block: decl.name, Manifest: m.Manifest, At: parse.DiagRange(decl.at)}}
-	d := &decode.Decoder{Evaluator: l.Evaluator, Schemas: l.schemas, What: "node " + parse.Quote(decl.name), Scope: sc}
+	n := &nodeInfo{Node: &model.Node{Name: l.Intern(i.name), Block: decl.name, Manifest: m.Manifest, At: lang.DiagRange(decl.at)}}
+	d := &lang.Decoder{Evaluator: l.Evaluator, Schemas: l.schemas, What: "node " + lang.Quote(decl.name), Scope: sc}
 	d.Kind = l.kindOf(decl, d)
-	common := l.schemas.Part(n.Node, parse.NodeBlock)
+	common := l.schemas.Part(n.Node, lang.NodeBlock)
 	r := &model.Resource{At: n.At, Manifest: m.Name, Node: n.Name}
 	n.Resource = r
 	if d.Kind == nil {
 		d.Invalid = true
 		d.Body(decl.body, decl.at, l.anyKind(), common)
-		l.schemas.Fill(common.Value, parse.NodeBlock)
+		l.schemas.Fill(common.Value, lang.NodeBlock)
 		r.Addr = model.Address{Kind: n.Type, Name: n.Name}
 	} else {
 		r.Addr, r.Spec = model.Address{Kind: d.Kind.Name, Name: n.Name}, d.Kind.New()
@@ -155,7 +153,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *eval.Scop
 			own.Value.Field(own.Label).SetString(n.Name)
 		}
 		d.Body(decl.body, decl.at, instanceAttrs(), common, own)
-		l.schemas.Fill(common.Value, parse.NodeBlock)
+		l.schemas.Fill(common.Value, lang.NodeBlock)
 	}
 	d.Finish()
 	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.Needs, d.Ranges, d.Sensitive, d.Missing
@@ -178,7 +176,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *eval.Scop
 // addNode adds a node to its manifest, unless another block has an instance of the same name.
 func (l *load) addNode(m *manifest, n *nodeInfo) {
 	if first := m.byName[strings.ToLower(n.Name)]; first != nil {
-		l.ErrorAt(n.At, "duplicate node "+parse.Quote(n.Name), "The node at %s has the same name: rename one of them.", first.At)
+		l.ErrorAt(n.At, "duplicate node "+lang.Quote(n.Name), "The node at %s has the same name: rename one of them.", first.At)
 		return
 	}
 	m.byName[strings.ToLower(n.Name)] = n
@@ -193,7 +191,7 @@ func (l *load) addNode(m *manifest, n *nodeInfo) {
 func instanceAttrs() []string { return []string{"count", "for_each"} }
 
 // kindOf finds the kind of a node's type.
-func (l *load) kindOf(decl *nodeDecl, d *decode.Decoder) *model.Kind {
+func (l *load) kindOf(decl *nodeDecl, d *lang.Decoder) *model.Kind {
 	a := decl.body.Attributes["type"]
 	if a == nil {
 		return nil
@@ -202,14 +200,14 @@ func (l *load) kindOf(decl *nodeDecl, d *decode.Decoder) *model.Kind {
 	if !ok || v.ContainsMarked() || v.IsNull() || !v.IsKnown() || !v.Type().IsPrimitiveType() {
 		return nil // decoding the attribute says what is wrong
 	}
-	name := decode.ValueType(v)
+	name := lang.ValueType(v)
 	if v.Type() == cty.String {
 		name = v.AsString()
 	}
-	kinds := l.Kinds.Block(parse.NodeBlock)
+	kinds := l.Kinds.Block(lang.NodeBlock)
 	k := kinds.Get(name)
 	if k == nil {
-		l.Errorf(a.Expr.Range(), "unknown node type "+parse.Quote(name), "%s", l.Nearest(name, kinds.Names()))
+		l.Errorf(a.Expr.Range(), "unknown node type "+lang.Quote(name), "%s", l.Nearest(name, kinds.Names()))
 	}
 	return k
 }
@@ -218,7 +216,7 @@ func (l *load) kindOf(decl *nodeDecl, d *decode.Decoder) *model.Kind {
 // is not known.
 func (l *load) anyKind() []string {
 	names := instanceAttrs()
-	for _, k := range l.Kinds.Block(parse.NodeBlock) {
+	for _, k := range l.Kinds.Block(lang.NodeBlock) {
 		s := l.schemas.Part(k.New(), k.Name).Schema
 		names = append(append(names, s.AttrNames()...), s.BlockNames()...)
 	}

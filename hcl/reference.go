@@ -10,21 +10,19 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/eval"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // Reference writes the reference page of the language in Markdown. All of it comes
 // from the tags of the structs and the tables of this package.
 func Reference(w io.Writer, kinds model.Kinds) error {
-	p := page{schemas: decode.Schemas{}}
+	p := page{schemas: lang.Schemas{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. The examples show how the pieces fit together.\n\n")
 	p.printf("An attribute marked * is required. *Change* is what it costs to change it on a running guest.\n\n")
 	p.printf("Everything here is checked, but not everything has an effect yet: see the limits in operations.md.\n\n")
 	p.printf("## Blocks\n\n")
-	types := parse.BlockTypes(kinds)
+	types := lang.BlockTypes(kinds)
 	for _, t := range types {
 		p.printf("* [`%s`](#%s): %s\n", t.Name, t.Name, t.Doc)
 		if t.Name == "manifest" {
@@ -56,7 +54,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 }
 
 type page struct {
-	schemas decode.Schemas
+	schemas lang.Schemas
 	out     strings.Builder
 }
 
@@ -86,19 +84,19 @@ func (p *page) kind(k *model.Kind, name string) {
 
 // node writes the attributes that all nodes share, then those of each type.
 func (p *page) node(kinds model.Kinds) {
-	p.title(parse.NodeBlock, "One node in a manifest, or several with count or for_each. All types have these attributes:")
+	p.title(lang.NodeBlock, "One node in a manifest, or several with count or for_each. All types have these attributes:")
 	p.head(false)
-	p.rows(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, false)
+	p.rows(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, false)
 	p.printf("| `count` | number | | Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
 	p.printf("| `for_each` | map or list of strings | | Creates a node for each key, NAME-KEY, with its each.key and each.value. |\n\n")
-	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, "node", false)
-	for _, k := range kinds.Block(parse.NodeBlock) {
+	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, "node", false)
+	for _, k := range kinds.Block(lang.NodeBlock) {
 		p.printf("### %s\n\nA node with `type = %q` – %s It has these attributes besides those of every node.\n\n", k.Name, k.Name, k.Doc)
 		p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
 	}
 }
 
-func (p *page) block(s *decode.Schema, rule string, defaults reflect.Value, costs bool) {
+func (p *page) block(s *lang.Schema, rule string, defaults reflect.Value, costs bool) {
 	if len(s.Attrs) > 0 {
 		p.head(costs)
 		p.rows(s, rule, defaults, costs)
@@ -108,7 +106,7 @@ func (p *page) block(s *decode.Schema, rule string, defaults reflect.Value, cost
 }
 
 // inner writes the blocks inside of a block, each with a table of its own.
-func (p *page) inner(s *decode.Schema, rule string, defaults reflect.Value, way string, costs bool) {
+func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way string, costs bool) {
 	for _, f := range s.Blocks {
 		label := ""
 		if f.Schema.Label >= 0 {
@@ -140,7 +138,7 @@ func (p *page) head(costs bool) {
 	p.printf("| attribute | type | default | |\n|---|---|---|---|\n")
 }
 
-func (p *page) rows(s *decode.Schema, rule string, defaults reflect.Value, costs bool) {
+func (p *page) rows(s *lang.Schema, rule string, defaults reflect.Value, costs bool) {
 	for _, f := range s.Attrs {
 		name := "`" + f.Name + "`"
 		if !f.Optional {
@@ -164,7 +162,7 @@ func (p *page) rows(s *decode.Schema, rule string, defaults reflect.Value, costs
 
 // defaultOf returns the default of an attribute, as it would be written.
 func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
-	v := reflect.ValueOf(decode.DefaultValue(rule + "." + f.Name))
+	v := reflect.ValueOf(lang.DefaultValue(rule + "." + f.Name))
 	if !v.IsValid() && defaults.IsValid() {
 		v = defaults.Field(f.Index)
 		if v.Kind() == reflect.Pointer && !v.IsNil() {
@@ -176,7 +174,7 @@ func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 	}
 	switch d := v.Interface().(type) {
 	case time.Duration:
-		return fmt.Sprintf("`%q`", decode.ShortDuration(d))
+		return fmt.Sprintf("`%q`", lang.ShortDuration(d))
 	case string:
 		return fmt.Sprintf("`%q`", d)
 	case []string:
@@ -194,8 +192,8 @@ func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 
 func typeName(f model.Field, rule string) string {
 	ref := f.Ref
-	if rule == parse.NodeBlock && (f.Name == "parent" || f.Name == "depends_on") {
-		ref = parse.NodeBlock
+	if rule == lang.NodeBlock && (f.Name == "parent" || f.Name == "depends_on") {
+		ref = lang.NodeBlock
 	}
 	switch {
 	case ref != "" && f.Type.Kind() == reflect.Slice:
@@ -208,7 +206,7 @@ func typeName(f model.Field, rule string) string {
 		t = t.Elem()
 	}
 	switch {
-	case t == decode.DurationType:
+	case t == lang.DurationType:
 		return "duration"
 	case t.Kind() == reflect.String:
 		return "string"
@@ -242,7 +240,7 @@ func (p *page) agent() {
 func cellText(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
 func (p *page) functions() {
-	table := eval.Functions()
+	table := lang.Functions()
 	names := append(slices.Sorted(maps.Keys(table)), "file", "templatefile")
 	slices.Sort(names)
 	p.printf("## Functions\n\nNone of them reads a clock, the environment or the network; `file` and `templatefile` read files of the site.\n\n")

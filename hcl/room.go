@@ -8,8 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // checkRoom finds VMID ranges that are too small for the nodes that choose from them; one digit in
@@ -91,9 +90,9 @@ func among(ranges, of []model.VMIDRange) bool {
 // room is how many VMIDs ranges hold together; they may overlap.
 func room(ranges []model.VMIDRange) int {
 	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b model.VMIDRange) int { return cmp.Compare(a.From, b.From) })
-	total, next := 0, decode.MinVMID
+	total, next := 0, lang.MinVMID
 	for _, r := range sorted {
-		from, to := max(r.From, next), min(r.To, decode.MaxVMID)
+		from, to := max(r.From, next), min(r.To, lang.MaxVMID)
 		if to >= from {
 			total += to - from + 1
 			next = to + 1
@@ -105,7 +104,7 @@ func room(ranges []model.VMIDRange) int {
 func rangeList(ranges []model.VMIDRange) string {
 	texts := make([]string, len(ranges))
 	for i, r := range ranges {
-		texts[i] = fmt.Sprintf("%s (%d to %d)", parse.Quote(r.Name), r.From, r.To)
+		texts[i] = fmt.Sprintf("%s (%d to %d)", lang.Quote(r.Name), r.From, r.To)
 	}
 	return "vmid_range " + strings.Join(texts, ", ")
 }

@@ -9,13 +9,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // rules checks what depends on several blocks: names, VMIDs, claims, parents and cycles.
 type rules struct {
-	*parse.Tree
+	*lang.Tree
 	site      *model.Site
 	manifests []*manifest
 	invalid   map[string]bool // addresses of resources with findings of their own
@@ -47,10 +46,10 @@ func (rs *rules) checkTopology(m *manifest) {
 	for _, n := range m.Nodes {
 		r := n.Resource
 		if m.Pattern == "flat" && n.Parent != "" {
-			rs.ErrorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", parse.Quote(n.Name)), "All nodes of a flat manifest live on the host itself: write pattern = \"tiered\", or remove parent.")
+			rs.ErrorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", lang.Quote(n.Name)), "All nodes of a flat manifest live on the host itself: write pattern = \"tiered\", or remove parent.")
 		}
 		if naming != nil && !naming.MatchString(n.Name) {
-			rs.ErrorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", parse.Quote(n.Name)), "Node names must match %s.", parse.Quote(rs.site.Naming.Pattern))
+			rs.ErrorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", lang.Quote(n.Name)), "Node names must match %s.", lang.Quote(rs.site.Naming.Pattern))
 		}
 		n.Mode = model.ModePush
 		if m.Execution != nil {
@@ -81,7 +80,7 @@ func (rs *rules) checkAgents() {
 		}
 		i := slices.IndexFunc(m.Nodes, func(n *model.Node) bool { return n.Type == typePVE && len(n.Children) > 0 })
 		if m.Pattern == "mesh" && i >= 0 {
-			rs.ErrorAt(m.Nodes[i].At, fmt.Sprintf("node %s has children in a mesh", parse.Quote(m.Nodes[i].Name)),
+			rs.ErrorAt(m.Nodes[i].At, fmt.Sprintf("node %s has children in a mesh", lang.Quote(m.Nodes[i].Name)),
 				"The nodes of a mesh are one cluster, and a cluster has one agent. List its nodes in nodes of the host block, and put the children on the host. With pattern = \"tiered\" each pve node is a separate host with its own agent.")
 		}
 	}
@@ -90,7 +89,7 @@ func (rs *rules) checkAgents() {
 		h := rs.site.Hosts[name]
 		key := strings.ToLower(strings.TrimRight(h.API, "/"))
 		if first := seen[key]; first != nil && key != "" {
-			rs.ErrorAt((&model.Resource{At: h.At, Ranges: h.Ranges}).RangeOf("api"), fmt.Sprintf("host %s has the api of host %s", parse.Quote(name), parse.Quote(first.Name)),
+			rs.ErrorAt((&model.Resource{At: h.At, Ranges: h.Ranges}).RangeOf("api"), fmt.Sprintf("host %s has the api of host %s", lang.Quote(name), lang.Quote(first.Name)),
 				"A host or cluster has one agent: keep one host block, and list all nodes of the cluster in its attribute nodes.")
 			continue
 		}
@@ -116,7 +115,7 @@ func (rs *rules) checkVMID(n *model.Node) {
 		i := slices.IndexFunc(ranges, func(v model.VMIDRange) bool { return v.Name == n.VMIDRange })
 		if i < 0 {
 			if rs.Complete {
-				rs.ErrorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+parse.Quote(n.VMIDRange), "%s", rs.NearestOr(n.VMIDRange, rangeNames(rs.site), "The site declares no vmid_range."))
+				rs.ErrorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+lang.Quote(n.VMIDRange), "%s", rs.NearestOr(n.VMIDRange, rangeNames(rs.site), "The site declares no vmid_range."))
 			}
 			return
 		}
@@ -126,8 +125,8 @@ func (rs *rules) checkVMID(n *model.Node) {
 	inside := len(ranges) == 0 || slices.ContainsFunc(ranges, func(v model.VMIDRange) bool { return v.From <= n.VMID && n.VMID <= v.To })
 	switch {
 	case !declared:
-	case n.VMID < decode.MinVMID || n.VMID > decode.MaxVMID:
-		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not valid", n.VMID), "PVE has VMIDs from %d to %d.", decode.MinVMID, decode.MaxVMID)
+	case n.VMID < lang.MinVMID || n.VMID > lang.MaxVMID:
+		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not valid", n.VMID), "PVE has VMIDs from %d to %d.", lang.MinVMID, lang.MaxVMID)
 	case !inside:
 		var text []string
 		for _, v := range ranges {
@@ -144,15 +143,15 @@ func (rs *rules) checkIdentities() {
 		for _, n := range m.Nodes {
 			key := strings.ToLower(n.Name)
 			if h := rs.site.Hosts[n.Name]; h != nil && n.Type == typePVE {
-				rs.ErrorAt(n.At, fmt.Sprintf("node %s has the name of a host", parse.Quote(n.Name)), "The host is at %s. Both have an agent, and its name is its identity: rename the node.", h.At)
+				rs.ErrorAt(n.At, fmt.Sprintf("node %s has the name of a host", lang.Quote(n.Name)), "The host is at %s. Both have an agent, and its name is its identity: rename the node.", h.At)
 			}
 			first := seen[key]
 			if first == nil {
 				seen[key] = n
 				continue
 			}
-			rs.ErrorAt(n.At, fmt.Sprintf("node %s is deployed twice", parse.Quote(n.Name)),
-				"Manifest %s declares it at %s. A node's name is its identity: rename one of them, or remove host from one manifest.", parse.Quote(first.Manifest.Name), first.At)
+			rs.ErrorAt(n.At, fmt.Sprintf("node %s is deployed twice", lang.Quote(n.Name)),
+				"Manifest %s declares it at %s. A node's name is its identity: rename one of them, or remove host from one manifest.", lang.Quote(first.Manifest.Name), first.At)
 		}
 	}
 }
@@ -179,7 +178,7 @@ func (rs *rules) checkVMIDs() {
 
 // taken reports what a second node claims. Both may come from one block, and then have the same place in the files.
 func (rs *rules) taken(at diag.Range, what string, first claimed, where string) {
-	by := parse.Quote(first.by)
+	by := lang.Quote(first.by)
 	if at == first.at {
 		rs.ErrorAt(at, "several nodes have "+what, "This block declares node %s and others. Use count.index, each.key or each.value, so that each node has its own%s.", by, where)
 		return
@@ -267,7 +266,7 @@ func (rs *rules) checkNeeds(n *model.Node, host string) {
 			continue
 		}
 		if on := model.HostOf(object.Spec); on != "" && on != host {
-			rs.ErrorAt(n.At, fmt.Sprintf("%s is not on host %s", addr, host), "Node %s needs it there, but %s lives on host %s.", parse.Quote(n.Name), addr, on)
+			rs.ErrorAt(n.At, fmt.Sprintf("%s is not on host %s", addr, host), "Node %s needs it there, but %s lives on host %s.", lang.Quote(n.Name), addr, on)
 		}
 	}
 }
@@ -297,7 +296,7 @@ func (c *claims) add(scope string, r *model.Resource) {
 			c.seen[key] = claimed{r.Addr.Name, at}
 			continue
 		}
-		value := parse.Quote(claim.Value)
+		value := lang.Quote(claim.Value)
 		if r.IsSensitive(claim.Path) {
 			value = model.Sensitive
 		}

@@ -13,8 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/eval"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 	"github.com/homestak/homestak-gitops/hcl/sops"
 )
 
@@ -28,8 +27,8 @@ func ParseSecrets(name string, data []byte, keys *sops.Keys) (*model.Secrets, di
 	for _, section := range model.SecretSections() {
 		p.out.Values[section] = map[string]string{}
 	}
-	if len(data) > parse.MaxOther {
-		p.errorf(1, "secrets file too large", "The limit is %d MiB.", parse.MaxOther>>20)
+	if len(data) > lang.MaxOther {
+		p.errorf(1, "secrets file too large", "The limit is %d MiB.", lang.MaxOther>>20)
 		return p.out, p.found
 	}
 	var doc, next yaml.Node
@@ -64,7 +63,7 @@ func ParseSecrets(name string, data []byte, keys *sops.Keys) (*model.Secrets, di
 // IsEncrypted reports whether a file of secrets is one that SOPS encrypted.
 func IsEncrypted(data []byte) bool {
 	var doc yaml.Node
-	return len(data) <= parse.MaxOther && yaml.Unmarshal(data, &doc) == nil && sops.IsEncrypted(&doc)
+	return len(data) <= lang.MaxOther && yaml.Unmarshal(data, &doc) == nil && sops.IsEncrypted(&doc)
 }
 
 var yamlLine = regexp.MustCompile(`line (\d+)`)
@@ -92,7 +91,7 @@ func secretSections() []named {
 func authKeys() []named {
 	return []named{
 		{siteToken, "Token that all nodes share, for postures with the method `site_token`."},
-		{eval.NodeTokens, "Map of tokens by node, for postures with the method `node_token`."},
+		{lang.NodeTokens, "Map of tokens by node, for postures with the method `node_token`."},
 		{signingKey, "Key of the predecessor, so that tokens that it signed are accepted."},
 		{model.OwnershipKey, "Key that signs the ownership tags of guests; 64 hexadecimal digits. `init` makes one. No file of the site can use it."},
 		{model.PreviousOwnershipKey, "The one before, while it is replaced."},
@@ -138,7 +137,7 @@ func (p *secretParser) document(n *yaml.Node) {
 		if keys, ok := p.out.Values[section]; ok {
 			p.section(keys, section, value)
 		} else {
-			p.errorf(value.Line, "unknown section "+parse.Quote(section)+" of secrets", "%s", diag.DidYouMean(parse.Clip(section, parse.MaxQuoted), known))
+			p.errorf(value.Line, "unknown section "+lang.Quote(section)+" of secrets", "%s", diag.DidYouMean(lang.Clip(section, lang.MaxQuoted), known))
 		}
 	}
 }
@@ -148,9 +147,9 @@ func (p *secretParser) section(out map[string]string, section string, n *yaml.No
 		switch {
 		case section != "auth":
 			p.value(out, section, key, value)
-		case key == eval.NodeTokens:
+		case key == lang.NodeTokens:
 			for node, token := range p.entries(value, "auth.node_tokens") {
-				p.value(out, section, eval.NodeTokens+"."+node, token)
+				p.value(out, section, lang.NodeTokens+"."+node, token)
 			}
 		case key == siteToken || key == signingKey:
 			p.value(out, section, key, value)
@@ -161,7 +160,7 @@ func (p *secretParser) section(out map[string]string, section string, n *yaml.No
 		case model.IsOwnershipSecret(key):
 			p.ownershipKey(out, key, value)
 		default:
-			p.errorf(value.Line, "unknown key "+parse.Quote(key)+" in section auth", "%s", diag.DidYouMean(parse.Clip(key, parse.MaxQuoted), authKeyNames()))
+			p.errorf(value.Line, "unknown key "+lang.Quote(key)+" in section auth", "%s", diag.DidYouMean(lang.Clip(key, lang.MaxQuoted), authKeyNames()))
 		}
 	}
 }
@@ -173,7 +172,7 @@ func (p *secretParser) ownershipKey(out map[string]string, key string, n *yaml.N
 		return // it is not known here, or reported
 	}
 	if _, err := model.ParseOwnershipKey(out[key]); err != nil {
-		p.errorf(n.Line, "auth."+parse.Clip(key, parse.MaxQuoted)+" is not an ownership key", "%s.", ownershipKeyAdvice(key, err))
+		p.errorf(n.Line, "auth."+lang.Clip(key, lang.MaxQuoted)+" is not an ownership key", "%s.", ownershipKeyAdvice(key, err))
 		delete(out, key)
 	}
 }
@@ -191,17 +190,17 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 	case n.Kind == yaml.ScalarNode && n.Tag == sops.Unknown && p.file != nil:
 		out[key] = ""
 	case p.file != nil && p.file.InClear(n) && (section != "ssh_keys" || strings.Contains(n.Value, "PRIVATE KEY-----")):
-		p.errorf(n.Line, parse.PlaintextSecret+parse.Quote(key)+" in section "+section+" is not encrypted", "The rules of %s leave it unencrypted. Everyone who can read the repository has it: revoke it, fix the rules in .sops.yaml, and encrypt the file again.", p.name)
+		p.errorf(n.Line, lang.PlaintextSecret+lang.Quote(key)+" in section "+section+" is not encrypted", "The rules of %s leave it unencrypted. Everyone who can read the repository has it: revoke it, fix the rules in .sops.yaml, and encrypt the file again.", p.name)
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null" && section == "ssh_keys":
-		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
+		p.errorf(n.Line, lang.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
 		out[key] = ""
 	case n.Kind != yaml.ScalarNode:
-		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is not a string", "A secret is one string: %s: \"…\".", parse.Clip(key, parse.MaxQuoted))
+		p.errorf(n.Line, lang.Quote(key)+" in section "+section+" is not a string", "A secret is one string: %s: \"…\".", lang.Clip(key, lang.MaxQuoted))
 	case n.Tag != "!!str":
-		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is not a string", "YAML reads it as a number, a date or a boolean: quote it.")
+		p.errorf(n.Line, lang.Quote(key)+" in section "+section+" is not a string", "YAML reads it as a number, a date or a boolean: quote it.")
 	case n.Value == "" && section == "ssh_keys":
-		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
+		p.errorf(n.Line, lang.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	default:
 		out[key] = n.Value
 	}
@@ -226,7 +225,7 @@ func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string
 				p.errorf(key.Line, "a name in "+what+" is not a short string", "Write name: value, one a line.")
 				continue
 			case seen[key.Value] > 0:
-				p.errorf(key.Line, fmt.Sprintf("%s is twice in %s", parse.Quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])
+				p.errorf(key.Line, fmt.Sprintf("%s is twice in %s", lang.Quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])
 				continue
 			}
 			seen[key.Value] = key.Line

@@ -9,8 +9,7 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/decode"
-	"github.com/homestak/homestak-gitops/hcl/parse"
+	"github.com/homestak/homestak-gitops/hcl/lang"
 )
 
 // decodeSite decodes everything but the manifests.
@@ -22,7 +21,7 @@ func (l *load) decodeSite() {
 	}
 	l.site = site
 	for _, b := range l.Blocks["site"] {
-		site.At = parse.DiagRange(b.At)
+		site.At = lang.DiagRange(b.At)
 		l.decodeBlock(b, site, false)
 		l.checkSite(b, site)
 	}
@@ -30,17 +29,17 @@ func (l *load) decodeSite() {
 		l.Errorf(l.firstFile(), "no site block", `The files have no site "NAME" { … }, which names the site and holds its defaults. There must be exactly one.`)
 	}
 	for _, b := range l.Blocks["posture"] {
-		v := &model.Posture{At: parse.DiagRange(b.At)}
+		v := &model.Posture{At: lang.DiagRange(b.At)}
 		l.decodeBlock(b, v, false)
 		site.Postures[b.Name] = v
 	}
 	for _, b := range l.Blocks["preset"] {
-		v := &model.Preset{At: parse.DiagRange(b.At)}
+		v := &model.Preset{At: lang.DiagRange(b.At)}
 		l.decodeBlock(b, v, false)
 		site.Presets[b.Name] = v
 	}
 	for _, b := range l.Blocks["spec"] {
-		v := &model.Spec{At: parse.DiagRange(b.At)}
+		v := &model.Spec{At: lang.DiagRange(b.At)}
 		d := l.decodeBlock(b, v, true)
 		v.Ranges, v.Sensitive, v.Missing = d.Ranges, d.Sensitive, d.Missing
 		flagSecretChecks(v)
@@ -51,7 +50,7 @@ func (l *load) decodeSite() {
 		l.decodeHost(b, site)
 	}
 	for _, k := range l.opts.Kinds {
-		if k.Block == parse.NodeBlock {
+		if k.Block == lang.NodeBlock {
 			continue
 		}
 		for _, b := range l.Blocks[k.Block] {
@@ -61,9 +60,9 @@ func (l *load) decodeSite() {
 }
 
 // decodeBlock decodes a top-level block into its struct, with all defaults.
-func (l *load) decodeBlock(b *parse.Block, target any, secrets bool) *decode.Decoder {
+func (l *load) decodeBlock(b *lang.Block, target any, secrets bool) *lang.Decoder {
 	l.Current = b.At.Filename
-	d := &decode.Decoder{Evaluator: l.Evaluator, Schemas: l.schemas, What: b.Type.Name + " " + parse.Quote(b.Name), Scope: l.Base}
+	d := &lang.Decoder{Evaluator: l.Evaluator, Schemas: l.schemas, What: b.Type.Name + " " + lang.Quote(b.Name), Scope: l.Base}
 	p := l.schemas.Part(target, b.Type.Name)
 	p.Secrets = secrets
 	if p.Label >= 0 {
@@ -71,7 +70,7 @@ func (l *load) decodeBlock(b *parse.Block, target any, secrets bool) *decode.Dec
 	}
 	var extra []string
 	if b.Type.Name == "manifest" {
-		extra = []string{parse.NodeBlock}
+		extra = []string{lang.NodeBlock}
 	}
 	d.Body(b.Body, b.At, extra, p)
 	if b.Type.Kind == nil {
@@ -85,22 +84,22 @@ func (l *load) decodeBlock(b *parse.Block, target any, secrets bool) *decode.Dec
 // firstFile is the start of the first file, for what the files lack as a whole.
 func (l *load) firstFile() hclv2.Range {
 	for _, name := range slices.Sorted(maps.Keys(l.Sources)) {
-		return parse.FileStart(name)
+		return lang.FileStart(name)
 	}
 	return hclv2.Range{}
 }
 
-func (l *load) checkSite(b *parse.Block, s *model.Site) {
+func (l *load) checkSite(b *lang.Block, s *model.Site) {
 	for _, r := range s.VMIDRanges {
 		if r.From > r.To && r.To != 0 {
-			l.Errorf(innerAt(b, "vmid_range", r.Name), "vmid_range "+parse.Quote(r.Name)+" is empty", "It begins at %d and ends before that, at %d.", r.From, r.To)
+			l.Errorf(innerAt(b, "vmid_range", r.Name), "vmid_range "+lang.Quote(r.Name)+" is empty", "It begins at %d and ends before that, at %d.", r.From, r.To)
 		}
 	}
 	if s.VMIDDefault == "" {
 		return
 	}
 	if names := rangeNames(s); !slices.Contains(names, s.VMIDDefault) {
-		l.Errorf(b.Body.Attributes["vmid_default"].Expr.Range(), "unknown vmid_range "+parse.Quote(s.VMIDDefault), "%s", l.NearestOr(s.VMIDDefault, names, "The site declares no vmid_range."))
+		l.Errorf(b.Body.Attributes["vmid_default"].Expr.Range(), "unknown vmid_range "+lang.Quote(s.VMIDDefault), "%s", l.NearestOr(s.VMIDDefault, names, "The site declares no vmid_range."))
 	}
 }
 
@@ -113,7 +112,7 @@ func rangeNames(s *model.Site) []string {
 }
 
 // innerAt finds an inner block by type and name; the block around it without one.
-func innerAt(b *parse.Block, typ, name string) hclv2.Range {
+func innerAt(b *lang.Block, typ, name string) hclv2.Range {
 	for _, inner := range b.Body.Blocks {
 		if inner.Type == typ && len(inner.Labels) == 1 && inner.Labels[0] == name {
 			return inner.DefRange()
@@ -122,8 +121,8 @@ func innerAt(b *parse.Block, typ, name string) hclv2.Range {
 	return b.At
 }
 
-func (l *load) decodeHost(b *parse.Block, site *model.Site) {
-	h := &model.Host{At: parse.DiagRange(b.At)}
+func (l *load) decodeHost(b *lang.Block, site *model.Site) {
+	h := &model.Host{At: lang.DiagRange(b.At)}
 	d := l.decodeBlock(b, h, false)
 	h.Ranges = d.Ranges
 	site.Hosts[b.Name] = h
@@ -132,10 +131,10 @@ func (l *load) decodeHost(b *parse.Block, site *model.Site) {
 	}
 	h.TokenMissing = h.APIToken == ""
 	if u := h.API; h.SSH != nil && h.SSH.Address == "" {
-		h.SSH.Address = decode.HostOf(u)
+		h.SSH.Address = lang.HostOf(u)
 	}
 	if h.InsecureTLS {
-		l.Warnf(b.Body.Attributes["insecure_tls"].SrcRange, "host "+parse.Quote(b.Name)+" is not verified",
+		l.Warnf(b.Body.Attributes["insecure_tls"].SrcRange, "host "+lang.Quote(b.Name)+" is not verified",
 			"A man in the middle can read the API token. Set fingerprint instead: pvenode cert info shows it on the host.")
 	}
 	if h.CA != "" {
@@ -145,11 +144,11 @@ func (l *load) decodeHost(b *parse.Block, site *model.Site) {
 }
 
 // readCA reads the certificates from the file in the attribute ca.
-func (l *load) readCA(b *parse.Block, h *model.Host) {
+func (l *load) readCA(b *lang.Block, h *model.Host) {
 	at := b.Body.Attributes["ca"].Expr.Range()
 	data, problem := l.Read(h.CA)
 	if problem != "" {
-		l.Errorf(at, "unreadable file "+parse.Quote(h.CA), "%s.", parse.UpperFirst(problem))
+		l.Errorf(at, "unreadable file "+lang.Quote(h.CA), "%s.", lang.UpperFirst(problem))
 		return
 	}
 	for rest := data; ; {
@@ -158,7 +157,7 @@ func (l *load) readCA(b *parse.Block, h *model.Host) {
 			break
 		}
 		if strings.Contains(p.Type, "PRIVATE KEY") {
-			l.Errorf(at, parse.PlaintextSecret+parse.Quote(h.CA)+" holds a private key", parse.PlaintextDetail)
+			l.Errorf(at, lang.PlaintextSecret+lang.Quote(h.CA)+" holds a private key", lang.PlaintextDetail)
 			return
 		}
 		if p.Type == "CERTIFICATE" {
@@ -166,12 +165,12 @@ func (l *load) readCA(b *parse.Block, h *model.Host) {
 		}
 	}
 	if h.CAPEM == nil {
-		l.Errorf(at, "no certificate in "+parse.Quote(h.CA), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
+		l.Errorf(at, "no certificate in "+lang.Quote(h.CA), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
 	}
 }
 
 // readFiles reads the files of the site whose content a spec puts on machines.
-func (l *load) readFiles(b *parse.Block, spec *model.Spec) {
+func (l *load) readFiles(b *lang.Block, spec *model.Spec) {
 	if spec.Config == nil {
 		return
 	}
@@ -190,26 +189,26 @@ func (l *load) readFiles(b *parse.Block, spec *model.Spec) {
 		case slices.Contains(spec.Sensitive, path+".source"):
 			refuse(".source", "source must not come from a secret", "It names a file of the site, and is shown in plans.")
 		case has("content", f.Content) && f.Source != "":
-			refuse(".source", "file "+parse.Quote(f.Path)+" has both content and source", "Keep one of them.")
+			refuse(".source", "file "+lang.Quote(f.Path)+" has both content and source", "Keep one of them.")
 		case f.Source != "":
 			data, err := l.ReadContent(f.Source)
 			if err != nil {
-				refuse(".source", "unreadable file "+parse.Quote(f.Source), "%s.", parse.UpperFirst(err.Error()))
+				refuse(".source", "unreadable file "+lang.Quote(f.Source), "%s.", lang.UpperFirst(err.Error()))
 			}
 			f.Data = data
 		case !declared:
-			refuse("", "file "+parse.Quote(f.Path)+" has no content", `Write content = "…" for a text, content = "" for an empty file, or source = "PATH" for a file of the site.`)
+			refuse("", "file "+lang.Quote(f.Path)+" has no content", `Write content = "…" for a text, content = "" for an empty file, or source = "PATH" for a file of the site.`)
 		}
 	}
 }
 
 // decodeObject decodes a block that is a resource by itself.
-func (l *load) decodeObject(b *parse.Block, k *model.Kind, site *model.Site) {
+func (l *load) decodeObject(b *lang.Block, k *model.Kind, site *model.Site) {
 	spec := k.New()
 	d := l.decodeBlock(b, spec, true)
 	addr := model.Address{Kind: k.Name, Name: b.Name}
 	site.Objects[addr] = &model.Resource{
-		Addr: addr, Spec: spec, Needs: d.Needs, At: parse.DiagRange(b.At), Ranges: d.Ranges, Sensitive: d.Sensitive, Missing: d.Missing,
+		Addr: addr, Spec: spec, Needs: d.Needs, At: lang.DiagRange(b.At), Ranges: d.Ranges, Sensitive: d.Sensitive, Missing: d.Missing,
 	}
 	if b.Invalid {
 		l.invalid[addr.String()] = true

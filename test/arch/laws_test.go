@@ -53,12 +53,10 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
-	{pkg: "hcl/parse", may: []string{"engine/diag", "engine/model"}},
-	{pkg: "hcl/eval", may: []string{"engine/diag", "engine/model", "hcl/parse"}},
 	{pkg: "hcl/sops", may: []string{"engine/diag"}, tests: []string{"hcl/sops/sopstest"}}, // files of SOPS
 	{pkg: "hcl/sops/sopstest"}, // the encryption, for tests
-	{pkg: "hcl/decode", may: []string{"engine/diag", "engine/model", "hcl/eval", "hcl/parse"}},
-	{pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/decode", "hcl/eval", "hcl/parse", "hcl/sops"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}}, // the kinds that a real site declares
+	{pkg: "hcl/lang", may: []string{"engine/diag", "engine/model"}},
+	{pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/lang", "hcl/sops"}, tests: []string{"drivers/proxmox", "hcl/sops/sopstest"}}, // the kinds that a real site declares
 	{pkg: "drivers/proxmox/pveapi", tests: []string{"drivers/proxmox/proxmoxtest"}},
 	{pkg: "drivers/proxmox/pveapi/gen"},
 	{pkg: "sim/pve/simtest", may: []string{"sim/pve"}}, // serves a simulated host in a test
@@ -149,7 +147,7 @@ var libraries = []library{
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "github.com/gorilla/websocket", owners: []string{"sim/pve/node"}, tests: true, why: "the simulated host has consoles"},
-	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/api", "hcl/parse"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
+	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/api", "hcl/lang"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
 	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/drivertest", "engine/guest/aspect/aspecttest", "drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
 	{path: "github.com/rogpeppe/go-internal", owners: []string{"engine/guest/aspect/aspecttest"}, tests: true, why: "for tests"},

@@ -1,4 +1,4 @@
-package decode
+package lang
 
 import (
 	"fmt"
@@ -6,9 +6,6 @@ import (
 	"slices"
 
 	"github.com/zclconf/go-cty/cty"
-
-	"github.com/homestak/homestak-gitops/hcl/eval"
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // adapters change values before they are written, by the path of the attribute.
@@ -45,7 +42,7 @@ func adaptKeys(d *Decoder, v cty.Value) (cty.Value, string) {
 			continue
 		}
 		if s := text.AsString(); !slices.Contains(names, s) {
-			return v, "names the unknown key " + parse.Quote(s) + hint(d.NearestOr(s, names, "the section ssh_keys is empty"))
+			return v, "names the unknown key " + Quote(s) + hint(d.NearestOr(s, names, "the section ssh_keys is empty"))
 		}
 	}
 	if len(out) == 0 {
@@ -67,7 +64,7 @@ func (d *Decoder) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
 		return "", false
 	}
 	for m := range marks {
-		s, ok := m.(eval.SecretMark)
+		s, ok := m.(SecretMark)
 		if !ok || s.Section != "ssh_keys" || s.Key == "" {
 			return "", false
 		}

@@ -1,4 +1,4 @@
-package eval
+package lang
 
 import (
 	"sync"
@@ -7,7 +7,6 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Position is where an evaluation is. Whoever ends one that takes too long reads it, from another
@@ -47,5 +46,5 @@ func (p *Position) At() diag.Range {
 	if p.expr == nil {
 		return diag.Range{}
 	}
-	return parse.DiagRange(p.expr.Range())
+	return DiagRange(p.expr.Range())
 }

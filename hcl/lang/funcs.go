@@ -1,4 +1,4 @@
-package eval
+package lang
 
 import (
 	"fmt"
@@ -9,8 +9,6 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 	"github.com/zclconf/go-cty/cty/function/stdlib"
-
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Functions is the table of all functions that need nothing but their arguments. Two more, file and
@@ -80,7 +78,7 @@ func bounded(f function.Function, check func(args []cty.Value) error) function.F
 				return v, err
 			}
 			if problem := tooBig(v); problem != "" {
-				return cty.NilVal, fmt.Errorf("the result is too large: %s", parse.LowerFirst(strings.TrimSuffix(problem, ".")))
+				return cty.NilVal, fmt.Errorf("the result is too large: %s", LowerFirst(strings.TrimSuffix(problem, ".")))
 			}
 			return v, nil
 		},

@@ -1,8 +1,10 @@
-// Package decode turns a block into a struct. The tags of the struct are the schema (schema.go); a
-// table has further rules for values, and defaults (values.go). A Decoder records what the struct
-// cannot store: where attributes are declared, which ones come from secrets, and what the block
-// needs.
-package decode
+// Package lang is the site language below the loader: it turns files into blocks (source.go), evaluates their
+// expressions (scope.go), and decodes blocks into structs (decode.go).
+package lang
+
+// This part of the package turns a block into a struct. The tags of the struct are the schema (schema.go); a
+// table has further rules for values, and defaults (values.go). A Decoder records what the struct cannot
+// store: where attributes are declared, which ones come from secrets, and what the block needs.
 
 import (
 	"fmt"
@@ -18,17 +20,15 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/eval"
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Decoder turns one block with its inner blocks into structs, and records what the structs cannot
 // store.
 type Decoder struct {
-	*eval.Evaluator
+	*Evaluator
 	Schemas Schemas
 	What    string // for messages: preset "small"
-	Scope   *eval.Scope
+	Scope   *Scope
 	Kind    *model.Kind // of a node; nil elsewhere
 	Nodes   []NodeRef   // names of nodes that the attributes of a kind hold
 
@@ -75,7 +75,7 @@ func (d *Decoder) Body(b *hclsyntax.Body, head hclv2.Range, extra []string, part
 			}
 			if !declared && !f.Optional && a == nil {
 				d.Invalid = true
-				d.Errorf(head, "missing attribute "+parse.Quote(f.Name)+" in "+d.What, "%s", f.Doc)
+				d.Errorf(head, "missing attribute "+Quote(f.Name)+" in "+d.What, "%s", f.Doc)
 			}
 		}
 		d.innerBlocks(b, p)
@@ -111,7 +111,7 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 	if v.IsNull() {
 		if !f.Optional {
 			d.Invalid = true
-			d.Errorf(at, "missing attribute "+parse.Quote(f.Name)+" in "+d.What, "Its value is null, which counts as missing. %s", f.Doc)
+			d.Errorf(at, "missing attribute "+Quote(f.Name)+" in "+d.What, "Its value is null, which counts as missing. %s", f.Doc)
 		}
 		return false
 	}
@@ -177,7 +177,7 @@ func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hc
 	}
 	d.Sensitive = append(d.Sensitive, entries...)
 	for m := range marks {
-		if s, ok := m.(eval.SecretMark); ok && !s.Known {
+		if s, ok := m.(SecretMark); ok && !s.Known {
 			d.Missing = append(d.Missing, s.String())
 		}
 	}
@@ -188,14 +188,14 @@ func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hc
 func (d *Decoder) rightType(e hclsyntax.Expression, f *model.Field, rule string) bool {
 	ref := f.Ref
 	if rule == "node.parent" || rule == "node.depends_on" {
-		ref = parse.NodeBlock
+		ref = NodeBlock
 	}
 	t, ok := e.(*hclsyntax.ScopeTraversalExpr)
 	if !ok || ref == "" {
 		return true
 	}
 	root := t.Traversal.RootName()
-	if root == ref || !d.IsNamed(root) && root != parse.NodeBlock {
+	if root == ref || !d.IsNamed(root) && root != NodeBlock {
 		return true
 	}
 	d.Invalid = true
@@ -214,9 +214,9 @@ func (d *Decoder) reference(dst reflect.Value, f *model.Field, at hclv2.Range) {
 	case *string:
 		names = []string{*v}
 	}
-	if f.Ref == parse.NodeBlock {
+	if f.Ref == NodeBlock {
 		for _, name := range names {
-			d.Nodes = append(d.Nodes, NodeRef{name, parse.DiagRange(at)})
+			d.Nodes = append(d.Nodes, NodeRef{name, DiagRange(at)})
 		}
 		return
 	}
@@ -250,7 +250,7 @@ func (d *Decoder) innerBlocks(b *hclsyntax.Body, p Part) {
 			if !f.Many {
 				if first != nil {
 					d.Invalid = true
-					d.Errorf(inner.DefRange(), "second "+f.Name+" block in "+d.What, "Only one is allowed; the first is at %s.", parse.DiagRange(first.DefRange()))
+					d.Errorf(inner.DefRange(), "second "+f.Name+" block in "+d.What, "Only one is allowed; the first is at %s.", DiagRange(first.DefRange()))
 					continue
 				}
 				first = inner
@@ -290,14 +290,14 @@ func (d *Decoder) inner(b *hclsyntax.Block, f *BlockField, outer Part, field ref
 	}
 	if want == 1 {
 		name := d.Intern(b.Labels[0])
-		d.What = f.Name + " " + parse.Quote(name) + " in " + what
+		d.What = f.Name + " " + Quote(name) + " in " + what
 		if !d.checkLabel(b.LabelRanges[0], p.Rule, f.Name, name) {
 			d.Invalid = true
 			return
 		}
 		if first := labels[name]; first != nil {
 			d.Invalid = true
-			d.Errorf(b.DefRange(), "duplicate "+d.What, "The first is at %s: rename or remove one of them.", parse.DiagRange(first.DefRange()))
+			d.Errorf(b.DefRange(), "duplicate "+d.What, "The first is at %s: rename or remove one of them.", DiagRange(first.DefRange()))
 			return
 		}
 		labels[name] = b
@@ -322,7 +322,7 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 	for _, p := range parts {
 		names, blocks = append(names, p.AttrNames()...), append(blocks, p.BlockNames()...)
 	}
-	for _, a := range parse.SortedAttributes(b) {
+	for _, a := range SortedAttributes(b) {
 		if slices.Contains(names, a.Name) {
 			continue
 		}
@@ -337,7 +337,7 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 		case len(holders(a.Name, parts)) > 0:
 			detail = fmt.Sprintf("It needs its own block: write %s.", strings.Join(holders(a.Name, parts), ", or "))
 		case d.absentInside(a.Name, parts) != "":
-			d.Errorf(a.NameRange, fmt.Sprintf("%s is not allowed in %s", parse.Quote(a.Name), d.What), "%s", d.absentInside(a.Name, parts))
+			d.Errorf(a.NameRange, fmt.Sprintf("%s is not allowed in %s", Quote(a.Name), d.What), "%s", d.absentInside(a.Name, parts))
 			continue
 		case d.elsewhere(a.Name, false) != "":
 			d.Errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "%s", d.whyAbsent(a.Name))
@@ -345,7 +345,7 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 		case slices.Contains(names, "options") && !strings.HasPrefix(detail, "did you mean"):
 			detail = fmt.Sprintf("If it is a PVE key: options = { %s = … }; %s", a.Name, detail)
 		}
-		d.Errorf(a.NameRange, "unknown attribute "+parse.Quote(a.Name)+" in "+d.What, "%s", detail)
+		d.Errorf(a.NameRange, "unknown attribute "+Quote(a.Name)+" in "+d.What, "%s", detail)
 	}
 }
 
@@ -386,13 +386,13 @@ func (d *Decoder) unknownBlocks(b *hclsyntax.Body, extra []string, parts []Part)
 			d.Errorf(inner.TypeRange, fmt.Sprintf("%s is a block of %s nodes", inner.Type, d.elsewhere(inner.Type, true)), "It is not allowed in %s.", d.What)
 			continue
 		}
-		d.Errorf(inner.TypeRange, "unknown block "+parse.Quote(inner.Type)+" in "+d.What, "%s", detail)
+		d.Errorf(inner.TypeRange, "unknown block "+Quote(inner.Type)+" in "+d.What, "%s", detail)
 	}
 }
 
 // RecordRange records where an attribute or block was declared.
 func (d *Decoder) RecordRange(path string, at hclv2.Range) {
-	d.Ranges = append(d.Ranges, model.AttrRange{Path: d.Intern(path), At: parse.DiagRange(at)})
+	d.Ranges = append(d.Ranges, model.AttrRange{Path: d.Intern(path), At: DiagRange(at)})
 }
 
 // recordMapRanges records the positions of the entries of a literal map.
@@ -448,7 +448,7 @@ func (d *Decoder) elsewhere(name string, block bool) string {
 		return ""
 	}
 	var types []string
-	for _, k := range d.Kinds.Block(parse.NodeBlock) {
+	for _, k := range d.Kinds.Block(NodeBlock) {
 		s := d.Schemas.Part(k.New(), k.Name).Schema
 		names := s.AttrNames()
 		if block {
@@ -491,7 +491,7 @@ func (d *Decoder) literalSecrets(e hclsyntax.Expression, v cty.Value) {
 // in it cannot be resolved as a name later.
 func (d *Decoder) recordMapNeeds(e hclsyntax.Expression) {
 	for _, t := range e.Variables() {
-		name, ok := eval.StepName(t, 1)
+		name, ok := StepName(t, 1)
 		if b := d.Named[t.RootName()][name]; ok && d.IsNamed(t.RootName()) && b != nil && b.Type.Kind != nil {
 			d.Invalid = d.Invalid || b.Invalid
 			d.Needs = append(d.Needs, model.Address{Kind: b.Type.Kind.Name, Name: b.Name})

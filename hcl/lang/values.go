@@ -1,4 +1,4 @@
-package decode
+package lang
 
 import (
 	"encoding/hex"
@@ -17,7 +17,6 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // valueRule restricts the values of an attribute beyond its type, and has its default. The
@@ -203,11 +202,11 @@ func (d *Decoder) checkText(r valueRule, s, name string, at hclv2.Range) {
 	switch {
 	case r.oneOf != nil && !slices.Contains(r.oneOf, s):
 		d.Invalid = true
-		d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, parse.Quote(s)), "%s", d.Nearest(s, r.oneOf))
+		d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, Quote(s)), "%s", d.Nearest(s, r.oneOf))
 	case r.check != nil && s != "":
 		if problem := r.check(s); problem != "" {
 			d.Invalid = true
-			d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, parse.Quote(s)), "It %s.", problem)
+			d.Errorf(at, fmt.Sprintf("%s = %s is not valid", name, Quote(s)), "It %s.", problem)
 		}
 	}
 }
@@ -219,7 +218,7 @@ func (d *Decoder) checkLabel(at hclv2.Range, rule, what, label string) bool {
 		return d.CheckName(at, what, label)
 	}
 	if problem := check(label); problem != "" || label == "" {
-		d.Errorf(at, parse.Quote(label)+" is not a valid name for a "+what, "It %s.", problem)
+		d.Errorf(at, Quote(label)+" is not a valid name for a "+what, "It %s.", problem)
 		return false
 	}
 	return true
@@ -346,7 +345,7 @@ func checksum(s string) string {
 }
 
 func name(s string) string {
-	if parse.ValidName(s) {
+	if ValidName(s) {
 		return ""
 	}
 	return "must be a name of letters, digits and dashes that starts with a letter, at most 63 characters"

@@ -1,4 +1,4 @@
-package eval
+package lang
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // StepName returns the name in a step of a reference: x of local.x and of local["x"].
@@ -63,14 +62,14 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 		return ev.Unknown(at, "variable", name, slices.Sorted(maps.Keys(ev.Named["variable"])))
 	case root == "secret":
 		return ev.resolveSecret(t)
-	case root == parse.NodeBlock:
+	case root == NodeBlock:
 		return ev.resolveNode(t, sc)
 	case root == "count":
 		return ev.resolveInstance(at, sc.Count, name == "index", "count.index", "count")
 	case root == "each":
 		return ev.resolveInstance(at, sc.Each, name == "key" || name == "value", "each.key and each.value", "for_each")
 	default:
-		roots := []string{"local", "site", "var", "secret", parse.NodeBlock, "count", "each"}
+		roots := []string{"local", "site", "var", "secret", NodeBlock, "count", "each"}
 		for _, b := range ev.Types {
 			if b.Named {
 				roots = append(roots, b.Name)
@@ -78,14 +77,14 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 		}
 		detail := ev.Nearest(root, roots)
 		if len(t) == 1 || plainWords(t) && !strings.HasPrefix(detail, "did you mean") {
-			detail = fmt.Sprintf("Put a string in quotes: %s.", parse.Quote(Spell(t)))
+			detail = fmt.Sprintf("Put a string in quotes: %s.", Quote(Spell(t)))
 			for _, b := range ev.Types { // the name alone, without what it is the name of
 				if len(t) == 1 && b.Named && ev.Named[b.Name][root] != nil {
 					detail = fmt.Sprintf("did you mean %s.%s?", b.Name, root)
 				}
 			}
 		}
-		ev.Errorf(at, "unknown reference "+parse.Quote(Spell(t)), "%s", detail)
+		ev.Errorf(at, "unknown reference "+Quote(Spell(t)), "%s", detail)
 		return false
 	}
 }
@@ -120,7 +119,7 @@ func (ev *Evaluator) Unknown(at hclv2.Range, what, name string, known []string) 
 	if i := strings.LastIndexByte(name, '-'); i > 0 && slices.Contains(known, name[:i]) && strings.Trim(name[i+1:], "0123456789") == "" {
 		detail = "Names may contain dashes: put spaces around a minus sign."
 	}
-	ev.Errorf(at, "unknown "+what+" "+parse.Quote(name), "%s", detail)
+	ev.Errorf(at, "unknown "+what+" "+Quote(name), "%s", detail)
 	return false
 }
 
@@ -160,7 +159,7 @@ func (ev *Evaluator) resolveCell(t hclv2.Traversal, root, name string, named boo
 		}
 	}
 	if root == "site" {
-		ev.Errorf(t.SourceRange(), "unknown attribute "+parse.Quote(name)+" of the site", "%s", ev.Nearest(name, known))
+		ev.Errorf(t.SourceRange(), "unknown attribute "+Quote(name)+" of the site", "%s", ev.Nearest(name, known))
 		return false
 	}
 	return ev.Unknown(t.SourceRange(), root, name, known)
@@ -186,7 +185,7 @@ func (ev *Evaluator) resolveNode(t hclv2.Traversal, sc *Scope) bool {
 	case !ok && len(t) == 1:
 		return true
 	case !declared:
-		ev.Errorf(t.SourceRange(), "unknown node "+parse.Quote(name), "%s", ev.NearestOr(name, slices.Sorted(maps.Keys(sc.Nodes)), "The manifest has no node of that name."))
+		ev.Errorf(t.SourceRange(), "unknown node "+Quote(name), "%s", ev.NearestOr(name, slices.Sorted(maps.Keys(sc.Nodes)), "The manifest has no node of that name."))
 		return false
 	default:
 		return known
@@ -238,10 +237,10 @@ func (ev *Evaluator) resolveSecret(t hclv2.Traversal) bool {
 		ev.Errorf(t.SourceRange(), "secret without a section", "Write secret.SECTION.KEY; the sections are %s.", strings.Join(known, ", "))
 		return false
 	case !slices.Contains(known, section):
-		ev.Errorf(t.SourceRange(), "unknown section "+parse.Quote(section)+" of secrets", "%s", ev.Nearest(section, known))
+		ev.Errorf(t.SourceRange(), "unknown section "+Quote(section)+" of secrets", "%s", ev.Nearest(section, known))
 		return false
 	case section == "auth" && model.IsOwnershipSecret(key):
-		ev.Errorf(t.SourceRange(), "secret."+section+"."+parse.Clip(key, parse.MaxQuoted)+" cannot be used in the site's files", "It proves which guests are the site's. Whoever reads it can forge that, so no file, spec or guest may get it.")
+		ev.Errorf(t.SourceRange(), "secret."+section+"."+Clip(key, MaxQuoted)+" cannot be used in the site's files", "It proves which guests are the site's. Whoever reads it can forge that, so no file, spec or guest may get it.")
 		return false
 	case ev.Inputs.Secrets == nil || !whole:
 		return true
@@ -258,7 +257,7 @@ func (ev *Evaluator) resolveSecret(t hclv2.Traversal) bool {
 	if ev.Inputs.Secrets.Source != "" {
 		from = " in " + ev.Inputs.Secrets.Source
 	}
-	ev.Errorf(t.SourceRange(), "unknown secret "+parse.Quote(section+"."+key)+from, "%s", detail)
+	ev.Errorf(t.SourceRange(), "unknown secret "+Quote(section+"."+key)+from, "%s", detail)
 	return false
 }
 

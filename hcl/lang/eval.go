@@ -1,4 +1,4 @@
-package eval
+package lang
 
 import (
 	hclv2 "github.com/hashicorp/hcl/v2"

@@ -1,8 +1,9 @@
-// Package parse turns the files of a site into blocks: it reads them (source.go), rejects what is
-// nested too deeply for the parser (nesting.go), finds plaintext secrets (plaintext.go), and sorts
-// the blocks by type and name (blocks.go). It also collects the findings of a load (findings.go):
-// no finding shows a secret, and their number is bounded.
-package parse
+package lang
+
+// This part of the package turns the files of a site into blocks: it reads them (source.go), rejects what is
+// nested too deeply for the parser (nesting.go), finds plaintext secrets (plaintext.go), and sorts the blocks
+// by type and name (blocks.go). It also collects the findings of a load (findings.go): no finding shows a
+// secret, and their number is bounded.
 
 import (
 	"bytes"

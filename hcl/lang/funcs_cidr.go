@@ -1,4 +1,4 @@
-package eval
+package lang
 
 import (
 	"fmt"
@@ -7,8 +7,6 @@ import (
 
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
-
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // cidrHostFunc returns the address of a host in a network, counted from its start or, below zero,
@@ -74,7 +72,7 @@ func cidrSubnetFunc() function.Function {
 func network(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		return p, fmt.Errorf("%s is not a network such as 10.0.12.0/24", parse.Quote(s))
+		return p, fmt.Errorf("%s is not a network such as 10.0.12.0/24", Quote(s))
 	}
 	return p.Masked(), nil
 }

@@ -1,4 +1,4 @@
-package decode
+package lang
 
 import (
 	"fmt"
@@ -11,8 +11,6 @@ import (
 
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
-
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // DurationType is that of attributes which hold a duration.
@@ -126,7 +124,7 @@ func (d *Decoder) assignMap(dst reflect.Value, v cty.Value) string {
 		}
 		text := reflect.New(dst.Type().Elem()).Elem()
 		if problem := d.Assign(text, e); problem != "" {
-			return fmt.Sprintf("must be a map of strings, but %s %s", parse.Quote(k.AsString()), problem)
+			return fmt.Sprintf("must be a map of strings, but %s %s", Quote(k.AsString()), problem)
 		}
 		m.SetMapIndex(reflect.ValueOf(d.Intern(k.AsString())), text)
 	}

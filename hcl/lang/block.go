@@ -1,4 +1,4 @@
-package decode
+package lang
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Defaults and limits of a check: it must not query a host without a pause, and a step must not
@@ -39,7 +38,7 @@ func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	if !ok {
 		return
 	}
-	c.At = parse.DiagRange(at)
+	c.At = DiagRange(at)
 	var set []string
 	ways := []string{model.WayHTTP, model.WayTCP, model.WaySSH, model.WayAgent, model.WayCommand}
 	for _, way := range ways {

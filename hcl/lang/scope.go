@@ -1,9 +1,10 @@
-// Package eval evaluates expressions. It resolves references (refs.go), computes variables, locals
-// and the attributes of the site in the order of their dependencies (scope.go), and has the table
-// of functions (funcs.go). Every reference is resolved before its expression is evaluated
-// (eval.go), so that findings come from this package and not from the library. A value from a
-// secret keeps its SecretMark through all expressions.
-package eval
+package lang
+
+// This part of the package evaluates expressions. It resolves references (refs.go), computes variables,
+// locals and the attributes of the site in the order of their dependencies (scope.go), and has the table of
+// functions (funcs.go). Every reference is resolved before its expression is evaluated (eval.go), so that
+// findings come from this package and not from the library. A value from a secret keeps its SecretMark
+// through all expressions.
 
 import (
 	"io/fs"
@@ -20,7 +21,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // maxChainOfLocals limits how deeply locals may depend on each other.
@@ -70,12 +70,12 @@ type Inputs struct {
 
 // Evaluator evaluates the expressions of a tree.
 type Evaluator struct {
-	*parse.Tree
+	*Tree
 	Inputs  Inputs
 	funcs   map[string]function.Function
-	Others  map[string]parse.Sum // files that expressions read
-	Base    *Scope               // what every expression of the tree may refer to
-	secrets cty.Value            // what secret stands for, if its names are known
+	Others  map[string]Sum // files that expressions read
+	Base    *Scope         // what every expression of the tree may refer to
+	secrets cty.Value      // what secret stands for, if its names are known
 
 	vars      map[string]cty.Value
 	failed    map[string]bool  // variables without a value
@@ -87,9 +87,9 @@ type Evaluator struct {
 
 // NewEvaluator returns an Evaluator for a tree. Before Prepare, expressions cannot refer to
 // anything.
-func NewEvaluator(t *parse.Tree, in Inputs, funcs map[string]function.Function) *Evaluator {
+func NewEvaluator(t *Tree, in Inputs, funcs map[string]function.Function) *Evaluator {
 	return &Evaluator{
-		Tree: t, Inputs: in, funcs: funcs, Others: map[string]parse.Sum{}, Base: &Scope{ctx: &hclv2.EvalContext{}},
+		Tree: t, Inputs: in, funcs: funcs, Others: map[string]Sum{}, Base: &Scope{ctx: &hclv2.EvalContext{}},
 		vars: map[string]cty.Value{}, failed: map[string]bool{}, cells: map[string]*cell{}, given: map[hclsyntax.Expression]*cell{},
 	}
 }
@@ -137,11 +137,11 @@ func (ev *Evaluator) Prepare(site map[string]cty.Value) {
 func (ev *Evaluator) localCells(add func(*cell)) {
 	for _, b := range ev.Blocks["locals"] {
 		for _, inner := range b.Body.Blocks {
-			ev.Errorf(inner.TypeRange, "block in locals", "locals holds values only: write %s = { … }.", parse.Clip(inner.Type, parse.MaxQuoted))
+			ev.Errorf(inner.TypeRange, "block in locals", "locals holds values only: write %s = { … }.", Clip(inner.Type, MaxQuoted))
 		}
-		for _, a := range parse.SortedAttributes(b.Body) {
+		for _, a := range SortedAttributes(b.Body) {
 			if first := ev.cells["local."+a.Name]; first != nil {
-				ev.Errorf(a.NameRange, "duplicate local "+parse.Quote(a.Name), "The first is at %s: rename or remove one of them.", parse.DiagRange(first.at))
+				ev.Errorf(a.NameRange, "duplicate local "+Quote(a.Name), "The first is at %s: rename or remove one of them.", DiagRange(first.at))
 				continue
 			}
 			add(&cell{name: "local." + a.Name, expr: a.Expr, at: a.NameRange})
@@ -216,19 +216,19 @@ func (ev *Evaluator) variables(sc *Scope) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(ev.Inputs.Vars)) {
 		if ev.Named["variable"][name] == nil {
-			ev.Add(diag.Errorf(diag.Range{}, "unknown variable "+parse.Quote(name), "--var sets it, but the site declares no such variable. %s", ev.Nearest(name, slices.Sorted(maps.Keys(ev.Named["variable"])))))
+			ev.Add(diag.Errorf(diag.Range{}, "unknown variable "+Quote(name), "--var sets it, but the site declares no such variable. %s", ev.Nearest(name, slices.Sorted(maps.Keys(ev.Named["variable"])))))
 		}
 	}
 }
 
-func (ev *Evaluator) variable(b *parse.Block, sc *Scope) (cty.Value, bool) {
-	for _, a := range parse.SortedAttributes(b.Body) {
+func (ev *Evaluator) variable(b *Block, sc *Scope) (cty.Value, bool) {
+	for _, a := range SortedAttributes(b.Body) {
 		if a.Name != "type" && a.Name != "default" && a.Name != "description" {
-			ev.Errorf(a.NameRange, "unknown attribute "+parse.Quote(a.Name)+" in variable "+parse.Quote(b.Name), "%s", ev.Nearest(a.Name, []string{"type", "default", "description"}))
+			ev.Errorf(a.NameRange, "unknown attribute "+Quote(a.Name)+" in variable "+Quote(b.Name), "%s", ev.Nearest(a.Name, []string{"type", "default", "description"}))
 		}
 	}
 	for _, inner := range b.Body.Blocks {
-		ev.Errorf(inner.TypeRange, "unknown block "+parse.Quote(inner.Type)+" in variable "+parse.Quote(b.Name), "A variable has the attributes type, default and description.")
+		ev.Errorf(inner.TypeRange, "unknown block "+Quote(inner.Type)+" in variable "+Quote(b.Name), "A variable has the attributes type, default and description.")
 	}
 	typ, typed := cty.DynamicPseudoType, b.Body.Attributes["type"]
 	if typed != nil {
@@ -246,7 +246,7 @@ func (ev *Evaluator) variable(b *parse.Block, sc *Scope) (cty.Value, bool) {
 		}
 		converted, err := convert.Convert(v, typ)
 		if err != nil {
-			ev.Errorf(hasDefault.Expr.Range(), "default of the wrong type", "The type of variable %s is %s: %s.", parse.Quote(b.Name), typ.FriendlyNameForConstraint(), err)
+			ev.Errorf(hasDefault.Expr.Range(), "default of the wrong type", "The type of variable %s is %s: %s.", Quote(b.Name), typ.FriendlyNameForConstraint(), err)
 			return cty.NilVal, false
 		}
 		def = converted
@@ -259,7 +259,7 @@ func (ev *Evaluator) variable(b *parse.Block, sc *Scope) (cty.Value, bool) {
 		}
 		return ev.fromCommandLine(b, text, typ)
 	case hasDefault == nil:
-		ev.Errorf(b.At, "variable "+parse.Quote(b.Name)+" has no value", "Give it one with --var %s=VALUE, or a default.", b.Name)
+		ev.Errorf(b.At, "variable "+Quote(b.Name)+" has no value", "Give it one with --var %s=VALUE, or a default.", b.Name)
 		return cty.NilVal, false
 	default:
 		return def, true
@@ -268,15 +268,15 @@ func (ev *Evaluator) variable(b *parse.Block, sc *Scope) (cty.Value, bool) {
 
 // fromCommandLine reads the text of --var: literally for strings, numbers and booleans, as an
 // expression for lists and maps.
-func (ev *Evaluator) fromCommandLine(b *parse.Block, text string, typ cty.Type) (cty.Value, bool) {
+func (ev *Evaluator) fromCommandLine(b *Block, text string, typ cty.Type) (cty.Value, bool) {
 	v := cty.StringVal(text)
 	refuse := func() (cty.Value, bool) {
-		ev.Errorf(b.At, "--var "+b.Name+" has the wrong type", "Variable %s takes %s.", parse.Quote(b.Name), typ.FriendlyNameForConstraint())
+		ev.Errorf(b.At, "--var "+b.Name+" has the wrong type", "Variable %s takes %s.", Quote(b.Name), typ.FriendlyNameForConstraint())
 		return cty.NilVal, false
 	}
 	if !typ.IsPrimitiveType() && typ != cty.DynamicPseudoType {
 		// The nesting is checked separately: its finding would have a position that is in no file.
-		if aside := new(parse.Findings); !aside.CheckNesting("", []byte(text), hclsyntax.LexExpression, false) {
+		if aside := new(Findings); !aside.CheckNesting("", []byte(text), hclsyntax.LexExpression, false) {
 			return refuse()
 		}
 		expr, diags := hclsyntax.ParseExpression([]byte(text), "--var "+b.Name, hclv2.InitialPos)

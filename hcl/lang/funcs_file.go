@@ -1,4 +1,4 @@
-package eval
+package lang
 
 import (
 	"errors"
@@ -12,16 +12,14 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
-
-	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Read reads a file of the site for an expression or attribute. The site depends
 // on it from then on.
 func (ev *Evaluator) Read(name string) (data []byte, problem string) {
 	name = path.Clean(name)
-	data, problem = parse.ReadFile(ev.Inputs.Files, name, parse.MaxOther)
-	ev.Others[name] = parse.ReadSum(data, problem)
+	data, problem = ReadFile(ev.Inputs.Files, name, MaxOther)
+	ev.Others[name] = ReadSum(data, problem)
 	return data, problem
 }
 
@@ -50,8 +48,8 @@ func (ev *Evaluator) fileFunctions() map[string]function.Function {
 
 func (ev *Evaluator) readText(name string) (string, error) {
 	data, err := ev.ReadContent(name)
-	if err == nil && parse.Unreadable(data) >= 0 {
-		err = fmt.Errorf("%s is not UTF-8 text", parse.Quote(name))
+	if err == nil && Unreadable(data) >= 0 {
+		err = fmt.Errorf("%s is not UTF-8 text", Quote(name))
 	}
 	return string(data), err
 }
@@ -62,13 +60,13 @@ func (ev *Evaluator) ReadContent(name string) ([]byte, error) {
 	data, problem := ev.Read(name)
 	if problem != "" {
 		if !strings.Contains(problem, name) { // else it says already which file
-			problem = fmt.Sprintf("%s (relative to the site's folder): %s", parse.Quote(name), problem)
+			problem = fmt.Sprintf("%s (relative to the site's folder): %s", Quote(name), problem)
 		}
 		return nil, errors.New(problem)
 	}
-	secret := new(parse.Findings)
+	secret := new(Findings)
 	if secret.FindSecrets(name, data); len(secret.List) > 0 {
-		return nil, fmt.Errorf("plaintext secret: %s contains one, at line %d; move it to the secrets file", parse.Quote(name), secret.List[0].At.Start.Line)
+		return nil, fmt.Errorf("plaintext secret: %s contains one, at line %d; move it to the secrets file", Quote(name), secret.List[0].At.Start.Line)
 	}
 	return data, nil
 }
@@ -83,7 +81,7 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	if err != nil {
 		return cty.NilVal, function.NewArgError(0, err)
 	}
-	aside := &parse.Findings{Sources: map[string][]byte{name: []byte(src)}}
+	aside := &Findings{Sources: map[string][]byte{name: []byte(src)}}
 	if !aside.CheckNesting(name, []byte(src), hclsyntax.LexTemplate, false) {
 		return cty.NilVal, fmt.Errorf("in %s", aside.List[0])
 	}
@@ -100,8 +98,8 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	}
 	for _, t := range expr.Variables() {
 		if _, ok := ctx.Variables[t.RootName()]; !ok {
-			at := parse.DiagRange(t.SourceRange())
-			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not one of the values: %s", at, parse.Quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
+			at := DiagRange(t.SourceRange())
+			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not one of the values: %s", at, Quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
 		}
 	}
 	v, diags := expr.Value(ctx)
@@ -115,7 +113,7 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 		return cty.UnknownVal(cty.String), nil // a secret whose value is not known
 	}
 	if v.IsNull() || v.Type() != cty.String {
-		return cty.NilVal, fmt.Errorf("%s does not return a string", parse.Quote(name))
+		return cty.NilVal, fmt.Errorf("%s does not return a string", Quote(name))
 	}
 	return v, nil
 }
@@ -125,7 +123,7 @@ func templateError(diags hclv2.Diagnostics) error {
 	d := diags.Errs()[0]
 	for _, one := range diags {
 		if one.Severity == hclv2.DiagError && one.Subject != nil {
-			return fmt.Errorf("in %s: %s: %s", parse.DiagRange(*one.Subject), parse.LowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
+			return fmt.Errorf("in %s: %s: %s", DiagRange(*one.Subject), LowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
 		}
 	}
 	return d
