@@ -10,7 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
 	"github.com/homestak/homestak-gitops/engine"
@@ -56,7 +56,7 @@ docs/reference.md. Everything else comes from the site. To try it as any user:
 }
 
 func runAgent(ctx context.Context, a *app, f *agentRun) error {
-	a.ui.Document = func(err error) any { return engine.Failure("agent", "", exit.Findings(err)) }
+	a.ui.Document = func(err error) any { return engine.Failure("agent", "", ui.ErrorFindings(err)) }
 	cfg, found := f.Configuration()
 	switch {
 	case a.ui.JSON && !f.once:
@@ -70,7 +70,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	}
 	a.ui.Findings(found)
 	if found.HasErrors() {
-		return exit.With(exit.Failed, fmt.Errorf("the agent cannot start: %s", view.Count(found.Errors(), "configuration error")))
+		return ui.WithExitCode(ui.ExitFailed, fmt.Errorf("the agent cannot start: %s", view.Count(found.Errors(), "configuration error")))
 	}
 	verb, socket := "agent", cfg.Socket()
 	if f.once {
@@ -137,7 +137,7 @@ func runOnce(ctx context.Context, a *app, s *service.Service) error {
 	}
 	err := a.ui.Report(r)
 	if errors.Is(r.Err, agent.ErrUnknownIdentity) {
-		return &exit.Error{Code: exit.Failed} // the configuration of the agent is wrong, not the site; a finding says so
+		return &ui.ExitError{Code: ui.ExitFailed} // the configuration of the agent is wrong, not the site; a finding says so
 	}
 	return err
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -66,7 +65,7 @@ func (s *agentStage) commit(t *testing.T, message string) {
 func (s *agentStage) begin(t *testing.T) {
 	t.Helper()
 	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
-	p := process.Process{
+	p := ui.Process{
 		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
 		Env:       func(key string) string { return s.env[key] },
 		Subscribe: func(os.Signal) (<-chan os.Signal, func()) { return s.hangups, func() {} },
@@ -139,7 +138,7 @@ func TestTheAgentAsAUnit(t *testing.T) {
 
 	s.signals <- syscall.SIGTERM
 	hears(t, conn, "STOPPING=1")
-	require.Equal(t, exit.Done, s.end())
+	require.Equal(t, ui.ExitDone, s.end())
 	require.NoFileExists(t, filepath.Join(s.data, "agent.sock"))
 	require.NotContains(t, s.err.String(), s.host.Token())
 }
@@ -151,7 +150,7 @@ func TestTheAgentEndsAsItIsTold(t *testing.T) {
 	s.begin(t)
 	s.until(t, "vm.first creating")
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exit.Done, s.end())
+	require.Equal(t, ui.ExitDone, s.end())
 	require.Len(t, s.host.Snapshot().Guests, 1, "what ran was finished, and nothing new was begun")
 
 	s = newAgentStage(t, pve.Config{TaskTime: 24 * time.Hour}, 2)
@@ -160,7 +159,7 @@ func TestTheAgentEndsAsItIsTold(t *testing.T) {
 	s.signals <- syscall.SIGTERM
 	s.until(t, "stopping: running steps finish, no new ones start")
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exit.Interrupted, s.end())
+	require.Equal(t, ui.ExitInterrupted, s.end())
 }
 
 // Who began before the agent, and so did not ask it, has the lock file.
@@ -185,7 +184,7 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 	s.until(t, "healthy  idle")
 	require.Len(t, s.host.Snapshot().Guests, 2)
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exit.Done, s.end())
+	require.Equal(t, ui.ExitDone, s.end())
 }
 
 // The secrets are re-read on each pass, and with a changed one the host is opened again.
@@ -200,9 +199,9 @@ func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 	s.until(t, "401 Authentication failed")
 	require.NoError(t, os.WriteFile(secrets, right, 0o600))
 	code, _, stderr := runIn(t, s.env, "reconcile")
-	require.Equal(t, exit.Done, code, stderr)
+	require.Equal(t, ui.ExitDone, code, stderr)
 	require.Len(t, s.host.Snapshot().Guests, 2)
 	require.Contains(t, s.err.String(), "reconnecting to the host")
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exit.Done, s.end())
+	require.Equal(t, ui.ExitDone, s.end())
 }

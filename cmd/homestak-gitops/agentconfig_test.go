@@ -10,8 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -19,7 +18,7 @@ import (
 func runIn(t *testing.T, env map[string]string, args ...string) (code int, out, stderr string) {
 	t.Helper()
 	var o, e stream
-	p := process.Process{Stdin: strings.NewReader(""), Stdout: &o, Stderr: &e, Env: func(key string) string { return env[key] }}
+	p := ui.Process{Stdin: strings.NewReader(""), Stdout: &o, Stderr: &e, Env: func(key string) string { return env[key] }}
 	code = run(t.Context(), args, p)
 	return code, o.String(), e.String()
 }
@@ -161,7 +160,7 @@ func TestAgentConfigMistakes(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("identiti = \"father\"\nlisten = \":1\"\nparent {\n  url = \"https://mother:44443\"\n}\n"), 0o600))
 	env := map[string]string{"HOMESTAK_CONCURRENCY": "lots", "HOME": "/nowhere", "HOMESTAK_REPOSITORY_URL": "https://x:hunter2@git.example/a.git"}
 	code, out, stderr := runIn(t, env, "agent", "--config", file, "--log-level", "loud", "--identity", "father")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Empty(t, out)
 	for _, want := range []string{
 		file + `:1:1: error: unknown attribute "identiti" in agent.hcl`, `did you mean "identity"?`,

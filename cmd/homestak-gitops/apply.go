@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -24,7 +24,7 @@ changed since.
 
 Press Ctrl-C once to finish running steps, without waiting for checks, and start no new
 ones. Press it twice to exit immediately.`,
-		Args: usage.Takes(0, 1),
+		Args: ui.TakesArgs(0, 1),
 		RunE: f.Within(func(ctx context.Context, args []string) error { return runApply(ctx, a, f, f.Scope(targets), args) }),
 	}
 	f.Change(a.ui, c)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -31,8 +31,8 @@ func (a *app) nodeFlags(c *cobra.Command, from *node.Source) *node.Run {
 	r := &node.Run{Note: a.ui.Notef, Seen: a.showState}
 	c.Flags().StringVar(&r.Folder, "state", node.DefaultFolder, "store the spec and the outcome in `DIR`")
 	c.Flags().StringVar(&from.File, "parent", wire.ParentFile, "`FILE` that names the parent of this machine")
-	complete.Must(c.MarkFlagDirname("state"))
-	complete.Must(c.MarkFlagFilename("parent"))
+	ui.Must(c.MarkFlagDirname("state"))
+	ui.Must(c.MarkFlagFilename("parent"))
 	return r
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -26,7 +26,7 @@ stores it on this machine. "config apply" applies it.
 Without NODE it asks the parent of this machine for this machine's spec, as ` + wire.ParentFile + `
 defines. With --server it asks that server. Otherwise it resolves the spec of NODE from a
 copy of the site.`,
-		Args: usage.Takes(0, 1),
+		Args: ui.TakesArgs(0, 1),
 	}
 	r := a.nodeFlags(c, from)
 	fetch := f.Within(func(ctx context.Context, _ []string) error { return runConfigFetch(ctx, a, f, r, from) })

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/manual"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers"
 )
 
@@ -15,7 +15,7 @@ func docsVerb() *cobra.Command {
 		Use:    "docs DIR",
 		Short:  "Write man pages and the reference pages into a folder",
 		Hidden: true,
-		Args:   usage.Takes(1, 1),
+		Args:   ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return manual.Write(c.Root(), drivers.Kinds(), args[0])
 		},

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -28,7 +28,7 @@ Exits 0 if no check failed (there may be warnings), 6 if only the login or privi
 failed, otherwise 1.`,
 		Args: cobra.NoArgs,
 		RunE: a.soon(func(ctx context.Context, _ []string) error {
-			ctx, cancel := exit.Limit(ctx, f.Timeout)
+			ctx, cancel := ui.LimitTime(ctx, f.Timeout)
 			defer cancel()
 			return runDoctor(ctx, a, f)
 		}),
@@ -39,7 +39,7 @@ failed, otherwise 1.`,
 
 func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 	a.ui.Document = func(err error) any {
-		return doctor.Report{Hosts: []doctor.HostReport{}, Findings: append(diag.List{}, exit.Findings(err)...)}
+		return doctor.Report{Hosts: []doctor.HostReport{}, Findings: append(diag.List{}, ui.ErrorFindings(err)...)}
 	}
 	s, err := a.sites.Open(ctx, f)
 	if err != nil {
@@ -85,9 +85,9 @@ func runDoctor(ctx context.Context, a *app, f *session.Flags) error {
 	if doc.Success {
 		return nil
 	}
-	code := exit.Failed
+	code := ui.ExitFailed
 	if doc.Denied() {
-		code = exit.Denied
+		code = ui.ExitDenied
 	}
-	return exit.With(code, errors.New("some checks failed: fix what is marked FAIL, and run doctor again"))
+	return ui.WithExitCode(code, errors.New("some checks failed: fix what is marked FAIL, and run doctor again"))
 }

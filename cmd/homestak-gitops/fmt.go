@@ -5,8 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -18,7 +17,7 @@ func fmtVerb(a *app) *cobra.Command {
 		Long: `Rewrites every *.hcl file of a folder (default: the current one) to the canonical
 format, and lists the files that it rewrote. With --check it only lists them, and exits
 2 if there are any.`,
-		Args: usage.Takes(0, 1),
+		Args: ui.TakesArgs(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
@@ -47,9 +46,9 @@ func runFmt(a *app, dir string, check bool) error {
 	case err != nil:
 		return err
 	case found.HasErrors():
-		return &exit.Error{Code: exit.Invalid}
+		return &ui.ExitError{Code: ui.ExitInvalid}
 	case check && len(changed) > 0:
-		return &exit.Error{Code: exit.Pending}
+		return &ui.ExitError{Code: ui.ExitPending}
 	default:
 		return nil
 	}

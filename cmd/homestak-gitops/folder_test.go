@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 )
@@ -58,7 +58,7 @@ func TestRootsAgentHandsOver(t *testing.T) {
 	data := t.TempDir()
 	require.NoError(t, os.Chown(data, 1234, 1234))
 	code, _, stderr := runIn(t, map[string]string{"HOMESTAK_DATA_DIR": data}, "agent", "--once", "--identity", "father", "--repository", "/nowhere.git")
-	require.Equal(t, exit.Failed, code, stderr)
+	require.Equal(t, ui.ExitFailed, code, stderr)
 	info, err := os.Stat(filepath.Join(data, "ledger", "state.json"))
 	if os.IsNotExist(err) {
 		info, err = os.Stat(filepath.Join(data, "ledger"))

@@ -5,8 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 )
 
 // helpVerb takes the place of that of cobra, which succeeds where there is no such verb.
@@ -27,7 +26,7 @@ func helpVerb() *cobra.Command {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return usage.Verbs(c.Root()), cobra.ShellCompDirectiveNoFileComp
+			return ui.VerbNames(c.Root()), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 }
@@ -37,7 +36,7 @@ func exitCodesTopic() *cobra.Command {
 	topic := &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean"}
 	topic.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		fmt.Fprintln(c.OutOrStdout(), "Exit codes:")
-		exit.Write(c.OutOrStdout())
+		ui.WriteExitCodes(c.OutOrStdout())
 	})
 	return topic
 }

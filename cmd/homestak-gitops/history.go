@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -23,7 +23,7 @@ func historyVerb(a *app) *cobra.Command {
 		Short: "Show past passes of the agent and their results",
 		Long: `Shows the passes that changed something, or tried to, newest first; with ADDRESS only
 those that touched it. Each pass has a receipt, a file in the agent's data folder.`,
-		Args: usage.Takes(0, 1),
+		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error {
 			return runHistory(ctx, a, f, n, strings.Join(args, ""))
 		}),

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/scaffold"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 )
 
 func initVerb(a *app) *cobra.Command {
@@ -14,7 +14,7 @@ func initVerb(a *app) *cobra.Command {
 		Long: `Creates a small, valid site with comments in a folder (default: the current one), and
 secrets.yaml with a new auth.ownership_key, which proves that guests belong to the site.
 It never overwrites a file.`,
-		Args: usage.Takes(0, 1),
+		Args: ui.TakesArgs(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},

@@ -18,16 +18,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 )
 
 func main() {
 	boundMemory()
-	os.Exit(run(context.Background(), os.Args[1:], process.This()))
+	os.Exit(run(context.Background(), os.Args[1:], ui.ThisProcess()))
 }
 
 // boundMemory lets the garbage collector run as often as needed where a site is so
@@ -41,7 +38,7 @@ func boundMemory() {
 }
 
 // run is the program: it gives the exit code.
-func run(ctx context.Context, args []string, p process.Process) int {
+func run(ctx context.Context, args []string, p ui.Process) int {
 	ctx, stopping := p.Watch(ctx)
 	defer stopping.Close()
 	out := ui.New(p)
@@ -51,17 +48,17 @@ func run(ctx context.Context, args []string, p process.Process) int {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	err := usage.Explain(root, root.ExecuteContext(ctx))
-	if code := exit.Code(err); code != exit.Done {
+	err := ui.ExplainUsage(root, root.ExecuteContext(ctx))
+	if code := ui.ExitCode(err); code != ui.ExitDone {
 		a.ui.Failure(err)
 		return code
 	}
-	return exit.Done
+	return ui.ExitDone
 }
 
 // app is what every verb has.
 type app struct {
-	stopping *process.Stopping
+	stopping *ui.Stopping
 	ui       *ui.UI
 	sites    *session.Opener
 }
@@ -85,7 +82,7 @@ func (a *app) root() *cobra.Command {
 a git repository. Start with "homestak-gitops demo" or "homestak-gitops init my-site".`,
 		SilenceUsage:       true,
 		SilenceErrors:      true,
-		DisableSuggestions: true, // usage.Explain does it
+		DisableSuggestions: true, // ui.ExplainUsage does it
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
 				return runVersion(a)

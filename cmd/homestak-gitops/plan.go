@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -47,7 +47,7 @@ has changed since: homestak-gitops apply FILE.`,
 }
 
 func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error {
-	a.ui.Document = func(err error) any { return a.sites.Unplanned(f.Host, exit.Findings(err)) }
+	a.ui.Document = func(err error) any { return a.sites.Unplanned(f.Host, ui.ErrorFindings(err)) }
 	switch o.format {
 	case "text":
 	case "markdown":
@@ -73,7 +73,7 @@ func runPlan(ctx context.Context, a *app, f *session.Flags, o *planFlags) error 
 	if err := showPlan(a, r, sc, o); err != nil {
 		return err
 	}
-	return exit.OfPlan(r, o.detailed)
+	return ui.ExitOfPlan(r, o.detailed)
 }
 
 // showPlan prints a plan in the form that was asked for, and keeps it if asked.

@@ -6,9 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
@@ -28,7 +27,7 @@ to write rules.`,
 		if len(args) == 0 {
 			return nil
 		}
-		return fmt.Errorf("unknown verb %q of policy\n%s\nsee: %s --help", args[0], diag.DidYouMean(args[0], usage.Verbs(c)), c.CommandPath())
+		return fmt.Errorf("unknown verb %q of policy\n%s\nsee: %s --help", args[0], diag.DidYouMean(args[0], ui.VerbNames(c)), c.CommandPath())
 	}
 	return c
 }
@@ -87,7 +86,7 @@ read, for editors, and to test the rules of a site with the real opa:
 
 It does not overwrite edited files. In the policy folder of a site, an unchanged export
 is ignored, because the shipped rules always apply.`,
-		Args: usage.Takes(1, 1),
+		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := policy.Export(args[0]); err != nil {
 				return err
@@ -95,6 +94,6 @@ is ignored, because the shipped rules always apply.`,
 			a.ui.Printf("%s are in %s; with the real opa: opa test policy/ %s\n", view.Count(len(policy.Shipped()), "file"), args[0], args[0])
 			return nil
 		},
-		ValidArgsFunction: complete.Directory,
+		ValidArgsFunction: ui.CompleteDirectory,
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/policy"
 )
 
@@ -22,7 +22,7 @@ as JSON. The input is what "policy input" prints, or the document of --input.
     homestak-gitops policy eval data.homestak.site.deny
     homestak-gitops policy eval --plan data.homestak.guard.deny
     homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
-		Args: usage.Takes(1, 1),
+		Args: ui.TakesArgs(1, 1),
 		RunE: f.Within(func(ctx context.Context, args []string) error { return runPolicyEval(ctx, a, f, args[0]) }),
 		ValidArgsFunction: cobra.FixedCompletions([]string{
 			"data.homestak.site.deny", "data.homestak.plan.deny", "data.homestak.guard.deny", "input.site", "input.plan",

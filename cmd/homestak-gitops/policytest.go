@@ -9,9 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/policy"
@@ -32,7 +30,7 @@ func policyTestVerb(a *app) *cobra.Command {
 		Long: `Runs the shipped tests and those in policy/*_test.rego of the site in DIR, like
 "opa test", and reports failures. It also fails for errors that validate would find in the
 policies. Exits 0 if all tests passed, otherwise 1.`,
-		Args: usage.Takes(0, 1),
+		Args: ui.TakesArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := f.site
 			if len(args) > 0 {
@@ -43,19 +41,19 @@ policies. Exits 0 if all tests passed, otherwise 1.`,
 			}
 			return runPolicyTest(c.Context(), a, f, dir)
 		},
-		ValidArgsFunction: complete.Directory,
+		ValidArgsFunction: ui.CompleteDirectory,
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.site, "site", ".", "test the policies of the site in `DIR`")
 	fs.StringVar(&f.run, "run", "", "only tests whose full name, such as data.homestak.site_test.test_x, matches `REGEX`")
 	fs.BoolVar(&f.coverage, "coverage", false, "report which part of the rules the tests cover")
 	a.ui.JSONFlag(c)
-	complete.Must(c.MarkFlagDirname("site"))
+	ui.Must(c.MarkFlagDirname("site"))
 	return c
 }
 
 func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) error {
-	a.ui.Document = func(err error) any { return policy.Tally{}.Document(f.coverage, exit.Findings(err)) }
+	a.ui.Document = func(err error) any { return policy.Tally{}.Document(f.coverage, ui.ErrorFindings(err)) }
 	match, err := regexp.Compile(f.run)
 	if err != nil {
 		return fmt.Errorf("--run: %w", err)
@@ -73,7 +71,7 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 				return err
 			}
 		}
-		return exit.With(exit.Failed, errors.New("the policies have errors, so no test was run: see the findings above"))
+		return ui.WithExitCode(ui.ExitFailed, errors.New("the policies have errors, so no test was run: see the findings above"))
 	}
 	w, _ := a.ui.Text()
 	if a.ui.JSON {
@@ -98,7 +96,7 @@ func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) 
 		t.Text(w, f.coverage)
 	}
 	if !t.OK() {
-		return &exit.Error{Code: exit.Failed}
+		return &ui.ExitError{Code: ui.ExitFailed}
 	}
 	return nil
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -28,7 +27,7 @@ agent continues.
 With NODE it asks a node in mode pull, or the child that manages it, to check itself;
 "tree" shows the result. A node that is not connected gets the request when it connects
 again. With --server it needs the operator key of that agent.`,
-		Args: usage.Takes(0, 1),
+		Args: ui.TakesArgs(0, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runReconcile(ctx, a, f, args, !noWait) }),
 	}
 	f.Anywhere(a.ui, c)
@@ -86,5 +85,5 @@ func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 	if err := a.ui.Show(l, view.Reconciled(l, after, time.Now())+"\n"); err != nil {
 		return err
 	}
-	return exit.OfAgent(l, after)
+	return ui.ExitOfAgent(l, after)
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/daemon"
@@ -97,12 +97,12 @@ func TestReconcileElsewhere(t *testing.T) {
 	require.NoError(t, os.WriteFile(site, []byte(strings.Replace(string(text), "count      = 1", "count      = 2", 1)), 0o600))
 	s.commit(t, "one more")
 	code, out, stderr := reconcile()
-	require.Equal(t, exit.Done, code, stderr)
+	require.Equal(t, ui.ExitDone, code, stderr)
 	require.Len(t, s.host.Snapshot().Guests, 3, "it waited for the pass")
 	require.Contains(t, out, ": 1 add\n")
 	require.Contains(t, stderr, "then-2", "the steps are shown")
 	code, out, _ = reconcile("--json")
-	require.Equal(t, exit.Done, code)
+	require.Equal(t, ui.ExitDone, code)
 	var pass agent.PassStatus
 	require.NoError(t, json.Unmarshal([]byte(out), &pass))
 	require.NotEmpty(t, pass.Commit)
@@ -110,17 +110,17 @@ func TestReconcileElsewhere(t *testing.T) {
 	require.NoError(t, os.WriteFile(site, []byte("nonsense"), 0o600))
 	s.commit(t, "nonsense")
 	code, _, stderr = reconcile()
-	require.Equal(t, exit.Invalid, code, stderr)
+	require.Equal(t, ui.ExitInvalid, code, stderr)
 	require.Contains(t, stderr, "is refused: see the findings above")
 	code, out, _ = reconcile("--no-wait")
-	require.Equal(t, exit.Done, code)
+	require.Equal(t, ui.ExitDone, code)
 	require.Equal(t, "the server at https://"+s.server.Address+" checks now\n", out)
 	code, _, stderr = runIn(t, nil, append([]string{"reconcile"}, s.elsewhere(keys.ReadFile)...)...)
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "this is not the operator key")
 
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exit.Done, s.end())
+	require.Equal(t, ui.ExitDone, s.end())
 }
 
 // SIGTERM ends an agent that serves within two seconds, whoever is connected: what waits is answered, streams end,
@@ -159,7 +159,7 @@ func TestTheAgentEndsBesideItsClients(t *testing.T) {
 
 	began := time.Now()
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exit.Done, s.end())
+	require.Equal(t, ui.ExitDone, s.end())
 	t.Logf("it ended after %v", time.Since(began).Round(time.Millisecond))
 	for range 2 {
 		require.Equal(t, reply{status: http.StatusNoContent}, <-waits, "nothing to do: ask again")

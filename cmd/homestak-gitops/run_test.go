@@ -20,10 +20,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simserve"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -65,7 +63,7 @@ func (st stage) start(t *testing.T, args ...string) *execution {
 	t.Helper()
 	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
 	env := map[string]string{"HOMESTAK_DATA_DIR": st.data, "TERM": "xterm"}
-	p := process.Process{
+	p := ui.Process{
 		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
 		Env: func(key string) string { return env[key] }, ErrTerminal: st.terminal, Width: 60,
 	}
@@ -190,7 +188,7 @@ func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 	e := st.start(t, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "vm.first: creating")
 	e.signals <- os.Interrupt
-	require.Equal(t, exit.Interrupted, e.end())
+	require.Equal(t, ui.ExitInterrupted, e.end())
 	require.Contains(t, e.err.String(), "stopping: nothing new is started; waiting for vm.first")
 	require.Contains(t, e.err.String(), "Ctrl-C again exits now")
 	require.Contains(t, e.err.String(), "vm.first: created")
@@ -203,7 +201,7 @@ func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 	require.True(t, guests[0].Running, "what ran was finished")
 
 	e = st.start(t, "apply", "--site", st.site, "--yes")
-	require.Equal(t, exit.Done, e.end(), e.err)
+	require.Equal(t, ui.ExitDone, e.end(), e.err)
 	require.Len(t, h.Snapshot().Guests, 3, "and the same again goes on")
 }
 
@@ -215,7 +213,7 @@ func TestCtrlCTwiceLeavesNow(t *testing.T) {
 	e.signals <- os.Interrupt
 	e.says(e.err, "stopping:")
 	e.signals <- os.Interrupt
-	require.Equal(t, exit.Interrupted, e.end())
+	require.Equal(t, ui.ExitInterrupted, e.end())
 	require.Contains(t, e.err.String(), "error: interrupted")
 	require.NotEmpty(t, keysOf(t, e.out.String()))
 }
@@ -226,7 +224,7 @@ func TestCtrlCWhileLookingEndsAtOnce(t *testing.T) {
 	e := st.start(t, "plan", "--site", st.site, "--json", "-v")
 	e.says(e.err, "checking host father")
 	e.signals <- os.Interrupt
-	require.Equal(t, exit.Interrupted, e.end())
+	require.Equal(t, ui.ExitInterrupted, e.end())
 	require.Contains(t, keysOf(t, e.out.String()), "format_version")
 }
 
@@ -238,21 +236,21 @@ func TestOneWriterAtATime(t *testing.T) {
 
 	for _, args := range [][]string{{"apply", "--yes"}, {"destroy", "-M", "web", "--yes"}, {"test", "-M", "web"}} {
 		second := st.start(t, append(args, "--site", st.site, "--json")...)
-		require.Equal(t, exit.Refused, second.end())
+		require.Equal(t, ui.ExitRefused, second.end())
 		require.Contains(t, second.err.String(), fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", control.Whoami(), os.Getpid()))
 		require.Contains(t, second.out.String(), `"success": false`)
 	}
 	reader := st.start(t, "plan", "--site", st.site)
-	require.Equal(t, exit.Done, reader.end(), "who only looks is no writer")
+	require.Equal(t, ui.ExitDone, reader.end(), "who only looks is no writer")
 	simulated := st.start(t, "apply", "--site", st.site, "--yes", "--sim")
-	require.Equal(t, exit.Done, simulated.end(), "a simulator of one's own has no other writer")
+	require.Equal(t, ui.ExitDone, simulated.end(), "a simulator of one's own has no other writer")
 
 	first.signals <- os.Interrupt
 	first.says(first.err, "stopping:")
 	first.signals <- os.Interrupt
-	require.Equal(t, exit.Interrupted, first.end())
+	require.Equal(t, ui.ExitInterrupted, first.end())
 	free := st.start(t, "destroy", "--site", st.site, "-M", "web", "--yes")
-	require.Equal(t, exit.Done, free.end(), "the lock is free again: %s", free.err)
+	require.Equal(t, ui.ExitDone, free.end(), "the lock is free again: %s", free.err)
 }
 
 // On a terminal one live line shows what runs; nothing of it stays.
@@ -261,7 +259,7 @@ func TestTheLiveLine(t *testing.T) {
 	_, st := serve(t, pve.Config{TaskTime: 500 * time.Millisecond}, 1)
 	st.terminal = true
 	e := st.start(t, "apply", "--site", st.site, "--yes")
-	require.Equal(t, exit.Done, e.end())
+	require.Equal(t, ui.ExitDone, e.end())
 	text := e.err.String()
 	require.Contains(t, text, "1 running, 2 waiting · image.debian creating 0 s")
 	require.NotContains(t, text, "image.debian: creating", "the line of a beginning is the live line")
@@ -303,7 +301,7 @@ func TestArgumentsAreCounted(t *testing.T) {
 		{0, 1, []string{"a", "b", "c"}, "why takes at most 1 argument, but 3 were given"},
 		{2, 2, []string{"a"}, "why takes 2 arguments, but 1 was given"},
 	} {
-		require.ErrorContains(t, usage.Takes(bound.low, bound.high)(c, bound.args), bound.want)
+		require.ErrorContains(t, ui.TakesArgs(bound.low, bound.high)(c, bound.args), bound.want)
 	}
-	require.NoError(t, usage.Takes(0, 1)(c, nil))
+	require.NoError(t, ui.TakesArgs(0, 1)(c, nil))
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/site"
@@ -61,7 +61,7 @@ token: homestak-gitops token mint NODE. With --json the first line is
 	fs.StringVar(&f.key, "key", "", "`FILE` with the key of --cert")
 	fs.StringVar(&f.logLevel, "log-level", "info", "log `LEVEL`: debug, info, warn, error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "log `FORM`: text or json")
-	complete.Host(c, f.Peek)
+	ui.CompleteHost(c, f.Peek)
 	return c
 }
 
@@ -97,7 +97,7 @@ type serverFolder struct{ dataDir string }
 
 func (f *serverFolder) flag(c *cobra.Command) {
 	c.Flags().StringVar(&f.dataDir, "data-dir", "", "`FOLDER` with signing keys and certificate (default: the agent's data folder)")
-	complete.Must(c.MarkFlagDirname("data-dir"))
+	ui.Must(c.MarkFlagDirname("data-dir"))
 }
 
 // path is the folder of the keys of the server, below the data folder.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
@@ -41,7 +41,7 @@ func TestServe(t *testing.T) {
 	verb := func(code int, args ...string) string {
 		t.Helper()
 		var out, stderr bytes.Buffer
-		got := run(t.Context(), args, process.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &stderr, Env: func(string) string { return "" }})
+		got := run(t.Context(), args, ui.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &stderr, Env: func(string) string { return "" }})
 		require.Equal(t, code, got, "%s%s", &out, &stderr)
 		return out.String() + stderr.String()
 	}
@@ -82,7 +82,7 @@ func TestN9MintWritesAFileThatFetchAccepts(t *testing.T) {
 	_, err = keys.Ensure(filepath.Join(dir, "server"), time.Now())
 	require.NoError(t, err)
 	var out bytes.Buffer
-	require.Zero(t, run(t.Context(), []string{"token", "mint", "--site", dir, "--data-dir", dir, "--out", name, "own"}, process.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Env: func(string) string { return "" }}), &out)
+	require.Zero(t, run(t.Context(), []string{"token", "mint", "--site", dir, "--data-dir", dir, "--out", name, "own"}, ui.Process{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Env: func(string) string { return "" }}), &out)
 	info, err := os.Stat(name)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())

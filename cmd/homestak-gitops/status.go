@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -85,7 +85,7 @@ func showStatus(a *app, s agent.Status) error {
 		return err
 	}
 	if !s.Healthy && !view.Beginning(s) {
-		return &exit.Error{Code: exit.Failed}
+		return &ui.ExitError{Code: ui.ExitFailed}
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -26,13 +26,13 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	socket, end := controltest.Serve(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": t.TempDir()}
 	code, out, _ := runIn(t, env, "status")
-	require.Equal(t, exit.Done, code)
+	require.Equal(t, ui.ExitDone, code)
 	require.Contains(t, out, "father is as it should be")
 	f.Change(func(s *agent.Status) {
 		s.Healthy = false
 	})
 	code, out, _ = runIn(t, env, "status")
-	require.Equal(t, exit.Done, code, "its first pass is under way")
+	require.Equal(t, ui.ExitDone, code, "its first pass is under way")
 	require.Contains(t, out, "no pass has finished yet")
 	f.Change(func(s *agent.Status) {
 		s.Last = &agent.PassStatus{Outcome: engine.Failed, Error: "no route to father", Unknown: 1}
@@ -41,13 +41,13 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	_, out, _ = runIn(t, env, "status")
 	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 unknown\n`, out, "reported once, and nothing of what is to be done")
 	code, out, _ = runIn(t, env, "status", "--json")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	var s agent.Status
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
 	require.Equal(t, "father", s.Identity)
 	end()
 	code, out, stderr := runIn(t, env, "status", "--json")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "no agent is running here, and none ever ran")
 	s = agent.Status{}
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
@@ -55,7 +55,7 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	require.Contains(t, s.Summary, "no agent is running here")
 	for _, args := range [][]string{{"reconcile"}, {"suspend", "--reason", "x"}, {"resume"}} {
 		code, _, stderr = runIn(t, env, args...)
-		require.Equal(t, exit.Failed, code)
+		require.Equal(t, ui.ExitFailed, code)
 		require.Contains(t, stderr, "no agent is running here (data folder "+env["HOMESTAK_DATA_DIR"]+")\n  start it: ")
 		_, out, _ = runIn(t, env, append(args, "--json")...)
 		var doc struct{ Error control.ProblemError }
@@ -76,13 +76,13 @@ func TestStatusWatches(t *testing.T) {
 	})
 	e.says(e.out, "something new")
 	e.signals <- syscall.SIGINT
-	require.Equal(t, exit.Done, e.end())
+	require.Equal(t, ui.ExitDone, e.end())
 }
 
 func TestReconcileEndsAsThePassDid(t *testing.T) {
 	t.Parallel()
 	for outcome, want := range map[engine.Outcome]int{
-		engine.Done: exit.Done, engine.Planned: exit.Done, engine.Invalid: exit.Invalid, engine.Refused: exit.Refused, engine.Partly: exit.Partly, engine.Failed: exit.Failed,
+		engine.Done: ui.ExitDone, engine.Planned: ui.ExitDone, engine.Invalid: ui.ExitInvalid, engine.Refused: ui.ExitRefused, engine.Partly: ui.ExitPartly, engine.Failed: ui.ExitFailed,
 	} {
 		f := controltest.New()
 		f.Change(func(s *agent.Status) {
@@ -106,7 +106,7 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 	})
 	socket, _ := controltest.Serve(t, f, "")
 	code, out, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
-	require.Equal(t, exit.Invalid, code)
+	require.Equal(t, ui.ExitInvalid, code)
 	require.Contains(t, stderr, "a typo")
 	require.Contains(t, out, ": no route to father\n")
 	f.Pass.Error = "a typo\nand what to do"
@@ -127,19 +127,19 @@ func TestSuspendAndResume(t *testing.T) {
 	socket, _ := controltest.Serve(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	code, _, stderr := runIn(t, env, "suspend")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "--reason TEXT")
 	code, out, stderr := runIn(t, env, "suspend", "-M", "web", "--reason", "restore", "--for", "2h")
 	require.Zero(t, code)
 	require.True(t, strings.HasPrefix(out, "manifest web is suspended until 20"), out)
 	require.Contains(t, stderr, "homestak-gitops resume -M web")
 	code, _, stderr = runIn(t, env, "resume")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "there is nothing to resume: everything is not suspended\n  suspended: manifest web")
 	code, out, _ = runIn(t, env, "resume", "-M", "web")
 	require.Zero(t, code)
 	require.Equal(t, "the agent continues with manifest web, and checks now\n", out)
 	code, _, stderr = runIn(t, env, "suspend", "-M", "wep", "--reason", "x")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, `did you mean "web"?`)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -58,7 +58,7 @@ func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 	f.Find(a.ui, c)
 	c.Flags().StringVarP(&f.manifest, "manifest", "M", "", "only the manifest `NAME` (default: everything)")
 	a.ui.JSONFlag(c)
-	complete.Must(c.RegisterFlagCompletionFunc("manifest", f.CompleteManifest))
+	ui.Must(c.RegisterFlagCompletionFunc("manifest", f.CompleteManifest))
 }
 
 func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
@@ -41,7 +40,7 @@ Ctrl-C once to end the test early and clean up, twice to exit immediately.`,
 	f.Change(a.ui, c)
 	c.Flags().BoolVar(&keep, "keep", false, "do not destroy the nodes")
 	c.Flags().StringVar(&dir, "report-dir", "", "write the report to `DIR`, as JSON and Markdown")
-	complete.Must(c.MarkFlagDirname("report-dir"))
+	ui.Must(c.MarkFlagDirname("report-dir"))
 	return c
 }
 

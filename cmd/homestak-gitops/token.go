@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
 
@@ -80,7 +80,7 @@ after a restart.
 
 The agent of a node of type pve gets a new token with the next pass of the parent's agent. Give a VM or a container
 in mode pull a new one by token mint. Tokens in the secrets of the site are not affected.`,
-		Args: usage.Takes(1, 1),
+		Args: ui.TakesArgs(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir, err := folder.path(a.ui.Env)
 			if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 )
@@ -25,7 +25,7 @@ next one with its spec; the node renews that one before it expires.
 With --out it writes the token to a file with mode 0600, as --token-file of config fetch
 and token_file of an agent require. A file that a shell redirects the output to may be
 readable by others.`,
-		Args: usage.Takes(1, 1),
+		Args: ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return runTokenMint(c.Context(), a, f, folder, args[0], o)
 		},

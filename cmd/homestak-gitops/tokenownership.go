@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -34,7 +34,7 @@ and cannot forge those of another host. The keys are secret.
 
 Print them again after the key of the site is replaced, or a node of type pve is added
 below this host.`,
-		Args: usage.Takes(1, 1),
+		Args: ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return runTokenOwnership(c.Context(), a, f, args[0]) },
 	}
 	f.Files(a.ui, c)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 )
 
@@ -34,7 +34,7 @@ func TestTreeVerb(t *testing.T) {
 	require.Zero(t, code)
 	require.JSONEq(t, `{"status": "kept"}`, out)
 	code, _, stderr = runIn(t, env, "reconcile", "other")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, `the agent serves no node "other", and none has reported one`)
 }
 
@@ -53,10 +53,10 @@ func TestServerElsewhereNeedsPinAndKey(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"tree", "status", "events", "reconcile"} {
 		code, _, stderr := runIn(t, nil, verb, "--server", "https://192.0.2.10:44443")
-		require.Equal(t, exit.Failed, code)
+		require.Equal(t, ui.ExitFailed, code)
 		require.Contains(t, stderr, "--server needs the pin of the server and a key")
 		code, _, stderr = runIn(t, nil, verb, "--server", "http://192.0.2.10:44443", "--pin", "sha256:aa", "--key-file", "/nowhere")
-		require.Equal(t, exit.Failed, code)
+		require.Equal(t, ui.ExitFailed, code)
 		require.Contains(t, stderr, "is not a pin")
 	}
 }

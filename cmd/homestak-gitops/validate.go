@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -44,7 +44,7 @@ func withoutOwnershipKey(site *model.Site) diag.List {
 }
 
 func runValidate(ctx context.Context, a *app, f *session.Flags) error {
-	a.ui.Document = func(err error) any { return verdict{Findings: exit.Findings(err)} }
+	a.ui.Document = func(err error) any { return verdict{Findings: ui.ErrorFindings(err)} }
 	s, err := a.sites.Open(ctx, f)
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func runValidate(ctx context.Context, a *app, f *session.Flags) error {
 		if err == nil && f.Host != "" {
 			_, err = s.Host(f.Host, m)
 		}
-		all = append(all, exit.Findings(err)...)
+		all = append(all, ui.ErrorFindings(err)...)
 	}
 	if !all.HasErrors() {
 		all = append(all, withoutOwnershipKey(s.Desired.Site)...)
@@ -74,7 +74,7 @@ func runValidate(ctx context.Context, a *app, f *session.Flags) error {
 		}
 	}
 	if !valid {
-		return &exit.Error{Code: exit.Failed}
+		return &ui.ExitError{Code: ui.ExitFailed}
 	}
 	return nil
 }

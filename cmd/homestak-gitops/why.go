@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -21,7 +21,7 @@ func whyVerb(a *app) *cobra.Command {
 passes that changed it, with reasons. ADDRESS is an address such as vm.web-1, the name of a
 node, or a VMID. For an object that was removed from the site it shows the commit that
 removed it; for an unmanaged guest, why it is ignored.`,
-		Args: usage.Takes(1, 1),
+		Args: ui.TakesArgs(1, 1),
 		RunE: a.soon(func(ctx context.Context, args []string) error { return runWhy(ctx, a, f, args[0]) }),
 	}
 	f.Find(a.ui, c)

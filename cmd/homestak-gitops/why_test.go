@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -128,11 +128,11 @@ func TestHistoryTable(t *testing.T) {
 	require.Equal(t, "the chain is intact: 3 receipts\n", text)
 	f.Broken = []string{"2: is not what its successor says it was"}
 	code, text, stderr = runIn(t, env, "history", "verify", "--json")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, text, `"broken": [`)
 	require.Contains(t, stderr, "the chain is broken at 1 receipt; 3 receipts hold")
 	code, _, stderr = runIn(t, env, "why", "nobody")
-	require.Equal(t, exit.Failed, code)
+	require.Equal(t, ui.ExitFailed, code)
 	require.Contains(t, stderr, "nothing is known of \"nobody\"")
 }
 

@@ -8,8 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
@@ -21,7 +20,7 @@ func (st stage) startWith(t *testing.T, env map[string]string, args ...string) *
 	t.Helper()
 	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
 	env["HOMESTAK_DATA_DIR"] = st.data
-	p := process.Process{
+	p := ui.Process{
 		Stdin: strings.NewReader(""), Stdout: e.out, Stderr: e.err, Signals: e.signals,
 		Env: func(key string) string { return env[key] },
 	}
@@ -46,7 +45,7 @@ func TestApplyWaitsForTheAgent(t *testing.T) {
 	e.says(e.err, "an agent converges host father: its next pass reverts whatever git does not declare")
 	e.says(e.err, "image.debian: creating")
 	require.Empty(t, f.Free, "the agent must not begin now")
-	require.Equal(t, exit.Done, e.end(), e.err)
+	require.Equal(t, ui.ExitDone, e.end(), e.err)
 	<-f.Free // and is free again
 	f.Free <- struct{}{}
 	require.Equal(t, []string{control.Whoami() + " (apply)"}, f.Holders())
@@ -61,7 +60,7 @@ func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
 	e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "the agent of host father is busy; waiting")
 	e.signals <- os.Interrupt
-	require.Equal(t, exit.Interrupted, e.end(), e.err)
+	require.Equal(t, ui.ExitInterrupted, e.end(), e.err)
 }
 
 // The agent of another host, or of another machine of the same name, is left alone.
@@ -72,12 +71,12 @@ func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 		f := controltest.New()
 		socket, _ := controltest.Serve(t, f, api)
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
-		require.Equal(t, exit.Done, e.end(), e.err)
+		require.Equal(t, ui.ExitDone, e.end(), e.err)
 		require.Equal(t, api == "", len(f.Holders()) == 1)
 	}
 	for _, socket := range []string{control.NoSocket, "/nowhere/agent.sock"} {
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
-		require.Equal(t, exit.Done, e.end(), e.err)
+		require.Equal(t, ui.ExitDone, e.end(), e.err)
 	}
 }
 
@@ -90,6 +89,6 @@ func TestASocketThatMayNotBeOpened(t *testing.T) {
 	socket, _ := controltest.Serve(t, controltest.New(), "")
 	require.NoError(t, os.Chmod(socket, 0))
 	code, _, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket, "HOME": t.TempDir()}, "status")
-	require.Equal(t, exit.Denied, code)
+	require.Equal(t, ui.ExitDenied, code)
 	require.Contains(t, stderr, "may not be opened by "+control.Whoami()+"\n  run this as root")
 }

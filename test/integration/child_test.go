@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers/drivertest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/push"
@@ -262,7 +262,7 @@ func TestST03SimulatedAgentIsInstalled(t *testing.T) {
 		p.Manifest, p.Destroy = "web", true
 	})
 	require.Equal(t, engine.Refused, r.Outcome, describe(r))
-	require.Equal(t, exit.Refused, exit.Code(exit.OfPass(r)))
+	require.Equal(t, ui.ExitRefused, ui.ExitCode(ui.ExitOfPass(r)))
 	requireFinding(t, r.Findings, "pve.inner", "nodes of the site may be in it", "Take manifest web out of the site and push that", "--allow-orphans inner")
 	require.NotEmpty(t, s.ours(), "nobody but its agent knows what is in it")
 	s.story.pass("destroy", func(p *engine.Pass) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -36,7 +35,7 @@ func (f *Flags) Find(u *ui.UI, c *cobra.Command) {
 	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER` for the repository copy, receipts and locks")
 	fs.StringVar(&f.Socket, "socket", "", "control socket `FILE` of the agent")
 	f.changed, f.ui = fs.Changed, u
-	complete.Must(c.MarkFlagDirname("data-dir"))
+	ui.Must(c.MarkFlagDirname("data-dir"))
 }
 
 // Anywhere adds the flags of Find, and those to ask the agent of another machine.

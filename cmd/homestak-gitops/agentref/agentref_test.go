@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -24,7 +23,7 @@ func parse(t *testing.T, add func(*agentref.Flags, *ui.UI, *cobra.Command), env 
 	stderr = &bytes.Buffer{}
 	f, c = &agentref.Flags{}, &cobra.Command{}
 	c.SetContext(t.Context())
-	add(f, ui.New(process.Process{Stderr: stderr, Env: func(key string) string { return env[key] }}), c)
+	add(f, ui.New(ui.Process{Stderr: stderr, Env: func(key string) string { return env[key] }}), c)
 	require.NoError(t, c.ParseFlags(args))
 	return f, c, stderr
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -69,7 +69,7 @@ func commandsPage(root *cobra.Command) []byte {
 	fmt.Fprint(&b, "\n## Everywhere\n")
 	flagTable(&b, root.PersistentFlags())
 	fmt.Fprint(&b, "\n## Exit codes\n\n| code | means |\n|---|---|\n")
-	for _, c := range exit.Meanings() {
+	for _, c := range ui.ExitMeanings() {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
 	}
 	return b.Bytes()

@@ -8,8 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -51,7 +49,7 @@ func (f *Flags) Read(u *ui.UI, c *cobra.Command) {
 	fs.StringVarP(&f.Manifest, "manifest", "M", "", "only the manifest `NAME`")
 	fs.StringVar(&f.Mode, "mode", "", "execution `MODE` for this run: push or pull")
 	fs.DurationVar(&f.Timeout, "timeout", 0, "`TIME` limit for the whole run, such as 10m (default: none)")
-	complete.Site(c, f.Peek)
+	ui.CompleteSite(c, f.Peek)
 }
 
 // Reach adds the flags of a verb that observes a host.
@@ -81,7 +79,7 @@ func (f *Flags) GrantOrphans(c *cobra.Command) {
 // Target adds the flag that narrows a plan, into targets.
 func (f *Flags) Target(c *cobra.Command, targets *[]string) {
 	c.Flags().StringArrayVar(targets, "target", nil, "only the resource at `ADDRESS`, such as vm.web-1, and what it needs; repeatable")
-	complete.Targets(c, f.Peek, &f.Host)
+	ui.CompleteTargets(c, f.Peek, &f.Host)
 }
 
 // Check finds values that cannot be right before any work is done.
@@ -129,8 +127,8 @@ func (f *Flags) Peek() *model.Site {
 // Within is the RunE of a verb that does something for at most --timeout.
 func (f *Flags) Within(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
-		ctx, cancel := exit.Limit(c.Context(), f.Timeout)
+		ctx, cancel := ui.LimitTime(c.Context(), f.Timeout)
 		defer cancel()
-		return exit.Because(ctx, do(ctx, args))
+		return ui.Because(ctx, do(ctx, args))
 	}
 }

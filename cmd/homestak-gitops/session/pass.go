@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -62,7 +62,7 @@ func (s *Session) PolicyDocument(ctx context.Context, planned bool) (map[string]
 	r := s.Observe(ctx, p)
 	if r.Plan == nil || r.Err != nil {
 		s.ui.Findings(r.Findings)
-		return nil, exit.OfPass(r)
+		return nil, ui.ExitOfPass(r)
 	}
 	return s.PolicyInputOf(r.Plan, r.Have, p.AllowDeletes)
 }
@@ -108,7 +108,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 func (s *Session) agree(ctx context.Context, p *engine.Pass, made *plan.Plan, c Change) error {
 	if c.Kept != nil { // whoever kept it has seen it
 		if moved := c.Kept.Moved(made); len(moved) > 0 {
-			return exit.With(exit.Refused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
+			return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
 		}
 		return nil
 	}

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
@@ -26,7 +24,7 @@ import (
 // Opener opens the site of a verb.
 type Opener struct {
 	UI        *ui.UI
-	Stopping  *process.Stopping
+	Stopping  *ui.Stopping
 	Simulated func() (wiring.Network, error) // the network of --sim
 
 	opened *Session // the one that was opened last, for documents; nil: none
@@ -177,7 +175,7 @@ func (o *Opener) FailedReport(verb string) func(error) any {
 		if o.opened != nil {
 			commit = o.opened.Desired.Commit
 		}
-		return engine.Failure(verb, commit, exit.Findings(err))
+		return engine.Failure(verb, commit, ui.ErrorFindings(err))
 	}
 }
 

@@ -14,8 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
@@ -39,7 +37,7 @@ func prepare(t *testing.T, args ...string) *scene {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(enginetest.TwoNodes), 0o600))
 	s := &scene{flags: &session.Flags{}, hosts: sim.Hosts{}}
-	p := process.Process{Stdin: strings.NewReader(""), Stdout: &s.out, Stderr: &s.err, Env: func(key string) string {
+	p := ui.Process{Stdin: strings.NewReader(""), Stdout: &s.out, Stderr: &s.err, Env: func(key string) string {
 		return map[string]string{"HOMESTAK_DATA_DIR": filepath.Join(dir, ".data")}[key]
 	}}
 	_, stopping := p.Watch(t.Context())
@@ -104,7 +102,7 @@ func TestNotAgreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := prepare(t)
 		err := s.apply(t, session.Change{})
-		require.Equal(t, exit.Failed, exit.Code(err))
+		require.Equal(t, ui.ExitFailed, ui.ExitCode(err))
 		require.ErrorContains(t, err, "cannot ask for confirmation without a terminal, so nothing was done")
 		require.Zero(t, s.guests())
 
@@ -126,7 +124,7 @@ func TestKeptPlan(t *testing.T) {
 		require.Equal(t, 2, s.guests())
 
 		err := s.apply(t, session.Change{Kept: kept})
-		require.Equal(t, exit.Refused, exit.Code(err))
+		require.Equal(t, ui.ExitRefused, ui.ExitCode(err))
 		require.ErrorContains(t, err, "the plan is out of date, so nothing was done:\n")
 	})
 }
@@ -185,14 +183,14 @@ func TestSiteThatIsNotValid(t *testing.T) {
 	s := prepare(t)
 	require.NoError(t, os.WriteFile(filepath.Join(s.flags.Dir, "bad.hcl"), []byte("host {\n"), 0o600))
 	_, _, _, err := s.Reach(t.Context(), s.flags)
-	require.Equal(t, exit.Invalid, exit.Code(err))
-	require.NotEmpty(t, exit.Findings(err))
+	require.Equal(t, ui.ExitInvalid, ui.ExitCode(err))
+	require.NotEmpty(t, ui.ErrorFindings(err))
 }
 
 // Documents of verbs that fail name the site as far as it is known.
 func TestDocumentsOfFailures(t *testing.T) {
 	s := prepare(t)
-	failed := exit.Findings(errors.New("no route"))
+	failed := ui.ErrorFindings(errors.New("no route"))
 	p := s.Unplanned("father", failed)
 	require.Empty(t, p.Site)
 	require.Equal(t, failed, p.Findings)
@@ -253,6 +251,6 @@ func TestWithin(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})(c, []string{"plan.json"})
-		require.ErrorIs(t, err, exit.ErrTimeout)
+		require.ErrorIs(t, err, ui.ErrTimeout)
 	})
 }

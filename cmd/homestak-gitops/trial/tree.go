@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -95,7 +95,7 @@ func (g *growing) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	limited, cancel := exit.Limit(ctx, g.o.Timeout)
+	limited, cancel := ui.LimitTime(ctx, g.o.Timeout)
 	defer cancel()
 	err = g.phase("create", func() error { return g.create(limited) })
 	if err == nil {
@@ -379,7 +379,7 @@ func (g *growing) until(ctx context.Context, is func(wire.Report) bool) error {
 		switch {
 		case st.Refused != nil && st.Refused.Commit == g.commit:
 			g.Report.Findings = append(g.Report.Findings, st.Refused.Findings...).Sorted()
-			return &exit.Error{Code: exit.Failed}
+			return &ui.ExitError{Code: ui.ExitFailed}
 		case stands:
 			node, why := stuck(g, tree, st)
 			return g.failed(node, "nothing has changed for "+still.limit.String()+": "+why)
@@ -387,7 +387,7 @@ func (g *growing) until(ctx context.Context, is func(wire.Report) bool) error {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return exit.With(exit.Code(context.Cause(ctx)), context.Cause(ctx))
+			return ui.WithExitCode(ui.ExitCode(context.Cause(ctx)), context.Cause(ctx))
 		}
 	}
 }
@@ -507,5 +507,5 @@ func (g *growing) failed(node, why string) error {
 		}
 	}
 	g.Report.Findings = append(g.Report.Findings, f)
-	return &exit.Error{Code: exit.Failed}
+	return &ui.ExitError{Code: ui.ExitFailed}
 }

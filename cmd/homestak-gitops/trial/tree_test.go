@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/site"
@@ -159,22 +159,22 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 		says    string
 	}{
 		"the spec of a node on a child of a child": {
-			site: strings.Replace(deep, `default = "jq"`, `default = "no-such-package"`, 1), code: exit.Failed,
+			site: strings.Replace(deep, `default = "jq"`, `default = "no-such-package"`, 1), code: ui.ExitFailed,
 			nodes: map[string]string{"outer": "failed", "inner": "failed", "app": "failed"}, address: "vm.app",
 			says: "app on inner is not ready, in phase run: app: install no-such-package: no repository of this machine has a package of this name",
 		},
 		"a child that is no Proxmox VE": {
-			site: strings.Replace(deep, "parent = node.outer\n    preset = preset.small\n    image  = image.pve-9", "parent = node.outer\n    preset = preset.small\n    image  = image.debian-13", 1), code: exit.Failed,
+			site: strings.Replace(deep, "parent = node.outer\n    preset = preset.small\n    image  = image.pve-9", "parent = node.outer\n    preset = preset.small\n    image  = image.debian-13", 1), code: ui.ExitFailed,
 			nodes: map[string]string{"outer": "failed", "inner": "failed", "app": "skipped"}, address: "pve.inner",
 			says: "inner on outer is not ready, in phase run: Proxmox VE is not installed on the machine",
 		},
 		"a child that never reports": {
-			site: neverReports, code: exit.Failed,
+			site: neverReports, code: ui.ExitFailed,
 			nodes: map[string]string{"outer": "failed", "inner": "skipped", "app": "skipped"}, address: "pve.outer",
 			says: "outer on father is not ready",
 		},
 		"Ctrl-C": {
-			site: deep, code: exit.Interrupted,
+			site: deep, code: ui.ExitInterrupted,
 			change: func(w *simnode.World, o *trial.Options, _ *trial.Tree) {
 				stop := make(chan struct{})
 				o.Stop = stop
@@ -189,13 +189,13 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 			},
 		},
 		"--timeout": {
-			site: neverReports, code: exit.Failed, // a fast machine completes another one in time
+			site: neverReports, code: ui.ExitFailed, // a fast machine completes another one in time
 			change: func(_ *simnode.World, o *trial.Options, tree *trial.Tree) {
 				o.Timeout, tree.Patience = stall, 10*time.Minute
 			},
 		},
 		"a variable of the command line": {
-			site: deep, code: exit.Failed,
+			site: deep, code: ui.ExitFailed,
 			change: func(_ *simnode.World, _ *trial.Options, tree *trial.Tree) {
 				tree.Vars = map[string]string{"package": "another-package"}
 			},
@@ -205,7 +205,7 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := tryTree(t, c.site, c.change)
-			require.Equal(t, c.code, exit.Code(r.err), r.err)
+			require.Equal(t, c.code, ui.ExitCode(r.err), r.err)
 			require.Equal(t, []string{"create failed", "destroy passed"}, r.notes)
 			require.Empty(t, r.world.Hosts["father"].Snapshot().Guests, "nothing is left")
 			require.Less(t, r.took, 10*time.Minute, "it does not hang")
@@ -288,7 +288,7 @@ func TestN1AStuckTreeNamesTheCause(t *testing.T) {
 		require.NoError(t, err)
 		w.Hosts["father"] = pve.New(pve.Config{Node: "father", Systems: w.Guests(), BootTime: time.Millisecond, Fault: pve.Faults(fault)})
 	})
-	require.Equal(t, exit.Failed, exit.Code(r.err))
+	require.Equal(t, ui.ExitFailed, ui.ExitCode(r.err))
 	require.Equal(t, map[string]string{"outer": "failed", "inner": "skipped", "app": "skipped"}, r.nodes())
 	require.NotEmpty(t, r.Report.Findings)
 	f := r.Report.Findings[0]

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -70,11 +70,11 @@ func RequireKey(site *model.Site, owner string) error {
 	if site.Secrets.HasOwnershipKey() {
 		why, fix = "the ownership key of the site is not known here", "run it where the secrets have auth."+model.OwnershipKey
 	}
-	return exit.With(exit.Refused, fmt.Errorf("a test removes the guests that it made, and nothing would prove that they are its own: %s; nothing was done\n%s", why, fix))
+	return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("a test removes the guests that it made, and nothing would prove that they are its own: %s; nothing was done\n%s", why, fix))
 }
 
 func (t *Trial) run(ctx context.Context) error {
-	limited, cancel := exit.Limit(ctx, t.o.Timeout)
+	limited, cancel := ui.LimitTime(ctx, t.o.Timeout)
 	defer cancel()
 	err := t.create(limited)
 	if err == nil {
@@ -124,7 +124,7 @@ func (t *Trial) create(ctx context.Context) error {
 	return t.phase("create", func() error {
 		t.o.Progress.Waits(view.Observing(t.o.Host.Name))
 		if t.Report = t.pass().Run(ctx); t.Report.Err != nil || t.Report.Outcome != engine.Planned {
-			return exit.Because(ctx, exit.OfPass(t.Report))
+			return ui.Because(ctx, ui.ExitOfPass(t.Report))
 		}
 		if err := t.untouched(); err != nil {
 			return err
@@ -137,9 +137,9 @@ func (t *Trial) create(ctx context.Context) error {
 			return true, nil
 		}
 		if t.Report = p.Run(ctx); t.Report.Outcome == engine.Partly {
-			return exit.With(exit.Failed, exit.Unreported(t.Report)) // what is there is cleaned up, so nothing stays in part
+			return ui.WithExitCode(ui.ExitFailed, ui.Unreported(t.Report)) // what is there is cleaned up, so nothing stays in part
 		}
-		return exit.Because(ctx, exit.OfPass(t.Report))
+		return ui.Because(ctx, ui.ExitOfPass(t.Report))
 	})
 }
 
@@ -148,7 +148,7 @@ func (t *Trial) create(ctx context.Context) error {
 func (t *Trial) untouched() error {
 	for _, addr := range t.Report.Have.State.Addresses() {
 		if t.Report.Have.State[addr].Manifest == t.o.Manifest.Name {
-			return exit.With(exit.Refused, fmt.Errorf("%s is there already, and a test destroys only what it made itself\nremove it first: homestak-gitops destroy -M %s --host %s", addr, t.o.Manifest.Name, t.o.Host.Name))
+			return ui.WithExitCode(ui.ExitRefused, fmt.Errorf("%s is there already, and a test destroys only what it made itself\nremove it first: homestak-gitops destroy -M %s --host %s", addr, t.o.Manifest.Name, t.o.Host.Name))
 		}
 	}
 	return nil
@@ -161,7 +161,7 @@ func (t *Trial) destroy(ctx context.Context) error {
 		p.Verdict = func(context.Context, *plan.Plan) (bool, error) { return true, nil }
 		r := p.Run(ctx)
 		t.merge(r)
-		return exit.Because(ctx, exit.OfPass(r))
+		return ui.Because(ctx, ui.ExitOfPass(r))
 	})
 }
 

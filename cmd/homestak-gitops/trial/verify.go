@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -74,11 +74,11 @@ func (t *Trial) verify(ctx context.Context) error {
 				continue
 			case <-ctx.Done():
 				pause.Stop()
-				return exit.With(exit.Code(context.Cause(ctx)), context.Cause(ctx))
+				return ui.WithExitCode(ui.ExitCode(context.Cause(ctx)), context.Cause(ctx))
 			case <-limit.C:
 				pause.Stop()
 				t.Report.Findings = append(t.Report.Findings, lacking...)
-				return &exit.Error{Code: exit.Failed}
+				return &ui.ExitError{Code: ui.ExitFailed}
 			}
 		}
 	})

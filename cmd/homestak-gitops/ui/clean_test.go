@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
 )
@@ -29,7 +29,7 @@ func TestS7Outputs(t *testing.T) {
 		"the text stream": func(s *screen) { w, _ := s.Text(); _, _ = w.Write([]byte(evil)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, process.Process{})
+			s := open(t, ui.Process{})
 			write(s)
 			out := s.out.String() + s.err.String()
 			require.NotEmpty(t, out)

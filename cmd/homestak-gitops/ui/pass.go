@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -52,7 +51,7 @@ func (u *UI) Report(r engine.Report) error {
 	if unfinished && r.Outcome != engine.Interrupted { // its error says it
 		u.Notef("completed steps are kept: fix the cause, then run the same command again")
 	}
-	return exit.OfPass(r)
+	return ExitOfPass(r)
 }
 
 // Confirm asks on the terminal whether to carry out the plan of a pass; only "yes" agrees.
@@ -63,7 +62,7 @@ func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error
 		if !p.Destroy {
 			wayOn += "; or save it with plan --out FILE, and apply that file"
 		}
-		return exit.With(exit.Failed, errors.New("cannot ask for confirmation without a terminal, so nothing was done\n"+wayOn))
+		return WithExitCode(ExitFailed, errors.New("cannot ask for confirmation without a terminal, so nothing was done\n"+wayOn))
 	}
 	fmt.Fprintf(u.Stderr, "%s\nType \"yes\" to continue: ", question(p, made))
 	answer := make(chan string, 1)
@@ -77,7 +76,7 @@ func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error
 		if text == "yes" {
 			return nil
 		}
-		return exit.With(exit.Failed, errors.New("not confirmed, so nothing was done"))
+		return WithExitCode(ExitFailed, errors.New("not confirmed, so nothing was done"))
 	case <-ctx.Done():
 		u.Notef("") // ends the line of the question
 		return context.Cause(ctx)

@@ -23,7 +23,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -32,7 +31,7 @@ import (
 // UI prints. It belongs to the goroutine of the verb; only view.Progress writes from
 // another one, and takes turns by itself.
 type UI struct {
-	process.Process
+	Process
 	JSON    bool // --json: stdout carries a document
 	Verbose bool // --verbose
 	Data    bool // stdout carries data, in JSON or another format
@@ -47,7 +46,7 @@ type UI struct {
 }
 
 // New makes the output of a process.
-func New(p process.Process) *UI {
+func New(p Process) *UI {
 	p.Stdout, p.Stderr = diag.Screen(p.Stdout), diag.Screen(p.Stderr)
 	return &UI{Process: p, colorFlag: "auto", reported: map[string]bool{}}
 }

@@ -12,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -27,7 +25,7 @@ type screen struct {
 	out, err bytes.Buffer
 }
 
-func open(t *testing.T, p process.Process, flags ...string) *screen {
+func open(t *testing.T, p ui.Process, flags ...string) *screen {
 	t.Helper()
 	s := &screen{}
 	p.Stdout, p.Stderr = &s.out, &s.err
@@ -44,7 +42,7 @@ func open(t *testing.T, p process.Process, flags ...string) *screen {
 
 // With --json stdout has exactly one document, whether the verb made one or failed before.
 func TestOneDocument(t *testing.T) {
-	s := open(t, process.Process{}, "--json")
+	s := open(t, ui.Process{}, "--json")
 	require.NoError(t, s.Check())
 	s.Document = func(err error) any { return map[string]string{"error": err.Error()} }
 	s.Printf("text for people\n")
@@ -52,13 +50,13 @@ func TestOneDocument(t *testing.T) {
 	require.JSONEq(t, `{"error": "reading the host: no route\ncheck the address"}`, s.out.String())
 	require.Equal(t, "text for people\nerror: reading the host: no route\n  check the address\n", s.err.String())
 
-	s = open(t, process.Process{}, "--json")
+	s = open(t, ui.Process{}, "--json")
 	s.Document = func(error) any { return "a second document" }
 	require.NoError(t, s.Show(map[string]int{"steps": 2}, "2 steps\n"))
 	s.Failure(errors.New("later"))
 	require.JSONEq(t, `{"steps": 2}`, s.out.String())
 
-	s = open(t, process.Process{}, "--json")
+	s = open(t, ui.Process{}, "--json")
 	s.Document = func(error) any { return "a third line" }
 	require.NoError(t, s.Line(1))
 	require.NoError(t, s.Line("a < b"))
@@ -67,11 +65,11 @@ func TestOneDocument(t *testing.T) {
 }
 
 func TestTextForPeople(t *testing.T) {
-	s := open(t, process.Process{})
+	s := open(t, ui.Process{})
 	s.Document = func(error) any { return "nobody asked for a document" }
 	require.NoError(t, s.Show(map[string]int{"steps": 2}, "2 steps\n"))
 	s.Failure(errors.New("a \x1b[2J b"))
-	s.Failure(&exit.Error{Code: exit.Failed}) // everything was reported before
+	s.Failure(&ui.ExitError{Code: ui.ExitFailed}) // everything was reported before
 	require.Equal(t, "2 steps\n", s.out.String())
 	require.Equal(t, "error: a ?[2J b\n", s.err.String())
 }
@@ -82,7 +80,7 @@ func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // A document that cannot be written is an error, since a program waits for it.
 func TestBrokenStdout(t *testing.T) {
-	s := open(t, process.Process{}, "--json")
+	s := open(t, ui.Process{}, "--json")
 	s.Stdout = broken{}
 	require.ErrorIs(t, s.Emit(1), io.ErrClosedPipe)
 	require.ErrorIs(t, s.Line(1), io.ErrClosedPipe)
@@ -90,7 +88,7 @@ func TestBrokenStdout(t *testing.T) {
 
 // The same finding of several stages is written once.
 func TestFindingsAreWrittenOnce(t *testing.T) {
-	s := open(t, process.Process{})
+	s := open(t, ui.Process{})
 	first, second := diag.Warnf(diag.Range{}, "no checksum", "of image debian"), diag.Warnf(diag.Range{}, "no checksum", "of image ubuntu")
 	s.Findings(diag.List{first})
 	s.Findings(diag.List{first, second, second})
@@ -104,7 +102,7 @@ func TestFindingsAreWrittenOnce(t *testing.T) {
 // On a terminal, notes, findings and other texts are broken between words. A file or a pipe gets them as they are.
 func TestN16TextFitsTheTerminal(t *testing.T) {
 	for _, terminal := range []bool{true, false} {
-		s := open(t, process.Process{OutTerminal: terminal, ErrTerminal: terminal, Width: 20})
+		s := open(t, ui.Process{OutTerminal: terminal, ErrTerminal: terminal, Width: 20})
 		s.Notef("one two three four five six")
 		s.Findings(diag.List{diag.Warnf(diag.Range{}, "one two three", "four five six seven eight")})
 		s.Printf("%s\n", "one two three four five six")
@@ -135,12 +133,12 @@ func TestColor(t *testing.T) {
 			}
 			return value
 		}
-		s := open(t, process.Process{OutTerminal: c.terminal, Env: env}, "--color", c.flag)
+		s := open(t, ui.Process{OutTerminal: c.terminal, Env: env}, "--color", c.flag)
 		require.NoError(t, s.Check())
 		_, color := s.Text()
 		require.Equal(t, c.want, color, c)
 	}
-	require.ErrorContains(t, open(t, process.Process{}, "--color", "blue").Check(), "--color blue: want auto, always or never")
+	require.ErrorContains(t, open(t, ui.Process{}, "--color", "blue").Check(), "--color blue: want auto, always or never")
 }
 
 // asked is a pass over two steps, and its plan.
@@ -155,17 +153,17 @@ func TestConfirm(t *testing.T) {
 		answer string
 		agreed bool
 	}{{"yes\n", true}, {" yes \n", true}, {"yes", true}, {"y\n", false}, {"no\n", false}, {"", false}} {
-		s := open(t, process.Process{InTerminal: true, Stdin: strings.NewReader(c.answer)})
+		s := open(t, ui.Process{InTerminal: true, Stdin: strings.NewReader(c.answer)})
 		err := s.Confirm(t.Context(), p, made)
 		require.Equal(t, "Do these 2 steps on host father?\nType \"yes\" to continue: ", s.err.String())
 		require.Equal(t, c.agreed, err == nil, c.answer)
 		if !c.agreed {
 			require.EqualError(t, err, "not confirmed, so nothing was done")
-			require.Equal(t, exit.Failed, exit.Code(err))
+			require.Equal(t, ui.ExitFailed, ui.ExitCode(err))
 		}
 	}
 	p, made = asked(true)
-	s := open(t, process.Process{InTerminal: true, Stdin: strings.NewReader("yes\n")})
+	s := open(t, ui.Process{InTerminal: true, Stdin: strings.NewReader("yes\n")})
 	require.NoError(t, s.Confirm(t.Context(), p, made))
 	require.Contains(t, s.err.String(), "Destroy manifest web on host father, with all data of 1 guest?\n")
 }
@@ -173,8 +171,8 @@ func TestConfirm(t *testing.T) {
 func TestConfirmWithoutTerminal(t *testing.T) {
 	for destroy, wayOn := range map[bool]string{true: "then run it with --yes", false: "or save it with plan --out FILE, and apply that file"} {
 		p, made := asked(destroy)
-		err := open(t, process.Process{Stdin: strings.NewReader("yes\n")}).Confirm(t.Context(), p, made)
-		require.Equal(t, exit.Failed, exit.Code(err))
+		err := open(t, ui.Process{Stdin: strings.NewReader("yes\n")}).Confirm(t.Context(), p, made)
+		require.Equal(t, ui.ExitFailed, ui.ExitCode(err))
 		require.True(t, strings.HasSuffix(err.Error(), wayOn), err)
 	}
 }
@@ -186,18 +184,18 @@ func TestConfirmCanBeLeft(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(engine.ErrInterrupted)
 	p, made := asked(false)
-	err := open(t, process.Process{InTerminal: true, Stdin: unanswered}).Confirm(ctx, p, made)
-	require.Equal(t, exit.Interrupted, exit.Code(err))
+	err := open(t, ui.Process{InTerminal: true, Stdin: unanswered}).Confirm(ctx, p, made)
+	require.Equal(t, ui.ExitInterrupted, ui.ExitCode(err))
 }
 
 func TestReport(t *testing.T) {
 	partly := engine.Report{Outcome: engine.Partly, Seconds: 1.5, Results: []apply.Result{{Status: apply.Done}, {Status: apply.Failed}}}
-	s := open(t, process.Process{})
-	require.Equal(t, exit.Partly, exit.Code(s.Report(partly)))
+	s := open(t, ui.Process{})
+	require.Equal(t, ui.ExitPartly, ui.ExitCode(s.Report(partly)))
 	require.Equal(t, "2 steps: 1 done, 1 failed in 1.5 s\n", s.out.String())
 	require.Contains(t, s.err.String(), "completed steps are kept: fix the cause")
 
-	s = open(t, process.Process{}, "--json")
+	s = open(t, ui.Process{}, "--json")
 	require.NoError(t, s.Check())
 	require.NoError(t, s.Report(engine.Report{Verb: "apply", Outcome: engine.Done, Success: true}))
 	var document struct{ Success bool }
@@ -207,7 +205,7 @@ func TestReport(t *testing.T) {
 
 // A destruction that finds nothing does not call the site in sync: the site wants those guests.
 func TestNothingToDestroy(t *testing.T) {
-	s := open(t, process.Process{})
+	s := open(t, ui.Process{})
 	p, _ := asked(true)
 	s.Planned(p, &plan.Plan{})
 	require.Equal(t, "nothing to destroy: no guest of manifest web is on host father\n", s.out.String())

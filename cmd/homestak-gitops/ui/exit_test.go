@@ -1,4 +1,4 @@
-package exit_test
+package ui_test
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -16,7 +16,7 @@ import (
 
 func TestExitCodesAreOneTable(t *testing.T) {
 	var codes []int
-	for _, c := range exit.Meanings() {
+	for _, c := range ui.ExitMeanings() {
 		codes = append(codes, c.Code)
 		require.NotEmpty(t, c.Meaning)
 	}
@@ -33,20 +33,20 @@ func TestExitCodesAreOneTable(t *testing.T) {
 		{engine.Refused, nil, 4},
 		{engine.Partly, nil, 5},
 		{engine.Failed, nil, 1},
-		{engine.Failed, fmt.Errorf("apply: %w", &exit.Error{Code: exit.Refused}), 4},
-		{engine.Failed, exit.ErrTimeout, 1},
+		{engine.Failed, fmt.Errorf("apply: %w", &ui.ExitError{Code: ui.ExitRefused}), 4},
+		{engine.Failed, ui.ErrTimeout, 1},
 		{engine.Interrupted, engine.ErrInterrupted, 130},
 		{"", nil, 1},
 	} {
-		require.Equal(t, c.want, exit.Code(exit.OfPass(engine.Report{Outcome: c.outcome, Err: c.err})), "%s %v", c.outcome, c.err)
+		require.Equal(t, c.want, ui.ExitCode(ui.ExitOfPass(engine.Report{Outcome: c.outcome, Err: c.err})), "%s %v", c.outcome, c.err)
 	}
-	require.ErrorContains(t, exit.OfPass(engine.Report{
+	require.ErrorContains(t, ui.ExitOfPass(engine.Report{
 		Outcome: engine.Partly, Results: []apply.Result{{Status: apply.Done}},
 		Err: &engine.NotObservedError{Parts: []model.Unknown{{Scope: "node b", Why: "offline"}, {Scope: "1"}, {Scope: "2"}, {Scope: "3"}}},
 	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else says why it is not all")
-	require.Equal(t, 130, exit.Code(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
-	require.Equal(t, 3, exit.Code(&site.InvalidError{}))
+	require.Equal(t, 130, ui.ExitCode(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
+	require.Equal(t, 3, ui.ExitCode(&site.InvalidError{}))
 	for code, want := range map[wire.Code]int{wire.CodeNoCredential: 6, wire.CodeRefused: 6, wire.CodeNotYours: 6, wire.CodeExpired: 6, wire.CodeNotFound: 1, wire.CodeConnection: 1} {
-		require.Equal(t, want, exit.Code(fmt.Errorf("fetching: %w", &wire.Error{Code: code})), code)
+		require.Equal(t, want, ui.ExitCode(fmt.Errorf("fetching: %w", &wire.Error{Code: code})), code)
 	}
 }

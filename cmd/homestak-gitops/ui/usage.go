@@ -1,5 +1,6 @@
-// Package usage says what is wrong with a command line, and what was probably meant.
-package usage
+package ui
+
+// This part of the package says what is wrong with a command line, and what was probably meant.
 
 import (
 	"fmt"
@@ -11,8 +12,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// Verbs names what can follow the name of a command: its verbs and topics.
-func Verbs(root *cobra.Command) []string {
+// VerbNames names what can follow the name of a command: its verbs and topics.
+func VerbNames(root *cobra.Command) []string {
 	var names []string
 	for _, c := range root.Commands() {
 		if c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() {
@@ -22,8 +23,8 @@ func Verbs(root *cobra.Command) []string {
 	return names
 }
 
-// Takes bounds how many arguments a verb has; its usage line names them.
-func Takes(low, high int) cobra.PositionalArgs {
+// TakesArgs bounds how many arguments a verb has; its usage line names them.
+func TakesArgs(low, high int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		most := ""
 		switch n := len(args); {
@@ -48,9 +49,9 @@ func were(n int) string {
 	}
 }
 
-// Explain replaces what cobra says of a verb that does not exist, and of an argument that a
+// ExplainUsage replaces what cobra says of a verb that does not exist, and of an argument that a
 // verb does not take, by what the user meant perhaps.
-func Explain(root *cobra.Command, err error) error {
+func ExplainUsage(root *cobra.Command, err error) error {
 	var word, where string
 	if err == nil {
 		return nil
@@ -59,7 +60,7 @@ func Explain(root *cobra.Command, err error) error {
 		return err
 	}
 	if where == root.CommandPath() {
-		return fmt.Errorf("unknown verb %q\n%s\nsee: %s --help", word, diag.DidYouMean(word, Verbs(root)), where)
+		return fmt.Errorf("unknown verb %q\n%s\nsee: %s --help", word, diag.DidYouMean(word, VerbNames(root)), where)
 	}
 	hint := ""
 	if c, _, _ := root.Find(strings.Fields(where)[1:]); c != nil && c.Flags().Lookup("manifest") != nil {

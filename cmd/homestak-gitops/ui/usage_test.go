@@ -1,4 +1,4 @@
-package usage_test
+package ui_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 )
 
 // A wrong command line is answered with what was probably meant.
@@ -15,7 +15,7 @@ func TestExplain(t *testing.T) {
 	run := func(*cobra.Command, []string) error { return nil }
 	plan := &cobra.Command{Use: "plan", Args: cobra.NoArgs, RunE: run}
 	plan.Flags().String("manifest", "", "")
-	root.AddCommand(plan, &cobra.Command{Use: "eval QUERY", Args: usage.Takes(1, 1), RunE: run})
+	root.AddCommand(plan, &cobra.Command{Use: "eval QUERY", Args: ui.TakesArgs(1, 1), RunE: run})
 	for _, c := range []struct{ verb, arg, want string }{
 		{"pln", "", "unknown verb \"pln\"\ndid you mean \"plan\"?\nsee: tool --help"},
 		{"plan", "web", "tool plan takes no argument, but \"web\" was given\na manifest is named by -M, the folder of a site by --site\nsee: tool plan --help"},
@@ -26,8 +26,8 @@ func TestExplain(t *testing.T) {
 			args = append(args, c.arg)
 		}
 		root.SetArgs(args)
-		require.EqualError(t, usage.Explain(root, root.Execute()), c.want)
+		require.EqualError(t, ui.ExplainUsage(root, root.Execute()), c.want)
 	}
-	require.NoError(t, usage.Explain(root, nil))
-	require.Contains(t, usage.Verbs(root), "plan")
+	require.NoError(t, ui.ExplainUsage(root, nil))
+	require.Contains(t, ui.VerbNames(root), "plan")
 }

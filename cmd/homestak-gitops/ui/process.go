@@ -1,6 +1,7 @@
-// Package process is what the program sees of the world around it: its streams, whether they are a
+package ui
+
+// This part of the package is what the program sees of the world around it: its streams, whether they are a
 // terminal, its environment and its signals. Tests make a world of their own.
-package process
 
 import (
 	"io"
@@ -26,9 +27,9 @@ type Process struct {
 	Width                                int // columns of the terminal, 0 if unknown
 }
 
-// This is the process that runs. From here on the first two signals to end are for whoever reads Signals; the
+// ThisProcess is the process that runs. From here on the first two signals to end are for whoever reads Signals; the
 // third one kills.
-func This() Process {
+func ThisProcess() Process {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	p := Process{

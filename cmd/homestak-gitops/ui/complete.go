@@ -1,7 +1,7 @@
-// Package complete completes the values of flags from the site that the command line names
-// so far. A site that does not load completes nothing, and is not reported: the verb itself
-// does that.
-package complete
+package ui
+
+// This part of the package completes the values of flags from the site that the command line names so far. A
+// site that does not load completes nothing, and is not reported: the verb itself does that.
 
 import (
 	"maps"
@@ -12,18 +12,18 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Load loads the site of a command line; nil if that is not possible.
-type Load func() *model.Site
+// LoadSite loads the site of a command line; nil if that is not possible.
+type LoadSite func() *model.Site
 
-// Host completes the flags host and site.
-func Host(c *cobra.Command, load Load) {
+// CompleteHost completes the flags host and site.
+func CompleteHost(c *cobra.Command, load LoadSite) {
 	complete(c, "host", load, func(s *model.Site) []string { return s.Identities() })
 	Must(c.MarkFlagDirname("site"))
 }
 
-// Site completes the flags host, manifest, mode and site.
-func Site(c *cobra.Command, load Load) {
-	Host(c, load)
+// CompleteSite completes the flags host, manifest, mode and site.
+func CompleteSite(c *cobra.Command, load LoadSite) {
+	CompleteHost(c, load)
 	complete(c, "manifest", load, func(s *model.Site) []string {
 		var out []string
 		for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
@@ -34,8 +34,8 @@ func Site(c *cobra.Command, load Load) {
 	Must(c.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions([]string{"push", "pull"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// Targets completes the flag target with the addresses of a host, or of all if that is "".
-func Targets(c *cobra.Command, load Load, host *string) {
+// CompleteTargets completes the flag target with the addresses of a host, or of all if that is "".
+func CompleteTargets(c *cobra.Command, load LoadSite, host *string) {
 	complete(c, "target", load, func(s *model.Site) []string {
 		var out []string
 		for _, h := range s.Identities() {
@@ -52,7 +52,7 @@ func Targets(c *cobra.Command, load Load, host *string) {
 	})
 }
 
-func complete(c *cobra.Command, flag string, load Load, list func(*model.Site) []string) {
+func complete(c *cobra.Command, flag string, load LoadSite, list func(*model.Site) []string) {
 	Must(c.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		site := load()
 		if site == nil {
@@ -62,8 +62,8 @@ func complete(c *cobra.Command, flag string, load Load, list func(*model.Site) [
 	}))
 }
 
-// Directory completes one argument with the names of folders.
-func Directory(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// CompleteDirectory completes one argument with the names of folders.
+func CompleteDirectory(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

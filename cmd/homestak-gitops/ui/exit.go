@@ -1,6 +1,7 @@
-// Package exit decides how the program ends: the exit codes, and which one an error or the
-// report of a pass gives.
-package exit
+package ui
+
+// This part of the package decides how the program ends: the exit codes, and which one an error or the report
+// of a pass gives.
 
 import (
 	"context"
@@ -22,39 +23,39 @@ import (
 
 // The exit codes. Scripts rely on them: a new meaning gets a new code.
 const (
-	Done        = 0
-	Failed      = 1
-	Pending     = 2
-	Invalid     = 3
-	Refused     = 4
-	Partly      = 5
-	Denied      = 6
-	Interrupted = 130
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitPending     = 2
+	ExitInvalid     = 3
+	ExitRefused     = 4
+	ExitPartly      = 5
+	ExitDenied      = 6
+	ExitInterrupted = 130
 )
 
-// Meaning is a row of the table of exit codes.
-type Meaning struct {
+// ExitMeaning is a row of the table of exit codes.
+type ExitMeaning struct {
 	Code    int
 	Meaning string
 }
 
-// Meanings is the table of the codes, as help and manual print it.
-func Meanings() []Meaning {
-	return []Meaning{
-		{Done, "done, or nothing to do"},
-		{Failed, "error; validate: the site is invalid, or a policy denies it"},
-		{Pending, "changes pending (plan --detailed-exitcode, fmt --check), or drift"},
-		{Invalid, "the site is invalid, or a policy denies"},
-		{Refused, "a guard refused (deletions, protection, ownership, a moved plan, another writer)"},
-		{Partly, "partly applied: some steps are done, others are not"},
-		{Denied, "not permitted, or not authenticated"},
-		{Interrupted, "interrupted"},
+// ExitMeanings is the table of the codes, as help and manual print it.
+func ExitMeanings() []ExitMeaning {
+	return []ExitMeaning{
+		{ExitDone, "done, or nothing to do"},
+		{ExitFailed, "error; validate: the site is invalid, or a policy denies it"},
+		{ExitPending, "changes pending (plan --detailed-exitcode, fmt --check), or drift"},
+		{ExitInvalid, "the site is invalid, or a policy denies"},
+		{ExitRefused, "a guard refused (deletions, protection, ownership, a moved plan, another writer)"},
+		{ExitPartly, "partly applied: some steps are done, others are not"},
+		{ExitDenied, "not permitted, or not authenticated"},
+		{ExitInterrupted, "interrupted"},
 	}
 }
 
-// Write prints the table.
-func Write(w io.Writer) {
-	for _, c := range Meanings() {
+// WriteExitCodes prints the table.
+func WriteExitCodes(w io.Writer) {
+	for _, c := range ExitMeanings() {
 		fmt.Fprintf(w, "%5d  %s\n", c.Code, c.Meaning)
 	}
 }
@@ -62,17 +63,17 @@ func Write(w io.Writer) {
 // ErrTimeout is why a context ends when --timeout has passed.
 var ErrTimeout = errors.New("the --timeout expired")
 
-// Error is an error that has its exit code. With Err nil everything was reported before.
-type Error struct {
+// ExitError is an error that has its exit code. With Err nil everything was reported before.
+type ExitError struct {
 	Code int
 	Err  error
 }
 
-// With gives an error its exit code.
-func With(code int, err error) error { return &Error{code, err} }
+// WithExitCode gives an error its exit code.
+func WithExitCode(code int, err error) error { return &ExitError{code, err} }
 
 // Error gives what there is to report, "" if nothing.
-func (e *Error) Error() string {
+func (e *ExitError) Error() string {
 	if e.Err == nil {
 		return ""
 	}
@@ -80,31 +81,31 @@ func (e *Error) Error() string {
 }
 
 // Unwrap gives the cause.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *ExitError) Unwrap() error { return e.Err }
 
-// Code is the exit code of an error that ends the program.
-func Code(err error) int {
-	var end *Error
+// ExitCode is the exit code of an error that ends the program.
+func ExitCode(err error) int {
+	var end *ExitError
 	var invalid *site.InvalidError
 	var refused *control.RefusedError
 	var denied *control.DeniedError
 	switch {
 	case err == nil:
-		return Done
+		return ExitDone
 	case errors.As(err, &end):
 		return end.Code
 	case errors.As(err, &invalid):
-		return Invalid
+		return ExitInvalid
 	case errors.As(err, &refused):
-		return Refused
+		return ExitRefused
 	case errors.As(err, &denied):
-		return Denied
+		return ExitDenied
 	case errors.Is(err, engine.ErrInterrupted):
-		return Interrupted
+		return ExitInterrupted
 	case proxmox.IsDenied(err), deniedView(err), deniedByParent(err):
-		return Denied
+		return ExitDenied
 	default:
-		return Failed
+		return ExitFailed
 	}
 }
 
@@ -124,28 +125,28 @@ func deniedByParent(err error) bool {
 	}
 }
 
-// OfPass is the ending of a pass, nil if all is well. Its error says what the findings, nodes
+// ExitOfPass is the ending of a pass, nil if all is well. Its error says what the findings, nodes
 // and progress of the report do not.
-func OfPass(r engine.Report) error {
+func ExitOfPass(r engine.Report) error {
 	switch r.Outcome {
 	case engine.Done, engine.Planned:
 		return nil
 	case engine.Invalid:
 		if r.Denied && r.Plan != nil {
-			return &Error{Invalid, errors.New("a policy denies the plan, so nothing was done: see the findings above")}
+			return &ExitError{ExitInvalid, errors.New("a policy denies the plan, so nothing was done: see the findings above")}
 		}
-		return &Error{Invalid, errors.New("the site has errors: see the findings above")}
+		return &ExitError{ExitInvalid, errors.New("the site has errors: see the findings above")}
 	case engine.Refused:
 		if r.Denied {
-			return &Error{Refused, errors.New("a guard refuses the plan, so nothing was done: see the findings above")}
+			return &ExitError{ExitRefused, errors.New("a guard refuses the plan, so nothing was done: see the findings above")}
 		}
-		return &Error{Refused, errors.New("a guard refused something: see the findings above")}
+		return &ExitError{ExitRefused, errors.New("a guard refused something: see the findings above")}
 	case engine.Partly:
-		return &Error{Partly, Unreported(r)}
+		return &ExitError{ExitPartly, Unreported(r)}
 	case engine.Interrupted:
-		return &Error{Interrupted, Unreported(r)}
+		return &ExitError{ExitInterrupted, Unreported(r)}
 	default:
-		return &Error{max(Code(r.Err), Failed), Unreported(r)}
+		return &ExitError{max(ExitCode(r.Err), ExitFailed), Unreported(r)}
 	}
 }
 
@@ -166,27 +167,27 @@ func Unreported(r engine.Report) error {
 	}
 }
 
-// OfPlan is the ending of a pass that only plans; detailed makes pending changes one of their
+// ExitOfPlan is the ending of a pass that only plans; detailed makes pending changes one of their
 // own. Nothing to do ends well only where all of the host was seen and nothing was refused.
-func OfPlan(r engine.Report, detailed bool) error {
+func ExitOfPlan(r engine.Report, detailed bool) error {
 	if r.Outcome != engine.Planned {
-		return OfPass(r)
+		return ExitOfPass(r)
 	}
 	refused := engine.OutcomeOf(r.Findings)
 	switch {
 	case refused != "":
 		r.Outcome = refused
-		return OfPass(r)
+		return ExitOfPass(r)
 	case slices.ContainsFunc(r.Plan.Unknown, func(u model.Unknown) bool { return u.All }):
 		return partly(r, "the host could not be seen, so there is nothing to plan")
 	case detailed && len(r.Plan.Steps)+r.Omitted > 0:
-		return &Error{Code: Pending}
+		return &ExitError{Code: ExitPending}
 	case len(r.Plan.Unknown) > 0 && len(r.Plan.Steps) > 0: // 0 would say that this is all there is to do, and apply does not end so either
 		return partly(r, "part of the host could not be inspected, so there may be more to do")
 	case len(r.Plan.Unknown) > 0:
 		return partly(r, "nothing to do in what could be inspected, but part of the host could not be")
 	case detailed && len(r.Plan.Drift) > 0:
-		return &Error{Code: Pending}
+		return &ExitError{Code: ExitPending}
 	default: // what waits is no change that apply would make
 		return nil
 	}
@@ -194,7 +195,7 @@ func OfPlan(r engine.Report, detailed bool) error {
 
 // partly ends the plan of a host that was seen in part as apply would end on it.
 func partly(r engine.Report, text string) error {
-	return &Error{Code(&engine.NotObservedError{Parts: r.Plan.Unknown}), errors.New(text)}
+	return &ExitError{ExitCode(&engine.NotObservedError{Parts: r.Plan.Unknown}), errors.New(text)}
 }
 
 // Because prefers the reason why a context ended over the fact that it did.
@@ -206,16 +207,16 @@ func Because(ctx context.Context, err error) error {
 	return err
 }
 
-// Limit gives a context that ends with ErrTimeout after a time, if that is not 0.
-func Limit(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+// LimitTime gives a context that ends with ErrTimeout after a time, if that is not 0.
+func LimitTime(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout == 0 {
 		return ctx, func() {}
 	}
 	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 }
 
-// Findings are what a document has of an error.
-func Findings(err error) diag.List {
+// ErrorFindings are what a document has of an error.
+func ErrorFindings(err error) diag.List {
 	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
 		return invalid.Found
 	}
@@ -225,14 +226,14 @@ func Findings(err error) diag.List {
 	return engine.FindingOf(err)
 }
 
-// OfAgent is the ending of a verb that waited for a pass of an agent, as apply would have ended. Where the
+// ExitOfAgent is the ending of a verb that waited for a pass of an agent, as apply would have ended. Where the
 // newest commit was refused the pass was made with the last good one, and the refusal counts.
-func OfAgent(l agent.PassStatus, after agent.Status) error {
+func ExitOfAgent(l agent.PassStatus, after agent.Status) error {
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:
-		return With(Refused, fmt.Errorf("commit %.8s is refused by a guard: see the findings above", r.Commit))
+		return WithExitCode(ExitRefused, fmt.Errorf("commit %.8s is refused by a guard: see the findings above", r.Commit))
 	case r != nil:
-		return With(Invalid, fmt.Errorf("commit %.8s is refused: see the findings above", r.Commit))
+		return WithExitCode(ExitInvalid, fmt.Errorf("commit %.8s is refused: see the findings above", r.Commit))
 	case after.Repository.Error != "":
 		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
 	}
@@ -240,5 +241,5 @@ func OfAgent(l agent.PassStatus, after agent.Status) error {
 	if l.Error != "" {
 		r.Err = errors.New(l.Error)
 	}
-	return OfPass(r)
+	return ExitOfPass(r)
 }

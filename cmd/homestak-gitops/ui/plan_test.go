@@ -1,11 +1,11 @@
-package exit_test
+package ui_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -24,19 +24,19 @@ func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
 		steps          []plan.Step
 		code, detailed int
 	}{
-		"all seen, in sync":       {nil, nil, exit.Done, exit.Done},
-		"all seen, changes":       {nil, step, exit.Done, exit.Pending},
-		"a node offline":          {[]model.Unknown{dark}, nil, exit.Failed, exit.Failed},
-		"a node offline, changes": {[]model.Unknown{dark}, step, exit.Failed, exit.Pending},
-		"not permitted":           {[]model.Unknown{dark, denied}, nil, exit.Denied, exit.Denied},
-		"nothing seen":            {[]model.Unknown{nothing}, nil, exit.Failed, exit.Failed},
-		"nothing may be seen":     {[]model.Unknown{barred}, nil, exit.Denied, exit.Denied},
-		"not permitted, changes":  {[]model.Unknown{denied}, step, exit.Denied, exit.Pending},
+		"all seen, in sync":       {nil, nil, ui.ExitDone, ui.ExitDone},
+		"all seen, changes":       {nil, step, ui.ExitDone, ui.ExitPending},
+		"a node offline":          {[]model.Unknown{dark}, nil, ui.ExitFailed, ui.ExitFailed},
+		"a node offline, changes": {[]model.Unknown{dark}, step, ui.ExitFailed, ui.ExitPending},
+		"not permitted":           {[]model.Unknown{dark, denied}, nil, ui.ExitDenied, ui.ExitDenied},
+		"nothing seen":            {[]model.Unknown{nothing}, nil, ui.ExitFailed, ui.ExitFailed},
+		"nothing may be seen":     {[]model.Unknown{barred}, nil, ui.ExitDenied, ui.ExitDenied},
+		"not permitted, changes":  {[]model.Unknown{denied}, step, ui.ExitDenied, ui.ExitPending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := engine.Report{Outcome: engine.Planned, Plan: &plan.Plan{Unknown: c.unknown, Steps: c.steps}}
-			require.Equal(t, c.code, exit.Code(exit.OfPlan(r, false)))
-			require.Equal(t, c.detailed, exit.Code(exit.OfPlan(r, true)))
+			require.Equal(t, c.code, ui.ExitCode(ui.ExitOfPlan(r, false)))
+			require.Equal(t, c.detailed, ui.ExitCode(ui.ExitOfPlan(r, true)))
 		})
 	}
 }
@@ -48,15 +48,15 @@ func TestN6WhatWaitsIsNoChange(t *testing.T) {
 		plan plan.Plan
 		code int
 	}{
-		"a step that is withheld": {plan.Plan{Findings: diag.List{left}}, exit.Done},
-		"a removal that waits":    {plan.Plan{Deferred: []model.Deferred{{Address: "pve.hv", Why: "not deleted", Differs: true}}}, exit.Done},
-		"a restart that waits":    {plan.Plan{Pending: []model.Pending{{Path: "cores"}}}, exit.Done},
-		"drift that is reported":  {plan.Plan{Findings: diag.List{left}, Drift: []model.Address{{Kind: "vm", Name: "web-1"}}}, exit.Pending},
+		"a step that is withheld": {plan.Plan{Findings: diag.List{left}}, ui.ExitDone},
+		"a removal that waits":    {plan.Plan{Deferred: []model.Deferred{{Address: "pve.hv", Why: "not deleted", Differs: true}}}, ui.ExitDone},
+		"a restart that waits":    {plan.Plan{Pending: []model.Pending{{Path: "cores"}}}, ui.ExitDone},
+		"drift that is reported":  {plan.Plan{Findings: diag.List{left}, Drift: []model.Address{{Kind: "vm", Name: "web-1"}}}, ui.ExitPending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := engine.Report{Outcome: engine.Planned, Plan: &c.plan, Findings: c.plan.Findings}
-			require.Equal(t, c.code, exit.Code(exit.OfPlan(r, true)))
-			require.Equal(t, exit.Done, exit.Code(exit.OfPlan(r, false)))
+			require.Equal(t, c.code, ui.ExitCode(ui.ExitOfPlan(r, true)))
+			require.Equal(t, ui.ExitDone, ui.ExitCode(ui.ExitOfPlan(r, false)))
 		})
 	}
 }

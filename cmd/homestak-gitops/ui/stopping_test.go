@@ -1,4 +1,4 @@
-package process_test
+package ui_test
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/process"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 )
 
 // The first signal ends what has nothing to finish, the second one everything.
 func TestSignalsAreCounted(t *testing.T) {
 	signals := make(chan os.Signal)
-	ctx, s := process.Process{Signals: signals}.Watch(t.Context())
+	ctx, s := ui.Process{Signals: signals}.Watch(t.Context())
 	defer s.Close()
 	reading, cancel := s.Soon(ctx)
 	defer cancel()
@@ -33,7 +33,7 @@ func TestSignalsAreCounted(t *testing.T) {
 
 // A program that nobody asked to end says so: its context has no cause of interruption.
 func TestCloseIsNoInterruption(t *testing.T) {
-	ctx, s := process.Process{}.Watch(t.Context())
+	ctx, s := ui.Process{}.Watch(t.Context())
 	s.Close()
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
 	require.NotErrorIs(t, context.Cause(ctx), engine.ErrInterrupted)
@@ -45,13 +45,13 @@ func TestCloseIsNoInterruption(t *testing.T) {
 }
 
 func TestHangups(t *testing.T) {
-	none, end := process.Process{}.Hangups()
+	none, end := ui.Process{}.Hangups()
 	end()
 	require.Nil(t, none)
 
 	var asked os.Signal
 	ended := false
-	p := process.Process{Subscribe: func(s os.Signal) (<-chan os.Signal, func()) {
+	p := ui.Process{Subscribe: func(s os.Signal) (<-chan os.Signal, func()) {
 		asked = s
 		return make(chan os.Signal), func() { ended = true }
 	}}
