@@ -8,10 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -25,7 +24,7 @@ import (
 
 // agentRun are the flags of the verb agent: its configuration, and how it runs this time.
 type agentRun struct {
-	agentref.Flags
+	session.AgentFlags
 	once, print, sim bool
 }
 
@@ -86,7 +85,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 			a.ui.Notef("%s", diag.Clean(err.Error()))
 		}
 	}()
-	var net wiring.Network
+	var net session.Network
 	if f.sim {
 		if net, err = simulatedNetwork(); err != nil {
 			return err
@@ -112,13 +111,13 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 }
 
 // newService makes an agent whose hosts are on a network. Without a sandbox it evaluates commits in this process.
-func newService(cfg *service.Config, net wiring.Network, in *site.Sandbox, log *slog.Logger, env func(string) string) (*service.Service, error) {
+func newService(cfg *service.Config, net session.Network, in *site.Sandbox, log *slog.Logger, env func(string) string) (*service.Service, error) {
 	return net.Agent(service.Options{
 		Config: cfg, Program: buildinfo.This().Version, Log: log, Sandbox: in,
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},
-	}, wiring.OwnWays(cfg.DataDir, env))
+	}, session.OwnWays(cfg.DataDir, env))
 }
 
 // warnOfOthers warns of agents on this machine that may be for the same host: their locks are in other data folders,

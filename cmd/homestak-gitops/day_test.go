@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -116,7 +116,7 @@ func wake(t *testing.T) *day {
 	cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", DataDir: d.data, DriftEvery: 5 * time.Minute, Concurrency: 8}}
 	cfg.Repository = &model.AgentRepository{URL: d.repo.Dir, Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}}
 	hosts := sim.Hosts{"father": d.sim}
-	s, err := newService(cfg, wiring.Network{Transport: hosts.Transport, Reaches: hosts.Reaches}, nil, slog.New(slog.DiscardHandler), func(string) string { return "" })
+	s, err := newService(cfg, session.Network{Transport: hosts.Transport, Reaches: hosts.Reaches}, nil, slog.New(slog.DiscardHandler), func(string) string { return "" })
 	require.NoError(t, err)
 	d.agent = s.Agent
 	return d

@@ -6,13 +6,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func eventsVerb(a *app) *cobra.Command {
-	f := &agentref.Flags{}
+	f := &session.AgentFlags{}
 	var follow bool
 	var after string
 	c := &cobra.Command{
@@ -31,7 +31,7 @@ new events until Ctrl-C, or until the agent stops. "history" shows earlier passe
 	return c
 }
 
-func runEvents(ctx context.Context, a *app, f *agentref.Flags, after string, follow bool) error {
+func runEvents(ctx context.Context, a *app, f *session.AgentFlags, after string, follow bool) error {
 	c, err := f.Running(ctx)
 	if err != nil {
 		return err

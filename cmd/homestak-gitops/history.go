@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -16,7 +16,7 @@ import (
 )
 
 func historyVerb(a *app) *cobra.Command {
-	f := &agentref.Flags{}
+	f := &session.AgentFlags{}
 	var n int
 	c := &cobra.Command{
 		Use:   "history [ADDRESS]",
@@ -37,7 +37,7 @@ those that touched it. Each pass has a receipt, a file in the agent's data folde
 }
 
 func verifyVerb(a *app) *cobra.Command {
-	f := &agentref.Flags{}
+	f := &session.AgentFlags{}
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that no receipt was changed or removed",
@@ -51,7 +51,7 @@ receipt was changed, is missing or cannot be read.`,
 	return c
 }
 
-func runHistory(ctx context.Context, a *app, f *agentref.Flags, n int, address string) error {
+func runHistory(ctx context.Context, a *app, f *session.AgentFlags, n int, address string) error {
 	if n < 0 {
 		return fmt.Errorf("--number %d: want a number of passes, or 0 for all", n)
 	}
@@ -78,7 +78,7 @@ func runHistory(ctx context.Context, a *app, f *agentref.Flags, n int, address s
 	return nil
 }
 
-func runVerify(ctx context.Context, a *app, f *agentref.Flags) error {
+func runVerify(ctx context.Context, a *app, f *session.AgentFlags) error {
 	a.ui.Document = control.ProblemOf
 	r, err := f.Record(ctx)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -15,7 +15,7 @@ import (
 )
 
 func reconcileVerb(a *app) *cobra.Command {
-	f := &agentref.Flags{}
+	f := &session.AgentFlags{}
 	var noWait bool
 	c := &cobra.Command{
 		Use:   "reconcile [NODE]",
@@ -36,7 +36,7 @@ again. With --server it needs the operator key of that agent.`,
 	return c
 }
 
-func runReconcile(ctx context.Context, a *app, f *agentref.Flags, node []string, wait bool) error {
+func runReconcile(ctx context.Context, a *app, f *session.AgentFlags, node []string, wait bool) error {
 	a.ui.Document = control.ProblemOf
 	r, err := f.Running(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func runReconcile(ctx context.Context, a *app, f *agentref.Flags, node []string,
 }
 
 // showAsked says which agent checks now, where no pass of it is waited for.
-func showAsked(a *app, r *control.Client, f *agentref.Flags) error {
+func showAsked(a *app, r *control.Client, f *session.AgentFlags) error {
 	return a.ui.Show(struct{}{}, f.Name(r)+" checks now\n")
 }
 

@@ -4,17 +4,17 @@ import (
 	"log/slog"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/sim"
 )
 
 // simulatedNetwork is the network of --sim: every host of the site is a fresh simulator, embedded
 // in this run.
-func simulatedNetwork() (wiring.Network, error) {
+func simulatedNetwork() (session.Network, error) {
 	w, err := worldOf(sim.Hosts{})
 	if err != nil {
-		return wiring.Network{}, err
+		return session.Network{}, err
 	}
 	return w.Network(), nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -17,7 +17,7 @@ import (
 )
 
 func statusVerb(a *app) *cobra.Command {
-	f := &agentref.Flags{}
+	f := &session.AgentFlags{}
 	var watch bool
 	c := &cobra.Command{
 		Use:   "status",
@@ -41,7 +41,7 @@ exits 0 during the first pass. Otherwise, and if no agent runs, it exits 1.`,
 // watchEvery is how often --watch reads the status.
 const watchEvery = time.Second
 
-func runStatus(ctx context.Context, a *app, f *agentref.Flags, watch bool) error {
+func runStatus(ctx context.Context, a *app, f *session.AgentFlags, watch bool) error {
 	a.ui.Document = func(err error) any {
 		return agent.Status{
 			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},

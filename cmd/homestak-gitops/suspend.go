@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -18,7 +18,7 @@ import (
 
 // suspendFlags are the flags of suspend and resume.
 type suspendFlags struct {
-	agentref.Flags
+	session.AgentFlags
 	manifest string        // "": everything
 	reason   string        // suspend only
 	span     time.Duration // suspend only; 0: until resume

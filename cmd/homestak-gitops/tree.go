@@ -6,13 +6,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func treeVerb(a *app) *cobra.Command {
-	f := &agentref.Flags{}
+	f := &session.AgentFlags{}
 	c := &cobra.Command{
 		Use:   "tree",
 		Short: "Show the nodes of an agent and everything nested in them",
@@ -27,7 +27,7 @@ age of the report. A node that has not reported for three periods is stale.`,
 	return c
 }
 
-func runTree(ctx context.Context, a *app, f *agentref.Flags) error {
+func runTree(ctx context.Context, a *app, f *session.AgentFlags) error {
 	a.ui.Document = control.ProblemOf
 	c, err := f.Running(ctx)
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func whyVerb(a *app) *cobra.Command {
-	f := &agentref.Flags{}
+	f := &session.AgentFlags{}
 	c := &cobra.Command{
 		Use:   "why ADDRESS",
 		Short: "Show where an object is declared, and its last changes",
@@ -30,7 +30,7 @@ removed it; for an unmanaged guest, why it is ignored.`,
 	return c
 }
 
-func runWhy(ctx context.Context, a *app, f *agentref.Flags, address string) error {
+func runWhy(ctx context.Context, a *app, f *session.AgentFlags, address string) error {
 	a.ui.Document = control.ProblemOf
 	r, err := f.NotedRecord(ctx)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
@@ -25,7 +24,7 @@ import (
 type Opener struct {
 	UI        *ui.UI
 	Stopping  *ui.Stopping
-	Simulated func() (wiring.Network, error) // the network of --sim
+	Simulated func() (Network, error) // the network of --sim
 
 	opened *Session // the one that was opened last, for documents; nil: none
 }
@@ -34,7 +33,7 @@ type Opener struct {
 type Session struct {
 	*site.Folder
 	Flags *Flags
-	Net   wiring.Network
+	Net   Network
 
 	opener *Opener
 	ui     *ui.UI
@@ -51,7 +50,7 @@ func (s *Session) Close() {
 // site is in its findings; an error means that there is no such folder, or flags that make
 // no sense.
 func (o *Opener) Open(ctx context.Context, f *Flags) (*Session, error) {
-	var net wiring.Network
+	var net Network
 	if f.Sim {
 		var err error
 		if net, err = o.Simulated(); err != nil {
@@ -66,7 +65,7 @@ func (o *Opener) Open(ctx context.Context, f *Flags) (*Session, error) {
 }
 
 // OpenOn is Open for a site whose hosts are on a network. After an error that is still the caller's.
-func (o *Opener) OpenOn(ctx context.Context, f *Flags, net wiring.Network) (*Session, error) {
+func (o *Opener) OpenOn(ctx context.Context, f *Flags, net Network) (*Session, error) {
 	vars, err := f.Variables()
 	if err := errors.Join(f.Check(), err); err != nil {
 		return nil, err
@@ -75,7 +74,7 @@ func (o *Opener) OpenOn(ctx context.Context, f *Flags, net wiring.Network) (*Ses
 	if err != nil {
 		data = "" // a verb that changes a host says it, since it locks there
 	}
-	guests := net.Ways(wiring.OwnWays(data, o.UI.Env))
+	guests := net.Ways(OwnWays(data, o.UI.Env))
 	folder, err := site.Open(ctx, site.FolderOptions{
 		Kinds: net.Access(guests).Kinds(), Dir: f.Dir, Secrets: f.Secrets, Keys: site.Keys{Env: o.UI.Env}, Vars: vars, Mode: f.Mode,
 	})

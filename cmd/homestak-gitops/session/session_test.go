@@ -16,7 +16,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -42,8 +41,8 @@ func prepare(t *testing.T, args ...string) *scene {
 	}}
 	_, stopping := p.Watch(t.Context())
 	t.Cleanup(stopping.Close)
-	s.Opener = &session.Opener{UI: ui.New(p), Stopping: stopping, Simulated: func() (wiring.Network, error) {
-		return wiring.Network{Transport: s.hosts.Transport, Reaches: s.hosts.Reaches, Close: func() { s.ended++ }}, nil
+	s.Opener = &session.Opener{UI: ui.New(p), Stopping: stopping, Simulated: func() (session.Network, error) {
+		return session.Network{Transport: s.hosts.Transport, Reaches: s.hosts.Reaches, Close: func() { s.ended++ }}, nil
 	}}
 	c := &cobra.Command{}
 	s.flags.Change(s.UI, c)

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
@@ -20,12 +20,12 @@ import (
 )
 
 // Network makes the world the network of a run, with a parent for nodes in mode pull. Its end is that of the world.
-func (w *World) Network() wiring.Network {
+func (w *World) Network() session.Network {
 	p := &lazyParent{}
 	w.Others = p.dial
 	guests := w.ways(w.Dial, w.key)
 	guests.Unserved = "with --sim nothing serves the agents of simulated machines: homestak-gitops test -M MANIFEST --sim makes the whole tree, with its agents"
-	return wiring.Network{
+	return session.Network{
 		Transport: w.Transport, Reaches: w.Hosts.Reaches, Guests: &guests, Specs: p, Agents: w, Server: w.server,
 		Close: func() {
 			_ = w.Close() // what they kept is gone with the run
@@ -34,7 +34,7 @@ func (w *World) Network() wiring.Network {
 	}
 }
 
-// server is as wiring.Network has it. It is called before the agent runs.
+// server is as session.Network has it. It is called before the agent runs.
 func (w *World) server(listen string) (url, program string, err error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -62,7 +62,7 @@ type lazyParent struct {
 	parent *Parent
 }
 
-// Serve is as wiring.Specs wants it. What is not simulated inside is taken to report that it is ready.
+// Serve is as session.Specs wants it. What is not simulated inside is taken to report that it is ready.
 func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests push.Config) (drivers.Parent, error) {
 	pulls, silent := false, map[string]bool{}
 	for _, m := range d.Site.Manifests {
@@ -110,7 +110,7 @@ func (l *lazyParent) dial(ctx context.Context, network, address string) (net.Con
 	return nil, syscall.ECONNREFUSED
 }
 
-// Reported is as wiring.Specs wants it.
+// Reported is as session.Specs wants it.
 func (l *lazyParent) Reported(node string) (saw string, err error) {
 	if p := l.get(); p != nil {
 		return p.Reported(node)

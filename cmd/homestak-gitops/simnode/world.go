@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -142,7 +142,7 @@ func (w *World) service(cfg *service.Config, version string, at vantage) (*servi
 		return nil, err
 	}
 	guests := w.ways(at.dial, at.keys...)
-	network := wiring.Network{Transport: at.transport, Reaches: at.reaches, Guests: &guests}
+	network := session.Network{Transport: at.transport, Reaches: at.reaches, Guests: &guests}
 	return network.Agent(service.Options{
 		Config: cfg, Program: version, Log: w.o.Log.With("agent", cfg.Identity), File: programIn(dir), Pace: pace,
 		Network: service.Network{

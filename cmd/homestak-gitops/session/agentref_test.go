@@ -1,4 +1,4 @@
-package agentref_test
+package session_test
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/agentref"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
@@ -18,10 +18,10 @@ import (
 )
 
 // parse reads a command line into flags, which add gives to the command.
-func parse(t *testing.T, add func(*agentref.Flags, *ui.UI, *cobra.Command), env map[string]string, args ...string) (f *agentref.Flags, c *cobra.Command, stderr *bytes.Buffer) {
+func parse(t *testing.T, add func(*session.AgentFlags, *ui.UI, *cobra.Command), env map[string]string, args ...string) (f *session.AgentFlags, c *cobra.Command, stderr *bytes.Buffer) {
 	t.Helper()
 	stderr = &bytes.Buffer{}
-	f, c = &agentref.Flags{}, &cobra.Command{}
+	f, c = &session.AgentFlags{}, &cobra.Command{}
 	c.SetContext(t.Context())
 	add(f, ui.New(ui.Process{Stderr: stderr, Env: func(key string) string { return env[key] }}), c)
 	require.NoError(t, c.ParseFlags(args))
@@ -32,7 +32,7 @@ func TestAgentThatRuns(t *testing.T) {
 	served := controltest.New()
 	served.Change(func(s *agent.Status) { s.Nodes = []engine.NodeStatus{{Address: "vm.one"}, {Address: "ct.two"}} })
 	socket, _ := controltest.Serve(t, served, "")
-	f, c, stderr := parse(t, (*agentref.Flags).Find, nil, "--socket", socket)
+	f, c, stderr := parse(t, (*session.AgentFlags).Find, nil, "--socket", socket)
 	client, err := f.Running(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "the agent of host father", f.Name(client))
@@ -55,7 +55,7 @@ func TestAgentThatRuns(t *testing.T) {
 // Where no agent runs, verbs that need one say how to start it, and the others read what the last one left behind.
 func TestAgentThatDoesNotRun(t *testing.T) {
 	data := t.TempDir()
-	f, c, stderr := parse(t, (*agentref.Flags).Find, map[string]string{"HOMESTAK_SOCKET": control.NoSocket}, "--data-dir", data)
+	f, c, stderr := parse(t, (*session.AgentFlags).Find, map[string]string{"HOMESTAK_SOCKET": control.NoSocket}, "--data-dir", data)
 	_, err := f.Running(t.Context())
 	require.ErrorIs(t, err, control.ErrNoAgent)
 	require.ErrorContains(t, err, "(data folder "+data+")\nstart it: systemctl start homestak-gitops")
@@ -79,14 +79,14 @@ func TestAgentThatDoesNotRun(t *testing.T) {
 // A file that --config names must be there. What is wrong in a file is reported beside what it may explain: that no agent runs.
 func TestConfigurationThatIsNotRight(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agent.hcl")
-	f, _, stderr := parse(t, (*agentref.Flags).Find, nil, "--config", file)
+	f, _, stderr := parse(t, (*session.AgentFlags).Find, nil, "--config", file)
 	_, _, err := f.Client(t.Context())
 	require.ErrorContains(t, err, file)
 	require.NotErrorIs(t, err, control.ErrNoAgent)
 	require.Empty(t, stderr.String())
 
 	require.NoError(t, os.WriteFile(file, []byte("identity = \"father\"\ncolour = \"blue\"\n"), 0o600))
-	f, _, stderr = parse(t, (*agentref.Flags).Find, map[string]string{"HOMESTAK_CONFIG": file, "HOMESTAK_SOCKET": control.NoSocket}, "--data-dir", t.TempDir())
+	f, _, stderr = parse(t, (*session.AgentFlags).Find, map[string]string{"HOMESTAK_CONFIG": file, "HOMESTAK_SOCKET": control.NoSocket}, "--data-dir", t.TempDir())
 	_, _, err = f.Client(t.Context())
 	require.ErrorIs(t, err, control.ErrNoAgent)
 	require.Contains(t, stderr.String(), "colour")
@@ -94,7 +94,7 @@ func TestConfigurationThatIsNotRight(t *testing.T) {
 
 // The verb agent has a flag for each attribute; only those that were given count.
 func TestAttributes(t *testing.T) {
-	f, _, _ := parse(t, (*agentref.Flags).All, map[string]string{"HOMESTAK_IDENTITY": "mother"}, "--branch", "next", "--repository", "/site.git", "--data-dir", t.TempDir())
+	f, _, _ := parse(t, (*session.AgentFlags).All, map[string]string{"HOMESTAK_IDENTITY": "mother"}, "--branch", "next", "--repository", "/site.git", "--data-dir", t.TempDir())
 	cfg, found := f.Configuration()
 	require.False(t, found.HasErrors(), "%v", found)
 	require.Equal(t, "next", cfg.Repository.Branch)
@@ -102,7 +102,7 @@ func TestAttributes(t *testing.T) {
 }
 
 func TestAgentOfAnotherMachine(t *testing.T) {
-	f, _, _ := parse(t, (*agentref.Flags).Anywhere, nil, "--server", "https://192.0.2.10:44443")
+	f, _, _ := parse(t, (*session.AgentFlags).Anywhere, nil, "--server", "https://192.0.2.10:44443")
 	_, err := f.Running(t.Context())
 	require.ErrorContains(t, err, "--server needs the pin of the server and a key")
 	require.Equal(t, "the server at https://192.0.2.10:44443", f.Name(&control.Client{}))

@@ -1,6 +1,8 @@
-// Package agentref finds the agent that a command line is about: the one of this machine, one that --socket,
-// --data-dir or --config names, or one on another machine; where none runs, what the last one left behind.
-package agentref
+package session
+
+// This part of the package finds the agent that a command line is about: the one of this machine, one that
+// --socket, --data-dir or --config names, or one on another machine; where none runs, what the last one left
+// behind.
 
 import (
 	"context"
@@ -18,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// Flags are the flags by which a verb finds an agent. Add them with one of Find, Anywhere and All.
-type Flags struct {
+// AgentFlags are the flags by which a verb finds an agent. Add them with one of Find, Anywhere and All.
+type AgentFlags struct {
 	service.Flags
 	elsewhere  service.Elsewhere // of the verbs that may ask another machine
 	dataDir    string
@@ -29,7 +31,7 @@ type Flags struct {
 }
 
 // Find adds the flags of any verb about the agent.
-func (f *Flags) Find(u *ui.UI, c *cobra.Command) {
+func (f *AgentFlags) Find(u *ui.UI, c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.File, "config", "", "configuration `FILE` of the agent (default: "+service.Etc+"/agent.hcl, if it exists)")
 	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER` for the repository copy, receipts and locks")
@@ -39,7 +41,7 @@ func (f *Flags) Find(u *ui.UI, c *cobra.Command) {
 }
 
 // Anywhere adds the flags of Find, and those to ask the agent of another machine.
-func (f *Flags) Anywhere(u *ui.UI, c *cobra.Command) {
+func (f *AgentFlags) Anywhere(u *ui.UI, c *cobra.Command) {
 	f.Find(u, c)
 	fs := c.Flags()
 	fs.StringVar(&f.elsewhere.Server, "server", "", "ask the agent that serves at `URL`, such as https://192.0.2.10:44443")
@@ -49,7 +51,7 @@ func (f *Flags) Anywhere(u *ui.UI, c *cobra.Command) {
 }
 
 // All adds the flags of the verb agent: those of Find, and one for each attribute of agent.hcl that has a flag.
-func (f *Flags) All(u *ui.UI, c *cobra.Command) {
+func (f *AgentFlags) All(u *ui.UI, c *cobra.Command) {
 	f.Find(u, c)
 	f.attributes = map[string]*string{}
 	for _, a := range service.Attributes() {
@@ -58,7 +60,7 @@ func (f *Flags) All(u *ui.UI, c *cobra.Command) {
 }
 
 // Configuration is that of the agent of this machine, as far as these flags are about it.
-func (f *Flags) Configuration() (*service.Config, diag.List) {
+func (f *AgentFlags) Configuration() (*service.Config, diag.List) {
 	flags := f.Flags
 	flags.Asks, flags.Given = f.attributes == nil, map[string]string{}
 	if f.changed("data-dir") {
@@ -73,7 +75,7 @@ func (f *Flags) Configuration() (*service.Config, diag.List) {
 }
 
 // Client finds the agent; control.ErrNoAgent if none runs. The configuration is that of an agent of this machine, else nil.
-func (f *Flags) Client(ctx context.Context) (*control.Client, *service.Config, error) {
+func (f *AgentFlags) Client(ctx context.Context) (*control.Client, *service.Config, error) {
 	if f.elsewhere.Server != "" {
 		c, err := f.elsewhere.Client()
 		return c, nil, err
@@ -91,7 +93,7 @@ func (f *Flags) Client(ctx context.Context) (*control.Client, *service.Config, e
 }
 
 // Running finds an agent that must run.
-func (f *Flags) Running(ctx context.Context) (*control.Client, error) {
+func (f *AgentFlags) Running(ctx context.Context) (*control.Client, error) {
 	c, cfg, err := f.Client(ctx)
 	if errors.Is(err, control.ErrNoAgent) {
 		return nil, fmt.Errorf("%w (data folder %s)\nstart it: systemctl start homestak-gitops, or homestak-gitops agent; choose another one with --socket or --data-dir", err, cfg.DataDir)
@@ -100,7 +102,7 @@ func (f *Flags) Running(ctx context.Context) (*control.Client, error) {
 }
 
 // Name names the agent that was found for people.
-func (f *Flags) Name(c *control.Client) string {
+func (f *AgentFlags) Name(c *control.Client) string {
 	if c.Card.Identity == "" {
 		return "the server at " + f.elsewhere.Server
 	}
@@ -116,7 +118,7 @@ type Record interface {
 }
 
 // Record finds the agent, or what the last one left behind.
-func (f *Flags) Record(ctx context.Context) (Record, error) {
+func (f *AgentFlags) Record(ctx context.Context) (Record, error) {
 	c, cfg, err := f.Client(ctx)
 	if errors.Is(err, control.ErrNoAgent) {
 		return control.ReadOffline(cfg.DataDir)
@@ -125,7 +127,7 @@ func (f *Flags) Record(ctx context.Context) (Record, error) {
 }
 
 // NotedRecord is Record, and says so where it is that of the last agent.
-func (f *Flags) NotedRecord(ctx context.Context) (Record, error) {
+func (f *AgentFlags) NotedRecord(ctx context.Context) (Record, error) {
 	r, err := f.Record(ctx)
 	if o, ok := r.(*control.Offline); ok && err == nil {
 		s, _ := o.Status(ctx) // it is read already
@@ -135,7 +137,7 @@ func (f *Flags) NotedRecord(ctx context.Context) (Record, error) {
 }
 
 // Status asks the agent, or reads what the last one left behind.
-func (f *Flags) Status(ctx context.Context) (agent.Status, error) {
+func (f *AgentFlags) Status(ctx context.Context) (agent.Status, error) {
 	r, err := f.Record(ctx)
 	if err != nil {
 		return agent.Status{}, err
@@ -145,7 +147,7 @@ func (f *Flags) Status(ctx context.Context) (agent.Status, error) {
 
 // CompleteAddress completes an address with those of the agent's nodes. Where no
 // agent answers, nothing is completed or reported: the verb itself does that.
-func (f *Flags) CompleteAddress(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (f *AgentFlags) CompleteAddress(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -159,7 +161,7 @@ func (f *Flags) CompleteAddress(c *cobra.Command, args []string, _ string) ([]st
 }
 
 // CompleteManifest completes the name of a manifest with those of the agent, as CompleteAddress does.
-func (f *Flags) CompleteManifest(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (f *AgentFlags) CompleteManifest(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	r, _, err := f.Client(c.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

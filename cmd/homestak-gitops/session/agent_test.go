@@ -1,4 +1,4 @@
-package wiring_test
+package session_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
@@ -34,7 +34,7 @@ func TestAgent(t *testing.T) {
 		cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", DataDir: filepath.Join(t.TempDir(), "agent"), DriftEvery: time.Minute, Concurrency: 4}}
 		cfg.Repository = &model.AgentRepository{URL: repo.Dir, Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}}
 		hosts := sim.Hosts{}
-		n := wiring.Network{Transport: hosts.Transport, Reaches: hosts.Reaches}
+		n := session.Network{Transport: hosts.Transport, Reaches: hosts.Reaches}
 		s, err := n.Agent(service.Options{Config: cfg, Program: "v1", Log: slog.New(slog.DiscardHandler)}, push.Config{})
 		require.NoError(t, err)
 		r := s.Once(t.Context(), make(chan struct{}), &view.PassProgress{Term: view.Terminal{W: &strings.Builder{}}})
@@ -67,9 +67,9 @@ manifest "deep" {
 // The agent of a child is installed by an agent that serves, unless the child is simulated and the server is not.
 func TestWhoServesChildren(t *testing.T) {
 	inMemory := service.Network{Listen: func(context.Context, string) (net.Listener, error) { return nil, errors.New("not in this test") }}
-	simulated := wiring.Network{Guests: &push.Config{}}
+	simulated := session.Network{Guests: &push.Config{}}
 	for name, c := range map[string]struct {
-		network wiring.Network
+		network session.Network
 		listen  string
 		inside  service.Network
 		serves  bool
@@ -80,7 +80,7 @@ func TestWhoServesChildren(t *testing.T) {
 		"a simulated one on the simulated network": {network: simulated, listen: ":44443", inside: inMemory, serves: true},
 	} {
 		cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", Listen: c.listen}}
-		o := wiring.Join(c.network, service.Options{Config: cfg, Network: c.inside}, push.Config{}, "", nil)
+		o := session.Join(c.network, service.Options{Config: cfg, Network: c.inside}, push.Config{}, "", nil)
 		site, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte(child)}}, hcl.Options{Kinds: o.Kinds})
 		require.False(t, found.HasErrors(), "%v", found)
 		want, _ := site.Want("father")

@@ -1,6 +1,7 @@
-// Package wiring joins what does not know of each other: the hosts of a site, which may be
+package session
+
+// This part of the package joins what does not know of each other: the hosts of a site, which may be
 // simulated, the ways into their guests, and agents.
-package wiring
 
 import (
 	"net/netip"

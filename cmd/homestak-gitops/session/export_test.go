@@ -1,4 +1,4 @@
-package wiring
+package session
 
 // Join is what Agent does before it makes the agent.
 var Join = Network.join

@@ -1,4 +1,4 @@
-package wiring_test
+package session_test
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/wiring"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
@@ -21,11 +21,11 @@ func noEnv(string) string { return "" }
 
 // The zero network is the real one: hosts by TLS, guests as whoever runs the program may enter them.
 func TestRealNetwork(t *testing.T) {
-	own := wiring.OwnWays("/data", noEnv)
+	own := session.OwnWays("/data", noEnv)
 	require.Equal(t, filepath.Join("/data", "known_hosts"), own.HostKeys.(*push.KnownHosts).Path)
-	require.Empty(t, wiring.OwnWays("", noEnv).HostKeys.(*push.KnownHosts).Path, "without a folder they are kept in memory")
+	require.Empty(t, session.OwnWays("", noEnv).HostKeys.(*push.KnownHosts).Path, "without a folder they are kept in memory")
 
-	var n wiring.Network
+	var n session.Network
 	require.Equal(t, own.HostKeys, n.Ways(own).HostKeys)
 	access := n.Access(n.Ways(own))
 	require.Nil(t, access.Transport)
@@ -38,7 +38,7 @@ func TestRealNetwork(t *testing.T) {
 func TestSimulatedNetwork(t *testing.T) {
 	theirs := push.Config{PrivateKeys: []string{"of the simulation"}}
 	ended := 0
-	n := wiring.Network{
+	n := session.Network{
 		Transport: func(*model.Site, *model.Host) (http.RoundTripper, string) { return nil, "" },
 		Guests:    &theirs, Close: func() { ended++ },
 	}
@@ -69,10 +69,10 @@ func (aParent) Reported(string) (saw string, err error)    { return "", nil }
 // A site without nodes in mode pull has no parent, and one that cannot be served is an error.
 func TestSpecs(t *testing.T) {
 	var access drivers.Access
-	require.NoError(t, wiring.Network{Specs: specs{}}.Serve(&access, engine.Desired{}, nil))
+	require.NoError(t, session.Network{Specs: specs{}}.Serve(&access, engine.Desired{}, nil))
 	require.Nil(t, access.Parent)
-	require.NoError(t, wiring.Network{Specs: specs{parent: aParent{}}}.Serve(&access, engine.Desired{}, nil))
+	require.NoError(t, session.Network{Specs: specs{parent: aParent{}}}.Serve(&access, engine.Desired{}, nil))
 	require.Equal(t, aParent{}, access.Parent)
 	down := errors.New("no port")
-	require.ErrorIs(t, wiring.Network{Specs: specs{err: down}}.Serve(&access, engine.Desired{}, nil), down)
+	require.ErrorIs(t, session.Network{Specs: specs{err: down}}.Serve(&access, engine.Desired{}, nil), down)
 }

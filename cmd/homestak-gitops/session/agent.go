@@ -1,4 +1,4 @@
-package wiring
+package session
 
 import (
 	"io/fs"
