@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/demo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/sim"
+	simhosts "github.com/homestak/homestak-gitops/sim"
 )
 
 func demoVerb(a *app) *cobra.Command {
@@ -35,9 +35,9 @@ func runDemo(ctx context.Context, a *app, serve bool) error {
 	// One story, one stream: what the agent reports is between the lines of the story.
 	a.ui.Stderr, a.ui.ErrTerminal = a.ui.Stdout, a.ui.OutTerminal
 	w, _ := a.ui.Text()
-	return demo.Run(ctx, demo.Options{
+	return sim.RunDemo(ctx, sim.DemoOptions{
 		Out: w, Stop: a.stopping.Once, Serve: serve, Show: a.ui.Plan, Paint: a.ui.Paint(),
-		Plan: func(ctx context.Context, dir, host, secrets string, sim sim.Hosts) (engine.Report, error) {
+		Plan: func(ctx context.Context, dir, host, secrets string, sim simhosts.Hosts) (engine.Report, error) {
 			world, err := worldOf(sim)
 			if err != nil {
 				return engine.Report{}, err

@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simserve"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/sim/pve"
@@ -142,7 +142,7 @@ func TestSimServesUntilItIsTold(t *testing.T) {
 	t.Parallel()
 	e := stage{}.start(t, "sim", "--listen", "127.0.0.1:0", "--node", "mother", "--json", "--guests", "2")
 	e.says(e.out, "\n")
-	var at simserve.Simulator
+	var at sim.Simulator
 	require.NoError(t, json.Unmarshal([]byte(e.out.String()), &at))
 	require.Equal(t, "mother", at.Node)
 

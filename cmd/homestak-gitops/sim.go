@@ -6,11 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simserve"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 )
 
 func simVerb(a *app) *cobra.Command {
-	o := &simserve.Options{}
+	o := &sim.ServeOptions{}
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Serve a simulated Proxmox VE host",
@@ -80,13 +80,13 @@ doctor reports.`,
 	return c
 }
 
-func runSim(ctx context.Context, a *app, o *simserve.Options) error {
-	o.Ready = func(at simserve.Simulator) error {
+func runSim(ctx context.Context, a *app, o *sim.ServeOptions) error {
+	o.Ready = func(at sim.Simulator) error {
 		if a.ui.JSON {
 			return a.ui.Line(at)
 		}
 		a.ui.Printf("%s", at.Text())
 		return nil
 	}
-	return simserve.Run(ctx, *o)
+	return sim.Serve(ctx, *o)
 }

@@ -5,14 +5,14 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
-	"github.com/homestak/homestak-gitops/sim"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
+	simhosts "github.com/homestak/homestak-gitops/sim"
 )
 
 // simulatedNetwork is the network of --sim: every host of the site is a fresh simulator, embedded
 // in this run.
 func simulatedNetwork() (session.Network, error) {
-	w, err := worldOf(sim.Hosts{})
+	w, err := worldOf(simhosts.Hosts{})
 	if err != nil {
 		return session.Network{}, err
 	}
@@ -20,6 +20,6 @@ func simulatedNetwork() (session.Network, error) {
 }
 
 // worldOf is simulators, and what runs in their guests: an agent on each that is a host in turn.
-func worldOf(hosts sim.Hosts) (*simnode.World, error) {
-	return simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: buildinfo.This().Version})
+func worldOf(hosts simhosts.Hosts) (*sim.World, error) {
+	return sim.NewWorld(sim.WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: buildinfo.This().Version})
 }

@@ -13,11 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
-	"github.com/homestak/homestak-gitops/sim"
+	simhosts "github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -25,14 +25,14 @@ import (
 // levels is a tree of agents: that of a host, and those that the tree makes on its own machines.
 type levels struct {
 	t      *testing.T
-	world  *simnode.World
+	world  *sim.World
 	repo   *sourcetest.Repo
 	father *service.Service
 	stop   func() // ends it
 
 	data, secrets string // of the agent of the host
 	drift         string // its drift_every; "": the default
-	history       simnode.History
+	history       sim.History
 }
 
 const levelsSite = `
@@ -80,7 +80,7 @@ func grow(t *testing.T) *levels {
 	l := &levels{t: t, repo: sourcetest.New(t), data: filepath.Join(t.TempDir(), "data"), secrets: filepath.Join(t.TempDir(), "secrets.yaml")}
 	l.secret("first")
 	var err error
-	l.world, err = simnode.NewWorld(simnode.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "1.2.3", Record: l.history.Record})
+	l.world, err = sim.NewWorld(sim.WorldOptions{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "1.2.3", Record: l.history.Record})
 	require.NoError(t, err)
 	l.repo.Commit(map[string]string{"site.hcl": levelsSite}, "begin")
 	l.start()
@@ -323,7 +323,7 @@ func (l *levels) inside(host, guest string) *debian.Machine {
 	require.NotNil(l.t, h, host)
 	for _, g := range h.Snapshot().Guests {
 		if g.Name() == guest {
-			m := h.Systems().(*sim.Guests).Machine(fmt.Sprint(g.VMID))
+			m := h.Systems().(*simhosts.Guests).Machine(fmt.Sprint(g.VMID))
 			require.NotNil(l.t, m, guest)
 			return m
 		}

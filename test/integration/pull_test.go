@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
@@ -25,7 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/policy"
-	"github.com/homestak/homestak-gitops/sim"
+	simhosts "github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -36,7 +36,7 @@ import (
 // Debian in it runs the packages of the program.
 type pulling struct {
 	*simulated
-	parent *simnode.Parent // nil: nobody serves specs
+	parent *sim.Parent // nil: nobody serves specs
 	rules  *policy.Set
 
 	here    guest.Machine // the machine of the agent; nil for this one
@@ -48,10 +48,10 @@ const inPull = "execution {\n  mode = \"pull\"\n}"
 // beginPulling sets the scene with a spec for web-1.
 func beginPulling(t *testing.T, specs string) *pulling {
 	t.Helper()
-	p, err := simnode.New(slog.New(slog.DiscardHandler))
+	p, err := sim.NewParent(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	s := &pulling{simulated: &simulated{hosts: &push.KnownHosts{}, guests: &sim.Guests{Installed: simnode.Programs(), Network: &sim.Network{Dial: p.Dial}}}, parent: p}
-	_, s.key, err = sim.GuestKey()
+	s := &pulling{simulated: &simulated{hosts: &push.KnownHosts{}, guests: &simhosts.Guests{Installed: sim.NodePrograms(), Network: &simhosts.Network{Dial: p.Dial}}}, parent: p}
+	_, s.key, err = simhosts.GuestKey()
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.guests.Close()

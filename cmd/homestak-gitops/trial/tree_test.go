@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers"
@@ -83,7 +83,7 @@ manifest "deep" {
 type tried struct {
 	*trial.Trial
 	err   error
-	world *simnode.World
+	world *sim.World
 	notes []string
 	took  time.Duration
 }
@@ -92,11 +92,11 @@ type tried struct {
 const stall = 20 * time.Second
 
 // tryTree makes a trial of the recipe deep of a site on simulated hosts. Change completes what it works with.
-func tryTree(t *testing.T, text string, change func(w *simnode.World, o *trial.Options, tree *trial.Tree)) tried {
+func tryTree(t *testing.T, text string, change func(w *sim.World, o *trial.Options, tree *trial.Tree)) tried {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "site.hcl"), []byte(text), 0o600))
-	world, err := simnode.NewWorld(simnode.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "1.2.3"})
+	world, err := sim.NewWorld(sim.WorldOptions{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "1.2.3"})
 	require.NoError(t, err)
 	f, err := site.Open(t.Context(), site.FolderOptions{Kinds: drivers.Kinds(), Dir: dir})
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 `, 1)
 	for name, c := range map[string]struct {
 		site    string
-		change  func(w *simnode.World, o *trial.Options, tree *trial.Tree)
+		change  func(w *sim.World, o *trial.Options, tree *trial.Tree)
 		code    int
 		nodes   map[string]string // nil: what is there depends on how fast it was
 		address string
@@ -175,7 +175,7 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 		},
 		"Ctrl-C": {
 			site: deep, code: ui.ExitInterrupted,
-			change: func(w *simnode.World, o *trial.Options, _ *trial.Tree) {
+			change: func(w *sim.World, o *trial.Options, _ *trial.Tree) {
 				stop := make(chan struct{})
 				o.Stop = stop
 				go func() {
@@ -190,13 +190,13 @@ func TestATreeThatFailsIsRemoved(t *testing.T) {
 		},
 		"--timeout": {
 			site: neverReports, code: ui.ExitFailed, // a fast machine completes another one in time
-			change: func(_ *simnode.World, o *trial.Options, tree *trial.Tree) {
+			change: func(_ *sim.World, o *trial.Options, tree *trial.Tree) {
 				o.Timeout, tree.Patience = stall, 10*time.Minute
 			},
 		},
 		"a variable of the command line": {
 			site: deep, code: ui.ExitFailed,
-			change: func(_ *simnode.World, _ *trial.Options, tree *trial.Tree) {
+			change: func(_ *sim.World, _ *trial.Options, tree *trial.Tree) {
 				tree.Vars = map[string]string{"package": "another-package"}
 			},
 			nodes: map[string]string{"outer": "failed", "inner": "failed", "app": "failed"}, address: "vm.app", says: "install another-package",
@@ -238,7 +238,7 @@ func TestATreeInTheOtherMode(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			entered := false
-			r := tryTree(t, deep, func(w *simnode.World, o *trial.Options, tree *trial.Tree) {
+			r := tryTree(t, deep, func(w *sim.World, o *trial.Options, tree *trial.Tree) {
 				tree.Patience = 10 * time.Minute
 				tree.Mode = mode
 				note := o.Note
@@ -283,7 +283,7 @@ func TestN1N2ATreeOfAHostAtLoopback(t *testing.T) {
 // While a step waits to log in, no node has reported yet. What the login saw last is the cause, and it is at its node.
 func TestN1AStuckTreeNamesTheCause(t *testing.T) {
 	t.Parallel()
-	r := tryTree(t, deep, func(w *simnode.World, _ *trial.Options, _ *trial.Tree) {
+	r := tryTree(t, deep, func(w *sim.World, _ *trial.Options, _ *trial.Tree) {
 		fault, err := pve.ParseFault("GET /nodes/*/qemu/*/agent/network-get-interfaces status=500")
 		require.NoError(t, err)
 		w.Hosts["father"] = pve.New(pve.Config{Node: "father", Systems: w.Guests(), BootTime: time.Millisecond, Fault: pve.Faults(fault)})

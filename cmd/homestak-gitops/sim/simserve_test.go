@@ -1,4 +1,4 @@
-package simserve_test
+package sim_test
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simserve"
-	"github.com/homestak/homestak-gitops/sim"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
+	simhosts "github.com/homestak/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-func options(ready func(simserve.Simulator) error) simserve.Options {
-	return simserve.Options{
-		HostOptions: sim.HostOptions{Node: "mother", Version: pve.Versions()[0], Speed: 1, Workers: 1},
+func options(ready func(sim.Simulator) error) sim.ServeOptions {
+	return sim.ServeOptions{
+		HostOptions: simhosts.HostOptions{Node: "mother", Version: pve.Versions()[0], Speed: 1, Workers: 1},
 		Listen:      "127.0.0.1:0", SSH: "127.0.0.1:0", Ready: ready,
 	}
 }
@@ -30,8 +30,8 @@ func refuses(t *testing.T, address string) {
 // Both ways are served when it is ready, and not any more once it ends.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	var at simserve.Simulator
-	require.NoError(t, simserve.Run(ctx, options(func(s simserve.Simulator) error {
+	var at sim.Simulator
+	require.NoError(t, sim.Serve(ctx, options(func(s sim.Simulator) error {
 		at = s
 		for _, address := range []string{strings.TrimPrefix(s.API, "https://"), s.SSH} {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -58,8 +58,8 @@ func TestRun(t *testing.T) {
 // Whoever cannot use it ends it.
 func TestNotReady(t *testing.T) {
 	broken := errors.New("stdout is closed")
-	var at simserve.Simulator
-	require.ErrorIs(t, simserve.Run(t.Context(), options(func(s simserve.Simulator) error { at = s; return broken })), broken)
+	var at sim.Simulator
+	require.ErrorIs(t, sim.Serve(t.Context(), options(func(s sim.Simulator) error { at = s; return broken })), broken)
 	refuses(t, at.SSH)
 	refuses(t, strings.TrimPrefix(at.API, "https://"))
 }
@@ -69,13 +69,13 @@ func TestTakenAddress(t *testing.T) {
 	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = taken.Close() }()
-	never := func(simserve.Simulator) error { return errors.New("it is not ready") }
+	never := func(sim.Simulator) error { return errors.New("it is not ready") }
 	o := options(never)
 	o.Listen = taken.Addr().String()
-	require.ErrorContains(t, simserve.Run(t.Context(), o), "choose another address: --listen 127.0.0.1:0")
+	require.ErrorContains(t, sim.Serve(t.Context(), o), "choose another address: --listen 127.0.0.1:0")
 	o = options(never)
 	o.SSH = taken.Addr().String()
-	require.ErrorContains(t, simserve.Run(t.Context(), o), "choose another address: --ssh 127.0.0.1:0")
+	require.ErrorContains(t, sim.Serve(t.Context(), o), "choose another address: --ssh 127.0.0.1:0")
 	o.Node = "no node"
-	require.ErrorContains(t, simserve.Run(t.Context(), o), "want names of nodes")
+	require.ErrorContains(t, sim.Serve(t.Context(), o), "want names of nodes")
 }

@@ -1,4 +1,4 @@
-package simnode
+package sim
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package simnode
+package sim
 
 import (
 	"bytes"
@@ -50,8 +50,8 @@ func versionOf(fs *machine.FS) (string, error) {
 	return version, nil
 }
 
-// Programs are those of nodes, for sim.Guests whose network leads to a parent. No agent runs on them.
-func Programs() map[string]debian.Program { return programsOf(nil) }
+// NodePrograms are those of nodes, for sim.Guests whose network leads to a parent. No agent runs on them.
+func NodePrograms() map[string]debian.Program { return programsOf(nil) }
 
 // programsOf are those of nodes, some of which may run agents.
 func programsOf(a *agents) map[string]debian.Program {

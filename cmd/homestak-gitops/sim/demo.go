@@ -1,7 +1,7 @@
-// Package demo runs the story of a site from its first push to its end: a repository, an
-// agent and a simulated host. After every chapter it checks the host itself, not what this
-// program says about it.
-package demo
+package sim
+
+// This part of the package runs the story of a site from its first push to its end: a repository, an agent
+// and a simulated host. After every chapter it checks the host itself, not what this program says about it.
 
 import (
 	"cmp"
@@ -18,7 +18,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -33,8 +32,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
-// Options are what the story needs of the program.
-type Options struct {
+// DemoOptions are what the story needs of the program.
+type DemoOptions struct {
 	Out   io.Writer
 	Stop  <-chan struct{} // closed: the user wants to end it
 	Serve bool            // keep everything up after the story, until Stop
@@ -62,13 +61,13 @@ const secrets = "ssh_keys:\n  ops@laptop: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK
 // demo is the story under way. It belongs to one goroutine; the agent and the simulated
 // host synchronise by themselves.
 type demo struct {
-	o         Options
+	o         DemoOptions
 	origin    string // the repository
 	dir       string // the author's checkout of it
 	secrets   string // the file with the keys of the site
 	author    *source.Author
-	world     *simnode.World
-	history   simnode.History
+	world     *World
+	history   History
 	sim       *pve.Host
 	guests    *sim.Guests // what runs inside of its guests
 	service   *service.Service
@@ -79,8 +78,8 @@ type demo struct {
 	failed    int // checks that did not hold
 }
 
-// Run runs the story, and returns an error where a check does not hold.
-func Run(ctx context.Context, o Options) (err error) {
+// RunDemo runs the story, and returns an error where a check does not hold.
+func RunDemo(ctx context.Context, o DemoOptions) (err error) {
 	began := time.Now()
 	work, err := os.MkdirTemp("", "homestak-demo-")
 	if err != nil {
@@ -125,7 +124,7 @@ func (d *demo) setUp(data string) error {
 		return fmt.Errorf("write the secrets of the demo: %w", err)
 	}
 	hosts := sim.Hosts{}
-	d.world, err = simnode.NewWorld(simnode.Options{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: "demo", Record: d.history.Record})
+	d.world, err = NewWorld(WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: "demo", Record: d.history.Record})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package simnode
+package sim
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type World struct {
 	// Others leads to what is neither a guest nor an agent; nil: there is nothing else.
 	Others Dial
 
-	o      Options
+	o      WorldOptions
 	own    string // where the server of this program listens on this machine; "": none does
 	key    string
 	lan    machine.Net
@@ -37,8 +37,8 @@ type World struct {
 // bootTime is how long the system of a simulated VM takes until its agent answers.
 const bootTime = time.Millisecond
 
-// Options are what a world is made of.
-type Options struct {
+// WorldOptions are what a world is made of.
+type WorldOptions struct {
 	Hosts   sim.Hosts    // that are there already; the others are made when somebody opens them
 	Log     *slog.Logger // of the agents
 	Version string       // of the program, as reports have it
@@ -50,7 +50,7 @@ type Options struct {
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // NewWorld makes a world around hosts.
-func NewWorld(o Options) (*World, error) {
+func NewWorld(o WorldOptions) (*World, error) {
 	if o.Hosts == nil {
 		o.Hosts = sim.Hosts{}
 	}

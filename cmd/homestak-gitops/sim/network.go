@@ -1,4 +1,4 @@
-package simnode
+package sim
 
 import (
 	"context"
@@ -81,7 +81,7 @@ func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests push.C
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.parent == nil {
-		p, err := New(slog.New(slog.DiscardHandler))
+		p, err := NewParent(slog.New(slog.DiscardHandler))
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,7 @@
-// Package simnode is what runs in the guests of simulated hosts, in a network in memory: the agents of guests that are
+// Package sim is what runs in the guests of simulated hosts, in a network in memory: the agents of guests that are
 // hosts in turn (world.go, agent.go), and nodes in mode pull, with the program that they run (program.go) and
 // their parent, a real server (parent.go). network.go makes all of it the network of a run.
-package simnode
+package sim
 
 import (
 	"context"
@@ -42,8 +42,8 @@ type Parent struct {
 	served  chan error
 }
 
-// New makes a parent that has nothing to serve yet. Its keys are new, and gone with it.
-func New(log *slog.Logger) (p *Parent, err error) {
+// NewParent makes a parent that has nothing to serve yet. Its keys are new, and gone with it.
+func NewParent(log *slog.Logger) (p *Parent, err error) {
 	p = &Parent{served: make(chan error, 1)}
 	if p.folder, err = os.MkdirTemp("", "homestak-gitops-sim-"); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package simnode_test
+package sim_test
 
 import (
 	"log/slog"
@@ -7,13 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/simnode"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
-	"github.com/homestak/homestak-gitops/sim"
+	simhosts "github.com/homestak/homestak-gitops/sim"
 )
 
 const pulling = `
@@ -47,7 +47,7 @@ func load(t *testing.T, text string) engine.Desired {
 
 // A parent is there once a site has nodes in mode pull. A node inside of which nothing is simulated is taken to report.
 func TestParentOfANetwork(t *testing.T) {
-	w, err := simnode.NewWorld(simnode.Options{Hosts: sim.Hosts{}, Log: slog.New(slog.DiscardHandler), Version: "v1"})
+	w, err := sim.NewWorld(sim.WorldOptions{Hosts: simhosts.Hosts{}, Log: slog.New(slog.DiscardHandler), Version: "v1"})
 	require.NoError(t, err)
 	n := w.Network()
 	defer n.End()
@@ -77,7 +77,7 @@ func TestParentOfANetwork(t *testing.T) {
 
 // Guests of the network are entered by the key of the world, and by no key of the user.
 func TestWaysOfANetwork(t *testing.T) {
-	w, err := simnode.NewWorld(simnode.Options{Hosts: sim.Hosts{}, Log: slog.New(slog.DiscardHandler), Version: "v1"})
+	w, err := sim.NewWorld(sim.WorldOptions{Hosts: simhosts.Hosts{}, Log: slog.New(slog.DiscardHandler), Version: "v1"})
 	require.NoError(t, err)
 	n := w.Network()
 	defer n.End()

@@ -1,6 +1,7 @@
-// Package simserve serves a simulated Proxmox VE host to other programs: its API, and SSH as the host through which
-// its guests are reached.
-package simserve
+package sim
+
+// This part of the package serves a simulated Proxmox VE host to other programs: its API, and SSH as the host
+// through which its guests are reached.
 
 import (
 	"context"
@@ -13,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/sim"
 )
 
-// Options say what is served, and where.
-type Options struct {
+// ServeOptions say what is served, and where.
+type ServeOptions struct {
 	sim.HostOptions
 	Listen string // address of the API; port 0 is a free one
 	SSH    string // likewise, of SSH
@@ -33,8 +34,8 @@ type Simulator struct {
 	HostKey     string `json:"host_key"`
 }
 
-// Run serves a new host until ctx ends, which is no error.
-func Run(ctx context.Context, o Options) error {
+// Serve serves a new host until ctx ends, which is no error.
+func Serve(ctx context.Context, o ServeOptions) error {
 	host, err := sim.NewHost(o.HostOptions)
 	if err != nil {
 		return err
