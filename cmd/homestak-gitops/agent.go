@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pmxcfs"
@@ -113,7 +112,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 // newService makes an agent whose hosts are on a network. Without a sandbox it evaluates commits in this process.
 func newService(cfg *service.Config, net session.Network, in *site.Sandbox, log *slog.Logger, env func(string) string) (*service.Service, error) {
 	return net.Agent(service.Options{
-		Config: cfg, Program: buildinfo.This().Version, Log: log, Sandbox: in,
+		Config: cfg, Program: ThisBuild().Version, Log: log, Sandbox: in,
 		Watch: func(changed func([]int)) service.Watcher {
 			return &pmxcfs.Watcher{Root: env("HOMESTAK_PVE_ROOT"), Changed: changed}
 		},

@@ -3,7 +3,6 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/manual"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/drivers"
 )
@@ -17,7 +16,7 @@ func docsVerb() *cobra.Command {
 		Hidden: true,
 		Args:   ui.TakesArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return manual.Write(c.Root(), drivers.Kinds(), args[0])
+			return WriteManual(c.Root(), drivers.Kinds(), args[0])
 		},
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/scaffold"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 )
 
@@ -25,7 +24,7 @@ It never overwrites a file.`,
 }
 
 func runInit(a *app, dir string) error {
-	if err := scaffold.Write(dir); err != nil {
+	if err := WriteScaffold(dir); err != nil {
 		return err
 	}
 	in := ""

@@ -3,7 +3,6 @@ package main
 import (
 	"log/slog"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/sim"
 	simhosts "github.com/homestak/homestak-gitops/sim"
@@ -21,5 +20,5 @@ func simulatedNetwork() (session.Network, error) {
 
 // worldOf is simulators, and what runs in their guests: an agent on each that is a host in turn.
 func worldOf(hosts simhosts.Hosts) (*sim.World, error) {
-	return sim.NewWorld(sim.WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: buildinfo.This().Version})
+	return sim.NewWorld(sim.WorldOptions{Hosts: hosts, Log: slog.New(slog.DiscardHandler), Version: ThisBuild().Version})
 }

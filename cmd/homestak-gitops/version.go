@@ -4,8 +4,6 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
-
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/buildinfo"
 )
 
 func versionVerb(a *app) *cobra.Command {
@@ -20,7 +18,7 @@ func versionVerb(a *app) *cobra.Command {
 }
 
 func runVersion(a *app) error {
-	b := buildinfo.This()
+	b := ThisBuild()
 	if a.ui.JSON {
 		return a.ui.Emit(b)
 	}

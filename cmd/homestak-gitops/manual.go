@@ -1,6 +1,7 @@
-// Package manual writes what is generated from the program: man pages, and the pages about
-// the command line and the site language.
-package manual
+package main
+
+// This part of the package writes what is generated from the program: man pages, and the pages about the
+// command line and the site language.
 
 import (
 	"bytes"
@@ -21,9 +22,9 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
-// Write writes the man pages of a command, and its pages about commands and language, into
+// WriteManual writes the man pages of a command, and its pages about commands and language, into
 // a folder: man/*.1, commands.md and reference.md. The same program writes the same bytes.
-func Write(root *cobra.Command, kinds model.Kinds, dir string) error {
+func WriteManual(root *cobra.Command, kinds model.Kinds, dir string) error {
 	root.DisableAutoGenTag = true
 	root.InitDefaultCompletionCmd()
 	man := filepath.Join(dir, "man")

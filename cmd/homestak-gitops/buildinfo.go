@@ -1,24 +1,25 @@
-// Package buildinfo is what the program knows of how it was built.
-package buildinfo
+package main
+
+// This part of the package is what the program knows of how it was built.
 
 import (
 	"runtime"
 	"runtime/debug"
 )
 
-// Info is the document of version --json.
-type Info struct {
+// BuildInfo is the document of version --json.
+type BuildInfo struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"` // with the suffix -dirty if it was built from something else; "" if unknown
 	Go      string `json:"go"`
 }
 
-// This is the build of the program that runs.
-func This() Info { return Of(debug.ReadBuildInfo()) }
+// ThisBuild is the build of the program that runs.
+func ThisBuild() BuildInfo { return BuildInfoOf(debug.ReadBuildInfo()) }
 
-// Of reads what the go command wrote into a binary, as debug.ReadBuildInfo returns it.
-func Of(info *debug.BuildInfo, ok bool) Info {
-	b := Info{Version: "(unknown)", Go: runtime.Version()}
+// BuildInfoOf reads what the go command wrote into a binary, as debug.ReadBuildInfo returns it.
+func BuildInfoOf(info *debug.BuildInfo, ok bool) BuildInfo {
+	b := BuildInfo{Version: "(unknown)", Go: runtime.Version()}
 	if !ok {
 		return b
 	}

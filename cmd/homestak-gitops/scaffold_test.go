@@ -1,4 +1,4 @@
-package scaffold_test
+package main_test
 
 import (
 	"os"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/scaffold"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -15,13 +15,13 @@ import (
 // All or nothing is written, and nothing is overwritten. The key of ownership is new, and for the user's eyes only.
 func TestS1Init(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "site")
-	require.NoError(t, scaffold.Write(dir))
+	require.NoError(t, main.WriteScaffold(dir))
 	require.FileExists(t, filepath.Join(dir, "site.hcl"))
 	require.FileExists(t, filepath.Join(dir, ".gitignore"))
 	keys := map[string]bool{}
 	for _, made := range []string{dir, filepath.Join(t.TempDir(), "second")} {
 		if made != dir {
-			require.NoError(t, scaffold.Write(made))
+			require.NoError(t, main.WriteScaffold(made))
 		}
 		file := filepath.Join(made, "secrets.yaml")
 		data, err := os.ReadFile(file)
@@ -35,11 +35,11 @@ func TestS1Init(t *testing.T) {
 		keys[secrets.Values["auth"][model.OwnershipKey]] = true
 	}
 	require.Len(t, keys, 2, "each site has a key of its own")
-	require.ErrorContains(t, scaffold.Write(dir), "holds HCL files already")
+	require.ErrorContains(t, main.WriteScaffold(dir), "holds HCL files already")
 
 	dir = t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".gitignore"), nil, 0o600))
-	require.ErrorContains(t, scaffold.Write(dir), "nothing is overwritten")
+	require.ErrorContains(t, main.WriteScaffold(dir), "nothing is overwritten")
 	have, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, have, 1)

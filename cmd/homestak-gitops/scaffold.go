@@ -1,5 +1,6 @@
-// Package scaffold has the small site that init writes.
-package scaffold
+package main
+
+// This part of the package has the small site that init writes.
 
 import (
 	"embed"
@@ -14,15 +15,15 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
-// site holds the files. A name that begins with "dot." becomes a
+// scaffoldSite holds the files. A name that begins with "dot." becomes a
 // hidden file: go:embed leaves hidden files out.
 //
 //go:embed site
-var site embed.FS
+var scaffoldSite embed.FS
 
-// Write writes the site into a folder: all of it or, where one of its files or another file
+// WriteScaffold writes the site into a folder: all of it or, where one of its files or another file
 // of the language is there already, nothing.
-func Write(dir string) error {
+func WriteScaffold(dir string) error {
 	files, err := siteFiles()
 	if err != nil {
 		return err
@@ -52,11 +53,11 @@ func Write(dir string) error {
 // siteFiles gives the files of the scaffold by the name they get.
 func siteFiles() (map[string][]byte, error) {
 	files := map[string][]byte{}
-	err := fs.WalkDir(site, "site", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(scaffoldSite, "site", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		data, err := site.ReadFile(name)
+		data, err := scaffoldSite.ReadFile(name)
 		base := filepath.Base(name)
 		if hidden, ok := strings.CutPrefix(base, "dot."); ok {
 			base = "." + hidden
