@@ -7,7 +7,7 @@ package sim
 // the guest agent. Others are what they are without it: an address that does not answer. A guest that was
 // made from an image of Proxmox VE is a further simulated host, whose guests boot in turn, to any depth.
 //
-// Guests is what a host of package pvesim gets as its Systems. hypervisor.go is the Proxmox VE of a guest, pveum.go
+// Guests is what a host of package pve gets as its Systems. hypervisor.go is the Proxmox VE of a guest, pveum.go
 // its program of that name, and key.go the key by which whoever runs a simulation logs in.
 
 import (

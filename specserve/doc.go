@@ -13,7 +13,7 @@
 //	server.go     connections: deadlines, bounds, shutdown
 //	limits.go     all of its limits
 //
-// What a request sees is a View: one commit (package catalog), the signing keys and the pins. Publish
+// What a request sees is a View: one commit (Catalog), the signing keys and the pins. Publish
 // replaces it as a whole, so no request sees parts of two. Nothing of a
 // path reaches a file: a path either is in the table, with the name of a node in it, or is unknown. The
 // files of the repository are those of git's trees.

@@ -6,8 +6,8 @@
 // Command homestak-gitops makes Proxmox VE hosts become what a site repository says.
 //
 // main.go has the command tree, simulated.go what --sim stands for. Every other file is one verb: flags and
-// printing. What verbs have in common is in packages below: ui prints, session opens a site and its hosts,
-// agentref finds an agent. What a verb does is in other packages.
+// printing. What verbs have in common is in packages below: ui prints, session opens a site and its
+// hosts, and finds an agent. What a verb does is in other packages.
 package main
 
 import (

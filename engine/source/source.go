@@ -1,5 +1,5 @@
 // Package source follows the repository of a site for an agent; on the command line a site is a
-// folder, see package checkout. OpenRepository opens a Repository, a local copy of one branch: Head
+// folder, see OpenWorktree. OpenRepository opens a Repository, a local copy of one branch: Head
 // fetches new commits from the remote, by file, https or ssh; Files returns the files of a commit,
 // read directly from the copy without a checkout; Since lists the commits between two others; Keep
 // says which commits must stay, and everything else is removed in time, so that the copy stays

@@ -188,7 +188,7 @@ func (m server) sshdFile(name string, values map[string][]string) error {
 	return nil
 }
 
-// sshdProgram is sshd -t, sshd -T, and the server, which package sshd answers for.
+// sshdProgram is sshd -t, sshd -T, and the server, which Server answers for.
 func (m server) sshdProgram(p *machine.Process) int {
 	s, err := m.sshdConfig()
 	if err != nil {

@@ -3,7 +3,7 @@
 package machine
 
 // This part of the package runs the programs of a simulated machine: processes with descriptors, signals and
-// pipes, over the file system of package files. A process is a goroutine, and a program is a Go function that
+// pipes, over the file system of files.go. A process is a goroutine, and a program is a Go function that
 // an executable file of the machine names. No process of the machine that all of this runs on is ever
 // started.
 //

@@ -55,7 +55,7 @@ type Complete struct {
 // Failed is config-failed.json: why the last run failed. It is removed by one that succeeds.
 type Failed struct {
 	Version  int       `json:"version"`
-	Code     string    `json:"code"` // see package problem
+	Code     string    `json:"code"` // see wire.Code
 	Message  string    `json:"message"`
 	Attempts int       `json:"attempts"` // since the last success
 	First    time.Time `json:"first"`

@@ -180,7 +180,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 		{
 			"library beside its owner's folder", libraryLaw,
 			map[string]string{
-				"hcl/lang/x.go": `package eval; import _ "github.com/hashicorp/hcl/v2"`,
+				"hcl/lang/x.go": `package lang; import _ "github.com/hashicorp/hcl/v2"`,
 				"hclx/x.go":     `package hclx; import _ "github.com/hashicorp/hcl/v2"`,
 			},
 			"hclx/x.go: hclx must not use github.com/hashicorp/hcl/v2 (the language is read in one place)",

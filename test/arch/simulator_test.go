@@ -3,7 +3,7 @@ package arch_test
 import "slices"
 
 // simulator is the packages below sim/pve, bottom first: each may use those
-// before it and the API table, and pvesim itself puts all of them together. They know
+// before it and the API table, and sim/pve itself puts all of them together. They know
 // nothing else of ours, so that what the simulator does cannot lean on what the driver
 // believes.
 var simulator = []string{

@@ -91,7 +91,7 @@ type Step struct {
 	Learn func(answer string, s *Step)
 
 	Keep   []guest.RecordEntry // recorded before the script runs
-	Script string              // POSIX shell with set -e and the functions of package shell
+	Script string              // POSIX shell with set -e and the functions of guest.Script
 	After  []guest.RecordEntry // recorded when it is done, in place of the entries of the same name
 	// Done completes After and Drop by what the script printed. Most steps know it before.
 	Done func(out string, s *Step)

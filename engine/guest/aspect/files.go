@@ -14,7 +14,7 @@ import (
 // compare it; of a larger one it shows the checksum.
 const mostShown = "16384"
 
-// mostRead is up to which size a file is read that is in place of a declared one: what content of package shell reads.
+// mostRead is up to which size a file is read that is in place of a declared one: what content of guest.Script reads.
 const mostRead = "67108864"
 
 // tooLarge is what such a file is called.

@@ -39,7 +39,7 @@ type hooks struct {
 	Opened []func(ticket, user, path string) bool
 }
 
-// manager decides about guests under high availability, see package ha.
+// manager decides about guests under high availability, see package cluster.
 type manager interface {
 	// state is what a guest shall be (started, stopped, ignored, …); empty if it is no resource.
 	State(g *Guest) string
