@@ -63,7 +63,7 @@ func (f firstBoots) FirstBoot(node, spec, userData string) (string, error) {
 	return client.FirstBootUserData(p, userData)
 }
 
-// NodeFile is as push.Parent wants it.
+// NodeFile is as push.parent wants it.
 func (f firstBoots) NodeFile(node, spec string) (string, error) {
 	p, err := f.Parent.Parent(node, spec)
 	if err != nil {

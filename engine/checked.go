@@ -277,7 +277,7 @@ func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
 
 // dial returns how checks over the network reach guests, nil for the network of this machine.
 func (c *checker) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
-	d, has := c.driver.(Dialer)
+	d, has := c.driver.(dialer)
 	if !has {
 		return nil
 	}

@@ -62,9 +62,9 @@ type Driver interface {
 // The pass calls Release at its end. The driver may be used again after that.
 type Releaser interface{ Release() }
 
-// Dialer is a Driver whose guests may be out of reach from the network of this machine. Dial returns how
+// dialer is a Driver whose guests may be out of reach from the network of this machine. Dial returns how
 // checks over the network connect to them, or nil if they connect as everything else does.
-type Dialer interface {
+type dialer interface {
 	Dial() (func(ctx context.Context, network, address string) (net.Conn, error), error)
 }
 

@@ -104,7 +104,7 @@ func (r *repeater) renumberedPlan() *plan.Plan {
 	return &made
 }
 
-// left returns what remains to do of a step that failed after since; see apply.Observe.
+// left returns what remains to do of a step that failed after since; see apply.observe.
 func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*plan.Step, error) {
 	if s.Action == plan.Delete {
 		return &s, nil

@@ -23,7 +23,7 @@ const (
 
 // The codes of a refusal.
 const (
-	Unauthenticated = 401 // the client is unknown
+	unauthenticated = 401 // the client is unknown
 	Forbidden       = 403 // the client is known, but not permitted
 )
 
@@ -97,7 +97,7 @@ func (in AuthInput) decision(answer *ast.Term) Decision {
 	case isList && allow.Len() == 1 && allow.Elem(0).Value.Compare(ast.Boolean(true)) == 0:
 		return Decision{Allow: true}
 	case in.Credential.Kind == NoCredential:
-		return Decision{Code: Unauthenticated, Reason: "a credential is required"}
+		return Decision{Code: unauthenticated, Reason: "a credential is required"}
 	default:
 		return Decision{Code: Forbidden, Reason: fmt.Sprintf("a credential of kind %s is not accepted here", diag.Line(clip(in.Credential.Kind)))}
 	}
@@ -116,7 +116,7 @@ func refusal(denied ast.Set) Decision {
 				reason = text
 			}
 			if c := o.Get(ast.StringTerm("code")); c != nil && c.Value.Compare(ast.Number("401")) == 0 {
-				code = Unauthenticated
+				code = unauthenticated
 			}
 		}
 		if d.Code == 0 || code < d.Code {
@@ -134,7 +134,7 @@ func (in AuthInput) document() map[string]any {
 		posture = postureDocument(in.Posture)
 	}
 	return map[string]any{
-		"version": Version, "method": in.Method, "path": in.Path, "identity": text(in.Identity), "remote": text(in.Remote), "posture": posture,
+		"version": version, "method": in.Method, "path": in.Path, "identity": text(in.Identity), "remote": text(in.Remote), "posture": posture,
 		"credential": map[string]any{"kind": in.Credential.Kind, "valid": in.Credential.Valid, "identity": text(in.Credential.Identity)},
 	}
 }

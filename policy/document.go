@@ -15,9 +15,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Version is the version of the input of rules. It changes if a rule for an older version would
+// version is the version of the input of rules. It changes if a rule for an older version would
 // misread the input; additional fields do not change it.
-const Version = 1
+const version = 1
 
 // Request is the part of the input besides site and plan.
 type Request struct {
@@ -84,7 +84,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 		trailers[k] = v
 	}
 	return map[string]any{
-		"version": Version,
+		"version": version,
 		"site":    siteDocument(site, func() map[string]any { return nodes(site, r.Want) }),
 		"plan":    planned,
 		"owned":   map[string]any{"count": owned},

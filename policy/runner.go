@@ -33,11 +33,11 @@ type Tally struct {
 	Coverage float64  // percent of lines, with TestOptions.Coverage
 	Missed   []string // rules' lines that no test reached, FILE:FIRST-LAST, with TestOptions.Coverage
 
-	Tests []TestResult // by file and line
+	Tests []testResult // by file and line
 }
 
-// TestResult is how one test went.
-type TestResult struct {
+// testResult is how one test went.
+type testResult struct {
 	Name    string   `json:"name"` // data.homestak.site_test.test_x
 	File    string   `json:"file"` // from the root of the site; of shipped ones shipped/NAME
 	Line    int      `json:"line"`
@@ -168,8 +168,8 @@ func (t *Tally) count(r *tester.Result) {
 }
 
 // result is how a test went, as a value.
-func (s *Set) result(r *tester.Result) TestResult {
-	out := TestResult{
+func (s *Set) result(r *tester.Result) testResult {
+	out := testResult{
 		Name: r.Package + "." + r.Name, File: r.Location.File, Line: r.Location.Row,
 		Outcome: "passed", Shipped: s.shipped(r.Location.File),
 	}

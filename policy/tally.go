@@ -16,7 +16,7 @@ type TallyDocument struct {
 	Skipped  int          `json:"skipped"`
 	Coverage *float64     `json:"coverage"` // percent; null unless asked for
 	Missed   []string     `json:"missed"`   // lines that no test reached, FILE:FIRST-LAST
-	Tests    []TestResult `json:"tests"`
+	Tests    []testResult `json:"tests"`
 	Findings diag.List    `json:"findings"`
 }
 
@@ -25,7 +25,7 @@ type TallyDocument struct {
 func (t Tally) Document(coverage bool, found diag.List) TallyDocument {
 	doc := TallyDocument{
 		Passed: t.Passed, Failed: t.Failed, Errors: t.Errors, Skipped: t.Skipped,
-		Missed: append([]string{}, t.Missed...), Tests: append([]TestResult{}, t.Tests...), Findings: append(diag.List{}, found...),
+		Missed: append([]string{}, t.Missed...), Tests: append([]testResult{}, t.Tests...), Findings: append(diag.List{}, found...),
 	}
 	if coverage {
 		doc.Coverage = &t.Coverage

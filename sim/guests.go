@@ -299,8 +299,8 @@ func (g *Guests) Dial(ctx context.Context, key string, to netip.AddrPort, near f
 	return caller, nil
 }
 
-// Target reads the address of a connection.
-func Target(address string) (netip.AddrPort, error) {
+// target reads the address of a connection.
+func target(address string) (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return netip.AddrPort{}, err

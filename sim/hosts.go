@@ -81,7 +81,7 @@ func (s Hosts) Reaches(ip netip.Addr) error {
 // Dial connects to a simulated guest that has the address, if it runs a simulated system. It takes the
 // place of the network: see push.Config.
 func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
-	to, err := Target(address)
+	to, err := target(address)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (s Hosts) Dial(ctx context.Context, network, address string) (conn net.Conn
 // JumpTo is an SSH server that stands for a host, by which its simulated guests are reached from the network
 // of this machine.
 func JumpTo(h *pve.Host) *Jump {
-	return NewJump(h.Node(), Hosts{h.Node(): h}.Dial)
+	return newJump(h.Node(), Hosts{h.Node(): h}.Dial)
 }
 
 // Close halts all simulated guests.

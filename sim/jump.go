@@ -16,8 +16,8 @@ type Jump struct {
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// NewJump starts the system of a host. dial leads to its guests.
-func NewJump(name string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Jump {
+// newJump starts the system of a host. dial leads to its guests.
+func newJump(name string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Jump {
 	return &Jump{debian.NewDisk(debian.Options{}).Begin(debian.Birth{Instance: name, Hostname: name}), dial}
 }
 

@@ -115,7 +115,7 @@ func serveAgent(x *request) error {
 		return &wire.Error{Code: wire.CodeNotFound, Message: message, Hint: "install the program of the same version on the node by hand, as /usr/local/bin/homestak-gitops"}
 	}
 	err := x.o.Program.Serve(recorder{x.w, x}, x.Request)
-	if errors.Is(err, ErrBusy) {
+	if errors.Is(err, errBusy) {
 		x.w.Header().Set("Retry-After", "10")
 		return &wire.Error{Code: wire.CodeTooMany, Message: err.Error()}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// ContentType is the type of a text: https://prometheus.io/docs/instrumenting/exposition_formats.
-const ContentType = "text/plain; version=0.0.4; charset=utf-8"
+// contentType is the type of a text: https://prometheus.io/docs/instrumenting/exposition_formats.
+const contentType = "text/plain; version=0.0.4; charset=utf-8"
 
 type (
 	// Collector is anything that has figures.

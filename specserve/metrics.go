@@ -42,7 +42,7 @@ func metrics(x *request) error {
 	if err != nil {
 		return err
 	}
-	return x.send(http.StatusOK, ContentType, text)
+	return x.send(http.StatusOK, contentType, text)
 }
 
 // now finds out what is served, and what nodes reported.

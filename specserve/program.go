@@ -25,8 +25,8 @@ const (
 	total   = 15 * time.Minute
 )
 
-// ErrBusy is of a download that did not get its turn: too many others are under way.
-var ErrBusy = errors.New("too many downloads of the program are under way")
+// errBusy is of a download that did not get its turn: too many others are under way.
+var errBusy = errors.New("too many downloads of the program are under way")
 
 // Program is a file that is served. Its methods may be called from any goroutine.
 type Program struct {
@@ -67,7 +67,7 @@ func (p *Program) Reader() io.Reader { return io.NewSectionReader(p.file, 0, p.s
 // Sums are the checksums by system, for wire.Spec.
 func (p *Program) Sums() map[string]string { return map[string]string{ProgramSystem(): p.sum} }
 
-// Serve sends the file, or the part of it that is asked for. ErrBusy means that nothing was written.
+// Serve sends the file, or the part of it that is asked for. errBusy means that nothing was written.
 func (p *Program) Serve(w http.ResponseWriter, r *http.Request) error {
 	turn := time.NewTimer(p.patient)
 	defer turn.Stop()
@@ -75,7 +75,7 @@ func (p *Program) Serve(w http.ResponseWriter, r *http.Request) error {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
 	case <-turn.C:
-		return ErrBusy
+		return errBusy
 	case <-r.Context().Done():
 		return r.Context().Err()
 	}

@@ -86,7 +86,7 @@ func TestSlots(t *testing.T) {
 		slow = append(slow, get())
 	}
 	get()
-	require.ErrorIs(t, <-answers, ErrBusy)
+	require.ErrorIs(t, <-answers, errBusy)
 	for range most {
 		require.NoError(t, <-answers, "cut off")
 	}

@@ -128,11 +128,11 @@ func (x *request) done(status int, what string) error { return x.json(status, Do
 type Status struct {
 	Commit string       `json:"commit"`
 	At     time.Time    `json:"at"`
-	Nodes  []NodeStatus `json:"nodes"` // that reported, by identity
+	Nodes  []nodeStatus `json:"nodes"` // that reported, by identity
 }
 
-// NodeStatus is the last report of a node.
-type NodeStatus struct {
+// nodeStatus is the last report of a node.
+type nodeStatus struct {
 	Identity string            `json:"identity"`
 	Ready    bool              `json:"ready"` // and the report is not stale
 	Phase    wire.Phase        `json:"phase"`
@@ -153,7 +153,7 @@ func status(x *request) error {
 	if x.o.Status != nil {
 		return x.document(x.o.Status())
 	}
-	out := Status{Commit: x.view.commit(), At: x.now.UTC(), Nodes: []NodeStatus{}}
+	out := Status{Commit: x.view.commit(), At: x.now.UTC(), Nodes: []nodeStatus{}}
 	for _, r := range x.reports.All() {
 		out.Nodes = append(out.Nodes, statusOf(x.view, r, x.now))
 	}
@@ -161,18 +161,18 @@ func status(x *request) error {
 }
 
 // statusOf describes the last report of a node.
-func statusOf(v *View, r wire.ReceivedReport, now time.Time) NodeStatus {
+func statusOf(v *View, r wire.ReceivedReport, now time.Time) nodeStatus {
 	usual := PeriodOf(v.Catalog.Node(r.Identity))
 	stale := r.Stale(now, usual)
-	return NodeStatus{
+	return nodeStatus{
 		Identity: r.Identity, Ready: r.Ready && !stale, Phase: r.Phase, Received: r.ReceivedAt.UTC(), Period: int(r.Period(usual).Seconds()),
 		Stale: stale, Error: r.Problem(), Commit: r.Commit, Agent: r.Agent, Nodes: r.Nodes, Cut: r.Cut,
 	}
 }
 
-// FirstReport is how long a new node may take until it reports: it boots, gets the program, and installs the packages of
+// firstReport is how long a new node may take until it reports: it boots, gets the program, and installs the packages of
 // its spec.
-const FirstReport = 15 * time.Minute
+const firstReport = 15 * time.Minute
 
 // WaitingError reports that a node has not reported yet, and that this is not late.
 type WaitingError struct{ Since time.Time }
@@ -193,10 +193,10 @@ func (s *Server) Reported(node string) (saw string, err error) {
 	v := s.view.Load()
 	if !has {
 		since := s.reports.AwaitedSince(node, now)
-		if now.Sub(since) < FirstReport {
+		if now.Sub(since) < firstReport {
 			return "", &WaitingError{since}
 		}
-		return "", fmt.Errorf("it has not reported since %s, for more than %s: its console shows what it does", since.UTC().Format(time.TimeOnly+" UTC"), FirstReport)
+		return "", fmt.Errorf("it has not reported since %s, for more than %s: its console shows what it does", since.UTC().Format(time.TimeOnly+" UTC"), firstReport)
 	}
 	is := statusOf(v, r, now)
 	at := is.Received.Format(time.TimeOnly + " UTC")

@@ -47,8 +47,8 @@ func (x *request) json(status int, v any) error {
 	return x.send(status, asJSON, append(b, '\n'))
 }
 
-// Specs is the answer of /specs.
-type Specs struct {
+// specs is the answer of /specs.
+type specs struct {
 	Specs []string `json:"specs"` // names of the nodes whose spec the caller may fetch
 }
 
@@ -64,7 +64,7 @@ func listSpecs(x *request) error {
 	case <-x.Context().Done():
 		return x.Context().Err()
 	}
-	out := Specs{Specs: []string{}}
+	out := specs{Specs: []string{}}
 	var refused error
 	for _, name := range x.view.Catalog.Names() {
 		if err := x.authorize(name); err == nil {

@@ -130,8 +130,8 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 // IsDenied reports whether the host refused the login, or the token lacks a privilege.
 func IsDenied(err error) bool { return api.IsDenied(err) }
 
-// Machine is the way into the guest of an address, see OpenGuest. It sends no request. near are
+// Machine is the way into the guest of an address, see openGuest. It sends no request. near are
 // gateways that the files name.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) engineguest.Machine {
-	return OpenGuest(d.host, addr, api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
+	return openGuest(d.host, addr, api.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
 }

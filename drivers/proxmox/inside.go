@@ -20,10 +20,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// OpenGuest is the way into the guest of an address. Before anything is asked of it, it is verified
+// openGuest is the way into the guest of an address. Before anything is asked of it, it is verified
 // once more that it is that guest. Near are gateways that the files speak of. It sends no
 // request; what it gives is safe for concurrent use.
-func OpenGuest(h *kind.Host, addr model.Address, at api.GuestRef, near []netip.Addr) guest.Machine {
+func openGuest(h *kind.Host, addr model.Address, at api.GuestRef, near []netip.Addr) guest.Machine {
 	return &machine{h: h, addr: addr, at: at, near: near}
 }
 

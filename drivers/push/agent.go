@@ -67,16 +67,16 @@ func WantedAgent(identity string) *Agent {
 	}
 }
 
-// Reconnected is what is wanted of the agent of a child that left the site, and is now as found: that it runs, finds its parent, and can
+// reconnected is what is wanted of the agent of a child that left the site, and is now as found: that it runs, finds its parent, and can
 // remove what it manages. It keeps its program, since it goes with it.
-func Reconnected(found *Agent, identity string) *Agent {
+func reconnected(found *Agent, identity string) *Agent {
 	w := WantedAgent(identity)
 	w.Program, w.Units, w.Upgrade = found.Program, found.Units, found.Upgrade
 	return w
 }
 
-// Reaches reports whether an agent as found runs, and is known by its parent.
-func Reaches(found *Agent, identity string) bool {
+// reaches reports whether an agent as found runs, and is known by its parent.
+func reaches(found *Agent, identity string) bool {
 	w := WantedAgent(identity)
 	return found.Identity == w.Identity && found.Parent == w.Parent && found.Pins == w.Pins && found.Token == w.Token && found.Service == w.Service
 }

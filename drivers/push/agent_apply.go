@@ -39,7 +39,7 @@ flock -w 600 9 || die "another program is changing this machine, and has been fo
 
 // SendProgram puts a program beside the one that runs. It is the standard input of the command, and is used by Change if its checksum is
 // right.
-func SendProgram(ctx context.Context, m Machine, sum string, program []byte) error {
+func SendProgram(ctx context.Context, m machine, sum string, program []byte) error {
 	script := `set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 umask 077
@@ -59,7 +59,7 @@ sync ` + newFile + `
 
 // Change makes everything what it should be but the program, if that is not to be replaced, and stops the agent. Given is what it gets to
 // know of its parent; nil if it knows that. With replace the program that was sent takes the place of the old one.
-func (f *FoundAgent) Change(ctx context.Context, m Machine, given *wire.Parent, replace bool) error {
+func (f *FoundAgent) Change(ctx context.Context, m machine, given *wire.Parent, replace bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("set -e\n%s%s%s%s", heads, lock, known, asAgent)
@@ -125,7 +125,7 @@ func (*FoundAgent) apiToken(b *strings.Builder) {
   _value=
 fi
 chown %[5]s:%[5]s %[4]s; chmod 0600 %[4]s
-`, pveUser, tokenName, APIToken, apiFile, user)
+`, pveUser, tokenName, apiToken, apiFile, user)
 }
 
 // sshKey makes the key by which the agent enters its guests, if there is none. It is beside agent.hcl and not in the data folder,
@@ -190,17 +190,17 @@ const start = "systemctl reset-failed " + systemd.Service + " 2>/dev/null || :\n
 	"unit restart " + systemd.Service + "\n" + disarm
 
 // StartAgent starts the agent.
-func StartAgent(ctx context.Context, m Machine) error {
+func StartAgent(ctx context.Context, m machine) error {
 	return runCommand(ctx, m, guest.Script("set -e\n"+lock+start))
 }
 
 // FinishAgent ends an upgrade: the new program has reported.
-func FinishAgent(ctx context.Context, m Machine) error {
+func FinishAgent(ctx context.Context, m machine) error {
 	return runCommand(ctx, m, guest.Script("set -e\n"+lock+"drop "+oldFile+" "+refusedFile+" "+earlierKey+" "+earlierKey+".pub "+upgradeFile+"\n"))
 }
 
 // Back puts the program from before an upgrade in place of the new one, and starts the agent.
-func (f *FoundAgent) Back(ctx context.Context, m Machine) error {
+func (f *FoundAgent) Back(ctx context.Context, m machine) error {
 	return runCommand(ctx, m, guest.Script("set -e\n"+lock+
 		"printf '%s\\n' "+f.want.Program.Sum+" | put "+refusedFile+" 0644 root root\n"+
 		arm+"systemctl stop "+systemd.Service+" || :\n"+
@@ -209,7 +209,7 @@ func (f *FoundAgent) Back(ctx context.Context, m Machine) error {
 		"drop "+upgradeFile+"\n"+start))
 }
 
-func runCommand(ctx context.Context, m Machine, c guest.Command) error {
+func runCommand(ctx context.Context, m machine, c guest.Command) error {
 	out, err := m.Run(ctx, c)
 	if err != nil {
 		return err

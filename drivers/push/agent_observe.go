@@ -36,8 +36,8 @@ const (
 	dropIn     = "/etc/systemd/system/" + systemd.Service + ".d/child.conf"
 	dropInText = "# The agent of a child reads the files of the cluster, which belong to this group.\n[Service]\nSupplementaryGroups=www-data\n"
 
-	// APIToken is the token of the agent for the API of its own host, and pveUser whose it is.
-	APIToken = pveUser + "!" + tokenName
+	// apiToken is the token of the agent for the API of its own host, and pveUser whose it is.
+	apiToken = pveUser + "!" + tokenName
 	pveUser  = "homestak@pve"
 	// tokenName is not gitops, which docs/permissions.md has for people.
 	tokenName = "agent"
@@ -45,8 +45,8 @@ const (
 	userCfg   = "/etc/pve/user.cfg"
 )
 
-// Machine is the way into a machine, as guest.Machine has it.
-type Machine interface {
+// machine is the way into a machine, as guest.Machine has it.
+type machine interface {
 	Run(ctx context.Context, c guest.Command) (guest.Output, error)
 }
 
@@ -59,10 +59,10 @@ const heads = `[ "$(id -u)" = 0 ] || die "commands run as user $(id -u) and not 
 const known = `known() {
   [ -s ` + apiFile + ` ] || return 1
   IFS= read -r _line <` + apiFile + ` || return 1
-  [ "${_line%%=*}" = '` + APIToken + `' ] || return 1
+  [ "${_line%%=*}" = '` + apiToken + `' ] || return 1
   if [ -f ` + tokenCfg + ` ]; then
     while read -r _id _value; do
-      if [ "$_id" = '` + APIToken + `' ]; then [ "$_value" = "${_line#*=}" ]; return; fi
+      if [ "$_id" = '` + apiToken + `' ]; then [ "$_value" = "${_line#*=}" ]; return; fi
     done <` + tokenCfg + `
     return 1
   fi
@@ -107,7 +107,7 @@ if [ -f ` + refusedFile + ` ]; then row refused "$(stat -c %Y ` + refusedFile + 
 }
 
 // ObserveAgent reads what is on a machine, by one command that changes nothing.
-func ObserveAgent(ctx context.Context, m Machine, w AgentWant) (*FoundAgent, error) {
+func ObserveAgent(ctx context.Context, m machine, w AgentWant) (*FoundAgent, error) {
 	fragments := []guest.Fragment{{Name: "agent", Body: probe()}}
 	boundary := "homestak-" + rand.Text()
 	out, err := m.Run(ctx, guest.Probe(boundary, "", fragments))

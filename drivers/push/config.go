@@ -28,9 +28,9 @@ import (
 
 // Config says how guests are entered. Zero durations and numbers have the default beside them.
 type Config struct {
-	// HostKeys keeps the host keys of guests, and of a host that connections go through. They are
+	// hostKeys keeps the host keys of guests, and of a host that connections go through. They are
 	// used from several goroutines. Nil keeps them in memory.
-	HostKeys HostKeys
+	HostKeys hostKeys
 	// PrivateKeys are offered after that of the host's block, as ssh-keygen writes them, and those of
 	// the ssh-agent(1) at AgentSocket after them.
 	PrivateKeys []string
@@ -51,14 +51,14 @@ type Config struct {
 	Unserved string        // why there is none; "": none is expected
 	Upgrade  time.Duration // how long a new program may take until it reports: five minutes
 
-	Inside  Inside        // how a spec is compared and applied; package converge unless set
+	Inside  inside        // how a spec is compared and applied; package converge unless set
 	Connect time.Duration // how long connecting to a guest and logging in may take: 10 s
 	Observe time.Duration // how long looking at one guest may take: 30 s
 	Confirm time.Duration // how long a login may fail after a change of the way in before it is taken back: a minute
 	Width   int           // how many guests are looked at side by side: 16
 	Locally guest.Machine // this machine, for containers of it: drivers/local
 
-	Parent  Parent // of nodes in mode pull; nil if nobody serves them
+	Parent  parent // of nodes in mode pull; nil if nobody serves them
 	Program string // that they run, a file of this machine; the one that runs unless set
 }
 
@@ -68,8 +68,8 @@ const (
 	defaultWidth   = 16
 )
 
-// Inside compares a machine with its spec, and makes it that. It is package converge.
-type Inside interface {
+// inside compares a machine with its spec, and makes it that. It is package converge.
+type inside interface {
 	// Observe reads a machine and changes nothing there.
 	Observe(ctx context.Context, m guest.Machine, want *spec.Spec) (State, error)
 	// Apply makes the machine what the spec says. After an error some of it may be done, and
@@ -165,7 +165,7 @@ func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) 
 	}
 }
 
-// Dial is as engine.Dialer has it: guests that are entered through their host are checked through it.
+// Dial is as engine.dialer has it: guests that are entered through their host are checked through it.
 func (d *Driver) Dial() (func(ctx context.Context, network, address string) (net.Conn, error), error) {
 	jump, err := d.through()
 	if jump == nil {

@@ -19,8 +19,8 @@ import (
 // unit for the first run, and node.json by pct; from then on it is a node as any other in mode pull. What is wanted inside
 // is that it got them, and nothing else: its spec is its own business.
 
-// Parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
-type Parent interface {
+// parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
+type parent interface {
 	// NodeFile is the content of node.json for a node, with a token that nobody else has. What the node reported
 	// before is forgotten. Its error has no secret.
 	NodeFile(node, spec string) (string, error)

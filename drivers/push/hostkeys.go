@@ -22,8 +22,8 @@ type Known struct {
 	IP   netip.Addr // the same; not valid if that is not known
 }
 
-// HostKeys keeps the host keys of machines by name.
-type HostKeys interface {
+// hostKeys keeps the host keys of machines by name.
+type hostKeys interface {
 	// Of gives what is known of a machine; nothing if nobody entered it yet.
 	Of(name string) (Known, error)
 	// Learn replaces what is known of a machine.
@@ -42,7 +42,7 @@ type KnownHosts struct {
 	mu    sync.Mutex // one change of the file at a time: guests are entered side by side
 }
 
-// Of is as HostKeys wants it.
+// Of is as hostKeys wants it.
 func (k *KnownHosts) Of(name string) (Known, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -73,7 +73,7 @@ const (
 	addressComment = "address="
 )
 
-// Learn is as HostKeys wants it.
+// Learn is as hostKeys wants it.
 func (k *KnownHosts) Learn(name string, known Known) error {
 	return k.change(func(lines []string) []string {
 		lines = without(lines, name)
@@ -96,7 +96,7 @@ func without(lines []string, name string) []string {
 	return slices.DeleteFunc(lines, func(text string) bool { return strings.HasPrefix(text, name+" ") })
 }
 
-// Forget is as HostKeys wants it.
+// Forget is as hostKeys wants it.
 func (k *KnownHosts) Forget(name string) error {
 	return k.change(func(lines []string) []string { return without(lines, name) })
 }

@@ -42,9 +42,9 @@ func addReconnect(have *model.Observed, r *model.Resource, seen model.Observed) 
 			Severity: diag.Warning, Source: diag.FromSite, Address: r.Inside.String(), Summary: r.Node + " left the site, does not report, and cannot be entered to see why",
 			Detail: fmt.Sprintf("%s. Start it, or let it go as the line about %s says.", seen.Unknown[0].Why, r.Inside),
 		})
-	case at != nil && !Reaches(at.Spec.(*Agent), r.Node):
+	case at != nil && !reaches(at.Spec.(*Agent), r.Node):
 		want := *r
-		want.Spec = Reconnected(at.Spec.(*Agent), r.Node)
+		want.Spec = reconnected(at.Spec.(*Agent), r.Node)
 		have.State[r.Addr] = at
 		have.Reconnect = append(have.Reconnect, &want)
 	}

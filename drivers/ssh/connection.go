@@ -262,13 +262,13 @@ func (c *connection) becomeRoot(ctx context.Context) error {
 	case slices.Contains(lines, "sudo"):
 		c.prefix = begin + "sudo -n -- "
 	case slices.Contains(lines, "none"):
-		return &SudoError{Machine: c.m.name()}
+		return &sudoError{Machine: c.m.name()}
 	default:
 		reason := strings.TrimSpace(out.Err)
 		if reason == "" {
 			reason = fmt.Sprintf("sudo fails with exit code %d", out.Code)
 		}
-		return &SudoError{Machine: c.m.name(), Reason: reason}
+		return &sudoError{Machine: c.m.name(), Reason: reason}
 	}
 	return nil
 }

@@ -88,14 +88,14 @@ func (e *LoginError) Error() string {
 // Hopeless is false; see guest.Machine.
 func (*LoginError) Hopeless() bool { return false }
 
-// SudoError is a user that cannot become root.
-type SudoError struct {
+// sudoError is a user that cannot become root.
+type sudoError struct {
 	Machine string
 	Reason  string // what sudo says; "" if it is missing
 }
 
 // Error says what to do.
-func (e *SudoError) Error() string {
+func (e *sudoError) Error() string {
 	if e.Reason == "" {
 		return fmt.Sprintf("ssh to %s: this user is not root, and sudo is not installed: install it, or log in as root", e.Machine)
 	}
@@ -103,7 +103,7 @@ func (e *SudoError) Error() string {
 }
 
 // Hopeless is false: the rule of a machine that boots for the first time comes after its sshd.
-func (*SudoError) Hopeless() bool { return false }
+func (*sudoError) Hopeless() bool { return false }
 
 // Error is any other reason why a machine cannot be reached or used.
 type Error struct {

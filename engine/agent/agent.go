@@ -41,8 +41,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Source is where commits come from. At most one of its methods runs at a time.
-type Source interface {
+// source is where commits come from. At most one of its methods runs at a time.
+type source interface {
 	// Head asks the repository for the newest commit of the branch, and makes its
 	// files available here. Where nothing changed that is one request.
 	Head(ctx context.Context) (model.Commit, error)
@@ -68,7 +68,7 @@ type Options struct {
 	Branch   string
 	Path     string
 
-	Source Source
+	Source source
 	// Load reads the site of a commit and checks it with its rules for sites:
 	// Desired.Findings has what both found. It is called at the beginning of every
 	// pass, since secrets and rules may change without a commit; the agent keeps no site

@@ -14,7 +14,7 @@ import (
 
 // headWatch asks the repository beside a pass. Its fields are not written to while it runs.
 type headWatch struct {
-	source Source
+	source source
 	known  string // the head as the loop knows it
 	every  time.Duration
 	send   func(request)

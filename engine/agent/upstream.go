@@ -19,7 +19,7 @@ import (
 
 // upstream is the repository as the loop knows it. It belongs to the loop.
 type upstream struct {
-	source Source
+	source source
 	branch string
 	during func(ctx context.Context, work func(ctx context.Context)) // lets the loop serve requests meanwhile
 	log    *slog.Logger

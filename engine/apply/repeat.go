@@ -10,15 +10,15 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Observe reads from the host what is left of a step that was tried at since: the step to do now,
+// observe reads from the host what is left of a step that was tried at since: the step to do now,
 // or nil if nothing is left. After an error whose OutcomeUnknown is true it is called again later;
 // any other error ends the step.
-type Observe func(ctx context.Context, s plan.Step, since time.Time) (left *plan.Step, err error)
+type observe func(ctx context.Context, s plan.Step, since time.Time) (left *plan.Step, err error)
 
 // Repeat retries a step if its outcome is unknown (see OutcomeUnknown). Before each retry, observe
 // reports what is left to do. The pauses and the number of tries are those of Backoff. Once the
 // context ended or stop was closed, nothing is tried any more.
-func Repeat(do Do, observe Observe, b Backoff, stop <-chan struct{}) Do {
+func Repeat(do Do, observe observe, b Backoff, stop <-chan struct{}) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {
 		err := do(ctx, s)

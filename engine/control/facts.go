@@ -29,11 +29,11 @@ type Facts struct {
 // commit is where a commit declares the objects of the host.
 type commit struct {
 	id string
-	at map[string]Declaration // by address
+	at map[string]declaration // by address
 }
 
-// Declaration is where the site declares an object.
-type Declaration struct {
+// declaration is where the site declares an object.
+type declaration struct {
 	Manifest string     `json:"manifest"` // "" for what stands beside the manifests
 	Node     string     `json:"node"`     // "" for what is no node
 	At       diag.Range `json:"at"`
@@ -73,10 +73,10 @@ func (k *Facts) Site(d engine.Desired) {
 		k.commits = append(slices.Delete(k.commits, i, i+1), c)
 		return
 	}
-	c := commit{id: d.Commit, at: map[string]Declaration{}}
+	c := commit{id: d.Commit, at: map[string]declaration{}}
 	want, _ := d.Site.Want(k.identity)
 	for addr, r := range want.State {
-		c.at[addr.String()] = Declaration{r.Manifest, r.Node, r.At}
+		c.at[addr.String()] = declaration{r.Manifest, r.Node, r.At}
 	}
 	k.commits = append(k.commits, c)
 	if len(k.commits) > 2 {
@@ -101,7 +101,7 @@ func (k *Facts) host() (api string, manifests []string) {
 
 // declared says where a commit declares an address, and which addresses it has.
 // Whether anything is known of the commit says ok.
-func (k *Facts) declared(id, address string) (at *Declaration, all []string, ok bool) {
+func (k *Facts) declared(id, address string) (at *declaration, all []string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range k.commits {

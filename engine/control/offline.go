@@ -26,7 +26,7 @@ const Absent agent.State = "absent"
 // Offline is the stored state of an agent that is not running. It answers like a Client, and is
 // read-only.
 type Offline struct {
-	receipts Receipts
+	receipts receipts
 	status   agent.Status
 }
 

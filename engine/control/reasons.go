@@ -18,9 +18,9 @@ type Reasons struct {
 	Running   bool                `json:"running"`   // an agent answered; otherwise only receipts are known
 	InForce   *agent.CommitStatus `json:"in_force"`  // the commit that is converged to
 	Known     bool                `json:"known"`     // whether Declared says anything: the site in force was read
-	Declared  *Declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
+	Declared  *declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
 	Node      *engine.NodeStatus  `json:"node"`      // how it is; null if it is no node of the subtree
-	Removed   *Removal            `json:"removed"`   // how it left the host, if it did
+	Removed   *removal            `json:"removed"`   // how it left the host, if it did
 	Unmanaged []model.Unmanaged   `json:"unmanaged"` // guests of that name that the agent does not own
 	Unknown   []model.Unknown     `json:"unknown"`   // parts of the host that could not be seen
 	Receipts  []ledger.Receipt    `json:"receipts"`  // the last that touched it, newest first, with that step only
@@ -28,8 +28,8 @@ type Reasons struct {
 	Hint      string              `json:"hint"` // the nearly right address
 }
 
-// Removal is the pass that removed something.
-type Removal struct {
+// removal is the pass that removed something.
+type removal struct {
 	Commit  string `json:"commit"`
 	Subject string `json:"subject"`
 	Author  string `json:"author"`
@@ -42,7 +42,7 @@ const (
 )
 
 // ReasonsOf collects what is known about an address. The name of a node or a VMID also works.
-func ReasonsOf(address string, s agent.Status, k *Facts, from Receipts) Reasons {
+func ReasonsOf(address string, s agent.Status, k *Facts, from receipts) Reasons {
 	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Unmanaged: []model.Unmanaged{}, Unknown: []model.Unknown{}}
 	id := ""
 	if s.InForce != nil {
@@ -105,7 +105,7 @@ func whole(text string, all []string, nodes []engine.NodeStatus) string {
 }
 
 // removed finds the pass that removed something that is no longer declared.
-func removed(r Reasons) *Removal {
+func removed(r Reasons) *removal {
 	if r.Declared != nil || len(r.Receipts) == 0 || len(r.Receipts[0].Steps) == 0 {
 		return nil
 	}
@@ -113,5 +113,5 @@ func removed(r Reasons) *Removal {
 	if st := last.Steps[len(last.Steps)-1]; st.Action != "delete" || st.Status != "done" {
 		return nil
 	}
-	return &Removal{last.Commit, last.Subject, last.Author, last.ID}
+	return &removal{last.Commit, last.Subject, last.Author, last.ID}
 }

@@ -61,7 +61,7 @@ func (e *Ended) Status() agent.Status {
 }
 
 // Await requests a check of an agent, and waits for the end of that pass.
-func Await(ctx context.Context, a Agent, r Receipts) (Ended, error) {
+func Await(ctx context.Context, a Agent, r receipts) (Ended, error) {
 	asked := time.Now().UTC()
 	pass, err := a.Reconcile(ctx)
 	if err != nil {

@@ -32,8 +32,8 @@ type Agent interface {
 	Resume(manifest string) (bool, error)
 }
 
-// Receipts gives access to the receipts.
-type Receipts interface {
+// receipts gives access to the receipts.
+type receipts interface {
 	Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt, error)
 	Verify() (good int, broken []string, err error)
 }
@@ -57,7 +57,7 @@ type Receipts interface {
 // Whatever goes wrong is a ProblemError with a status of 4xx or 5xx.
 type Server struct {
 	Agent    Agent
-	Receipts Receipts
+	Receipts receipts
 	Facts    *Facts
 	Events   *EventLog
 	Card     Card // without what Facts knows
@@ -185,7 +185,7 @@ func (c *Server) history(_ http.ResponseWriter, r *http.Request) (any, error) {
 }
 
 // historyOf reads receipts; those that cannot be read are reported beside the others.
-func historyOf(from Receipts, n int, address string) History {
+func historyOf(from receipts, n int, address string) History {
 	list, err := from.Last(n, touches(address))
 	h := History{Receipts: append([]ledger.Receipt{}, list...)}
 	if err != nil {
@@ -209,7 +209,7 @@ func (c *Server) verify(http.ResponseWriter, *http.Request) (any, error) {
 }
 
 // chainOf checks the chain of receipts.
-func chainOf(r Receipts) (Chain, error) {
+func chainOf(r receipts) (Chain, error) {
 	good, broken, err := r.Verify()
 	return Chain{good, append([]string{}, broken...)}, err
 }

@@ -38,11 +38,11 @@ func Replace(name string, content []byte) (err error) {
 	if err = os.Rename(f.Name(), name); err != nil {
 		return err
 	}
-	return Sync(dir)
+	return sync(dir)
 }
 
-// Sync syncs the names in a folder to disk.
-func Sync(dir string) error {
+// sync syncs the names in a folder to disk.
+func sync(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

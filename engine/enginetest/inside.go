@@ -12,8 +12,8 @@ type Room struct {
 	Packages []string `hcl:"packages,optional"`
 }
 
-// InsideKinds are those of these tests with what is inside of boxes: inner.NAME.
-func InsideKinds() model.Kinds {
+// insideKinds are those of these tests with what is inside of boxes: inner.NAME.
+func insideKinds() model.Kinds {
 	return append(Kinds(), &model.Kind{
 		Name: "inner", New: func() any { return &Room{} },
 		Inside: func(_ *model.Resource, in model.Scope) (*model.Resource, diag.List) {
@@ -35,7 +35,7 @@ func InsideKinds() model.Kinds {
 // InsideSite is a site where each box has a spec with the package nginx.
 func InsideSite(sizes map[string]int) *model.Site {
 	s := Site(sizes)
-	s.Kinds = InsideKinds()
+	s.Kinds = insideKinds()
 	s.Specs = map[string]*model.Spec{"base": {Name: "base", Platform: &model.Platform{Packages: []string{"nginx"}}}}
 	for _, n := range s.Manifests["web"].Nodes {
 		n.Spec, n.Mode = "base", model.ModePush

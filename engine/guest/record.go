@@ -20,8 +20,8 @@ const RecordFolder = "/var/lib/homestak-gitops"
 // RecordFile is the record.
 const RecordFile = RecordFolder + "/owned.json"
 
-// Version is that of the file. A program refuses one that is newer than it knows.
-const Version = 1
+// version is that of the file. A program refuses one that is newer than it knows.
+const version = 1
 
 // Record is everything that we put on one machine. The zero value is that of a machine
 // that nothing was put on.
@@ -64,8 +64,8 @@ func ReadRecord(text string) (*Record, error) {
 	if err := d.Decode(r); err != nil {
 		return nil, fmt.Errorf("%s is damaged, so it is unknown what may be removed: restore it from a backup, or delete it; everything on this machine then counts as unmanaged: %w", RecordFile, err)
 	}
-	if r.Version != Version {
-		return nil, fmt.Errorf("%s has version %d, this program reads %d: use a newer program", RecordFile, r.Version, Version)
+	if r.Version != version {
+		return nil, fmt.Errorf("%s has version %d, this program reads %d: use a newer program", RecordFile, r.Version, version)
 	}
 	r.sort()
 	return r, nil
@@ -77,7 +77,7 @@ func (r *Record) Text() string {
 		return ""
 	}
 	w := *r
-	w.Version = Version
+	w.Version = version
 	if w.Entries == nil {
 		w.Entries = []RecordEntry{}
 	}
@@ -126,7 +126,7 @@ func (r *Record) With(entries []RecordEntry) *Record {
 		switch {
 		case old == nil:
 			out.Entries = append(out.Entries, e)
-			out.Version = Version
+			out.Version = version
 		case !old.same(e):
 			e.Found = old.Found
 			*old = e

@@ -17,15 +17,15 @@ type Manifest struct {
 	Host        string     `hcl:"host,optional" ref:"host" doc:"Host where its roots live; without one it is a recipe."`
 	Suspend     bool       `hcl:"suspend,optional" doc:"Leave everything of it as it is."`
 	OnError     string     `hcl:"on_error,optional" doc:"stop, rollback or continue when a step goes wrong; stop unless set."`
-	Execution   *Execution `hcl:"execution,block" doc:"How nodes are configured unless they say otherwise."`
+	Execution   *execution `hcl:"execution,block" doc:"How nodes are configured unless they say otherwise."`
 	Settings    *Settings  `hcl:"settings,block" doc:"Waits and what test does."`
 
 	At    diag.Range
 	Nodes []*Node // all instances, in the order of the files
 }
 
-// Execution is the mode of nodes: push or pull.
-type Execution struct {
+// execution is the mode of nodes: push or pull.
+type execution struct {
 	DefaultMode string `hcl:"default_mode,optional" doc:"push or pull; push unless set."`
 }
 
@@ -47,7 +47,7 @@ type Node struct {
 	DependsOn []string   `hcl:"depends_on,optional" doc:"Nodes that must exist first and go later."`
 	VMID      int        `hcl:"vmid,optional" doc:"VMID; chosen from the site's range unless set."`
 	VMIDRange string     `hcl:"vmid_range,optional" doc:"Name of the range that the VMID is chosen from."`
-	Execution *NodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
+	Execution *nodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
 	Decomm    *Decomm    `hcl:"decommission,block" doc:"What must hold before it is destroyed."`
 	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves; refuse unless set."`
 	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand; revert unless set."`
@@ -69,8 +69,8 @@ const (
 	ModePull = "pull" // the node itself
 )
 
-// NodeMode overrides the manifest's mode for one node.
-type NodeMode struct {
+// nodeMode overrides the manifest's mode for one node.
+type nodeMode struct {
 	Mode string `hcl:"mode,optional" doc:"push or pull."`
 }
 

@@ -54,7 +54,7 @@ func (s *Service) transport() http.RoundTripper {
 	return s.above.Transport()
 }
 
-// given are the secrets that the parent gave, as site.Given.
+// given are the secrets that the parent gave, as site.given.
 func (s *Service) given() (secrets *model.Secrets, awaits bool) {
 	if s.above == nil {
 		return nil, false

@@ -18,7 +18,7 @@ import (
 // watchdog, and gives memory back after passes. Without a service manager the notices go
 // nowhere. Its goroutine owns everything in it but the channels.
 type notifier struct {
-	statuses Mailbox
+	statuses mailbox
 	reloads  chan time.Time // when the manager asked for a reload
 	stopping <-chan struct{}
 
@@ -36,11 +36,11 @@ type notifier struct {
 	shared   bool      // the process is that of simulated hosts too, and of other agents on them
 }
 
-// Mailbox holds the newest status, for one reader: whoever puts one never waits.
-type Mailbox chan agent.Status
+// mailbox holds the newest status, for one reader: whoever puts one never waits.
+type mailbox chan agent.Status
 
 // Put replaces what was not read yet. It is for one writer.
-func (m Mailbox) Put(s agent.Status) {
+func (m mailbox) Put(s agent.Status) {
 	for {
 		select {
 		case m <- s:

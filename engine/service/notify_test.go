@@ -40,7 +40,7 @@ func (g *notified) stuckSince(t time.Time) {
 func startNotifier(watchdog time.Duration) *notified {
 	g := &notified{stop: make(chan struct{})}
 	g.notifier = &notifier{
-		statuses: make(Mailbox, 1), reloads: make(chan time.Time, 1), stopping: g.stop, watchdog: watchdog,
+		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: g.stop, watchdog: watchdog,
 		notify: func(state string) error {
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -158,7 +158,7 @@ func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
 }
 
 func TestMailboxHoldsTheNewest(t *testing.T) {
-	m := make(Mailbox, 1)
+	m := make(mailbox, 1)
 	for _, s := range []string{"a", "b", "c"} {
 		m.Put(agent.Status{Summary: s})
 	}

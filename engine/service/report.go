@@ -10,8 +10,8 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
-// Report is what an agent with this status reports to its parent of itself and of the nodes that it manages.
-func Report(s agent.Status) wire.Report {
+// report is what an agent with this status reports to its parent of itself and of the nodes that it manages.
+func report(s agent.Status) wire.Report {
 	r := wire.Report{
 		Version: wire.ReportVersion, Identity: s.Identity, Agent: s.Agent, At: s.At, Phase: wire.PhaseCreate, Ready: s.Healthy,
 		Findings: diag.List{}, Nodes: []wire.ReportNode{},

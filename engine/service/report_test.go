@@ -21,7 +21,7 @@ func TestIsEmpty(t *testing.T) {
 		change(&s)
 		return s
 	}
-	require.True(t, Report(at(func(*agent.Status) {})).Empty)
+	require.True(t, report(at(func(*agent.Status) {})).Empty)
 	for name, change := range map[string]func(*agent.Status){
 		"a node":               func(s *agent.Status) { s.Nodes = []engine.NodeStatus{{Node: "app", Address: "vm.app"}} },
 		"somebody else's":      func(s *agent.Status) { s.Last.Unmanaged = 2 },
@@ -32,9 +32,9 @@ func TestIsEmpty(t *testing.T) {
 		"of an earlier commit": func(s *agent.Status) { s.Last.Commit = "b" },
 		"a refused commit":     func(s *agent.Status) { s.Refused = &agent.Refusal{} },
 	} {
-		require.False(t, Report(at(change)).Empty, name)
+		require.False(t, report(at(change)).Empty, name)
 	}
-	r := Report(at(func(s *agent.Status) { s.Last.Unmanaged = 2 }))
+	r := report(at(func(s *agent.Status) { s.Last.Unmanaged = 2 }))
 	require.Equal(t, "inner is not empty: 2 guests on it are not managed", r.Findings[0].Summary)
 	require.Contains(t, r.Findings[0].Detail, "Allow-Orphans: inner")
 }

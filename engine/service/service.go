@@ -215,7 +215,7 @@ const showEvery = 300 * time.Millisecond
 
 // Once checks and converges once, and shows how far it is.
 func (s *Service) Once(ctx context.Context, stop <-chan struct{}, w *view.PassProgress) engine.Report {
-	statuses, done := make(Mailbox, 1), make(chan struct{})
+	statuses, done := make(mailbox, 1), make(chan struct{})
 	showing, end := context.WithCancel(ctx)
 	s.Notify = statuses.Put
 	go func() {
@@ -244,7 +244,7 @@ func (s *Service) Once(ctx context.Context, stop <-chan struct{}, w *view.PassPr
 func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, hangups <-chan os.Signal) error {
 	log := s.o.Log
 	n := &notifier{
-		statuses: make(Mailbox, 1), reloads: make(chan time.Time, 1), stopping: stop,
+		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: stop,
 		notify: sdNotify, stuck: s.Agent.Stuck, log: log, shared: s.o.Simulated != nil,
 	}
 	var err error

@@ -37,7 +37,7 @@ type served struct {
 // mostServed is how many of them stay.
 const mostServed = 64
 
-// Keep names the commits that must stay available; see agent.Source.
+// Keep names the commits that must stay available; see agent.source.
 func (s *served) Keep(ids ...string) error {
 	err := s.Repository.Keep(slices.Concat(ids, s.before)...)
 	if errors.Is(err, objects.ErrUnknown) && len(s.before) > 0 {
@@ -179,7 +179,7 @@ func (s *Service) StatusAndTree() WithTree {
 func (s *Service) Tree() wire.Report { return s.treeOf(s.Status()) }
 
 func (s *Service) treeOf(st agent.Status) wire.Report {
-	own := Report(st)
+	own := report(st)
 	if s.server == nil {
 		return wire.FoldReports(own, nil, func(string) time.Duration { return 0 }, st.At)
 	}

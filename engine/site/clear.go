@@ -108,7 +108,7 @@ func (c *Clear) file(tree fs.FS, name string, e fs.DirEntry) (Leak, error) {
 		return Leak{}, err
 	}
 	base := path.Base(name)
-	secrets := base == SecretsName || base == EncryptedName
+	secrets := base == SecretsName || base == encryptedName
 	id := contentID(info)
 	if id != "" && secrets {
 		id += " " + base // another name has other rules

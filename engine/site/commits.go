@@ -23,7 +23,7 @@ type Commits struct {
 	Secrets string                               // a file, read at each load, since it may change without a commit; "" for secrets.sops.yaml of the commit
 	Keys    Keys                                 // read at each load as well
 	Local   func() (*model.LocalHost, diag.List) // what this machine knows of its host, read at each load; may be nil
-	Given   Given                                // secrets of a parent, in place of secrets.sops.yaml; may be nil
+	Given   given                                // secrets of a parent, in place of secrets.sops.yaml; may be nil
 
 	rules []rulesOf // of the commits that were loaded last, the newest at the end
 
@@ -66,8 +66,8 @@ func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired 
 	return d
 }
 
-// Given are the secrets that a parent gave; nil if it gave none, or has still to say whether there are any: awaits.
-type Given func() (secrets *model.Secrets, awaits bool)
+// given are the secrets that a parent gave; nil if it gave none, or has still to say whether there are any: awaits.
+type given func() (secrets *model.Secrets, awaits bool)
 
 // rulesOf are the compiled policies of a commit.
 type rulesOf struct {

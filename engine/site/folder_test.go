@@ -187,27 +187,27 @@ func TestOrderOfSecrets(t *testing.T) {
 		found []string
 	}{
 		"plain":              {files: []string{SecretsName, secrets("plain")}, token: "plain"},
-		"encrypted":          {files: []string{EncryptedName, encrypted(secrets("sops"), "")}, env: env, token: "sops"},
-		"both":               {files: []string{EncryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, env: env, token: "sops", found: []string{"secrets.yaml:1:1: warning: secrets.yaml is not read"}},
-		"no identity":        {files: []string{EncryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, found: []string{cannot, "secrets.yaml:1:1: warning: secrets.yaml is not read"}},
-		"named":              {files: []string{EncryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, named: "named.yaml", token: "named"},
+		"encrypted":          {files: []string{encryptedName, encrypted(secrets("sops"), "")}, env: env, token: "sops"},
+		"both":               {files: []string{encryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, env: env, token: "sops", found: []string{"secrets.yaml:1:1: warning: secrets.yaml is not read"}},
+		"no identity":        {files: []string{encryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, found: []string{cannot, "secrets.yaml:1:1: warning: secrets.yaml is not read"}},
+		"named":              {files: []string{encryptedName, encrypted(secrets("sops"), ""), SecretsName, secrets("plain")}, named: "named.yaml", token: "named"},
 		"named is encrypted": {named: "named.sops.yaml", env: env, token: "named"},
-		"in the clear":       {files: []string{EncryptedName, encrypted(secrets("sops"), "father")}, env: env, found: []string{`secrets.sops.yaml:2:1: error: plaintext secret: "father" in section api_tokens is not encrypted`}},
+		"in the clear":       {files: []string{encryptedName, encrypted(secrets("sops"), "father")}, env: env, found: []string{`secrets.sops.yaml:2:1: error: plaintext secret: "father" in section api_tokens is not encrypted`}},
 		"named, and another in the clear": {
-			files: []string{EncryptedName, encrypted(secrets("sops"), "father")}, named: "named.yaml", token: "named",
+			files: []string{encryptedName, encrypted(secrets("sops"), "father")}, named: "named.yaml", token: "named",
 			found: []string{`secrets.sops.yaml:2:1: error: plaintext secret: "father" in section api_tokens is not encrypted`},
 		},
-		"public keys in the clear": {files: []string{EncryptedName, encrypted(secrets("sops")+"ssh_keys:\n  ops: ssh-ed25519 AAAA\n", "^ssh_keys$")}, env: env, token: "sops"},
+		"public keys in the clear": {files: []string{encryptedName, encrypted(secrets("sops")+"ssh_keys:\n  ops: ssh-ed25519 AAAA\n", "^ssh_keys$")}, env: env, token: "sops"},
 		"private key in the clear": {
-			files: []string{EncryptedName, encrypted(secrets("sops")+"ssh_keys:\n  ops: -----BEGIN OPENSSH PRIVATE KEY-----\n", "^ssh_keys$")}, env: env, token: "sops",
+			files: []string{encryptedName, encrypted(secrets("sops")+"ssh_keys:\n  ops: -----BEGIN OPENSSH PRIVATE KEY-----\n", "^ssh_keys$")}, env: env, token: "sops",
 			found: []string{`secrets.sops.yaml:4:1: error: plaintext secret: "ops" in section ssh_keys is not encrypted`},
 		},
-		"number":                        {files: []string{EncryptedName, encrypted("passwords:\n  pin: 1234\n", "")}, env: env, found: []string{`secrets.sops.yaml:2:1: error: "pin" in section passwords is not a string`}},
-		"unknown section":               {files: []string{EncryptedName, encrypted(secrets("sops")+"password:\n  a: b\n", "")}, env: env, token: "sops", found: []string{`secrets.sops.yaml:4:1: error: unknown section "password" of secrets`}},
-		"not encrypted":                 {files: []string{EncryptedName, secrets("plain")}, env: env, found: []string{"secrets.sops.yaml:1:1: error: secrets.sops.yaml is not encrypted"}},
-		"not YAML":                      {files: []string{EncryptedName, "<<<<<<< HEAD\n" + encrypted(secrets("sops"), "")}, env: env, found: []string{"secrets.sops.yaml:2:1: error: secrets.sops.yaml is not a file that sops encrypted"}},
+		"number":                        {files: []string{encryptedName, encrypted("passwords:\n  pin: 1234\n", "")}, env: env, found: []string{`secrets.sops.yaml:2:1: error: "pin" in section passwords is not a string`}},
+		"unknown section":               {files: []string{encryptedName, encrypted(secrets("sops")+"password:\n  a: b\n", "")}, env: env, token: "sops", found: []string{`secrets.sops.yaml:4:1: error: unknown section "password" of secrets`}},
+		"not encrypted":                 {files: []string{encryptedName, secrets("plain")}, env: env, found: []string{"secrets.sops.yaml:1:1: error: secrets.sops.yaml is not encrypted"}},
+		"not YAML":                      {files: []string{encryptedName, "<<<<<<< HEAD\n" + encrypted(secrets("sops"), "")}, env: env, found: []string{"secrets.sops.yaml:2:1: error: secrets.sops.yaml is not a file that sops encrypted"}},
 		"the rules of sops":             {files: []string{".sops.yaml", "creation_rules: [1, 2\n"}},
-		"secrets.sops.yaml is a folder": {files: []string{EncryptedName + "/x", "y"}, found: []string{"secrets.sops.yaml:1:1: error: secrets cannot be read"}},
+		"secrets.sops.yaml is a folder": {files: []string{encryptedName + "/x", "y"}, found: []string{"secrets.sops.yaml:1:1: error: secrets cannot be read"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := FolderOptions{Dir: write(t, append(c.files, "hosts.hcl", twoHosts)...), Keys: Keys{Env: c.env}}

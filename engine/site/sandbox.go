@@ -96,21 +96,21 @@ func (l Limits) of(read int64) (cpu time.Duration, memory int64) {
 	return cpu, memory
 }
 
-// HarmError is why a child was ended, or ended itself: what it evaluated takes too much.
-type HarmError struct {
+// harmError is why a child was ended, or ended itself: what it evaluated takes too much.
+type harmError struct {
 	Why     string
 	At      diag.Range // where it was; zero if that is unknown
 	Lasting bool       // it would be the same another time, on any machine
 }
 
 // Error says it in one line, without the position.
-func (e *HarmError) Error() string { return e.Why }
+func (e *harmError) Error() string { return e.Why }
 
 // Position is where the evaluation was.
-func (e *HarmError) Position() diag.Range { return e.At }
+func (e *harmError) Position() diag.Range { return e.At }
 
 // finding is the reason as a finding about the site.
-func (e *HarmError) finding() diag.Finding {
+func (e *harmError) finding() diag.Finding {
 	return diag.Errorf(e.At, "the site takes too much to evaluate: "+e.Why, "Make this expression or rule smaller. docs/security.md says what a site may take.")
 }
 
@@ -187,7 +187,7 @@ func (s *Sandbox) Close() {
 
 // harmOf is the finding of a tree that could not be tried, and whether it is to be remembered.
 func harmOf(err error) (found diag.Finding, lasting bool) {
-	if harm, ok := errors.AsType[*HarmError](err); ok {
+	if harm, ok := errors.AsType[*harmError](err); ok {
 		return harm.finding(), harm.Lasting
 	}
 	return diag.Errorf(diag.Range{}, "the site could not be evaluated", "%s", fmt.Sprintf("A process of its own is needed for that: %v.", err)), false

@@ -63,7 +63,7 @@ func (c *child) end() {
 }
 
 // call sends a request, and serves the child files until it replies. After an error the child is of
-// no use any more. An error of type *HarmError is the fault of what is evaluated.
+// no use any more. An error of type *harmError is the fault of what is evaluated.
 func (c *child) call(ctx context.Context, l Limits, tree fs.FS, r request) (reply, error) {
 	answer, _, err := c.callOn(ctx, l, tree, r)
 	return answer, err
@@ -92,7 +92,7 @@ func (c *child) callOn(ctx context.Context, l Limits, tree fs.FS, r request) (an
 	if w.why == nil {
 		w.why = c.crashed(err)
 	}
-	if harm, ok := errors.AsType[*HarmError](w.why); ok {
+	if harm, ok := errors.AsType[*harmError](w.why); ok {
 		harm.At = w.at
 	}
 	return reply{}, false, w.why
@@ -136,14 +136,14 @@ func (c *child) crashed(err error) error {
 	text := c.stderr.String()
 	switch {
 	case strings.Contains(text, "stack overflow"), strings.Contains(text, "stack exceeds"):
-		return &HarmError{Why: "it is nested too deeply", Lasting: true}
+		return &harmError{Why: "it is nested too deeply", Lasting: true}
 	case strings.Contains(text, "out of memory"), strings.Contains(text, "cannot allocate memory"):
-		return &HarmError{Why: "it takes too much memory", Lasting: true}
+		return &harmError{Why: "it takes too much memory", Lasting: true}
 	case c.cmd.ProcessState != nil && c.cmd.ProcessState.ExitCode() == 2:
 		first, _, _ := strings.Cut(text, "\n")
-		return &HarmError{Why: "its evaluation crashes: " + first, Lasting: true}
+		return &harmError{Why: "its evaluation crashes: " + first, Lasting: true}
 	case c.cmd.ProcessState != nil:
-		return &HarmError{Why: fmt.Sprintf("the process that evaluates it ended: %s", c.cmd.ProcessState)}
+		return &harmError{Why: fmt.Sprintf("the process that evaluates it ended: %s", c.cmd.ProcessState)}
 	default:
 		return err
 	}
@@ -228,7 +228,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-func (w *watch) exceeded() *HarmError {
+func (w *watch) exceeded() *harmError {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	cpu, memory := w.limits.of(w.read)
@@ -240,7 +240,7 @@ func (w *watch) exceeded() *HarmError {
 	case used > cpu:
 		return overCPU(cpu)
 	case time.Since(w.began) > wall:
-		return &HarmError{Why: fmt.Sprintf("it did not finish within %s", wall.Round(time.Second))}
+		return &harmError{Why: fmt.Sprintf("it did not finish within %s", wall.Round(time.Second))}
 	case memoryOf(w.pid) > memory:
 		return overMemory(memory)
 	default:
@@ -248,12 +248,12 @@ func (w *watch) exceeded() *HarmError {
 	}
 }
 
-func overCPU(limit time.Duration) *HarmError {
-	return &HarmError{Why: fmt.Sprintf("it did not finish within %s of processor time", limit.Round(time.Second/10)), Lasting: true}
+func overCPU(limit time.Duration) *harmError {
+	return &harmError{Why: fmt.Sprintf("it did not finish within %s of processor time", limit.Round(time.Second/10)), Lasting: true}
 }
 
-func overMemory(limit int64) *HarmError {
-	return &HarmError{Why: fmt.Sprintf("it took more than %d MiB of memory", limit>>20), Lasting: true}
+func overMemory(limit int64) *harmError {
+	return &harmError{Why: fmt.Sprintf("it took more than %d MiB of memory", limit>>20), Lasting: true}
 }
 
 // cpuOf is the processor time that a process has used; 0 if that is not known.

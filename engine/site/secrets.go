@@ -17,8 +17,8 @@ import (
 const (
 	// SecretsName is the file of secrets in a site folder. Git must not track it.
 	SecretsName = "secrets.yaml"
-	// EncryptedName is the file of secrets that SOPS encrypted, which git may track.
-	EncryptedName = "secrets.sops.yaml"
+	// encryptedName is the file of secrets that SOPS encrypted, which git may track.
+	encryptedName = "secrets.sops.yaml"
 )
 
 // Keys say where the age identities are that decrypt secrets.
@@ -46,13 +46,13 @@ func startOf(name string) diag.Range {
 func trackedSecrets(data []byte) diag.Finding {
 	summary := SecretsName + " is tracked by git"
 	if hcl.IsEncrypted(data) {
-		return diag.Errorf(startOf(SecretsName), summary, "It is encrypted, so give it the name of the file that git may track: git mv %s %s && git commit", SecretsName, EncryptedName)
+		return diag.Errorf(startOf(SecretsName), summary, "It is encrypted, so give it the name of the file that git may track: git mv %s %s && git commit", SecretsName, encryptedName)
 	}
 	return diag.Errorf(startOf(SecretsName), summary,
 		"Everyone who can read the repository, now or later, has these secrets.\n"+
 			"Take it out:   git rm --cached %[1]s && echo %[1]s >> .gitignore && git commit\n"+
 			"Then change every secret in it: the old values stay in the history.\n"+
-			"Git may track %[2]s, which sops encrypts: sops encrypt --age RECIPIENT %[1]s > %[2]s", SecretsName, EncryptedName)
+			"Git may track %[2]s, which sops encrypts: sops encrypt --age RECIPIENT %[1]s > %[2]s", SecretsName, encryptedName)
 }
 
 // namedSecrets reads a file of secrets outside of the site, which may be one that SOPS encrypted.
@@ -89,33 +89,33 @@ func decrypt(name string, data []byte, keys Keys) (*model.Secrets, diag.List) {
 // secrets are read, and what is wrong with the file as everybody can see it. There is no file
 // where ok is false.
 func encryptedSecrets(tree fs.FS, keys *Keys) (secrets *model.Secrets, found diag.List, ok bool) {
-	data, err := readRegular(tree, EncryptedName)
+	data, err := readRegular(tree, encryptedName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil, false
 	case err != nil:
-		return nil, diag.List{diag.Errorf(startOf(EncryptedName), "secrets cannot be read", "%v", err)}, true
+		return nil, diag.List{diag.Errorf(startOf(encryptedName), "secrets cannot be read", "%v", err)}, true
 	case !hcl.IsEncrypted(data):
 		return nil, diag.List{notEncrypted(data)}, true
 	case keys == nil:
-		_, found = hcl.ParseSecrets(EncryptedName, data, nil)
+		_, found = hcl.ParseSecrets(encryptedName, data, nil)
 		return nil, found, true
 	}
-	secrets, found = decrypt(EncryptedName, data, *keys)
+	secrets, found = decrypt(encryptedName, data, *keys)
 	return secrets, found, true
 }
 
 // notEncrypted is the finding about a file that only has the name of one that sops encrypted.
 func notEncrypted(data []byte) diag.Finding {
-	_, found := hcl.ParseSecrets(EncryptedName, data, nil)
+	_, found := hcl.ParseSecrets(encryptedName, data, nil)
 	for _, f := range found {
 		if f.Severity == diag.Error { // what it is instead: a half of a merge, for one
-			return diag.Errorf(f.At, EncryptedName+" is not a file that sops encrypted", "%s. %s", f.Summary, f.Detail)
+			return diag.Errorf(f.At, encryptedName+" is not a file that sops encrypted", "%s. %s", f.Summary, f.Detail)
 		}
 	}
-	return diag.Errorf(startOf(EncryptedName), EncryptedName+" is not encrypted",
+	return diag.Errorf(startOf(encryptedName), encryptedName+" is not encrypted",
 		"It has no metadata of SOPS. Encrypt it: sops encrypt -i --age RECIPIENT %s\n"+
-			"If it was pushed, everyone who can read the repository has these secrets: change every secret in it, since the old values stay in the history.", EncryptedName)
+			"If it was pushed, everyone who can read the repository has these secrets: change every secret in it, since the old values stay in the history.", encryptedName)
 }
 
 // maxSecrets bounds a file of secrets, in bytes; what is larger is reported by its parser.
@@ -159,7 +159,7 @@ func folderSecrets(root *os.Root, tree *source.Worktree, name string, keys Keys)
 	}
 	if secrets, l, ok := encryptedSecrets(root.FS(), &keys); ok {
 		if _, err := root.Stat(SecretsName); err == nil && !tracked {
-			found = append(found, diag.Warnf(startOf(SecretsName), SecretsName+" is not read", "The secrets are in %s, which comes first. Remove %s, or name it: --secrets %[2]s", EncryptedName, SecretsName))
+			found = append(found, diag.Warnf(startOf(SecretsName), SecretsName+" is not read", "The secrets are in %s, which comes first. Remove %s, or name it: --secrets %[2]s", encryptedName, SecretsName))
 		}
 		return secrets, append(found, l...)
 	}

@@ -79,7 +79,7 @@ func unfinished(site *hcl.Position, rules *policy.Position) error {
 }
 
 // exceededHere says which limit a load in this process has passed, nil for none.
-func exceededHere(l Limits, read int64, used time.Duration, base uint64) *HarmError {
+func exceededHere(l Limits, read int64, used time.Duration, base uint64) *harmError {
 	cpu, memory := l.of(read)
 	if used > cpu {
 		return overCPU(cpu)

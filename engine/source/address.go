@@ -18,8 +18,8 @@ const (
 	bySSH  = "ssh"
 )
 
-// Address is a repository's URL, parsed. No text contains its credentials.
-type Address struct {
+// address is a repository's URL, parsed. No text contains its credentials.
+type address struct {
 	by   string // byFile, byHTTP or bySSH
 	path string // of the repository: on disk, or as ssh's remote command gets it
 
@@ -32,20 +32,20 @@ type Address struct {
 }
 
 // String gives the URL without credentials.
-func (a Address) String() string { return a.shown }
+func (a address) String() string { return a.shown }
 
 // scp is the short form of ssh: user@host:path, where no slash comes before the colon.
 var scp = regexp.MustCompile(`^(?:([^@/:\s]+)@)?(\[[0-9a-fA-F:.]+\]|[^@/:\s\[\]]+):(.+)$`)
 
-// ParseAddress reads the URL of a repository. Its errors do not repeat the URL where
+// parseAddress reads the URL of a repository. Its errors do not repeat the URL where
 // that could hold a password.
-func ParseAddress(text string) (Address, error) {
+func parseAddress(text string) (address, error) {
 	scheme, rest, hasScheme := strings.Cut(text, "://")
 	switch {
 	case text == "":
-		return Address{}, errors.New("no repository URL is given")
+		return address{}, errors.New("no repository URL is given")
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return Address{}, errors.New("the URL of the repository contains control characters")
+		return address{}, errors.New("the URL of the repository contains control characters")
 	case !hasScheme:
 		return parsePlain(text)
 	}
@@ -57,39 +57,39 @@ func ParseAddress(text string) (Address, error) {
 	case "ssh", "git+ssh", "ssh+git":
 		return parseSSH(text)
 	default:
-		return Address{}, fmt.Errorf("repositories are not read by %s://: use https://, ssh:// or a folder", oneLine(scheme))
+		return address{}, fmt.Errorf("repositories are not read by %s://: use https://, ssh:// or a folder", oneLine(scheme))
 	}
 }
 
 // parsePlain reads user@host:path or the name of a folder. As in git, a slash before
 // the first colon makes it a folder.
-func parsePlain(text string) (Address, error) {
+func parsePlain(text string) (address, error) {
 	m := scp.FindStringSubmatch(text)
 	if m == nil || strings.HasPrefix(text, "/") || strings.HasPrefix(text, ".") {
 		abs, err := filepath.Abs(text)
 		if err != nil {
-			return Address{}, fmt.Errorf("find the repository's folder: %w", err)
+			return address{}, fmt.Errorf("find the repository's folder: %w", err)
 		}
-		return Address{by: byFile, path: abs, shown: abs}, nil
+		return address{by: byFile, path: abs, shown: abs}, nil
 	}
 	if first, _, _ := strings.Cut(m[3], "/"); m[1] == "" && strings.Contains(first, "@") {
-		return Address{}, errors.New("the URL of the repository looks like user:password@host: put https:// before it, or better the password into token_file")
+		return address{}, errors.New("the URL of the repository looks like user:password@host: put https:// before it, or better the password into token_file")
 	}
 	host := strings.Trim(m[2], "[]")
 	if strings.HasPrefix(host, "-") || strings.HasPrefix(m[3], "-") {
-		return Address{}, errors.New("the URL of the repository has a host or path that begins with a dash")
+		return address{}, errors.New("the URL of the repository has a host or path that begins with a dash")
 	}
-	return Address{by: bySSH, user: m[1], host: host, port: "22", path: m[3], shown: text}, nil
+	return address{by: bySSH, user: m[1], host: host, port: "22", path: m[3], shown: text}, nil
 }
 
-func parseFile(rest string) (Address, error) {
+func parseFile(rest string) (address, error) {
 	rest = strings.TrimPrefix(rest, "localhost")
 	name, err := url.PathUnescape(rest)
 	if err != nil || !path.IsAbs(name) || strings.Contains(name, "\x00") {
-		return Address{}, errors.New("a file URL needs the whole path of a folder: file:///srv/git/site.git")
+		return address{}, errors.New("a file URL needs the whole path of a folder: file:///srv/git/site.git")
 	}
 	name = path.Clean(name)
-	return Address{by: byFile, path: name, shown: "file://" + (&url.URL{Path: name}).EscapedPath()}, nil
+	return address{by: byFile, path: name, shown: "file://" + (&url.URL{Path: name}).EscapedPath()}, nil
 }
 
 func parseURL(text string) (*url.URL, error) {
@@ -109,22 +109,22 @@ func parseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-func parseHTTP(text string) (Address, error) {
+func parseHTTP(text string) (address, error) {
 	u, err := parseURL(text)
 	if err != nil {
-		return Address{}, err
+		return address{}, err
 	}
 	if u.RawQuery != "" || u.Fragment != "" || u.ForceQuery {
-		return Address{}, errors.New("the URL of a repository has no ? or # part")
+		return address{}, errors.New("the URL of a repository has no ? or # part")
 	}
-	a := Address{by: byHTTP, user: u.User.Username()}
+	a := address{by: byHTTP, user: u.User.Username()}
 	a.password, _ = u.User.Password()
 	u.User = nil
 	u.Path = strings.TrimRight(u.Path, "/")
 	u.RawPath = strings.TrimRight(u.RawPath, "/")
 	a.url, a.shown = u, u.String()
 	if u.Scheme == "http" && !loopback(u.Hostname()) {
-		return Address{}, fmt.Errorf("%s: anyone on the network could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
+		return address{}, fmt.Errorf("%s: anyone on the network could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
 	}
 	return a, nil
 }
@@ -134,18 +134,18 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-func parseSSH(text string) (Address, error) {
+func parseSSH(text string) (address, error) {
 	u, err := parseURL(text)
 	if err != nil {
-		return Address{}, err
+		return address{}, err
 	}
 	if _, has := u.User.Password(); has {
-		return Address{}, errors.New("an ssh URL takes no password: name a key file instead")
+		return address{}, errors.New("an ssh URL takes no password: name a key file instead")
 	}
 	if u.Path == "" || u.Path == "/" {
-		return Address{}, errors.New("the ssh URL names no path: ssh://user@host/path/site.git")
+		return address{}, errors.New("the ssh URL names no path: ssh://user@host/path/site.git")
 	}
-	a := Address{by: bySSH, user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: u.Path}
+	a := address{by: bySSH, user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: u.Path}
 	if a.port == "" {
 		a.port = "22"
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestAddresses(t *testing.T) {
-	for text, want := range map[string]Address{
+	for text, want := range map[string]address{
 		"/srv/git/site.git":                  {by: byFile, path: "/srv/git/site.git", shown: "/srv/git/site.git"},
 		"/srv/a:b":                           {by: byFile, path: "/srv/a:b", shown: "/srv/a:b"},
 		"file:///srv/git/site.git":           {by: byFile, path: "/srv/git/site.git", shown: "file:///srv/git/site.git"},
@@ -20,11 +20,11 @@ func TestAddresses(t *testing.T) {
 		"ssh://example.org:2222/~ada/site":   {by: bySSH, host: "example.org", port: "2222", path: "~ada/site", shown: "ssh://example.org:2222/~ada/site"},
 		"ssh://git@[fe80::1]:2222/site":      {by: bySSH, user: "git", host: "fe80::1", port: "2222", path: "/site", shown: "ssh://git@[fe80::1]:2222/site"},
 	} {
-		got, err := ParseAddress(text)
+		got, err := parseAddress(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, got)
 	}
-	for text, want := range map[string]Address{
+	for text, want := range map[string]address{
 		"https://example.org/site.git/":       {shown: "https://example.org/site.git"},
 		"https://bob:s3cret@example.org/site": {user: "bob", password: "s3cret", shown: "https://example.org/site"},
 		"https://s3cret@example.org:8443/x":   {user: "s3cret", shown: "https://example.org:8443/x"},
@@ -32,7 +32,7 @@ func TestAddresses(t *testing.T) {
 		"http://localhost/x":                  {shown: "http://localhost/x"},
 		"http://[::1]/x":                      {shown: "http://[::1]/x"},
 	} {
-		got, err := ParseAddress(text)
+		got, err := parseAddress(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want.shown, got.url.String())
 		got.url, want.by = nil, byHTTP
@@ -54,7 +54,7 @@ func TestAddresses(t *testing.T) {
 		"https://example.org/\nx":    "control characters",
 		"ada:s3cret@example.org/x":   "put https:// before it",
 	} {
-		_, err := ParseAddress(text)
+		_, err := parseAddress(text)
 		require.ErrorContains(t, err, want, text)
 		require.NotContains(t, err.Error(), "s3cret")
 	}
@@ -71,7 +71,7 @@ func FuzzAddress(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		a, err := ParseAddress(s)
+		a, err := parseAddress(s)
 		if err != nil {
 			if _, rest, ok := strings.Cut(s, "://"); ok && strings.Contains(rest, "s3cret") {
 				require.NotContains(t, err.Error(), "s3cret")

@@ -94,7 +94,7 @@ func (c *commits) Notes(id string) diag.List {
 	return f.Notes()
 }
 
-// Snapshot returns the local commits for a serve.Server. It stays readable when the local copy
+// Snapshot returns the local commits for a serve.server. It stays readable when the local copy
 // changes.
 func (c *commits) Snapshot(content serve.Content) (*serve.Snapshot, error) {
 	return serve.New(c.graph, c.maxFile, content)

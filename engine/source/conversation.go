@@ -25,8 +25,8 @@ type Auth struct {
 	CAFile string // https: certificates trusted beside the system's
 }
 
-// RemoteOptions are the options of a remote.
-type RemoteOptions struct {
+// remoteOptions are the options of a remote.
+type remoteOptions struct {
 	Auth      Auth
 	Transport http.RoundTripper // of https; nil: the network, as Auth says
 	Timeout   time.Duration     // of one check, see Options
@@ -36,7 +36,7 @@ type RemoteOptions struct {
 }
 
 // New returns a Remote for an address.
-func New(from Address, o RemoteOptions) Remote {
+func New(from address, o remoteOptions) remote {
 	switch from.by {
 	case byHTTP:
 		return &httpRemote{o: o, from: from}
@@ -47,30 +47,30 @@ func New(from Address, o RemoteOptions) Remote {
 	}
 }
 
-// Remote is a remote repository. Its errors are *Error, or ctx's.
-type Remote interface {
+// remote is a remote repository. Its errors are *Error, or ctx's.
+type remote interface {
 	// Ask lists the branches.
-	Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error)
+	Ask(ctx context.Context) (conversation, *packp.AdvRefs, error)
 }
 
-// Conversation is a conversation with a remote, after it listed its branches.
-type Conversation interface {
+// conversation is a conversation with a remote, after it listed its branches.
+type conversation interface {
 	// Pack writes one complete pack with the requested objects. Call it at most once.
 	Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error
 	Close()
 }
 
-// Need is the request of a fetch.
-type Need struct {
+// need is the request of a fetch.
+type need struct {
 	Want  plumbing.Hash
 	Haves []plumbing.Hash // commits that are here, with all that belongs to them and their past, down to ends
 	Ends  []plumbing.Hash // commits of which the parents are not here
 	Depth int             // so many generations; 0: all that haves do not have
 }
 
-// Request makes the message that asks for a pack. Thin packs are not asked for, so
+// request makes the message that asks for a pack. Thin packs are not asked for, so
 // what comes is complete in itself.
-func Request(refs *packp.AdvRefs, n Need) (*packp.UploadPackRequest, error) {
+func request(refs *packp.AdvRefs, n need) (*packp.UploadPackRequest, error) {
 	req := packp.NewUploadPackRequest()
 	can := refs.Capabilities
 	if can.Supports(capability.Sideband64k) {

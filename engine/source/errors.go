@@ -71,18 +71,18 @@ func oneLine(s string) string {
 }
 
 // Fault returns an error of the remote at an address.
-func (a Address) Fault(kind error, detail, advice string, err error) *Error {
+func (a address) Fault(kind error, detail, advice string, err error) *Error {
 	again := kind == ErrEmpty || kind == ErrTimeout || kind == ErrUnreachable || kind == ErrCut //nolint:errorlint // the kinds themselves
 	return &Error{Kind: kind, Where: a.String(), Detail: detail, Advice: advice, Err: err, temporary: again}
 }
 
 // NoCommit is the error of an empty repository.
-func (a Address) NoCommit() error {
+func (a address) NoCommit() error {
 	return a.Fault(ErrEmpty, "", "push a first commit with a site", nil)
 }
 
 // refused converts a server's refusal to an Error.
-func (a Address) refused(text string) *Error {
+func (a address) refused(text string) *Error {
 	low := strings.ToLower(text)
 	has := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(low, p) })

@@ -92,7 +92,7 @@ func mostAnswer(pack int64) int64 { return pack + pack/8 + mostRefs }
 
 // explain converts a failure to an Error; its kind is otherwise if nothing better is known. A
 // cancellation by the caller is returned unchanged.
-func (x *exchange) explain(ctx context.Context, from Address, err, otherwise error) error {
+func (x *exchange) explain(ctx context.Context, from address, err, otherwise error) error {
 	if x.failure != nil {
 		err = x.failure
 	}

@@ -43,7 +43,7 @@ func (r *Repository) tip(refs *packp.AdvRefs) (plumbing.Hash, error) {
 
 // fetch fetches the commit tip and makes it the head. The local copy does not change until the
 // fetch is complete.
-func (r *Repository) fetch(ctx context.Context, c Conversation, refs *packp.AdvRefs, tip plumbing.Hash) error {
+func (r *Repository) fetch(ctx context.Context, c conversation, refs *packp.AdvRefs, tip plumbing.Hash) error {
 	n, err := r.need(tip)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (r *Repository) fetch(ctx context.Context, c Conversation, refs *packp.AdvR
 	if n.Depth != 1 && (errors.Is(err, objects.ErrTooLarge) || errors.Is(err, errParts)) {
 		// The new head is too far away, or the local copy is not what the remote assumes: start
 		// over with the head alone.
-		err = r.again(ctx, Need{Want: tip, Depth: 1})
+		err = r.again(ctx, need{Want: tip, Depth: 1})
 	} else if err == nil {
 		err = r.deepen(ctx, tip)
 	}
@@ -82,15 +82,15 @@ func (r *Repository) fetch(ctx context.Context, c Conversation, refs *packp.AdvR
 }
 
 // need returns what is missing for a commit.
-func (r *Repository) need(tip plumbing.Hash) (Need, error) {
-	n := Need{Want: tip, Haves: r.state.tips()}
+func (r *Repository) need(tip plumbing.Hash) (need, error) {
+	n := need{Want: tip, Haves: r.state.tips()}
 	if len(n.Haves) == 0 {
 		n.Depth = firstDepth
 		return n, nil
 	}
 	p, err := r.graph.Past(n.Haves...)
 	if err != nil {
-		return Need{}, err
+		return need{}, err
 	}
 	for i, c := range p.Sorted() {
 		if i == mostHaves {
@@ -106,8 +106,8 @@ func (r *Repository) need(tip plumbing.Hash) (Need, error) {
 var errParts = errors.New("parts of the commit are missing")
 
 // bring adds a fetched pack to the objects, and checks that the commit is then complete.
-func (r *Repository) bring(ctx context.Context, c Conversation, refs *packp.AdvRefs, n Need) error {
-	req, err := Request(refs, n)
+func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvRefs, n need) error {
+	req, err := request(refs, n)
 	if err != nil {
 		return r.from.Fault(ErrNotGit, err.Error(), "check the URL", err)
 	}
@@ -147,7 +147,7 @@ func (r *Repository) bring(ctx context.Context, c Conversation, refs *packp.AdvR
 }
 
 // again starts a new conversation: each can fetch only once.
-func (r *Repository) again(ctx context.Context, n Need) error {
+func (r *Repository) again(ctx context.Context, n need) error {
 	c, refs, err := r.remote.Ask(ctx)
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 	if err != nil || now[r.state.head] == nil {
 		return err // rewritten: there is nothing to list
 	}
-	err = r.again(ctx, Need{Want: tip}) // with all of its history, which compaction removes again
+	err = r.again(ctx, need{Want: tip}) // with all of its history, which compaction removes again
 	if errors.Is(err, objects.ErrTooLarge) {
 		return nil // Since says that it is not certain
 	}

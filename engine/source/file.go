@@ -23,7 +23,7 @@ import (
 // objects are read from its files, as git allows at any time. go-git's own server
 // knows no depth, so it would send all of the history each time.
 type fileRemote struct {
-	from Address
+	from address
 	here func(id plumbing.Hash) bool // the local copy has this object
 }
 
@@ -32,7 +32,7 @@ type fileConversation struct {
 	storage *filesystem.Storage
 }
 
-func (r *fileRemote) Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error) {
+func (r *fileRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}

@@ -32,7 +32,7 @@ type giant struct {
 	data []byte
 }
 
-func (g *giant) Ask(_ context.Context) (Conversation, *packp.AdvRefs, error) {
+func (g *giant) Ask(_ context.Context) (conversation, *packp.AdvRefs, error) {
 	refs := packp.NewAdvRefs()
 	refs.References["refs/heads/main"] = g.tip
 	return g, refs, nil
@@ -265,7 +265,7 @@ func (e *endless) Read(b []byte) (int, error) {
 func TestAnAnswerThatDoesNotEnd(t *testing.T) {
 	e, req := &endless{}, packp.NewUploadPackRequest()
 	req.Depth = packp.DepthCommits(1)
-	require.Error(t, Receive(io.LimitReader(e, 1<<20), req, io.Discard))
+	require.Error(t, receive(io.LimitReader(e, 1<<20), req, io.Discard))
 	require.Less(t, e.read, 2<<20)
 }
 

@@ -26,8 +26,8 @@ import (
 // httpRemote speaks git's smart protocol over http, with go-git's client. One connection
 // is kept open between checks; it is replaced when the trusted certificates change.
 type httpRemote struct {
-	o    RemoteOptions
-	from Address
+	o    remoteOptions
+	from address
 
 	base *http.Transport // nil as long as nothing was asked, and where Options has a transport
 	ca   string          // the contents of the CA file that base trusts
@@ -42,7 +42,7 @@ type httpConversation struct {
 	answered bool // the last request has an answer, which may end early
 }
 
-func (r *httpRemote) Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error) {
+func (r *httpRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
 	if err := r.connect(); err != nil {
 		return nil, nil, err
 	}

@@ -20,8 +20,8 @@ import (
 // removed.
 type Repository struct {
 	o      Options
-	from   Address
-	remote Remote
+	from   address
+	remote remote
 	disk   disk
 
 	state   state
@@ -45,13 +45,13 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, err := ParseAddress(o.URL)
+	from, err := parseAddress(o.URL)
 	if err != nil {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
 	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
 	r.disk = disk{folder{o.Dir, before}, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte)}
-	r.remote = New(from, RemoteOptions{
+	r.remote = New(from, remoteOptions{
 		Auth: o.Auth, Transport: o.Transport, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.Has(id) },
 	})
 	return r, r.reload()

@@ -18,8 +18,8 @@ import (
 // key or host key takes effect at once. go-git's own ssh transport has no deadline while the
 // connection is made.
 type sshRemote struct {
-	o    RemoteOptions
-	from Address
+	o    remoteOptions
+	from address
 }
 
 // sshConversation is one running git-upload-pack.
@@ -35,7 +35,7 @@ type sshConversation struct {
 	asked   bool
 }
 
-func (r *sshRemote) Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error) {
+func (r *sshRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
 	config, err := r.config()
 	if err != nil {
 		return nil, nil, err
@@ -107,7 +107,7 @@ func (c *sshConversation) Pack(ctx context.Context, req *packp.UploadPackRequest
 	}
 	c.x.download()
 	if _, err = c.in.Write(message.Bytes()); err == nil {
-		err = Receive(c.x.body(c.out, mostAnswer(c.o.MaxPack)), req, w)
+		err = receive(c.x.body(c.out, mostAnswer(c.o.MaxPack)), req, w)
 	}
 	if err != nil {
 		return c.explain(ctx, err)
@@ -115,8 +115,8 @@ func (c *sshConversation) Pack(ctx context.Context, req *packp.UploadPackRequest
 	return nil
 }
 
-// Receive reads an answer, and writes the pack in it.
-func Receive(in io.Reader, req *packp.UploadPackRequest, w io.Writer) error {
+// receive reads an answer, and writes the pack in it.
+func receive(in io.Reader, req *packp.UploadPackRequest, w io.Writer) error {
 	res := packp.NewUploadPackResponse(req)
 	if err := res.Decode(io.NopCloser(in)); err != nil {
 		return err

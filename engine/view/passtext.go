@@ -47,7 +47,7 @@ func Reconciled(l agent.PassStatus, after agent.Status, now time.Time) string {
 	if said {
 		l.Error = ""
 	}
-	return fmt.Sprintf("%s: %s", Short(l.Commit), diag.Clean(PassLine(l, now)))
+	return fmt.Sprintf("%s: %s", Short(l.Commit), diag.Clean(passLine(l, now)))
 }
 
 // PassProgress shows the progress of a pass on stderr, from one status of the agent to the next: in

@@ -69,8 +69,8 @@ func stepLine(n agent.StepNow, now time.Time) string {
 	return diag.Clean(text)
 }
 
-// PassLine describes the result of a pass.
-func PassLine(l agent.PassStatus, now time.Time) string {
+// passLine describes the result of a pass.
+func passLine(l agent.PassStatus, now time.Time) string {
 	text := fmt.Sprintf("%s %s ago in %s", l.Outcome, ago(now, l.Ended), span(time.Duration(l.Seconds*float64(time.Second))))
 	s := l.Summary
 	if whole := l.Outcome == engine.Done || l.Outcome == engine.Planned; whole || s.Create+s.Update+s.Replace+s.Delete > 0 {
@@ -212,7 +212,7 @@ func Status(s agent.Status, now time.Time, p Paint) string {
 		fmt.Fprint(&b, runningText(*s.Running, now, p))
 	}
 	if s.Last != nil {
-		row("last pass", "%s", PassLine(withoutKnownError(s), now))
+		row("last pass", "%s", passLine(withoutKnownError(s), now))
 		warnings(row, s.Last.Findings)
 	}
 	for _, sus := range s.Suspended {

@@ -106,10 +106,10 @@ func TestStatusText(t *testing.T) {
 func TestN3ASuspendedPassRevertsNothing(t *testing.T) {
 	now := time.Now()
 	l := agent.PassStatus{Outcome: engine.Planned, Ended: now.Add(-time.Minute), Drift: true, Summary: plan.Summary{Update: 1}}
-	require.Contains(t, PassLine(l, now), "the host was changed; nothing is reverted")
-	require.NotContains(t, PassLine(l, now), "reverted changes")
+	require.Contains(t, passLine(l, now), "the host was changed; nothing is reverted")
+	require.NotContains(t, passLine(l, now), "reverted changes")
 	l.Outcome = engine.Done
-	require.Contains(t, PassLine(l, now), "reverted changes on the host")
+	require.Contains(t, passLine(l, now), "reverted changes on the host")
 }
 
 // Status shows what the last pass reported of guests that are as the files say, such as the image that they were made from.

@@ -64,7 +64,7 @@ func (d *Decoder) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
 		return "", false
 	}
 	for m := range marks {
-		s, ok := m.(SecretMark)
+		s, ok := m.(secretMark)
 		if !ok || s.Section != "ssh_keys" || s.Key == "" {
 			return "", false
 		}

@@ -177,7 +177,7 @@ func (d *Decoder) unmark(v cty.Value, f *model.Field, p Part, path string, at hc
 	}
 	d.Sensitive = append(d.Sensitive, entries...)
 	for m := range marks {
-		if s, ok := m.(SecretMark); ok && !s.Known {
+		if s, ok := m.(secretMark); ok && !s.Known {
 			d.Missing = append(d.Missing, s.String())
 		}
 	}
@@ -265,7 +265,7 @@ func (d *Decoder) innerBlocks(b *hclsyntax.Body, p Part) {
 }
 
 // inner decodes an inner block.
-func (d *Decoder) inner(b *hclsyntax.Block, f *BlockField, outer Part, field reflect.Value, labels map[string]*hclsyntax.Block) {
+func (d *Decoder) inner(b *hclsyntax.Block, f *blockField, outer Part, field reflect.Value, labels map[string]*hclsyntax.Block) {
 	p := Part{Schema: f.Schema, Rule: outer.Rule + "." + f.Name, prefix: outer.prefix + f.Name + ".", Secrets: outer.Secrets}
 	target := reflect.New(f.Elem)
 	what := d.What
@@ -491,7 +491,7 @@ func (d *Decoder) literalSecrets(e hclsyntax.Expression, v cty.Value) {
 // in it cannot be resolved as a name later.
 func (d *Decoder) recordMapNeeds(e hclsyntax.Expression) {
 	for _, t := range e.Variables() {
-		name, ok := StepName(t, 1)
+		name, ok := stepName(t, 1)
 		if b := d.Named[t.RootName()][name]; ok && d.IsNamed(t.RootName()) && b != nil && b.Type.Kind != nil {
 			d.Invalid = d.Invalid || b.Invalid
 			d.Needs = append(d.Needs, model.Address{Kind: b.Type.Kind.Name, Name: b.Name})

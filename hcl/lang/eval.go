@@ -68,7 +68,7 @@ func (ev *Evaluator) context(references []hclv2.Traversal, sc *Scope) *hclv2.Eva
 		case root == "secret":
 			extra[root] = unknownSecrets(references)
 		case (root == "local" || root == "site") && !ev.cellsDone:
-			name, _ := StepName(t, 1)
+			name, _ := stepName(t, 1)
 			if cells[root] == nil {
 				cells[root] = map[string]cty.Value{}
 			}

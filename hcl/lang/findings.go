@@ -90,7 +90,7 @@ func (f *Findings) AddDiagnostics(diags hclv2.Diagnostics, quiet bool) {
 		if quiet {
 			detail = "The details are hidden, because this expression uses a secret."
 		}
-		n := diag.Errorf(at, LowerFirst(strings.TrimSuffix(summary, ".")), "%s", Clip(detail, 2000))
+		n := diag.Errorf(at, lowerFirst(strings.TrimSuffix(summary, ".")), "%s", Clip(detail, 2000))
 		if d.Severity == hclv2.DiagWarning {
 			n.Severity = diag.Warning
 		}
@@ -214,8 +214,8 @@ func Clip(s string, limit int) string {
 // sentence makes one of what an error says.
 func sentence(s string) string { return UpperFirst(strings.TrimRight(s, ".")) + "." }
 
-// LowerFirst writes the first letter small, unless it begins an abbreviation.
-func LowerFirst(s string) string {
+// lowerFirst writes the first letter small, unless it begins an abbreviation.
+func lowerFirst(s string) string {
 	r, n := utf8.DecodeRuneInString(s)
 	if next, _ := utf8.DecodeRuneInString(s[n:]); unicode.IsUpper(next) {
 		return s // an abbreviation

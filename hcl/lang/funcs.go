@@ -78,7 +78,7 @@ func bounded(f function.Function, check func(args []cty.Value) error) function.F
 				return v, err
 			}
 			if problem := tooBig(v); problem != "" {
-				return cty.NilVal, fmt.Errorf("the result is too large: %s", LowerFirst(strings.TrimSuffix(problem, ".")))
+				return cty.NilVal, fmt.Errorf("the result is too large: %s", lowerFirst(strings.TrimSuffix(problem, ".")))
 			}
 			return v, nil
 		},

@@ -123,7 +123,7 @@ func templateError(diags hclv2.Diagnostics) error {
 	d := diags.Errs()[0]
 	for _, one := range diags {
 		if one.Severity == hclv2.DiagError && one.Subject != nil {
-			return fmt.Errorf("in %s: %s: %s", DiagRange(*one.Subject), LowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
+			return fmt.Errorf("in %s: %s: %s", DiagRange(*one.Subject), lowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
 		}
 	}
 	return d

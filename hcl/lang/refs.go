@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// StepName returns the name in a step of a reference: x of local.x and of local["x"].
-func StepName(t hclv2.Traversal, i int) (string, bool) {
+// stepName returns the name in a step of a reference: x of local.x and of local["x"].
+func stepName(t hclv2.Traversal, i int) (string, bool) {
 	if i >= len(t) {
 		return "", false
 	}
@@ -34,7 +34,7 @@ func (ev *Evaluator) blockName(t hclv2.Traversal, sc *Scope) (cty.Value, bool) {
 	if len(t) != 2 || sc.functionsOnly {
 		return cty.NilVal, false
 	}
-	name, ok := StepName(t, 1)
+	name, ok := stepName(t, 1)
 	if !ok || ev.Named[t.RootName()][name] == nil || !ev.IsNamed(t.RootName()) {
 		return cty.NilVal, false
 	}
@@ -49,7 +49,7 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 		ev.Errorf(at, "reference in a default", "The default of a variable may use functions, but must not refer to the site.")
 		return false
 	}
-	name, named := StepName(t, 1)
+	name, named := stepName(t, 1)
 	switch {
 	case ev.IsNamed(root):
 		return ev.resolveBlock(t, root)
@@ -103,7 +103,7 @@ func plainWords(t hclv2.Traversal) bool {
 func Spell(t hclv2.Traversal) string {
 	parts := []string{t.RootName()}
 	for i := 1; i < min(len(t), 3); i++ {
-		if name, ok := StepName(t, i); ok {
+		if name, ok := stepName(t, i); ok {
 			parts = append(parts, name)
 		}
 	}
@@ -124,7 +124,7 @@ func (ev *Evaluator) Unknown(at hclv2.Range, what, name string, known []string) 
 }
 
 func (ev *Evaluator) resolveBlock(t hclv2.Traversal, root string) bool {
-	name, ok := StepName(t, 1)
+	name, ok := stepName(t, 1)
 	switch {
 	case len(t) == 1:
 		return true // preset[local.size]: the evaluation finds what is wrong
@@ -177,7 +177,7 @@ func (ev *Evaluator) resolveInstance(at hclv2.Range, here, known bool, what, by 
 
 // resolveNode compares node.NAME with the node blocks of the manifest around.
 func (ev *Evaluator) resolveNode(t hclv2.Traversal, sc *Scope) bool {
-	name, ok := StepName(t, 1)
+	name, ok := stepName(t, 1)
 	switch known, declared := sc.Nodes[name]; {
 	case sc.Nodes == nil:
 		ev.Errorf(t.SourceRange(), "node reference outside of a node", "node.NAME refers to a node of the same manifest, in attributes of its nodes other than count and for_each.")
@@ -195,8 +195,8 @@ func (ev *Evaluator) resolveNode(t hclv2.Traversal, sc *Scope) bool {
 // NodeTokens is the key in the section auth with one token for each node.
 const NodeTokens = "node_tokens"
 
-// SecretMark marks a value that was made from a secret.
-type SecretMark struct {
+// secretMark marks a value that was made from a secret.
+type secretMark struct {
 	Section, Key string // key is "" where it is computed and nothing is known
 	Known        bool   // the value is known here
 }
@@ -204,17 +204,17 @@ type SecretMark struct {
 // secretPath splits a reference to a secret into section and key; the tokens of
 // nodes are one level deeper, as node_tokens.NAME.
 func secretPath(t hclv2.Traversal) (section, key string, whole bool) {
-	section, _ = StepName(t, 1)
-	key, whole = StepName(t, 2)
+	section, _ = stepName(t, 1)
+	key, whole = stepName(t, 2)
 	if section == "auth" && key == NodeTokens {
-		inner, ok := StepName(t, 3)
+		inner, ok := stepName(t, 3)
 		return section, NodeTokens + "." + inner, ok
 	}
 	return section, key, whole
 }
 
 // String gives the secret as a reference names it.
-func (m SecretMark) String() string {
+func (m secretMark) String() string {
 	section, key := m.Section, m.Key
 	if prefix, name, ok := strings.Cut(key, "."); ok && section == "auth" && prefix == NodeTokens {
 		section, key = section+"."+prefix, name
@@ -277,7 +277,7 @@ func (ev *Evaluator) secretValues() cty.Value {
 			if text == "" {
 				v = cty.UnknownVal(cty.String)
 			}
-			v = v.Mark(SecretMark{section, key, text != ""})
+			v = v.Mark(secretMark{section, key, text != ""})
 			if prefix, name, ok := strings.Cut(key, "."); ok && section == "auth" && prefix == NodeTokens {
 				tokens[name] = v
 			} else {
@@ -308,7 +308,7 @@ func unknownSecrets(references []hclv2.Traversal) cty.Value {
 		if sections[section] == nil {
 			sections[section] = map[string]cty.Value{}
 		}
-		sections[section][key] = cty.UnknownVal(cty.String).Mark(SecretMark{section, key, false})
+		sections[section][key] = cty.UnknownVal(cty.String).Mark(secretMark{section, key, false})
 	}
 	out := map[string]cty.Value{}
 	for section, values := range sections {
@@ -325,7 +325,7 @@ func unknownSecrets(references []hclv2.Traversal) cty.Value {
 		out[section] = cty.ObjectVal(values)
 	}
 	for section := range open {
-		out[section] = cty.DynamicVal.Mark(SecretMark{section, "", false})
+		out[section] = cty.DynamicVal.Mark(secretMark{section, "", false})
 	}
 	return cty.ObjectVal(out)
 }

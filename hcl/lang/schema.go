@@ -10,13 +10,13 @@ import (
 type Schema struct {
 	Label  int // index of the field, -1 without one
 	Attrs  []model.Field
-	Blocks []BlockField
+	Blocks []blockField
 	ByName map[string]int // of attrs
 	Inner  map[string]int // of blocks
 }
 
-// BlockField is a field for an inner block, or for a list of them.
-type BlockField struct {
+// blockField is a field for an inner block, or for a list of them.
+type blockField struct {
 	model.Field
 	Many   bool
 	Schema *Schema
@@ -39,7 +39,7 @@ func (all Schemas) Of(t reflect.Type) *Schema {
 			s.Label = f.Index
 		case f.Block:
 			s.Inner[f.Name] = len(s.Blocks)
-			s.Blocks = append(s.Blocks, BlockField{Field: f, Many: f.Type.Kind() == reflect.Slice, Schema: all.Of(f.Elem)})
+			s.Blocks = append(s.Blocks, blockField{Field: f, Many: f.Type.Kind() == reflect.Slice, Schema: all.Of(f.Elem)})
 		default:
 			s.ByName[f.Name] = len(s.Attrs)
 			s.Attrs = append(s.Attrs, f)

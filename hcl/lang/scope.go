@@ -3,7 +3,7 @@ package lang
 // This part of the package evaluates expressions. It resolves references (refs.go), computes variables,
 // locals and the attributes of the site in the order of their dependencies (scope.go), and has the table of
 // functions (funcs.go). Every reference is resolved before its expression is evaluated (eval.go), so that
-// findings come from this package and not from the library. A value from a secret keeps its SecretMark
+// findings come from this package and not from the library. A value from a secret keeps its secretMark
 // through all expressions.
 
 import (

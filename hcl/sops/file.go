@@ -14,8 +14,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Entry is the entry of a file with the metadata of SOPS.
-const Entry = "sops"
+// entry is the entry of a file with the metadata of SOPS.
+const entry = "sops"
 
 // Unknown is the tag of values that are encrypted, as long as they are not decrypted.
 const Unknown = "!unknown"
@@ -75,7 +75,7 @@ func metadata(doc *yaml.Node) (int, *yaml.Node) {
 		return 0, nil
 	}
 	for i := 0; i+1 < len(doc.Content); i += 2 {
-		if doc.Content[i].Kind == yaml.ScalarNode && doc.Content[i].Value == Entry {
+		if doc.Content[i].Kind == yaml.ScalarNode && doc.Content[i].Value == entry {
 			return i, doc.Content[i+1]
 		}
 	}

@@ -45,7 +45,7 @@ type FS struct {
 	now  func() time.Time
 	last uint64 // inode
 
-	Volumes *Volumes // other disks
+	Volumes *volumes // other disks
 }
 
 // node is an inode.
@@ -93,7 +93,7 @@ func NewFS(now func() time.Time) *FS {
 	f := &FS{now: now}
 	f.root = f.node(Folder, 0o755, Cred{})
 	f.root.parent = f.root
-	f.Volumes = &Volumes{f, map[string]*Volume{}}
+	f.Volumes = &volumes{f, map[string]*Volume{}}
 	return f
 }
 
@@ -135,7 +135,7 @@ func (f *FS) Clone(now func() time.Time) *FS {
 	}
 	out.root = copied(f.root, nil)
 	out.root.parent = out.root
-	out.Volumes = &Volumes{out, make(map[string]*Volume, len(f.Volumes.all))}
+	out.Volumes = &volumes{out, make(map[string]*Volume, len(f.Volumes.all))}
 	for name, v := range f.Volumes.all {
 		c := *v
 		if v.root != nil {

@@ -12,14 +12,14 @@ type Volume struct {
 	root        *node  // nil until it is first mounted
 }
 
-// Volumes are the disks of a machine. Safe for concurrent use.
-type Volumes struct {
+// volumes are the disks of a machine. Safe for concurrent use.
+type volumes struct {
 	f   *FS
 	all map[string]*Volume // by the names of their devices, such as sdb
 }
 
 // All lists them by the names of their devices.
-func (d *Volumes) All() map[string]Volume {
+func (d *volumes) All() map[string]Volume {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
 	out := map[string]Volume{}
@@ -31,14 +31,14 @@ func (d *Volumes) All() map[string]Volume {
 
 // Set changes what a disk is and holds, and adds one that is not there. What is in its file system stays if v is
 // what All gave.
-func (d *Volumes) Set(name string, v Volume) {
+func (d *volumes) Set(name string, v Volume) {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
 	d.all[name] = &v
 }
 
 // Mount puts the file system of a disk in the place of a folder.
-func (d *Volumes) Mount(volume, name string) error {
+func (d *volumes) Mount(volume, name string) error {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
 	dir, last, n, err := d.f.walk(Cred{}, name, true)
@@ -62,7 +62,7 @@ func (d *Volumes) Mount(volume, name string) error {
 }
 
 // Unmount shows again what a disk is mounted on; "" is every disk.
-func (d *Volumes) Unmount(volume string) {
+func (d *volumes) Unmount(volume string) {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
 	for device, v := range d.all {

@@ -17,7 +17,7 @@ import (
 type Snapshot struct {
 	Guests  []Guest             // By VMID.
 	Volumes map[string][]Volume // By storage, then by volume id.
-	Pools   []Pool              // By name.
+	Pools   []pool              // By name.
 	Tasks   []Task              // In the order they were started.
 
 	Requests     map[string]int // By "METHOD /path/{template}"; unknown paths as sent.
@@ -70,8 +70,8 @@ type Volume struct {
 	Protected bool   // Of a backup: neither pruned nor removed.
 }
 
-// Pool is one resource pool.
-type Pool struct {
+// pool is one resource pool.
+type pool struct {
 	Name     string
 	Comment  string
 	Guests   []int
@@ -117,7 +117,7 @@ func (h *Host) Snapshot() Snapshot {
 		s.Volumes[name] = list
 	}
 	for name, p := range perl.Sorted(w.Access.Pools) {
-		shown := Pool{Name: name, Guests: slices.Sorted(maps.Keys(p.Vms)), Storages: slices.Sorted(maps.Keys(p.Storages))}
+		shown := pool{Name: name, Guests: slices.Sorted(maps.Keys(p.Vms)), Storages: slices.Sorted(maps.Keys(p.Storages))}
 		if p.Comment != nil {
 			shown.Comment = *p.Comment
 		}

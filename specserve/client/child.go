@@ -47,8 +47,8 @@ func (c *Client) Config(ctx context.Context, tag string) (FetchedConfig, error) 
 	return FetchedConfig{}, c.failed(ctx, "fetching the configuration of", err)
 }
 
-// WaitLimits are those of a long poll: the server answers within a minute.
-func WaitLimits() Limits {
+// waitLimits are those of a long poll: the server answers within a minute.
+func waitLimits() Limits {
 	l := Usual()
 	l.Header, l.Total, l.Body = 75*time.Second, 90*time.Second, wire.MaxError
 	return l
@@ -62,7 +62,7 @@ func (c *Client) Wait(ctx context.Context, tag string) (what string, nodes []str
 	if tag != "" {
 		headers.Set("If-None-Match", tag)
 	}
-	status, header, body, err := c.exchange(ctx, WaitLimits(), http.MethodGet, wire.WaitPath(c.Parent.Identity), nil, headers)
+	status, header, body, err := c.exchange(ctx, waitLimits(), http.MethodGet, wire.WaitPath(c.Parent.Identity), nil, headers)
 	switch {
 	case err != nil:
 	case status == http.StatusNoContent:

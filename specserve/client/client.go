@@ -34,15 +34,15 @@ func Usual() Limits {
 	return Limits{Connect: 10 * time.Second, Header: 15 * time.Second, Idle: 15 * time.Second, Total: time.Minute, Body: wire.MaxSpec}
 }
 
-// Pauses are those before each attempt; each is longer or shorter by up to a fifth, so that nodes
+// pauses are those before each attempt; each is longer or shorter by up to a fifth, so that nodes
 // that lost their parent together do not come back together.
-func Pauses() []time.Duration {
+func pauses() []time.Duration {
 	return []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second}
 }
 
-// MaxRetryAfter is the longest pause that a server may ask for. With a longer one the attempts end,
+// maxRetryAfter is the longest pause that a server may ask for. With a longer one the attempts end,
 // and whoever started them comes back later.
-const MaxRetryAfter = 2 * time.Minute
+const maxRetryAfter = 2 * time.Minute
 
 // Client asks one parent. The zero values of Limits and Dial are the usual ones.
 type Client struct {
@@ -65,7 +65,7 @@ type Fetched struct {
 // Spec fetches the spec of the child. The tag is that of the spec that it has, "" for none. The
 // error is a *wire.Error, or that of ctx.
 func (c *Client) Spec(ctx context.Context, tag string) (Fetched, error) {
-	pauses, start := Pauses(), time.Now()
+	pauses, start := pauses(), time.Now()
 	for attempt := 1; ; attempt++ {
 		got, err := c.once(ctx, tag)
 		switch {
@@ -104,8 +104,8 @@ var (
 	errTooLong = errors.New("the server took too long to answer")
 )
 
-// ReportLimits are those of a report unless others are set: nobody waits for it.
-func ReportLimits() Limits {
+// reportLimits are those of a report unless others are set: nobody waits for it.
+func reportLimits() Limits {
 	l := Usual()
 	l.Total, l.Body = 15*time.Second, wire.MaxError
 	return l
@@ -114,7 +114,7 @@ func ReportLimits() Limits {
 // Report sends the report of the child, which is a JSON document. There is one attempt: the next
 // report says what this one would have said. The error is a *wire.Error, or that of ctx.
 func (c *Client) Report(ctx context.Context, document []byte) error {
-	status, header, body, err := c.exchange(ctx, ReportLimits(), http.MethodPost, wire.ReportPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
+	status, header, body, err := c.exchange(ctx, reportLimits(), http.MethodPost, wire.ReportPath(c.Parent.Identity), document, http.Header{"Content-Type": {"application/json"}})
 	switch {
 	case err == nil && status == http.StatusAccepted:
 		return nil
@@ -131,7 +131,7 @@ func (c *Client) Report(ctx context.Context, document []byte) error {
 // Answers reports whether the parent answers, as the one that is known by its pins. There is one attempt; what the
 // answer says does not matter. The error is a *wire.Error, or that of ctx.
 func (c *Client) Answers(ctx context.Context) error {
-	_, _, _, err := c.exchange(ctx, ReportLimits(), http.MethodGet, wire.HealthPath, nil, http.Header{})
+	_, _, _, err := c.exchange(ctx, reportLimits(), http.MethodGet, wire.HealthPath, nil, http.Header{})
 	switch {
 	case err == nil:
 		return nil

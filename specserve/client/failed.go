@@ -55,7 +55,7 @@ func (c *Client) answered(s *statusError) failure {
 	}
 	f := failure{problem: &e, after: s.after}
 	switch {
-	case s.after > MaxRetryAfter:
+	case s.after > maxRetryAfter:
 		f.final, e.Message = true, fmt.Sprintf("%s (it asks to come back after %s)", e.Message, s.after.Round(time.Second))
 	case s.status == http.StatusTooManyRequests:
 	case s.status < http.StatusInternalServerError:

@@ -25,8 +25,8 @@ const Folder = "server"
 // spoolFolder is the folder of temporary files. They have no names, so none is left over.
 const spoolFolder = "tmp"
 
-// Poll is how often files are checked for changes.
-const Poll = time.Second
+// poll is how often files are checked for changes.
+const poll = time.Second
 
 // Options are what is served, and how.
 type Options struct {
@@ -60,7 +60,7 @@ type Announce struct {
 // converge is a *site.InvalidError at the start, and later what was good stays in force.
 func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 	if o.poll == 0 {
-		o.poll = Poll
+		o.poll = poll
 	}
 	if o.notify == nil {
 		o.notify = sdNotify
@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options, hangups <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	ln, err := Listen(ctx, o.Listen)
+	ln, err := listen(ctx, o.Listen)
 	if err != nil {
 		return err
 	}
@@ -157,8 +157,8 @@ func (f *follower) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// Listen takes the socket of the service manager (systemd.socket(5)), or opens one.
-func Listen(ctx context.Context, address string) (net.Listener, error) {
+// listen takes the socket of the service manager (systemd.socket(5)), or opens one.
+func listen(ctx context.Context, address string) (net.Listener, error) {
 	given, err := activation.Listeners()
 	if err != nil {
 		return nil, fmt.Errorf("take the socket of the service manager: %w", err)

@@ -97,7 +97,7 @@ func (s State) Err() error {
 func NewServer(o ServerOptions) *Server {
 	notice := durable.Notice
 	if o.Open == nil {
-		o.Open = Listen
+		o.Open = listen
 	} else { // a simulated network has a simulated clock, which stands still while a file is waited for
 		notice = func(context.Context, ...string) <-chan struct{} { return nil }
 	}

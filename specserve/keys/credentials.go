@@ -88,7 +88,7 @@ func (k *CredentialsKeeper) Check() (changed bool) {
 	k.files = files
 	ring, err := Read(k.o.Access.Dir)
 	k.report("keys", err)
-	if err == nil && !slices.EqualFunc(ring, k.ring, func(a, b Entry) bool { return a.Key == b.Key }) {
+	if err == nil && !slices.EqualFunc(ring, k.ring, func(a, b entry) bool { return a.Key == b.Key }) {
 		k.ring, changed = ring, true
 		k.o.Log.Info("signing keys changed", "kid", ring[0].ID, "valid", len(ring))
 	}

@@ -26,14 +26,14 @@ const most = 2
 // version is that of the file.
 const version = 1
 
-// Entry is a key, and when it was made.
-type Entry struct {
+// entry is a key, and when it was made.
+type entry struct {
 	Key
 	Created time.Time
 }
 
 // Ring is the keys of a server. The first one signs.
-type Ring []Entry
+type Ring []entry
 
 // Tokens is the ring for those who mint and verify.
 func (r Ring) Tokens() Keys {
@@ -91,7 +91,7 @@ func parse(text []byte) (Ring, error) {
 		if err != nil {
 			return nil, err
 		}
-		ring = append(ring, Entry{key, e.Created})
+		ring = append(ring, entry{key, e.Created})
 	}
 	return ring, nil
 }

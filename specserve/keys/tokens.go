@@ -120,20 +120,20 @@ func (i Inspection) Text() string {
 
 // Listed are the keys of a ring without what is secret.
 type Listed struct {
-	Keys []ListedKey `json:"keys"` // the first one signs
+	Keys []listedKey `json:"keys"` // the first one signs
 }
 
-// ListedKey is a key of it.
-type ListedKey struct {
+// listedKey is a key of it.
+type listedKey struct {
 	ID      string    `json:"kid"`
 	Created time.Time `json:"created"`
 }
 
 // Document lists the keys.
 func (r Ring) Document() Listed {
-	out := Listed{Keys: []ListedKey{}}
+	out := Listed{Keys: []listedKey{}}
 	for _, e := range r {
-		out.Keys = append(out.Keys, ListedKey{e.ID, e.Created})
+		out.Keys = append(out.Keys, listedKey{e.ID, e.Created})
 	}
 	return out
 }

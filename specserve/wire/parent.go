@@ -25,8 +25,8 @@ import (
 // pins and token in it.
 const ParentFile = "/etc/homestak-gitops/node.json"
 
-// ParentVersion is that of the file.
-const ParentVersion = 1
+// parentVersion is that of the file.
+const parentVersion = 1
 
 // maxSize bounds the file, in bytes.
 const maxSize = 64 << 10
@@ -84,8 +84,8 @@ func ReadParent(b []byte) (Parent, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return Parent{}, errors.New("something follows the document")
 	}
-	if doc.Version != ParentVersion {
-		return Parent{}, fmt.Errorf("version is %d, this program reads %d", doc.Version, ParentVersion)
+	if doc.Version != parentVersion {
+		return Parent{}, fmt.Errorf("version is %d, this program reads %d", doc.Version, parentVersion)
 	}
 	pins, err := ParsePins(doc.Pins)
 	if err != nil {
@@ -109,7 +109,7 @@ func (p Parent) Check() error {
 	if len(p.Pins) == 0 {
 		return errors.New("pins: there are none, and without one the server cannot be verified")
 	}
-	return CheckToken(p.Token)
+	return checkToken(p.Token)
 }
 
 // checkServer wants what Parent.Server says, and nothing more in it.
@@ -130,8 +130,8 @@ func checkServer(text string) error {
 	return nil
 }
 
-// CheckToken says whether a text can be sent as a token; it may be empty. The error does not show it.
-func CheckToken(token string) error {
+// checkToken says whether a text can be sent as a token; it may be empty. The error does not show it.
+func checkToken(token string) error {
 	if len(token) > 4096 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return errors.New("the token has characters that a token does not have, or too many of them")
 	}
@@ -140,7 +140,7 @@ func CheckToken(token string) error {
 
 // Document is the file as Load reads it.
 func (p Parent) Document() []byte {
-	b, err := json.MarshalIndent(document{ParentVersion, p.Identity, p.Server, PinTexts(p.Pins), p.Token}, "", "  ")
+	b, err := json.MarshalIndent(document{parentVersion, p.Identity, p.Server, PinTexts(p.Pins), p.Token}, "", "  ")
 	if err != nil {
 		panic(err) // strings always encode
 	}

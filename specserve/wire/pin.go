@@ -15,9 +15,9 @@ import (
 	"strings"
 )
 
-// Most is how many pins a child keeps: that of the key in use, that of the next one, and room for
+// most is how many pins a child keeps: that of the key in use, that of the next one, and room for
 // a rotation of which it has not heard to the end.
-const Most = 4
+const most = 4
 
 // Pin is a public key (SPKI of X.509, DER) by its SHA-256.
 type Pin [sha256.Size]byte
@@ -52,8 +52,8 @@ func ParsePins(texts []string) ([]Pin, error) {
 			out = append(out, p)
 		}
 	}
-	if len(out) > Most {
-		return nil, fmt.Errorf("there are %d pins, %d are the most", len(out), Most)
+	if len(out) > most {
+		return nil, fmt.Errorf("there are %d pins, %d are the most", len(out), most)
 	}
 	return out, nil
 }

@@ -36,8 +36,8 @@ const (
 // MaxReportEvery is the longest time between two reports: a child that reports less often is stale, whatever it says.
 const MaxReportEvery = 24 * time.Hour
 
-// MaxAhead is how far the clock of a child may be ahead of ours.
-const MaxAhead = 5 * time.Minute
+// maxAhead is how far the clock of a child may be ahead of ours.
+const maxAhead = 5 * time.Minute
 
 // Report is the state of one child with its subtree.
 type Report struct {
@@ -154,7 +154,7 @@ func (r *Report) check(identity string, now time.Time) error {
 		return invalid("phase %.80q is not known", r.Phase)
 	case r.At.IsZero():
 		return invalid("it has no time (at)")
-	case r.At.After(now.Add(MaxAhead)):
+	case r.At.After(now.Add(maxAhead)):
 		return invalid("its time is %s ahead of ours: set the clock of %s", r.At.Sub(now).Round(time.Second), identity)
 	case r.Every < 0 || r.Every > int(MaxReportEvery/time.Second):
 		return invalid("it comes every %d seconds, a day is the most", r.Every)

@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// StaleAfter is how many periods a report is valid.
-const StaleAfter = 3
+// staleAfter is how many periods a report is valid.
+const staleAfter = 3
 
 // ReceivedReport is a report with the time at which it came, by our clock.
 type ReceivedReport struct {
@@ -34,7 +34,7 @@ func (r ReceivedReport) Period(usual time.Duration) time.Duration {
 // another one. A report of a child that reports only when it boots is never stale.
 func (r ReceivedReport) Stale(now time.Time, usual time.Duration) bool {
 	every := r.Period(usual)
-	return every > 0 && now.Sub(r.ReceivedAt) > StaleAfter*every
+	return every > 0 && now.Sub(r.ReceivedAt) > staleAfter*every
 }
 
 // Same reports whether a report says the same as another one, at another time.
@@ -69,7 +69,7 @@ func (s *ReportStore) Put(r Report, now time.Time) bool {
 	defer s.mu.Unlock()
 	old, there := s.last[r.Identity]
 	// A clock that was set back must not silence the child: what is stale is replaced by anything.
-	if there && r.At.Before(old.At) && now.Sub(old.ReceivedAt) < MaxAhead {
+	if there && r.At.Before(old.At) && now.Sub(old.ReceivedAt) < maxAhead {
 		return false
 	}
 	s.last[r.Identity] = ReceivedReport{r, now}

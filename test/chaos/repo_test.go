@@ -44,7 +44,7 @@ func (r *repo) tree(id string) fs.FS {
 	return r.trees[id]
 }
 
-// Head is as agent.Source wants it, and so are the others.
+// Head is as agent.source wants it, and so are the others.
 func (r *repo) Head(ctx context.Context) (model.Commit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,16 +19,16 @@ type Network struct {
 	Transport drivers.Transport
 	Reaches   func(netip.Addr) error // takes the place of probes; see health.Prober.Simulated
 	Guests    *push.Config           // how guests are entered there; nil: as on the real network
-	Specs     Specs                  // nil: this run serves no nodes
-	Agents    Agents                 // nil: agents are on machines of their own
+	Specs     specs                  // nil: this run serves no nodes
+	Agents    agents                 // nil: agents are on machines of their own
 	// Server lets nodes of the network reach the server of an agent that listens on this machine. It returns where they reach
 	// it, and the file that they get as the program. Nil: they reach it as any machine does.
 	Server func(listen string) (url, program string, err error)
 	Close  func() // ends what runs in guests; nil: nothing does
 }
 
-// Specs serves nodes in mode pull their specs.
-type Specs interface {
+// specs serves nodes in mode pull their specs.
+type specs interface {
 	// Serve makes a site the one that is served. It returns nil if no node of it is in mode pull. Guests
 	// is how the guests of the site are entered.
 	Serve(d engine.Desired, policies *policy.Set, guests push.Config) (drivers.Parent, error)
@@ -36,8 +36,8 @@ type Specs interface {
 	Reported(node string) (saw string, err error)
 }
 
-// Agents are those of a network of simulated machines.
-type Agents interface {
+// agents are those of a network of simulated machines.
+type agents interface {
 	// Agent makes the agent of a host.
 	Agent(cfg *service.Config) (*service.Service, error)
 	// Running is the agent of a child that runs now; nil if none does.

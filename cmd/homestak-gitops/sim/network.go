@@ -52,7 +52,7 @@ func (w *World) server(listen string) (url, program string, err error) {
 }
 
 // ways says how simulated guests are entered. What is learned of them ends with the run.
-func (*World) ways(dial Dial, keys ...string) push.Config {
+func (*World) ways(dial dial, keys ...string) push.Config {
 	return push.Config{Dial: dial, Direct: true, Runs: sim.RunsDebian, PrivateKeys: keys, HostKeys: &push.KnownHosts{}}
 }
 
@@ -62,7 +62,7 @@ type lazyParent struct {
 	parent *Parent
 }
 
-// Serve is as session.Specs wants it. What is not simulated inside is taken to report that it is ready.
+// Serve is as session.specs wants it. What is not simulated inside is taken to report that it is ready.
 func (l *lazyParent) Serve(d engine.Desired, policies *policy.Set, guests push.Config) (drivers.Parent, error) {
 	pulls, silent := false, map[string]bool{}
 	for _, m := range d.Site.Manifests {
@@ -110,7 +110,7 @@ func (l *lazyParent) dial(ctx context.Context, network, address string) (net.Con
 	return nil, syscall.ECONNREFUSED
 }
 
-// Reported is as session.Specs wants it.
+// Reported is as session.specs wants it.
 func (l *lazyParent) Reported(node string) (saw string, err error) {
 	if p := l.get(); p != nil {
 		return p.Reported(node)

@@ -24,7 +24,7 @@ import (
 type World struct {
 	Hosts sim.Hosts
 	// Others leads to what is neither a guest nor an agent; nil: there is nothing else.
-	Others Dial
+	Others dial
 
 	o      WorldOptions
 	own    string // where the server of this program listens on this machine; "": none does
@@ -46,8 +46,8 @@ type WorldOptions struct {
 	Record func(r *http.Request, body []byte, status int)
 }
 
-// Dial opens a connection.
-type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
+// dial opens a connection.
+type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // NewWorld makes a world around hosts.
 func NewWorld(o WorldOptions) (*World, error) {
@@ -130,7 +130,7 @@ func (w *World) Close() error {
 type vantage struct {
 	transport drivers.Transport
 	reaches   func(netip.Addr) error
-	dial      Dial
+	dial      dial
 	listen    func(netip.AddrPort) (net.Listener, error)
 	keys      []string // that log in to guests, beside that of the agent
 }

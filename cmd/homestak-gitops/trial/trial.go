@@ -38,14 +38,14 @@ type Options struct {
 // Trial is a trial that was made.
 type Trial struct {
 	Report engine.Report
-	Phases []Phase
+	Phases []phase
 
 	o     Options
 	began time.Time
 }
 
-// Phase is a part of a trial.
-type Phase struct {
+// phase is a part of a trial.
+type phase struct {
 	Name string
 	Took time.Duration
 	Err  error // nil: passed
@@ -107,13 +107,13 @@ func (t *Trial) phase(name string, do func() error) error {
 	began := time.Now()
 	err := do()
 	t.o.Progress.Waits("")
-	p := Phase{name, time.Since(began).Round(100 * time.Millisecond), err}
+	p := phase{name, time.Since(began).Round(100 * time.Millisecond), err}
 	t.Phases = append(t.Phases, p)
 	t.o.Note("%s: %s in %.1f s", name, p.result(), p.Took.Seconds())
 	return err
 }
 
-func (p Phase) result() string {
+func (p phase) result() string {
 	if p.Err != nil {
 		return "failed"
 	}

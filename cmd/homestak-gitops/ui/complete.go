@@ -12,17 +12,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// LoadSite loads the site of a command line; nil if that is not possible.
-type LoadSite func() *model.Site
+// loadSite loads the site of a command line; nil if that is not possible.
+type loadSite func() *model.Site
 
 // CompleteHost completes the flags host and site.
-func CompleteHost(c *cobra.Command, load LoadSite) {
+func CompleteHost(c *cobra.Command, load loadSite) {
 	complete(c, "host", load, func(s *model.Site) []string { return s.Identities() })
 	Must(c.MarkFlagDirname("site"))
 }
 
 // CompleteSite completes the flags host, manifest, mode and site.
-func CompleteSite(c *cobra.Command, load LoadSite) {
+func CompleteSite(c *cobra.Command, load loadSite) {
 	CompleteHost(c, load)
 	complete(c, "manifest", load, func(s *model.Site) []string {
 		var out []string
@@ -35,7 +35,7 @@ func CompleteSite(c *cobra.Command, load LoadSite) {
 }
 
 // CompleteTargets completes the flag target with the addresses of a host, or of all if that is "".
-func CompleteTargets(c *cobra.Command, load LoadSite, host *string) {
+func CompleteTargets(c *cobra.Command, load loadSite, host *string) {
 	complete(c, "target", load, func(s *model.Site) []string {
 		var out []string
 		for _, h := range s.Identities() {
@@ -52,7 +52,7 @@ func CompleteTargets(c *cobra.Command, load LoadSite, host *string) {
 	})
 }
 
-func complete(c *cobra.Command, flag string, load LoadSite, list func(*model.Site) []string) {
+func complete(c *cobra.Command, flag string, load loadSite, list func(*model.Site) []string) {
 	Must(c.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		site := load()
 		if site == nil {

@@ -38,7 +38,7 @@ type Client struct {
 	base  string       // URL with /api2/json
 	token string
 	Width int // how many requests may be in flight at once
-	Tasks *Tasks
+	Tasks *tasks
 }
 
 const (
@@ -91,7 +91,7 @@ func Open(cfg Config) (*Client, error) {
 	}
 	c := &Client{http: &http.Client{Transport: tr}, base: base.String() + prefix, token: token, Width: width}
 	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent(userAgent))
-	c.Tasks = &Tasks{c: c, pollers: map[string]*poller{}, usual: map[string]time.Duration{}}
+	c.Tasks = &tasks{c: c, pollers: map[string]*poller{}, usual: map[string]time.Duration{}}
 	return c, nil
 }
 

@@ -14,7 +14,7 @@ import (
 // IsDrive reports whether a key is that of a drive of a VM, also of a disk that is attached nowhere.
 func IsDrive(key string) bool {
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
-		if rest, ok := strings.CutPrefix(key, bus); ok && IsNumber(rest) {
+		if rest, ok := strings.CutPrefix(key, bus); ok && isNumber(rest) {
 			return true
 		}
 	}

@@ -159,7 +159,7 @@ func ClassOf(err error) Class {
 	if task, ok := errors.AsType[*TaskError](err); ok {
 		return task.Class()
 	}
-	if _, ok := errors.AsType[*LoginError](err); ok {
+	if _, ok := errors.AsType[*loginError](err); ok {
 		return NoLogin
 	}
 	if _, ok := errors.AsType[*NetError](err); ok {
@@ -178,18 +178,18 @@ func EndsPass(ctx context.Context, err error) bool {
 func tokenProblem(h *model.Host, token string) error {
 	switch {
 	case token == "" && h.Local:
-		return &LoginError{fmt.Sprintf("no API token for node %s: only its own agent has one, so run this on %s, where the agent plans and applies, or add --sim for a simulated one", h.Name, h.Name)}
+		return &loginError{fmt.Sprintf("no API token for node %s: only its own agent has one, so run this on %s, where the agent plans and applies, or add --sim for a simulated one", h.Name, h.Name)}
 	case token == "":
-		return &LoginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml, secrets.sops.yaml or the file named by --secrets", h.Name, h.Name)}
+		return &loginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml, secrets.sops.yaml or the file named by --secrets", h.Name, h.Name)}
 	}
-	return &LoginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
+	return &loginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
 }
 
-// LoginError is an unusable token, detected before any request.
-type LoginError struct{ text string }
+// loginError is an unusable token, detected before any request.
+type loginError struct{ text string }
 
 // Error says what is missing.
-func (e *LoginError) Error() string { return e.text }
+func (e *loginError) Error() string { return e.text }
 
 // NetError is the error of a request without an answer.
 type NetError struct {

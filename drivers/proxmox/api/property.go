@@ -100,15 +100,15 @@ func StorageOf(drive string) string {
 	return storage
 }
 
-// IsNumber reports whether a text is the number at the end of a key such as net0.
-func IsNumber(s string) bool {
+// isNumber reports whether a text is the number at the end of a key such as net0.
+func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 // IsNet reports whether a key is that of a network card.
 func IsNet(key string) bool {
 	no, ok := strings.CutPrefix(key, "net")
-	return ok && IsNumber(no)
+	return ok && isNumber(no)
 }
 
 // ParseGiB reads a size such as 32G, 1T or 2252M in whole ParseGiB, rounded down.

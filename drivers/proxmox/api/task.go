@@ -56,13 +56,13 @@ func (e *TaskError) Class() Class {
 	}
 }
 
-// Tasks waits for PVE's tasks. Several waits on one node share one poll of the
+// tasks waits for PVE's tasks. Several waits on one node share one poll of the
 // node's list of tasks, which also says how each ended; a single one asks for its
 // own status.
 //
 // The mutex guards the fields of the pollers, which are made and joined by whichever
 // steps wait at the moment, and what is known of how long tasks take.
-type Tasks struct {
+type tasks struct {
 	c       *Client
 	mu      sync.Mutex
 	pollers map[string]*poller       // by node
@@ -94,7 +94,7 @@ type taskState struct {
 // otherwise. A task that nobody knows any more is an error of class OutcomeUnknown, since
 // some tasks die without a trace (seen in creates of a loaded host). An empty
 // UPID is work that was done at once.
-func (t *Tasks) Wait(ctx context.Context, upid string) error {
+func (t *tasks) Wait(ctx context.Context, upid string) error {
 	if upid == "" {
 		return nil
 	}
@@ -132,14 +132,14 @@ func (t *Tasks) Wait(ctx context.Context, upid string) error {
 }
 
 // status asks for one task. PVE knows no 404: an unknown task is a 400.
-func (t *Tasks) status(ctx context.Context, node, upid string) (taskState, error) {
+func (t *tasks) status(ctx context.Context, node, upid string) (taskState, error) {
 	var doc struct{ Status, ExitStatus string }
 	err := t.c.Get(ctx, Path("nodes", node, "tasks", upid, "status"), &doc)
 	return taskState{ended: doc.Status == "stopped", exit: doc.ExitStatus}, err
 }
 
 // recordDuration records the duration of a successful task.
-func (t *Tasks) recordDuration(kind string, took time.Duration) {
+func (t *tasks) recordDuration(kind string, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if old := t.usual[kind]; old > 0 {
@@ -170,7 +170,7 @@ func pollAfter(age, usual time.Duration, shared bool) time.Duration {
 // next returns when something can be said of a task: after a pause where this is
 // the only one that is waited for on the node, else when the shared list shows it
 // as ended, or not at all.
-func (t *Tasks) next(ctx context.Context, node string, w *waiter) (taskState, error) {
+func (t *tasks) next(ctx context.Context, node string, w *waiter) (taskState, error) {
 	p := t.join(node, w)
 	defer t.leave(p, w)
 	select {
@@ -188,7 +188,7 @@ func (t *Tasks) next(ctx context.Context, node string, w *waiter) (taskState, er
 	}
 }
 
-func (t *Tasks) join(node string, w *waiter) *poller {
+func (t *tasks) join(node string, w *waiter) *poller {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.pollers[node]
@@ -200,14 +200,14 @@ func (t *Tasks) join(node string, w *waiter) *poller {
 	return p
 }
 
-func (t *Tasks) leave(p *poller, w *waiter) {
+func (t *tasks) leave(p *poller, w *waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(p.waiting, w)
 }
 
 // lead waits for w and, while others wait on the same node, polls for them, too.
-func (t *Tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (taskState, error) {
+func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (taskState, error) {
 	polled := time.Now()
 	for {
 		pause, shared := t.pause(p)
@@ -235,7 +235,7 @@ func (t *Tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (ta
 }
 
 // pause is how long the leader sleeps: the youngest task decides, it is the likeliest to end next.
-func (t *Tasks) pause(p *poller) (pause time.Duration, shared bool) {
+func (t *tasks) pause(p *poller) (pause time.Duration, shared bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	shared = len(p.waiting) > 1
@@ -248,7 +248,7 @@ func (t *Tasks) pause(p *poller) (pause time.Duration, shared bool) {
 
 // poll reads the node's list of tasks and notifies everybody who waits and whose task
 // does not run any more, or is not in the list.
-func (t *Tasks) poll(ctx context.Context, node string, p *poller) error {
+func (t *tasks) poll(ctx context.Context, node string, p *poller) error {
 	list, err := t.list(ctx, node, "all")
 	if err != nil {
 		return err
@@ -300,14 +300,14 @@ func (e TaskEntry) Running() bool {
 }
 
 // list reads a node's tasks: active for those that run, all for the finished too.
-func (t *Tasks) list(ctx context.Context, node, source string) ([]TaskEntry, error) {
+func (t *tasks) list(ctx context.Context, node, source string) ([]TaskEntry, error) {
 	var list []TaskEntry
 	err := ReadList(ctx, t.c, Path("nodes", node, "tasks")+"?limit=500&source="+source, &list)
 	return list, err
 }
 
 // Active lists the UPIDs of a node's running tasks.
-func (t *Tasks) Active(ctx context.Context, node string) (map[string]bool, error) {
+func (t *tasks) Active(ctx context.Context, node string) (map[string]bool, error) {
 	list, err := t.list(ctx, node, "active")
 	running := make(map[string]bool, len(list))
 	for _, e := range list {

@@ -35,7 +35,7 @@ var follows = sync.OnceValue(func() *regexp.Regexp {
 // cause gives the lines of a task's log that say why it died, where its exit status does
 // not; "" where it does, or where the log cannot be seen. It is the last lines that are
 // neither routine nor the consequence of another.
-func (t *Tasks) cause(ctx context.Context, node, upid, status string) string {
+func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
 	if !unexplained().MatchString(status) {
 		return ""
 	}

@@ -24,7 +24,7 @@ func (v VLANs) String() string {
 // ParseVLANs parses an entry of a trunk; ok reports whether PVE accepts it.
 func ParseVLANs(s string) (v VLANs, ok bool) {
 	first, last, isRange := strings.Cut(s, "-")
-	if !IsNumber(first) || isRange && !IsNumber(last) {
+	if !isNumber(first) || isRange && !isNumber(last) {
 		return v, false
 	}
 	v.First, _ = strconv.Atoi(first)

@@ -59,8 +59,8 @@ func IsConverted(cfg api.GuestConfig) bool {
 	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
-// Observed returns the resource of a managed template, from its configuration.
-func Observed(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag) *model.Resource {
+// observed returns the resource of a managed template, from its configuration.
+func observed(g api.ListedGuest, cfg api.GuestConfig, m owner.Tag) *model.Resource {
 	t := &Template{Made: m.Content, Tag: m, DiskVolume: api.VolumeOf(cfg.Now[lifecycle.TemplateSlot])}
 	if !IsConverted(cfg) {
 		t.Made += notConverted

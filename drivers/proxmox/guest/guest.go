@@ -26,8 +26,8 @@ type spec interface {
 	Ports() []Port
 }
 
-// Guest is a VM or a container, as it is wanted (Target) or as it was observed (State).
-type Guest interface {
+// guest is a VM or a container, as it is wanted (Target) or as it was observed (State).
+type guest interface {
 	// Spec is the *VM or *CT with the attributes that the plan compares.
 	Spec() any
 	// Common has the attributes that VMs and containers share.
@@ -47,7 +47,7 @@ type Guest interface {
 
 // Target is a guest as it is wanted: a VMTarget or a CTTarget.
 type Target interface {
-	Guest
+	guest
 	// Resolved is what package resolve found out about it beside its attributes.
 	Resolved() *Resolution
 	// brief describes it in a few words: size and origin.
@@ -78,7 +78,7 @@ type Target interface {
 
 // State is a guest as it was observed: a VMState or a CTState.
 type State interface {
-	Guest
+	guest
 	// Observed is what was read of it beside its attributes.
 	Observed() *Observation
 	// WithPower is the state of the same guest if it had another power.

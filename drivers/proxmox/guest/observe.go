@@ -16,7 +16,7 @@ func FromConfig(g api.ListedGuest, cfg api.GuestConfig, notes string, m owner.Ta
 	case "ct":
 		return ctFromConfig(g, cfg, notes, m)
 	case owner.TemplateType:
-		return Observed(g, cfg, m)
+		return observed(g, cfg, m)
 	}
 	return vmFromConfig(g, cfg, notes, m)
 }
@@ -38,8 +38,8 @@ func Finding(severity diag.Severity, addr model.Address, summary, detail string)
 	return diag.Finding{Severity: severity, Source: diag.FromGuard, Address: addr.String(), Summary: summary, Detail: detail}
 }
 
-// Warning is a warning about a managed guest that is as the files say, see diag.FromHost.
-func Warning(addr model.Address, summary, detail string) diag.Finding {
+// warning is a warning about a managed guest that is as the files say, see diag.FromHost.
+func warning(addr model.Address, summary, detail string) diag.Finding {
 	f := Finding(diag.Warning, addr, summary, detail)
 	f.Source = diag.FromHost
 	return f

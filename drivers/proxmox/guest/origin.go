@@ -22,6 +22,6 @@ func remarkOrigin(want Target, have *model.Resource) diag.List {
 	if have.Guest.Unproven.Why != "" || was.From != now.From || was.Content == "" || now.Content == "" || was.Content == now.Content || asksToRecreate(want, h) {
 		return nil
 	}
-	return diag.List{Warning(have.Addr, fmt.Sprintf("%s was made from an earlier %s (%s)", have.Addr, diag.Line(was.From), diag.Line(was.Content)),
+	return diag.List{warning(have.Addr, fmt.Sprintf("%s was made from an earlier %s (%s)", have.Addr, diag.Line(was.From), diag.Line(was.Content)),
 		`it stays as it is; recreate = "…" on its node replaces it, and its data go with it`)}
 }

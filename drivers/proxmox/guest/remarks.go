@@ -56,7 +56,7 @@ func remarkLock(have *model.Resource) diag.List {
 	if !g.LockLeft {
 		return nil
 	}
-	return diag.List{Warning(have.Addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", have.Addr, g.Lock), lifecycle.LockText(api.RefOf(have), g.Lock, nil))}
+	return diag.List{warning(have.Addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", have.Addr, g.Lock), lifecycle.LockText(api.RefOf(have), g.Lock, nil))}
 }
 
 // remarkPower reports a guest that is left to the HA manager, which is bringing it to the power of aim, and a VM that
@@ -89,7 +89,7 @@ func remarkRestarts(want Target, have *model.Resource) diag.List {
 		return nil
 	}
 	at := api.RefOf(have)
-	return diag.List{Warning(have.Addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", have.Addr, why),
+	return diag.List{warning(have.Addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", have.Addr, why),
 		fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
 			at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node))}
 }

@@ -23,7 +23,7 @@ type Host struct {
 	Parent   Parent                     // of nodes in mode pull; nil if nobody serves them
 	Delivers func(context.Context) bool // whether containers get to know it; nil: they do not
 
-	Copies Turns
+	Copies turns
 }
 
 // Parent serves nodes in mode pull their specs. Its methods may be called from any goroutine.
@@ -35,16 +35,16 @@ type Parent interface {
 	HasReported(node string) bool
 }
 
-// Turns lets one at a time copy a container template: PVE locks it for as long as a
+// turns lets one at a time copy a container template: PVE locks it for as long as a
 // copy takes (PVE/API2/LXC.pm, clone_vm), and refuses another one meanwhile.
-type Turns struct {
+type turns struct {
 	mu sync.Mutex
 	of map[int]chan struct{} // by VMID; full while a copy is made
 }
 
 // Take waits for the turn, which ends by the function that it returns. The error is that
 // of the context.
-func (t *Turns) Take(ctx context.Context, vmid int) (done func(), err error) {
+func (t *turns) Take(ctx context.Context, vmid int) (done func(), err error) {
 	t.mu.Lock()
 	if t.of == nil {
 		t.of = map[int]chan struct{}{}

@@ -63,7 +63,7 @@ func Destroy(ctx context.Context, h *kind.Host, s plan.Step) error {
 	case err != nil:
 		return err
 	}
-	if err := Eject(ctx, r.host, at, is.Tag, cfg); err != nil {
+	if err := eject(ctx, r.host, at, is.Tag, cfg); err != nil {
 		return err
 	}
 	return r.destroy(ctx)

@@ -153,9 +153,9 @@ func AttachedSeed(m owner.Tag, c map[string]string) string {
 	return ""
 }
 
-// Eject takes the seed of a machine that is about to be destroyed: PVE leaves
+// eject takes the seed of a machine that is about to be destroyed: PVE leaves
 // images in drives alone, and afterwards nothing would show that there was one.
-func Eject(ctx context.Context, h *kind.Host, at api.GuestRef, m owner.Tag, cfg api.GuestConfig) error {
+func eject(ctx context.Context, h *kind.Host, at api.GuestRef, m owner.Tag, cfg api.GuestConfig) error {
 	if m.Seed == nil || m.Seed.Volume == "" {
 		return nil
 	}

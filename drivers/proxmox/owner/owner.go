@@ -46,7 +46,7 @@ type Tag struct {
 	Recreate     string            `json:"recreate,omitempty"` // of the files when it was created
 	Linked       bool              `json:"linked,omitempty"`   // its root disk is based on its template's
 	Needs        []model.Address   `json:"needs,omitempty"`
-	Destroy      *Destroy          `json:"destroy,omitempty"`
+	Destroy      *destroy          `json:"destroy,omitempty"`
 	Slots        map[string]string `json:"slots,omitempty"` // disk.data → scsi1, nic.lan → net0
 	Options      []string          `json:"options,omitempty"`
 	Removes      []string          `json:"removes,omitempty"`  // disks whose data go when they leave the files
@@ -61,8 +61,8 @@ type Tag struct {
 	Resign bool  `json:"-"` // it is to be signed, or signed again, by the current key
 }
 
-// Destroy says how to destroy a guest.
-type Destroy struct {
+// destroy says how to destroy a guest.
+type destroy struct {
 	Policy string `json:"policy,omitempty"`
 	Orphan string `json:"orphan,omitempty"`
 	Down   int    `json:"down,omitempty"` // seconds to shut down cleanly
@@ -88,14 +88,14 @@ func Of(in model.Scope, kind, from string, down int) Tag {
 	if in.Manifest != nil {
 		t.Manifest = in.Manifest.Name
 	}
-	d := Destroy{Down: down}
+	d := destroy{Down: down}
 	if n := in.Node; n != nil {
 		if n.Decomm != nil {
 			d.Policy = n.Decomm.Policy
 		}
 		d.Orphan = n.Orphan
 	}
-	if d != (Destroy{}) {
+	if d != (destroy{}) {
 		t.Destroy = &d
 	}
 	slices.SortFunc(t.Needs, model.Address.Compare)

@@ -19,9 +19,9 @@ import (
 
 // The files of a node, below its root.
 const (
-	Folder      = "etc/pve"
-	versionFile = Folder + "/.version"
-	guestsFile  = Folder + "/.vmlist"
+	folder      = "etc/pve"
+	versionFile = folder + "/.version"
+	guestsFile  = folder + "/.vmlist"
 )
 
 // running are folders that show which VMs and which containers run; of each kind the first that is there counts. The control

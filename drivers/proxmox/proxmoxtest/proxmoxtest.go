@@ -85,7 +85,7 @@ func Keys(owner string) [][]byte {
 // Reopen makes a new driver, as a restarted agent has.
 func (w *World) Reopen() {
 	w.T.Helper()
-	check := RoundTrip(func(r *http.Request) (*http.Response, error) {
+	check := roundTrip(func(r *http.Request) (*http.Response, error) {
 		if err := accepted.Validate(r); err != nil {
 			w.T.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
@@ -273,11 +273,11 @@ func InTime(t *testing.T, c pve.Config, story func(*testing.T, *World)) {
 	synctest.Test(t, func(t *testing.T) { story(t, New(t, c)) })
 }
 
-// RoundTrip is a transport made of a function.
-type RoundTrip func(*http.Request) (*http.Response, error)
+// roundTrip is a transport made of a function.
+type roundTrip func(*http.Request) (*http.Response, error)
 
-// RoundTrip calls the function.
-func (f RoundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+// roundTrip calls the function.
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // CT declares a container, of a template that is downloaded.
 func (w *World) CT(name string, edit func(*guest.CT)) *guest.CT {

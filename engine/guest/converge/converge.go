@@ -55,15 +55,15 @@ type reading struct {
 	aspect.Reading
 }
 
-// UnsupportedError reports a machine that aspects are not written for.
-type UnsupportedError struct{ Found string }
+// unsupportedError reports a machine that aspects are not written for.
+type unsupportedError struct{ Found string }
 
-func (e *UnsupportedError) Error() string {
+func (e *unsupportedError) Error() string {
 	return fmt.Sprintf("the machine runs %s: specs are applied on Debian 12, Debian 13 and Ubuntu only", e.Found)
 }
 
 // Hopeless is true: no time makes another system of it.
-func (*UnsupportedError) Hopeless() bool { return true }
+func (*unsupportedError) Hopeless() bool { return true }
 
 // Observe reads a machine. It changes nothing there. It takes one command, and a second one
 // if the machine has a record of things that the spec does not name.
@@ -217,7 +217,7 @@ func (s *State) readFirst(boundary string, out guest.Output) error {
 	}
 	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: or(fields["PRETTY_NAME"], "a system without /etc/os-release")}
 	if s.OS.ID != "ubuntu" && (s.OS.ID != "debian" || s.OS.Version != "12" && s.OS.Version != "13") {
-		return &UnsupportedError{s.OS.Name}
+		return &unsupportedError{s.OS.Name}
 	}
 	if uid != "0" {
 		return fmt.Errorf("commands run as user %s and not as root: let the user of the connection use sudo without a password", uid)

@@ -140,7 +140,7 @@ func (r *resolver) posture() {
 	if r.level == nil {
 		return
 	}
-	r.out.Posture = &Posture{Name: r.level.Name}
+	r.out.Posture = &posture{Name: r.level.Name}
 	if s := r.level.SSH; s != nil {
 		r.out.Posture.SSH = &SSH{
 			Port: strconv.Itoa(cmp.Or(s.Port, 22)), PermitRootLogin: cmp.Or(s.PermitRootLogin, "prohibit-password"),
@@ -155,7 +155,7 @@ func (r *resolver) posture() {
 }
 
 func (r *resolver) access(node *model.Node) {
-	r.out.Access = &Access{}
+	r.out.Access = &access{}
 	if node.Type != container { // nothing but root is in a new one
 		r.out.Access.FirstUser = cmp.Or(r.site.VMUser, "homestak")
 	}
@@ -236,7 +236,7 @@ var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?$`)
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.@\\-]+$`)
 
 func (r *resolver) platform() {
-	r.out.Platform = &Platform{Services: map[string]string{}}
+	r.out.Platform = &platform{Services: map[string]string{}}
 	packages := slices.Clone(r.site.Packages)
 	if r.level != nil {
 		packages = append(packages, r.level.Packages...)
@@ -302,7 +302,7 @@ func zone(name string) string {
 }
 
 func (r *resolver) config() {
-	r.out.Config = &Config{Timezone: zone(r.site.Timezone)}
+	r.out.Config = &config{Timezone: zone(r.site.Timezone)}
 	c := r.declared.Config
 	if c == nil {
 		return

@@ -20,8 +20,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Version is that of the document.
-const Version = 1
+// version is that of the document.
+const version = 1
 
 // Spec is the resolved spec of a node. The tags hcl, plan and cost are those of
 // model.Kind; the paths of attributes are those of the files where they have them.
@@ -32,10 +32,10 @@ type Spec struct {
 
 	Identity *Identity `json:"identity,omitempty" hcl:"identity,block"`
 	Network  *Network  `json:"network,omitempty" hcl:"network,block"` // nil: nothing of it is touched
-	Access   *Access   `json:"access,omitempty" hcl:"access,block"`
-	Posture  *Posture  `json:"posture,omitempty" hcl:"posture,block"`
-	Platform *Platform `json:"platform,omitempty" hcl:"platform,block"`
-	Config   *Config   `json:"config,omitempty" hcl:"config,block"`
+	Access   *access   `json:"access,omitempty" hcl:"access,block"`
+	Posture  *posture  `json:"posture,omitempty" hcl:"posture,block"`
+	Platform *platform `json:"platform,omitempty" hcl:"platform,block"`
+	Config   *config   `json:"config,omitempty" hcl:"config,block"`
 	Run      *Run      `json:"run,omitempty" hcl:"run,block"` // nil: the node does not apply it by itself
 
 	Sensitive []string `json:"sensitive,omitempty"` // paths of attributes made from secrets, sorted
@@ -71,8 +71,8 @@ func (n *Network) Static() (netip.Addr, bool) {
 	return at.Addr(), err == nil
 }
 
-// Access is who may enter.
-type Access struct {
+// access is who may enter.
+type access struct {
 	Users       []User   `json:"users,omitempty" hcl:"user,block"`
 	FormerUsers string   `json:"former_users,omitempty"` // lock or remove
 	FirstUser   string   `json:"first_user,omitempty"`   // vm_user of the site: cloud-init creates it in a VM, with a file of sudo rules
@@ -98,8 +98,8 @@ type User struct {
 	Locked bool     `json:"-" plan:"locked" doc:"The account has expired, so logins are refused."`
 }
 
-// Posture is the level of security, as far as it concerns the machine.
-type Posture struct {
+// posture is the level of security, as far as it concerns the machine.
+type posture struct {
 	Name     string    `json:"name,omitempty"`
 	SSH      *SSH      `json:"ssh,omitempty" hcl:"ssh,block"`
 	Fail2ban *Fail2ban `json:"fail2ban,omitempty" hcl:"fail2ban,block"`
@@ -118,8 +118,8 @@ type Fail2ban struct {
 	Jail string `json:"-" plan:"jail" cost:"hot" doc:"State of the jail for sshd."`
 }
 
-// Platform is what is installed and runs.
-type Platform struct {
+// platform is what is installed and runs.
+type platform struct {
 	Packages []string          `json:"packages,omitempty" hcl:"packages,optional" doc:"Packages that are installed."`
 	Services map[string]string `json:"services,omitempty" hcl:"services,optional" doc:"systemd units: enabled (and running) or disabled (and stopped)."`
 }
@@ -130,8 +130,8 @@ const (
 	Disabled = "disabled" // neither
 )
 
-// Config is settings of the system.
-type Config struct {
+// config is settings of the system.
+type config struct {
 	Timezone string            `json:"timezone,omitempty" hcl:"timezone,optional" doc:"Time zone."`
 	Drift    string            `json:"drift,omitempty"`
 	Sysctl   map[string]string `json:"sysctl,omitempty" hcl:"sysctl,optional" doc:"Kernel parameters."`
@@ -235,8 +235,8 @@ func Read(document []byte) (*Spec, error) {
 	if err := json.Unmarshal(document, &s); err != nil {
 		return nil, fmt.Errorf("reading the spec: %w", err)
 	}
-	if s.Version != Version {
-		return nil, fmt.Errorf("the spec has version %d, this program reads %d", s.Version, Version)
+	if s.Version != version {
+		return nil, fmt.Errorf("the spec has version %d, this program reads %d", s.Version, version)
 	}
 	for _, f := range s.Config.files() {
 		if _, err := base64.StdEncoding.DecodeString(f.Base64); err != nil {
@@ -247,7 +247,7 @@ func Read(document []byte) (*Spec, error) {
 	return &s, nil
 }
 
-func (c *Config) files() []File {
+func (c *config) files() []File {
 	if c == nil {
 		return nil
 	}
@@ -256,7 +256,7 @@ func (c *Config) files() []File {
 
 // complete makes every block be there, in a form that can be compared.
 func (s *Spec) complete() {
-	s.Version = Version
+	s.Version = version
 	if s.Identity == nil {
 		s.Identity = &Identity{}
 	}
@@ -264,16 +264,16 @@ func (s *Spec) complete() {
 		s.Identity.Hosts = s.Identity.HostsLine()
 	}
 	if s.Access == nil {
-		s.Access = &Access{}
+		s.Access = &access{}
 	}
 	if s.Posture == nil {
-		s.Posture = &Posture{}
+		s.Posture = &posture{}
 	}
 	if s.Platform == nil {
-		s.Platform = &Platform{}
+		s.Platform = &platform{}
 	}
 	if s.Config == nil {
-		s.Config = &Config{}
+		s.Config = &config{}
 	}
 	if s.Config.PVE == nil {
 		s.Config.PVE = &PVE{}

@@ -33,10 +33,10 @@ var (
 	ErrTooLarge = errors.New("too large")
 )
 
-// Storage is where git objects are: the packs of a local copy, the maps of a Memory,
+// storage is where git objects are: the packs of a local copy, the maps of a Memory,
 // or the folder of another repository. The methods are those of go-git's storages. An
 // object that is missing is plumbing.ErrObjectNotFound.
-type Storage interface {
+type storage interface {
 	HasEncodedObject(id plumbing.Hash) error
 	EncodedObjectSize(id plumbing.Hash) (int64, error)
 	EncodedObject(kind plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error)
@@ -54,7 +54,7 @@ func Damage(err error) error {
 // Store reads objects of one moment. It never changes: a fetch or a compaction creates a new one,
 // and does not affect readers of the old one.
 type Store struct {
-	Objects Storage
+	Objects storage
 	// Damaged is called when an object turns out to be damaged. It may be nil.
 	Damaged func()
 }

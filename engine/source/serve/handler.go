@@ -55,7 +55,7 @@ func (e *RefusalError) Error() string { return e.Message + "; " + e.Hint }
 // Handler is the http.Handler of one repository.
 type Handler struct {
 	o      HandlerOptions
-	server *Server
+	server *server
 }
 
 // NewHandler makes a handler that shows nothing yet.
@@ -64,7 +64,7 @@ func NewHandler(o HandlerOptions) *Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{o, NewServer(o.Bounds)}
+	return &Handler{o, newServer(o.Bounds)}
 }
 
 // Publish shows a snapshot from now on; nil shows nothing. Clients that began with the one
@@ -123,7 +123,7 @@ func (h *Handler) refs(w http.ResponseWriter, r *http.Request) error {
 	}
 	snapshot := h.server.Current()
 	if snapshot == nil {
-		return h.protocolError(w, service, ErrNothing.Error()+"; try again")
+		return h.protocolError(w, service, errNothing.Error()+"; try again")
 	}
 	sum := sha256.Sum256(snapshot.Refs())
 	return h.content(w, r, "application/x-git-upload-pack-advertisement", base64.RawURLEncoding.EncodeToString(sum[:18]), int64(len(snapshot.Refs())),
@@ -133,7 +133,7 @@ func (h *Handler) refs(w http.ResponseWriter, r *http.Request) error {
 // protocolError answers a request for refs with a message that git shows.
 func (h *Handler) protocolError(w http.ResponseWriter, service, message string) error {
 	var b bytes.Buffer
-	if err := WriteRefusal(&b, service, message); err != nil {
+	if err := writeRefusal(&b, service, message); err != nil {
 		panic(err) // a buffer takes everything
 	}
 	w.Header().Set("Content-Type", "application/x-"+service+"-advertisement")

@@ -25,12 +25,12 @@ func (h *Handler) raw(w http.ResponseWriter, r *http.Request, escaped string) er
 	switch {
 	case err == nil:
 		return h.content(w, r, kindOf(names[len(names)-1]), file.ID, file.Size, file.Copy)
-	case errors.Is(err, ErrNothing):
+	case errors.Is(err, errNothing):
 		w.Header().Set("Retry-After", "10")
 		return &RefusalError{http.StatusServiceUnavailable, err.Error(), "try again"}
-	case errors.Is(err, ErrNoRef):
+	case errors.Is(err, errNoRef):
 		return &RefusalError{http.StatusNotFound, err.Error(), "name HEAD, last-good, or the full id of one of these two commits"}
-	case errors.Is(err, ErrNotFile):
+	case errors.Is(err, errNotFile):
 		return &RefusalError{http.StatusNotFound, err.Error(), "name a file; links are not followed"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
 		return &RefusalError{http.StatusNotFound, "the commit has no such file", "git ls-tree -r --name-only HEAD lists all"}

@@ -20,7 +20,7 @@ import (
 
 // How long, and how many, old snapshots can still be used.
 const (
-	Overlap     = 2 * time.Minute
+	overlap     = 2 * time.Minute
 	mostOverlap = 4
 )
 
@@ -34,8 +34,8 @@ type Options struct {
 	now func() time.Time // time.Now outside of tests
 }
 
-// Server answers clients. Its methods may be called by any goroutine.
-type Server struct {
+// server answers clients. Its methods may be called by any goroutine.
+type server struct {
 	o     Options
 	spool *spool
 
@@ -49,8 +49,8 @@ type replaced struct {
 	until time.Time
 }
 
-// NewServer returns a server without a snapshot.
-func NewServer(o Options) *Server {
+// newServer returns a server without a snapshot.
+func newServer(o Options) *server {
 	if o.MostPack <= 0 {
 		o.MostPack = 512 << 20
 	}
@@ -63,33 +63,33 @@ func NewServer(o Options) *Server {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	return &Server{o: o, spool: newSpool(o.Dir, o.MostDisk)}
+	return &server{o: o, spool: newSpool(o.Dir, o.MostDisk)}
 }
 
 // Publish serves a snapshot from now on. Nil serves nothing, and also ends the use of old
 // snapshots.
-func (s *Server) Publish(next *Snapshot) {
+func (s *server) Publish(next *Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case next == nil:
 		s.before = nil
 	case s.current != nil && !bytes.Equal(s.current.advert, next.advert):
-		s.before = append(s.before, replaced{s.current, s.o.now().Add(Overlap)})
+		s.before = append(s.before, replaced{s.current, s.o.now().Add(overlap)})
 		s.before = s.before[max(0, len(s.before)-mostOverlap):]
 	}
 	s.current = next
 }
 
 // Current is the served snapshot, nil for none.
-func (s *Server) Current() *Snapshot {
+func (s *server) Current() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
 }
 
 // offering gives the newest snapshot that offers all of these commits.
-func (s *Server) offering(ids []plumbing.Hash) *Snapshot {
+func (s *server) offering(ids []plumbing.Hash) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current != nil && s.current.offers(ids) {
@@ -109,8 +109,8 @@ func (s *Server) offering(ids []plumbing.Hash) *Snapshot {
 
 // Errors of Server.
 var (
-	// ErrNothing: the server has no snapshot.
-	ErrNothing = errors.New("no commit is in force yet")
+	// errNothing: the server has no snapshot.
+	errNothing = errors.New("no commit is in force yet")
 	// ErrCut: an answer was started and cannot be completed. The caller must close the connection,
 	// so that the client notices.
 	ErrCut = errors.New("the answer is not complete")
@@ -122,7 +122,7 @@ var (
 // written to out as the protocol has it, and is not an error. Errors are of in before
 // anything is written, of out, or of the repository; out then has a message if the protocol
 // allows one, else the error is ErrCut.
-func (s *Server) UploadPack(ctx context.Context, in io.Reader, out io.Writer) error {
+func (s *server) UploadPack(ctx context.Context, in io.Reader, out io.Writer) error {
 	req, err := readRequest(in)
 	var snapshot *Snapshot
 	if err == nil {
@@ -151,10 +151,10 @@ func (s *Server) UploadPack(ctx context.Context, in io.Reader, out io.Writer) er
 }
 
 // refusal says why some of these commits are not given.
-func (s *Server) refusal(ids []plumbing.Hash) error {
+func (s *server) refusal(ids []plumbing.Hash) error {
 	current := s.Current()
 	if current == nil {
-		return requestError(ErrNothing.Error() + "; try again")
+		return requestError(errNothing.Error() + "; try again")
 	}
 	for _, id := range ids {
 		if !current.offers([]plumbing.Hash{id}) {
@@ -170,7 +170,7 @@ func WriteError(out io.Writer, message string) error {
 }
 
 // pack sends the pack of an answer.
-func (s *Server) pack(ctx context.Context, a *answer, out io.Writer) error {
+func (s *server) pack(ctx context.Context, a *answer, out io.Writer) error {
 	p := a.parcel()
 	build := func(ctx context.Context, w io.Writer) error { return p.write(ctx, a.s, s.o.MostPack, w) }
 	if a.req.sideBand == 0 {
@@ -229,11 +229,11 @@ func (b *sideBand) send(band byte, data []byte) error {
 	return b.out.Encode(b.buf)
 }
 
-// File is a file of a commit that is served.
-type File struct {
+// file is a file of a commit that is served.
+type file struct {
 	ID     string // of its contents
 	Size   int64
-	server *Server
+	server *server
 	tree   *objects.Tree
 	path   string
 }
@@ -241,16 +241,16 @@ type File struct {
 // Errors of Server.File. What is not there is fs.ErrNotExist, and what is too large
 // objects.ErrTooLarge.
 var (
-	// ErrNoRef is of a name that is not HEAD, the branch, last-good, or the full id of a
+	// errNoRef is of a name that is not HEAD, the branch, last-good, or the full id of a
 	// commit that is served.
-	ErrNoRef = errors.New("no such commit is served")
-	// ErrNotFile is of a folder, a symbolic link or a submodule.
-	ErrNotFile = errors.New("not a file")
+	errNoRef = errors.New("no such commit is served")
+	// errNotFile is of a folder, a symbolic link or a submodule.
+	errNotFile = errors.New("not a file")
 )
 
 // File finds a file in a commit. Names are those of git's trees, with slashes between
 // folders; no file system is asked, and symbolic links are not followed.
-func (s *Server) File(commit, path string) (*File, error) {
+func (s *server) File(commit, path string) (*file, error) {
 	tree, err := s.tree(commit)
 	if err != nil {
 		return nil, err
@@ -266,41 +266,41 @@ func (s *Server) File(commit, path string) (*File, error) {
 			return nil, err
 		}
 		if info.Mode()&fs.ModeSymlink != 0 {
-			return nil, fmt.Errorf("%w: %s is a symbolic link", ErrNotFile, at)
+			return nil, fmt.Errorf("%w: %s is a symbolic link", errNotFile, at)
 		}
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w: %s is a folder or a submodule", ErrNotFile, at)
+		return nil, fmt.Errorf("%w: %s is a folder or a submodule", errNotFile, at)
 	}
 	if info.Size() > s.o.MostFile {
 		return nil, fmt.Errorf("%w: more than %d MiB in one file; clone the repository", objects.ErrTooLarge, s.o.MostFile>>20)
 	}
 	id, _ := info.Sys().(string)
-	return &File{ID: id, Size: info.Size(), server: s, tree: tree, path: at}, nil
+	return &file{ID: id, Size: info.Size(), server: s, tree: tree, path: at}, nil
 }
 
 // tree gives the files of a commit by one of its names.
-func (s *Server) tree(commit string) (*objects.Tree, error) {
+func (s *server) tree(commit string) (*objects.Tree, error) {
 	if id, err := parseHash(commit); err == nil {
 		if found := s.offering([]plumbing.Hash{id}); found != nil {
 			return found.trees[id], nil
 		}
-		return nil, ErrNoRef
+		return nil, errNoRef
 	}
 	current := s.Current()
 	if current == nil {
-		return nil, ErrNothing
+		return nil, errNothing
 	}
 	for _, r := range current.refs {
-		if commit == strings.TrimPrefix(r.name, "refs/heads/") || r.name == LastGood && commit == "last-good" {
+		if commit == strings.TrimPrefix(r.name, "refs/heads/") || r.name == lastGood && commit == "last-good" {
 			return current.trees[r.id], nil
 		}
 	}
-	return nil, ErrNoRef
+	return nil, errNoRef
 }
 
 // Copy writes the file.
-func (f *File) Copy(ctx context.Context, w io.Writer) error {
+func (f *file) Copy(ctx context.Context, w io.Writer) error {
 	build := func(_ context.Context, w io.Writer) error {
 		data, err := f.tree.ReadFile(f.path)
 		if err == nil {
@@ -311,8 +311,8 @@ func (f *File) Copy(ctx context.Context, w io.Writer) error {
 	return f.server.spool.copy(ctx, "file "+f.ID, build, w, func() error { return nil })
 }
 
-// WriteRefusal writes an answer to info/refs that is only a message.
-func WriteRefusal(out io.Writer, service, message string) error {
+// writeRefusal writes an answer to info/refs that is only a message.
+func writeRefusal(out io.Writer, service, message string) error {
 	e := pktline.NewEncoder(out)
 	return errors.Join(e.EncodeString("# service="+service+"\n"), e.Flush(), WriteError(out, message))
 }

@@ -79,7 +79,7 @@ func pkt(lines ...string) string {
 	return b.String()
 }
 
-func ask(s *Server, lines ...string) (string, error) {
+func ask(s *server, lines ...string) (string, error) {
 	var out bytes.Buffer
 	err := s.UploadPack(context.Background(), strings.NewReader(pkt(lines...)), &out)
 	return out.String(), err
@@ -88,7 +88,7 @@ func ask(s *Server, lines ...string) (string, error) {
 // A client that was promised a commit gets it for a while after another one is in force.
 func TestOverlap(t *testing.T) {
 	now := time.Unix(0, 0)
-	s := NewServer(Options{now: func() time.Time { return now }})
+	s := newServer(Options{now: func() time.Time { return now }})
 	h := newHistory(t)
 	var ids []string
 	publish := func() {
@@ -113,7 +113,7 @@ func TestOverlap(t *testing.T) {
 	for range 100 {
 		s.Publish(h.snapshot(Content{InForce: ids[1]})) // the same once more
 	}
-	now = now.Add(Overlap - 1)
+	now = now.Add(overlap - 1)
 	publish()
 	require.Equal(t, []int{0, 1, 2}, served())
 	now = now.Add(1)
@@ -122,7 +122,7 @@ func TestOverlap(t *testing.T) {
 		publish()
 	}
 	require.Equal(t, []int{4, 5, 6, 7, 8}, served(), "no more than so many")
-	now = now.Add(Overlap)
+	now = now.Add(overlap)
 	require.Equal(t, []int{8}, served())
 	publish()
 	s.Publish(nil)
@@ -134,14 +134,14 @@ func TestOverlap(t *testing.T) {
 		return out
 	}())
 	_, err := s.File("HEAD", "site.hcl")
-	require.ErrorIs(t, err, ErrNothing)
+	require.ErrorIs(t, err, errNothing)
 }
 
 // What git's own upload-pack answers, round by round.
 func TestAnswers(t *testing.T) {
 	h := newHistory(t)
 	a, b, c := h.commit("a"), h.commit("b"), h.commit("c")
-	s := NewServer(Options{})
+	s := newServer(Options{})
 	s.Publish(h.snapshot(Content{InForce: c, LastGood: b}))
 	unknown := strings.Repeat("1", 40)
 	want := "want " + c
@@ -204,7 +204,7 @@ func TestEnds(t *testing.T) {
 func TestDamage(t *testing.T) {
 	h := newHistory(t)
 	id := h.commit("a")
-	s := NewServer(Options{})
+	s := newServer(Options{})
 	snapshot := h.snapshot(Content{InForce: id})
 	s.Publish(snapshot)
 	blob := plumbing.ComputeHash(plumbing.BlobObject, []byte("a"))
@@ -221,7 +221,7 @@ func TestDamage(t *testing.T) {
 func TestMostPack(t *testing.T) {
 	h := newHistory(t)
 	id := h.commit(strings.Repeat("x", 2<<20))
-	s := NewServer(Options{MostPack: 1 << 20})
+	s := newServer(Options{MostPack: 1 << 20})
 	s.Publish(h.snapshot(Content{InForce: id}))
 	answer, err := ask(s, "want "+id+" side-band-64k\n", "", "done\n")
 	require.NoError(t, err)
@@ -233,7 +233,7 @@ func TestSignsOfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHistory(t)
 		id := h.commit("a")
-		s := NewServer(Options{})
+		s := newServer(Options{})
 		s.Publish(h.snapshot(Content{InForce: id}))
 		go func() { // the same client has a build already
 			_ = s.spool.copy(t.Context(), "other", func(context.Context, io.Writer) error {
@@ -262,7 +262,7 @@ func (f *flushed) Flush() error { f.times++; return nil }
 func TestSideBands(t *testing.T) {
 	h := newHistory(t)
 	id := h.commit(noise(200_000))
-	s := NewServer(Options{})
+	s := newServer(Options{})
 	s.Publish(h.snapshot(Content{InForce: id}))
 	plain, err := ask(s, "want "+id+"\n", "", "done\n")
 	require.NoError(t, err)
@@ -309,7 +309,7 @@ func TestFile(t *testing.T) {
 	h := newHistory(t)
 	good := h.commit("good")
 	id := h.commit("now")
-	s := NewServer(Options{MostFile: 3})
+	s := newServer(Options{MostFile: 3})
 	s.Publish(h.snapshot(Content{Branch: "env/prod", InForce: id, LastGood: good}))
 	read := func(commit string) (string, error) {
 		f, err := s.File(commit, "site.hcl")
@@ -334,10 +334,10 @@ func TestFile(t *testing.T) {
 			require.NoError(t, err, "an id in capitals is the same id")
 			continue
 		}
-		require.ErrorIs(t, err, ErrNoRef, name)
+		require.ErrorIs(t, err, errNoRef, name)
 	}
 	for _, path := range []string{"", ".", "..", "/", "site.hcl/", "/site.hcl", "../site.hcl", "a/../site.hcl", "\x00"} {
 		_, err := s.File("HEAD", path)
-		require.True(t, errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, ErrNotFile), "%q: %v", path, err)
+		require.True(t, errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, errNotFile), "%q: %v", path, err)
 	}
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
-// LastGood is the ref of the last good commit. It is not below refs/heads, where the site
+// lastGood is the ref of the last good commit. It is not below refs/heads, where the site
 // may have a branch of any name.
-const LastGood = "refs/homestak/last-good"
+const lastGood = "refs/homestak/last-good"
 
 // Content describes a snapshot.
 type Content struct {
 	Branch   string // what HEAD is, without refs/heads/
 	InForce  string // the commit that HEAD and the branch are at
-	LastGood string // the commit of the ref LastGood; "" for none
+	LastGood string // the commit of the ref lastGood; "" for none
 
 	// Withheld reports whether a commit must not be served, for what its files hold: a
 	// secret that was pushed by mistake stays in the history of the commit that removes it.
@@ -67,7 +67,7 @@ func New(graph *objects.Graph, largest int64, c Content) (*Snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.refs = append(s.refs, ref{LastGood, good})
+		s.refs = append(s.refs, ref{lastGood, good})
 	}
 	for _, r := range s.refs {
 		if s.trees[r.id] != nil {

@@ -16,7 +16,7 @@ import (
 // Programs are all of them, by name.
 func Programs() map[string]machine.Program {
 	out := map[string]machine.Program{
-		"sh": Main, "dash": Main, "bash": Main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
+		"sh": main, "dash": main, "bash": main, "true": succeed, "false": failing, "nologin": nologin, "logger": succeed,
 		"kill": func(p *machine.Process) int { return Kill(p, p.Args) }, "printf": func(p *machine.Process) int { return Printf(p, p.Args) },
 		"dd": dd, "test": testing, "[": testing, "echo": echo, "chmod": chmod, "find": find, "sleep": sleep, "setsid": setsid,
 	}

@@ -60,8 +60,8 @@ const (
 	exiting
 )
 
-// Main is sh(1) and bash(1): -c COMMAND, -s, or a script, with -e, -u and -x.
-func Main(p *machine.Process) int {
+// main is sh(1) and bash(1): -c COMMAND, -s, or a script, with -e, -u and -x.
+func main(p *machine.Process) int {
 	s := newShell(p)
 	args := p.Args[1:]
 	command, stdin := false, false

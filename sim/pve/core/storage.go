@@ -208,8 +208,8 @@ func (w *World) Volume(node, volid string) *Volume {
 // StoreNames lists the storages, sorted.
 func (w *World) StoreNames() []string { return slices.Sorted(maps.Keys(w.Stores)) }
 
-// LargestFile is what a file system takes: that of ext4 with its usual blocks.
-const LargestFile = 16 << 40
+// largestFile is what a file system takes: that of ext4 with its usual blocks.
+const largestFile = 16 << 40
 
 // Room fails when a storage cannot take so many bytes more.
 func (s *Store) Room(node string, bytes int64) error {
@@ -236,8 +236,8 @@ func (s *Store) InUse(node, name string) bool {
 	return false
 }
 
-// HumanSize prints bytes with one digit behind the point (render_bytes).
-func HumanSize(bytes int64) string {
+// humanSize prints bytes with one digit behind the point (render_bytes).
+func humanSize(bytes int64) string {
 	value, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for value >= 1024 && len(units) > 1 {
 		value, units = value/1024, units[1:]

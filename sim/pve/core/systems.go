@@ -53,11 +53,11 @@ type Machine struct {
 	Address, Gateway string       // of its first network card: dhcp, or an address with its prefix length; "" for none
 	Lease            netip.Prefix // what DHCP gives that card
 	Cards            int
-	Disks            []Disk // those with a serial number
+	Disks            []disk // those with a serial number
 }
 
-// Disk is one of the disks of a guest.
-type Disk struct {
+// disk is one of the disks of a guest.
+type disk struct {
 	Serial string
 	Bytes  int64
 }
@@ -104,7 +104,7 @@ func MachineOf(w *World, g *Guest) Machine {
 		}
 		if serial := d.Opts["serial"]; serial != "" && !d.Cdrom() {
 			if v := w.Volume(g.Node, d.File); v != nil {
-				m.Disks = append(m.Disks, Disk{serial, v.Size})
+				m.Disks = append(m.Disks, disk{serial, v.Size})
 			}
 		}
 		if d.Cloudinit() {

@@ -26,7 +26,7 @@ func AllocateAs(w *World, node string, s *Store, name string, vmid int, format s
 	if err := s.Room(node, v.Used); err != nil {
 		return nil, err
 	}
-	if s.Files() && size > LargestFile {
+	if s.Files() && size > largestFile {
 		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
 		return nil, perl.Fail("unable to create image: qemu-img: %s: The image size is too large for file format '%s'", s.FilePath(name), format)
 	}
@@ -57,8 +57,8 @@ func CopyDisk(w *World, node string, source *Volume, s *Store, vmid int, format 
 	if source.Content == "import" {
 		v.Image = source.Name + " " + source.URL
 	}
-	log("transferred 0.0 B of %s (0.00%%)", HumanSize(source.Size))
-	log("transferred %s of %s (100.00%%)", HumanSize(source.Size), HumanSize(source.Size))
+	log("transferred 0.0 B of %s (0.00%%)", humanSize(source.Size))
+	log("transferred %s of %s (100.00%%)", humanSize(source.Size), humanSize(source.Size))
 	return v, nil
 }
 

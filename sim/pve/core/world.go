@@ -20,7 +20,7 @@ const SamplePeriod = 10 * time.Second
 // World is the whole state of a host. Whoever touches it holds Host.mu.
 type World struct {
 	Cfg         Config
-	Rng         Random
+	Rng         random
 	Boot        time.Time // When the nodes were started.
 	Now         time.Time // What the world is up to date with.
 	Quorum      bool
@@ -87,7 +87,7 @@ type counters struct {
 // NewWorld makes the world as it is now.
 func NewWorld(c Config, now time.Time) *World {
 	w := &World{
-		Cfg: c, Rng: Random{rand.New(rand.NewPCG(uint64(c.Seed), 0x7076657369))}, //nolint:gosec // Reproducible on purpose.
+		Cfg: c, Rng: random{rand.New(rand.NewPCG(uint64(c.Seed), 0x7076657369))}, //nolint:gosec // Reproducible on purpose.
 		Now: now, Quorum: !c.NoQuorum,
 		Nodes: map[string]*Node{}, Guests: map[int]*Guest{}, Stores: map[string]*Store{},
 		Bridges: slices.Clone(c.Bridges),
@@ -270,11 +270,11 @@ func (w *World) Touch(g *Guest) {
 	w.stale[g.Vmid] = struct{}{}
 }
 
-// Random is where everything comes from that a host invents: the same for the same seed.
-type Random struct{ *rand.Rand }
+// random is where everything comes from that a host invents: the same for the same seed.
+type random struct{ *rand.Rand }
 
 // UUID invents a version 4 UUID.
-func (r Random) UUID() string {
+func (r random) UUID() string {
 	a, b := r.Uint64(), r.Uint64()
 	a = a&^0xf000 | 0x4000
 	b = b&^(3<<62) | 2<<62
@@ -297,7 +297,7 @@ func (w *World) MACPrefix() string {
 }
 
 // Hex invents n hexadecimal digits.
-func (r Random) Hex(n int) string {
+func (r random) Hex(n int) string {
 	var b strings.Builder
 	for b.Len() < n {
 		fmt.Fprintf(&b, "%016x", r.Uint64())

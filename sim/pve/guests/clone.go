@@ -95,7 +95,7 @@ func (cl Cloning) Copy(w *core.World, node, what, key, volid string, vmid int, l
 	var v *core.Volume
 	if linked {
 		log("create linked clone of %s %s (%s)", what, key, volid)
-		v, err = LinkDisk(w, st, node, source, vmid, log)
+		v, err = linkDisk(w, st, node, source, vmid, log)
 	} else {
 		log("create full clone of %s %s (%s)", strings.ReplaceAll(what, " ", ""), key, volid) // PVE writes mountpoint here.
 		if cl.Storage != "" {

@@ -148,9 +148,9 @@ func bridgePath(w *core.World, bridge, tag string) string {
 	return path
 }
 
-// NetMTUs is what a state of a running VM keeps of the sizes of packets
+// netMTUs is what a state of a running VM keeps of the sizes of packets
 // (get_nets_host_mtu in PVE/QemuServer/Network.pm).
-func NetMTUs(w *core.World, node string, conf perl.Config) string {
+func netMTUs(w *core.World, node string, conf perl.Config) string {
 	keys := perl.IndexedKeys(conf, "net")
 	slices.Sort(keys)
 	var parts []string

@@ -234,7 +234,7 @@ func AllocateState(w *core.World, g *core.Guest, of string, section perl.Config,
 	section["vmstate"] = storage + ":" + name
 	section["runningmachine"], section["runningcpu"] = g.Run.Machine, cpuArgument(w, g.Conf)
 	if w.V9() { // Since qemu-server 9.0.21.
-		section["running-nets-host-mtu"] = NetMTUs(w, g.Node, g.Conf)
+		section["running-nets-host-mtu"] = netMTUs(w, g.Node, g.Conf)
 	}
 	return storage, nil
 }

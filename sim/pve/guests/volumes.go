@@ -135,8 +135,8 @@ func FreeDisks(w *core.World, g *core.Guest, unreferenced bool, log func(string,
 	}
 }
 
-// MayFree fails while linked clones need a base of this guest.
-func MayFree(w *core.World, g *core.Guest) error {
+// mayFree fails while linked clones need a base of this guest.
+func mayFree(w *core.World, g *core.Guest) error {
 	if g.Conf["template"] != "1" {
 		return nil
 	}
@@ -167,8 +167,8 @@ func Rename(w *core.World, from, to *core.Guest, volid string) *core.Volume {
 	return v
 }
 
-// LinkDisk makes a linked clone of a base (clone_image of the storage plugins).
-func LinkDisk(w *core.World, st *core.Store, node string, base *core.Volume, vmid int, log func(string, ...any)) (*core.Volume, error) {
+// linkDisk makes a linked clone of a base (clone_image of the storage plugins).
+func linkDisk(w *core.World, st *core.Store, node string, base *core.Volume, vmid int, log func(string, ...any)) (*core.Volume, error) {
 	format := base.Format
 	if st.Files() {
 		format = "qcow2"
@@ -254,7 +254,7 @@ func Destroy(c *core.Call, g *core.Guest, early func() error, begin func(*core.T
 		if err == nil {
 			err = begin(t)
 		}
-		return cmp.Or(err, MayFree(w, g), w.NeedWritable(g))
+		return cmp.Or(err, mayFree(w, g), w.NeedWritable(g))
 	}, End: func(t *core.Task) error {
 		FreeDisks(w, g, unreferenced, t.Logf)
 		if purge {

@@ -19,15 +19,15 @@ var (
 	importName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+\.(?:qcow2|raw|vmdk|ova)$`)
 )
 
-// NormalName makes a name of a file of what was asked for (normalize_content_filename in
+// normalName makes a name of a file of what was asked for (normalize_content_filename in
 // PVE/Storage.pm).
-func NormalName(name string) string {
+func normalName(name string) string {
 	return oddName.ReplaceAllString(path.Base("/"+strings.ReplaceAll(name, "\\", "/")), "_")
 }
 
 // fileName normalises the name of a new file and checks it against its content.
 func fileName(content, name string, v9 bool) (string, error) {
-	name = NormalName(name)
+	name = normalName(name)
 	switch {
 	case content == "import" && !importName.MatchString(name):
 		return "", perl.BadParam("filename", "invalid filename or wrong extension")
@@ -37,8 +37,8 @@ func fileName(content, name string, v9 bool) (string, error) {
 	return name, nil
 }
 
-// CheckContent fails when a storage does not take a kind of file.
-func CheckContent(s *core.Store, content string) error {
+// checkContent fails when a storage does not take a kind of file.
+func checkContent(s *core.Store, content string) error {
 	if !s.Files() || !s.Holds(content) {
 		return perl.Fail("storage '%s' is not configured for content-type '%s'", s.Name, content)
 	}
@@ -110,7 +110,7 @@ func apiDownload(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	if !s.Files() {
 		return nil, perl.Fail("can't upload to storage type '%s', not a file based storage!", s.Type)
 	}
-	if err := CheckContent(s, content); err != nil {
+	if err := checkContent(s, content); err != nil {
 		return nil, err
 	}
 	name, err := fileName(content, c.In["filename"], w.V9())
@@ -118,7 +118,7 @@ func apiDownload(w *core.World, c *core.Call, s *core.Store) (any, error) {
 		return nil, err
 	}
 	from, sum := c.In["url"], c.In["checksum"]
-	found, algorithm := Page(w, from), c.In["checksum-algorithm"]
+	found, algorithm := page(w, from), c.In["checksum-algorithm"]
 	volname := content + "/" + name
 	return w.Fork(c, node, core.Job{Kind: "download", ID: name, Begin: func(t *core.Task) error {
 		if c.In["compression"] != "" && content != "iso" {
@@ -175,9 +175,9 @@ func mayDownload(c *core.Call, node string) error {
 	return perl.Forbidden("")
 }
 
-// Page looks at an address. Where nobody said what the web is, every page of http and
+// page looks at an address. Where nobody said what the web is, every page of http and
 // https is there: its size is invented from the address, and any checksum is right.
-func Page(w *core.World, address string) content.Page {
+func page(w *core.World, address string) content.Page {
 	for _, d := range w.Cfg.Downloads {
 		if !d.Matches(address) {
 			continue
@@ -269,7 +269,7 @@ func apiURLMetadata(w *core.World, c *core.Call) (any, error) {
 	if !reachable(from) {
 		return nil, perl.Fail("invalid server response: '500 Can't connect to %s'", from)
 	}
-	p := Page(w, from)
+	p := page(w, from)
 	if p.Missing != "" {
 		return nil, perl.Fail("invalid server response: '%s'", p.Missing)
 	}
@@ -334,16 +334,16 @@ func apiPullImage(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	if !s.Files() {
 		return nil, perl.Fail("can't upload to storage type '%s', not a file based storage!", s.Type)
 	}
-	if err := CheckContent(s, "vztmpl"); err != nil {
+	if err := checkContent(s, "vztmpl"); err != nil {
 		return nil, err
 	}
 	node, reference := c.In["node"], c.In["reference"]
-	name := NormalName(cmp.Or(c.In["filename"], reference)) + ".tar" // Even where it is called so already.
+	name := normalName(cmp.Or(c.In["filename"], reference)) + ".tar" // Even where it is called so already.
 	volname := "vztmpl/" + name
 	if s.Find(node, volname) != nil {
 		return nil, perl.Fail("refusing to override existing file '%s'", name)
 	}
-	size := Page(w, "https://"+reference).Size
+	size := page(w, "https://"+reference).Size
 	return w.Fork(c, node, core.Job{Kind: "ociregistrypull", ID: name, Begin: func(*core.Task) error {
 		return s.Room(node, size)
 	}, End: func(*core.Task) error {

@@ -35,8 +35,8 @@ func apiCreateTicket(w *core.World, c *core.Call) (any, error) {
 	}
 	return map[string]any{
 		"username":            username,
-		"ticket":              Ticket(w, username),
-		"CSRFPreventionToken": Csrf(w, username),
+		"ticket":              ticket(w, username),
+		"CSRFPreventionToken": csrf(w, username),
 		"cap":                 capabilities(w, core.Identity{User: username}),
 	}, nil
 }
@@ -168,8 +168,8 @@ func Sign(w *core.World, text string) string {
 	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Ticket makes a ticket for a user, in PVE's form.
-func Ticket(w *core.World, user string) string {
+// ticket makes a ticket for a user, in PVE's form.
+func ticket(w *core.World, user string) string {
 	plain := fmt.Sprintf("PVE:%s:%08X", user, w.Now.Unix())
 	return plain + "::" + Sign(w, plain)
 }
@@ -195,8 +195,8 @@ func fresh(w *core.World, stamp string) bool {
 	return age > -clockSkew && age < ticketLife
 }
 
-// Csrf makes the token that calls which write show beside a ticket.
-func Csrf(w *core.World, user string) string {
+// csrf makes the token that calls which write show beside a ticket.
+func csrf(w *core.World, user string) string {
 	stamp := fmt.Sprintf("%08X", w.Now.Unix())
 	return stamp + ":" + strings.TrimRight(Sign(w, stamp+":"+user), "=")
 }

@@ -233,7 +233,7 @@ func acmeDomains(conf perl.Config) []string {
 
 // apiAcmeCertificate is POST, PUT and DELETE /nodes/{node}/certificates/acme/certificate.
 func apiAcmeCertificate(w *core.World, c *core.Call) (any, error) {
-	s, conf := Custom(c), c.Node().Conf
+	s, conf := custom(c), c.Node().Conf
 	order := c.Req.Method == http.MethodPost
 	switch soon := s.Cert != nil && s.Cert.NotAfter.Before(w.Now.Add(30*24*time.Hour)); {
 	case order && s.Cert != nil && !c.Flag("force"):

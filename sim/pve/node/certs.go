@@ -39,11 +39,11 @@ func CertificateArea() core.Area {
 // Certificates of a node (PVE/API2/Certificates.pm, PVE/API2/ACME.pm): one of one's own
 // is kept and shown; who connects still sees the one of the host.
 
-// CustomCertificate is the certificate that somebody put on a node; nil when there is none.
-type CustomCertificate struct{ Cert *x509.Certificate }
+// customCertificate is the certificate that somebody put on a node; nil when there is none.
+type customCertificate struct{ Cert *x509.Certificate }
 
-// Custom is that of the node of a call.
-func Custom(c *core.Call) *CustomCertificate { return core.PartOf[CustomCertificate](&c.Node().Parts) }
+// custom is that of the node of a call.
+func custom(c *core.Call) *customCertificate { return core.PartOf[customCertificate](&c.Node().Parts) }
 
 // shownCertificate is what PVE says of a certificate (get_certificate_info in
 // PVE/Certificate.pm).
@@ -67,7 +67,7 @@ func apiCertificates(w *core.World, c *core.Call) (any, error) {
 	if w.Certificate != nil {
 		list = append(list, shownCertificate("pve-root-ca.pem", w.Authority), shownCertificate("pve-ssl.pem", w.Certificate))
 	}
-	if custom := Custom(c).Cert; custom != nil {
+	if custom := custom(c).Cert; custom != nil {
 		list = append(list, shownCertificate("pveproxy-ssl.pem", custom))
 	}
 	return list, nil
@@ -75,7 +75,7 @@ func apiCertificates(w *core.World, c *core.Call) (any, error) {
 
 // apiSetCertificate is POST /nodes/{node}/certificates/custom.
 func apiSetCertificate(_ *core.World, c *core.Call) (any, error) {
-	s := Custom(c)
+	s := custom(c)
 	block, _ := pem.Decode([]byte(c.In["certificates"]))
 	if block == nil || block.Type != "CERTIFICATE" {
 		return nil, perl.BadParam("certificates", "invalid format - not a valid PEM-formatted string.\n")
@@ -97,7 +97,7 @@ func apiSetCertificate(_ *core.World, c *core.Call) (any, error) {
 
 // apiDropCertificate is DELETE of it: there may be none.
 func apiDropCertificate(_ *core.World, c *core.Call) (any, error) {
-	Custom(c).Cert = nil
+	custom(c).Cert = nil
 	return nil, nil
 }
 

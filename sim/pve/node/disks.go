@@ -159,8 +159,8 @@ func diskCalls() []core.ExtraCall {
 	return calls
 }
 
-// HasLVM says whether there is a volume group, pve.
-func HasLVM(w *core.World) bool {
+// hasLVM says whether there is a volume group, pve.
+func hasLVM(w *core.World) bool {
 	for _, s := range w.Stores {
 		if s.Type == "lvm" || s.Type == "lvmthin" {
 			return true

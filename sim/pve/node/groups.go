@@ -66,7 +66,7 @@ func apiDiskGroups(w *core.World, c *core.Call) (any, error) {
 			list = append(list, map[string]any{"name": g.name, "health": "ONLINE", "size": g.size, "alloc": 0, "free": g.size, "frag": 0, "dedup": 1.0})
 		}
 	case "lvmthin":
-		if HasLVM(w) {
+		if hasLVM(w) {
 			list = append(list, map[string]any{"lv": "data", "vg": "pve", "lv_size": 300 << 30, "used": 0, "metadata_size": 1 << 30, "metadata_used": 0})
 		}
 		for _, g := range groups {
@@ -86,7 +86,7 @@ func apiDiskGroups(w *core.World, c *core.Call) (any, error) {
 				"children": []map[string]any{{"name": on, "size": size, "free": free, "leaf": 1}},
 			}
 		}
-		if HasLVM(w) {
+		if hasLVM(w) {
 			list = append(list, volume("pve", "/dev/sda3", 499<<30, 0, 3))
 		}
 		for _, g := range volumeGroups(c) {
@@ -217,7 +217,7 @@ func apiMakeGroup(w *core.World, c *core.Call) (any, error) {
 	}
 	add := c.Flag("add_storage")
 	return w.Fork(c, node, core.Job{Kind: about.task, ID: name, End: func(t *core.Task) error {
-		if _, there := s.groups[groupKey(kind, name)]; about.holds == "LVM" && (there || name == "pve" && HasLVM(w)) {
+		if _, there := s.groups[groupKey(kind, name)]; about.holds == "LVM" && (there || name == "pve" && hasLVM(w)) {
 			return perl.Fail("volume group with name '%s' already exists on node '%s'", name, node)
 		}
 		for _, d := range wanted {

@@ -32,14 +32,14 @@ func apiPCI(_ *core.World, c *core.Call) (any, error) {
 // apiScanLVM and apiScanThin are GET /nodes/{node}/scan/lvm and lvmthin: the volume
 // group of a fresh installation, where a storage needs it.
 func apiScanLVM(w *core.World, _ *core.Call) (any, error) {
-	if !HasLVM(w) {
+	if !hasLVM(w) {
 		return []any{}, nil
 	}
 	return []map[string]any{{"vg": "pve"}}, nil
 }
 
 func apiScanThin(w *core.World, c *core.Call) (any, error) {
-	if c.In["vg"] != "pve" || !HasLVM(w) {
+	if c.In["vg"] != "pve" || !hasLVM(w) {
 		return []any{}, nil
 	}
 	return []map[string]any{{"lv": "data"}}, nil

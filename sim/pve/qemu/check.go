@@ -147,8 +147,8 @@ func keepVersion(before, after perl.Drive) error {
 // monitors are what the clipboard of VNC goes with (assert_clipboard_config).
 var monitors = []string{"std", "cirrus", "vmware", "virtio", "qxl"}
 
-// CheckClipboard refuses a clipboard that the display of a VM does not have.
-func CheckClipboard(value string) error {
+// checkClipboard refuses a clipboard that the display of a VM does not have.
+func checkClipboard(value string) error {
 	vga := perl.ParseProperty("vga", value)
 	fits := func(prefix string) bool { return strings.HasPrefix(vga["type"], prefix) }
 	if vga["clipboard"] == "vnc" && vga["type"] != "" && !slices.ContainsFunc(monitors, fits) {
@@ -195,8 +195,8 @@ func hasHostMTU(w *core.World, n map[string]string) bool {
 	return n["model"] == "virtio" && n["bridge"] != "" && (w.V9() || n["mtu"] != "")
 }
 
-// CheckMTUs fails where the size of packets does not fit the bridge, or there is none.
-func CheckMTUs(w *core.World, g *core.Guest) error {
+// checkMTUs fails where the size of packets does not fit the bridge, or there is none.
+func checkMTUs(w *core.World, g *core.Guest) error {
 	for _, key := range perl.IndexedKeys(g.Conf, "net") {
 		n := perl.ParseProperty(key, g.Conf[key])
 		switch {
@@ -212,8 +212,8 @@ func CheckMTUs(w *core.World, g *core.Guest) error {
 	return nil
 }
 
-// IgnoredMTUs are the warnings of a start that ignores what devices say.
-func IgnoredMTUs(w *core.World, g *core.Guest) []string {
+// ignoredMTUs are the warnings of a start that ignores what devices say.
+func ignoredMTUs(w *core.World, g *core.Guest) []string {
 	var texts []string
 	for _, key := range perl.IndexedKeys(g.Conf, "net") {
 		n := perl.ParseProperty(key, g.Conf[key])

@@ -132,7 +132,7 @@ func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *perl.Drive, 
 
 func copyCloudinit(w *core.World, st *core.Store, node string, vmid int, format string, log func(string, ...any)) (*core.Volume, error) {
 	name := st.NameOf(vmid, fmt.Sprintf("vm-%d-cloudinit", vmid), format)
-	return core.AllocateAs(w, node, st, name, vmid, format, CloudinitSize, log)
+	return core.AllocateAs(w, node, st, name, vmid, format, cloudinitSize, log)
 }
 
 // checkClone makes the checks that come before and again inside the task
@@ -276,11 +276,11 @@ func mayClone(c *core.Call, source perl.Config, storage string) (shared bool, er
 			return false, err
 		}
 	}
-	if err := cmp.Or(mayUseMappings(c, source), MayUseBridges(c, source)); err != nil {
+	if err := cmp.Or(mayUseMappings(c, source), mayUseBridges(c, source)); err != nil {
 		return false, err
 	}
 	if c.W.V92() {
-		err = MayUseModel(c, source["cpu"], "")
+		err = mayUseModel(c, source["cpu"], "")
 	}
 	return shared, err
 }

@@ -73,12 +73,12 @@ func updateCloudDrive(w *core.World, g *core.Guest, log func(string, ...any)) er
 	if !slices.ContainsFunc(perl.DriveNames(g.Conf), func(key string) bool { return perl.ParseDrive(key, g.Conf[key]).Cloudinit() }) {
 		return nil
 	}
-	return WriteCloudDrive(w, g, g.Conf, log)
+	return writeCloudDrive(w, g, g.Conf, log)
 }
 
-// WriteCloudDrive writes the drives of cloud-init from a configuration, after which they
+// writeCloudDrive writes the drives of cloud-init from a configuration, after which they
 // differ from it in nothing (apply_cloudinit_config in PVE/QemuServer/Cloudinit.pm).
-func WriteCloudDrive(w *core.World, g *core.Guest, conf perl.Config, log func(string, ...any)) error {
+func writeCloudDrive(w *core.World, g *core.Guest, conf perl.Config, log func(string, ...any)) error {
 	own := fmt.Sprintf("vm-%d-cloudinit", g.Vmid)
 	for _, key := range perl.DriveNames(conf) {
 		_, name, managed := core.VolumeID(perl.ParseDrive(key, conf[key]).File)

@@ -22,7 +22,7 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 	for _, key := range []string{"bwlimit", "live-restore", "import-working-storage"} {
 		c.Take(key)
 	}
-	if err := cmp.Or(CheckKeys(c, c.In), w.NeedQuorum(), guests.MayCreate(c, vmid, pool, storage)); err != nil {
+	if err := cmp.Or(checkKeys(c, c.In), w.NeedQuorum(), guests.MayCreate(c, vmid, pool, storage)); err != nil {
 		return nil, err
 	}
 	managed, start := c.Take("ha-managed") == "1", c.Take("start") == "1"
@@ -34,15 +34,15 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.Fail("unable to parse value of '%s' - got undefined value", c.Null[0])
 	}
 	set := c.In
-	ResolveCDROM(set)
+	resolveCDROM(set)
 	err := cmp.Or(
-		MayUseStorages(c, vmid, set, storage), MayConfigure(c, vmid, pool, slices.Collect(maps.Keys(set))),
-		MayUseDevices(c, vmid, pool, set, "set"), MayUseBridges(c, set), MayUseModel(c, set["cpu"], ""),
+		mayUseStorages(c, vmid, set, storage), mayConfigure(c, vmid, pool, slices.Collect(maps.Keys(set))),
+		mayUseDevices(c, vmid, pool, set, "set"), mayUseBridges(c, set), mayUseModel(c, set["cpu"], ""),
 	)
 	if err != nil {
 		return nil, err
 	}
-	if err := Tidy(c, set, false); err != nil {
+	if err := tidy(c, set, false); err != nil {
 		return nil, err
 	}
 	if err := guests.UnusedID(w, vmid); err != nil {
@@ -75,7 +75,7 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 // PVE invents (create_vm in PVE/API2/Qemu.pm).
 func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string, log func(string, ...any)) error {
 	w := c.W
-	made, err := MakeDisks(w, g, set, storage, log)
+	made, err := makeDisks(w, g, set, storage, log)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	if conf["boot"] == "" {
 		conf["boot"] = perl.DefaultBoot(conf)
 	}
-	err = CheckClipboard(conf["vga"])
+	err = checkClipboard(conf["vga"])
 	if conf["smbios1"] == "" {
 		conf["smbios1"] = "uuid=" + w.Rng.UUID()
 	}
@@ -94,7 +94,7 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	}
 	if err == nil {
 		var pinned string
-		if pinned, err = PinMachine(w, conf["machine"], conf["ostype"]); err == nil && pinned != "" {
+		if pinned, err = pinMachine(w, conf["machine"], conf["ostype"]); err == nil && pinned != "" {
 			conf["machine"] = pinned
 		}
 	}

@@ -14,13 +14,13 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// CloudinitSize is that of the drive for cloud-init.
-const CloudinitSize = 4 << 20
+// cloudinitSize is that of the drive for cloud-init.
+const cloudinitSize = 4 << 20
 
-// MakeDisks turns drives as ordered into drives as configured (create_disks in
+// makeDisks turns drives as ordered into drives as configured (create_disks in
 // PVE/API2/Qemu.pm): it allocates, imports, and looks up the size of what is
 // there. When it fails it frees what it had allocated.
-func MakeDisks(w *core.World, g *core.Guest, settings map[string]string, defaultStorage string, log func(string, ...any)) (made map[string]string, err error) {
+func makeDisks(w *core.World, g *core.Guest, settings map[string]string, defaultStorage string, log func(string, ...any)) (made map[string]string, err error) {
 	made = map[string]string{}
 	var allocated []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) { // $foreach_volume_with_alloc: not the order of the buses.
@@ -126,7 +126,7 @@ func makeCloudinit(w *core.World, g *core.Guest, key string, d perl.Drive, stora
 	if st.Find(g.Node, volume) != nil {
 		return "", "", st.Taken(volume)
 	}
-	if _, err := core.AllocateAs(w, g.Node, st, volume, g.Vmid, format, CloudinitSize, m.log); err != nil {
+	if _, err := core.AllocateAs(w, g.Node, st, volume, g.Vmid, format, cloudinitSize, m.log); err != nil {
 		return "", "", err
 	}
 	d.File = storage + ":" + volume

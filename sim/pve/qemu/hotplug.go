@@ -60,7 +60,7 @@ func hotplug(c *core.Call, g *core.Guest, modified map[string]bool, problems map
 		if cloudDrive(key) {
 			conf := maps.Clone(g.Conf)
 			conf[key] = g.Pend[key]
-			if err := WriteCloudDrive(c.W, g, conf, func(string, ...any) {}); err != nil {
+			if err := writeCloudDrive(c.W, g, conf, func(string, ...any) {}); err != nil {
 				problems[key] = "hotplug problem - " + err.Error() + "\n"
 				continue
 			}

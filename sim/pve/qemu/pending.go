@@ -41,7 +41,7 @@ func applyChange(c *core.Call, g *core.Guest, ch guests.Change, log func(string,
 	if g.Run != nil {
 		err = hotplug(c, g, modified, problems)
 	} else {
-		err = Coldplug(c, g, problems)
+		err = coldplug(c, g, problems)
 	}
 	c.W.Write(g)
 	if err != nil {
@@ -95,11 +95,11 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 			unuse(c.W, g, perl.ParseDrive(key, waiting))
 		}
 	case family == "net" && set:
-		if err := MayUseBridges(c, map[string]string{key: value}); err != nil {
+		if err := mayUseBridges(c, map[string]string{key: value}); err != nil {
 			return err
 		}
 	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs", family == "rng":
-		if err := MayUseDevices(c, g.Vmid, "", map[string]string{key: value}, "delete"); err != nil {
+		if err := mayUseDevices(c, g.Vmid, "", map[string]string{key: value}, "delete"); err != nil {
 			return err
 		}
 	case key == "tags":
@@ -161,16 +161,16 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs", family == "rng":
 		for _, of := range []string{g.Conf[key], value} {
 			if of != "" && err == nil {
-				err = MayUseDevices(c, g.Vmid, "", map[string]string{key: of}, "modify")
+				err = mayUseDevices(c, g.Vmid, "", map[string]string{key: of}, "modify")
 			}
 		}
 	case key == "vga":
-		err = CheckClipboard(value)
+		err = checkClipboard(value)
 	case key == "machine":
 		err = checkMachine(value)
 	case key == "ostype":
 		if !ch.Has("machine") && !modified["machine"] && g.Pend["machine"] == "" {
-			switch pinned, err := PinMachine(c.W, g.Conf["machine"], value); {
+			switch pinned, err := pinMachine(c.W, g.Conf["machine"], value); {
 			case err != nil:
 				log("automatic pinning of machine version failed - %s", err)
 			case pinned != "":
@@ -180,7 +180,7 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 	case key == "tags":
 		err, pend = guests.MayTag(c, g.Vmid, g.Conf[key], value), guests.UniqueTags(c.W, value)
 	case family == "net" && g.Conf[key] != "":
-		err = MayUseBridges(c, map[string]string{key: g.Conf[key]})
+		err = mayUseBridges(c, map[string]string{key: g.Conf[key]})
 	case key == "boot": // a CD drive that is dealt with later writes the old order over it, with itself at the end
 		devices := perl.BootOrder(value)
 		for _, device := range devices {
@@ -229,7 +229,7 @@ func setDrive(c *core.Call, g *core.Guest, key, value string, order *[]string, m
 	if waiting := g.Pend[key]; waiting != "" {
 		unuse(c.W, g, perl.ParseDrive(key, waiting))
 	}
-	made, err := MakeDisks(c.W, g, map[string]string{key: value}, "", log)
+	made, err := makeDisks(c.W, g, map[string]string{key: value}, "", log)
 	if err != nil {
 		return "", err
 	}
@@ -242,10 +242,10 @@ func setDrive(c *core.Call, g *core.Guest, key, value string, order *[]string, m
 	return made[key], nil
 }
 
-// Coldplug makes the waiting changes of a VM that does not run
+// coldplug makes the waiting changes of a VM that does not run
 // (vmconfig_apply_pending in PVE/QemuServer.pm). A new drive of cloud-init is written;
 // the error is that of this.
-func Coldplug(c *core.Call, g *core.Guest, problems map[string]string) error {
+func coldplug(c *core.Call, g *core.Guest, problems map[string]string) error {
 	if len(g.Pend) == 0 {
 		return nil
 	}
@@ -280,7 +280,7 @@ func Coldplug(c *core.Call, g *core.Guest, problems map[string]string) error {
 	if !generate {
 		return nil
 	}
-	return WriteCloudDrive(c.W, g, g.Conf, func(string, ...any) {})
+	return writeCloudDrive(c.W, g, g.Conf, func(string, ...any) {})
 }
 
 // dropDrive takes a drive off: its volume stays as unused, or goes by force.
@@ -329,10 +329,10 @@ func deallocate(c *core.Call, g *core.Guest, key string, d perl.Drive) error {
 	return core.Free(c.W, g.Node, d.File)
 }
 
-// PinMachine is the machine of a guest as it is stored; empty: as it was. Windows gets
+// pinMachine is the machine of a guest as it is stored; empty: as it was. Windows gets
 // upset when its machine changes, so its version is pinned (check_and_pin_machine_string
 // in PVE/QemuServer/Machine.pm).
-func PinMachine(w *core.World, value, ostype string) (string, error) {
+func pinMachine(w *core.World, value, ostype string) (string, error) {
 	machine := perl.ParseProperty("machine", value)
 	kind := machine["type"]
 	if chipset, unversioned := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[kind]; unversioned && isWindows(ostype) {

@@ -19,7 +19,7 @@ func beginVMs(w *core.World) {
 	w.Hooks.Ended["qemu"] = func(g *core.Guest, c *core.Call) {
 		CleanUp(w, g)
 		if len(g.Pend) > 0 && c != nil {
-			_ = Coldplug(c, g, map[string]string{}) // PVE only warns.
+			_ = coldplug(c, g, map[string]string{}) // PVE only warns.
 		}
 	}
 }
@@ -62,7 +62,7 @@ func StartJob(w *core.World, g *core.Guest, c *core.Call) core.Job {
 		if g.Conf["bios"] == "ovmf" && g.Conf["efidisk0"] == "" {
 			t.Warn("no efidisk configured! Using temporary efivars disk.")
 		}
-		for _, ignored := range IgnoredMTUs(w, g) {
+		for _, ignored := range ignoredMTUs(w, g) {
 			t.Warn(ignored)
 		}
 		if g.Conf["lock"] == "suspended" {

@@ -33,7 +33,7 @@ func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) 
 	if _, err := guests.MayReadVolume(c, vmid, r.archive, "backup"); err != nil {
 		return nil, err
 	}
-	if err := MayConfigure(c, vmid, r.pool, slices.Collect(maps.Keys(r.set))); err != nil {
+	if err := mayConfigure(c, vmid, r.pool, slices.Collect(maps.Keys(r.set))); err != nil {
 		return nil, err
 	}
 	v := w.Volume(node, r.archive)

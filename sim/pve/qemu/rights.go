@@ -47,8 +47,8 @@ func isCloudKey(key string) bool {
 
 var checkedElsewhere = regexp.MustCompile(`^(?:cdrom|tags|(?:unused|serial|usb|hostpci|virtiofs)\d+)$`)
 
-// MayConfigure checks the right to set or delete keys.
-func MayConfigure(c *core.Call, vmid int, pool string, keys []string) error {
+// mayConfigure checks the right to set or delete keys.
+func mayConfigure(c *core.Call, vmid int, pool string, keys []string) error {
 	if c.Root() {
 		return nil
 	}
@@ -84,9 +84,9 @@ func MayConfigure(c *core.Call, vmid int, pool string, keys []string) error {
 	return nil
 }
 
-// MayUseStorages checks the drives of a change: where they would be allocated,
+// mayUseStorages checks the drives of a change: where they would be allocated,
 // and which volumes they name ($check_storage_access).
-func MayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultStorage string) error {
+func mayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultStorage string) error {
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		d := perl.ParseDrive(key, settings[key])
 		if !perl.IsDrive(key) || !consistent(d, key) { // What does not parse is skipped here.
@@ -166,10 +166,10 @@ func mayImport(c *core.Call, vmid int, key, source string) error {
 	return err
 }
 
-// MayUseBridges checks the networks of a change (check_bridge_access in
+// mayUseBridges checks the networks of a change (check_bridge_access in
 // PVE/QemuServer.pm): bridges are zones of their own, a VLAN may have its own
 // access list.
-func MayUseBridges(c *core.Call, settings map[string]string) error {
+func mayUseBridges(c *core.Call, settings map[string]string) error {
 	if c.Root() {
 		return nil
 	}
@@ -195,9 +195,9 @@ func MayUseBridges(c *core.Call, settings map[string]string) error {
 // VM is checked for them (create_vm in PVE/API2/Qemu.pm).
 var deviceFamilies = []string{"serial", "usb", "hostpci", "rng", "virtiofs"}
 
-// MayUseDevices checks what reaches through to the host: serial ports, USB and PCI
+// mayUseDevices checks what reaches through to the host: serial ports, USB and PCI
 // devices, the random number generator, folders.
-func MayUseDevices(c *core.Call, vmid int, pool string, settings map[string]string, verb string) error {
+func mayUseDevices(c *core.Call, vmid int, pool string, settings map[string]string, verb string) error {
 	if c.Root() {
 		return nil
 	}
@@ -258,9 +258,9 @@ func mayUseDevice(c *core.Call, vmid int, pool, key, value, verb string) error {
 	}
 }
 
-// MayUseModel checks the right to a model of a CPU that an administrator made up, where
+// mayUseModel checks the right to a model of a CPU that an administrator made up, where
 // the guest has another one ($check_cpu_model_access).
-func MayUseModel(c *core.Call, value, old string) error {
+func mayUseModel(c *core.Call, value, old string) error {
 	model := perl.ParseProperty("cpu", value)["cputype"]
 	name, own := strings.CutPrefix(model, "custom-")
 	switch {

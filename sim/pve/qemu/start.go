@@ -18,13 +18,13 @@ import (
 func PrepareStart(w *core.World, g *core.Guest, c *core.Call, log func(string, ...any)) error {
 	g.Rebooting = false
 	if len(g.Pend) > 0 {
-		err := Coldplug(c, g, map[string]string{})
+		err := coldplug(c, g, map[string]string{})
 		w.Write(g)
 		if err != nil {
 			return err
 		}
 	}
-	if err := WriteCloudDrive(w, g, g.Conf, log); err != nil {
+	if err := writeCloudDrive(w, g, g.Conf, log); err != nil {
 		return err
 	}
 	if g.Conf["lock"] == "suspended" {
@@ -48,7 +48,7 @@ func checkCommand(w *core.World, g *core.Guest) error {
 	if guests.Cpus(w, g) > w.Cfg.CPUs {
 		return perl.Fail("MAX %d vcpus allowed per VM on this node", w.Cfg.CPUs)
 	}
-	if err := CheckMTUs(w, g); err != nil {
+	if err := checkMTUs(w, g); err != nil {
 		return err
 	}
 	if g.Conf["numa"] == "1" {

@@ -71,24 +71,24 @@ func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(str
 	ch := guests.Change{Force: c.Take("force") == "1", Null: c.Null}
 	removed, reverted := c.Take("delete"), c.Take("revert")
 	ch.Set = c.In
-	if err := CheckKeys(c, ch.Set); err != nil {
+	if err := checkKeys(c, ch.Set); err != nil {
 		return err
 	}
 	if removed == "" && reverted == "" && len(ch.Set)+len(ch.Null) == 0 {
 		return perl.Fail("no options specified")
 	}
-	ResolveCDROM(ch.Set)
+	resolveCDROM(ch.Set)
 	if err := names(&ch, removed, reverted); err != nil {
 		return err
 	}
-	if err := Tidy(c, ch.Set, true); err != nil {
+	if err := tidy(c, ch.Set, true); err != nil {
 		return err
 	}
-	if err := MayConfigure(c, vmid, "", ch.Remove); err != nil {
+	if err := mayConfigure(c, vmid, "", ch.Remove); err != nil {
 		return err
 	}
 	keys := slices.Collect(maps.Keys(ch.Set))
-	if err := cmp.Or(MayConfigure(c, vmid, "", keys), MayUseStorages(c, vmid, ch.Set, ""), MayUseBridges(c, ch.Set)); err != nil {
+	if err := cmp.Or(mayConfigure(c, vmid, "", keys), mayUseStorages(c, vmid, ch.Set, ""), mayUseBridges(c, ch.Set)); err != nil {
 		return err
 	}
 	g := w.Guest(node, "qemu", vmid)
@@ -102,7 +102,7 @@ func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(str
 		case digest != "" && digest != g.Sum():
 			return perl.Fail("checksum mismatch (file change by other user?)")
 		}
-		if err := MayUseModel(c, ch.Set["cpu"], g.Conf["cpu"]); err != nil {
+		if err := mayUseModel(c, ch.Set["cpu"], g.Conf["cpu"]); err != nil {
 			return err
 		}
 		if !skipLock && !forgets(&ch, g) {
@@ -237,8 +237,8 @@ func fits(ch *guests.Change, g *core.Guest) error {
 	return nil
 }
 
-// CheckKeys makes the checks on values that are in no table.
-func CheckKeys(c *core.Call, set map[string]string) error {
+// checkKeys makes the checks on values that are in no table.
+func checkKeys(c *core.Call, set map[string]string) error {
 	if keys, ok := set["sshkeys"]; ok {
 		if err := checkSSHKeys(keys); err != nil {
 			return err
@@ -256,8 +256,8 @@ func CheckKeys(c *core.Call, set map[string]string) error {
 
 var crypted = regexp.MustCompile(`^\$(?:[156]|2[ay])(\$.+){2}`)
 
-// ResolveCDROM knows cdrom as another word for ide2.
-func ResolveCDROM(set map[string]string) {
+// resolveCDROM knows cdrom as another word for ide2.
+func resolveCDROM(set map[string]string) {
 	if value, ok := set["cdrom"]; ok {
 		set["ide2"] = value + ",media=cdrom"
 		if strings.Contains(value, "media=") {
@@ -267,10 +267,10 @@ func ResolveCDROM(set map[string]string) {
 	}
 }
 
-// Tidy brings values into the form in which they are stored, as update and
+// tidy brings values into the form in which they are stored, as update and
 // create do before they ask about rights. Only an update looks whether a hookscript is
 // there (check_hookscript in pve-guest-common, PVE/GuestHelpers.pm).
-func Tidy(c *core.Call, set map[string]string, update bool) error {
+func tidy(c *core.Call, set map[string]string, update bool) error {
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		if !perl.IsDrive(key) {
 			continue

@@ -294,7 +294,7 @@ func (d *dump) stopsManaged(g *core.Guest) error {
 func (d *dump) tooMany(st *core.Store, g *core.Guest) error {
 	all, protected := backupsOf(st, d.node, g)
 	limit := 0
-	for _, n := range RetentionOf(st.Extra["prune-backups"]) {
+	for _, n := range retentionOf(st.Extra["prune-backups"]) {
 		limit += n
 	}
 	switch {

@@ -12,7 +12,7 @@ import (
 // apiIncluded is GET /cluster/backup/{id}/included_volumes: the drives of the guests
 // that a job backs up, and whether each goes along.
 func apiIncluded(w *core.World, c *core.Call) (any, error) {
-	job, err := JobOf(w, c)
+	job, err := jobOf(w, c)
 	if err != nil {
 		return nil, err
 	}

@@ -42,8 +42,8 @@ func apiBackupJobs(w *core.World, _ *core.Call) (any, error) {
 	return list, nil
 }
 
-// JobOf checks that the job of a call is there.
-func JobOf(w *core.World, c *core.Call) (perl.Config, error) {
+// jobOf checks that the job of a call is there.
+func jobOf(w *core.World, c *core.Call) (perl.Config, error) {
 	if job, ok := w.Sections["jobs"][c.In["id"]]; ok {
 		return job, nil
 	}
@@ -78,7 +78,7 @@ func apiCreateBackupJob(w *core.World, c *core.Call) (any, error) {
 
 // apiBackupJob is GET /cluster/backup/{id}.
 func apiBackupJob(w *core.World, c *core.Call) (any, error) {
-	if _, err := JobOf(w, c); err != nil {
+	if _, err := jobOf(w, c); err != nil {
 		return nil, err
 	}
 	return showJob(w, c.In["id"]), nil
@@ -233,7 +233,7 @@ func apiDeleteBackupJob(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedQuorum(); err != nil {
 		return nil, err
 	}
-	if _, err := JobOf(w, c); err != nil {
+	if _, err := jobOf(w, c); err != nil {
 		return nil, perl.Fail("%s", perl.Stringified(err))
 	}
 	delete(w.Sections["jobs"], c.In["id"])

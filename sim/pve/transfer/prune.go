@@ -11,17 +11,17 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// Retention says how many backups of a guest stay, by rule: keep-last, keep-daily and
+// retention says how many backups of a guest stay, by rule: keep-last, keep-daily and
 // so on. An empty one keeps all.
-type Retention map[string]int
+type retention map[string]int
 
-// RetentionOf reads a property string of the kind of prune-backups.
-func RetentionOf(text string) Retention {
-	keep := Retention{}
+// retentionOf reads a property string of the kind of prune-backups.
+func retentionOf(text string) retention {
+	keep := retention{}
 	for _, rule := range perl.SplitList(text) {
 		name, value, _ := strings.Cut(rule, "=")
 		if n := perl.Atoi(value); name == "keep-all" && n == 1 {
-			return Retention{}
+			return retention{}
 		} else if n > 0 {
 			keep[name] = n
 		}
@@ -31,16 +31,16 @@ func RetentionOf(text string) Retention {
 
 // keeps is what a backup of a call leaves of the older ones on a storage: what it says,
 // else what the storage says.
-func keeps(c *core.Call, storage string) Retention {
+func keeps(c *core.Call, storage string) retention {
 	if c.Has("remove") && !c.Flag("remove") {
-		return Retention{}
+		return retention{}
 	}
 	if c.In["prune-backups"] == "" {
 		if s := c.W.Stores[storage]; s != nil {
-			return RetentionOf(s.Extra["prune-backups"])
+			return retentionOf(s.Extra["prune-backups"])
 		}
 	}
-	return RetentionOf(c.In["prune-backups"])
+	return retentionOf(c.In["prune-backups"])
 }
 
 // spans are the rules in the order in which PVE goes through them, each with what two
@@ -63,7 +63,7 @@ var spans = []struct {
 // Verdicts says of each backup of one guest whether it would stay: keep, remove or
 // protected (prune_mark_backup_group in PVE/Storage/Plugin.pm). Of two of one second
 // either counts for itself.
-func (keep Retention) Verdicts(backups []*core.Volume) map[*core.Volume]string {
+func (keep retention) Verdicts(backups []*core.Volume) map[*core.Volume]string {
 	list := slices.Clone(backups)
 	slices.SortStableFunc(list, func(a, b *core.Volume) int { return int(b.Ctime - a.Ctime) })
 	verdicts := map[*core.Volume]string{}
@@ -87,7 +87,7 @@ func (keep Retention) Verdicts(backups []*core.Volume) map[*core.Volume]string {
 
 // applyRule applies one rule: the newest of each span that no earlier rule has kept one
 // of stays, the others of the span go.
-func (keep Retention) applyRule(list []*core.Volume, verdicts map[*core.Volume]string, rule string, name func(time.Time) string) {
+func (keep retention) applyRule(list []*core.Volume, verdicts map[*core.Volume]string, rule string, name func(time.Time) string) {
 	if keep[rule] == 0 {
 		return
 	}
@@ -141,7 +141,7 @@ func pruned(c *core.Call) ([]map[string]any, error) {
 		guest := fmt.Sprint(v.Backup.Kind, v.Vmid)
 		groups[guest] = append(groups[guest], v)
 	}
-	keep := RetentionOf(text)
+	keep := retentionOf(text)
 	for _, guest := range slices.Sorted(maps.Keys(groups)) {
 		verdicts := keep.Verdicts(groups[guest])
 		for _, v := range groups[guest] {

@@ -12,7 +12,7 @@ import (
 
 const (
 	interfacesFile = "/etc/network/interfaces"
-	bridgeFound    = BeforeBridge
+	bridgeFound    = beforeBridge
 )
 
 // bridge is the bridge of a machine that becomes a host of Proxmox VE: it gets the card of

@@ -263,14 +263,14 @@ func (f netFound) withStanza(s eniStanza, dev string, goal netGoal, e *guest.Rec
 	return f.replace(s.file, text[:s.start]+stanza+text[s.end:], false)
 }
 
-// BeforeBridge is where the aspect of the bridge of Proxmox VE keeps what interfaces(5) was before it made one. The
+// beforeBridge is where the aspect of the bridge of Proxmox VE keeps what interfaces(5) was before it made one. The
 // card gets its addresses back by that file, so a change of the address is made there, too.
-const BeforeBridge = guest.RecordFolder + "/found/interfaces-before-bridge"
+const beforeBridge = guest.RecordFolder + "/found/interfaces-before-bridge"
 
 // below is the stanza there of the card that is in the bridge, and the name of the card; "" if there is none.
 func (f netFound) below() (eniStanza, string) {
 	for _, port := range f.ports {
-		if found := stanzasOf(port, BeforeBridge, f.files[BeforeBridge]); len(found) == 1 {
+		if found := stanzasOf(port, beforeBridge, f.files[beforeBridge]); len(found) == 1 {
 			return found[0], port
 		}
 	}

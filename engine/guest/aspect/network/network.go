@@ -51,7 +51,7 @@ var address = aspect.Of[netFound]{
 			`_st=$(systemctl is-active --quiet NetworkManager 2>/dev/null && nmcli -g GENERAL.STATE device show "$_dev" 2>/dev/null) || :`,
 			`printf %s "$_st" | row manager`,
 			`if [ -d `+cloudFolder+` ]; then row cloud </dev/null; fi`,
-			`for _f in `+guest.QuoteWords([]string{networkdFile, cloudFile, dhclientHook, dhcpcdHook, BeforeBridge})+`; do if [ -f "$_f" ]; then row file "$_f" <"$_f"; fi; done`)
+			`for _f in `+guest.QuoteWords([]string{networkdFile, cloudFile, dhclientHook, dhcpcdHook, beforeBridge})+`; do if [ -f "$_f" ]; then row file "$_f" <"$_f"; fi; done`)
 	},
 	Parse: parseNetwork,
 	Fill: func(q *aspect.Query, f netFound, have *spec.Spec) {
