@@ -37,7 +37,7 @@ func TestAChildGoesWhenNothingIsLeftInIt(t *testing.T) {
 		"nodes are in it":                            {child: model.Child{At: at, Commit: before, Nodes: []string{"app", "db"}}, says: "last reported 2026-01-02 03:04:05 UTC, at a0000000: of 2 nodes (app, db); if inner does not report any more, start it and check its agent"},
 		"nodes are in it at this commit":             {child: model.Child{At: at, Commit: commit, Nodes: []string{"app"}}, says: "of 1 node (app)"},
 		"many are":                                   {child: model.Child{At: at, Commit: commit, Nodes: []string{"a", "b", "c", "d", "e", "f"}}, says: "of 6 nodes (a, b, c, d, e, …)"},
-		"it printed nothing of any":                     {child: model.Child{At: at, Commit: commit}, says: "of no node, but did not report that it is empty; homestak-gitops plan on inner lists unmanaged guests, if there are any: move or remove them, or push a commit"},
+		"it says nothing of any":                     {child: model.Child{At: at, Commit: commit}, says: "of no node, but did not report that it is empty; homestak-gitops plan on inner lists unmanaged guests, if there are any: move or remove them, or push a commit"},
 		"empty at this commit":                       {child: model.Child{At: at, Commit: commit, Empty: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at b0000000"},
 		"empty at a commit that had it":              {child: model.Child{At: at, Commit: before, Empty: true}, says: "at a0000000: empty"},
 		"empty since a commit that had it no more":   {child: model.Child{At: at, Commit: before, Empty: true, Gone: true}, goes: true, reason: "left the site; nothing is left in it, as it reported at a0000000"},

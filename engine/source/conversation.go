@@ -35,8 +35,8 @@ type remoteOptions struct {
 	Has func(id plumbing.Hash) bool
 }
 
-// New returns a Remote for an address.
-func New(from address, o remoteOptions) remote {
+// newRemote returns the remote at an address.
+func newRemote(from address, o remoteOptions) remote {
 	switch from.by {
 	case byHTTP:
 		return &httpRemote{o: o, from: from}

@@ -51,7 +51,7 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	}
 	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
 	r.disk = disk{folder{o.Dir, before}, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte)}
-	r.remote = New(from, remoteOptions{
+	r.remote = newRemote(from, remoteOptions{
 		Auth: o.Auth, Transport: o.Transport, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.Has(id) },
 	})
 	return r, r.reload()
