@@ -162,7 +162,7 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Run works until stop is closed (then it finishes running steps, starts no new ones
+// Run works until stop is closed (then it finishes running steps and starts no new ones
 // and returns) or ctx ends (then it leaves what runs). All its goroutines have ended
 // when it returns. It returns nil after stop, the cause after ctx.
 func (a *Agent) Run(ctx context.Context, stop <-chan struct{}) error {

@@ -124,7 +124,7 @@ func (l *loop) recordEnd(c model.Commit, r engine.Report, drift bool) {
 		last.Plan, last.Summary = r.Plan.ID, r.Plan.Summary
 		last.Unknown, last.Pending, last.Unmanaged = len(r.Plan.Unknown), len(r.Plan.Pending), len(r.Have.Unmanaged)
 	}
-	if before := l.status.Last; r.Have.Only && before != nil { // it printed nothing of the other guests
+	if before := l.status.Last; r.Have.Only && before != nil { // it says nothing about the other guests
 		last.Pending, last.Unmanaged = before.Pending, before.Unmanaged
 		for _, f := range before.Findings {
 			if addr, err := model.ParseAddress(f.Address); err != nil || r.Want.State[addr] == nil {

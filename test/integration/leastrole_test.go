@@ -332,7 +332,7 @@ func TestTheCommandsOfTheFrontPageAreEnough(t *testing.T) {
 
 // Nothing of the roles is too much: without any one privilege something fails, and
 // the doctor has said before which privilege is missing on which path. Of what a
-// site does without it printed nothing or warns, and then nothing fails.
+// site does without it says nothing or warns, and then nothing fails.
 func TestThePrivilegesOfTheLeastRoleAreAllNeeded(t *testing.T) {
 	t.Parallel()
 	const version = "9.2"
