@@ -132,8 +132,8 @@ func (p *Plan) sum() string {
 	return fmt.Sprintf("plan: %d add, %d change, %d destroy%s", s.Create, s.Update, s.Delete, strings.Join(also, ""))
 }
 
-// waits lists what is not as the site says and gets no step, each with the first part of the reason: findings and lines
-// of the plan have the rest.
+// waits lists what is not as the site says and gets no step, with the first part of the reason unless that is long:
+// findings and lines of the plan have the rest.
 func (p *Plan) waits() []string {
 	const most = 3
 	var out []string
@@ -143,7 +143,7 @@ func (p *Plan) waits() []string {
 		}
 	}
 	for _, u := range p.unknownOnce() {
-		out = append(out, clause(u.Scope+": "+u.Why))
+		out = append(out, clause(u.Scope+" cannot be read"))
 	}
 	for _, d := range p.Deferred {
 		if d.Differs {

@@ -294,7 +294,7 @@ func TestST03SimulatedAgentThatIsNotInstalled(t *testing.T) {
 	}
 	r := s.run("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
-	require.Equal(t, "not installed, since only the agent of father installs it while it runs with a server (listen in agent.hcl)", why(r))
+	require.Equal(t, "not installed, since only the agent of father installs it, and only while it serves (listen in agent.hcl)", why(r))
 	s.alone = false
 	s.edit("specs.hcl", "platform {", "access {\n    via = \"agent\"\n  }\n  platform {")
 	require.Contains(t, why(s.run("plan")), `via = "agent", and the program is sent by SSH`)
