@@ -36,8 +36,8 @@ func TestCDDrivesThatCannotBe(t *testing.T) {
 		{"ide3", "none,media=cdrom", "a machine of type q35 does not start with a drive at ide3"},
 		{"ide0", "none,media=cdrom,nonsense=1", "PVE refuses option ide0"},
 		{"ide7", "none,media=cdrom", "PVE has no option"},
-		{"scsi3", "local-lvm:10", "it is said by disk blocks"},
-		{"virtio0", "none,media=cdrom", "it is said by disk blocks"},
+		{"scsi3", "local-lvm:10", "it is set by disk blocks"},
+		{"virtio0", "none,media=cdrom", "it is set by disk blocks"},
 		{"boot", "order=scsi0;ide0", "options.boot names ide0, where no drive is"},
 	} {
 		w := newWorld(t, pve.Config{})
@@ -73,7 +73,7 @@ func TestMissingISOIsToldByThePlan(t *testing.T) {
 		w.at("vm.win", 9, "options.sata0")
 		p := w.Plan()
 		require.Empty(t, p.Steps)
-		require.Contains(t, foundIn(p), "9 error vm.win is not created: there is not an ISO image local:iso/virtio.iso on node father |")
+		require.Contains(t, foundIn(p), "9 error vm.win is not created: there is no ISO image local:iso/virtio.iso on node father |")
 		w.VM("win").Options["sata0"] = "local-lvm:iso/virtio.iso,media=cdrom"
 		require.Contains(t, foundIn(w.Plan()), `storage "local-lvm" on node father does not take ISO images (iso)`)
 		w.VM("win").Options["sata0"] = "none,media=cdrom"
@@ -84,6 +84,6 @@ func TestMissingISOIsToldByThePlan(t *testing.T) {
 		w.VM("win").Options["sata0"] = "local:iso/win11.iso,media=cdrom"
 		p = w.Plan()
 		require.Empty(t, p.Steps)
-		require.Contains(t, foundIn(p), "9 error vm.win is not changed: there is not an ISO image local:iso/win11.iso on node father")
+		require.Contains(t, foundIn(p), "9 error vm.win is not changed: there is no ISO image local:iso/win11.iso on node father")
 	})
 }

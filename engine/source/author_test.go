@@ -87,7 +87,7 @@ func TestAPushRefusesToLoseWhatSomebodyElsePushed(t *testing.T) {
 	}
 	theirs, _ := files(t, bare)
 	_, err = a.Push(t.Context(), "mine")
-	require.ErrorContains(t, err, "somebody else pushed "+theirs[:8])
+	require.ErrorContains(t, err, "another push of "+theirs[:8])
 	now, _ := files(t, bare)
 	require.Equal(t, theirs, now)
 }

@@ -134,7 +134,7 @@ func TestST11WithdrawalInAChildOfAChild(t *testing.T) {
 		require.True(t, there)
 		require.Equal(t, scratch, now)
 		require.Contains(t, w.says("inner"), "not deleted until nothing is left in it")
-		require.Contains(t, w.says("inner"), "homestak-gitops plan on leaf lists guests that nobody manages")
+		require.Contains(t, w.says("inner"), "homestak-gitops plan on leaf lists unmanaged guests")
 		require.Contains(t, w.says("leaf"), "leaf is not empty: 1 guest on it is not managed")
 		leaf.Edit(func(e *pve.Edit) { e.Delete(900) })
 		w.until(10*time.Minute, "leaf goes when that is gone", w.converged)

@@ -85,6 +85,6 @@ func TestWhoServesChildren(t *testing.T) {
 		require.False(t, found.HasErrors(), "%v", found)
 		want, _ := site.Want("father")
 		require.Len(t, want.Deferred, 1, "no child has all that its agent needs")
-		require.Equal(t, c.serves, !strings.Contains(want.Deferred[0].Why, "only the host's agent can install it"), "%s: %s", name, want.Deferred[0].Why)
+		require.Equal(t, c.serves, !strings.Contains(want.Deferred[0].Why, "only the agent of father installs it"), "%s: %s", name, want.Deferred[0].Why)
 	}
 }
