@@ -40,7 +40,7 @@ func runEvents(ctx context.Context, a *app, f *session.AgentFlags, after string,
 		if a.ui.JSON {
 			return a.ui.Line(e)
 		}
-		a.ui.Printf("%s", view.Event(e, time.Local, a.ui.Paint()))
+		a.ui.Wrapf("%s", view.Event(e, time.Local, a.ui.Paint()))
 		return nil
 	})
 	if err != nil && ctx.Err() != nil {

@@ -105,7 +105,7 @@ func runVerify(ctx context.Context, a *app, f *session.AgentFlags) error {
 func showHistory(a *app, list []ledger.Receipt, address string) {
 	switch {
 	case len(list) > 0:
-		a.ui.Printf("%s", view.History(list, address, a.ui.Paint()))
+		a.ui.Wrapf("%s", view.History(list, address, a.ui.Paint()))
 	case address == "":
 		a.ui.Notef("nothing was changed yet")
 	default:

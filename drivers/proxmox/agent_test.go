@@ -326,7 +326,7 @@ func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 
 		w.Host.Edit(func(e *pve.Edit) { e.Delete(vmid) })
 		r := health.Prober{}.Run(t.Context(), health.Subject{Machine: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
-		require.ErrorContains(t, r.Err, "looking at VM 10000: ")
+		require.ErrorContains(t, r.Err, "reading VM 10000: ")
 		require.Equal(t, 1, r.Results[0].Tries)
 
 		w.answers(1000, "/pending", `{"data":null,"message":"Permission check failed (/vms/10000, VM.Audit)\n"}`, 403)

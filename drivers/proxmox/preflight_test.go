@@ -82,7 +82,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 				w.Node("db", func(v *guest.VM) { v.NICs = []guest.NIC{{Name: "lan", Bridge: "vmbr7"}} })
 				w.at("vm.db", 9, "nic.lan.bridge")
 			},
-			[]string{`9 error vm.db is not created: there is no bridge "vmbr7" on node father | correct the name (did you mean "vmbr0"?)`},
+			[]string{`9 error vm.db is not created: node father lists no bridge "vmbr7" | correct the name (did you mean "vmbr0"?)`},
 			[]string{"image.debian-12"},
 		},
 		"a MAC address of a guest that runs": {
@@ -155,7 +155,7 @@ func TestAnEditIsHeldAgainstTheHost(t *testing.T) {
 		w.VM("web").NICs = []guest.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1"}}
 		p := w.Plan()
 		require.Contains(t, foundIn(p), `error vm.db is not changed: storage "local" on node father does not take disks of VMs`)
-		require.Contains(t, foundIn(p), `error vm.web is not changed: there is no bridge "vmbr1" on node father`)
+		require.Contains(t, foundIn(p), `error vm.web is not changed: node father lists no bridge "vmbr1"`)
 		require.Empty(t, p.Steps)
 		w.VM("db").Disks, w.VM("web").NICs = nil, nil
 		w.Converged()
@@ -171,12 +171,12 @@ func TestN15ABridgeThatIsNotThere(t *testing.T) {
 	t.Run("created, changed", func(t *testing.T) {
 		inTime(t, pve.Config{}, func(t *testing.T, w *world) {
 			lan(w)
-			require.Contains(t, foundIn(w.Plan()), `error vm.db is not created: there is no bridge "vmbr7" on node father | correct the name (did you mean "vmbr0"?)`)
+			require.Contains(t, foundIn(w.Plan()), `error vm.db is not created: node father lists no bridge "vmbr7" | correct the name (did you mean "vmbr0"?)`)
 			w.VM("db").NICs[0].Bridge = "vmbr0"
 			w.Apply()
 			w.VM("db").NICs[0].Bridge = "vmbr7"
 			p := w.Plan()
-			require.Contains(t, foundIn(p), `error vm.db is not changed: there is no bridge "vmbr7" on node father`)
+			require.Contains(t, foundIn(p), `error vm.db is not changed: node father lists no bridge "vmbr7"`)
 			require.Empty(t, p.Steps)
 		})
 	})

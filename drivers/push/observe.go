@@ -83,8 +83,9 @@ func (d *Driver) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 func startsFirst(w *model.Want, have model.Observed) (model.Observed, bool) {
 	some := model.Observed{At: have.At, State: model.State{}, Taken: have.Taken, Only: true}
 	off := func(addr model.Address) bool {
-		want, is := w.State[addr], have.State[addr]
-		return want != nil && is != nil && is.Guest != nil && !is.Guest.Running && text(want.Spec, "power") == "running"
+		want, is, node := w.State[addr], have.State[addr], w.Nodes[addr]
+		return want != nil && is != nil && is.Guest != nil && !is.Guest.Running && text(want.Spec, "power") == "running" &&
+			(node == nil || node.Drift != "report") // then it is left off
 	}
 	starts := false
 	for addr := range w.Changed {

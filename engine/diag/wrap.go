@@ -6,14 +6,15 @@ import (
 )
 
 // Wrap breaks the lines of a text that are longer than width characters at their spaces. What follows is indented as its
-// line is, and two more. A word that is longer than a line stays whole. Colours take no room. Width 0 leaves all as it is.
+// line is, and two more. What people copy stays in one line: a line with JSON, a command in backticks, a word that is longer
+// than a line with the word before it. Colours take no room. Width 0 leaves all as it is.
 func Wrap(text string, width int) string {
 	if width <= 0 {
 		return text
 	}
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		if columns(line) > width {
+		if columns(line) > width && !strings.Contains(line, `{"`) {
 			lines[i] = fold(line, width)
 		}
 	}
@@ -40,14 +41,11 @@ func fold(line string, width int) string {
 	at := 0
 	for rest := line; rest != ""; {
 		start := len(rest) - len(strings.TrimLeft(rest, " "))
-		end := strings.IndexByte(rest[start:], ' ')
-		if end < 0 {
-			end = len(rest) - start
-		}
-		word := rest[:start+end] // with the spaces before it
-		rest = rest[start+end:]
+		end := start + wordEnd(rest[start:])
+		word := rest[:end] // with the spaces before it
+		rest = rest[end:]
 		n := columns(word)
-		if at > 0 && at+n > width && strings.TrimLeft(word, " ") != "" {
+		if at > 0 && at+n > width && n <= width && strings.TrimLeft(word, " ") != "" {
 			word = indent + strings.TrimLeft(word, " ")
 			n, at = columns(word), 0
 			b.WriteByte('\n')
@@ -56,4 +54,17 @@ func fold(line string, width int) string {
 		at += n
 	}
 	return b.String()
+}
+
+// wordEnd is where the first word of a text ends. What is between two backticks is part of one word.
+func wordEnd(s string) int {
+	for i, quoted := 0, false; i < len(s); i++ {
+		switch {
+		case s[i] == '`':
+			quoted = !quoted && strings.Contains(s[i+1:], "`")
+		case s[i] == ' ' && !quoted:
+			return i
+		}
+	}
+	return len(s)
 }

@@ -63,22 +63,17 @@ func (p *parser) context(n *yaml.Node) {
 	}
 }
 
-// version checks which SOPS wrote the file. Recipients of age came with 3.7.
+// version checks that the version of the SOPS that made the file is one. Any counts: SOPS keeps the first when recipients
+// change.
 func (p *parser) version(meta *yaml.Node) {
 	n := field(meta, "version")
 	if n == nil {
 		p.errorf(meta.Line, p.name+" has no version", "SOPS does not read it without. %s", editHint)
 		return
 	}
-	m := metaVersion.FindStringSubmatch(n.Value)
-	if m == nil || !isText(n) {
+	if !metaVersion.MatchString(n.Value) || !isText(n) {
 		p.errorf(n.Line, "version is not a version of SOPS", "It has three numbers. %s", editHint)
 		return
-	}
-	major, _ := strconv.Atoi(m[1])
-	minor, _ := strconv.Atoi(m[2])
-	if major < 3 || major == 3 && minor < 7 {
-		p.errorf(n.Line, "version is of a SOPS without age", "Age came with version 3.7. %s", editHint)
 	}
 }
 

@@ -68,12 +68,12 @@ func (c *clock) tick(now time.Time, ran time.Duration) {
 	case now.Before(c.Until): // it was ahead then
 		c.From, c.Until = time.Time{}, time.Time{}
 	case !c.Seen.IsZero() && missed > missing:
-		if c.Until.IsZero() || c.Seen.Sub(c.Until) > Lapse { // else the clock is put right in several steps
+		if c.Until.IsZero() || c.Seen.Sub(c.Until) > missing { // else the clock is put right in several steps
 			c.From = c.Seen.Round(0)
 		}
 		c.Until = now.Round(0)
 	}
-	c.Seen, c.loaded = now.UTC(), false
+	c.Seen, c.loaded = now, false // with the reading of the clock that cannot be set, from which Admit takes ran
 }
 
 // spared reports whether a token counts that has lapsed: it had not when the server began to miss time, and the nodes have

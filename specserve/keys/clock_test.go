@@ -39,4 +39,22 @@ func TestS7ClockIsSetWhileServing(t *testing.T) {
 	require.False(t, lapsed(&ahead, right.Add(day), right.Add(year)))
 	ahead.tick(right, time.Minute)
 	require.True(t, lapsed(&ahead, right.Add(day), right.Add(day+Lapse)))
+
+	// A server that is off at each weekend spares a token for the usual time only.
+	var weekly clock
+	weekly.tick(right, 0)
+	now := right
+	for range 10 {
+		now = now.Add(5 * day)
+		weekly.tick(now, 5*day)
+		now = now.Add(2 * day)
+		weekly.tick(now, 0)
+	}
+	require.True(t, lapsed(&weekly, right.Add(6*day), now))
+
+	// Between two requests the time passes by the clock that cannot be set.
+	b, err := OpenBook(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, b.Admit(Claims{Node: "web", Expires: time.Now().Add(day).Unix()}, time.Now()))
+	require.Contains(t, b.clock.Seen.String(), " m=+")
 }

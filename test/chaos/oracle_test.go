@@ -48,7 +48,7 @@ func says() map[reason]*regexp.Regexp {
 		held:    regexp.MustCompile(`is locked`),
 		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 4)
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
-		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a circle`),
+		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a cycle`),
 	}
 }
 

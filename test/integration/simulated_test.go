@@ -220,6 +220,18 @@ func TestR10AGuestThatIsOffIsStartedFirst(t *testing.T) {
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.False(t, r.Have.Only)
 	require.Greater(t, s.writes.Load(), logins)
+
+	// Where drift is only reported, the guest is left off, and the host is read once.
+	s.edit("manifests/web.hcl", "preset.vm-small\n", "preset.vm-small\n    drift = \"report\"\n")
+	s.byHand(func(e *pve.Edit) { e.Stop(10000) })
+	reads := func(first bool) int {
+		s.first = first
+		from := len(s.requests())
+		require.False(t, s.pass("plan").Have.Only)
+		return len(s.requests()) - from
+	}
+	reads(false) // what is kept from pass to pass
+	require.Equal(t, reads(false), reads(true))
 }
 
 // A guest that somebody stopped is started and entered by one apply, as after a creation, and the plan says that it is off.

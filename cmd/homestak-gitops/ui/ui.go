@@ -100,11 +100,15 @@ func (u *UI) Paint() view.Paint {
 	return view.Paint(color)
 }
 
-// Printf writes text that was asked for.
+// Printf writes text that was asked for, as it is.
 func (u *UI) Printf(format string, args ...any) {
 	w, _ := u.Text()
-	text := fmt.Sprintf(format, args...)
-	fmt.Fprint(w, diag.Wrap(text, u.columns(!u.Data && u.OutTerminal || u.Data && u.ErrTerminal)))
+	fmt.Fprintf(w, format, args...)
+}
+
+// Wrapf writes text to read, and breaks long lines between words on a terminal.
+func (u *UI) Wrapf(format string, args ...any) {
+	u.Printf("%s", diag.Wrap(fmt.Sprintf(format, args...), u.columns(!u.Data && u.OutTerminal || u.Data && u.ErrTerminal)))
 }
 
 // columns is how wide a stream is: that of the terminal, 0 for what is no terminal.

@@ -105,7 +105,7 @@ func TestN16TextFitsTheTerminal(t *testing.T) {
 		s := open(t, ui.Process{OutTerminal: terminal, ErrTerminal: terminal, Width: 20})
 		s.Notef("one two three four five six")
 		s.Findings(diag.List{diag.Warnf(diag.Range{}, "one two three", "four five six seven eight")})
-		s.Printf("%s\n", "one two three four five six")
+		s.Wrapf("%s\n", "one two three four five six")
 		require.Equal(t, terminal, strings.Contains(s.err.String(), "one two three four\n  five six\n"))
 		require.Equal(t, terminal, strings.Contains(s.err.String(), "\n  four five six\n    seven eight\n"), s.err.String())
 		require.Equal(t, terminal, s.out.String() == "one two three four\n  five six\n")

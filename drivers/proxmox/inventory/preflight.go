@@ -279,8 +279,8 @@ func (s *check) missingBridges(ctx context.Context, node string, plugs []kind.Us
 		}
 		o := model.PreflightProblem{
 			Path: p.Attr, Severity: diag.Error,
-			Summary: fmt.Sprintf("there is no bridge %q on node %s", p.Name, node),
-			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; a bridge that is made by other means is listed once /etc/network/interfaces of the node has the line `iface %s inet manual`",
+			Summary: fmt.Sprintf("node %s lists no bridge %q", node, p.Name),
+			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; a bridge that is made by other means is listed once /etc/network/interfaces of the node has the line `iface %s inet manual`. If it is there, the token may not use it: `homestak-gitops doctor` prints the commands that grant SDN.Use",
 				didYouMean(p.Name, names), p.Name),
 		}
 		if plugged(is, p) {
