@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
+.PHONY: quick hostile provider faults chaos policy-test sops-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest machines clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -54,6 +54,14 @@ test: ## all tests
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags "-s -w" -o $(HOMESTAK_PROGRAM).new $(MAIN)
 	cmp -s $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM) || mv $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM)
 	$(GO) test -vet=off -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -parallel 8 -timeout 30m $(LONGEST) ./...
+
+# For the loop of editing: the tests that simulate no host and take less than a few seconds.
+SLOW := ^./(engine/(agent|site|source|source/serve)|specserve|specserve/daemon|policy|drivers/ssh)$$
+quick: ## build, vet, and the tests of packages that need no simulated host, in half a minute
+	$(GO) build ./...
+	$(GO) vet ./...
+	$(GO) test -vet=off $$($(GO) list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./... \
+		| awk '$$1 ~ /\.test$$/ && $$0 !~ /homestak-gitops\/sim[ \/]/ {sub(/\.test$$/, "", $$1); sub(/^github.com\/homestak\/homestak-gitops/, ".", $$1); print $$1}' | grep -vE '$(SLOW)')
 
 # Under the race detector all is five to ten times as slow, and only what runs side by side
 # can race. So it watches the packages whose code or tests start goroutines, enter machines,

@@ -41,7 +41,7 @@ func TestWhereAnAgentIsWanted(t *testing.T) {
 		return c
 	}
 	for want, r := range map[string]*model.Resource{
-		"only the agent of father installs it": of(without(func(c *push.Config) { c.Children = nil }), "box", model.PVEType, nil, true),
+		"only the agent of father installs it":                        of(without(func(c *push.Config) { c.Children = nil }), "box", model.PVEType, nil, true),
 		"with --sim nothing does":                                     of(without(func(c *push.Config) { c.Children, c.Unserved = nil, "with --sim nothing does" }), "box", model.PVEType, nil, true),
 		"there is no SSH key to log in with":                          of(without(func(c *push.Config) { c.PrivateKeys = nil }), "box", model.PVEType, nil, true),
 		`spec base says via = "exec"`:                                 of(served, "box", model.PVEType, &model.Access{Via: model.ViaExec}, true),
