@@ -132,7 +132,7 @@ func (p *Plan) sum() string {
 	return fmt.Sprintf("plan: %d add, %d change, %d destroy%s", s.Create, s.Update, s.Delete, strings.Join(also, ""))
 }
 
-// waits lists what is not as the site says and gets no step, with the first part of the reason unless that is long:
+// waits lists differences that get no step, each with the first part of the reason unless that is long:
 // findings and lines of the plan have the rest.
 func (p *Plan) waits() []string {
 	const most = 3

@@ -129,7 +129,7 @@ func TestInSyncIsOneLine(t *testing.T) {
 	require.Equal(t, "### site home &#64; 3f2c1a9   host father   plan "+p.ID[:8]+"\n\n**in sync: site home &#64; 3f2c1a9 on host father, 102 unchanged**\n", b.String())
 }
 
-// A plan without a step is not in sync beside what waits. Its last line names that, and what it waits for.
+// A plan without steps is not in sync if a change is withheld, postponed or pending. Its last line names each with the reason.
 func TestN6NothingToDoNow(t *testing.T) {
 	hidden := []model.Unknown{{Scope: "node pve2", Why: "offline"}}
 	for name, c := range map[string]struct {

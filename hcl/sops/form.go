@@ -73,7 +73,6 @@ func (p *parser) version(meta *yaml.Node) {
 	}
 	if !metaVersion.MatchString(n.Value) || !isText(n) {
 		p.errorf(n.Line, "version is not a version of SOPS", "It has three numbers. %s", editHint)
-		return
 	}
 }
 

@@ -87,7 +87,7 @@ func handCard(w *world, _ *rand.Rand, g pve.Guest) string {
 	}
 	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "net0", "") })
 	w.rebase()
-	w.mend(g, func(e *pve.Edit, now pve.Guest) {
+	w.repair(g, func(e *pve.Edit, now pve.Guest) {
 		if _, proven := proves(now); !proven && now.Config["net0"] == "" {
 			e.Set(g.VMID, "net0", card)
 		}
@@ -112,7 +112,7 @@ func handHA(w *world, _ *rand.Rand, g pve.Guest) string {
 
 func handUntag(w *world, _ *rand.Rand, g pve.Guest) string {
 	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "tags", "") })
-	w.mend(g, func(e *pve.Edit, now pve.Guest) {
+	w.repair(g, func(e *pve.Edit, now pve.Guest) {
 		if _, proven := proves(now); proven && !tagged(now) { // it left the files, too, and nothing else told of it
 			e.Set(g.VMID, "tags", "homestak")
 		}
@@ -155,7 +155,7 @@ func handDetach(w *world, _ *rand.Rand, g pve.Guest) string {
 		e.Set(g.VMID, slot, "")
 		e.Set(g.VMID, "unused0", strings.Split(drive, ",")[0])
 	})
-	w.mend(g, func(e *pve.Edit, now pve.Guest) {
+	w.repair(g, func(e *pve.Edit, now pve.Guest) {
 		if now.Config[slot] == "" && strings.HasPrefix(drive, now.Config["unused0"]+",") {
 			e.Set(g.VMID, slot, drive)
 			e.Set(g.VMID, "unused0", "")
@@ -216,7 +216,7 @@ func handRestore(w *world, r *rand.Rand, g pve.Guest) string {
 func handLock(w *world, r *rand.Rand, g pve.Guest) string {
 	lock := pick(r, "backup", "migrate", "snapshot", "rollback")
 	w.sim.Edit(func(e *pve.Edit) { e.Lock(g.VMID, lock) })
-	w.mend(g, func(e *pve.Edit, _ pve.Guest) { e.Lock(g.VMID, "") })
+	w.repair(g, func(e *pve.Edit, _ pve.Guest) { e.Lock(g.VMID, "") })
 	return "left with the lock " + lock
 }
 
@@ -262,8 +262,8 @@ func (w *world) copied(id int) {
 	w.rebase()
 }
 
-// mend is how people will put right what they did to a guest, if it is still that one.
-func (w *world) mend(g pve.Guest, do func(*pve.Edit, pve.Guest)) {
+// repair is how people will put right what they did to a guest, if it is still that one.
+func (w *world) repair(g pve.Guest, do func(*pve.Edit, pve.Guest)) {
 	w.mends = append(w.mends, func() {
 		now, there := w.sim.Snapshot().Guest(g.VMID)
 		if there && kin(now, g) {

@@ -125,12 +125,12 @@ func tagged(g pve.Guest) bool {
 func shielded(site *site, have map[string][]pve.Guest) bool {
 	return slices.ContainsFunc(site.nodes, func(n *node) bool {
 		list := have[n.addr()]
-		return n.guarded && len(list) == 1 && n.anew(list[0])
+		return n.guarded && len(list) == 1 && n.recreated(list[0])
 	})
 }
 
-// anew reports whether the guest that a node has is not the one that it shall have.
-func (n *node) anew(g pve.Guest) bool {
+// recreated reports whether the guest that a node has is not the one that it shall have.
+func (n *node) recreated(g pve.Guest) bool {
 	m, _ := markOf(g)
 	from := "image." + n.image
 	if n.image == "" {
@@ -235,7 +235,7 @@ func (w *world) present(out reasons, n *node, g pve.Guest, snap pve.Snapshot) {
 	if n.vmid != 0 && n.vmid != g.VMID && m.Born != g.VMID {
 		out.add(addr, strayed)
 	}
-	if n.anew(g) {
+	if n.recreated(g) {
 		leaving(out, addr, g) // it would be recreated
 		if other, there := snap.Guest(n.vmid); there && other.VMID != g.VMID {
 			out.add(addr, taken)

@@ -188,7 +188,7 @@ func ExitOfPlan(r engine.Report, detailed bool) error {
 		return partly(r, "nothing to do in what could be inspected, but part of the host could not be")
 	case detailed && len(r.Plan.Drift) > 0:
 		return &ExitError{Code: ExitPending}
-	default: // what waits is no change that apply would make
+	default: // apply changes nothing that is withheld, postponed or pending
 		return nil
 	}
 }

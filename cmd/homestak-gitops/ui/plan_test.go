@@ -41,7 +41,7 @@ func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
 	}
 }
 
-// Exit code 2 is for steps and for drift that is only reported. What waits is neither, and apply exits with 0 on it.
+// Exit code 2 is for steps and for drift that is only reported. Withheld, postponed and pending changes are neither, and apply exits with 0.
 func TestN6WhatWaitsIsNoChange(t *testing.T) {
 	left := diag.Finding{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.web-1", Summary: "vm.web-1 is not created: no server runs"}
 	for name, c := range map[string]struct {

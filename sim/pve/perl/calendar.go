@@ -1,6 +1,6 @@
 package perl
 
-// This part of the package tells when a calendar event of systemd is due next, as the schedules of jobs are
+// This part of the package computes when a calendar event of systemd is due next, as the schedules of jobs are
 // written.
 
 import (
