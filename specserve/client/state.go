@@ -80,38 +80,56 @@ func ParentSum(p wire.Parent) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// with takes in an answer. A child that leaves keeps the secrets that it has, since it needs them to empty
-// its host, but for the keys that prove its guests: those it is given. Where its parent has lost them, and has entered it with new
-// credentials, it has them from before.
+// with takes in an answer. A child that leaves keeps the secrets that it has, since it needs them to empty its host. So does one
+// whose parent does not know it: a parent that has lost its data, or whose own parent withdrew the child in a commit that this
+// parent does not have yet.
 func (k kept) with(got FetchedConfig) kept {
 	config := got.Config
 	if got.Token != "" {
 		k.parent.Token = got.Token
 	}
-	switch {
-	case config.Removed && k.config != nil:
-		config.Defaults, config.Secrets, config.PrivateKeys = k.config.Defaults, secretsOfRemoved(k.config.Secrets, config.Secrets), k.config.PrivateKeys
-	case config.Removed:
-		config.Secrets = secretsOfRemoved(k.keys, config.Secrets)
+	has := k.keys
+	if k.config != nil {
+		has = k.config.Secrets
+		if config.Removed {
+			config.Defaults, config.PrivateKeys = k.config.Defaults, k.config.PrivateKeys
+		}
+	}
+	if config.Removed || !knowsKeys(config) {
+		config.Secrets = withKept(config.Secrets, has)
 	}
 	config.Token = "" // it is above
 	k.parent.Pins, k.tag, k.config = got.Pins, got.ETag, &config
 	return k
 }
 
-// secretsOfRemoved are the secrets of a child that left the site: those that it has, with the ownership keys that it is given. It keeps those for
-// its own children: its parent does not know any more who they are.
-func secretsOfRemoved(has, given map[string]map[string]*string) map[string]map[string]*string {
-	if has == nil {
-		return given
+// knowsKeys reports whether an answer has the ownership key of the child, or says that the site has none.
+func knowsKeys(c wire.Config) bool {
+	_, named := c.Secrets[auth][model.OwnershipKey]
+	return !named || c.Secrets[auth][model.OwnershipKeys+"."+c.Identity] != nil
+}
+
+// withKept are the secrets that a child is given, and those that it has for all whose value it is not given: among them the ownership keys of its
+// own children, of which its parent may know nothing.
+func withKept(given, has map[string]map[string]*string) map[string]map[string]*string {
+	out := maps.Clone(given)
+	if out == nil {
+		out = map[string]map[string]*string{}
 	}
-	out, keys := maps.Clone(has), maps.Clone(has[auth])
-	maps.DeleteFunc(keys, func(name string, value *string) bool { return model.IsOwnershipSecret(name) && value == nil })
-	if keys == nil {
-		keys = map[string]*string{}
+	for section, values := range has {
+		all := map[string]*string{}
+		for name, value := range values {
+			if value != nil || section != auth || !model.IsOwnershipSecret(name) {
+				all[name] = value
+			}
+		}
+		for name, value := range given[section] {
+			if value != nil || all[name] == nil {
+				all[name] = value
+			}
+		}
+		out[section] = all
 	}
-	maps.Copy(keys, given[auth])
-	out[auth] = keys
 	return out
 }
 

@@ -140,8 +140,10 @@ func (a *above) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", `"`+a.commit+`"`)
 	document := map[string]any{"version": 1, "identity": "inner", "commit": a.commit, "leaving": a.leaving, "pins": []string{a.pin.String()}, "token": a.token}
 	switch {
+	case !a.leaving && a.lost:
+		document["secrets"] = map[string]any{"passwords": map[string]any{"app": nil, "new": nil}, "auth": map[string]any{"ownership_key": nil}}
 	case !a.leaving:
-		document["secrets"] = map[string]any{"passwords": map[string]any{"app": "canary", "other": nil}, "auth": map[string]any{"ownership_key": nil, "ownership_keys.leaf": "of leaf"}}
+		document["secrets"] = map[string]any{"passwords": map[string]any{"app": "canary", "other": nil}, "auth": map[string]any{"ownership_key": nil, "ownership_keys.inner": "first of inner", "ownership_keys.leaf": "of leaf"}}
 	case a.lost:
 		document["secrets"] = map[string]any{"auth": map[string]any{"ownership_key": nil}}
 	default:
@@ -286,11 +288,39 @@ func TestS1KeysOutliveTheParent(t *testing.T) {
 		require.Nil(t, c.Config())
 		synctest.Wait()
 		c.stop()
-		leaf := "of leaf"
-		require.Equal(t, map[string]map[string]*string{"auth": {"ownership_key": nil, "ownership_keys.leaf": &leaf}}, c.Config().Secrets)
+		inner, leaf := "first of inner", "of leaf"
+		require.Equal(t, map[string]map[string]*string{"auth": {"ownership_key": nil, "ownership_keys.inner": &inner, "ownership_keys.leaf": &leaf}}, c.Config().Secrets)
 		again, err := client.OpenUplink(client.UplinkOptions{Given: a.given(), File: file, Every: time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, &leaf, again.Config().Secrets["auth"]["ownership_keys.leaf"])
+	})
+}
+
+// TestS1KeysOutliveASlowRepository: a commit withdraws a child. Its parent has the secrets of that commit already, which lack those
+// of the child, and still works from the commit before, since the repository does not answer. The child keeps what it has, and can
+// empty its host when the parent has the commit too. A parent that knows the child again can withdraw a secret.
+func TestS1KeysOutliveASlowRepository(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "parent.json")
+	synctest.Test(t, func(t *testing.T) {
+		a := newAbove(t)
+		defer a.end()
+		answer := func(commit string, lost, leaving bool) map[string]map[string]*string {
+			a.set(func() { a.commit, a.lost, a.leaving = strings.Repeat(commit, 40), lost, leaving })
+			c := a.child(file)
+			synctest.Wait()
+			c.stop()
+			return c.Config().Secrets
+		}
+		app, inner, second, leaf := "canary", "first of inner", "of inner", "of leaf"
+		auth := map[string]*string{"ownership_key": nil, "ownership_keys.inner": &inner, "ownership_keys.leaf": &leaf}
+		require.Equal(t, map[string]map[string]*string{"passwords": {"app": &app, "other": nil}, "auth": auth}, answer("a", false, false))
+		kept := map[string]map[string]*string{"passwords": {"app": &app, "other": nil, "new": nil}, "auth": auth}
+		require.Equal(t, kept, answer("b", true, false))
+		require.Equal(t, kept, answer("c", true, true))
+		delete(auth, "ownership_key")
+		auth["ownership_keys.inner"] = &second
+		require.Equal(t, kept, answer("d", false, true))
+		require.Equal(t, map[string]*string{"app": &app, "other": nil}, answer("e", false, false)["passwords"])
 	})
 }
 
