@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/serve"
 )
 
-// commits are the local commits with their files: the common part of Repository and Memory.
+// commits are the local commits of a Repository, with their files.
 type commits struct {
 	objects *objects.Store // replaced when something is added; files of before read the old one
 	graph   *objects.Graph

@@ -20,6 +20,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/storage/memory"
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source/objects"
@@ -52,10 +53,11 @@ type raw struct {
 // sending makes a repository whose remote sends these objects; the last is the head.
 func sending(t *testing.T, o Options, sent ...raw) *Repository {
 	t.Helper()
-	all, ids := heap{}, []plumbing.Hash(nil)
+	all, ids := memory.NewStorage(), []plumbing.Hash(nil)
 	for _, o := range sent {
-		all[idOf(o)] = objects.NewObject(o.kind, o.data)
-		ids = append(ids, idOf(o))
+		id, err := all.SetEncodedObject(objects.NewObject(o.kind, o.data))
+		require.NoError(t, err)
+		ids = append(ids, id)
 	}
 	var p bytes.Buffer
 	require.NoError(t, objects.WritePack(&p, &objects.Store{Objects: all}, ids))

@@ -5,10 +5,10 @@
 // says which commits must stay, and everything else is removed in time, so that the copy stays
 // small.
 //
-// A Memory is a repository without a remote, for commits that were never pushed: the synthetic ones
-// of a test.
+// The package reads a remote, or a repository on disk, by file, https or ssh. Each check has deadlines, and each
+// answer a size limit. No text has credentials, which are read from their files at every use.
 //
-// Errors of the remote are *Error.
+// Errors of the remote are *Error values of a kind, such as ErrDenied, with a text that says what to do.
 package source
 
 import (

@@ -33,8 +33,7 @@ var (
 	ErrTooLarge = errors.New("too large")
 )
 
-// storage is where git objects are: the packs of a local copy, the maps of a Memory,
-// or the folder of another repository. The methods are those of go-git's storages. An
+// storage is where git objects are: the packs of a local copy, or the folder of another repository. The methods are those of go-git's storages. An
 // object that is missing is plumbing.ErrObjectNotFound.
 type storage interface {
 	HasEncodedObject(id plumbing.Hash) error

@@ -145,7 +145,7 @@ func beginsWithSpace(line string) bool {
 	return line != "" && strings.IndexByte(whitespace, line[0]) >= 0
 }
 
-// IsTrailerKey reports whether a line "key: value" is a trailer of that key.
-func IsTrailerKey(key string) bool {
+// isTrailerKey reports whether a line "key: value" is a trailer of that key.
+func isTrailerKey(key string) bool {
 	return key != "" && key == trim(key) && separator(key+":") == len(key)
 }

@@ -5,13 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	gogit "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/serve"
@@ -291,22 +289,4 @@ func TestWithheld(t *testing.T) {
 	require.Equal(t, w.head, got.ID)
 	_, err = child.Since(t.Context(), first, w.head)
 	require.ErrorIs(t, err, objects.ErrUnrelated, "what lies between is not known, so its trailers grant nothing")
-}
-
-// A commit that nobody pushed can be cloned too.
-func TestMemory(t *testing.T) {
-	needGit(t)
-	m, err := source.NewMemory("")
-	require.NoError(t, err)
-	c, err := m.Add(fstest.MapFS{"site.hcl": {Data: []byte("# one\n")}, "hosts/pve1.hcl": {Data: []byte("# host\n")}}, model.Commit{Subject: "files of a folder"})
-	require.NoError(t, err)
-	s, err := m.Snapshot(serve.Content{Branch: "main", InForce: c.ID})
-	require.NoError(t, err)
-	w := newWorld(t, serve.HandlerOptions{})
-	w.handler.Publish(s)
-	dir := w.clone()
-	require.Equal(t, c.ID, git(t, "-C", dir, "rev-parse", "HEAD"))
-	require.Empty(t, git(t, "-C", dir, "fsck", "--strict", "--full", "--no-dangling", "--no-progress"))
-	_, _, text := get(t, w.url+"/raw/HEAD/hosts/pve1.hcl")
-	require.Equal(t, "# host\n", text)
 }
