@@ -2,12 +2,14 @@ package proxmox_test
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -413,4 +416,757 @@ func (w *world) reopenWith(keys func(string) [][]byte, missing bool) {
 	d, err := proxmox.Open(proxmox.Config{Keys: keys, KeyMissing: missing, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host})
 	require.NoError(w.T, err)
 	w.Driver = d
+}
+
+var updateTable = flag.Bool("update-table", false, "update the table of docs/security.md")
+
+// states are the columns of the table: what the guest is on which somebody has a privilege.
+var states = []string{"running", "stopped", "template", "half made", "managed"}
+
+// siege is a site with a guest of each kind for each state, which she claims to be, and such guests of hers.
+type siege struct {
+	*world
+	eve   string
+	hers  map[int]string // state by VMID
+	kinds map[int]string // qemu or lxc, by VMID
+	first map[int]pve.Guest
+	mine  map[int]model.Address
+	tags  map[int]string // descriptions of ours
+}
+
+func newSiege(w *world) *siege {
+	s := &siege{world: w, hers: map[int]string{}, kinds: map[int]string{}, first: map[int]pve.Guest{}, mine: map[int]model.Address{}, tags: map[int]string{}}
+	containers := []*guest.CT{}
+	for _, state := range states {
+		w.Node("web-"+dashed(state), nil)
+		containers = append(containers, w.ct("db-"+dashed(state), nil))
+	}
+	w.Apply()
+	w.Converged()
+	for i, state := range states[:4] { // so that each of the others has to be changed
+		w.VM("web-" + dashed(state)).Memory = 4096
+		containers[i].Memory = 4096
+		w.Node("new-vm-"+dashed(state), nil)
+		w.ct("new-ct-"+dashed(state), nil)
+	}
+	for i, state := range states[:4] {
+		vm, ct := 101+10*i, 103+10*i
+		s.hers[vm], s.hers[ct], s.kinds[vm], s.kinds[ct] = state, state, "qemu", "lxc"
+		for id, config := range map[int]map[string]string{
+			vm: {"name": "hers", "memory": "512", "net0": "virtio=BC:24:11:00:01:99,bridge=vmbr0", "smbios1": "uuid=" + herUUID(vm), "meta": "creation-qemu=9.0.2,ctime=1000000000", "agent": "1"},
+			ct: {"hostname": "hers-too", "arch": "amd64", "ostype": "debian", "memory": "512", "rootfs": fmt.Sprintf("local-lvm:vm-%d-disk-0,size=2G", ct), "net0": "name=eth0,bridge=vmbr0,hwaddr=" + herMAC(ct)},
+		} {
+			switch state {
+			case "template":
+				config["template"] = "1"
+			case "half made":
+				config["lock"] = "create"
+			}
+			s.first[id] = pve.Guest{VMID: id, Kind: s.kinds[id], Config: config, Running: state == "running"}
+		}
+	}
+	for _, g := range w.Host.Guests() {
+		if _, m, found := owner.ParseDescription(g.Config["description"]); found {
+			s.mine[g.VMID], s.tags[g.VMID] = m.Addr(), g.Config["description"]
+			if strings.HasSuffix(m.Node, "-managed") {
+				s.hers[g.VMID], s.kinds[g.VMID], s.first[g.VMID] = "managed", g.Kind, g
+			}
+		}
+	}
+	s.eve = w.tokenOf("eve@pve", map[string]string{"/vms/101": "VM.Audit"})
+	for vmid := range s.hers {
+		w.Root(http.MethodPut, "/access/acl", url.Values{"path": {fmt.Sprintf("/vms/%d", vmid)}, "users": {"eve@pve"}, "roles": {"eve-vms-101"}})
+	}
+	return s
+}
+
+func dashed(state string) string { return strings.ReplaceAll(state, " ", "-") }
+
+func herUUID(vmid int) string { return fmt.Sprintf("11111111-2222-3333-4444-%012d", vmid) }
+
+func herMAC(vmid int) string { return fmt.Sprintf("BC:24:11:00:%02d:99", vmid%100) }
+
+// lies are what she writes as a tag on one of her guests: claims of a node that is gone, one that exists, and one that is not
+// created yet, each made in several ways.
+func (s *siege) lies(vmid int) []owner.Tag {
+	state, kind, name, ours := dashed(s.hers[vmid]), "vm", "web-", owner.Tag{}
+	if s.kinds[vmid] == "lxc" {
+		kind, name = "ct", "db-"
+	}
+	for id, addr := range s.mine {
+		if addr == (model.Address{Kind: kind, Name: name + state}) {
+			_, ours, _ = owner.ParseDescription(s.tags[id])
+		}
+	}
+	var out []owner.Tag
+	for _, node := range []string{"gone-" + state, name + state, "new-" + kind + "-" + state} {
+		m := owner.Tag{V: 1, Site: "home", Type: kind, Node: node, Owner: "father", VMID: vmid}
+		out = append(out, m)
+		m.VMID, m.UUID, m.MAC = 0, herUUID(vmid), herMAC(vmid)
+		out = append(out, m)
+		m.CreationVMID = vmid
+		out = append(out, m)
+		m.V, m.Sig = 2, ours.Sig
+		out = append(out, m)
+		m.Begun = 1
+		out = append(out, m)
+	}
+	out = append(out, ours)
+	ours.UUID, ours.MAC = herUUID(vmid), herMAC(vmid)
+	return append(out, ours)
+}
+
+// puts makes her guests what they were.
+func (s *siege) puts() {
+	s.Host.Edit(func(e *pve.Edit) {
+		for _, vmid := range slices.Sorted(maps.Keys(s.first)) {
+			e.Add(s.first[vmid])
+		}
+	})
+}
+
+// restarts lets those of ours be restarted on which she has a privilege.
+func (s *siege) restarts() {
+	for _, g := range s.Host.Guests() {
+		if s.hers[g.VMID] == "managed" && g.Running && g.Lock == "" {
+			path := fmt.Sprintf("/nodes/father/%s/%d/status/", g.Kind, g.VMID)
+			s.Root(http.MethodPost, path+"stop", nil)
+			time.Sleep(time.Minute)
+			s.Root(http.MethodPost, path+"start", nil)
+			time.Sleep(time.Minute)
+		}
+	}
+}
+
+// attack tries everything that PVE may allow on a guest, with one of the lies.
+func (s *siege) attack(vmid, lie int) {
+	path := fmt.Sprintf("/nodes/father/%s/%d", s.kinds[vmid], vmid)
+	lies := s.lies(vmid)
+	if s.hers[vmid] != "managed" || lie%2 == 0 {
+		s.tries(s.eve, http.MethodPut, path+"/config", url.Values{"description": {lies[lie%len(lies)].Line()}, "tags": {"homestak"}})
+	}
+	if lie < len(lies) { // the claim alone first, since what follows may contradict it
+		return
+	}
+	for _, keys := range []url.Values{
+		{"name": {"web-running"}},
+		{"hostname": {"db-running"}},
+		{"smbios1": {"uuid=" + herUUID(1)}},
+		{"net0": {"name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:77:77"}},
+		{"net0": {"virtio=BC:24:11:00:77:77,bridge=vmbr0"}},
+		{"memory": {"1024"}},
+		{"cores": {"3"}},
+		{"ciuser": {"eve"}},
+		{"onboot": {"1"}},
+		{"meta": {"creation-qemu=9.0.2,ctime=1"}},
+		{"template": {"1"}},
+		{"lock": {"backup"}},
+		{"protection": {"1"}},
+	} {
+		s.tries(s.eve, http.MethodPut, path+"/config", keys)
+	}
+	s.tries(s.eve, http.MethodPost, path+"/snapshot", url.Values{"snapname": {"s"}})
+	s.tries(s.eve, http.MethodPost, path+"/status/start", nil)
+	if lie%3 == 0 {
+		s.tries(s.eve, http.MethodPost, path+"/status/stop", nil)
+		s.tries(s.eve, http.MethodPost, path+"/template", nil)
+		s.tries(s.eve, http.MethodPost, path+"/clone", url.Values{"newid": {"199"}})
+		s.tries(s.eve, http.MethodDelete, path, nil)
+	}
+}
+
+// outcome is what a plan does because of an attack: by state, what happens to her guests and to the nodes that they claim.
+// What is not about her guests must be as always: each of ours is changed as the files say.
+func (s *siege) outcome(p *plan.Plan) map[string]string {
+	s.T.Helper()
+	out := map[string]string{}
+	changed := map[model.Address]plan.Action{}
+	for _, step := range p.Steps {
+		changed[step.Address] = step.Action
+		for _, r := range []*model.Resource{step.Want, step.Have} {
+			if r == nil || r.Guest == nil || s.hers[r.Guest.VMID] == "" || s.hers[r.Guest.VMID] == "managed" {
+				continue
+			}
+			out[s.hers[r.Guest.VMID]] += fmt.Sprintf("%s %s! ", step.Action, step.Address)
+		}
+	}
+	for vmid, addr := range s.mine {
+		if s.hers[vmid] == "managed" {
+			continue
+		}
+		require.Equal(s.T, plan.Update, changed[addr], "%s is managed, although another guest claims to be this node\n%s%v", addr, proxmoxtest.Describe(p), p.Findings)
+	}
+	for vmid, addr := range s.mine {
+		if s.hers[vmid] != "managed" {
+			continue
+		}
+		switch action := changed[addr]; {
+		case action == plan.Update:
+			out["managed"] = join(out["managed"], reverts)
+		case action == plan.Create:
+			out["managed"] = join(out["managed"], again)
+		case action != "":
+			out["managed"] += fmt.Sprintf("%s %s! ", action, addr)
+		case slices.ContainsFunc(p.Unmanaged, func(u model.Unmanaged) bool { return u.VMID == vmid }):
+			out["managed"] = join(out["managed"], leaves)
+		}
+	}
+	for _, state := range states[:4] {
+		for _, kind := range []string{"vm", "ct"} {
+			if addr := (model.Address{Kind: kind, Name: "new-" + kind + "-" + dashed(state)}); changed[addr] != plan.Create {
+				out[state] = keeps
+			}
+		}
+	}
+	return out
+}
+
+const (
+	nothing = "nothing"
+	keeps   = "keep a node that has no guest yet from being created, by claiming to be that node"
+	reverts = "revert the change"
+	again   = "create the guest again"
+	leaves  = "leave the guest alone, as unmanaged"
+)
+
+// join adds an outcome to others, each once and in one order.
+func join(have, more string) string {
+	all := append(strings.Split(have, "; "), strings.Split(more, "; ")...)
+	slices.Sort(all)
+	return strings.Join(slices.DeleteFunc(slices.Compact(all), func(one string) bool { return one == "" }), "; ")
+}
+
+// tried attacks all guests with a set of privileges, once for each of some lies, and returns what comes of it by state.
+func (s *siege) tried(privs string, first, lies int) map[string]string {
+	s.T.Helper()
+	s.Root(http.MethodPut, "/access/roles/eve-vms-101", url.Values{"privs": {privs}})
+	out := map[string]string{}
+	for lie := first; lie < first+lies; lie++ {
+		s.puts()
+		for _, vmid := range slices.Sorted(maps.Keys(s.hers)) {
+			s.attack(vmid, lie)
+		}
+		time.Sleep(time.Minute) // the tasks end
+		if lie%2 == 1 {         // apply pending changes
+			s.restarts()
+		}
+		for state, what := range s.outcome(s.Plan()) {
+			out[state] = join(out[state], what)
+		}
+	}
+	return out
+}
+
+// TestS1Table: the table of docs/security.md says what each privilege on one guest makes us do, for each state of the
+// guest, whatever its tag claims. Two privileges on a guest of
+// somebody else make us do no more than each of them, and on one of ours nothing else than what is in that column.
+func TestS1Table(t *testing.T) {
+	table := map[string]map[string]string{}
+	for _, version := range []string{"8.4", "9.2"} {
+		inTime(t, pve.Config{Version: version}, func(t *testing.T, w *world) {
+			s := newSiege(w)
+			privs := append(guestPrivileges(version), "VM.Allocate")
+			single := map[string]map[string]string{}
+			for _, one := range privs {
+				single[one] = s.tried(one, 0, 24)
+				if table[one] == nil {
+					table[one] = single[one]
+				}
+				require.Equal(t, table[one], single[one], "%s on %s", one, version)
+			}
+			for i, one := range privs {
+				for _, other := range privs[i+1:] {
+					for state, what := range s.tried(one+","+other, 17+i, 1) {
+						allowed := join(single[one][state], single[other][state])
+						if state == "managed" { // such as stopping it, so that it can be removed
+							allowed = strings.Join([]string{reverts, again, leaves}, "; ")
+						}
+						for part := range strings.SplitSeq(what, "; ") {
+							require.Contains(t, allowed, part, "%s and %s, %s", one, other, state)
+						}
+					}
+				}
+			}
+		})
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "| privilege | %s |\n|---|%s\n", strings.Join(states, " | "), strings.Repeat("---|", len(states)))
+	for _, one := range slices.Sorted(maps.Keys(table)) {
+		fmt.Fprintf(&text, "| `%s` |", one)
+		for _, state := range states {
+			fmt.Fprintf(&text, " %s |", cmp.Or(table[one][state], nothing))
+		}
+		text.WriteString("\n")
+	}
+	const file, begin, end = "../../docs/security.md", "<!-- TestS1Table -->\n\n", "\n<!-- end -->"
+	page, err := os.ReadFile(file)
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(page), begin)
+	require.True(t, found)
+	written, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	if *updateTable {
+		require.NoError(t, os.WriteFile(file, []byte(before+begin+text.String()+end+after), 0o600))
+		written = text.String()
+	}
+	require.Equal(t, text.String(), written, "go test ./drivers/proxmox -run TestS1Table -update-table")
+}
+
+// keyless is a site without a key, with one guest, vm.web or ct.web, that has a disk whose data go when it leaves the files.
+type keyless struct {
+	*world
+	ct   bool
+	vm   *guest.VM // the declared guest, one of both
+	lxc  *guest.CT
+	node *model.Node
+}
+
+func inKeylessSite(t *testing.T, ct bool, story func(*testing.T, *keyless)) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.hasNoKey()
+		k := &keyless{world: w, ct: ct}
+		if ct {
+			k.lxc = w.ct("web", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 4, Path: "/srv", Remove: true}} })
+		} else {
+			w.Node("web", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 4, Remove: true}} })
+			k.vm = w.VM("web")
+		}
+		k.node = w.Site.Manifests["web"].Nodes[0]
+		w.Apply()
+		time.Sleep(time.Minute)
+		w.Converged()
+		story(t, k)
+	})
+}
+
+func (k *keyless) addr() model.Address { return k.node.Resource.Addr }
+
+// nameKey is the key of the configuration that has the name.
+func (k *keyless) nameKey() string {
+	if k.ct {
+		return "hostname"
+	}
+	return "name"
+}
+
+// renamed names the guest on its host.
+func (k *keyless) renamed(name string) {
+	k.Host.Edit(func(e *pve.Edit) { e.Set(10000, k.nameKey(), name) })
+}
+
+// destroys plans what "destroy -M web" does.
+func (k *keyless) destroys() *plan.Plan {
+	want, found := k.Site.Want("father")
+	require.Zero(k.T, found.Errors(), "%v", found)
+	have, err := k.Driver.Observe(k.T.Context(), want)
+	require.NoError(k.T, err)
+	return plan.Make(plan.Input{Site: "home", Host: "father", Kinds: k.Site.Kinds, Want: want, Have: have, Destroy: true, Manifest: "web"})
+}
+
+func (k *keyless) setMemory(mib int) {
+	if k.ct {
+		k.lxc.Memory = mib
+	} else {
+		k.vm.Memory = mib
+	}
+}
+
+func (k *keyless) dropDisk() {
+	if k.ct {
+		k.lxc.Disks = nil
+	} else {
+		k.vm.Disks = nil
+	}
+}
+
+// TestS1WithoutAKeyNothingIsRemoved: where the site has no ownership key, the tag of a guest proves nothing. No guest is removed,
+// replaced or renamed, and no data of a disk; the plan says which guest it is, and the two ways on.
+func TestS1WithoutAKeyNothingIsRemoved(t *testing.T) {
+	for name, change := range map[string]func(*keyless) *plan.Plan{
+		"it leaves the manifest": func(k *keyless) *plan.Plan { k.Drop("web"); return k.Plan() },
+		"its manifest leaves": func(k *keyless) *plan.Plan {
+			delete(k.Site.Manifests, "web")
+			return k.Plan()
+		},
+		"destroy":              func(k *keyless) *plan.Plan { return k.destroys() },
+		"it was renamed there": func(k *keyless) *plan.Plan { k.renamed("mine"); return k.Plan() },
+		"replacement":          func(k *keyless) *plan.Plan { k.node.Resource.Guest.VMID = 10050; return k.Plan() },
+		"the data of a disk":   func(k *keyless) *plan.Plan { k.dropDisk(); return k.Plan() },
+		"of a stranger who claims to be ours": func(k *keyless) *plan.Plan {
+			m := k.tagOf(10000)
+			m.Node = "gone"
+			k.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", m.Line()) })
+			k.Drop("web")
+			return k.Plan()
+		},
+	} {
+		for _, ct := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, container %t", name, ct), func(t *testing.T) {
+				inKeylessSite(t, ct, func(t *testing.T, k *keyless) {
+					p := change(k)
+					before := k.Host.Snapshot()
+					require.Empty(t, p.Steps, proxmoxtest.Describe(p))
+					require.True(t, p.Findings.HasErrors())
+					tool := map[bool]string{false: "qm", true: "pct"}[ct]
+					for _, text := range []string{"10000 is this guest: the site has no ownership key", "`openssl rand -hex 32`", "auth.ownership_key", fmt.Sprintf("`%s destroy 10000` on node father", tool)} {
+						require.Contains(t, card(p), text)
+					}
+					require.Empty(t, k.Run(p))
+					require.Equal(t, before.Writes, k.Host.Snapshot().Writes)
+					require.Equal(t, before.Guests, k.Host.Snapshot().Guests)
+				})
+			})
+		}
+	}
+}
+
+// TestS1WithoutAKeyItConverges: guests are created, changed and started as declared where the site has no key. Once it
+// has one, the next pass signs their tags, and they are removed.
+func TestS1WithoutAKeyItConverges(t *testing.T) {
+	for _, ct := range []bool{false, true} {
+		inKeylessSite(t, ct, func(t *testing.T, k *keyless) {
+			k.setMemory(1024)
+			k.Host.Edit(func(e *pve.Edit) { e.Stop(10000) })
+			k.Node("second", nil)
+			p := k.Apply()
+			require.Contains(t, proxmoxtest.Describe(p), "create vm.second")
+			require.True(t, slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Address == k.addr() && s.Action == plan.Update }), proxmoxtest.Describe(p))
+			require.True(t, k.Guest(10000).Running)
+			require.Empty(t, k.tagOf(10000).Sig)
+
+			k.hasKey()
+			k.Apply()
+			k.Converged()
+			require.NotEmpty(t, k.tagOf(10000).Sig)
+			k.Drop("web")
+			k.Apply()
+			k.Converged()
+			require.NotContains(t, vmids(k.world), 10000)
+		})
+	}
+}
+
+// TestS1WithoutAKeyNoStepRemoves: a removal that was planned where the key is known is not done where the site has none.
+func TestS1WithoutAKeyNoStepRemoves(t *testing.T) {
+	for _, ct := range []bool{false, true} {
+		inKeylessSite(t, ct, func(t *testing.T, k *keyless) {
+			k.hasKey()
+			k.Apply()
+			k.Drop("web")
+			p := k.Plan()
+			require.Equal(t, plan.Delete, p.Steps[0].Action)
+			k.hasNoKey()
+			before := maps.Clone(k.Guest(10000).Config)
+			require.ErrorContains(t, k.Run(p)[k.addr()], "does not prove that it is ours to remove")
+			require.Equal(t, before, k.Guest(10000).Config)
+			require.True(t, k.Guest(10000).Running)
+		})
+	}
+}
+
+// TestS1ANewerTagIsLeftAlone: a program that meets a tag of a newer version neither verifies nor changes it: its guest is not created
+// again, not changed and, once its node left the files, not removed. Versions before signatures treat a signed tag in this way,
+// which has the version 2.
+func TestS1ANewerTagIsLeftAlone(t *testing.T) {
+	for _, key := range []bool{false, true} {
+		for _, ct := range []bool{false, true} {
+			inKeylessSite(t, ct, func(t *testing.T, k *keyless) {
+				if key {
+					k.hasKey()
+					k.Apply()
+				}
+				m := k.tagOf(10000)
+				m.V = 3
+				k.Host.Edit(func(e *pve.Edit) { e.Set(10000, "description", m.Line()) })
+				before := k.Host.Snapshot()
+				same := func() {
+					p := k.Plan()
+					require.Empty(t, p.Steps, proxmoxtest.Describe(p))
+					require.Contains(t, card(p), "its ownership tag cannot be read")
+					require.Equal(t, before.Writes, k.Host.Snapshot().Writes)
+					require.Equal(t, before.Guests, k.Host.Snapshot().Guests)
+				}
+				same()
+				k.setMemory(1024)
+				same()
+				require.Contains(t, card(k.Plan()), "if a newer version of this program wrote it, use that one")
+				k.Drop("web")
+				same()
+			})
+		}
+	}
+}
+
+// TestALostTagIsPutBack: somebody cleared the notes of a guest whose VMID is declared. The
+// advice says first how to put the tag back, and to follow it literally is enough.
+func TestALostTagIsPutBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		declare func(w *world)
+		tool    string
+	}{
+		"vm": {func(w *world) {
+			w.Node("web-1", func(v *guest.VM) {
+				v.Disks = []guest.Disk{{Name: "data", Size: 5}}
+				v.Options = map[string]string{"balloon": "512"}
+			}).Resource.Guest.VMID = 10050
+		}, "qm"},
+		"ct": {func(w *world) {
+			w.ct("web-1", func(c *guest.CT) { c.Disks = []guest.CTDisk{{Name: "data", Size: 5, Path: "/srv"}} })
+			w.Site.Manifests["web"].Nodes[0].Resource.Guest.VMID = 10050
+		}, "pct"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				c.declare(w)
+				w.Apply()
+				was := w.Guest(10050)
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10050, "description", "call Anna first") })
+
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
+				advice := p.Findings[0].Detail
+				require.True(t, strings.HasPrefix(advice, "if it is "+name+".web-1 and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`"+
+					c.tool+" set 10050 --description` would replace all other lines):\nhomestak-gitops: {"), advice)
+				require.Contains(t, advice, "\nif it is another guest: choose another vmid for "+name+".web-1, or remove this guest")
+				line := strings.Split(advice, "\n")[1]
+
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10050, "description", "call Anna first\n"+line) })
+				p = w.Apply()
+				for _, s := range p.Steps {
+					require.Equal(t, plan.Update, s.Action)
+					for _, change := range s.Changes {
+						require.Contains(t, []string{"description", "mark"}, change.Path)
+					}
+				}
+				is := w.Guest(10050)
+				require.Equal(t, was.Config["smbios1"], is.Config["smbios1"])
+				require.Equal(t, was.Config["net0"], is.Config["net0"])
+				w.Converged()
+			})
+		})
+	}
+}
+
+// TestALostTagThatIsNotKnown: a guest that does not look like the wanted one gets no line
+// to hand it over with.
+func TestALostTagThatIsNotKnown(t *testing.T) {
+	for name, edit := range map[string]func(*pve.Edit){
+		"another name": func(e *pve.Edit) { e.Set(10050, "name", "mine") },
+		"one nic more": func(e *pve.Edit) { e.Set(10050, "net5", "virtio=BC:24:11:00:00:01,bridge=vmbr0") },
+		"another slot": func(e *pve.Edit) {
+			e.Set(10050, "net1", "virtio=BC:24:11:00:00:02,bridge=vmbr0")
+			e.Set(10050, "net0", "")
+		},
+		"no identity":   func(e *pve.Edit) { e.Set(10050, "smbios1", "") },
+		"one disk more": func(e *pve.Edit) { e.Set(10050, "scsi5", "local-lvm:vm-10050-disk-9,size=4G") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+				w.Node("web-1", nil).Resource.Guest.VMID = 10050
+				w.Apply()
+				w.Host.Edit(func(e *pve.Edit) { e.Set(10050, "description", ""); edit(e) })
+				advice := w.Plan().Findings[0].Detail
+				require.NotContains(t, advice, "homestak-gitops: {")
+				require.Contains(t, advice, "as its last backup has it (`pvesm extractconfig VOLUME` on the node")
+				require.Contains(t, advice, "if it is another guest: choose another vmid for vm.web-1")
+			})
+		})
+	}
+}
+
+// inPool runs a story with a token that has its privileges on guests through a pool
+// alone. refused decides which requests of the story PVE answers with an error.
+func inPool(t *testing.T, version string, refused func(*http.Request) bool, story func(t *testing.T, w *world)) {
+	t.Helper()
+	ready := false
+	c := pve.Config{Version: version, Token: "ops@pve!agent=secret", TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+		if ready && refused != nil && refused(r) {
+			return http.StatusInternalServerError, false
+		}
+		return 0, false
+	}}
+	inTime(t, c, func(t *testing.T, w *world) {
+		w.Root(http.MethodPost, "/pools", url.Values{"poolid": {"ours"}})
+		for _, path := range []string{"/pool/ours", "/storage", "/sdn/zones", "/nodes"} {
+			w.Root(http.MethodPut, "/access/acl", url.Values{"path": {path}, "users": {"ops@pve"}, "roles": {"Administrator"}})
+		}
+		w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
+		w.Site.Hosts["father"].Pool = "ours"
+		w.Reopen()
+		ready = true
+		story(t, w)
+	})
+}
+
+// TestCreateWithPrivilegesThroughAPool: PVE checks the right to set tags before a new
+// guest is in its pool, so they follow when it is. Every kind of guest gets them.
+func TestCreateWithPrivilegesThroughAPool(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			inPool(t, version, nil, func(t *testing.T, w *world) {
+				w.declare("tmpl", &guest.Template{Image: "debian-12", VMID: 9100})
+				w.Node("one", func(v *guest.VM) { v.Tags = []string{"web"} })
+				w.Node("two", func(v *guest.VM) { v.Tags, v.Disks = []string{"web"}, []guest.Disk{{Name: "data", Size: 2}} })
+				w.Node("copy", func(v *guest.VM) { v.Tags, v.Template = []string{"web"}, "tmpl" })
+				w.ct("box", func(c *guest.CT) { c.Tags = []string{"web"} })
+				w.ct("boxes", func(c *guest.CT) {
+					c.Tags, c.Disks = []string{"web"}, []guest.CTDisk{{Name: "data", Size: 2, Path: "/srv"}}
+				})
+				w.Apply()
+				w.Converged()
+				guests := w.Host.Snapshot().Guests
+				require.Len(t, guests, 6)
+				for _, g := range guests {
+					require.Equal(t, map[bool]string{true: "homestak", false: "homestak;web"}[g.VMID == 9100], g.Config["tags"], "%d", g.VMID)
+					require.Equal(t, g.VMID != 9100, g.Running)
+				}
+			})
+		})
+	}
+}
+
+// TestTagsOfACreateCostOneRequest at most, and none where the token has its privileges
+// elsewhere: then they are in the request that creates the guest.
+func TestTagsOfACreateCostOneRequest(t *testing.T) {
+	count := func(pool string, disks ...guest.Disk) (puts, all int) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			if pool != "" {
+				w.Root(http.MethodPost, "/pools", url.Values{"poolid": {pool}})
+				w.Site.Hosts["father"].Pool = pool
+				w.Reopen()
+			}
+			w.Node("first", nil) // with which the image is downloaded
+			w.Apply()
+			w.Node("web-1", func(v *guest.VM) { v.Disks = disks })
+			p := w.Plan()
+			before := w.Host.Snapshot().Requests
+			require.Empty(t, w.Run(p))
+			for call, n := range w.Host.Snapshot().Requests {
+				all += n - before[call]
+				if strings.HasPrefix(call, "PUT ") && strings.HasSuffix(call, "/config") {
+					puts += n - before[call]
+				}
+			}
+		})
+		return puts, all
+	}
+	puts, all := count("")
+	pooledPuts, pooled := count("ours")
+	require.Equal(t, []int{0, 1}, []int{puts, pooledPuts})
+	require.LessOrEqual(t, pooled, all+2, "the tags, and a look before them")
+	puts, all = count("", guest.Disk{Name: "data", Size: 2})
+	pooledPuts, pooled = count("ours", guest.Disk{Name: "data", Size: 2})
+	require.Equal(t, []int{1, 1}, []int{puts, pooledPuts}, "the volumes are written down anyway")
+	require.Equal(t, all, pooled)
+}
+
+// TestCrashBeforeTheTags: the guest is found by its name, or by its VMID where its node
+// has left the files meanwhile, and is what its ownership tag says.
+func TestCrashBeforeTheTags(t *testing.T) {
+	for _, version := range versions {
+		for _, leaves := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s leaves %v", version, leaves), func(t *testing.T) {
+				down := true
+				inPool(t, version, func(r *http.Request) bool {
+					return down && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config")
+				}, func(t *testing.T, w *world) {
+					w.Node("web-1", nil)
+					w.ct("box", nil)
+					failed := w.Run(w.Plan())
+					require.Len(t, failed, 2)
+					require.Len(t, w.Host.Snapshot().Guests, 2)
+					for _, g := range w.Host.Snapshot().Guests {
+						require.Empty(t, g.Config["tags"])
+					}
+					down = false
+					w.Reopen()
+					time.Sleep(time.Minute)
+					if leaves {
+						w.Drop("web-1")
+						w.Drop("box")
+						w.Node("other", nil)
+					}
+					p := w.Plan()
+					for _, s := range p.Steps {
+						if !leaves {
+							require.ElementsMatch(t, []string{"power", "tags"}, proxmoxtest.Paths(s))
+						}
+					}
+					require.Empty(t, w.Run(p))
+					w.Converged()
+					require.Len(t, w.Host.Snapshot().Guests, map[bool]int{false: 2, true: 1}[leaves])
+					for _, g := range w.Host.Snapshot().Guests {
+						require.Equal(t, "homestak", g.Config["tags"])
+						require.True(t, g.Running)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTagsThatPVEWouldChange are found where they are declared, and written as PVE keeps
+// them; whatever a host keeps, there is nothing left to do.
+func TestTagsThatPVEWouldChange(t *testing.T) {
+	for _, version := range versions {
+		for _, style := range []string{"", "case-sensitive=1", "ordering=config", "case-sensitive=1,ordering=config"} {
+			t.Run(version+" "+style, func(t *testing.T) {
+				inTime(t, pve.Config{Version: version}, func(t *testing.T, w *world) {
+					if style != "" {
+						w.Root(http.MethodPut, "/cluster/options", url.Values{"tag-style": {style}})
+					}
+					w.Node("web-1", func(v *guest.VM) { v.Tags = []string{"zeta", "Prod", "web", "web"} })
+					w.ct("box", func(c *guest.CT) { c.Tags = []string{"zeta", "Prod", "prod"} })
+					_, found := w.Site.Want("father")
+					var said []string
+					for _, f := range found {
+						require.Equal(t, diag.Warning, f.Severity)
+						said = append(said, f.Summary)
+					}
+					slices.Sort(said)
+					require.Equal(t, []string{`tag "Prod" is kept as "prod"`, `tag "Prod" is kept as "prod"`, `tag "prod" is there twice`, `tag "web" is there twice`}, said)
+					w.Apply()
+					w.Converged()
+					for _, g := range w.Host.Snapshot().Guests {
+						require.Equal(t, strings.Fields(map[string]string{"qemu": "homestak prod web zeta", "lxc": "homestak prod zeta"}[g.Kind]), strings.Split(g.Config["tags"], ";"))
+					}
+					w.VM("web-1").Tags = []string{"Other"}
+					require.Equal(t, []string{"tags"}, proxmoxtest.Paths(w.Apply().Steps[0]))
+					w.Converged()
+					id := w.Host.Snapshot().Guests[0].VMID
+					was := w.Guest(id).Config["tags"]
+					w.Host.Edit(func(e *pve.Edit) { e.Set(id, "tags", strings.ToUpper(was)) }) // as a create on 8.4 left it
+					w.Converged()
+				})
+			})
+		}
+	}
+}
+
+// TestSimulatedHostRefusesTagsOfANewGuest: without the pool's help, of containers always
+// and of VMs on 9.2.
+func TestSimulatedHostRefusesTagsOfANewGuest(t *testing.T) {
+	for _, version := range []string{"8.4", "9.1", "9.2"} {
+		inPool(t, version, nil, func(t *testing.T, w *world) {
+			post := func(kind string, p map[string]any) error {
+				p["pool"], p["tags"] = "ours", "B;a;b"
+				upid, err := w.Driver.Post(t.Context(), "/nodes/father/"+kind, p)
+				if err != nil {
+					return err
+				}
+				return w.Driver.WaitTask(t.Context(), upid)
+			}
+			err := post("qemu", map[string]any{"vmid": 100, "scsi0": "local-lvm:1"})
+			if version == "9.2" {
+				require.ErrorContains(t, err, "unable to create VM 100 - 403 Permission check failed (/vms/100, VM.Config.Options)")
+				require.Empty(t, w.Host.Snapshot().Guests)
+				require.Empty(t, w.Host.Snapshot().Volumes["local-lvm"])
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, "B;a;b", w.Guest(100).Config["tags"], "as it was sent")
+			}
+			err = post("lxc", map[string]any{"vmid": 101, "ostemplate": "local:vztmpl/none.tar.zst", "rootfs": "local-lvm:1"})
+			require.ErrorContains(t, err, "Permission check failed (/vms/101, VM.Config.Options)")
+		})
+	}
 }

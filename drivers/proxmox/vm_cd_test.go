@@ -17,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -336,4 +337,139 @@ func TestCDDrivesAskForLittle(t *testing.T) {
 	}
 	require.Subset(t, asked, []string{"VM.Config.CDROM on /vms", "Datastore.Audit on /storage/isos"})
 	require.NotContains(t, strings.Join(asked, "\n"), "/storage/local\n")
+}
+
+// TestBootOrderOfDrivesThatGo: CD drives that stand in the boot order in force go while
+// another order is pending. PVE refuses to revert the order in the request that deletes one
+// of its devices.
+func TestBootOrderOfDrivesThatGo(t *testing.T) {
+	const a, b, empty = "local:iso/a.iso,media=cdrom", "local:iso/b.iso,media=cdrom", "none,media=cdrom"
+	for name, c := range map[string]struct {
+		lives   [3]map[string]string
+		restart string
+		boot    string
+	}{
+		"an appended drive goes, too": {
+			lives: [3]map[string]string{
+				{"ide0": empty, "sata0": a},
+				{"boot": "order=scsi0;ide0;sata0", "ide0": b, "sata0": a, "scsi2": a},
+				{"boot": "order=scsi0"},
+			},
+			restart: "allowed", boot: "order=scsi0",
+		},
+		"another one comes": {
+			lives: [3]map[string]string{
+				{"ide0": a, "boot": "order=scsi0;ide0"},
+				{"scsi2": a, "boot": "order=scsi0"},
+				{"scsi2": b, "boot": "order=scsi0"},
+			},
+			restart: "never", boot: "order=scsi0;scsi2",
+		},
+		"one comes back that is not in the order": {
+			lives: [3]map[string]string{
+				{"ide0": a, "ide1": a, "boot": "order=scsi0;ide0"},
+				{"ide0": a, "boot": "order=scsi0;ide0"},
+				{"ide1": a, "boot": "order=scsi0"},
+			},
+			restart: "never", boot: "order=scsi0",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.iso("local:iso/a.iso", "local:iso/b.iso")
+				w.Node("win", func(v *guest.VM) { v.Restart = c.restart })
+				for _, options := range c.lives {
+					w.VM("win").Options = options
+					w.Apply()
+					w.Converged()
+				}
+				for _, verb := range []string{"stop", "start"} {
+					upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
+					require.NoError(t, err)
+					require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
+				}
+				g := w.Guest(10000)
+				require.Empty(t, g.Config["ide0"])
+				require.Equal(t, c.boot, g.Config["boot"])
+				w.Converged()
+			})
+		})
+	}
+}
+
+// everyWord is all that was found, with what to do.
+func everyWord(found diag.List) string {
+	out := ""
+	for _, f := range found {
+		out += f.Summary + " | " + f.Detail + "\n"
+	}
+	return out
+}
+
+// TestCDDrivesThatCannotBe are refused at their line, with what to write.
+func TestCDDrivesThatCannotBe(t *testing.T) {
+	for _, c := range []struct{ slot, value, want string }{
+		{"ide2", "local:iso/x.iso,media=cdrom", "ide2 is the cloud-init drive"},
+		{"cdrom", "local:iso/x.iso", "it is an old name of ide2"},
+		{"ide0", "local-lvm:10", "option \"ide0\" is not a CD drive"},
+		{"ide0", "local:iso/x.iso", "lacks media=cdrom"},
+		{"ide0", "none", "lacks media=cdrom"},
+		{"ide0", "cdrom,media=cdrom", "the CD drive of the node itself"},
+		{"ide0", "local-lvm:cloudinit,media=cdrom", "is not an ISO image"},
+		{"ide0", "local:iso/x.qcow2,media=cdrom", "is not an ISO image"},
+		{"ide0", "/dev/sr0,media=cdrom", "is not an ISO image"},
+		{"ide0", "debian-12,media=cdrom", "image \"debian-12\" is not an ISO image"},
+		{"ide3", "none,media=cdrom", "a machine of type q35 does not start with a drive at ide3"},
+		{"ide0", "none,media=cdrom,nonsense=1", "PVE refuses option ide0"},
+		{"ide7", "none,media=cdrom", "PVE has no option"},
+		{"scsi3", "local-lvm:10", "it is set by disk blocks"},
+		{"virtio0", "none,media=cdrom", "it is set by disk blocks"},
+		{"boot", "order=scsi0;ide0", "options.boot names ide0, where no drive is"},
+	} {
+		w := newWorld(t, pve.Config{})
+		w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{c.slot: c.value, "machine": "q35"} })
+		_, found := w.Site.Want("father")
+		require.NotZero(t, found.Errors(), "%v", c)
+		require.Contains(t, everyWord(found), c.want, "%v", c)
+	}
+}
+
+// TestBlankIsSaid: a machine whose image was forgotten is none that is installed by hand.
+func TestBlankIsSaid(t *testing.T) {
+	for want, edit := range map[string]func(*guest.VM){
+		"vm without image or template":         func(v *guest.VM) { v.Disks = nil },
+		"blank = true":                         func(v *guest.VM) { v.Disks[0].Blank = false },
+		"blank on a root disk that is made of": func(v *guest.VM) { v.Image = "debian-12" },
+		"blank on disk \"data\"":               func(v *guest.VM) { v.Disks = append(v.Disks, guest.Disk{Name: "data", Size: 1, Blank: true}) },
+		"a blank root disk without a size":     func(v *guest.VM) { v.Preset, v.Cores, v.Memory, v.Disks[0].Size = "", 1, 512, 0 },
+		"clone without template":               func(v *guest.VM) { v.Clone = "full" },
+	} {
+		w := newWorld(t, pve.Config{})
+		w.windows(edit)
+		_, found := w.Site.Want("father")
+		require.Contains(t, everyWord(found), want)
+	}
+}
+
+// TestMissingISOIsToldByThePlan, and one that the plan itself gets is not missing.
+func TestMissingISOIsToldByThePlan(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.iso("local:iso/win11.iso")
+		w.windows(nil)
+		w.at("vm.win", 9, "options.sata0")
+		p := w.Plan()
+		require.Empty(t, p.Steps)
+		require.Contains(t, foundIn(p), "9 error vm.win is not created: there is no ISO image local:iso/virtio.iso on node father |")
+		w.VM("win").Options["sata0"] = "local-lvm:iso/virtio.iso,media=cdrom"
+		require.Contains(t, foundIn(w.Plan()), `storage "local-lvm" on node father does not take ISO images (iso)`)
+		w.VM("win").Options["sata0"] = "none,media=cdrom"
+		w.Apply()
+		w.Converged()
+		w.Host.Edit(func(e *pve.Edit) { e.RemoveVolume("local:iso/win11.iso") })
+		w.Converged()
+		w.VM("win").Options["sata0"] = "local:iso/win11.iso,media=cdrom"
+		p = w.Plan()
+		require.Empty(t, p.Steps)
+		require.Contains(t, foundIn(p), "9 error vm.win is not changed: there is no ISO image local:iso/win11.iso on node father")
+	})
 }

@@ -2,12 +2,15 @@ package proxmox_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
@@ -235,5 +238,357 @@ func TestABootOrderMayNameADiskThatIsMade(t *testing.T) {
 		w.Apply()
 		w.Converged()
 		require.Equal(t, "order=scsi0;scsi1", w.Guest(10000).Config["boot"])
+	})
+}
+
+// TestADiskGoesToAnotherBus with its volume, its settings as far as they fit, and its
+// turn in the boot order.
+func TestADiskGoesToAnotherBus(t *testing.T) {
+	for power, class := range map[string]model.Class{"running": model.ClassRestart, "stopped": model.ClassNone} {
+		t.Run(power, func(t *testing.T) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.Node("db", func(v *guest.VM) {
+					v.Power, v.Restart, v.Disks = power, "allowed", []guest.Disk{{Name: "data", Size: 5}}
+				})
+				w.Apply()
+				was := w.Guest(10000).Config["scsi1"]
+				w.Host.Edit(func(e *pve.Edit) {
+					e.Set(10000, "scsi1", was+",cache=writeback,serial=abc")
+					e.Set(10000, "boot", "order=net0;scsi0;scsi1")
+				})
+				w.Converged()
+				all, root, data := volumesOf(w, 10000), file(w.Guest(10000).Config["scsi0"]), file(w.Guest(10000).Config["scsi1"])
+				w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 7, Bus: "sata"}}
+				p := w.Plan()
+				require.Len(t, p.Steps, 1, foundIn(p))
+				require.Equal(t, class, p.Steps[0].Class)
+				require.Contains(t, p.Steps[0].Reason, "the machine sees disk root under another name")
+				require.Empty(t, w.Run(p))
+				w.Converged()
+				c := w.Guest(10000).Config
+				require.Equal(t, power == "running", w.Guest(10000).Running)
+				require.Equal(t, []string{root, data, "", "", "order=net0;virtio0;sata0"}, []string{file(c["virtio0"]), file(c["sata0"]), c["scsi0"], c["scsi1"], c["boot"]})
+				require.Contains(t, c["sata0"], "cache=writeback")
+				require.Contains(t, c["sata0"], "serial=abc")
+				require.NotContains(t, c["sata0"], "iothread")
+				require.Contains(t, c["sata0"], "size=7G")
+				require.NotContains(t, c["virtio0"], "ssd")
+				require.Equal(t, all, volumesOf(w, 10000), "the volumes are the same")
+				_, m, _ := owner.ParseDescription(c["description"])
+				require.Empty(t, m.Detached)
+				require.Equal(t, map[string]string{"root": root, "data": data}, m.Volumes)
+			})
+		})
+	}
+}
+
+// TestABusThatMustNotChange is refused with the way on.
+func TestABusThatMustNotChange(t *testing.T) {
+	for says, edit := range map[string]func(*guest.VM){
+		`disk data cannot go from bus scsi to virtio while the machine runs | set restart = "allowed"`:                                 func(*guest.VM) {},
+		"it is protected, and so is its disk data":                                                                                     func(v *guest.VM) { v.Protection = true },
+		"options.boot names scsi1, which disk data leaves for bus virtio; and with it: disk.data.bus scsi → virtio | take boot out of": func(v *guest.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
+	} {
+		t.Run(says, func(t *testing.T) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+				w.Node("db", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "data", Size: 5}} })
+				w.Apply()
+				edit(w.VM("db"))
+				w.Apply()
+				w.VM("db").Disks[0].Bus = "virtio"
+				p := w.Plan()
+				require.Empty(t, p.Steps)
+				require.Contains(t, foundIn(p), says)
+			})
+		})
+	}
+}
+
+// TestAnotherBusSurvivesEveryFault: each request fails once, with and without effect,
+// and the program dies at each. There is never a second volume, and none too few.
+func TestAnotherBusSurvivesEveryFault(t *testing.T) {
+	tellWithFaults(t, "bus", []int{596, 500, -1}, busStory)
+}
+
+func busStory(t *testing.T, r *storyRun) {
+	t.Helper()
+	r.quiet.Store(true) // the making of a guest has a story of its own
+	w := r.world(t, pve.Config{TaskTime: time.Second})
+	w.Node("db", func(v *guest.VM) { v.Restart, v.Disks = "allowed", []guest.Disk{{Name: "data", Size: 2}} })
+	settle(w)
+	all := volumesOf(w, 10000)
+	r.quiet.Store(false)
+	slots := map[string]string{}
+	for _, disks := range [][]guest.Disk{
+		{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 2, Bus: "sata"}},
+		{{Name: "root", Bus: "scsi"}, {Name: "data", Size: 3, Bus: "virtio"}},
+	} {
+		w.VM("db").Disks = disks
+		settle(w)
+		require.Equal(t, all, volumesOf(w, 10000))
+		require.True(t, w.Guest(10000).Running)
+		c := w.Guest(10000).Config
+		_, m, _ := owner.ParseDescription(c["description"])
+		slots = m.Slots
+		for _, d := range disks {
+			require.NotEmpty(t, file(c[slots["disk."+d.Name]]))
+			require.Contains(t, slots["disk."+d.Name], d.Bus)
+		}
+		require.Contains(t, c["boot"], slots["disk.root"])
+	}
+	w.detach(10000, slots["disk.data"], "unused0") // and by hand
+	settle(w)
+	require.Equal(t, all, volumesOf(w, 10000))
+	require.Empty(t, w.Guest(10000).Config["unused0"])
+}
+
+// TestNoDiskIsPulledOutOfWhatRuns: neither of a machine that wakes from hibernation, and
+// has its disk in the place that it knew, nor of one that somebody started meanwhile.
+func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, between func(*world)
+		says            string
+	}{
+		"hibernated": {
+			before:  func(w *world) { w.Host.Edit(func(e *pve.Edit) { e.Lock(10000, "suspended") }) },
+			between: func(*world) {},
+			says:    "the machine is hibernated, and expects disk root where it is; and with it: power stopped → running | keep the bus, start the machine",
+		},
+		"started": {
+			before:  func(w *world) { w.VM("db").Power = "stopped" },
+			between: func(w *world) { w.Host.Edit(func(e *pve.Edit) { e.Start(10000) }) },
+			says:    "it runs, and a disk goes to another bus only while it is stopped: plan again",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
+				w.Apply()
+				w.VM("db").Power, w.VM("db").Restart = "running", "allowed"
+				w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}
+				c.before(w)
+				p := w.Plan()
+				c.between(w)
+				says := foundIn(p)
+				if failed := w.Run(p); len(failed) > 0 {
+					says += failed[model.Address{Kind: "vm", Name: "db"}].Error()
+				}
+				require.Contains(t, says, c.says)
+				require.NotEmpty(t, w.Guest(10000).Config["scsi0"])
+			})
+		})
+	}
+}
+
+// afterWrite has somebody at work right after the first write to a configuration.
+func (w *world) afterWrite(edit func(*pve.Edit)) {
+	d, err := proxmox.Open(proxmox.Config{
+		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
+		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			res, err := w.Host.RoundTrip(r)
+			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") && edit != nil {
+				w.Host.Edit(edit)
+				edit = nil
+			}
+			return res, err
+		}),
+	})
+	require.NoError(w.T, err)
+	w.Driver = d
+}
+
+// TestSomebodyIsAtWorkBetweenTwoWrites of one change: what they did stays.
+func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
+	const theirs = "local-lvm:vm-500-disk-0,size=1G"
+	for name, c := range map[string]struct {
+		disks []guest.Disk
+		edit  func(*pve.Edit)
+		says  string
+		slot  string
+		holds string
+	}{
+		"in the slot of a disk that is to be made": {
+			[]guest.Disk{{Name: "root"}, {Name: "data", Size: 2}},
+			func(e *pve.Edit) { e.Set(vmid, "scsi1", theirs) },
+			"it was changed since the plan was made", "scsi1", theirs,
+		},
+		"on the volume that goes to another bus": {
+			[]guest.Disk{{Name: "root", Bus: "virtio"}},
+			func(e *pve.Edit) { e.Set(vmid, "unused0", theirs) },
+			"which is disk root, was detached and is not there to be attached again: plan again", "virtio0", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+				w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
+				w.Apply()
+				w.VM("db").Disks = c.disks
+				p := w.Plan()
+				w.afterWrite(c.edit)
+				require.ErrorContains(t, w.Run(p)[model.Address{Kind: "vm", Name: "db"}], c.says)
+				require.Equal(t, c.holds, w.Guest(vmid).Config[c.slot])
+			})
+		})
+	}
+}
+
+// TestABootOrderIsDeclaredWithTheBus in which its disk goes: what the files say counts.
+func TestABootOrderIsDeclaredWithTheBus(t *testing.T) {
+	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
+		w.Node("db", func(v *guest.VM) { v.Power = "stopped" })
+		w.Apply()
+		w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}
+		w.VM("db").Options = map[string]string{"boot": "order=net0;virtio0"}
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "order=net0;virtio0", w.Guest(vmid).Config["boot"])
+	})
+}
+
+// TestAMachineRunsAgainWhoseDiskStayed where it was, since the change was refused.
+func TestAMachineRunsAgainWhoseDiskStayed(t *testing.T) {
+	refuse := false
+	fault := func(r *http.Request) (int, bool) {
+		if refuse && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") {
+			return http.StatusInternalServerError, false
+		}
+		return 0, false
+	}
+	inTime(t, pve.Config{Fault: fault}, func(t *testing.T, w *world) {
+		w.Node("db", func(v *guest.VM) { v.Restart = "allowed" })
+		w.Apply()
+		w.VM("db").Disks = []guest.Disk{{Name: "root", Bus: "virtio"}}
+		p := w.Plan()
+		refuse = true
+		require.Len(t, w.Run(p), 1)
+		require.True(t, w.Guest(vmid).Running)
+		require.NotEmpty(t, w.Guest(vmid).Config["scsi0"])
+	})
+}
+
+// TestSnapshotsKeepTheirVolumes: what a snapshot holds is neither moved nor freed. The plan
+// says so, and nothing is stopped for it. Volumes that are younger than the snapshot go.
+func TestSnapshotsKeepTheirVolumes(t *testing.T) {
+	disks := func(names ...string) (vm []guest.Disk, ct []guest.CTDisk) {
+		for _, n := range names {
+			vm = append(vm, guest.Disk{Name: n, Size: 2, Remove: true})
+			ct = append(ct, guest.CTDisk{Name: n, Size: 2, Path: "/" + n, Remove: true})
+		}
+		return vm, ct
+	}
+	for _, kind := range []string{"qemu", "lxc"} {
+		t.Run(kind, func(t *testing.T) {
+			inTime(t, twoStorages(), func(t *testing.T, w *world) {
+				var vm *guest.VM
+				var ct *guest.CT
+				if kind == "qemu" {
+					w.Node("web", nil)
+					vm = w.VM("web")
+					vm.Disks, _ = disks("old")
+				} else {
+					ct = w.ct("cache", nil)
+					ct.Restart = "allowed"
+					_, ct.Disks = disks("old")
+				}
+				set := func(edit func(vm *guest.Disk, ct *guest.CTDisk), i int) {
+					if vm != nil {
+						edit(&vm.Disks[i], &guest.CTDisk{})
+						return
+					}
+					edit(&guest.Disk{}, &ct.Disks[i])
+				}
+				to := func(storage string) func(*guest.Disk, *guest.CTDisk) {
+					return func(vm *guest.Disk, ct *guest.CTDisk) { vm.Storage, ct.Storage = storage, storage }
+				}
+				w.Apply()
+				w.Root(http.MethodPost, "/nodes/father/"+kind+"/10000/snapshot", url.Values{"snapname": {"before"}})
+				w.Converged()
+				young := func() {
+					a, b := disks("new")
+					if vm != nil {
+						vm.Disks = append(vm.Disks, a...)
+					} else {
+						ct.Disks = append(ct.Disks, b...)
+					}
+				}
+				young()
+				w.Apply()
+
+				set(to("local-zfs"), 1)
+				w.Apply()
+				w.Converged()
+
+				set(to("local-zfs"), 0)
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
+				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be moved to local-zfs: snapshot before holds it")
+				require.Contains(t, p.Findings[0].Detail, "listsnapshot 10000` on node father")
+				require.True(t, w.Guest(10000).Running)
+
+				set(to(""), 0)
+				if vm != nil {
+					vm.Disks = vm.Disks[1:]
+				} else {
+					ct.Disks = ct.Disks[1:]
+				}
+				p = w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
+				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be removed: snapshot before holds it")
+
+				w.Root(http.MethodDelete, "/nodes/father/"+kind+"/10000/snapshot/before", nil)
+				for range 3 { // let go of first, at a restart where it must be, and freed then
+					w.Apply()
+				}
+				w.Converged()
+				require.Len(t, w.Host.Snapshot().Volumes["local-zfs"], 1)
+			})
+		})
+	}
+}
+
+// TestContainerIsNotStoppedForAMoveThatCannotBe: a snapshot that was made since the plan is
+// found before the container is stopped; and it runs again when the move fails.
+func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
+	for name, spoil := range map[string]func(w *world){
+		"snapshot": func(w *world) {
+			w.Root(http.MethodPost, "/nodes/father/lxc/10000/snapshot", url.Values{"snapname": {"late"}})
+		},
+		"full": func(w *world) { w.Host.Edit(func(e *pve.Edit) { e.Fill("local-zfs", true) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, twoStorages(), func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(c *guest.CT) { c.Restart, c.Disks = "allowed", srv(5) })
+				w.Apply()
+				ct.Disks[0].Storage = "local-zfs"
+				p := w.Plan()
+				require.Len(t, p.Steps, 1)
+				spoil(w)
+				require.Len(t, w.Run(p), 1)
+				require.True(t, w.Guest(10000).Running)
+				if name == "snapshot" {
+					for _, task := range w.Host.Snapshot().Tasks {
+						require.NotEqual(t, "vzshutdown", task.Type)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestSnapshotsThatNothingIsInTheWayOfCostNoRequest: of the disk of a linked clone the files
+// do not say where it lies, so it goes nowhere.
+func TestSnapshotsThatNothingIsInTheWayOfCostNoRequest(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		w.Template(9000, "golden")
+		w.cloned("web", "linked")
+		w.Apply()
+		requests := func() int {
+			before := total(w)
+			w.Converged()
+			return total(w) - before
+		}
+		without := requests()
+		w.Root(http.MethodPost, "/nodes/father/qemu/10000/snapshot", url.Values{"snapname": {"before"}})
+		require.Equal(t, without, requests())
 	})
 }

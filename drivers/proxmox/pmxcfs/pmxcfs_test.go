@@ -218,3 +218,20 @@ func TestLooksSeldomForWhatIsNotThere(t *testing.T) {
 		require.Equal(t, []int{100}, <-noticed)
 	})
 }
+
+// BenchmarkRead is what a second costs an agent on a node with 1,000 guests that run, as long as nothing changes (P20).
+func BenchmarkRead(b *testing.B) {
+	root := b.TempDir()
+	host := pve.New(pve.Config{Files: root})
+	host.Edit(func(e *pve.Edit) {
+		for id := range 1000 {
+			e.Add(pve.Guest{VMID: 100 + id, Running: true})
+		}
+	})
+	r := &pmxcfs.Reader{Root: root}
+	for b.Loop() {
+		if _, err := r.Read(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -416,4 +418,259 @@ func TestLockOfATaskThatRuns(t *testing.T) {
 		require.Greater(t, time.Since(began), 50*time.Minute)
 		require.Empty(t, w.Host.Snapshot().Guests)
 	})
+}
+
+// TestFinalBackupBesideTheHAManager: a guest that does not run is stopped for its manager
+// only when that has looked. Its backup is ordered before, and mode stop would be refused
+// then (VZDump.pm, exec_backup_task).
+func TestFinalBackupBesideTheHAManager(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		w.Apply()
+		time.Sleep(time.Minute)
+		_, err := w.Driver.Post(t.Context(), "/cluster/ha/resources", map[string]any{"sid": "vm:10000", "max_restart": 0})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		w.Drop("db")
+		p := w.Plan()
+		require.Len(t, p.Steps, 1)
+		w.Host.Edit(func(e *pve.Edit) { e.Stop(10000) }) // it crashes, and nobody looked yet
+		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]))
+		require.Empty(t, w.Host.Snapshot().Guests)
+		require.Len(t, backups(w), 1)
+	})
+}
+
+// TestNoMoreProtectedBackups: of one VMID PVE keeps five protected backups for who may not
+// allocate in the storage (Storage.pm, get_max_protected_backups). Why a backup failed stands
+// in the log of its task alone, which goes on after that.
+func TestNoMoreProtectedBackups(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		step := leaving(w, "requires_final_backup")
+		_, err := w.Driver.Put(t.Context(), "/storage/local", map[string]any{"max-protected-backups": 1})
+		require.NoError(t, err)
+		upid, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local", "protected": true})
+		require.NoError(t, err)
+		require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
+		err = w.Driver.Apply(t.Context(), step)
+		require.ErrorContains(t, err, "so it is kept, stopped: task vzdump ended with: job errors: ERROR: Backup of VM 10000 failed - "+
+			"The number of protected backups per guest is limited to 1 on storage 'local'")
+		require.NotContains(t, tasksOf(w, 10000), "qmdestroy")
+	})
+}
+
+// TestGuestsThatDoNotObey are stopped in the end, and by nobody before their time.
+func TestGuestsThatDoNotObey(t *testing.T) {
+	t.Run("no system", func(t *testing.T) {
+		inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			down := 200
+			w.Node("db", func(v *guest.VM) { v.Startup = &guest.Startup{Down: &down} })
+			w.Apply()
+			w.Host.Edit(func(e *pve.Edit) { e.Stop(10000); e.Set(10000, "scsi0", ""); e.Start(10000) })
+			time.Sleep(time.Minute)
+			w.Drop("db")
+			began := time.Now()
+			w.Apply()
+			require.InDelta(t, 200, time.Since(began).Seconds(), 40)
+			require.Empty(t, w.Host.Snapshot().Guests)
+		})
+	})
+	t.Run("shutdown hangs", func(t *testing.T) {
+		inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 24 * time.Hour}}, func(t *testing.T, w *world) {
+			step := leaving(w, "")
+			began := time.Now()
+			require.NoError(t, w.Driver.Apply(t.Context(), step))
+			require.Less(t, time.Since(began), 5*time.Minute)
+			require.Greater(t, time.Since(began), time.Minute)
+			require.Contains(t, tasksOf(w, 10000), "qmstop")
+			require.Empty(t, w.Host.Snapshot().Guests)
+		})
+	})
+	t.Run("shutdown dies", func(t *testing.T) {
+		inTime(t, pve.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 30 * time.Second}}, func(t *testing.T, w *world) {
+			step := leaving(w, "")
+			crash := time.AfterFunc(5*time.Second, func() { w.Host.Edit(func(e *pve.Edit) { e.Crash(10000) }) })
+			defer crash.Stop()
+			require.NoError(t, w.Driver.Apply(t.Context(), step))
+			require.Contains(t, tasksOf(w, 10000), "qmstop")
+			require.Empty(t, w.Host.Snapshot().Guests)
+		})
+	})
+}
+
+// TestWhatGoesWithAGuest: the plan names disks that the files do not; volumes that
+// only carry the VMID stay, and so do those of other guests.
+func TestWhatGoesWithAGuest(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.Node("db", nil)
+		w.Apply()
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi5": "local-lvm:3"})
+		require.NoError(t, err)
+		_, err = w.Driver.Post(t.Context(), "/nodes/father/storage/local-lvm/content", map[string]any{"vmid": 10000, "filename": "vm-10000-disk-9", "size": "1G"})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		w.Drop("db")
+		p := w.Apply()
+		require.Equal(t, "left the site; together with scsi5, which no file names", p.Steps[0].Reason)
+		var left []string
+		for _, v := range w.Host.Snapshot().Volumes["local-lvm"] {
+			left = append(left, v.ID)
+		}
+		require.Equal(t, []string{"local-lvm:vm-10000-disk-9"}, left)
+	})
+}
+
+// TestAVolumeThatIsLeftIsNamed: a creation that died left its drive of cloud-init, and
+// PVE makes none of that name a second time.
+func TestAVolumeThatIsLeftIsNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		storage, file string
+		free          string
+		status        int // of the look at a guest that is not there
+	}{
+		"logical volume": {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
+		"file":           {"files", "vm-10000-cloudinit.qcow2", "pvesm free STORAGE:10000/vm-10000-cloudinit.qcow2", 0},
+		"image of ceph":  {"ceph", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
+		"data set":       {"tank", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
+		"pool":           {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", http.StatusForbidden}, // rights on a pool only
+	} {
+		t.Run(name, func(t *testing.T) {
+			fault := func(r *http.Request) (int, bool) {
+				return map[bool]int{true: c.status}[strings.HasSuffix(r.URL.Path, "/qemu/10000/pending")], false
+			}
+			inTime(t, pve.Config{TaskTime: time.Second, Fault: fault, Storages: append(pve.DefaultStorages(),
+				pve.Storage{Name: "files", Type: "dir", Content: []string{"images"}},
+				pve.Storage{Name: "ceph", Type: "rbd", Content: []string{"images"}},
+				pve.Storage{Name: "tank", Type: "zfspool", Content: []string{"images"}})}, func(t *testing.T, w *world) {
+				_, err := w.Driver.Post(t.Context(), "/nodes/father/storage/"+c.storage+"/content", map[string]any{"vmid": 10000, "filename": c.file, "size": "4M"})
+				require.NoError(t, err)
+				w.Site.Hosts["father"].Storage = &model.Storage{Disks: c.storage}
+				w.Node("web-1", nil)
+				failed := w.Run(w.Plan())
+				err = failed[model.Address{Kind: "vm", Name: "web-1"}]
+				require.ErrorContains(t, err, c.free)
+				require.ErrorContains(t, err, "no guest has VMID 10000")
+				var left *model.UnusableVMIDError
+				require.ErrorAs(t, err, &left)
+				require.Equal(t, 10000, left.VMID)
+				require.Empty(t, w.Host.Snapshot().Guests)
+			})
+		})
+	}
+}
+
+// leaves allocates a volume as a creation that died left it.
+func (w *world) leaves(storage, name, vmid string) {
+	w.Root(http.MethodPost, "/nodes/father/storage/"+storage+"/content", url.Values{"vmid": {vmid}, "filename": {name}, "size": {"4M"}})
+}
+
+// recalling plans as an agent does that was told something by the pass before.
+func (w *world) recalling(words []string) (*plan.Plan, []string) {
+	want, _ := w.Site.Want("father")
+	with := *want
+	with.SweepHints = words
+	have, err := w.Driver.Observe(w.T.Context(), &with)
+	require.NoError(w.T, err)
+	return w.PlanFor(&with, have), have.SweepHints
+}
+
+// disksAsked counts the lists of disks that were asked for.
+func disksAsked(w *world) int {
+	n := 0
+	for what, times := range w.Host.Snapshot().Requests {
+		if strings.HasPrefix(what, "GET ") && strings.Contains(what, "/storage/") && strings.HasSuffix(what, "/content") {
+			n += times
+		}
+	}
+	return n
+}
+
+const leftText = "storage local-lvm on node father has volumes of VMIDs that no guest has: local-lvm:vm-10005-disk-0"
+
+// TestVolumesOfADeadCreation are reported from when a guest is unfinished until they are gone, and never removed. A check
+// without such a reason asks for no list of disks.
+func TestVolumesOfADeadCreation(t *testing.T) {
+	inTime(t, pve.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.Node("web-1", nil)
+		w.Apply()
+		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
+		w.leaves("local-lvm", "vm-60001-disk-0", "60001") // nobody's VMID by the files
+		asked := disksAsked(w)
+		p, words := w.recalling(nil)
+		require.Empty(t, words)
+		require.True(t, p.InSync(), card(p))
+		steady := disksAsked(w) - asked
+		require.NotZero(t, steady, "of images; so they are counted")
+
+		half := w.Guest(10000)
+		half.VMID, half.Running, half.Config = 10007, false, map[string]string{"lock": "create"}
+		w.Host.Edit(func(e *pve.Edit) { e.Add(half) })
+		w.leaves("local-lvm", "vm-10007-disk-0", "10007") // of a guest that is there
+		p, words = w.recalling(nil)
+		require.Equal(t, []string{"volumes"}, words)
+		require.True(t, p.InSync(), "a finding, and nothing to do: %s", card(p))
+		require.Contains(t, card(p), leftText)
+		require.Contains(t, card(p), "on node father, if nothing uses them: `pvesm free local-lvm:vm-10005-disk-0`\n")
+		require.NotContains(t, card(p), "60001")
+		require.NotContains(t, card(p), "vm-10007")
+		require.Contains(t, card(p), "VM 10007 on node father is unfinished: PVE began to create it, and no task works on it; its VMID is not used meanwhile\n"+
+			"if it is not being created: `qm unlock 10007 && qm destroy 10007` on node father")
+
+		w.Host.Edit(func(e *pve.Edit) { e.Delete(10007) })
+		p, words = w.recalling(words)
+		require.Equal(t, []string{"volumes"}, words)
+		require.Contains(t, card(p), leftText)
+		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10005-disk-0")
+
+		w.Host.Edit(func(e *pve.Edit) {
+			for _, id := range []string{"10005", "10007"} {
+				e.RemoveVolume("local-lvm:vm-" + id + "-disk-0")
+			}
+		})
+		p, words = w.recalling(words)
+		require.Empty(t, words)
+		require.True(t, p.InSync())
+		asked = disksAsked(w)
+		w.Converged()
+		require.Equal(t, steady, disksAsked(w)-asked)
+	})
+}
+
+// TestFailedCreationNamesWhatItLeft, at once, with what frees it.
+func TestFailedCreationNamesWhatItLeft(t *testing.T) {
+	fault, err := pve.ParseFault("POST /nodes/*/qemu status=500")
+	require.NoError(t, err)
+	inTime(t, pve.Config{TaskTime: time.Second, Fault: pve.Faults(fault)}, func(t *testing.T, w *world) {
+		w.leaves("local-lvm", "vm-10000-disk-0", "10000")
+		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
+		w.Node("web-1", nil)
+		err := w.Run(w.Plan())[model.Address{Kind: "vm", Name: "web-1"}]
+		require.ErrorContains(t, err, "no guest has VMID 10000 now, and this is left of it: on node father, `pvesm free local-lvm:vm-10000-disk-0` frees it")
+		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10000-disk-0")
+	})
+}
+
+// TestDoctorOnLeftovers: it lists them, or says which privilege would show them, with the commands that give it.
+func TestDoctorOnLeftovers(t *testing.T) {
+	w := newWorld(t, pve.Config{})
+	w.Node("web-1", nil)
+	w.leaves("local-lvm", "vm-10005-disk-0", "10005")
+	token := w.least(true)
+	found := func(token string) []doctor.Check {
+		return slices.DeleteFunc(w.examine(func(d *doctor.Doctor) { d.Token = token }), func(c doctor.Check) bool { return c.Name != "leftovers" })
+	}
+	list := found(token)
+	require.Len(t, list, 1)
+	require.Equal(t, doctor.NotChecked, list[0].Result)
+	require.Equal(t, "the token may not list the disks on storage local-lvm: Datastore.Audit on /storage/local-lvm", list[0].Seen)
+	require.Contains(t, strings.Join(list[0].Fix, "\n"), "--privs \"Datastore.AllocateSpace,Datastore.Audit\"")
+
+	w.Root(http.MethodPut, "/access/roles/homestak-storage-local-lvm", url.Values{"privs": {"Datastore.AllocateSpace,Datastore.Audit"}})
+	list = found(token)
+	require.Len(t, list, 1)
+	require.Equal(t, doctor.Warning, list[0].Result)
+	require.Equal(t, []string{"pvesm free local-lvm:vm-10005-disk-0"}, list[0].Fix)
+
+	w.Host.Edit(func(e *pve.Edit) { e.RemoveVolume("local-lvm:vm-10005-disk-0") })
+	require.Empty(t, found(token))
 }

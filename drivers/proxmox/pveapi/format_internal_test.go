@@ -7,7 +7,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
+
+// TestNumbersAreThoseOfTheExpressions: the tests for numbers without an expression say what
+// the expressions of PVE say.
+func TestNumbersAreThoseOfTheExpressions(t *testing.T) {
+	digits, integer := expression(`[0-9]+`), expression(`[+-]?[0-9]+`)
+	number := expression(`[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?`)
+	rapid.Check(t, func(rt *rapid.T) {
+		word := rapid.StringMatching(`[+-]{0,2}[0-9]{0,3}\.?[0-9]{0,2}(e[+-]?[0-9]?)?[\nax٣]{0,2}`).Draw(rt, "word")
+		require.Equal(rt, []bool{digits(word), integer(word), number(word)}, []bool{isDigits(word), isInteger(word), isNumber(word)}, "%q", word)
+	})
+}
 
 // TestFormatsKnown: every format that a parameter names is implemented, but for
 // these; a new one in the table must not pass unseen.
@@ -97,4 +109,12 @@ func TestRulesOfPermissions(t *testing.T) {
 	require.ElementsMatch(t, []string{"and", "or", "perm", "userid-param", "userid-group", "perm-modify"},
 		slices.Collect(maps.Keys(kinds)))
 	require.Greater(t, kinds["perm"], 300)
+}
+
+// BenchmarkFirstUse is what a command line tool pays that looks up one method.
+func BenchmarkFirstUse(b *testing.B) {
+	for b.Loop() {
+		lines := unpack().lines
+		_ = lines[0].method()
+	}
 }
