@@ -1,13 +1,22 @@
 package integration_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,9 +24,12 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/lifecycle"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/test/bench/fleet"
 )
 
 // day is a kind of site, and what is lived through with it.
@@ -396,6 +408,351 @@ func TestTheDoctorsCommandsMendWhatItFinds(t *testing.T) {
 			require.Positive(t, fixes)
 			require.Empty(t, ill(s.examine()))
 			require.Empty(t, d.live(s))
+		})
+	}
+}
+
+// permissionsPage is where the roles stand that these stories use. They are read
+// from there and written down nowhere else, so that page and program cannot part.
+const permissionsPage = "../../docs/permissions.md"
+
+// commandsOf are the commands of a page for one major version of PVE: its indented
+// lines, but those whose paragraph says that they are for another version.
+func commandsOf(t *testing.T, page, version string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	words := regexp.MustCompile(`"[^"]*"|\S+`)
+	heading := regexp.MustCompile(`On Proxmox VE (\d+):$|on Proxmox VE (\d+):$`)
+	only := "" // the version that the last paragraph is about
+	var out [][]string
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\n")
+		command := strings.HasPrefix(line, "    ") && strings.HasPrefix(strings.TrimSpace(line), "pveum ")
+		switch m := heading.FindStringSubmatch(line); {
+		case m != nil:
+			only = m[1] + m[2]
+		case command && (only == "" || strings.HasPrefix(version, only+".")):
+			out = append(out, words.FindAllString(strings.ReplaceAll(line, `'`, `"`), -1))
+		case line != "" && !command && !strings.HasPrefix(line, "and "): // "and …:" goes on about the same version
+			only = ""
+		}
+	}
+	return out
+}
+
+// privsOf are the privileges that a command puts into a role, and where in the
+// command they stand; -1 for one that does not.
+func privsOf(command []string) (privs []string, at int) {
+	at = slices.Index(command, "--privs") + 1
+	if at == 0 || command[1] != "role" {
+		return nil, -1
+	}
+	return strings.Split(strings.Trim(command[at], `"`), ","), at
+}
+
+// pveum does what a command of an administrator does on the console, and gives the
+// secret that it prints, if any.
+func (s *story) pveum(command []string) (secret string) {
+	s.t.Helper()
+	var plain []string
+	flags := map[string]string{}
+	for i := 1; i < len(command); i++ {
+		if name, ok := strings.CutPrefix(command[i], "--"); ok {
+			flags[name] = strings.Trim(command[i+1], `"`)
+			i++
+			continue
+		}
+		plain = append(plain, command[i])
+	}
+	switch verb := strings.Join(plain[:2], " "); verb {
+	case "pool add":
+		s.call(http.MethodPost, "/pools", map[string]string{"poolid": plain[2]})
+	case "user add":
+		s.call(http.MethodPost, "/access/users", map[string]string{"userid": plain[2]})
+	case "role add":
+		s.call(http.MethodPost, "/access/roles", map[string]string{"roleid": plain[2], "privs": flags["privs"]})
+	case "role modify":
+		s.call(http.MethodPut, "/access/roles/"+plain[2], flags)
+	case "acl modify":
+		flags["path"] = plain[2]
+		s.call(http.MethodPut, "/access/acl", flags)
+	case "user token":
+		var token struct{ Value string }
+		require.NoError(s.t, json.Unmarshal(s.call(http.MethodPost, "/access/users/"+plain[3]+"/token/"+plain[4], flags), &token))
+		return plain[3] + "!" + plain[4] + "=" + token.Value
+	default:
+		s.t.Fatalf("the page has a command that this test does not know: %v", command)
+	}
+	return ""
+}
+
+// least gives the site the token that the page describes, all of its features but
+// those that a day leaves out, and without one privilege of one role, if that is named.
+func (s *story) least(d day, version string, without role) {
+	s.t.Helper()
+	for _, c := range commandsOf(s.t, permissionsPage, version) {
+		if strings.Join(c[1:3], " ") == "pool add" {
+			continue // the site has a pool block
+		}
+		if without.priv == "Sys.AccessNetwork" && slices.Contains(c, "HomestakCluster") {
+			continue // Sys.Audit and Sys.Modify on / together would do as well
+		}
+		if privs, at := privsOf(c); at > 0 {
+			privs = slices.DeleteFunc(privs, func(p string) bool {
+				return p == d.without || c[3] == without.name && p == without.priv
+			})
+			if len(privs) == 0 && c[2] == "modify" {
+				continue
+			}
+			c[at] = strings.Join(privs, ",")
+		}
+		if secret := s.pveum(c); secret != "" {
+			s.edit("secrets.yaml", s.host.Token(), secret)
+		}
+	}
+	s.edit("host.hcl", "node        =", "pool        = \"homestak\"\n  storage {\n    backups = \"backups\"\n    iso     = \"isos\"\n  }\n  node        =")
+	s.write("pool.hcl", "pool \"homestak\" {\n  host = host.father\n}\n")
+}
+
+// role is one privilege of a role of the page.
+type role struct{ name, path, priv string }
+
+// rolesOf are all privileges that the page grants, each with its path.
+func rolesOf(t *testing.T, page, version string) []role {
+	t.Helper()
+	paths := map[string]string{}
+	var out []role
+	for _, c := range commandsOf(t, page, version) {
+		if c[1] == "acl" {
+			paths[c[7]] = c[3]
+		}
+	}
+	for _, c := range commandsOf(t, page, version) {
+		privs, at := privsOf(c)
+		if at < 0 {
+			continue
+		}
+		require.NotEmpty(t, paths[c[3]], "the page makes role %s and gives it to nobody", c[3])
+		for _, p := range privs {
+			out = append(out, role{c[3], paths[c[3]], p})
+		}
+	}
+	return out
+}
+
+// The least rights that do, as an administrator grants them: a role on one pool, on
+// the storages and the bridge, and what only shows how the host is.
+func (s *story) leastRights(pool string) {
+	s.t.Helper()
+	s.call(http.MethodPost, "/pools", map[string]string{"poolid": pool})
+	s.call(http.MethodPost, "/access/users", map[string]string{"userid": "gitops@pve"})
+	var token struct{ Value string }
+	require.NoError(s.t, json.Unmarshal(s.call(http.MethodPost, "/access/users/gitops@pve/token/agent", map[string]string{"privsep": "0"}), &token))
+	for path, privs := range map[string]string{
+		"/pool/" + pool: "VM.Allocate,VM.Audit,VM.Clone,VM.Config.CPU,VM.Config.Memory,VM.Config.Disk,VM.Config.Network,VM.Config.HWType," +
+			"VM.Config.Options,VM.Config.Cloudinit,VM.Config.CDROM,VM.PowerMgmt,Pool.Audit",
+		"/storage/local-lvm":            "Datastore.AllocateSpace,Datastore.Audit",
+		"/storage/local":                "Datastore.AllocateTemplate,Datastore.AllocateSpace,Datastore.Audit",
+		"/sdn/zones/localnetwork/vmbr0": "SDN.Use",
+		"/nodes/" + s.host.Node():       "Sys.Audit,Sys.AccessNetwork",
+	} {
+		role := "R" + strconv.Itoa(len(path)) // each path has a length of its own
+		s.call(http.MethodPost, "/access/roles", map[string]string{"roleid": role, "privs": privs})
+		s.call(http.MethodPut, "/access/acl", map[string]string{"path": path, "roles": role, "users": "gitops@pve"})
+	}
+	s.edit("secrets.yaml", s.host.Token(), "gitops@pve!agent="+token.Value)
+	s.edit("host.hcl", "node        =", "pool        = \""+pool+"\"\n  node        =")
+}
+
+// With the documented role on its pool alone the program does all of its work, and
+// sees no guest but its own.
+func TestTheDocumentedRightsAreEnough(t *testing.T) {
+	s := begin(t, pve.Config{})
+	s.leastRights("ours")
+	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\""))
+	require.Empty(t, s.apply().Unmanaged)
+	s.inSync()
+	for _, g := range s.ours() {
+		require.Equal(t, "ours", g.Pool)
+	}
+
+	first := s.vmidOf("web-1")
+	s.byHand(func(e *pve.Edit) { e.Set(first, "cores", "1") })
+	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\"", "memory = 4096", "onboot = true", "disk \"data\" {", "  size = 5", "}"))
+	s.apply()
+	s.inSync()
+	s.destroy("web")
+	require.Empty(t, s.names())
+}
+
+// A guest of ours was taken out of the pool by hand, so our token does not see it
+// any more. No second one is made in its place, wherever a VMID is free.
+func TestAGuestThatOurTokenMayNotSee(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		free bool // a VMID below that of the hidden guest is free
+	}{{"its VMID is the next", false}, {"another VMID is the next", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := begin(t, pve.Config{})
+			s.leastRights("ours")
+			s.deploy("early", vm("early"))
+			s.deploy("web", vm("web", "count = 3"))
+			s.apply()
+			if c.free {
+				s.remove("manifests/early.hcl")
+				s.apply()
+			}
+			before := s.names()
+			hidden := s.guest("web-2")
+			s.call(http.MethodPut, "/pools/ours", map[string]string{"vms": strconv.Itoa(hidden.VMID), "delete": "1"})
+
+			r := s.try()
+			require.False(t, r.Success, describe(r))
+			require.Equal(t, before, s.names())
+
+			s.call(http.MethodPut, "/pools/ours", map[string]string{"vms": strconv.Itoa(hidden.VMID)})
+			s.apply()
+			require.Equal(t, hidden, s.guest("web-2"))
+			s.inSync()
+		})
+	}
+}
+
+// Before a VM with a guest agent is entered by SSH, the agent confirms its host key. Doctor reports the privilege for that, and
+// a plan without it says so once, in a sentence that can be acted on.
+func TestR1R2ThePrivilegeForHostKeys(t *testing.T) {
+	s := beginSimulated(t, "spec \"base\" {\n  access {\n    via = \"ssh\"\n  }\n  config {\n    timezone = \"Europe/Berlin\"\n  }\n}\n", "agent = true")
+	s.leastRights("ours")
+	require.Contains(t, ill(s.examine()), "fail privileges: VM.GuestAgent.Unrestricted missing on /pool/ours")
+	r := s.pass("apply")
+	require.NotEqual(t, engine.Done, r.Outcome)
+	r = s.pass("plan")
+	const why = "observing web-1: its guest agent may not be asked for the host key: POST /nodes/father/qemu/10000/agent/exec: 403 Permission check failed (/vms/10000, VM.GuestAgent.Unrestricted)" +
+		" (`homestak-gitops doctor` prints the commands that grant the missing privilege to gitops@pve!agent)"
+	require.Len(t, r.Have.Unknown, 1)
+	require.Equal(t, why, r.Have.Unknown[0].Why)
+	require.True(t, r.Have.Unknown[0].Denied)
+	require.False(t, r.Have.Unknown[0].Starting, "no waiting helps")
+	var text strings.Builder
+	r.Plan.Text(&text, plan.TextOptions{})
+	require.Equal(t, 1, strings.Count(text.String(), "agent/exec"), text.String())
+	require.Contains(t, text.String(), why+"; holds back guest.web-1")
+}
+
+// What the administrator of the host does through its API, beside us.
+
+// call sends a request as root, which must succeed, waits for its task, and gives
+// the data of the answer.
+func (s *story) call(method, path string, form map[string]string) json.RawMessage {
+	s.t.Helper()
+	values := url.Values{}
+	for key, value := range form {
+		values.Set(key, value)
+	}
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.api+"/api2/json"+path, strings.NewReader(values.Encode()))
+	require.NoError(s.t, err)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Authorization", "PVEAPIToken="+s.host.Token())
+	if method == http.MethodGet {
+		req.Body, req.ContentLength = http.NoBody, 0
+	}
+	res, err := s.host.RoundTrip(req)
+	require.NoError(s.t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(s.t, err)
+	require.Equal(s.t, http.StatusOK, res.StatusCode, "%s %s: %s %s", method, path, res.Status, text)
+	var doc struct{ Data json.RawMessage }
+	require.NoError(s.t, json.Unmarshal(text, &doc))
+	return doc.Data
+}
+
+// template makes the VM template golden, and gives its name.
+func (s *story) template() string {
+	s.t.Helper()
+	require.NoError(s.t, fleet.Template(s.t.Context(), s.host, s.host.Token(), s.host.Node()))
+	require.Equal(s.t, "1", s.guest("golden").Config["template"])
+	s.write("golden.hcl", fmt.Sprintf("template \"golden\" {\n  vmid = %d\n}\n", fleet.TemplateVMID))
+	return "golden"
+}
+
+// clone is the text of a node made from the template golden.
+func clone(name string, lines ...string) string {
+	return strings.Replace(vm(name, lines...), "image  = image.debian-12", "template = template.golden", 1)
+}
+
+// front stands between the program and the host, as a proxy or a broken API does,
+// and says what it likes instead of what the host answered.
+type front struct {
+	api, fingerprint string
+	// lie is asked with the path and the host's answer; it may change while requests
+	// come in. nil is the truth.
+	lie atomic.Pointer[func(path, answer string) string]
+}
+
+// lies lets the front change answers from now on.
+func (f *front) lies(lie func(path, answer string) string) { f.lie.Store(&lie) }
+
+// tellsTheTruth lets it pass on what the host says.
+func (f *front) tellsTheTruth() { f.lie.Store(nil) }
+
+// behindAFront puts a front before the host, and its address into the site.
+func (s *story) behindAFront() *front {
+	s.t.Helper()
+	f := &front{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		truth := httptest.NewRecorder()
+		s.host.ServeHTTP(truth, r)
+		maps.Copy(w.Header(), truth.Header())
+		w.Header().Del("Content-Length")
+		answer := truth.Body.String()
+		if lie := f.lie.Load(); lie != nil {
+			answer = (*lie)(strings.TrimPrefix(r.URL.Path, "/api2/json"), answer)
+		}
+		w.WriteHeader(truth.Code)
+		_, _ = w.Write([]byte(answer))
+	}))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of clients that hang up
+	server.StartTLS()
+	s.t.Cleanup(server.Close)
+	sum := sha256.Sum256(server.Certificate().Raw)
+	f.api, f.fingerprint = server.URL, "sha256:"+hex.EncodeToString(sum[:])
+	s.edit("host.hcl", fmt.Sprintf("%q", s.api), fmt.Sprintf("%q", f.api))
+	s.edit("host.hcl", s.host.Fingerprint(), f.fingerprint)
+	return f
+}
+
+// The roles of the agent of a child are those of the page about permissions, and Proxmox VE of both versions takes them.
+func TestTheRolesOfAChild(t *testing.T) {
+	for _, version := range []string{"8.4", "9.2"} {
+		t.Run(version, func(t *testing.T) {
+			s := begin(t, pve.Config{Version: version})
+			page := map[string][]string{}
+			for _, c := range commandsOf(t, permissionsPage, version) {
+				if privs, at := privsOf(c); at > 0 {
+					page[c[3]] = append(page[c[3]], privs...)
+				}
+			}
+			s.pveum([]string{"pveum", "user", "add", "homestak@pve"})
+			for _, r := range kind.ChildRoles() {
+				all := slices.Clone(r.Privs)
+				if len(r.Or) > 0 {
+					all = append(all, r.Or[map[string]int{"9.2": 0, "8.4": 1}[version]]...)
+				}
+				for _, p := range page[r.Name] {
+					if p != "VM.GuestAgent.Audit" { // the other one includes it
+						require.Contains(t, all, p, r.Name)
+					}
+				}
+				for _, p := range all {
+					require.True(t, slices.Contains(page[r.Name], p) || p == "VM.Clone", "%s of %s is not on the page", p, r.Name)
+				}
+				s.pveum([]string{"pveum", "role", "add", r.Name, "--privs", strings.Join(all, ",")})
+				s.pveum([]string{"pveum", "acl", "modify", r.Path, "--users", "homestak@pve", "--roles", r.Name})
+			}
+			require.Contains(t, s.pveum([]string{"pveum", "user", "token", "add", "homestak@pve", "agent", "--privsep", "0"}), "homestak@pve!agent=")
 		})
 	}
 }
