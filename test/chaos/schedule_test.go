@@ -2,9 +2,16 @@ package chaos_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -250,4 +257,368 @@ func (w *world) calm() {
 		e.Fill("vault", false)
 	})
 	w.tell("faults are over")
+}
+
+// hand is what people do on the host. Each says what it did, "" if it could not.
+func hands() []func(w *world, r *rand.Rand, g pve.Guest) string {
+	return []func(*world, *rand.Rand, pve.Guest) string{
+		handStop, handStop, handDelete, handDelete, handConfig, handConfig, handConfig, handUntag, handStrip, handRename,
+		handDetach, handMigrate, handClone, handSnapshot, handRestore, handLock, handRecycle, handReclaim, handForeign, handCard, handHA, handHA,
+	}
+}
+
+// byHandOn does something to one of our guests.
+func (w *world) byHandOn(r *rand.Rand) {
+	var list []pve.Guest
+	for _, same := range ours(w.sim.Snapshot()) {
+		if len(same) == 1 && same[0].Lock == "" {
+			list = append(list, same[0])
+		}
+	}
+	slices.SortFunc(list, func(a, b pve.Guest) int { return a.VMID - b.VMID })
+	if len(list) == 0 {
+		return
+	}
+	g := list[r.IntN(len(list))]
+	all := hands()
+	if what := all[r.IntN(len(all))](w, r, g); what != "" {
+		w.tell("by hand: %s (%d): %s", g.Name(), g.VMID, what)
+	}
+}
+
+func handStop(w *world, _ *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Stop(g.VMID) })
+	return "stopped"
+}
+
+func handDelete(w *world, _ *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
+	return "deleted"
+}
+
+func handConfig(w *world, r *rand.Rand, g pve.Guest) string {
+	if g.Kind == "lxc" {
+		return handContainer(w, r, g)
+	}
+	key := pick(r, "cores", "memory", "onboot", "tags", "cpu", "nameserver", "balloon", "startup", "agent", "protection", "net3", "description")
+	value := map[string]string{
+		"cores": "7", "memory": "4242", "onboot": strconv.Itoa(r.IntN(2)), "tags": "homestak;mine", "cpu": "kvm64", "nameserver": "9.9.9.9",
+		"balloon": "64", "startup": "order=9", "agent": "0", "protection": strconv.Itoa(r.IntN(2)), "net3": "virtio=BC:24:11:00:00:01,bridge=vmbr0",
+		"description": g.Config["description"] + "\nask Ben first",
+	}[key]
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, key, value) })
+	return fmt.Sprintf("%s = %q", key, strings.ReplaceAll(value, "\n", " ⏎ "))
+}
+
+func handContainer(w *world, r *rand.Rand, g pve.Guest) string {
+	key := pick(r, "cores", "memory", "swap", "onboot", "tags", "nameserver", "startup", "features", "protection", "net3", "description", "timezone")
+	value := map[string]string{
+		"cores": "7", "memory": "4242", "swap": "0", "onboot": strconv.Itoa(r.IntN(2)), "tags": "homestak;mine", "nameserver": "9.9.9.9",
+		"startup": "order=9", "features": pick(r, "", "nesting=1"), "protection": strconv.Itoa(r.IntN(2)), "timezone": "host",
+		"net3": "name=eth3,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,type=veth", "description": g.Config["description"] + "\nask Ben first",
+	}[key]
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, key, value) })
+	return fmt.Sprintf("%s = %q", key, strings.ReplaceAll(value, "\n", " ⏎ "))
+}
+
+// handCard takes the first card out. A container that had its proof in it is nobody's
+// until the card is back.
+func handCard(w *world, _ *rand.Rand, g pve.Guest) string {
+	card := g.Config["net0"]
+	if card == "" || len(g.Pending) > 0 {
+		return ""
+	}
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "net0", "") })
+	w.rebase()
+	w.repair(g, func(e *pve.Edit, now pve.Guest) {
+		if _, proven := proves(now); !proven && now.Config["net0"] == "" {
+			e.Set(g.VMID, "net0", card)
+		}
+	})
+	return "its first card is gone"
+}
+
+// handHA gives it to the HA manager; in the end it is taken back.
+func handHA(w *world, _ *rand.Rand, g pve.Guest) string {
+	sid := map[string]string{"lxc": "ct", "qemu": "vm"}[g.Kind] + ":" + strconv.Itoa(g.VMID)
+	state := map[bool]string{true: "started", false: "stopped"}[g.Running]
+	if g.HA != "" || !w.root(http.MethodPost, "/cluster/ha/resources", "sid", sid, "state", state) {
+		return ""
+	}
+	w.mends = append(w.mends, func() {
+		if now, there := w.sim.Snapshot().Guest(g.VMID); there && now.HA != "" {
+			w.root(http.MethodDelete, "/cluster/ha/resources/"+sid)
+		}
+	})
+	return "given to the HA manager, to be " + state
+}
+
+func handUntag(w *world, _ *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "tags", "") })
+	w.repair(g, func(e *pve.Edit, now pve.Guest) {
+		if _, proven := proves(now); proven && !tagged(now) { // it left the files, too, and nothing else told of it
+			e.Set(g.VMID, "tags", "homestak")
+		}
+	})
+	return "its tags are gone"
+}
+
+func handStrip(w *world, r *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "description", pick(r, "", "mine now")) })
+	w.rebase()
+	addr, _ := proves(g)
+	w.mends = append(w.mends, func() {
+		snap := w.sim.Snapshot()
+		now, there := snap.Guest(g.VMID)
+		switch {
+		case !there || !kin(now, g):
+		case len(ours(snap)[addr]) > 0: // renamed, too, it was nobody's, and was recreated
+			w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
+		default:
+			w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, "description", g.Config["description"]) })
+		}
+	})
+	return "its description is gone"
+}
+
+func handRename(w *world, r *rand.Rand, g pve.Guest) string {
+	name := fmt.Sprintf("renamed-%d", r.IntN(99))
+	key := map[string]string{"lxc": "hostname", "qemu": "name"}[g.Kind]
+	w.sim.Edit(func(e *pve.Edit) { e.Set(g.VMID, key, name) })
+	return "renamed to " + name
+}
+
+func handDetach(w *world, _ *rand.Rand, g pve.Guest) string {
+	slot := map[string]string{"lxc": "mp0", "qemu": "scsi1"}[g.Kind]
+	drive := g.Config[slot]
+	if drive == "" || g.Config["unused0"] != "" || len(g.Pending) > 0 {
+		return ""
+	}
+	w.sim.Edit(func(e *pve.Edit) {
+		e.Set(g.VMID, slot, "")
+		e.Set(g.VMID, "unused0", strings.Split(drive, ",")[0])
+	})
+	w.repair(g, func(e *pve.Edit, now pve.Guest) {
+		if now.Config[slot] == "" && strings.HasPrefix(drive, now.Config["unused0"]+",") {
+			e.Set(g.VMID, slot, drive)
+			e.Set(g.VMID, "unused0", "")
+		}
+	})
+	return slot + " detached"
+}
+
+func handMigrate(w *world, _ *rand.Rand, g pve.Guest) string {
+	for _, target := range w.site().cluster {
+		if target != g.Node {
+			how := map[string]string{"lxc": "restart", "qemu": "online"}[g.Kind]
+			w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/migrate", g.Node, g.Kind, g.VMID), "target", target, how, "1")
+			return "migrated to " + target
+		}
+	}
+	return ""
+}
+
+func handClone(w *world, r *rand.Rand, g pve.Guest) string {
+	id := w.freeVMID(r)
+	key := map[string]string{"lxc": "hostname", "qemu": "name"}[g.Kind]
+	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/clone", g.Node, g.Kind, g.VMID), "newid", strconv.Itoa(id), "full", "1", key, "copy-of-"+g.Name()) {
+		return ""
+	}
+	w.copied(id)
+	return fmt.Sprintf("cloned as %d", id)
+}
+
+func handSnapshot(w *world, r *rand.Rand, g pve.Guest) string {
+	name := fmt.Sprintf("before%d", r.IntN(1000))
+	w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/snapshot", g.Node, g.Kind, g.VMID), "snapname", name)
+	return "snapshot " + name
+}
+
+func handRestore(w *world, r *rand.Rand, g pve.Guest) string {
+	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/vzdump", g.Node), "vmid", strconv.Itoa(g.VMID), "storage", "local", "mode", "snapshot", "notes-template", "by hand") {
+		return ""
+	}
+	archive := ""
+	for _, v := range w.sim.Snapshot().Volumes["local"] {
+		if v.Content == "backup" && v.VMID == g.VMID && v.Notes == "by hand" {
+			archive = v.ID
+		}
+	}
+	id := w.freeVMID(r)
+	form := []string{"vmid", strconv.Itoa(id), "archive", archive, "storage", w.site().storage}
+	if g.Kind == "lxc" {
+		form = []string{"vmid", strconv.Itoa(id), "ostemplate", archive, "restore", "1", "storage", w.site().storage}
+	}
+	if archive == "" || !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s", g.Node, g.Kind), form...) {
+		return ""
+	}
+	w.copied(id)
+	return fmt.Sprintf("backed up, and restored as %d", id)
+}
+
+func handLock(w *world, r *rand.Rand, g pve.Guest) string {
+	lock := pick(r, "backup", "migrate", "snapshot", "rollback")
+	w.sim.Edit(func(e *pve.Edit) { e.Lock(g.VMID, lock) })
+	w.repair(g, func(e *pve.Edit, _ pve.Guest) { e.Lock(g.VMID, "") })
+	return "left with the lock " + lock
+}
+
+// handRecycle deletes it, and somebody else's guest gets its VMID.
+func handRecycle(w *world, r *rand.Rand, g pve.Guest) string {
+	w.sim.Edit(func(e *pve.Edit) {
+		e.Delete(g.VMID)
+		e.Add(pve.Guest{VMID: g.VMID, Node: g.Node, Running: r.IntN(2) == 0, Config: map[string]string{"name": "stranger", "cores": "1", "memory": "512"}})
+	})
+	w.rebase()
+	w.strangers = append(w.strangers, g.VMID)
+	return "deleted, its VMID is a stranger's"
+}
+
+// handReclaim makes a guest of somebody else's that has the name of ours.
+func handReclaim(w *world, r *rand.Rand, g pve.Guest) string {
+	id := w.freeVMID(r)
+	w.sim.Edit(func(e *pve.Edit) {
+		e.Add(pve.Guest{VMID: id, Config: map[string]string{"name": g.Name(), "cores": "1", "memory": "512"}})
+	})
+	w.rebase()
+	w.strangers = append(w.strangers, id)
+	return fmt.Sprintf("somebody has another of that name, %d", id)
+}
+
+// handForeign changes what is not ours anyway.
+func handForeign(w *world, r *rand.Rand, _ pve.Guest) string {
+	ids := slices.Sorted(maps.Keys(w.foreign))
+	id := ids[r.IntN(len(ids))]
+	g, there := w.sim.Snapshot().Guest(id)
+	if !there || g.Config["template"] == "1" {
+		return ""
+	}
+	w.sim.Edit(func(e *pve.Edit) { e.Set(id, "onboot", strconv.Itoa(r.IntN(2))) })
+	w.rebase()
+	return fmt.Sprintf("its neighbour %d is edited", id)
+}
+
+// copied notes a copy made by hand; in the end people clear it away.
+func (w *world) copied(id int) {
+	w.byHand[id] = true
+	w.strangers = append(w.strangers, id)
+	w.rebase()
+}
+
+// repair is how people will put right what they did to a guest, if it is still that one.
+func (w *world) repair(g pve.Guest, do func(*pve.Edit, pve.Guest)) {
+	w.mends = append(w.mends, func() {
+		now, there := w.sim.Snapshot().Guest(g.VMID)
+		if there && kin(now, g) {
+			w.sim.Edit(func(e *pve.Edit) { do(e, now) })
+		}
+	})
+}
+
+// clear is people putting right all that they did: as the program told them to.
+func (w *world) clear() {
+	w.tell("by hand: all is put right")
+	for _, m := range w.mends {
+		m()
+	}
+	w.mends = nil
+	snap := w.sim.Snapshot()
+	for _, id := range w.strangers {
+		if _, there := snap.Guest(id); there {
+			w.sim.Edit(func(e *pve.Edit) { e.Delete(id) })
+		}
+		delete(w.foreign, id)
+		delete(w.byHand, id)
+	}
+	w.strangers = nil
+	w.rest() // who unlocks a guest has looked first whether a task works on it
+	for _, g := range w.sim.Snapshot().Guests {
+		switch {
+		case g.Lock == "create" || g.Lock == "clone":
+			w.tell("by hand: qm unlock %d && qm destroy %d", g.VMID, g.VMID)
+			w.crashed[g.VMID] = true
+			w.sim.Edit(func(e *pve.Edit) { e.Delete(g.VMID) })
+			w.freeVolumes(g.VMID) // its configuration did not name them yet
+		case g.Lock != "":
+			w.tell("by hand: qm unlock %d", g.VMID)
+			w.sim.Edit(func(e *pve.Edit) { e.Lock(g.VMID, "") })
+		}
+	}
+	w.rebase()
+}
+
+// freeVolumes is what pvesm free does to all that carries a VMID.
+func (w *world) freeVolumes(vmid int) {
+	for _, list := range w.sim.Snapshot().Volumes {
+		for _, v := range list {
+			if v.VMID == vmid && v.Content != "backup" {
+				w.tell("by hand: pvesm free %s", v.ID)
+				w.sim.Edit(func(e *pve.Edit) { e.RemoveVolume(v.ID) })
+			}
+		}
+	}
+}
+
+func (w *world) freeVMID(r *rand.Rand) int {
+	snap := w.sim.Snapshot()
+	for {
+		id := pick(r, w.site().from, 20000) + r.IntN(49)
+		if _, there := snap.Guest(id); !there {
+			return id
+		}
+	}
+}
+
+// root does something by the API as an administrator does, and waits for its task.
+func (w *world) root(method, path string, form ...string) bool {
+	values := url.Values{}
+	for i := 0; i < len(form); i += 2 {
+		values.Set(form[i], form[i+1])
+	}
+	upid, ok := w.call(method, path, values)
+	if !ok || !strings.HasPrefix(upid, "UPID:") {
+		return ok
+	}
+	for range 600 {
+		time.Sleep(time.Second)
+		for _, t := range w.sim.Snapshot().Tasks {
+			if t.UPID == upid && !t.End.IsZero() {
+				if t.Status != "OK" {
+					w.tell("  by hand: %s %s: %s", method, path, t.Status)
+				}
+				return t.Status == "OK"
+			}
+		}
+		w.call(http.MethodGet, "/version", nil) // the simulator's clock moves with requests
+	}
+	return false
+}
+
+func (w *world) call(method, path string, form url.Values) (string, bool) {
+	r, err := http.NewRequestWithContext(w.ctx, method, "https://192.0.2.10:8006/api2/json"+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		return "", false
+	}
+	if len(form) == 0 {
+		r.Body, r.ContentLength = nil, 0
+	} else {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	r.Header.Set("Authorization", "PVEAPIToken="+w.sim.Token())
+	res, err := w.sim.RoundTrip(r)
+	if err != nil {
+		return "", false
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(res.Body)
+	if res.StatusCode != http.StatusOK {
+		w.tell("  by hand: %s %s: %s", method, path, text)
+		return "", false
+	}
+	var doc struct {
+		Data any `json:"data"`
+	}
+	_ = json.Unmarshal(text, &doc)
+	upid, _ := doc.Data.(string)
+	return upid, true
 }

@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -170,4 +171,105 @@ func files(t *testing.T, root string) []string {
 		return err
 	}))
 	return all
+}
+
+// On a machine: what was installed is what systemd verifies, installing again changes
+// nothing that runs, and removing ends the agent and leaves what it made.
+func TestInstallingOnAMachine(t *testing.T) {
+	w := begin(t)
+	require.Empty(t, w.Run("systemd-analyze", "verify", service, once, timer))
+	w.Run("systemctl", "enable", "--now", service)
+	w.has("web-1")
+	pid := w.pid()
+	require.Contains(t, w.Run(installer, binary), "systemctl restart")
+	require.Equal(t, pid, w.pid())
+	w.Run("systemctl", "restart", service)
+	require.NotEqual(t, pid, w.pid())
+
+	w.Run(installer, "--uninstall")
+	for _, unit := range []string{service, once, timer} {
+		require.Equal(t, "not-found", w.show(unit, "LoadState"))
+		require.Equal(t, "inactive", w.show(unit, "ActiveState"))
+	}
+	w.Run("test", "-d", "/var/lib/homestak-gitops")
+	w.Run("test", "-f", "/etc/homestak-gitops/agent.hcl")
+	_, code := w.Try("sh", "-c", "command -v homestak-gitops")
+	require.NotZero(t, code)
+	w.Run(installer, "--uninstall")
+	w.quiet()
+}
+
+// reached is the address of the guest beside its loopback, as a PVE host has one on its bridge.
+const reached = "192.0.2.10"
+
+// A node in mode pull reaches the agent at the address of the host's API, which is one of this machine. The
+// installed unit must permit to list those, or no such node is created.
+func TestR8TheInstalledUnitServesNodesThatPull(t *testing.T) {
+	w := begin(t)
+	w.Write("/etc/systemd/network/lo.network", 0o644, "[Match]\nName=lo\n[Network]\nAddress="+reached+"/32\n")
+	w.Run("systemctl", "start", "systemd-networkd.service")
+	w.Write("/run/systemd/system/pveproxy.socket.d/reached.conf", 0o644, "[Socket]\nFreeBind=yes\nListenStream="+reached+":8006\n")
+	w.Run("systemctl", "daemon-reload")
+	w.Run("systemctl", "stop", "pveproxy.socket", "pveproxy.service")
+	w.Run("systemctl", "start", "pveproxy.socket")
+
+	host, err := os.ReadFile(filepath.Join(w.site, "host.hcl"))
+	require.NoError(t, err)
+	w.push("host.hcl", strings.Replace(string(host), "127.0.0.1", reached, 1))
+	w.push("specs.hcl", "spec \"base\" {\n  config {\n    timezone = \"UTC\"\n  }\n}\n")
+	w.push("web.hcl", strings.Replace(node("web-1"), "    image", "    spec   = spec.base\n    execution {\n      mode = \"pull\"\n    }\n    image", 1))
+	w.Run("systemctl", "start", service)
+	w.has("web-1")
+
+	key, pin := "/var/lib/homestak-gitops/server/read.key", ""
+	w.Until("the server for nodes shows its pin", func() bool {
+		said, _ := w.Try("homestak-gitops", "status")
+		_, after, found := strings.Cut(said, "sha256:")
+		pin, _, _ = strings.Cut("sha256:"+after, "\n")
+		pin = strings.Fields(pin)[0]
+		return found
+	})
+	said, code := w.Try("homestak-gitops", "tree", "--server", fmt.Sprintf("https://%s:44443", reached), "--pin", pin, "--key-file", key)
+	require.Zero(t, code, said)
+	require.Contains(t, said, "father")
+	for _, e := range w.journal(service) {
+		require.NotContains(t, e.Message, "it is not known where nodes reach")
+	}
+}
+
+// The timer makes a pass now and then. A bad commit makes the unit fail, says why, and
+// changes nothing; the next good one is converged by the next pass.
+func TestTheTimerMakesPasses(t *testing.T) {
+	w := begin(t)
+	w.Write("/etc/systemd/system/"+timer+".d/soon.conf", 0o644, "[Timer]\nOnCalendar=\nOnCalendar=*:*:*\nAccuracySec=100ms\nRandomizedDelaySec=0\n")
+	w.Run("systemctl", "daemon-reload")
+	w.Run("systemctl", "enable", "--now", timer)
+	w.has("web-1")
+	w.Until("the pass ended well", func() bool { return w.show(once, "Result") == "success" && w.show(once, "ExecMainStatus") == "0" })
+
+	w.push("bad.hcl", bad)
+	w.Until("the unit failed", func() bool { return w.show(once, "ExecMainStatus") == "3" })
+	w.Until("it says where", func() bool { return w.finding(once, "bad.hcl:6") != nil })
+	require.Equal(t, "active", w.show(timer, "ActiveState"), "the timer goes on")
+	require.Len(t, w.host.Snapshot().Guests, 2+1)
+
+	w.push("bad.hcl", node("good-1"))
+	w.has("good-1")
+	w.Until("the unit is well again", func() bool { return w.show(once, "ExecMainStatus") == "0" && w.show(once, "Result") == "success" })
+	require.Empty(t, w.Run("systemctl", "list-units", "--failed", "--no-legend", "homestak-gitops*"))
+}
+
+// Agent and timer exclude each other: the one that is started ends the other.
+func TestAgentAndTimerExcludeEachOther(t *testing.T) {
+	w := begin(t)
+	w.Run("systemctl", "start", service)
+	w.Run("systemctl", "start", timer)
+	w.Until("the agent has ended", func() bool { return w.show(service, "ActiveState") == "inactive" })
+	require.Equal(t, "success", w.show(service, "Result"))
+	require.Equal(t, "active", w.show(timer, "ActiveState"))
+	w.Run("systemctl", "start", once) // what the timer does, now
+	w.Run("systemctl", "start", service)
+	require.Equal(t, "inactive", w.show(timer, "ActiveState"))
+	require.Equal(t, "inactive", w.show(once, "ActiveState"))
+	w.has("web-1")
 }

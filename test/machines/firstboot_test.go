@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -373,4 +374,195 @@ func TestST01UserDataIsValid(t *testing.T) {
 	require.Contains(t, w.Run0("cloud-init schema --config-file /root/user-data 2>&1"), "Valid cloud-config")
 	w.write("/root/bad", strings.Replace(text, `"permissions"`, `"permission"`, 1))
 	require.False(t, w.has("cloud-init schema --config-file /root/bad"), "the check finds nothing")
+}
+
+// program builds the program, for machines that apply their spec themselves.
+func program(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, "homestak-gitops"), "../../cmd/homestak-gitops")
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return dir
+}
+
+// A spec that is pushed, and the same one that the machine fetches from its parent and applies
+// itself, make the same machine. The second time nothing is written, the machine is read by one
+// command, and nothing of it is shown to others.
+func TestST01ST02PushAndPullAreEqual(t *testing.T) {
+	nspawn.Need(t)
+	dir := program(t)
+	pushed := begin(t)
+	pulled := pushed.sibling(t, nspawn.Boot, nspawn.Bind{From: dir, To: "/mnt/homestak"})
+	s := pushed.whole()
+	pushed.over = pushed.login() // as a push enters it
+	pushed.apply(s)
+
+	document, err := json.Marshal(s)
+	require.NoError(t, err)
+	pulled.Write("/mnt/spec.json", 0o600, string(document))
+	const apply = "/mnt/homestak/homestak-gitops config apply"
+	require.Contains(t, pulled.Run0(apply+" --spec /mnt/spec.json --dry-run"), "~ guest edge")
+	require.Empty(t, pulled.Run0("ls -A "+node.DefaultFolder+" 2>/dev/null || true"), "a dry run keeps nothing")
+	p := newServer(t, s, dir)
+	p.start(pulled.Machine)
+	pulled.Write(wire.ParentFile, 0o600, string(p.child().Document()))
+	require.Contains(t, pulled.Run0(apply+" --fetch 2>&1"), "spec test is applied to edge")
+	require.Equal(t, []string{"/spec/edge 200", "/report/edge 202"}, p.requests())
+
+	// Without the user that a push enters as, and the files of pull.
+	facts := func(w *world) string {
+		return regexp.MustCompile(`(?m)^.*(deploy|session-).*\n`).ReplaceAllString(withoutPull(w), "")
+	}
+	same(t, facts(pushed), facts(pulled), "pulled beside pushed")
+	for _, part := range []string{
+		"package hs-tool", "unit hs-daemon.service", "ann:/home/ann:/bin/bash", "ops:ann", "shadow bob !", "/home/ann/.ssh/authorized_keys: " + keyA,
+		"ann ALL=(ALL:ALL) NOPASSWD: ALL", "sshd port 2222", "net/ipv4/ip_forward:1", "name edge edge.home.example", "Europe/Berlin", "Jail list:", "/etc/homestak-test/app.conf f 640 root video",
+	} {
+		require.Contains(t, facts(pushed), part, "the comparison misses something")
+	}
+	if pushed.key != "" {
+		require.Contains(t, facts(pushed), "homestak-extra.sources: URIs: file:/srv/apt/extra")
+	}
+	require.Equal(t, "600 root root", pulled.Run0("stat -c '%a %U %G' "+node.DefaultFolder+"/*.json | sort -u"))
+
+	pulled.touchedNothing(apply)
+	pulled.touchedNothing(apply + " --fetch")
+	require.Equal(t, []string{"/spec/edge 304", "/report/edge 202"}, p.requests())
+	before := pulled.runs
+	changed, err := node.Node{Folder: node.Folder{Path: t.TempDir()}, Machine: way{pulled}}.Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.Zero(t, changed)
+	require.Equal(t, 1, pulled.runs-before)
+	var done node.Complete
+	require.NoError(t, json.Unmarshal([]byte(pulled.Run0("cat "+node.DefaultFolder+"/config-complete.json")), &done))
+	require.Equal(t, "edge", done.Node)
+	require.Positive(t, done.Changed)
+}
+
+const servedSite = `site "home" {
+  domain = "home.example"
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "debian" {
+  url      = "https://images.example/debian.qcow2"
+  checksum = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
+}
+posture "dev" {
+  auth {
+    method = "node_token"
+  }
+}
+spec "base" {
+  platform {
+    packages = ["hs-tool"]
+  }
+  run {
+    trigger  = "git"
+    interval = "1h"
+  }
+}
+manifest "m" {
+  pattern = "flat"
+  host    = host.father
+  node "edge" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+    spec   = spec.base
+    execution {
+      mode = "pull"
+    }
+  }
+}
+`
+
+// The server and the node are those of the program: what the files of the site say reaches the
+// machine, with a token that the server minted, and so does what they say next.
+func TestST01ServedSpecReachesTheNode(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	w := begin(t, nspawn.Bind{From: program(t), To: "/usr/local/bin"})
+	w.write("/srv/site/site.hcl", servedSite)
+	w.Run0("systemd-run --quiet --unit=parent homestak-gitops serve --site /srv/site --data-dir /srv/parent --listen " + serverAddress + " --json")
+	var served struct{ URL, Pin string }
+	w.Until("the server serves", func() bool {
+		line, _, _ := strings.Cut(w.Run0("journalctl -o cat -u parent | grep '^{' || :"), "\n")
+		return json.Unmarshal([]byte(line), &served) == nil
+	})
+	own, err := wire.ParsePin(served.Pin)
+	require.NoError(t, err)
+	child := wire.Parent{Identity: "edge", Server: served.URL, Pins: []wire.Pin{own}}
+
+	w.Write(wire.ParentFile, 0o600, string(child.Document()))
+	said, code := w.Try("homestak-gitops", "config", "apply", "--fetch")
+	require.Equal(t, 6, code, said)
+	require.Contains(t, said, "E300")
+	child.Token = w.Run0("homestak-gitops token mint edge --site /srv/site --data-dir /srv/parent 2>/dev/null")
+	w.Write(wire.ParentFile, 0o600, string(child.Document()))
+	w.Run0("homestak-gitops config apply --fetch 2>&1")
+	require.Equal(t, "edge", config[node.Complete](w, "config-complete.json").Node)
+	require.Equal(t, "edge.home.example", w.Run0("hostname -f"))
+	require.True(t, w.has("hs-tool"))
+	now, err := wire.ReadParent([]byte(w.Run0("cat " + wire.ParentFile)))
+	require.NoError(t, err)
+	require.Len(t, now.Pins, 2, "the server announces its next key")
+	require.Contains(t, w.Run0("journalctl -o cat -u parent"), "endpoint=/report/{identity} status=202")
+	w.touchedNothing(pullNow)
+	w.keepsToItself(child.Token)
+
+	w.write("/srv/site/site.hcl", strings.Replace(servedSite, `["hs-tool"]`, `["hs-other"]`, 1))
+	w.Until("the node notices the next spec by itself", func() bool {
+		return w.has("hs-other && systemctl show -p ActiveState homestak-gitops-pull.service | grep -q inactive")
+	})
+	require.False(t, w.has("command -v hs-tool"), "what left the spec is withdrawn")
+	w.Run0("systemctl stop homestak-gitops-wait.service; ! systemctl is-failed --quiet homestak-gitops-wait.service")
+}
+
+// A new node gets the program from a real server: the one that the server runs. Its first boot waits
+// until the server is there.
+func TestST01ServedProgramReachesTheNewNode(t *testing.T) {
+	nspawn.Need(t)
+	t.Parallel()
+	server := filepath.Join(t.TempDir(), "server")
+	_, err := keys.Ensure(server, time.Now())
+	require.NoError(t, err)
+	certificate, err := keys.OpenCert(keys.CertOptions{Dir: server, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	pins, err := wire.ParsePins(certificate.Pins())
+	require.NoError(t, err)
+	minted, err := keys.Mint(server, "edge", "base", time.Hour, time.Now())
+	require.NoError(t, err)
+	userData, err := client.FirstBootUserData(wire.Parent{Identity: "edge", Server: "https://" + serverAddress, Pins: pins, Token: minted.Token}, "")
+	require.NoError(t, err)
+	w := seeded(t, userData, nspawn.Bind{From: program(t), To: "/opt/parent"}, nspawn.Bind{From: filepath.Dir(server), To: "/opt/keys"})
+	w.write("/srv/site/site.hcl", servedSite)
+	w.Run0("cp -a /opt/keys /srv/parent")
+	w.Run0("systemd-run --quiet --unit=parent /opt/parent/homestak-gitops serve --site /srv/site --data-dir /srv/parent --listen " + serverAddress)
+	w.Until("the first boot is done", func() bool {
+		return w.has("[ -e " + node.DefaultFolder + "/config-complete.json ] && [ ! -e " + firstUnit + " ]")
+	})
+	w.Run0("cmp /opt/parent/homestak-gitops /usr/local/bin/homestak-gitops")
+	require.Equal(t, "1", w.Run0("journalctl -o cat -u parent | grep -c 'endpoint=/agent/.* status=200'"), "once")
+	require.True(t, w.has("hs-tool"))
+	w.Until("it has reported", func() bool {
+		return w.has("journalctl -o cat -u parent | grep -q 'endpoint=/report/{identity} status=202'")
+	})
+	key := w.Run0("cat /srv/parent/server/read.key")
+	var status struct {
+		Nodes []struct {
+			Identity, Agent, Error string
+			Ready                  bool
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(w.Run0("python3 -c 'import ssl,urllib.request as u; c=ssl._create_unverified_context(); print(u.urlopen(u.Request(\"https://"+serverAddress+"/status\",headers={\"Authorization\":\"Bearer "+key+"\"}),context=c).read().decode())'")), &status))
+	require.Len(t, status.Nodes, 1)
+	require.Equal(t, "edge", status.Nodes[0].Identity)
+	require.Empty(t, status.Nodes[0].Error)
+	require.True(t, status.Nodes[0].Ready)
+	w.keepsToItself(minted.Token)
 }
