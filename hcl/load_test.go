@@ -1,16 +1,22 @@
 package hcl_test
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
@@ -251,4 +257,413 @@ func TestAPanicIsAFinding(t *testing.T) {
 	require.Nil(t, site)
 	require.Equal(t, []string{"a.hcl:1:1: error: internal error"}, summaries(found))
 	require.NotContains(t, found[0].Detail, "hunter2")
+}
+
+// good is the tree of the archive that has everything.
+func good(t testing.TB) (fstest.MapFS, hcl.Options) {
+	t.Helper()
+	archive, err := txtar.ParseFile("testdata/good.txtar")
+	require.NoError(t, err)
+	site := fstest.MapFS{}
+	o := hcl.Options{Kinds: testKinds(), Vars: map[string]string{"workers": "3"}}
+	for _, f := range archive.Files {
+		switch f.Name {
+		case "secrets":
+			o.Secrets, _ = hcl.ParseSecrets("secrets.yaml", f.Data, nil)
+		case "want", "dump", "vars":
+		default:
+			site[f.Name] = &fstest.MapFile{Data: f.Data}
+		}
+	}
+	return site, o
+}
+
+func TestLoaderSeesEveryChange(t *testing.T) {
+	site, o := good(t)
+	site["lib/motd"] = &fstest.MapFile{Data: []byte("one")}
+	site["more.hcl"] = &fstest.MapFile{Data: []byte("locals {\n  motd = file(\"lib/motd\")\n}\npreset \"more\" {\n  cores  = 1\n  memory = 1024\n}\n")}
+	var l hcl.Loader
+	first, found := l.Load(site, o)
+	require.Empty(t, found)
+	hashes := []string{first.SourceHash}
+	again, _ := l.Load(site, o)
+	require.Same(t, first, again, "nothing changed")
+
+	changes := []func(){
+		func() { site["lib/motd"] = &fstest.MapFile{Data: []byte("two")} },
+		func() { delete(site, "lib/motd") },
+		func() { site["lib/motd"] = &fstest.MapFile{Data: []byte("three")} },
+		func() {
+			site["more.hcl"] = &fstest.MapFile{Data: bytes.Replace(site["more.hcl"].Data, []byte("1024"), []byte("2048"), 1)}
+		},
+		func() { site["tls/ca.pem"] = &fstest.MapFile{Data: append([]byte("\n"), site["tls/ca.pem"].Data...)} },
+		func() { site["new.hcl"] = &fstest.MapFile{Data: []byte("# new\n")} },
+		func() { delete(site, "new.hcl") },
+	}
+	last := first
+	for _, change := range changes {
+		change()
+		var fresh hcl.Loader
+		got, found := l.Load(site, o)
+		want, wantFound := fresh.Load(site, o)
+		require.NotSame(t, last, got)
+		require.Equal(t, dump(want), dump(got))
+		require.Equal(t, wantFound, found)
+		require.Equal(t, want.SourceHash, got.SourceHash)
+		hashes = append(hashes, got.SourceHash)
+		last = got
+	}
+	slices.Sort(hashes)
+	require.Len(t, slices.Compact(hashes), len(changes), "each state of the files has a hash of its own; the last one is the one before new.hcl came")
+
+	for name, change := range map[string]func(*hcl.Options){
+		"variables": func(o *hcl.Options) { o.Vars = map[string]string{"workers": "4"} },
+		"no values": func(o *hcl.Options) { o.Secrets = nil },
+		"values": func(o *hcl.Options) {
+			s := *o.Secrets
+			s.Values = maps.Clone(s.Values)
+			s.Values["passwords"] = map[string]string{"vm_root": "other"}
+			o.Secrets = &s
+		},
+		"kinds": func(o *hcl.Options) { o.Kinds = testKinds() },
+	} {
+		before, _ := l.Load(site, o)
+		other := o
+		change(&other)
+		got, _ := l.Load(site, other)
+		require.NotSame(t, before, got, name)
+	}
+}
+
+func TestSameInputSameSite(t *testing.T) {
+	archives, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	for _, name := range archives {
+		archive, err := txtar.ParseFile(name)
+		require.NoError(t, err)
+		tree, o, _, _ := unpack(t, archive)
+		var wantText, wantDump string
+		for i := range 10 {
+			site, found := hcl.Load(tree, o)
+			var text strings.Builder
+			diag.Text(&text, found)
+			got := dump(site)
+			if i == 0 {
+				wantText, wantDump = text.String(), got
+			}
+			require.Equal(t, wantText, text.String(), name)
+			require.Equal(t, wantDump, got, name)
+		}
+	}
+}
+
+// No finding of any archive repeats a value of its secrets.
+func TestSecretsStayAway(t *testing.T) {
+	archives, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	for _, name := range archives {
+		archive, err := txtar.ParseFile(name)
+		require.NoError(t, err)
+		tree, o, _, _ := unpack(t, archive)
+		if o.Secrets == nil {
+			continue
+		}
+		_, found := hcl.Load(tree, o)
+		for _, f := range found {
+			text := f.Summary + f.Detail + f.Code
+			for _, section := range o.Secrets.Values {
+				for _, v := range section {
+					if len(v) >= 6 {
+						require.NotContains(t, text, v)
+					}
+				}
+			}
+			require.NotContains(t, text, "very-secret")
+			require.NotContains(t, text, "00000000-0000-0000-0000-000000000001")
+		}
+	}
+}
+
+// The site never depends on whether the values of secrets are known, but for what
+// is made from them.
+func TestNodesDoNotDependOnSecrets(t *testing.T) {
+	tree, o := good(t)
+	known, _ := hcl.Load(tree, o)
+	o.Secrets = nil
+	unknown, found := hcl.Load(tree, o)
+	require.Empty(t, found)
+	require.Equal(t, known.Specs["base"].Access, unknown.Specs["base"].Access)
+	require.True(t, unknown.Hosts["father"].TokenMissing)
+	for i, n := range known.Manifests["web"].Nodes {
+		other := unknown.Manifests["web"].Nodes[i]
+		require.Equal(t, n.Resource.Addr, other.Resource.Addr)
+		require.Equal(t, n.Resource.Sensitive, other.Resource.Sensitive)
+		require.Equal(t, len(n.Resource.Sensitive) > 0, len(other.Resource.Missing) > 0)
+	}
+}
+
+func TestResolvedSiteIsReadyForAHost(t *testing.T) {
+	tree, o := good(t)
+	site, found := hcl.Load(tree, o)
+	require.Empty(t, found)
+	want, found := site.Want("father")
+	require.Empty(t, found)
+	var got []string
+	for _, a := range want.State.Addresses() {
+		got = append(got, fmt.Sprint(a, " needs ", want.State[a].Needs))
+	}
+	require.Equal(t, []string{
+		"ct.cache needs [template.debian-12-ct pool.guests]",
+		"image.debian-12 needs []",
+		"pool.guests needs []",
+		"pve.inner needs [image.debian-12 pool.guests]",
+		"template.debian-12-ct needs []",
+		"vm.db-a needs [image.debian-12 pve.inner pool.guests]",
+		"vm.db-b needs [image.debian-12 pve.inner pool.guests]",
+	}, got)
+	require.Equal(t, 2048, want.State[model.Address{Kind: "vm", Name: "db-a"}].Spec.(*guest).Memory)
+	require.Equal(t, 0, site.Manifests["web"].Nodes[0].Resource.Spec.(*guest).Memory, "the site itself stays as declared")
+}
+
+const checkSite = `
+site "home" {
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "debian-12" {
+  url      = "https://images.example/debian.qcow2"
+  checksum = "sha256:ab"
+}
+spec "base" {
+  check "inside" {
+    command = "systemctl is-system-running"
+  }
+  check "port" {
+    tcp     = 22
+    timeout = "1m"
+  }
+}
+`
+
+// A container has no guest agent: what needs one is refused where it stands, also when
+// it comes from the spec.
+func TestChecksThatAContainerCannotPass(t *testing.T) {
+	_, found := hcl.Load(files("site.hcl", checkSite+`
+manifest "m" {
+  pattern = "flat"
+  host    = "father"
+  node "cache" {
+    type     = "ct"
+    spec     = "base"
+    template = template.debian
+    check "up" {
+      agent = true
+    }
+  }
+}
+template "debian" {
+  volume = "local:vztmpl/debian.tar.zst"
+}
+`), hcl.Options{Kinds: testKinds()})
+	require.Equal(t, []string{
+		`site.hcl:12:3: error: check "inside" cannot run on node "cache"`,
+		`site.hcl:28:5: error: check "up" cannot run on node "cache"`,
+	}, summaries(found))
+}
+
+// Where one block declares several nodes, what only one of them can have has one finding, which names no other line.
+func TestN16SeveralNodesOfABlockWithOneVMID(t *testing.T) {
+	_, found := hcl.Load(files("site.hcl", checkSite+`
+manifest "m" {
+  pattern = "flat"
+  host    = "father"
+  node "web" {
+    type   = "vm"
+    count  = 4
+    vmid   = 1001
+    cores  = 1
+    memory = 512
+    image  = image.debian-12
+    nic "lan" {
+      ip = "192.0.2.10/24"
+    }
+  }
+}
+`), hcl.Options{Kinds: testKinds()})
+	require.Equal(t, []string{
+		"site.hcl:27:5: error: several nodes have vmid 1001",
+		`site.hcl:32:7: error: several nodes have static address "192.0.2.10/24"`,
+	}, summaries(found))
+	require.Equal(t, `This block declares node "web-1" and others. Use count.index, each.key or each.value, so that each node has its own, on the same PVE host.`, found[0].Detail)
+}
+
+// A container has no guest agent: it is not advised to check one.
+func TestN16AgentOfAContainer(t *testing.T) {
+	_, found := hcl.Load(files("site.hcl", `
+site "home" {
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+manifest "m" {
+  pattern = "flat"
+  host    = host.father
+  node "cache" {
+    type  = "ct"
+    agent = true
+    cores = 1
+  }
+}
+`), hcl.Options{Kinds: proxmox.Kinds()})
+	i := slices.IndexFunc(found, func(f diag.Finding) bool { return f.At.Start.Line == 12 })
+	require.GreaterOrEqual(t, i, 0, "%v", found)
+	require.Equal(t, "agent is an attribute of vm and pve nodes", found[i].Summary)
+	require.Equal(t, `It is not allowed in node "cache": the guest agent is a program for VMs, and a container needs none. Leave it out.`, found[i].Detail)
+}
+
+// A node's check stands in place of the one that its spec has under the same name, and
+// each knows where it is declared.
+func TestChecksOfANode(t *testing.T) {
+	site, found := hcl.Load(files("site.hcl", checkSite+`
+manifest "m" {
+  pattern = "flat"
+  host    = "father"
+  node "web" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian-12
+    spec   = spec.base
+    check "port" {
+      http = ":8080/health"
+    }
+  }
+}
+`), hcl.Options{Kinds: testKinds()})
+	require.Empty(t, summaries(found))
+	checks := site.Checks(site.Manifests["m"].Nodes[0])
+	require.Len(t, checks, 2)
+	require.Equal(t, "inside", checks[0].Name)
+	require.Equal(t, "site.hcl:12:3", checks[0].At.String())
+	require.Equal(t, ":8080/health", checks[1].HTTP)
+	require.Equal(t, "site.hcl:30:5", checks[1].At.String())
+	require.Equal(t, 5*time.Minute, checks[1].Timeout, "nothing of the spec's is left")
+}
+
+// What a check was made from is remembered, so that what it sees is not shown.
+func TestChecksMadeFromSecrets(t *testing.T) {
+	secrets, found := hcl.ParseSecrets("secrets.yaml", []byte("passwords:\n  probe: correct-horse\n"), nil)
+	require.Empty(t, found)
+	text := siteFile + `
+spec "base" {
+  check "open" {
+    command = "true"
+  }
+  check "closed" {
+    command = "curl -u probe:${secret.passwords.probe} localhost"
+  }
+}
+`
+	site, found := hcl.Load(files("site.hcl", text), hcl.Options{Kinds: testKinds(), Secrets: secrets})
+	require.Empty(t, summaries(found))
+	require.False(t, site.Specs["base"].Checks[0].Sensitive)
+	require.True(t, site.Specs["base"].Checks[1].Sensitive)
+
+	site, found = hcl.Load(files("site.hcl", text), hcl.Options{Kinds: testKinds()})
+	require.Empty(t, summaries(found), "a value that is not known here is no mistake of the files")
+	require.Empty(t, site.Specs["base"].Checks[1].Command)
+}
+
+// TestFilesThatOnlyLookLikeOurs are named once, with what to do about them.
+func TestFilesThatOnlyLookLikeOurs(t *testing.T) {
+	for name, c := range map[string]struct {
+		files []string
+		want  string
+	}{
+		"none":         {[]string{"README.md", "policy/main.tf", ".terraform/x.tf", "x.json"}, ""},
+		"Terraform":    {[]string{"infra/main.tf"}, "infra/main.tf:1:1: warning: file is ignored | Only files that end in .hcl are read. Terraform's configuration is another language: keep it in a folder whose name begins with a dot, or in another repository."},
+		"JSON":         {[]string{"vms.hcl.json"}, "vms.hcl.json:1:1: warning: file is ignored | Only files that end in .hcl are read. The JSON syntax of HCL is not supported: write blocks, in a file that ends in .hcl."},
+		"many of both": {[]string{"a.tf", "b.tf.json", "c.hcl.json", "d.tofu", "e.tf"}, "a.tf:1:1: warning: 5 files are ignored | Only files that end in .hcl are read. The others are b.tf.json, c.hcl.json, d.tofu and 1 more. The JSON syntax of HCL is not supported: write blocks, in a file that ends in .hcl. Terraform's configuration is another language: keep it in a folder whose name begins with a dot, or in another repository."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree := []string{"site.hcl", siteFile}
+			for _, f := range c.files {
+				tree = append(tree, f, "{")
+			}
+			site, found := hcl.Load(files(tree...), hcl.Options{Kinds: testKinds()})
+			require.NotNil(t, site)
+			if c.want == "" {
+				require.Empty(t, found)
+				return
+			}
+			require.Len(t, found, 1)
+			require.Equal(t, c.want, found[0].String()+" | "+found[0].Detail)
+		})
+	}
+}
+
+// TestValuesOfAMapAreReferences: what a value of a map refers to is needed as what an
+// attribute names is, once; one that is not there is told.
+func TestValuesOfAMapAreReferences(t *testing.T) {
+	text := `
+image "virtio" {
+  url      = "https://images.test/virtio.iso"
+  checksum = "sha256:ab"
+}
+manifest "web" {
+  pattern = "flat"
+  host    = host.father
+  node "web" {
+    type    = "vm"
+    cores   = 1
+    memory  = 512
+    image   = image.debian-12
+    options = { ide0 = "${image.virtio},media=cdrom", sata0 = "x,${image.virtio}", sata1 = "${image.debian-12}" }
+  }
+}
+`
+	site, found := hcl.Load(files("site.hcl", checkSite+text), hcl.Options{Kinds: testKinds()})
+	require.Empty(t, summaries(found))
+	r := site.Manifests["web"].Nodes[0].Resource
+	require.Equal(t, []model.Address{{Kind: "image", Name: "debian-12"}, {Kind: "image", Name: "virtio"}}, r.Needs)
+	require.Equal(t, "virtio,media=cdrom", r.Spec.(*guest).Options["ide0"])
+}
+
+// Files in the layout stay as they are, hidden folders are not of the site, and a file with
+// an error does not stop the others.
+func TestFormatFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o640))
+		return name
+	}
+	bad := write("a.hcl", "site \"home\" {\n")
+	good := write("b.hcl", "site \"home\" {\n}\n")
+	loose := write("sub/c.hcl", "host   \"father\" {\n}\n")
+	write(".git/d.hcl", "x")
+	write("e.txt", "x")
+	files, err := hcl.Files(dir)
+	require.NoError(t, err)
+	require.Equal(t, []string{bad, good, loose}, files)
+
+	changed, found, err := hcl.FormatFiles(files, true)
+	require.NoError(t, err)
+	require.True(t, found.HasErrors())
+	require.Equal(t, []string{loose}, changed)
+	text, err := os.ReadFile(loose)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "host   ", "it only looked")
+
+	changed, _, err = hcl.FormatFiles(append(files, filepath.Join(dir, "nowhere.hcl")), false)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Equal(t, []string{loose}, changed)
+	text, err = os.ReadFile(loose)
+	require.NoError(t, err)
+	require.Equal(t, "host \"father\" {\n}\n", string(text))
+	info, err := os.Stat(loose)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o640), info.Mode().Perm())
 }

@@ -5,8 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -16,7 +19,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/specserve/wire"
 )
 
 // screen is an output with what was written to it. Its flags are those of a command line.
@@ -209,4 +215,190 @@ func TestNothingToDestroy(t *testing.T) {
 	p, _ := asked(true)
 	s.Planned(p, &plan.Plan{})
 	require.Equal(t, "nothing to destroy: no guest of manifest web is on host father\n", s.out.String())
+}
+
+// Whatever way a text takes out, nothing of it drives a terminal or reorders what is read.
+func TestS7Outputs(t *testing.T) {
+	const evil = "a\x1b]0;t\x07b\u009b2Jc\u202ed\u2066e\xfff\x7fg"
+	found := diag.List{{Severity: diag.Error, Summary: evil, Detail: evil + "\n" + evil, Code: evil, At: diag.Range{File: evil, Start: diag.Pos{Line: 1, Column: 1}, End: diag.Pos{Line: 1, Column: 2}}}}
+	for name, write := range map[string]func(s *screen){
+		"Printf":          func(s *screen) { s.Printf("%s\n", evil) },
+		"Notef":           func(s *screen) { s.Notef("note: %s", evil) },
+		"Failure":         func(s *screen) { s.Failure(errors.New(evil)) },
+		"invalid site":    func(s *screen) { s.Failure(&site.InvalidError{Found: found}) },
+		"Findings":        func(s *screen) { s.Findings(found) },
+		"Emit":            func(s *screen) { require.NoError(t, s.Emit(map[string]string{evil: evil})) },
+		"Line":            func(s *screen) { require.NoError(t, s.Line([]string{evil})) },
+		"Show":            func(s *screen) { require.NoError(t, s.Show(nil, evil)) },
+		"Terminal":        func(s *screen) { _, _ = s.Terminal().W.Write([]byte(evil)) },
+		"the text stream": func(s *screen) { w, _ := s.Text(); _, _ = w.Write([]byte(evil)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, ui.Process{})
+			write(s)
+			out := s.out.String() + s.err.String()
+			require.NotEmpty(t, out)
+			require.Equal(t, diag.Clean(out), out)
+			require.NotContains(t, strings.ReplaceAll(out, "\\u001b", ""), "\x1b")
+		})
+	}
+}
+
+func TestExitCodesAreOneTable(t *testing.T) {
+	var codes []int
+	for _, c := range ui.ExitMeanings() {
+		codes = append(codes, c.Code)
+		require.NotEmpty(t, c.Meaning)
+	}
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 130}, codes)
+
+	for _, c := range []struct {
+		outcome engine.Outcome
+		err     error
+		want    int
+	}{
+		{engine.Done, nil, 0},
+		{engine.Planned, nil, 0},
+		{engine.Invalid, nil, 3},
+		{engine.Refused, nil, 4},
+		{engine.Partly, nil, 5},
+		{engine.Failed, nil, 1},
+		{engine.Failed, fmt.Errorf("apply: %w", &ui.ExitError{Code: ui.ExitRefused}), 4},
+		{engine.Failed, ui.ErrTimeout, 1},
+		{engine.Interrupted, engine.ErrInterrupted, 130},
+		{"", nil, 1},
+	} {
+		require.Equal(t, c.want, ui.ExitCode(ui.ExitOfPass(engine.Report{Outcome: c.outcome, Err: c.err})), "%s %v", c.outcome, c.err)
+	}
+	require.ErrorContains(t, ui.ExitOfPass(engine.Report{
+		Outcome: engine.Partly, Results: []apply.Result{{Status: apply.Done}},
+		Err: &engine.NotObservedError{Parts: []model.Unknown{{Scope: "node b", Why: "offline"}, {Scope: "1"}, {Scope: "2"}, {Scope: "3"}}},
+	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else says why it is not all")
+	require.Equal(t, 130, ui.ExitCode(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
+	require.Equal(t, 3, ui.ExitCode(&site.InvalidError{}))
+	for code, want := range map[wire.Code]int{wire.CodeNoCredential: 6, wire.CodeRefused: 6, wire.CodeNotYours: 6, wire.CodeExpired: 6, wire.CodeNotFound: 1, wire.CodeConnection: 1} {
+		require.Equal(t, want, ui.ExitCode(fmt.Errorf("fetching: %w", &wire.Error{Code: code})), code)
+	}
+}
+
+// A plan of a host that was seen in part does not end as one that is all there is to do.
+func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
+	dark := model.Unknown{Scope: "node pve2", Why: "offline"}
+	denied := model.Unknown{Scope: "images on storage local", Why: "403", Denied: true}
+	nothing := model.Unknown{Scope: "all guests", All: true}
+	barred := model.Unknown{Scope: "all guests", All: true, Denied: true}
+	step := []plan.Step{{Action: plan.Create}}
+	for name, c := range map[string]struct {
+		unknown        []model.Unknown
+		steps          []plan.Step
+		code, detailed int
+	}{
+		"all seen, in sync":       {nil, nil, ui.ExitDone, ui.ExitDone},
+		"all seen, changes":       {nil, step, ui.ExitDone, ui.ExitPending},
+		"a node offline":          {[]model.Unknown{dark}, nil, ui.ExitFailed, ui.ExitFailed},
+		"a node offline, changes": {[]model.Unknown{dark}, step, ui.ExitFailed, ui.ExitPending},
+		"not permitted":           {[]model.Unknown{dark, denied}, nil, ui.ExitDenied, ui.ExitDenied},
+		"nothing seen":            {[]model.Unknown{nothing}, nil, ui.ExitFailed, ui.ExitFailed},
+		"nothing may be seen":     {[]model.Unknown{barred}, nil, ui.ExitDenied, ui.ExitDenied},
+		"not permitted, changes":  {[]model.Unknown{denied}, step, ui.ExitDenied, ui.ExitPending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := engine.Report{Outcome: engine.Planned, Plan: &plan.Plan{Unknown: c.unknown, Steps: c.steps}}
+			require.Equal(t, c.code, ui.ExitCode(ui.ExitOfPlan(r, false)))
+			require.Equal(t, c.detailed, ui.ExitCode(ui.ExitOfPlan(r, true)))
+		})
+	}
+}
+
+// Exit code 2 is for steps and for drift that is only reported. Withheld, postponed and pending changes are neither, and apply exits with 0.
+func TestN6WhatWaitsIsNoChange(t *testing.T) {
+	left := diag.Finding{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.web-1", Summary: "vm.web-1 is not created: no server runs"}
+	for name, c := range map[string]struct {
+		plan plan.Plan
+		code int
+	}{
+		"a step that is withheld": {plan.Plan{Findings: diag.List{left}}, ui.ExitDone},
+		"a removal that waits":    {plan.Plan{Deferred: []model.Deferred{{Address: "pve.hv", Why: "not deleted", Differs: true}}}, ui.ExitDone},
+		"a restart that waits":    {plan.Plan{Pending: []model.Pending{{Path: "cores"}}}, ui.ExitDone},
+		"drift that is reported":  {plan.Plan{Findings: diag.List{left}, Drift: []model.Address{{Kind: "vm", Name: "web-1"}}}, ui.ExitPending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := engine.Report{Outcome: engine.Planned, Plan: &c.plan, Findings: c.plan.Findings}
+			require.Equal(t, c.code, ui.ExitCode(ui.ExitOfPlan(r, true)))
+			require.Equal(t, ui.ExitDone, ui.ExitCode(ui.ExitOfPlan(r, false)))
+		})
+	}
+}
+
+// The first signal ends what has nothing to finish, the second one everything.
+func TestSignalsAreCounted(t *testing.T) {
+	signals := make(chan os.Signal)
+	ctx, s := ui.Process{Signals: signals}.Watch(t.Context())
+	defer s.Close()
+	reading, cancel := s.Soon(ctx)
+	defer cancel()
+
+	signals <- os.Interrupt
+	<-s.Once
+	<-reading.Done()
+	require.ErrorIs(t, context.Cause(reading), engine.ErrInterrupted)
+	require.NoError(t, ctx.Err(), "what runs is finished")
+
+	signals <- syscall.SIGTERM
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), engine.ErrInterrupted)
+}
+
+// A program that nobody asked to end says so: its context has no cause of interruption.
+func TestCloseIsNoInterruption(t *testing.T) {
+	ctx, s := ui.Process{}.Watch(t.Context())
+	s.Close()
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
+	require.NotErrorIs(t, context.Cause(ctx), engine.ErrInterrupted)
+	select {
+	case <-s.Once:
+		require.Fail(t, "no signal came")
+	default:
+	}
+}
+
+func TestHangups(t *testing.T) {
+	none, end := ui.Process{}.Hangups()
+	end()
+	require.Nil(t, none)
+
+	var asked os.Signal
+	ended := false
+	p := ui.Process{Subscribe: func(s os.Signal) (<-chan os.Signal, func()) {
+		asked = s
+		return make(chan os.Signal), func() { ended = true }
+	}}
+	hangups, end := p.Hangups()
+	require.NotNil(t, hangups)
+	require.Equal(t, syscall.SIGHUP, asked)
+	end()
+	require.True(t, ended)
+}
+
+// A wrong command line is answered with what was probably meant.
+func TestExplain(t *testing.T) {
+	root := &cobra.Command{Use: "tool", SilenceErrors: true, SilenceUsage: true, DisableSuggestions: true}
+	run := func(*cobra.Command, []string) error { return nil }
+	plan := &cobra.Command{Use: "plan", Args: cobra.NoArgs, RunE: run}
+	plan.Flags().String("manifest", "", "")
+	root.AddCommand(plan, &cobra.Command{Use: "eval QUERY", Args: ui.TakesArgs(1, 1), RunE: run})
+	for _, c := range []struct{ verb, arg, want string }{
+		{"pln", "", "unknown verb \"pln\"\ndid you mean \"plan\"?\nsee: tool --help"},
+		{"plan", "web", "tool plan takes no argument, but \"web\" was given\na manifest is named by -M, the folder of a site by --site\nsee: tool plan --help"},
+		{"eval", "", "tool eval takes 1 argument, but none was given\nusage: tool eval QUERY [flags]\nsee: tool eval --help"},
+	} {
+		args := []string{c.verb}
+		if c.arg != "" {
+			args = append(args, c.arg)
+		}
+		root.SetArgs(args)
+		require.EqualError(t, ui.ExplainUsage(root, root.Execute()), c.want)
+	}
+	require.NoError(t, ui.ExplainUsage(root, nil))
+	require.Contains(t, ui.VerbNames(root), "plan")
 }
