@@ -42,7 +42,8 @@ race: export HOMESTAK_FOREST_SCHEDULES ?= 4
 
 # Half of the packages with long tests mostly wait, for tasks and for programs: twice as
 # many run at once as there are processors, and of each several tests. The packages that
-# take longest begin first, so that at the end none of them is at work alone.
+# take longest begin first, so that at the end none of them is at work alone. go test prints
+# packages in their order; the others are another go test, so that their results are progress.
 LONGEST := ./test/integration ./drivers/proxmox ./test/real ./cmd/homestak-gitops ./test/sim/replay ./engine/source ./engine/source/serve
 #
 # make lint vets, with more than go test does.
@@ -53,7 +54,10 @@ test: export HOMESTAK_PROGRAM = $(CURDIR)/dist/test/homestak-gitops
 test: ## all tests
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags "-s -w" -o $(HOMESTAK_PROGRAM).new $(MAIN)
 	cmp -s $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM) || mv $(HOMESTAK_PROGRAM).new $(HOMESTAK_PROGRAM)
-	$(GO) test -vet=off -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -parallel 8 -timeout 30m $(LONGEST) ./...
+	cpus=$$(getconf _NPROCESSORS_ONLN); run="$(GO) test -vet=off -parallel 8 -timeout 30m"; \
+	$$run -p $$((2 * cpus)) $(LONGEST) & longest=$$!; \
+	$$run -p $$cpus $$($(GO) list ./... | grep -vxF "$$($(GO) list $(LONGEST))"); others=$$?; \
+	wait $$longest && exit $$others
 
 # For the loop of editing: the tests that simulate no host and take less than a few seconds.
 SLOW := ^./(engine/(agent|site|source|source/serve)|specserve|specserve/daemon|policy|drivers/ssh)$$
