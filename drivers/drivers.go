@@ -101,9 +101,9 @@ func (a Access) guests() push.Config {
 	return c
 }
 
-// host joins what drives a host itself.
+// host provides the driver of a host itself.
 func host(a Access) engine.Provider {
-	return engine.Join(engine.Provider{Name: "proxmox", Kinds: proxmox.Kinds(), Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
+	return engine.Provider{Name: "proxmox", Kinds: proxmox.Kinds(), Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
 		own := a // several may be opened at once
 		own.awaits = d.AwaitsSecrets
 		driver, err := proxmox.Open(own.Proxmox(d.Site, h))
@@ -111,7 +111,7 @@ func host(a Access) engine.Provider {
 			return nil, err // a nil *Driver in an interface would not be nil
 		}
 		return driver, nil
-	}})
+	}}
 }
 
 // Proxmox is the configuration of the driver for Proxmox VE.

@@ -62,6 +62,13 @@ type Driver interface {
 // The pass calls Release at its end. The driver may be used again after that.
 type Releaser interface{ Release() }
 
+// Provider opens a driver. Kinds are the resources that it adds to the site language.
+type Provider struct {
+	Name  string
+	Kinds model.Kinds
+	Open  func(d Desired, h *model.Host) (Driver, error)
+}
+
 // dialer is a Driver whose guests may be out of reach from the network of this machine. Dial returns how
 // checks over the network connect to them, or nil if they connect as everything else does.
 type dialer interface {
