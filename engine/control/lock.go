@@ -12,8 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gofrs/flock"
-
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -42,28 +41,26 @@ func LockHost(dataDir string, h *model.Host, verb string) (release func(), err e
 	return release, nil
 }
 
-// LockFile takes a lock, without waiting. The lock is the kernel's (flock) and ends with the
-// process; the content of the file is only for messages. The error is a *LockedError if somebody
-// does.
+// LockFile takes the lock of a file, without waiting. The content of the file is only for messages.
+// The error is a *LockedError if another process has the lock.
 func LockFile(name string, by Holder) (release func(), err error) {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	l := flock.New(name, flock.SetPermissions(0o600))
-	got, err := l.TryLock()
+	unlock, err := durable.TryLock(name)
+	if errors.Is(err, durable.ErrLocked) {
+		return nil, readLock(name)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if !got {
-		return nil, readLock(name)
 	}
 	by.PID, by.User, by.Since = os.Getpid(), Whoami(), time.Now().UTC().Truncate(time.Second)
 	_ = writeHolder(name, by) // on a full disk nobody learns who it is, but the lock holds
 	return func() {
 		// The file stays: removing it would let two processes lock two files of one name.
 		_ = os.Truncate(name, 0)
-		_ = l.Unlock()
+		unlock()
 	}, nil
 }
 

@@ -9,25 +9,50 @@ import (
 	"syscall"
 )
 
-// Exclusively runs a function under an exclusive lock of a folder, against other processes and
-// goroutines. It waits for the lock, which is the kernel's and ends with the process. All writers
-// of such a folder use it, so unfinished files of Replace belong to a dead writer, and are removed
-// first.
+// ErrLocked: the lock is held by another process, or by another call in this one.
+var ErrLocked = errors.New("it is locked")
+
+// TryLock takes the exclusive lock of a file or folder without waiting, or returns ErrLocked. It creates the file if there
+// is none. The lock is the kernel's: it ends with the process, whatever the file contains.
+func TryLock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, syscall.EISDIR) {
+		f, err = os.Open(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return lock(f, syscall.LOCK_EX|syscall.LOCK_NB)
+}
+
+// lock takes the lock of an open file. The returned function closes the file, which ends the lock.
+func lock(f *os.File, how int) (unlock func(), err error) {
+	err = syscall.EINTR
+	for errors.Is(err, syscall.EINTR) {
+		err = syscall.Flock(int(f.Fd()), how)
+	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = ErrLocked
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// Exclusively runs a function under the exclusive lock of a folder, and waits for the lock. All
+// writers of such a folder use it, so unfinished files of Replace belong to a dead writer, and are
+// removed first.
 func Exclusively(dir string, do func() error) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = d.Close() }() // it ends the lock
-	for {
-		err = syscall.Flock(int(d.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
+	unlock, err := lock(d, syscall.LOCK_EX)
 	if err != nil {
-		return fmt.Errorf("lock folder %s: %w", dir, err)
+		return err
 	}
+	defer unlock()
 	unfinished, err := filepath.Glob(filepath.Join(dir, Unfinished+"*"))
 	if err != nil {
 		return err

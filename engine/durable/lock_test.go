@@ -39,6 +39,23 @@ func TestExclusively(t *testing.T) {
 	require.Error(t, durable.Exclusively(filepath.Join(dir, "none"), func() error { return nil }))
 }
 
+// A lock is of a file, which is created, or of a folder. A second one has to wait until it is released.
+func TestTryLock(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{dir, filepath.Join(dir, "lock")} {
+		unlock, err := durable.TryLock(name)
+		require.NoError(t, err)
+		_, err = durable.TryLock(name)
+		require.ErrorIs(t, err, durable.ErrLocked)
+		unlock()
+		unlock, err = durable.TryLock(name)
+		require.NoError(t, err)
+		unlock()
+	}
+	_, err := durable.TryLock(filepath.Join(dir, "none", "lock"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
 func increment(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -179,7 +179,7 @@ func explained(err error) error {
 
 // close frees what is open, once the server has ended.
 func (f *follower) close() {
-	_ = f.history.close()
+	f.history.close()
 	if f.credentials != nil {
 		f.credentials.Close()
 	}

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/engine/source/objects"
@@ -29,9 +28,9 @@ const remembered = 256
 // history is the copy of the repository that the site folder is a checkout of. What is served is read
 // from the copy, so nothing that git does not track can be, and git may work in the checkout.
 type history struct {
-	dir  string
-	log  *slog.Logger
-	lock *os.File
+	dir    string
+	log    *slog.Logger
+	unlock func() // of the folder; nil before the first snapshot
 
 	repository   *source.Repository
 	root, branch string
@@ -97,15 +96,15 @@ func (h *history) open(root, branch string) error {
 	if h.repository != nil && root == h.root && branch == h.branch {
 		return nil
 	}
-	if h.lock == nil {
-		f, err := os.OpenFile(filepath.Join(h.dir, copyLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if h.unlock == nil {
+		unlock, err := durable.TryLock(filepath.Join(h.dir, copyLock))
+		if errors.Is(err, durable.ErrLocked) {
+			err = fmt.Errorf("another server has the copy of the repository in %s: %w\ngive this one a folder of its own: --data-dir", h.dir, err)
+		}
 		if err != nil {
 			return err
 		}
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-			return errors.Join(fmt.Errorf("another server has the copy of the repository in %s: %w\ngive this one a folder of its own: --data-dir", h.dir, err), f.Close())
-		}
-		h.lock = f
+		h.unlock = unlock
 	}
 	r, err := source.OpenRepository(source.Options{Dir: filepath.Join(h.dir, copyFolder), URL: root, Branch: branch, Log: h.log})
 	if err != nil {
@@ -130,9 +129,8 @@ func (h *history) keep(commit string) error {
 }
 
 // close lets another server have the copy.
-func (h *history) close() error {
-	if h.lock == nil {
-		return nil
+func (h *history) close() {
+	if h.unlock != nil {
+		h.unlock()
 	}
-	return h.lock.Close()
 }

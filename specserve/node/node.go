@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"syscall"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/durable"
 	"github.com/homestak/homestak-gitops/engine/guest/converge"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -132,26 +132,22 @@ func (f Folder) Lock(ctx context.Context, waiting func()) (unlock func(), err er
 	if err := os.MkdirAll(f.Path, 0o755); err != nil { //nolint:gosec // its files are 0600
 		return nil, fmt.Errorf("making the folder for the spec: %w", err)
 	}
-	dir, err := os.Open(f.Path)
-	if err != nil {
-		return nil, err
-	}
 	again := time.NewTicker(lockPoll)
 	defer again.Stop()
 	for first := true; ; first = false {
-		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		unlock, err := durable.TryLock(f.Path)
 		switch {
 		case err == nil:
-			return func() { _ = dir.Close() }, nil // which gives the lock back
-		case !errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", f.Path, err), dir.Close())
+			return unlock, nil
+		case !errors.Is(err, durable.ErrLocked):
+			return nil, err
 		case first && waiting != nil:
 			waiting()
 		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("waiting for another run on this machine: %w", context.Cause(ctx)), dir.Close())
+			return nil, fmt.Errorf("waiting for another run on this machine: %w", context.Cause(ctx))
 		}
 	}
 }

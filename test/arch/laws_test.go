@@ -77,7 +77,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}},
 	{pkg: "engine/enginetest", may: []string{"engine", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}}, // a host in memory, for the tests of passes and of agents
 	{pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}, tests: []string{"engine/enginetest"}},
-	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model", "specserve/limit", "specserve/wire"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "engine/plan", "hcl"}}, // what happened to an agent, as a stream
+	{pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/durable", "engine/ledger", "engine/model", "specserve/limit", "specserve/wire"}, tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "engine/plan", "hcl"}}, // what happened to an agent, as a stream
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/ledger", "engine/model", "specserve/wire"}},
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan", "specserve/wire"}},
 	{pkg: "examples"}, // files only
@@ -131,7 +131,6 @@ var libraries = []library{
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service", "specserve/daemon"}, why: "only the agent and the server are services"},
 	{path: "github.com/prometheus/client_golang", owners: []string{"specserve"}, why: "one package keeps to registries of its own, and none of the program"},
 	{path: "github.com/prometheus/common", owners: []string{"specserve"}, why: "and writes their text"},
-	{path: "github.com/gofrs/flock", owners: []string{"engine/control"}, why: "one place decides who is the one writer"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
