@@ -221,7 +221,7 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	errs = append(errs, failedChecks...)
 	unfinished := done < len(r.Results)
 	switch refused := OutcomeOf(r.Plan.Findings); {
-	case isClosed(r.pass.Stop):
+	case IsClosed(r.pass.Stop):
 		return Interrupted, errors.Join(append([]error{ErrInterrupted}, errs...)...)
 	case ctx.Err() != nil && unfinished:
 		errs = append([]error{context.Cause(ctx)}, errs...)
@@ -283,7 +283,8 @@ func FindingOf(err error) diag.List {
 // seconds is d in seconds, rounded to milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
-func isClosed(c <-chan struct{}) bool {
+// IsClosed reports whether a channel that never carries a value is closed.
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -120,7 +120,7 @@ func (r *Responder) compile(ctx context.Context, files map[string]string) *Set {
 	})
 	if err != nil {
 		r.stuck = true
-		return &Set{broken: diag.List{denial(diag.FromPolicy, "the policies of the site cannot be compiled: "+firstLine(err), "Make them smaller or simpler.")}}
+		return &Set{broken: diag.List{denial(diag.FromPolicy, "the policies of the site cannot be compiled: "+diag.FirstLine(err.Error()), "Make them smaller or simpler.")}}
 	}
 	if found.HasErrors() {
 		s.broken = found
@@ -133,7 +133,7 @@ func (s *Set) check(ctx context.Context, packages []string, doc map[string]any) 
 	if s.apart != nil && s.hasOwn() {
 		text, err := json.Marshal(doc)
 		if err != nil {
-			return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to evaluate: "+firstLine(err), "")})
+			return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to evaluate: "+diag.FirstLine(err.Error()), "")})
 		}
 		a, err := s.apart.Ask(ctx, Question{Files: s.own(), Packages: packages, Input: text})
 		if err != nil {
@@ -158,7 +158,7 @@ type Positioned interface {
 
 // failedApart makes the error of another process one of an evaluation.
 func failedApart(err error) error {
-	why := error(&stopped{why: firstLine(err), cause: err})
+	why := error(&stopped{why: diag.FirstLine(err.Error()), cause: err})
 	p, ok := err.(Positioned) //nolint:errorlint // the error of Apart itself
 	if !ok || p.Position().IsZero() {
 		return why

@@ -16,7 +16,7 @@ import (
 // failure is the denial by policies that could not be evaluated, in the name of the
 // rule that was at work.
 func (rs *ruleset) failure(packages []string, err error) diag.Finding {
-	why := firstLine(err)
+	why := diag.FirstLine(err.Error())
 	stop, isStopped := errors.AsType[*stopped](err)
 	if isStopped {
 		why = stop.why
@@ -116,7 +116,7 @@ func (s sources) findingsOf(errs ast.Errors) diag.List {
 		if fn, ok := strings.CutPrefix(e.Message, "undefined function "); ok && ast.BuiltinMap[fn] != nil {
 			detail = "Policies see only their input: no network, clock, random numbers or environment, and no function that can return huge results.\n" + detail
 		}
-		f := denial(diag.FromPolicy, fmt.Sprintf("%s does not compile: %s", name, diag.Line(clip(firstLine(errors.New(e.Message))))), detail)
+		f := denial(diag.FromPolicy, fmt.Sprintf("%s does not compile: %s", name, diag.Line(clip(diag.FirstLine(e.Message)))), detail)
 		f.At, f.Code = s.locate(e.Location)
 		out = append(out, f)
 	}

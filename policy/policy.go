@@ -113,7 +113,7 @@ func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 	}
 	if err != nil {
 		// What is left behind may still write to s.
-		found = diag.List{denial(diag.FromPolicy, "the policies of the site cannot be compiled: "+firstLine(err), "Make them smaller or simpler.")}
+		found = diag.List{denial(diag.FromPolicy, "the policies of the site cannot be compiled: "+diag.FirstLine(err.Error()), "Make them smaller or simpler.")}
 		return &Set{broken: found}, found
 	}
 	s.found = slices.Clone(found)
@@ -178,7 +178,7 @@ func (s *Set) prepareAll(ctx context.Context) diag.List {
 	} {
 		q, err := s.prepare(ctx, text)
 		if err != nil {
-			return diag.List{denial(diag.FromPolicy, "the rules of "+asked+" cannot be evaluated: "+firstLine(err), "")}
+			return diag.List{denial(diag.FromPolicy, "the rules of "+asked+" cannot be evaluated: "+diag.FirstLine(err.Error()), "")}
 		}
 		s.queries[asked] = q
 	}
@@ -273,7 +273,7 @@ func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site,
 	}
 	doc, err := s.input(site, p, r)
 	if err != nil {
-		return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to evaluate: "+firstLine(err), "")})
+		return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to evaluate: "+diag.FirstLine(err.Error()), "")})
 	}
 	found, rules := s.check(ctx, packages, doc)
 	ranges := rangesOf(site, p)

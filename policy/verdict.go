@@ -283,8 +283,3 @@ func clip(s string) string {
 	}
 	return string(runes[:maxMessage-1]) + "…"
 }
-
-func firstLine(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return line
-}

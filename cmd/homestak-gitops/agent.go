@@ -68,7 +68,7 @@ func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	}
 	a.ui.Findings(found)
 	if found.HasErrors() {
-		return ui.WithExitCode(ui.ExitFailed, fmt.Errorf("the agent cannot start: %s", view.Count(found.Errors(), "configuration error")))
+		return ui.WithExitCode(ui.ExitFailed, fmt.Errorf("the agent cannot start: %s", diag.Count(found.Errors(), "configuration error")))
 	}
 	verb, socket := "agent", cfg.Socket()
 	if f.once {

@@ -93,10 +93,10 @@ func runVerify(ctx context.Context, a *app, f *session.AgentFlags) error {
 			return err
 		}
 	} else if len(c.Broken) == 0 {
-		a.ui.Printf("the chain is intact: %s\n", view.Count(c.Good, "receipt"))
+		a.ui.Printf("the chain is intact: %s\n", diag.Count(c.Good, "receipt"))
 	}
 	if len(c.Broken) > 0 {
-		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", view.Count(len(c.Broken), "receipt"), view.Count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))
+		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", diag.Count(len(c.Broken), "receipt"), diag.Count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/session"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
 )
 
@@ -91,7 +90,7 @@ is ignored, because the shipped rules always apply.`,
 			if err := policy.Export(args[0]); err != nil {
 				return err
 			}
-			a.ui.Printf("%s are in %s; with the real opa: opa test policy/ %s\n", view.Count(len(policy.Shipped()), "file"), args[0], args[0])
+			a.ui.Printf("%s are in %s; with the real opa: opa test policy/ %s\n", diag.Count(len(policy.Shipped()), "file"), args[0], args[0])
 			return nil
 		},
 		ValidArgsFunction: ui.CompleteDirectory,

@@ -203,7 +203,7 @@ func (d *Driver) observeInside(ctx context.Context, want *model.Resource, at mod
 	}
 	if d.isDelivery(want.Addr) {
 		have, err := d.observeDelivery(ctx, want, at)
-		if hidden.Starting = err != nil && at.Starting && !hopeless(err); err != nil {
+		if hidden.Starting = err != nil && at.Starting && !guest.Hopeless(err); err != nil {
 			return unknown(err.Error())
 		}
 		return have
@@ -266,12 +266,6 @@ func (d *Driver) isDelivery(addr model.Address) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ways[addr] != nil && d.ways[addr].via == viaDelivery
-}
-
-// hopeless reports whether an error says that no waiting resolves it.
-func hopeless(err error) bool {
-	var h interface{ Hopeless() bool }
-	return errors.As(err, &h) && h.Hopeless()
 }
 
 // denied reports whether an error says that the token of the host lacks a privilege, which no waiting gives it.

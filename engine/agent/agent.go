@@ -171,13 +171,13 @@ func (a *Agent) Run(ctx context.Context, stop <-chan struct{}) error {
 	l.begin(ctx, stop)
 	l.o.Log.Info("agent started", "identity", l.o.Identity, "program", l.o.Program, "repository", l.o.URL, "branch", l.o.Branch)
 	showLastGood(ctx, l)
-	next, more := l.requested.take().and(work{fetch: true, check: true}), !isClosed(stop) && ctx.Err() == nil
+	next, more := l.requested.take().and(work{fetch: true, check: true}), !engine.IsClosed(stop) && ctx.Err() == nil
 	for more {
 		l.cycle(ctx, next)
 		next, more = l.wait(ctx)
 	}
 	l.o.Log.Info("agent stopped", "identity", l.o.Identity)
-	if isClosed(stop) {
+	if engine.IsClosed(stop) {
 		return nil
 	}
 	return context.Cause(ctx)
@@ -225,13 +225,4 @@ func (a *Agent) Stuck() (since time.Time) {
 		since = due
 	}
 	return since
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -158,7 +158,7 @@ func (l *loop) noteStop() {
 
 // haltPass makes the pass under way start nothing new.
 func (l *loop) haltPass() {
-	if l.halt != nil && !isClosed(l.halt) {
+	if l.halt != nil && !engine.IsClosed(l.halt) {
 		close(l.halt)
 	}
 }
@@ -167,7 +167,7 @@ func (l *loop) haltPass() {
 // shall end.
 func (l *loop) wait(ctx context.Context) (work, bool) {
 	for {
-		if isClosed(l.stop) || ctx.Err() != nil {
+		if engine.IsClosed(l.stop) || ctx.Err() != nil {
 			return work{}, false
 		}
 		now := time.Now()
@@ -211,7 +211,7 @@ func (l *loop) wakeup() time.Time {
 // there is a new commit.
 func (l *loop) cycle(ctx context.Context, w work) engine.Report {
 	changed := w.fetch && l.fetch(ctx)
-	interrupted := isClosed(l.stop) || ctx.Err() != nil
+	interrupted := engine.IsClosed(l.stop) || ctx.Err() != nil
 	var r engine.Report
 	switch {
 	case interrupted:
@@ -232,7 +232,7 @@ func (l *loop) cycle(ctx context.Context, w work) engine.Report {
 		}
 		l.schedule(r)
 	}
-	interrupted = isClosed(l.stop) || ctx.Err() != nil
+	interrupted = engine.IsClosed(l.stop) || ctx.Err() != nil
 	l.publish()
 	for _, waiter := range w.waiters {
 		if r.Outcome != engine.Interrupted || !interrupted {
@@ -267,7 +267,7 @@ func (l *loop) schedule(r engine.Report) {
 func (l *loop) fetch(ctx context.Context) bool {
 	l.enter(Checking, fetchTime)
 	head, ok := l.upstream.head(ctx, l.memory.Head.ID)
-	if !ok && (isClosed(l.stop) || ctx.Err() != nil) {
+	if !ok && (engine.IsClosed(l.stop) || ctx.Err() != nil) {
 		return false
 	}
 	l.scheduleFetch()

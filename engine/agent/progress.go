@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -173,10 +172,3 @@ func (r *running) at(now time.Time) *Running {
 
 // seconds rounds to milliseconds, which is more than anybody needs.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}

@@ -16,7 +16,7 @@ import (
 func (l *loop) recordUnknownIdentity(c model.Commit, r engine.Report) {
 	l.journal.unknownIdentity(c, r)
 	l.memory.setIdentityUnknown(c.ID)
-	l.unknownIdentity = firstLine(r.Err.Error())
+	l.unknownIdentity = diag.FirstLine(r.Err.Error())
 	l.status.refuse(c.ID, r)
 	l.recordEnd(c, r, false)
 }
@@ -151,7 +151,7 @@ func trouble(r *engine.Report) string {
 			failed++
 		}
 	}
-	text := firstLine(r.Err.Error())
+	text := diag.FirstLine(r.Err.Error())
 	switch {
 	case failed > 1:
 		return fmt.Sprintf("%s (and %d more)", text, failed-1)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
@@ -28,7 +29,7 @@ func (v *view) summary(s *Status, now time.Time) string {
 }
 
 func converging(r *Running) string {
-	text := fmt.Sprintf("converging %s: %d of %s done", short(r.Commit), r.Done, counted(r.Steps, "step"))
+	text := fmt.Sprintf("converging %s: %d of %s done", short(r.Commit), r.Done, diag.Count(r.Steps, "step"))
 	if r.Seconds > 0 {
 		text += fmt.Sprintf(", about %s to go", time.Duration(max(r.Seconds, 1)*float64(time.Second)).Round(time.Second))
 	}
@@ -55,9 +56,9 @@ func (v *view) standing(s *Status, now time.Time) string {
 		parts = append(parts, fmt.Sprintf("commit %s refused: %s; %s", short(s.Refused.Commit), firstError(s.Refused.Findings), force))
 	}
 	if f := s.Repository.Failing; f != nil {
-		text := fmt.Sprintf("repository does not answer since %s: %s", clock(*f, now), firstLine(s.Repository.Error))
+		text := fmt.Sprintf("repository does not answer since %s: %s", clock(*f, now), diag.FirstLine(s.Repository.Error))
 		if s.Repository.Condition == BranchMissing {
-			text = firstLine(s.Repository.Error)
+			text = diag.FirstLine(s.Repository.Error)
 		}
 		if s.Refused == nil && v.unknown == "" {
 			text += "; " + force
@@ -104,7 +105,7 @@ func (v *view) lastPass(s *Status) string {
 		if text := firstError(s.Last.Findings); text != "" {
 			return fmt.Sprintf("%s is in force, but %s", short(s.Last.Commit), text)
 		}
-		return firstLine(s.Last.Error)
+		return diag.FirstLine(s.Last.Error)
 	case engine.Interrupted:
 		return "the last pass with " + short(s.Last.Commit) + " was interrupted"
 	default:
@@ -125,7 +126,7 @@ func pause(s ledger.Suspension, now time.Time) string {
 		text += " until " + clock(*s.Until, now)
 	}
 	if s.Reason != "" {
-		text += ": " + firstLine(s.Reason)
+		text += ": " + diag.FirstLine(s.Reason)
 	}
 	return text
 }
@@ -147,9 +148,4 @@ func clock(t, now time.Time) string {
 		return t.Format("15:04")
 	}
 	return t.Format("2006-01-02 15:04")
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
 }

@@ -50,3 +50,17 @@ func writeCode(w io.Writer, f Finding) {
 	fmt.Fprintf(w, "  %s | %s\n", no, Clean(string(runes[from:to])))
 	fmt.Fprintf(w, "  %s | %s%s\n", strings.Repeat(" ", len(no)), strings.Repeat(" ", start-from), strings.Repeat("^", width))
 }
+
+// Count formats a number with its noun: "1 node", "2 nodes".
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// FirstLine returns text up to its first line break.
+func FirstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}

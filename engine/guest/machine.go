@@ -68,6 +68,12 @@ func (e *commandError) Error() string { return e.text }
 // Hopeless is true; see Machine.
 func (*commandError) Hopeless() bool { return true }
 
+// Hopeless reports whether an error says that waiting does not fix it.
+func Hopeless(err error) bool {
+	var h interface{ Hopeless() bool }
+	return errors.As(err, &h) && h.Hopeless()
+}
+
 // ErrOutcomeLost says that a command may have run, to its end or not, and that nobody knows
 // how it ended. It is never repeated by itself: whoever wants it repeated reads first what
 // is there.

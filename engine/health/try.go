@@ -152,7 +152,7 @@ func unreadable(err error) error {
 
 // whyEnded prefers the cause of a cancellation to the resulting error.
 func whyEnded(ctx context.Context, err error) error {
-	if ctx.Err() == nil || hopeless(err) {
+	if ctx.Err() == nil || guest.Hopeless(err) {
 		return err
 	}
 	return cmp.Or(context.Cause(ctx), errors.New("ended"))

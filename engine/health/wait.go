@@ -88,7 +88,7 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 		case ctx.Err() != nil:
 			fail.Err = context.Cause(ctx)
 			return r, fail
-		case once, hopeless(err), time.Until(end) <= interval:
+		case once, guest.Hopeless(err), time.Until(end) <= interval:
 			return r, fail
 		}
 		report()
@@ -110,12 +110,6 @@ func (a *attempt) once(ctx context.Context, c *model.Check, left time.Duration) 
 		a.at = guest.Address{} // a lease may have changed
 	}
 	return saw, err
-}
-
-// hopeless reports whether an error says that no waiting fixes it.
-func hopeless(err error) bool {
-	var h interface{ Hopeless() bool }
-	return errors.As(err, &h) && h.Hopeless()
 }
 
 // waiting reports whether an error says that nothing is wrong so far.

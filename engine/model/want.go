@@ -93,7 +93,7 @@ func (s *Site) Want(identity string) (*Want, diag.List) {
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(left)) {
-		w.Deferred = append(w.Deferred, Deferred{Address: "spec", Why: fmt.Sprintf("of %s: %s", count(left[why], "node"), why)})
+		w.Deferred = append(w.Deferred, Deferred{Address: "spec", Why: fmt.Sprintf("of %s: %s", diag.Count(left[why], "node"), why)})
 	}
 	found = append(found, s.addObjects(w)...)
 	for _, r := range w.State {
@@ -149,9 +149,9 @@ func belowText(n *Node, below []*Node) string {
 	if len(names) > most {
 		names = append(slices.Clone(names[:most]), "…")
 	}
-	text := fmt.Sprintf("%s below it (%s): left to its own agent", count(len(n.Children), "node"), strings.Join(names, ", "))
+	text := fmt.Sprintf("%s below it (%s): left to its own agent", diag.Count(len(n.Children), "node"), strings.Join(names, ", "))
 	if deeper := len(below) - len(n.Children); deeper > 0 {
-		text += fmt.Sprintf(", and %s further down to theirs", count(deeper, "node"))
+		text += fmt.Sprintf(", and %s further down to theirs", diag.Count(deeper, "node"))
 	}
 	return text
 }
@@ -404,11 +404,4 @@ func HostOf(spec any) string {
 		}
 	}
 	return ""
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, strings.TrimSuffix(what, "s"))
 }

@@ -248,16 +248,16 @@ func (f *Folder) Eval(ctx context.Context, query string, input any) (any, error)
 // Verdict says whether the site is valid, with these findings, in one line.
 func (f *Folder) Verdict(found diag.List) (text string, valid bool) {
 	errs := found.Errors()
-	warnings := count(len(found)-errs, "warning")
+	warnings := diag.Count(len(found)-errs, "warning")
 	s := f.Desired.Site
 	if errs > 0 || s == nil {
-		return fmt.Sprintf("the site in %s is %s: %s, %s", f.Name(), fault(found), count(errs, "error"), warnings), false
+		return fmt.Sprintf("the site in %s is %s: %s, %s", f.Name(), fault(found), diag.Count(errs, "error"), warnings), false
 	}
 	nodes := 0
 	for _, m := range s.Manifests {
 		nodes += len(m.Nodes)
 	}
-	text = fmt.Sprintf("site %s is valid: %s, %s, %s", s.Name, count(len(s.Hosts), "host"), count(len(s.Manifests), "manifest"), count(nodes, "node"))
+	text = fmt.Sprintf("site %s is valid: %s, %s, %s", s.Name, diag.Count(len(s.Hosts), "host"), diag.Count(len(s.Manifests), "manifest"), diag.Count(nodes, "node"))
 	if len(found) > 0 {
 		text += ", " + warnings
 	}
@@ -272,14 +272,7 @@ type InvalidError struct {
 
 // Error counts; the findings themselves are shown beside it.
 func (e *InvalidError) Error() string {
-	return fmt.Sprintf("the site in %s is %s: %s", e.Name, fault(e.Found), count(e.Found.Errors(), "error"))
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("the site in %s is %s: %s", e.Name, fault(e.Found), diag.Count(e.Found.Errors(), "error"))
 }
 
 // fault says in which way a site with these findings is not good.

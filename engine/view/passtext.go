@@ -85,7 +85,7 @@ func (w *PassProgress) draw(s agent.Status, now time.Time) {
 		text = s.Summary
 	}
 	if r := s.Running; r != nil && r.Steps > 0 {
-		parts := []string{fmt.Sprintf("%d of %s done", r.Done, Count(r.Steps, "step"))}
+		parts := []string{fmt.Sprintf("%d of %s done", r.Done, diag.Count(r.Steps, "step"))}
 		for _, n := range r.Now {
 			parts = append(parts, stepLine(n, now))
 		}

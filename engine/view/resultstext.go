@@ -6,6 +6,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // Results counts the results in one line; it prints nothing if there was nothing to do. It reports
@@ -27,6 +28,6 @@ func Results(r engine.Report) (line string, unfinished bool) {
 			parts = append(parts, fmt.Sprintf("%d %s", n[s.status], s.what))
 		}
 	}
-	line = fmt.Sprintf("%s: %s in %.1f s\n", Count(len(r.Results), "step"), strings.Join(parts, ", "), r.Seconds)
+	line = fmt.Sprintf("%s: %s in %.1f s\n", diag.Count(len(r.Results), "step"), strings.Join(parts, ", "), r.Seconds)
 	return line, n[apply.Done] < len(r.Results)
 }

@@ -30,7 +30,7 @@ func refusal(s agent.Status, p Paint) string {
 		fmt.Fprint(&b, line)
 	}
 	if more := len(s.Refused.Findings) - len(errs); more > 0 {
-		fmt.Fprintf(&b, "    and %s; all of it: homestak-gitops status --json\n", Count(more, "warning"))
+		fmt.Fprintf(&b, "    and %s; all of it: homestak-gitops status --json\n", diag.Count(more, "warning"))
 	}
 	return b.String()
 }
@@ -40,7 +40,7 @@ func runningText(r agent.Running, now time.Time, p Paint) string {
 	var b strings.Builder
 	head := fmt.Sprintf("pass on %s for %s", Short(r.Commit), ago(now, r.Since))
 	if r.Steps > 0 {
-		head += fmt.Sprintf(", %d of %s done", r.Done, Count(r.Steps, "step"))
+		head += fmt.Sprintf(", %d of %s done", r.Done, diag.Count(r.Steps, "step"))
 	}
 	if r.Seconds > 0 {
 		head += ", about " + span(time.Duration(r.Seconds*float64(time.Second))) + " left"
@@ -154,7 +154,7 @@ func standing(n engine.NodeStatus) string {
 	case n.Ready:
 		text = "ready"
 	case n.Drift > 0:
-		text = Count(n.Drift, "difference")
+		text = diag.Count(n.Drift, "difference")
 	case n.Phase == "create":
 		text = "to be created"
 	case n.Phase == "destroy":
@@ -237,7 +237,7 @@ func around(row func(label, format string, args ...any), s agent.Status, now tim
 		case v.Commit == "":
 			row("server", "%s  has no commit to serve yet", v.Address)
 		default:
-			row("server", "%s  serves %s at %s", v.Address, Count(v.Nodes, "node"), Short(v.Commit))
+			row("server", "%s  serves %s at %s", v.Address, diag.Count(v.Nodes, "node"), Short(v.Commit))
 		}
 		if len(v.Pins) > 0 {
 			row("", "pin %s", v.Pins[0])
@@ -353,7 +353,7 @@ func Busy(host string, s agent.Status) string {
 	}
 	text := "the agent is converging host " + host
 	if s.Running.Steps > 0 {
-		text += fmt.Sprintf(", %d of %s done", s.Running.Done, Count(s.Running.Steps, "step"))
+		text += fmt.Sprintf(", %d of %s done", s.Running.Done, diag.Count(s.Running.Steps, "step"))
 	}
 	if s.Running.Seconds > 0 {
 		text += ", about " + span(time.Duration(s.Running.Seconds*float64(time.Second))) + " left"

@@ -22,7 +22,7 @@ func Tree(r wire.Report, now time.Time, p Paint) string {
 	fmt.Fprintln(&t.out, strings.Join(root, "  "))
 	t.draw(r.Identity, "")
 	if r.Cut > 0 {
-		fmt.Fprintf(&t.out, "and %s that did not fit into a report\n", Count(r.Cut, "node"))
+		fmt.Fprintf(&t.out, "and %s that did not fit into a report\n", diag.Count(r.Cut, "node"))
 	}
 	return t.out.String()
 }

@@ -21,14 +21,6 @@ func Reachable(listener net.Addr) string {
 	return listener.String()
 }
 
-// Count formats a number with its noun.
-func Count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 func orDash(s string) string {
 	if s == "" {
 		return "-"

@@ -21,6 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -144,7 +145,7 @@ func (d *demo) setUp(data string) error {
 	d.printf(`A simulated Proxmox VE host, %q, with %s.
 A repository, %s, and a checkout of it with the example site.
 An agent that polls the repository %d times a second. From here on, everything is a push.
-`, hostName, view.Count(len(d.unmanaged), "unmanaged guest"), d.origin, time.Second/poll)
+`, hostName, diag.Count(len(d.unmanaged), "unmanaged guest"), d.origin, time.Second/poll)
 	return nil
 }
 
@@ -159,7 +160,7 @@ func (d *demo) story(ctx context.Context) error {
 		}
 		d.checkUnmanaged()
 		if d.failed > 0 {
-			return fmt.Errorf("the demo stopped: %s failed", view.Count(d.failed, "check"))
+			return fmt.Errorf("the demo stopped: %s failed", diag.Count(d.failed, "check"))
 		}
 	}
 	return nil

@@ -15,7 +15,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
 
@@ -298,7 +297,7 @@ func (d *demo) farewell(ctx context.Context) error {
 			}
 		}
 	}
-	d.check(len(d.managed()) == 0 && disks == 0, "no managed guest is left: %s, %s", view.Count(len(d.managed()), "guest"), view.Count(disks, "disk"))
+	d.check(len(d.managed()) == 0 && disks == 0, "no managed guest is left: %s, %s", diag.Count(len(d.managed()), "guest"), diag.Count(disks, "disk"))
 	return d.checkQuiet(ctx)
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -86,7 +87,7 @@ func (u *UI) Confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error
 // question names what there is to lose: the guests of a destruction, else the number of steps.
 func question(p *engine.Pass, made *plan.Plan) string {
 	if p.Destroy {
-		return fmt.Sprintf("Destroy manifest %s on host %s, with all data of %s?", p.Manifest, p.Host, view.Count(made.Summary.Delete, "guest"))
+		return fmt.Sprintf("Destroy manifest %s on host %s, with all data of %s?", p.Manifest, p.Host, diag.Count(made.Summary.Delete, "guest"))
 	}
 	these := "this 1 step"
 	if n := len(made.Steps); n != 1 {

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // VerbNames names what can follow the name of a command: its verbs and topics.
@@ -34,7 +33,7 @@ func TakesArgs(low, high int) cobra.PositionalArgs {
 			most = "at most "
 		}
 		return fmt.Errorf("%s takes %s%s, but %s given\nusage: %s\nsee: %s --help", c.CommandPath(),
-			most, view.Count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
+			most, diag.Count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // Report has the results for the hosts of a site.
@@ -88,7 +87,7 @@ func (c HostReport) Text(w io.Writer, color bool) {
 		}
 	}
 	fmt.Fprintf(w, "%s: %d ok, %s, %d failed, %d not checked\n", c.Host, c.Count(OK),
-		view.Count(c.Count(Warning), "warning"), c.Count(Failed), c.Count(NotChecked))
+		diag.Count(c.Count(Warning), "warning"), c.Count(Failed), c.Count(NotChecked))
 }
 
 // indented keeps the lines of a text, which may be a host's, below one another.

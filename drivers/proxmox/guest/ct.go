@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -125,7 +126,7 @@ func (c *CT) setRestartDue(due bool) { c.RestartDue = due }
 func (c CTTarget) brief() string {
 	size := c.Preset
 	if size == "" {
-		size = fmt.Sprintf("%s, %d MiB", plural(c.Cores, "core"), c.Memory)
+		size = fmt.Sprintf("%s, %d MiB", diag.Count(c.Cores, "core"), c.Memory)
 	}
 	if c.TemplateVMID != 0 {
 		return size + ", clone of " + c.Template

@@ -8,7 +8,6 @@
 package guest
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -221,14 +220,6 @@ func noteGuest(want, have *model.Resource, paths []string) string {
 	w, h := TargetOf(want), StateOf(have)
 	notes := append(h.note(w, have, paths), noteReverts(w, h, paths))
 	return strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), "; ")
-}
-
-// plural counts things in words: "1 core", "2 cores".
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // pick is a if first is true, else b.

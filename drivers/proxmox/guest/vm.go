@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -134,7 +135,7 @@ func (v *VM) Declared() map[string]string { return v.Options }
 func (v VMTarget) brief() string {
 	size := v.Preset
 	if size == "" {
-		size = fmt.Sprintf("%s, %d MiB", plural(v.Cores, "core"), v.Memory)
+		size = fmt.Sprintf("%s, %d MiB", diag.Count(v.Cores, "core"), v.Memory)
 	}
 	from := v.Image
 	switch {

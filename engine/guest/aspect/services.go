@@ -1,6 +1,7 @@
 package aspect
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -137,7 +138,7 @@ func (u unit) state(want string) string {
 	case "active", "activating", "reloading":
 		words = "running"
 	}
-	return or(u.file, "not enabled") + ", " + words
+	return cmp.Or(u.file, "not enabled") + ", " + words
 }
 
 // entry is what has to be known to set the unit back. What starts it is only stopped with it.

@@ -1,6 +1,7 @@
 package aspect
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/guest"
@@ -46,7 +47,7 @@ var timezone = Of[timezoneFound]{
 	Steps: func(q *Query, f timezoneFound) []Step {
 		zone := q.Want.Config.Timezone
 		if e := q.Record.Get("timezone", "zone"); zone == "" && e != nil {
-			s := Step{Stage: StageTimezone, Text: "set the time zone back to " + or(e.Found["zone"], "that of the distribution"), Drop: []guest.RecordKey{e.Key()}}
+			s := Step{Stage: StageTimezone, Text: "set the time zone back to " + cmp.Or(e.Found["zone"], "that of the distribution"), Drop: []guest.RecordKey{e.Key()}}
 			switch {
 			case e.Found["copy"] != "":
 				s.Text = "put back what was at /etc/localtime"
@@ -129,11 +130,4 @@ func setZone(zone string, file bool) string {
 	}
 	lines = append(lines, "ln -sfT "+guest.Quote(target)+" /etc/.localtime.homestak-new", "mv -fT /etc/.localtime.homestak-new /etc/localtime", "sync /etc/")
 	return script(lines...)
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

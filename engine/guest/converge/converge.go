@@ -9,6 +9,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -72,7 +73,7 @@ func Observe(ctx context.Context, m Machine, want *spec.Spec) (*State, error) {
 	for trip := 1; ; trip++ {
 		s, err := observe(ctx, m, want, known)
 		if err != nil {
-			return nil, fmt.Errorf("observing %s: %w", or(want.Node, "the machine"), err)
+			return nil, fmt.Errorf("observing %s: %w", cmp.Or(want.Node, "the machine"), err)
 		}
 		s.Trips = trip
 		if trip == 2 || s.covered(known) {
@@ -215,7 +216,7 @@ func (s *State) readFirst(boundary string, out guest.Output) error {
 		key, value, _ := strings.Cut(strings.TrimSpace(field), "=")
 		fields[key] = strings.Trim(value, `"'`)
 	}
-	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: or(fields["PRETTY_NAME"], "a system without /etc/os-release")}
+	s.OS = aspect.OS{ID: fields["ID"], Version: fields["VERSION_ID"], Name: cmp.Or(fields["PRETTY_NAME"], "a system without /etc/os-release")}
 	if s.OS.ID != "ubuntu" && (s.OS.ID != "debian" || s.OS.Version != "12" && s.OS.Version != "13") {
 		return &unsupportedError{s.OS.Name}
 	}
@@ -279,11 +280,4 @@ func last(text string) string {
 		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
 	}
 	return text
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

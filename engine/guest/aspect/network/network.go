@@ -3,6 +3,7 @@
 package network
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -65,7 +66,7 @@ var address = aspect.Of[netFound]{
 		n := &spec.Network{IP: f.ip, Gateway: f.gateway, DNS: f.dns}
 		have.Network = n
 		if want == nil { // all of it is to be withdrawn
-			n.IP = or(n.IP, "none")
+			n.IP = cmp.Or(n.IP, "none")
 			return
 		}
 		if want.IP == "" {
@@ -339,7 +340,7 @@ func later(now, kept string) string {
 	case kept == "":
 		return now + " (until the next restart)"
 	default:
-		return or(now, "none") + " (" + kept + " after the next restart)"
+		return cmp.Or(now, "none") + " (" + kept + " after the next restart)"
 	}
 }
 
@@ -375,7 +376,7 @@ func (f netFound) entry(e *guest.RecordEntry, goal netGoal) guest.RecordEntry {
 		out.Found = e.Found
 		return out
 	}
-	out.Found = map[string]string{"ip": or(f.kept.ip, f.ip), "gateway": f.kept.gateway, "dns": strings.Join(f.dns, " ")}
+	out.Found = map[string]string{"ip": cmp.Or(f.kept.ip, f.ip), "gateway": f.kept.gateway, "dns": strings.Join(f.dns, " ")}
 	if _, there := f.files[resolvConf]; !there {
 		out.Found["resolv"] = "none"
 	}
@@ -479,11 +480,4 @@ func (f netFound) gatewayAnswers() string {
 		`until { bash -c 'echo >/dev/udp/'"$_gw"'/9'; ip -4 neigh show "$_gw" dev `+f.name()+` | grep -q lladdr; } 2>/dev/null; do`,
 		`  _n=$((_n + 1)); [ $_n -lt 50 ] || die "the gateway $_gw does not answer"`,
 		`  sleep 0.2`, `done`)
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
