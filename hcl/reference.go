@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -16,11 +17,11 @@ import (
 // Reference writes the reference page of the language in Markdown. All of it comes
 // from the tags of the structs and the tables of this package.
 func Reference(w io.Writer, kinds model.Kinds) error {
-	p := page{schemas: lang.Schemas{}}
+	p := page{schemas: lang.Schemas{}, written: map[*lang.Schema]string{}}
 	p.printf("# Language reference\n\n")
-	p.printf("Generated from the code. The examples show how the pieces fit together.\n\n")
-	p.printf("An attribute marked * is required. *Change* is what it costs to change it on a running guest.\n\n")
-	p.printf("Everything here is checked, but not everything has an effect yet: see the limits in operations.md.\n\n")
+	p.printf("Generated from the code. [examples/site](../examples/site) shows how the blocks fit together.\n\n")
+	p.printf("An attribute marked * is required. A bool without a default is false. *change* is the [cost](operations.md#what-a-change-costs) ")
+	p.printf("of a change on a running guest; an attribute with – has no cost of its own.\n\n")
 	p.printf("## Blocks\n\n")
 	types := lang.BlockTypes(kinds)
 	for _, t := range types {
@@ -55,6 +56,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 
 type page struct {
 	schemas lang.Schemas
+	written map[*lang.Schema]string // the tables so far, by the block that has them
 	out     strings.Builder
 }
 
@@ -91,12 +93,25 @@ func (p *page) node(kinds model.Kinds) {
 	p.printf("| `for_each` | map or list of strings | | Creates a node for each key, NAME-KEY, with its each.key and each.value. |\n\n")
 	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(lang.NodeBlock) {
-		p.printf("### %s\n\nA node with `type = %q` – %s It has these attributes besides those of every node.\n\n", k.Name, k.Name, k.Doc)
+		p.printf("### %s\n\nA node with `type = %q` – %s\n\n", k.Name, k.Name, k.Doc)
 		p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
 	}
 }
 
+// again writes where the table of a block is if the page has it already, such as that of a VM for the type pve.
+func (p *page) again(s *lang.Schema, name string) bool {
+	first, found := p.written[s]
+	if found {
+		p.printf("Its attributes are those of %s.\n\n", first)
+	}
+	p.written[s] = cmp.Or(first, name)
+	return found
+}
+
 func (p *page) block(s *lang.Schema, rule string, defaults reflect.Value, costs bool) {
+	if p.again(s, "`"+rule+"`") {
+		return
+	}
 	if len(s.Attrs) > 0 {
 		p.head(costs)
 		p.rows(s, rule, defaults, costs)
@@ -117,6 +132,9 @@ func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way st
 			many = " Any number."
 		}
 		p.printf("**`%s`** in %s: %s%s\n\n", f.Name+label+" { … }", way, f.Doc, many)
+		if p.again(f.Schema, "`"+f.Name+"` in "+way) {
+			continue
+		}
 		var inner reflect.Value
 		if defaults.IsValid() && !f.Many && !defaults.Field(f.Index).IsNil() {
 			inner = defaults.Field(f.Index).Elem()

@@ -16,13 +16,13 @@ type AgentFile struct {
 	Identity    string           `hcl:"identity,optional" doc:"The host of the site that it converges; the short name of the machine unless set."`
 	DataDir     string           `hcl:"data_dir,optional" doc:"Folder of the clone, receipts, locks and suspensions; losing it loses history only. /var/lib/homestak-gitops unless set, for others than root ~/.local/state/homestak-gitops."`
 	Listen      string           `hcl:"listen,optional" doc:"Address of the server for nodes and children; \"\" for none. :44443 unless set."`
-	Repository  *AgentRepository `hcl:"repository,block" doc:"Where the site is."`
+	Repository  *AgentRepository `hcl:"repository,block" doc:"The repository of the site."`
 	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, for the agent of a child."`
-	API         *AgentAPI        `hcl:"api,block" doc:"The API of the host, as far as the site does not say it: for the agent of a child, which alone has the token."`
+	API         *AgentAPI        `hcl:"api,block" doc:"The API of the host, for the agent of a child: what the site does not define."`
 	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets file, re-read on each pass. Unless set: secrets.yaml among the credentials of the systemd unit, or else /etc/homestak-gitops/secrets.yaml, if it is there; or else secrets.sops.yaml of the site."`
 	AgeKeyFile  string           `hcl:"age_key_file,optional" doc:"Age identities that decrypt secrets.sops.yaml of the site, as age-keygen writes them, or an SSH key; re-read on each pass. Unless set: age-keys.txt among the credentials of the systemd unit, or else /etc/homestak-gitops/age-keys.txt, if it is there."`
-	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server for those who are no nodes. Missing files are created at the first start; those that are not named are in the folder server of the data folder."`
-	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host, also without a new commit; at least 1s."`
+	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server for people and programs. Missing files are created at the first start; by default they are in server of the data folder."`
+	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host; at least 1s."`
 	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`
 	Log         *AgentLog        `hcl:"log,block" doc:"What is logged, on stderr."`
 
@@ -31,7 +31,7 @@ type AgentFile struct {
 
 // AgentRepository is the repository that holds the site.
 type AgentRepository struct {
-	URL     string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Without credentials: those stand in auth."`
+	URL     string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Credentials are in auth."`
 	Branch  string        `hcl:"branch,optional" doc:"The branch that counts."`
 	Path    string        `hcl:"path,optional" doc:"Folder in the repository that holds the site; its top unless set."`
 	Poll    time.Duration `hcl:"poll,optional" doc:"Time between two polls of the repository, plus or minus a tenth; at least 1s."`
@@ -42,7 +42,7 @@ type AgentRepository struct {
 // AgentAuth is how a repository is opened. It names files; what is in them stays there.
 type AgentAuth struct {
 	TokenFile      string `hcl:"token_file,optional" doc:"https: file with a token or password."`
-	Username       string `hcl:"username,optional" doc:"https: the user that the token is of, where the server wants to know."`
+	Username       string `hcl:"username,optional" doc:"https: user of the token, if the server requires one."`
 	KeyFile        string `hcl:"key_file,optional" doc:"ssh: file with a private key without passphrase."`
 	KnownHostsFile string `hcl:"known_hosts_file,optional" doc:"ssh: file with the keys of the server, as ssh-keyscan prints them."`
 	CAFile         string `hcl:"ca_file,optional" doc:"https: file with the CA certificates (PEM) that the server is checked by; those of the system unless set."`
@@ -52,7 +52,7 @@ type AgentAuth struct {
 type AgentParent struct {
 	URL         string        `hcl:"url,optional" doc:"URL of its server, such as https://192.0.2.10:44443."`
 	Pins        []string      `hcl:"pins,optional" doc:"Pins of its key and the next one, as serve and status print them."`
-	TokenFile   string        `hcl:"token_file,optional" doc:"File with the token it is asked with. Renewed tokens and pins are kept in the data folder, until this attribute, pins or url change."`
+	TokenFile   string        `hcl:"token_file,optional" doc:"File with the token for the server. Renewed tokens and pins are kept in the data folder, until this attribute, pins or url change."`
 	ReportEvery time.Duration `hcl:"report_every,optional" doc:"Longest time between two reports; at least 1s. There is one after every pass."`
 }
 

@@ -23,9 +23,9 @@ type Check struct {
 	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22. It is logged in to as vm_user where the private key in ssh of the host belongs to one of the guest's ssh_keys."`
 	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer; not for containers."`
 	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh inside the guest that must exit 0, run by the guest agent as root; it may run more than once. Not for containers."`
-	Timeout  time.Duration `hcl:"timeout,optional" doc:"How long in all; 5m unless set."`
-	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries; 5s unless set."`
-	Expect   string        `hcl:"expect,optional" doc:"http: the status, if it is a number of three digits, else text in the body; tcp: text that the server begins with by itself; command: text in its output. Not for ssh and agent."`
+	Timeout  time.Duration `hcl:"timeout,optional" doc:"Time limit."`
+	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries."`
+	Expect   string        `hcl:"expect,optional" doc:"http: the status, if it is a number of three digits, else text in the body; tcp: text that the server sends first; command: text in its output. Not for ssh and agent."`
 
 	Report    bool       // the node itself has to report that it is ready; no block says so
 	At        diag.Range // of the block

@@ -16,9 +16,9 @@ type Manifest struct {
 	Pattern     string     `hcl:"pattern" doc:"flat, tiered, mesh, hub-spoke or federated."`
 	Host        string     `hcl:"host,optional" ref:"host" doc:"Host where its roots live; without one it is a recipe."`
 	Suspend     bool       `hcl:"suspend,optional" doc:"Leave everything of it as it is."`
-	OnError     string     `hcl:"on_error,optional" doc:"stop, rollback or continue when a step goes wrong; stop unless set."`
+	OnError     string     `hcl:"on_error,optional" doc:"stop, rollback or continue when a step goes wrong."`
 	Execution   *execution `hcl:"execution,block" doc:"How nodes are configured unless they say otherwise."`
-	Settings    *Settings  `hcl:"settings,block" doc:"Waits and what test does."`
+	Settings    *Settings  `hcl:"settings,block" doc:"Time limits, and settings of test."`
 
 	At    diag.Range
 	Nodes []*Node // all instances, in the order of the files
@@ -26,14 +26,14 @@ type Manifest struct {
 
 // execution is the mode of nodes: push or pull.
 type execution struct {
-	DefaultMode string `hcl:"default_mode,optional" doc:"push or pull; push unless set."`
+	DefaultMode string `hcl:"default_mode,optional" doc:"push or pull."`
 }
 
 // Settings are waits and what test does.
 type Settings struct {
-	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test logs in to every node that accepts the private key in ssh of the host, as a check with ssh = true does; true unless set."`
-	CleanupOnFailure *bool         `hcl:"cleanup_on_failure,optional" doc:"test destroys what it made also when it fails; true unless set."`
-	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take, beside its checks; 10m unless set."`
+	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test logs in to every node that accepts the private key in ssh of the host, as a check with ssh = true does."`
+	CleanupOnFailure *bool         `hcl:"cleanup_on_failure,optional" doc:"test destroys what it created also when it fails."`
+	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take, beside its checks."`
 }
 
 // Node is one instance of a node block: what all node types have in common.
@@ -48,13 +48,13 @@ type Node struct {
 	VMID      int        `hcl:"vmid,optional" doc:"VMID; chosen from the site's range unless set."`
 	VMIDRange string     `hcl:"vmid_range,optional" doc:"Name of the range that the VMID is chosen from."`
 	Execution *nodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
-	Decomm    *Decomm    `hcl:"decommission,block" doc:"What must hold before it is destroyed."`
-	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves; refuse unless set."`
-	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand; revert unless set."`
-	Role      string     `hcl:"role,optional" doc:"What part it plays; for policies."`
-	Owner     string     `hcl:"owner,optional" doc:"Who answers for it; for policies."`
-	Purpose   string     `hcl:"purpose,optional" doc:"What it is for; for policies and outputs."`
-	Checks    []Check    `hcl:"check,block" doc:"How it proves that it is well."`
+	Decomm    *Decomm    `hcl:"decommission,block" doc:"What happens before it is destroyed."`
+	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves."`
+	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand."`
+	Role      string     `hcl:"role,optional" doc:"Its role; for policies."`
+	Owner     string     `hcl:"owner,optional" doc:"Its owner; for policies."`
+	Purpose   string     `hcl:"purpose,optional" doc:"Its purpose; for policies and outputs."`
+	Checks    []Check    `hcl:"check,block" doc:"A health check."`
 	Resource  *Resource  // Spec holds the kind's struct as declared, not yet resolved
 	Manifest  *Manifest  // the deployment it belongs to
 	Hyper     *HyperDecl `hcl:"hypervisor,block" doc:"pve: what its children find."`
@@ -82,8 +82,8 @@ type Decomm struct {
 // HyperDecl is what the children of a pve node find there.
 type HyperDecl struct {
 	Node    string `hcl:"node,optional" doc:"PVE node name; the node's name unless set."`
-	Storage string `hcl:"storage,optional" doc:"Storage of the children's disks; local-lvm unless set."`
-	Bridge  string `hcl:"bridge,optional" doc:"Bridge of the children; vmbr0 unless set."`
+	Storage string `hcl:"storage,optional" doc:"Storage of the children's disks."`
+	Bridge  string `hcl:"bridge,optional" doc:"Bridge of the children."`
 }
 
 // Root reports whether the node lives directly on the manifest's host.

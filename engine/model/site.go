@@ -15,13 +15,13 @@ type Site struct {
 	DNS         []string    `hcl:"dns,optional" doc:"Addresses of the name servers."`
 	Gateway     string      `hcl:"gateway,optional" doc:"Default gateway of nodes with a static address."`
 	Packages    []string    `hcl:"packages,optional" doc:"Packages on every node, before those of posture and spec."`
-	Bridge      string      `hcl:"bridge,optional" doc:"Bridge of nics that name none; vmbr0 unless set."`
-	VMUser      string      `hcl:"vm_user,optional" doc:"User that is made in every guest at birth; homestak unless set."`
+	Bridge      string      `hcl:"bridge,optional" doc:"Bridge of nics that name none."`
+	VMUser      string      `hcl:"vm_user,optional" doc:"User that is created in every guest."`
 	ServerURL   string      `hcl:"server_url,optional" doc:"URL where children reach the server of this site."`
-	MaxDeletes  *int        `hcl:"max_deletes,optional" doc:"How many owned guests one pass may delete."`
+	MaxDeletes  *int        `hcl:"max_deletes,optional" doc:"How many managed guests one pass may delete; 3 unless set."`
 	VMIDRanges  []VMIDRange `hcl:"vmid_range,block" doc:"VMIDs that this site may use."`
-	VMIDDefault string      `hcl:"vmid_default,optional" doc:"The range that nodes without vmid_range draw from, where there are several."`
-	Naming      *Naming     `hcl:"naming,block" doc:"What names of nodes look like."`
+	VMIDDefault string      `hcl:"vmid_default,optional" doc:"Range of nodes without vmid_range, if there are several."`
+	Naming      *Naming     `hcl:"naming,block" doc:"Rules for the names of nodes."`
 
 	At         diag.Range
 	Hosts      map[string]*Host
@@ -62,11 +62,11 @@ type Host struct {
 	Fingerprint string    `hcl:"fingerprint,optional" doc:"SHA-256 of the host's certificate, in hex, with or without colons or the prefix sha256:."`
 	CA          string    `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) that signed the host's."`
 	InsecureTLS bool      `hcl:"insecure_tls,optional" doc:"Accept any certificate; a warning, never needed."`
-	Storage     *Storage  `hcl:"storage,block" doc:"Where what is kept."`
+	Storage     *Storage  `hcl:"storage,block" doc:"Default storages."`
 	Bridge      string    `hcl:"bridge,optional" doc:"Bridge of nics that name none."`
-	Pool        string    `hcl:"pool,optional" doc:"Resource pool that every guest made here joins; a pool block of that name is made first."`
+	Pool        string    `hcl:"pool,optional" doc:"Resource pool of all guests on this host; a pool block of that name is created first."`
 	SSH         *HostSSH  `hcl:"ssh,block" doc:"How the host itself is reached."`
-	Hardware    *Hardware `hcl:"hardware,block" doc:"What the machine has; for policies."`
+	Hardware    *Hardware `hcl:"hardware,block" doc:"Hardware of the machine; for policies."`
 
 	At           diag.Range
 	Ranges       []AttrRange
@@ -106,18 +106,18 @@ func (l *LocalHost) Complete(h *Host) {
 
 // Storage names a host's storages by what they hold.
 type Storage struct {
-	Disks    string `hcl:"disks,optional" doc:"Disks of guests; local-lvm unless set."`
-	Images   string `hcl:"images,optional" doc:"Disk images to import; local unless set."`
-	ISO      string `hcl:"iso,optional" doc:"ISO images; local unless set."`
-	Backups  string `hcl:"backups,optional" doc:"Backups; local unless set."`
-	Snippets string `hcl:"snippets,optional" doc:"Snippets; local unless set."`
+	Disks    string `hcl:"disks,optional" doc:"Disks of guests."`
+	Images   string `hcl:"images,optional" doc:"Disk images to import."`
+	ISO      string `hcl:"iso,optional" doc:"ISO images."`
+	Backups  string `hcl:"backups,optional" doc:"Backups."`
+	Snippets string `hcl:"snippets,optional" doc:"Snippets."`
 }
 
 // HostSSH is how a host is reached by SSH.
 type HostSSH struct {
 	Address string `hcl:"address,optional" doc:"Name or address; that of the API unless set."`
-	Port    int    `hcl:"port,optional" doc:"Port; 22 unless set."`
-	User    string `hcl:"user,optional" doc:"User; root unless set."`
+	Port    int    `hcl:"port,optional" doc:"Port."`
+	User    string `hcl:"user,optional" doc:"User."`
 	Key     string `hcl:"key,optional" secret:"true" doc:"Private key."`
 	HostKey string `hcl:"host_key,optional" doc:"The host's public key."`
 	Jump    bool   `hcl:"jump,optional" doc:"Connections to the guests of the host go through it: SSH, and checks at their own addresses."`
@@ -142,9 +142,9 @@ type Preset struct {
 // Posture is a level of security.
 type Posture struct {
 	Name     string    `hcl:"name,label"`
-	Auth     *Auth     `hcl:"auth,block" doc:"How a node proves who it is when it fetches its spec."`
+	Auth     *Auth     `hcl:"auth,block" doc:"How a node authenticates when it fetches its spec."`
 	SSH      *SSHD     `hcl:"ssh,block" doc:"The SSH server of the node."`
-	Sudo     *Sudo     `hcl:"sudo,block" doc:"What administrators may do."`
+	Sudo     *Sudo     `hcl:"sudo,block" doc:"Rights of administrators."`
 	Fail2ban *Fail2ban `hcl:"fail2ban,block" doc:"Ban of addresses that guess passwords."`
 	Packages []string  `hcl:"packages,optional" doc:"Packages that this posture adds."`
 
@@ -153,15 +153,15 @@ type Posture struct {
 
 // Auth is how a node proves who it is.
 type Auth struct {
-	Method   string   `hcl:"method,optional" doc:"network, site_token or node_token; network unless set."`
-	Networks []string `hcl:"networks,optional" doc:"Networks that need no token under method network; the private ranges unless set."`
+	Method   string   `hcl:"method,optional" doc:"network, site_token or node_token."`
+	Networks []string `hcl:"networks,optional" doc:"Networks that need no token under method network."`
 }
 
 // SSHD is the SSH server of a node.
 type SSHD struct {
-	Port                   int    `hcl:"port,optional" doc:"Port; 22 unless set."`
-	PermitRootLogin        string `hcl:"permit_root_login,optional" doc:"yes, no or prohibit-password; prohibit-password unless set."`
-	PasswordAuthentication string `hcl:"password_authentication,optional" doc:"yes or no; no unless set."`
+	Port                   int    `hcl:"port,optional" doc:"Port."`
+	PermitRootLogin        string `hcl:"permit_root_login,optional" doc:"yes, no or prohibit-password."`
+	PasswordAuthentication string `hcl:"password_authentication,optional" doc:"yes or no."`
 }
 
 // Sudo is what administrators may do.
@@ -177,13 +177,13 @@ type Fail2ban struct {
 // Spec is what a node should become, on the inside.
 type Spec struct {
 	Name     string     `hcl:"name,label"`
-	Identity *Identity  `hcl:"identity,block" doc:"Who the node is."`
+	Identity *Identity  `hcl:"identity,block" doc:"Names of the node."`
 	Network  *Network   `hcl:"network,block" doc:"The address, when the node is created and inside. Without it nothing is changed inside."`
-	Access   *Access    `hcl:"access,block" doc:"Who may enter."`
-	Platform *Platform  `hcl:"platform,block" doc:"What is installed and runs."`
+	Access   *Access    `hcl:"access,block" doc:"Users, and how the node is entered."`
+	Platform *Platform  `hcl:"platform,block" doc:"Packages and services."`
 	Config   *Config    `hcl:"config,block" doc:"Settings of the system."`
 	Run      *Run       `hcl:"run,block" doc:"When a node in mode pull fetches its spec and applies it."`
-	Checks   []Check    `hcl:"check,block" doc:"How the node proves that it is well."`
+	Checks   []Check    `hcl:"check,block" doc:"A health check of the node."`
 	At       diag.Range // where declared
 
 	Ranges    []AttrRange // of its attributes and blocks
@@ -232,7 +232,7 @@ type User struct {
 	Sudo    bool      `hcl:"sudo,optional" doc:"May become root."`
 	SSHKeys *[]string `hcl:"ssh_keys,optional" doc:"Keys that log in; all of the site unless set, none for []."`
 	Groups  []string  `hcl:"groups,optional" doc:"Further groups."`
-	Shell   string    `hcl:"shell,optional" doc:"Login shell; /bin/bash unless set."`
+	Shell   string    `hcl:"shell,optional" doc:"Login shell."`
 }
 
 // Platform is what is installed and runs.
@@ -250,14 +250,14 @@ type Services struct {
 // Config is settings of the system.
 type Config struct {
 	Timezone           string            `hcl:"timezone,optional" doc:"Time zone; the site's unless set."`
-	Drift              string            `hcl:"drift,optional" doc:"revert or report; revert unless set."`
+	Drift              string            `hcl:"drift,optional" doc:"revert or report."`
 	PVE                *PVEConfig        `hcl:"pve,block" doc:"Settings of a PVE node."`
 	Sysctl             map[string]string `hcl:"sysctl,optional" doc:"Kernel parameters."`
-	Files              []File            `hcl:"file,block" doc:"Files to write."`
+	Files              []File            `hcl:"file,block" doc:"Files."`
 	Repositories       []Repository      `hcl:"repository,block" doc:"Repositories that apt installs from, beside those of the image."`
-	Commands           []Command         `hcl:"command,block" doc:"Commands to run, for what nothing else here can say."`
-	Mounts             []Mount           `hcl:"mount,block" doc:"Where disks of the node are mounted."`
-	Swap               int               `hcl:"swap,optional" doc:"Size of the swap file /swapfile in MiB; without it swap is left as it is. Of a container the node itself sets it."`
+	Commands           []Command         `hcl:"command,block" doc:"Commands to run."`
+	Mounts             []Mount           `hcl:"mount,block" doc:"Mounts of the node's disks."`
+	Swap               int               `hcl:"swap,optional" doc:"Size of the swap file /swapfile in MiB; without it swap is left as it is. For a container, set swap in the node."`
 	UnattendedUpgrades *bool             `hcl:"unattended_upgrades,optional" doc:"Install security updates every day; as the image has it unless set."`
 }
 
@@ -272,7 +272,7 @@ type PVEConfig struct {
 type Mount struct {
 	Path    string   `hcl:"path,label"`
 	Disk    string   `hcl:"disk" doc:"Name of a disk block of the node; it becomes the label of the file system."`
-	FSType  string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 or xfs; ext4 unless set."`
+	FSType  string   `hcl:"fstype,optional" doc:"File system that an empty disk gets: ext4 or xfs."`
 	Options []string `hcl:"options,optional" doc:"Options of mount, such as noatime; nofail is always among them, so that the machine also starts without the disk."`
 }
 
@@ -281,8 +281,8 @@ type File struct {
 	Path    string   `hcl:"path,label"`
 	Content string   `hcl:"content,optional" doc:"The whole content; this or source is required."`
 	Source  string   `hcl:"source,optional" doc:"File of the site that has the content, by its path from the top folder; it may be binary, of up to 1 MiB."`
-	Mode    string   `hcl:"mode,optional" doc:"Permissions in octal; 0644 unless set."`
-	Owner   string   `hcl:"owner,optional" doc:"user or user:group; root:root unless set."`
+	Mode    string   `hcl:"mode,optional" doc:"Permissions in octal."`
+	Owner   string   `hcl:"owner,optional" doc:"user or user:group."`
 	Group   string   `hcl:"group,optional" doc:"Group that owns it; that of owner unless set."`
 	Restart []string `hcl:"restart,optional" doc:"Services to restart when it changes."`
 
@@ -301,13 +301,13 @@ type Repository struct {
 // Command is a command to run on a node.
 type Command struct {
 	Name    string `hcl:"name,label"`
-	Run     string `hcl:"run" doc:"Shell script that root runs. A plan shows that it runs, and not what it does."`
-	Unless  string `hcl:"unless,optional" doc:"Shell script that changes nothing; the command is not run where it succeeds."`
-	Creates string `hcl:"creates,optional" doc:"Path; the command is not run where it exists. Without unless and creates it runs once, and again when it is edited."`
+	Run     string `hcl:"run" doc:"Shell script that root runs. A plan shows that it runs, not what it changes."`
+	Unless  string `hcl:"unless,optional" doc:"Shell script that changes nothing; if it succeeds, the command is not run."`
+	Creates string `hcl:"creates,optional" doc:"Path; if it exists, the command is not run. Without unless and creates the command runs once, and again after an edit."`
 }
 
 // Run is when a node in mode pull fetches its spec and applies it.
 type Run struct {
-	Trigger  string        `hcl:"trigger,optional" doc:"manual (when it boots only), schedule, webhook or git (when its parent notifies it); manual unless set."`
-	Interval time.Duration `hcl:"interval,optional" doc:"How often it does so by itself, unless the trigger is manual; 1h unless set, at least 1m."`
+	Trigger  string        `hcl:"trigger,optional" doc:"manual (when it boots only), schedule, webhook or git (when its parent notifies it)."`
+	Interval time.Duration `hcl:"interval,optional" doc:"Time between two runs, unless the trigger is manual; 1h unless set, at least 1m."`
 }

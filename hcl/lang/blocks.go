@@ -42,7 +42,7 @@ func BlockTypes(kinds model.Kinds) []BlockType {
 		row("preset", "A size.", model.Preset{}),
 		row("posture", "A security level.", model.Posture{}),
 		row("spec", "The desired state inside a node.", model.Spec{}),
-		row("manifest", "A deployment: topology, mode, nodes.", model.Manifest{}),
+		row("manifest", "A deployment: nodes on a host.", model.Manifest{}),
 		{Name: "locals", Doc: "Values with a name, used as local.NAME."},
 		{Name: "variable", Doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
 	}

@@ -12,9 +12,9 @@ import (
 // compares all fields with an hcl or a plan tag, unless that is "-".
 type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
-	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template its system comes from, or a template with a vmid to clone. Required."`
+	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template, or a template with a vmid to clone. Required."`
 
-	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A container that was not created with the same text is replaced, with its data. Without it, nothing is."`
+	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A container that was not created with this text is replaced, with its data."`
 
 	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores; the preset's unless set."`
 	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
@@ -23,23 +23,23 @@ type CT struct {
 	Disks  []CTDisk `hcl:"disk,block" doc:"Mount points; the one named root is the root disk."`
 	NICs   []CTNIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
-	Tags        []string `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
+	Tags        []string `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags in addition to homestak, which every managed guest has."`
 	Description string   `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
 	Power       string   `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
 	OnBoot      bool     `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
 	Startup     *Startup `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host."`
-	Protection  bool     `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Protection  bool     `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"The guest and its disks cannot be removed."`
 	Restart     string   `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 
-	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is nobody on the host. It cannot be changed on a container that exists."`
+	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is an unprivileged user of the host. It cannot be changed on a container that exists."`
 	Features     []string `hcl:"features,optional" pve:"features" as:"flags" priv:"VM.Allocate" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
 	Hostname     string   `hcl:"hostname,optional" pve:"hostname" priv:"VM.Config.Network" doc:"Host name inside; the node's name unless set."`
 	Nameserver   []string `hcl:"nameserver,optional" pve:"nameserver" as:"list" priv:"VM.Config.Network" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
 	Searchdomain string   `hcl:"searchdomain,optional" pve:"searchdomain" priv:"VM.Config.Network" cost:"restart" doc:"Domain; the spec's, else the site's unless set."`
 	Timezone     string   `hcl:"timezone,optional" pve:"timezone" priv:"VM.Config.Options" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
-	Password     string   `hcl:"password,optional" pve:"password" priv:"VM.Allocate" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set when it is made and never again."`
+	Password     string   `hcl:"password,optional" pve:"password" priv:"VM.Allocate" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set only when the container is created."`
 
-	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. Undeclared keys are left as they are."`
 
 	Terms      string `plan:"mark"`                   // the part of the ownership tag that the files decide
 	RestartDue bool   `plan:"pending" cost:"restart"` // set for the comparison: pending changes ask for a restart
@@ -53,7 +53,7 @@ type CTDisk struct {
 	Path    string            `hcl:"path,optional" cost:"restart" doc:"Where it is mounted inside; required for all but the root disk."`
 	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"It is part of backups, as the root disk always is."`
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further members of PVE's mount point, such as ro or mountoptions."`
-	Remove  bool              `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the container, which comes back under the same name. Must be applied before the disk is taken out."`
+	Remove  bool              `hcl:"remove,optional" doc:"Removing the disk from the files destroys its data; otherwise they stay as an unused volume, which is attached again under the same name. Must be applied before the disk is removed."`
 }
 
 // CTNIC is a network card of a container and its addresses.
@@ -61,7 +61,7 @@ type CTNIC struct {
 	Name     string            `hcl:"name,label"`
 	Bridge   string            `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
 	VLAN     int               `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
-	MAC      string            `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up when the card is made unless set, and then kept."`
+	MAC      string            `hcl:"mac,optional" cost:"hot" doc:"MAC address; generated with the card unless set, and then kept."`
 	IP       string            `hcl:"ip,optional" cost:"hot" doc:"IPv4 address with prefix length, dhcp or manual; the first nic's is the spec's, else dhcp, unless set."`
 	Gateway  string            `hcl:"gateway,optional" cost:"hot" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
 	IP6      string            `hcl:"ip6,optional" cost:"hot" doc:"IPv6 address with prefix length, auto, dhcp or manual."`
@@ -71,7 +71,7 @@ type CTNIC struct {
 	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
 	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"Unplugs the cable: the guest has the card without a link."`
 	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them when it starts again."`
-	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Those that no file names, or named before, are left alone."`
+	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Members that were never declared are left as they are."`
 }
 
 // CTSchema is the kind ct.

@@ -12,12 +12,12 @@ import (
 // compares all fields with an hcl or a plan tag, unless that is "-".
 type VM struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
-	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
+	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image for the root disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"VM template to clone instead of an image."`
 
-	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A machine that was not created with the same text is replaced, with its data. Without it, nothing is."`
+	Recreate string `hcl:"recreate,optional" cost:"data-loss" doc:"Any text, such as 2026-11. A machine that was not created with this text is replaced, with its data."`
 
-	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk stands on the template's, which cannot go while it does). Counts when the guest is made and never again."`
+	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk depends on the template's, which cannot be removed meanwhile). Used only when the guest is created."`
 
 	Cores   int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
 	Sockets int    `hcl:"sockets,optional" default:"1" pve:"sockets" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU sockets, of so many cores each."`
@@ -26,16 +26,16 @@ type VM struct {
 	Disks   []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
 	NICs    []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
-	Tags        []string          `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
+	Tags        []string          `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags in addition to homestak, which every managed guest has."`
 	Description string            `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
 	Power       string            `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
 	OnBoot      bool              `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
 	Startup     *Startup          `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
-	Protection  bool              `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Protection  bool              `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"The guest and its disks cannot be removed."`
 	Restart     string            `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" default:"true" pve:"agent.enabled,always" priv:"VM.Config.Options" cost:"restart" doc:"The guest agent is expected inside."`
-	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. One that no file names is left as it is. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
-	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as in qm.conf. Undeclared keys are left as they are. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE accepts only from root@pam are refused."`
+	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"Input of cloud-init for the first boot, usually from templatefile; may contain secrets. It is on an image in place of PVE's cloud-init drive. Used only when the machine is created."`
 
 	Name       string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
 	User       string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // created at first boot
@@ -52,9 +52,9 @@ type Disk struct {
 	Name    string `hcl:"name,label"`
 	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
 	Storage string `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set."`
-	Bus     string `hcl:"bus,optional" cost:"restart" doc:"scsi, virtio or sata; scsi unless set when the disk is made. Another one is given to it while the machine is stopped, for which restart must be allowed."`
-	Blank   bool   `hcl:"blank,optional" plan:"-" doc:"Of the root disk: it is made empty, in place of image and template, to be installed onto from a CD drive or the network."`
-	Remove  bool   `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the guest, which comes back under the same name. Must be applied before the disk is taken out."`
+	Bus     string `hcl:"bus,optional" cost:"restart" doc:"scsi, virtio or sata; scsi unless set when the disk is made. It is changed while the machine is stopped, so restart must be allowed."`
+	Blank   bool   `hcl:"blank,optional" plan:"-" doc:"Root disk only: create it empty, in place of image and template, for an installation from CD or network."`
+	Remove  bool   `hcl:"remove,optional" doc:"Removing the disk from the files destroys its data; otherwise they stay as an unused volume, which is attached again under the same name. Must be applied before the disk is removed."`
 }
 
 // NIC is a network card of a VM and its addresses as cloud-init sets them.
@@ -62,7 +62,7 @@ type NIC struct {
 	Name    string `hcl:"name,label"`
 	Bridge  string `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
 	VLAN    int    `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
-	MAC     string `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up by PVE unless set, and then kept."`
+	MAC     string `hcl:"mac,optional" cost:"hot" doc:"MAC address; generated by PVE unless set, and then kept."`
 	IP      string `hcl:"ip,optional" cost:"restart" doc:"Address with prefix length, or dhcp; the first nic's is the spec's, else dhcp, unless set. A change is read by cloud-init at the next boot, as on a new machine."`
 	Gateway string `hcl:"gateway,optional" cost:"restart" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
 

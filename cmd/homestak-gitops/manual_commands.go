@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/ui"
+)
+
+// commandsPage is one page about all verbs, with the table of exit codes. Flags that mean the
+// same for three verbs or more have one table for all of them.
+func commandsPage(root *cobra.Command) []byte {
+	shared := sharedFlags(root)
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# Commands\n\n<!-- Made by `homestak-gitops docs`; do not edit. -->\n\n%s\n", root.Long)
+	verbPages(&b, root, "##", shared)
+	fmt.Fprint(&b, "\n## Shared flags\n\nAll commands have `--color` and `--verbose`.\n\n| flag | does |\n|---|---|\n")
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { shared[f.Name] = flagRow(f) })
+	for _, name := range slices.Sorted(maps.Keys(shared)) {
+		b.WriteString(shared[name])
+	}
+	fmt.Fprint(&b, "\n## Exit codes\n\n| code | means |\n|---|---|\n")
+	for _, c := range ui.ExitMeanings() {
+		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
+	}
+	return b.Bytes()
+}
+
+// sharedFlags returns the rows of the shared flags by their names. If a name has several
+// meanings, the row is the one of most verbs.
+func sharedFlags(root *cobra.Command) map[string]string {
+	uses := map[string]int{} // by row
+	rows := map[string]string{}
+	var visit func(of *cobra.Command)
+	visit = func(of *cobra.Command) {
+		of.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if row := flagRow(f); row != "" {
+				uses[row]++
+				if uses[row] >= 3 && uses[row] > uses[rows[f.Name]] {
+					rows[f.Name] = row
+				}
+			}
+		})
+		for _, c := range of.Commands() {
+			visit(c)
+		}
+	}
+	visit(root)
+	return rows
+}
+
+// verbPages writes a section on every verb, and below it on the verbs of that verb.
+func verbPages(b *bytes.Buffer, of *cobra.Command, level string, shared map[string]string) {
+	for _, c := range of.Commands() {
+		if !c.IsAvailableCommand() || c.Name() == "help" {
+			continue
+		}
+		name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+		fmt.Fprintf(b, "\n%s %s\n\n%s.\n\n    %s\n", level, name, c.Short, c.UseLine())
+		if c.Name() == "completion" { // its verbs are the shells, which its own help shows
+			continue
+		}
+		if c.Long != "" {
+			fmt.Fprintf(b, "\n%s\n", c.Long)
+		}
+		flagTable(b, c.NonInheritedFlags(), shared)
+		verbPages(b, c, level+"#", shared)
+	}
+}
+
+// flagTable writes the flags that only few verbs have, and the names of the others.
+func flagTable(b *bytes.Buffer, fs *pflag.FlagSet, shared map[string]string) {
+	var rows strings.Builder
+	var others []string
+	fs.VisitAll(func(f *pflag.Flag) {
+		switch row := flagRow(f); {
+		case row == "":
+		case shared[f.Name] == row:
+			others = append(others, "`--"+f.Name+"`")
+		default:
+			rows.WriteString(row)
+		}
+	})
+	if rows.Len() > 0 {
+		fmt.Fprintf(b, "\n| flag | does |\n|---|---|\n%s", rows.String())
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(b, "\n[Shared flags](#shared-flags): %s\n", strings.Join(others, ", "))
+	}
+}
+
+// flagRow is the row of a flag in a table; empty for a flag that the page leaves out.
+func flagRow(f *pflag.Flag) string {
+	if f.Hidden || f.Name == "help" {
+		return ""
+	}
+	name := "--" + f.Name
+	kind, usage := pflag.UnquoteUsage(f)
+	if kind != "" {
+		name += " " + kind
+	}
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	if def := f.DefValue; def != "" && def != "false" && def != "[]" && def != "0s" && def != "0" {
+		usage += fmt.Sprintf(" (default: %s)", def)
+	}
+	return fmt.Sprintf("| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
+}
