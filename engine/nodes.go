@@ -176,6 +176,11 @@ func (f *nodeFacts) withheld() string {
 			return found.Summary
 		}
 	}
+	for _, d := range r.Plan.Deferred {
+		if d.Differs && d.Address == addr.String() {
+			return d.Why
+		}
+	}
 	for _, u := range r.Plan.Unknown {
 		if u.Scope == addr.String() || u.All {
 			return fmt.Sprintf("%s: %s", u.Scope, u.Why)

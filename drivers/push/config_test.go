@@ -196,8 +196,8 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 	require.Contains(t, r.Findings[0].Detail, "Spec base is not withdrawn: box.b cannot be entered by exec.")
 }
 
-// Whoever cannot be entered is unknown, and nobody else.
-func TestAGuestThatCannotBeEntered(t *testing.T) {
+// TestN7AGuestThatCannotBeEntered: such a guest is unknown, and no other one. One that is off was not compared, so it is not completed.
+func TestN7AGuestThatCannotBeEntered(t *testing.T) {
 	w := newWorld("a", "b", "off")
 	require.Equal(t, engine.Done, w.run(t).Outcome)
 	w.broken["a"] = errors.New("ssh: no route to host")
@@ -206,7 +206,7 @@ func TestAGuestThatCannotBeEntered(t *testing.T) {
 	r := w.run(t)
 	require.Equal(t, []string{"update guest.b"}, actions(r.Plan))
 	require.Equal(t, engine.Partly, r.Outcome)
-	require.Equal(t, "a:skipped b:completed off:completed", enginetest.Statuses(r))
+	require.Equal(t, "a:skipped b:completed off:skipped", enginetest.Statuses(r))
 	var why []string
 	for _, u := range r.Have.Unknown {
 		why = append(why, u.Scope+": "+u.Why)

@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
@@ -257,6 +258,8 @@ func TestN7AGuestThatIsOffIsStartedAndEntered(t *testing.T) {
 	r = s.pass("apply")
 	require.Equal(t, engine.Done, r.Outcome, describe(r))
 	require.Equal(t, []string{"update vm.web-1"}, actions(r.Plan))
+	require.Equal(t, "web-1:skipped", enginetest.Statuses(r))
+	require.Contains(t, r.Nodes[0].Error, "not compared, since vm.web-1 is off")
 	s.holds("grep -qx edited /etc/motd", "what is only reported")
 	require.Contains(t, describe(s.pass("plan")), "is left as it is (drift = report)")
 }
