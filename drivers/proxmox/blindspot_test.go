@@ -100,7 +100,7 @@ func blindSpot(t *testing.T, story func(*testing.T, *blinded)) {
 		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 		d, err := proxmox.Open(proxmox.Config{
 			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 				if how := b.bend(strings.TrimPrefix(r.URL.Path, "/api2/json")); how != nil {
 					return how(r, truth)
@@ -449,7 +449,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 				bent := map[string]reply{}
 				d, err := proxmox.Open(proxmox.Config{
 					Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-					Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+					Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 						truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 						if how := bent[strings.TrimPrefix(r.URL.Path, "/api2/json")]; how != nil {
 							return how(r, truth)

@@ -40,12 +40,6 @@ func (d *Driver) Get(ctx context.Context, path string, into any) error {
 	return d.host.API.Get(ctx, path, into)
 }
 
-// RoundTripFunc is a transport made of a function.
-type RoundTripFunc func(*http.Request) (*http.Response, error)
-
-// RoundTrip calls the function.
-func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
 	return lifecycle.UploadSeed(ctx, d.host, node, volid, image)

@@ -202,7 +202,7 @@ func TestHiddenIsNotGone(t *testing.T) {
 		}
 		d, err := proxmox.Open(proxmox.Config{
 			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch path := r.URL.Path; {
 				case strings.HasSuffix(path, "/access/permissions"):
 					return answer(r, http.StatusOK, `{"data":{"/pool/prod":{"VM.Audit":1}}}`)

@@ -166,7 +166,7 @@ func TestAnAgentThatIsSwitchedOff(t *testing.T) {
 func (w *world) answers(n int, path, body string, status int) {
 	d, err := proxmox.Open(proxmox.Config{
 		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			if !strings.HasSuffix(r.URL.Path, path) || n == 0 {
 				return w.Host.RoundTrip(r)
 			}
@@ -351,7 +351,7 @@ func TestAddressesOfAContainer(t *testing.T) {
 		`{"data":[{"name":"lo","hwaddr":"00:00:00:00:00:00","inet":"127.0.0.1/8"},{"name":"eth0","hwaddr":"bc:24:11:00:00:01","inet":"10.0.12.7/24","inet6":"fe80::1/64"}]}`,
 		`{"data":[{"name":"eth0","hwaddr":"bc:24:11:00:00:01","inet":"10.0.12.7/24","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"10.0.12.7","ip-address-type":"inet","prefix":"24"}]}]}`,
 	} {
-		seen, err := proxmox.ContainerInterfaces(t.Context(), roundTrip(func(r *http.Request) (*http.Response, error) {
+		seen, err := proxmox.ContainerInterfaces(t.Context(), proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			require.Equal(t, "/api2/json/nodes/father/lxc/200/interfaces", r.URL.Path)
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
 		}))
@@ -369,7 +369,7 @@ func TestAddressesOfAContainer(t *testing.T) {
 
 // The API runs nothing in containers, and is not asked to.
 func TestContainerHasNoAgent(t *testing.T) {
-	m := proxmox.Container(roundTrip(func(*http.Request) (*http.Response, error) {
+	m := proxmox.Container(proxmoxtest.RoundTripFunc(func(*http.Request) (*http.Response, error) {
 		t.Error("a request")
 		return nil, io.EOF
 	}))
@@ -380,10 +380,6 @@ func TestContainerHasNoAgent(t *testing.T) {
 }
 
 func insideSecond(_ engineguest.Output, err error) error { return err }
-
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // system is this machine as the system of every simulated VM. What belongs below /run is in a
 // folder of the test.

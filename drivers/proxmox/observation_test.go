@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -195,7 +194,7 @@ func TestContentIsSorted(t *testing.T) {
 		}})
 		w.Node("web-1", func(v *guest.VM) { v.Disks = []guest.Disk{{Name: "root", Storage: "local"}} })
 		require.Contains(t, foundIn(w.Plan()), "it takes backup,import,iso,vztmpl: allow it with `pvesm set local --content backup,images,import,iso,vztmpl`")
-		check := said(t, w.examine(nil), "storage local")
+		check := proxmoxtest.Said(t, w.Examine(nil), "storage local")
 		require.Equal(t, "it does not accept images, only backup, import, iso, vztmpl", check.Seen)
 		require.Equal(t, "pvesm set local --content backup,images,import,iso,vztmpl", check.Fix[0])
 	}
@@ -219,16 +218,4 @@ func TestDuplicatesAreReportedOnce(t *testing.T) {
 	var b strings.Builder
 	p.Text(&b, plan.TextOptions{})
 	require.Equal(t, 1, strings.Count(b.String(), "web-1"), "the last line names it, the list of unmanaged guests does not")
-}
-
-// TestDoctorWithoutASize: a storage of which the node does not say what is free is no storage
-// that is full.
-func TestDoctorWithoutASize(t *testing.T) {
-	w := newWorld(t, pve.Config{})
-	w.Node("web", nil)
-	answers := w.hears("/nodes/father/storage", fixed(http.StatusOK, `{"data":[`+
-		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":1}]}`))
-	check := said(t, w.examine(answers), "storage local-lvm")
-	require.Equal(t, doctor.Warning, check.Result)
-	require.Equal(t, "accepts what is needed; the node does not report how much is free", check.Seen)
 }

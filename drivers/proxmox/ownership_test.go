@@ -199,7 +199,7 @@ func TestS1RootInAGuestDecidesNothing(t *testing.T) {
 		lies := 0
 		d, err := proxmox.Open(proxmox.Config{
 			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				inside := strings.Contains(r.URL.Path, "/agent/") || strings.HasSuffix(r.URL.Path, "/interfaces")
 				require.False(t, inside && strings.Contains(r.URL.Path, fmt.Sprint("/", herVM, "/")), "hers is not entered")
 				if !inside {

@@ -771,7 +771,7 @@ func stuckHA(w *world, denied bool) {
 	released := false
 	d, err := proxmox.Open(proxmox.Config{
 		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			switch path := r.URL.Path; {
 			case strings.Contains(path, "/ha/resources/") && denied:
 				return canned(r, http.StatusForbidden, `{"data":null,"message":"Permission check failed (/, Sys.Console)\n"}`), nil

@@ -204,7 +204,7 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 	lie := func(w *world, path string, how reply) {
 		d, err := proxmox.Open(proxmox.Config{
 			Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 				if !strings.Contains(r.URL.String(), path) {
 					return truth()
@@ -310,7 +310,7 @@ func TestAReplicatedGuestIsInUse(t *testing.T) {
 		through := func(how reply) {
 			d, err := proxmox.Open(proxmox.Config{
 				Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-				Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 					truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 					if strings.HasSuffix(r.URL.Path, "/cluster/replication") {
 						return how(r, truth)
@@ -398,7 +398,7 @@ func TestLockOfATaskThatRuns(t *testing.T) {
 		step := leaving(w, "")
 		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/snapshot", map[string]any{"snapname": "before"})
 		require.NoError(t, err)
-		theirs := proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		theirs := proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			a, err := w.Host.RoundTrip(r)
 			if err != nil || !strings.HasSuffix(r.URL.Path, "/tasks") {
 				return a, err
@@ -657,7 +657,7 @@ func TestDoctorOnLeftovers(t *testing.T) {
 	w.leaves("local-lvm", "vm-10005-disk-0", "10005")
 	token := w.least(true)
 	found := func(token string) []doctor.Check {
-		return slices.DeleteFunc(w.examine(func(d *doctor.Doctor) { d.Token = token }), func(c doctor.Check) bool { return c.Name != "leftovers" })
+		return slices.DeleteFunc(w.Examine(func(d *doctor.Doctor) { d.Token = token }), func(c doctor.Check) bool { return c.Name != "leftovers" })
 	}
 	list := found(token)
 	require.Len(t, list, 1)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -127,113 +126,6 @@ func TestTemplateWithNewContent(t *testing.T) {
 		require.Equal(t, []string{"local:vztmpl/homestak.home.debian-ct.abababababab.tar.zst"}, volumeIDs(w, "local"))
 		require.Equal(t, before, w.Guest(10000))
 		w.Converged()
-	})
-}
-
-// TestTemplatesThatCannotBe are refused before anything is asked of PVE.
-func TestTemplatesThatCannotBe(t *testing.T) {
-	for name, c := range map[string]guest.Template{
-		"nothing":           {},
-		"two ways":          {VMID: 9000, Volume: "local:vztmpl/x.tar.zst"},
-		"no archive":        {URL: "https://images.test/debian.qcow2"},
-		"no URL":            {URL: "images.test/debian.tar.zst"},
-		"no template":       {Volume: "local:iso/x.iso"},
-		"half a checksum":   {URL: "https://images.test/x.tar.zst", Checksum: "sha256:00"},
-		"not a volume's id": {Volume: "vztmpl/x.tar.zst"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
-				w.declare("x", &c)
-				w.ct("n", func(v *guest.CT) { v.Template = "x" })
-				_, found := w.Site.Want("father")
-				require.NotZero(t, found.Errors())
-			})
-		})
-	}
-}
-
-// TestContainersThatCannotBe: what PVE would refuse, or keeps for root@pam, is said
-// of the files.
-func TestContainersThatCannotBe(t *testing.T) {
-	disk := func(d guest.CTDisk) func(*guest.CT) {
-		return func(c *guest.CT) { c.Disks = append(c.Disks, d) }
-	}
-	nic := func(n guest.CTNIC) func(*guest.CT) {
-		return func(c *guest.CT) { n.Name = "lan"; c.NICs = []guest.CTNIC{n} }
-	}
-	option := func(k, v string) func(*guest.CT) {
-		return func(c *guest.CT) { c.Options = map[string]string{k: v} }
-	}
-	for says, edit := range map[string]func(*guest.CT){
-		"ct without template":                                   func(c *guest.CT) { c.Template = "" },
-		"node without size":                                     func(c *guest.CT) { c.Preset = "" },
-		`feature "fuse" cannot be set by an API token`:          func(c *guest.CT) { c.Features = []string{"nesting", "fuse"} },
-		"features of a privileged container cannot be set":      func(c *guest.CT) { c.Features, c.Unprivileged = []string{"nesting"}, false },
-		`option "hookscript" cannot be set by an API token`:     option("hookscript", "local:snippets/x"),
-		`option "dev0" cannot be set by an API token`:           option("dev0", "/dev/x"),
-		`option "mp7" has an attribute of its own`:              option("mp7", "local-lvm:1,mp=/x"),
-		`PVE has no option "bwlimit" for a container`:           option("bwlimit", "5"),
-		`PVE refuses tty = "9"`:                                 option("tty", "9"),
-		`disk "data" has no path to be mounted on`:              disk(guest.CTDisk{Name: "data", Size: 1}),
-		`disk "data" without a size`:                            disk(guest.CTDisk{Name: "data", Path: "/x"}),
-		"the root disk has neither path nor backup":             disk(guest.CTDisk{Name: "root", Path: "/x"}),
-		`PVE has no "fast" in mp0`:                              disk(guest.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"fast": "1"}}),
-		`"size" is set by an attribute`:                         disk(guest.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"size": "1G"}}),
-		`disk "data" with quotas in an unprivileged container`:  disk(guest.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"quota": "yes"}}),
-		`PVE refuses timezone = "US/Eastern"`:                   func(c *guest.CT) { c.Timezone = "US/Eastern" },
-		"VLAN tag out of range":                                 nic(guest.CTNIC{VLAN: 5000}),
-		`"10.0.0.5" is not an address with prefix length`:       nic(guest.CTNIC{IP: "10.0.0.5"}),
-		`"10.0.0.5/24" is not an address with prefix length`:    nic(guest.CTNIC{IP6: "10.0.0.5/24"}),
-		"gateway 10.9.0.1 is not in the network of 10.0.0.5/24": nic(guest.CTNIC{IP: "10.0.0.5/24", Gateway: "10.9.0.1"}),
-		`"fd00::1" is not an IPv4 address`:                      nic(guest.CTNIC{IP: "10.0.0.5/24", Gateway: "fd00::1"}),
-		`"10.0.0.1" is not an IPv6 address`:                     nic(guest.CTNIC{IP6: "fd00::5/64", Gateway6: "10.0.0.1"}),
-		"gateway without a static address":                      nic(guest.CTNIC{Gateway6: "fd00::1", IP6: "auto"}),
-		"PVE refuses net0":                                      nic(guest.CTNIC{Options: map[string]string{"host-managed": "maybe"}}),
-		`"mtu" is set by an attribute`:                          nic(guest.CTNIC{Options: map[string]string{"mtu": "1400"}}),
-		"mtu out of range":                                      nic(guest.CTNIC{MTU: 63}),
-		"rate out of range":                                     nic(guest.CTNIC{Rate: -1}),
-		`"x" is not a VLAN`:                                     nic(guest.CTNIC{Trunks: []string{"x"}}),
-		`range "2-4" in the trunk of a container`:               nic(guest.CTNIC{Trunks: []string{"2-4"}}),
-		"PVE refuses timezone":                                  func(c *guest.CT) { c.Timezone = "../x" },
-		"password too short":                                    func(c *guest.CT) { c.Password = "abc" },
-		`power = "off" is not valid`:                            func(c *guest.CT) { c.Power = "off" },
-		`"a b" is not a tag`:                                    func(c *guest.CT) { c.Tags = []string{"a b"} },
-		"description holds an ownership tag":                    func(c *guest.CT) { c.Description = "homestak-gitops: {}" },
-		"swap out of range":                                     func(c *guest.CT) { c.Swap = -1 },
-	} {
-		t.Run(says, func(t *testing.T) {
-			inTime(t, pve.Config{}, func(t *testing.T, w *world) {
-				w.ct("n", edit)
-				_, found := w.Site.Want("father")
-				require.NotZero(t, found.Errors())
-				require.Contains(t, fmt.Sprint(found), says)
-			})
-		})
-	}
-}
-
-// TestSiteTimezoneThatNoContainerTakes is one error, at the site's block, however many
-// containers there are, and none where there are only machines.
-func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
-	inTime(t, pve.Config{}, func(t *testing.T, w *world) {
-		w.Site.Timezone, w.Site.At = "Etc/UTC", diag.Range{File: "site.hcl"}
-		w.Node("web-1", nil)
-		_, found := w.Site.Want("father")
-		require.Zero(t, found.Errors())
-		w.ct("cache", nil)
-		own := w.ct("own", func(c *guest.CT) { c.Timezone = "Europe/Berlin" })
-		w.ct("other", nil)
-		_, found = w.Site.Want("father")
-		found = found.Sorted()
-		require.Equal(t, 1, found.Errors(), "%v", found)
-		i := slices.IndexFunc(found, func(f diag.Finding) bool { return f.Severity == diag.Error })
-		require.Equal(t, "site.hcl", found[i].At.File)
-		require.Contains(t, found[i].Summary, `timezone = "Etc/UTC"`)
-		own.Timezone = "Etc/UTC"
-		w.Site.Timezone = "UTC"
-		_, found = w.Site.Want("father")
-		require.Equal(t, 1, found.Errors())
-		require.Equal(t, "ct.own", found.Sorted()[0].Address)
 	})
 }
 

@@ -384,7 +384,7 @@ func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 func (w *world) afterWrite(edit func(*pve.Edit)) {
 	d, err := proxmox.Open(proxmox.Config{
 		Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
-		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		Transport: proxmoxtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			res, err := w.Host.RoundTrip(r)
 			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") && edit != nil {
 				w.Host.Edit(edit)

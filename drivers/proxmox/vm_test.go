@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -343,15 +342,6 @@ func TestMovingACableIsHotEvenWithoutHotplug(t *testing.T) {
 	})
 }
 
-func TestNumbersThatAreNone(t *testing.T) {
-	less := -1
-	v := proxmox.Kinds().Get("vm").New().(*guest.VM)
-	v.Preset, v.Image, v.Cores, v.Memory, v.Startup = "", "d", 1, 64, &guest.Startup{Order: &less}
-	problems := proxmox.Kinds().Get("vm").Resolve(&model.Resource{Spec: v}, model.Scope{Site: &model.Site{Name: "home"}, Name: "web"})
-	require.Len(t, problems, 1)
-	require.Equal(t, "startup.order", problems[0].Path)
-}
-
 // TestNothingIsLeftToDo: values that PVE keeps in another form than they were
 // written in are no differences.
 func TestNothingIsLeftToDo(t *testing.T) {
@@ -401,23 +391,6 @@ func TestCloneTakesOverNothing(t *testing.T) {
 		w.Apply()
 		w.Converged()
 	})
-}
-
-// TestOptionsThatAreNoSettings are refused before anything is asked of PVE.
-func TestOptionsThatAreNoSettings(t *testing.T) {
-	for key, value := range map[string]string{
-		"virtio0": "local-lvm:5", "sata1": "local-lvm:5", "unused0": "local-lvm:vm-1-disk-0", // each apply would allocate another one
-		"bwlimit": "100", "live-restore": "1", // of a request, not of a guest
-		"delete": "cores", "skiplock": "1", "digest": "x", "revert": "cores",
-		"snaptime": "1", "cipassword": "secret", "args": "-S", "cdrom": "none",
-		"usb0": "host=1234:5678", "hostpci0": "0000:01:00.0", "serial1": "/dev/ttyS0", "efidisk0": "local-lvm:vm-1-disk-0",
-	} {
-		inTime(t, pve.Config{}, func(t *testing.T, w *world) {
-			w.Node("web-1", func(v *guest.VM) { v.Options = map[string]string{key: value} })
-			_, found := w.Site.Want("father")
-			require.NotZero(t, found.Errors(), key)
-		})
-	}
 }
 
 // edit is one change of a declared guest, and the PVE keys that it goes into.

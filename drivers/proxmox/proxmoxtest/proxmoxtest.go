@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -85,7 +86,7 @@ func Keys(owner string) [][]byte {
 // Reopen makes a new driver, as a restarted agent has.
 func (w *World) Reopen() {
 	w.T.Helper()
-	check := roundTrip(func(r *http.Request) (*http.Response, error) {
+	check := RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 		if err := accepted.Validate(r); err != nil {
 			w.T.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
@@ -273,11 +274,11 @@ func InTime(t *testing.T, c pve.Config, story func(*testing.T, *World)) {
 	synctest.Test(t, func(t *testing.T) { story(t, New(t, c)) })
 }
 
-// roundTrip is a transport made of a function.
-type roundTrip func(*http.Request) (*http.Response, error)
+// RoundTripFunc is a transport made of a function.
+type RoundTripFunc func(*http.Request) (*http.Response, error)
 
-// roundTrip calls the function.
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+// RoundTrip calls the function.
+func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // CT declares a container, of a template that is downloaded.
 func (w *World) CT(name string, edit func(*guest.CT)) *guest.CT {
@@ -300,4 +301,36 @@ func (w *World) CT(name string, edit func(*guest.CT)) *guest.CT {
 func (w *World) Declare(name string, t *guest.Template) {
 	addr := model.Address{Kind: "template", Name: name}
 	w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
+}
+
+// Examine lets the doctor look at the host of the world; the edit may change how.
+func (w *World) Examine(edit func(*doctor.Doctor)) []doctor.Check {
+	w.T.Helper()
+	want, found := w.Site.Want("father")
+	require.Zero(w.T, found.Errors(), "%v", found)
+	d := &doctor.Doctor{
+		Config: proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host},
+		Want:   want, Of: w.Site,
+	}
+	if edit != nil {
+		edit(d)
+	}
+	return d.Examine(w.T.Context())
+}
+
+// Said finds what was said under a name.
+func Said(t *testing.T, checks []doctor.Check, name string) doctor.Check {
+	t.Helper()
+	for _, c := range checks {
+		if c.Name == name && c.Result != doctor.OK {
+			return c
+		}
+	}
+	for _, c := range checks {
+		if c.Name == name {
+			return c
+		}
+	}
+	t.Fatalf("nothing is said of %s: %v", name, checks)
+	return doctor.Check{}
 }

@@ -1,4 +1,4 @@
-package proxmox_test
+package objects_test
 
 import (
 	"cmp"
@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/guest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 )
@@ -85,7 +86,7 @@ func drawObjects(rt *rapid.T, when string) declaredObjects {
 
 // declare puts them into a site, where a guest needs them all: what nothing needs
 // would stay away from the host.
-func (o declaredObjects) declare(w *world) {
+func (o declaredObjects) declare(w *proxmoxtest.World) {
 	n := w.Site.Manifests["web"].Nodes[0]
 	n.Resource.Needs = nil
 	w.Site.Objects = model.State{}
@@ -274,10 +275,9 @@ func TestAnyObjects(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			seen := &orders{}
 			nas := pve.Storage{Name: "nas", Type: "dir", Content: []string{"import", "iso", "vztmpl"}}
-			w := newWorld(t, pve.Config{TaskTime: time.Second, Record: seen.record, Storages: append(pve.DefaultStorages(), nas)})
+			w := proxmoxtest.New(t, pve.Config{TaskTime: time.Second, Record: seen.record, Storages: append(pve.DefaultStorages(), nas)})
 			w.Template(8000, "golden")
-			_, err := w.Driver.Post(t.Context(), "/nodes/father/storage/local/download-url", map[string]any{"content": "vztmpl", "filename": "by-hand.tar.zst", "url": "https://images.test/x.tar.zst"})
-			require.NoError(t, err)
+			w.Root(http.MethodPost, "/nodes/father/storage/local/download-url", url.Values{"content": {"vztmpl"}, "filename": {"by-hand.tar.zst"}, "url": {"https://images.test/x.tar.zst"}})
 			time.Sleep(time.Minute)
 			w.Node("web-1", func(v *guest.VM) { v.Image, v.Power = "anchor-local", "stopped" })
 			declaredObjects{}.declare(w)
@@ -290,17 +290,17 @@ func TestAnyObjects(t *testing.T) {
 				require.Equal(t, step[1].becoming(step[0]), seen.taken(), "%+v became %+v", step[0], step[1])
 			}
 			require.Equal(t, theirs, w.Guest(8000))
-			require.Contains(t, volumeIDs(w, "local"), "local:vztmpl/by-hand.tar.zst")
+			require.Contains(t, volumes(w), "local:vztmpl/by-hand.tar.zst")
 			require.Len(t, w.Host.Snapshot().Guests, 2)
 		})
 	})
 }
 
 // makeThem applies once, and lets an agent that was just started find nothing to do.
-func makeThem(w *world) {
+func makeThem(w *proxmoxtest.World) {
 	w.T.Helper()
 	for range 2 {
-		d, err := proxmox.Open(proxmox.Config{Keys: keysOfTests, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host, Files: uploaded})
+		d, err := proxmox.Open(proxmox.Config{Keys: proxmoxtest.Keys, Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host, Files: uploaded})
 		require.NoError(w.T, err)
 		w.Driver = d
 		w.Apply()
