@@ -33,6 +33,8 @@ type notifier struct {
 	starving bool      // the watchdog is not fed
 	last     time.Time // end of the pass that memory was given back after
 	before   uint64    // bytes that were allocated until then
+	passed   uint64    // bytes that were allocated until the end of the last pass
+	program  []mapping // see programMappings; nil: not looked for yet
 	shared   bool      // the process is that of simulated hosts too, and of other agents on them
 }
 
@@ -160,7 +162,8 @@ func (n *notifier) send(state string) {
 const passWorth = 8 << 20
 
 // giveBack returns to the system what a pass needed and the agent does not: it sleeps
-// for most of its life, and by itself the runtime would keep the memory for minutes. Where
+// for most of its life, and by itself the runtime would keep the memory for minutes. After a
+// pass that was large alone, as each is that loads a commit, it does the same with the code of the program. Where
 // the process has much that is none of the agent's, a collection costs more than it gives.
 func (n *notifier) giveBack() {
 	if n.shared {
@@ -168,10 +171,20 @@ func (n *notifier) giveBack() {
 	}
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)
-	if now := sample[0].Value.Uint64(); now-n.before > passWorth {
+	now := sample[0].Value.Uint64()
+	if now-n.before > passWorth {
 		n.before = now
 		debug.FreeOSMemory()
 	}
+	if now-n.passed > passWorth {
+		if n.program == nil {
+			n.program = programMappings()
+		}
+		if err := unmap(n.program); err != nil {
+			n.log.Debug("the pages of the program stay mapped", "error", err)
+		}
+	}
+	n.passed = now
 }
 
 // sdNotify sends one message to the service manager, if there is one.
