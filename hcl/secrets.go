@@ -189,7 +189,7 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 	switch {
 	case n.Kind == yaml.ScalarNode && n.Tag == sops.Unknown && p.file != nil:
 		out[key] = ""
-	case p.file != nil && p.file.InClear(n) && (section != "ssh_keys" || strings.Contains(n.Value, "PRIVATE KEY-----")):
+	case p.file != nil && p.file.InClear(n) && (section != "ssh_keys" || model.HasPrivateKey(n.Value)):
 		p.errorf(n.Line, lang.PlaintextSecret+lang.Quote(key)+" in section "+section+" is not encrypted", "The rules of %s leave it unencrypted. Everyone who can read the repository has it: revoke it, fix the rules in .sops.yaml, and encrypt the file again.", p.name)
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null" && section == "ssh_keys":
 		p.errorf(n.Line, lang.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")

@@ -3,7 +3,6 @@ package push
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -146,19 +145,14 @@ func origin(site *model.Site, of *model.Resource) string {
 // placeholder finds a key of a user that is something else, as those of the example are until somebody
 // puts in real ones; "" if all are keys.
 func placeholder(site *model.Site, declared *model.Spec) string {
-	if site.Secrets == nil || declared.Access == nil {
+	if declared.Access == nil {
 		return ""
 	}
-	all := site.Secrets.Values["ssh_keys"]
 	for _, u := range declared.Access.Users {
-		names := slices.Sorted(maps.Keys(all))
-		if u.SSHKeys != nil {
-			names = *u.SSHKeys
-		}
-		for _, name := range names {
-			value := strings.TrimSpace(all[name])
-			if value != "" && !strings.Contains(value, "PRIVATE KEY-----") && !strings.Contains(value, "\n") && spec.KeyID(value) == "" {
-				return name
+		for _, k := range site.Secrets.KeysOf(u.SSHKeys) {
+			text := strings.TrimSpace(k.Text)
+			if k.Secret != "" && text != "" && !model.HasPrivateKey(text) && !strings.Contains(text, "\n") && model.SSHKeyID(text) == "" {
+				return k.Secret
 			}
 		}
 	}
@@ -275,26 +269,16 @@ func text(of any, path string) string {
 
 // missingKeys lists the keys of a user whose values are not known here.
 func missingKeys(secrets *model.Secrets, u model.User) []string {
-	const section = "ssh_keys"
+	if u.SSHKeys == nil && secrets == nil {
+		return []string{"secret.ssh_keys"}
+	}
 	var out []string
-	switch {
-	case u.SSHKeys == nil && secrets == nil:
-		return []string{"secret." + section}
-	case u.SSHKeys == nil:
-		for name, value := range secrets.Values[section] {
-			if value == "" && !secrets.IsPrivateKey(name) {
-				out = append(out, "secret."+section+"."+name)
-			}
-		}
-	default:
-		for _, name := range *u.SSHKeys {
-			value, known := "", false
-			if secrets != nil {
-				value, known = secrets.Values[section][name]
-			}
-			if known && value == "" || secrets == nil && spec.KeyID(name) == "" {
-				out = append(out, "secret."+section+"."+name)
-			}
+	for _, k := range secrets.KeysOf(u.SSHKeys) {
+		switch {
+		case k.Secret != "" && k.Text == "":
+			out = append(out, "secret.ssh_keys."+k.Secret)
+		case secrets == nil && model.SSHKeyID(k.Text) == "": // so it is the name of a secret
+			out = append(out, "secret.ssh_keys."+k.Text)
 		}
 	}
 	return out

@@ -1,8 +1,6 @@
 package model
 
 import (
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -98,11 +96,6 @@ type Secrets struct {
 	// node by them.
 	Private []string
 	Above   bool // the parent of this agent gave them
-}
-
-// IsPrivateKey reports whether one of the ssh_keys is a private key, which is there for logging in to a host.
-func (s *Secrets) IsPrivateKey(name string) bool {
-	return s != nil && (strings.Contains(s.Values["ssh_keys"][name], "PRIVATE KEY-----") || slices.Contains(s.Private, name))
 }
 
 // SecretSections are the sections that secrets may have.

@@ -159,11 +159,6 @@ func DecodeSSHKeys(s string) []string {
 	if err != nil {
 		plain = s
 	}
-	return SSHKeyLines(plain)
-}
-
-// SSHKeyLines splits a text into one key a line.
-func SSHKeyLines(plain string) []string {
 	out := []string{}
 	for line := range strings.Lines(plain) {
 		if line = strings.TrimSpace(line); line != "" {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/guest/spec"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // keys is the lines of authorized_keys. Lines that no spec ever declared stay. A declared
@@ -52,7 +53,7 @@ var keys = Of[keysFound]{
 			}
 			var shown []string
 			for _, line := range f.lines(name) {
-				id := spec.KeyID(line)
+				id := model.SSHKeyID(line)
 				if q.Record.Get("keys", keyItem(name, id)) != nil {
 					shown = append(shown, declaredLine(q.Want.User(name), id, line))
 				}
@@ -66,7 +67,7 @@ var keys = Of[keysFound]{
 		var out []string
 		for _, u := range q.Want.Access.Users {
 			for _, line := range f.lines(u.Name) {
-				id := spec.KeyID(line)
+				id := model.SSHKeyID(line)
 				if declaredLine(&u, id, "") == "" && q.Record.Get("keys", keyItem(u.Name, id)) == nil {
 					out = append(out, "key "+spec.ShowKey(line)+" of user "+u.Name)
 				}
@@ -135,7 +136,7 @@ func keyItem(user, id string) string { return user + " " + id }
 func (f keysFound) lines(user string) []string {
 	var out []string
 	for line := range strings.Lines(f.file[user]) {
-		if line = strings.TrimSpace(line); spec.KeyID(line) != "" {
+		if line = strings.TrimSpace(line); model.SSHKeyID(line) != "" {
 			out = append(out, line)
 		}
 	}
@@ -147,7 +148,7 @@ func (f keysFound) lines(user string) []string {
 func declaredLine(u *spec.User, id, other string) string {
 	if u != nil {
 		for _, line := range u.Keys {
-			if spec.KeyID(line) == id {
+			if model.SSHKeyID(line) == id {
 				return line
 			}
 		}
@@ -162,7 +163,7 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 	var out strings.Builder
 	there, withdrawn := map[string]bool{}, false
 	for line := range strings.Lines(f.file[user]) {
-		id := spec.KeyID(line)
+		id := model.SSHKeyID(line)
 		declared := declaredLine(want, id, "")
 		switch {
 		case id == "":
@@ -176,7 +177,7 @@ func (f keysFound) step(q *Query, user string) (Step, bool) {
 	}
 	if want != nil {
 		for _, line := range want.Keys {
-			id := spec.KeyID(line)
+			id := model.SSHKeyID(line)
 			s.Keep = append(s.Keep, guest.RecordEntry{Aspect: "keys", Item: keyItem(user, id), Identity: "key"})
 			if !there[id] {
 				out.WriteString(line + "\n")

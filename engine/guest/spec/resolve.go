@@ -179,54 +179,33 @@ func (r *resolver) access(node *model.Node) {
 	}
 }
 
-// literalKeys and the name of a user name keys that are written in the spec.
-const literalKeys = "ssh_keys of user "
-
-// keys are the key lines of a user: all of the site, or those that the user names.
+// keys are the key lines of a user.
 func (r *resolver) keys(u model.User) []string {
-	all := map[string]string{}
-	if r.site.Secrets != nil {
-		all = r.site.Secrets.Values["ssh_keys"]
-	}
 	var out []string
-	add := func(name, value string) {
-		if value == "" {
-			r.secretf("the value of secret.ssh_keys.%s is not known here", "name a file of secrets that has it with --secrets, or the age identity that decrypts secrets.sops.yaml", name)
-			return
+	for _, k := range r.site.Secrets.KeysOf(u.SSHKeys) {
+		if k.Text == "" && k.Secret != "" {
+			r.secretf("the value of secret.ssh_keys.%s is not known here", "name a file of secrets that has it with --secrets, or the age identity that decrypts secrets.sops.yaml", k.Secret)
+			continue
 		}
-		for line := range strings.Lines(value) {
-			line = strings.TrimSpace(line)
-			switch {
-			case line == "" || strings.HasPrefix(line, "#"):
-			case KeyID(line) == "":
-				say := r.secretf
-				if strings.ContainsAny(value, " \n") && name == literalKeys+u.Name { // the name of a secret has no spaces
-					say = r.errorf
-				}
-				say("ssh key %q is not a public key", "use the line of the .pub file: ssh-ed25519 AAAA… COMMENT", name)
-				return
-			default:
-				out = append(out, line)
-			}
-		}
-	}
-	if u.SSHKeys == nil {
-		for _, name := range slices.Sorted(maps.Keys(all)) {
-			if !r.site.Secrets.IsPrivateKey(name) {
-				add(name, all[name])
-			}
-		}
-	} else {
-		for _, name := range *u.SSHKeys {
-			if value, ok := all[name]; ok {
-				add(name, value)
-				continue
-			}
-			add(literalKeys+u.Name, name)
-		}
+		out = append(out, r.keyLines(u, k)...)
 	}
 	slices.Sort(out)
-	return slices.CompactFunc(out, func(a, b string) bool { return KeyID(a) == KeyID(b) })
+	return slices.CompactFunc(out, func(a, b string) bool { return model.SSHKeyID(a) == model.SSHKeyID(b) })
+}
+
+// keyLines are the lines of a key up to the first one that is not a key.
+func (r *resolver) keyLines(u model.User, k model.SSHKey) []string {
+	lines := k.Lines()
+	wrong := slices.IndexFunc(lines, func(l string) bool { return model.SSHKeyID(l) == "" })
+	if wrong < 0 {
+		return lines
+	}
+	say := r.secretf
+	if k.Secret == "" && strings.ContainsAny(k.Text, " \n") { // the name of a secret has no spaces
+		say = r.errorf
+	}
+	say("ssh key %q is not a public key", "use the line of the .pub file: ssh-ed25519 AAAA… COMMENT", cmp.Or(k.Secret, "ssh_keys of user "+u.Name))
+	return lines[:wrong]
 }
 
 // packageName is what Debian allows (Debian Policy, 5.6.1), with an architecture.

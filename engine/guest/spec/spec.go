@@ -464,7 +464,7 @@ func ShowKeys(lines []string) []string {
 
 // ShowKey names one key.
 func ShowKey(line string) string {
-	id := KeyID(line)
+	id := model.SSHKeyID(line)
 	raw, err := base64.StdEncoding.DecodeString(id)
 	if id == "" || err != nil {
 		return line
@@ -472,23 +472,6 @@ func ShowKey(line string) string {
 	sum := sha256.Sum256(raw)
 	_, comment, _ := strings.Cut(line, id)
 	return strings.TrimSpace(strings.TrimSpace(comment) + " SHA256:" + base64.RawStdEncoding.EncodeToString(sum[:])[:12])
-}
-
-// KeyID is what makes a line of authorized_keys the key that it is: the base64 of the
-// key. Options stand before it, and a comment behind it (sshd(8)). "" if the line holds none.
-func KeyID(line string) string {
-	if strings.HasPrefix(strings.TrimSpace(line), "#") {
-		return ""
-	}
-	fields := strings.Fields(line)
-	for i := range max(len(fields)-1, 0) {
-		// RFC 4253, section 6.6: the blob begins with the name of its type.
-		blob, err := base64.StdEncoding.DecodeString(fields[i+1])
-		if err == nil && len(blob) > 4+len(fields[i]) && string(blob[4:4+len(fields[i])]) == fields[i] {
-			return fields[i+1]
-		}
-	}
-	return ""
 }
 
 func distinct(list []string) []string {
