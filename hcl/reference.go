@@ -20,7 +20,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 	p := page{schemas: lang.Schemas{}, written: map[*lang.Schema]string{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. [examples/site](../examples/site) shows how the blocks fit together.\n\n")
-	p.printf("An attribute marked * is required. A bool without a default is false. *change* is the [cost](operations.md#what-a-change-costs) ")
+	p.printf("An attribute marked * is required. A bool without a default is false. *change* is the [cost](changes.md#what-a-change-costs) ")
 	p.printf("of a change on a running guest; an attribute with – has no cost of its own.\n\n")
 	p.printf("## Blocks\n\n")
 	types := lang.BlockTypes(kinds)
@@ -270,7 +270,7 @@ func (p *page) secrets() {
 	p.printf(`
 ## Secrets
 
-` + "`secrets.yaml`" + ` beside ` + "`site.hcl`" + `, which git must not track, or [` + "`secrets.sops.yaml`" + `](operations.md#secrets-in-git), or the file of --secrets or of
+` + "`secrets.yaml`" + ` beside ` + "`site.hcl`" + `, which git must not track, or [` + "`secrets.sops.yaml`" + `](howto/secrets-in-git.md), or the file of --secrets or of
 ` + "`secrets_file`" + ` of an agent: YAML with these sections. Each is a map from names to strings, and a file of the site uses one as
 secret.SECTION.NAME, or as secret.SECTION["NAME"], which takes every name.
 

@@ -92,7 +92,7 @@ func TestN9MintWritesAFileThatFetchAccepts(t *testing.T) {
 	p, err := wire.ParentByHand("own", "https://192.0.2.1:44443", name, []string{"sha256:" + strings.Repeat("0", 64)})
 	require.NoError(t, err)
 	require.NotContains(t, out.String(), p.Token)
-	page, err := os.ReadFile("../../docs/operations.md")
+	page, err := os.ReadFile("../../docs/server.md")
 	require.NoError(t, err)
 	require.NotRegexp(t, `token mint[^\n]*>`, string(page), "the page shows a way that works")
 }

@@ -193,7 +193,7 @@ func (s State) Find(match func(*Resource) bool) []Address {
 // Class says what a change costs the running service, from nothing to data.
 type Class string
 
-// The disruption classes, least first; docs/operations.md has them for users.
+// The disruption classes, least first; docs/changes.md has them for users.
 const (
 	ClassNone     Class = "none"      // takes effect at once, nobody notices
 	ClassHot      Class = "hot"       // the running guest sees a device or limit change, without interruption

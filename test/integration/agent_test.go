@@ -235,7 +235,7 @@ func TestAnAgentThatTheSiteDoesNotKnow(t *testing.T) {
 	}
 }
 
-// A new image reaches the nodes of one block one by one, as docs/operations.md says.
+// A new image reaches the nodes of one block one by one, as docs/howto/roll-out-an-image.md says.
 func TestN14RollOut(t *testing.T) {
 	s := begin(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	nodes := func(recreate string) {
