@@ -25,7 +25,7 @@ func (c *classifier) lostTagFix(at api.GuestRef, cfg api.GuestConfig, addr model
 	if line := c.tagLine(at, cfg, addr); line != "" {
 		return where + ":\n" + line + "\nthis line makes the guest managed: check the next plan before you apply it\nif it is another guest: " + otherwise
 	}
-	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or a new one (docs/troubleshooting.md, \"A lost ownership tag\")\nif it is another guest: " + otherwise
+	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or a new one (docs/howto/adopt-a-guest.md)\nif it is another guest: " + otherwise
 }
 
 // tagLine is the ownership tag that a guest would have if it were the wanted one, with its present
