@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,6 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
 // stream is what the program writes while a test reads it: both sides lock.
@@ -96,22 +96,14 @@ func (e *execution) end() int {
 func serve(t *testing.T, cfg pve.Config, n int) (*pve.Host, stage) {
 	t.Helper()
 	h := pve.New(cfg)
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, ln) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-served)
-	})
+	api, _ := simtest.Listen(t, h)
 	st := stage{site: t.TempDir(), data: t.TempDir()}
 	require.NoError(t, os.WriteFile(filepath.Join(st.site, "secrets.yaml"), []byte(secretsFor("father", h.Token())), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(st.site, "site.hcl"), fmt.Appendf(nil, `
 site "home" {
 }
 host "father" {
-  api         = "https://%s"
+  api         = "%s"
   fingerprint = %q
 }
 image "debian" {
@@ -136,7 +128,7 @@ manifest "web" {
     depends_on = [node.first]
   }
 }
-`, ln.Addr(), h.Fingerprint(), 0, n), 0o600))
+`, api, h.Fingerprint(), 0, n), 0o600))
 	return h, st
 }
 

@@ -41,6 +41,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/bench/fleet"
 	"github.com/homestak/homestak-gitops/test/nspawn"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // hosting is what a simulated host is like.
@@ -534,7 +535,7 @@ func (g *inside) declare(guests int) {
 	for name, text := range map[string]string{
 		"site.hcl": insideSite, "manifest.hcl": "manifest \"edge\" {\n  pattern = \"flat\"\n  host = host.father\n" + nodes.String() + "}\n",
 		"host.hcl":     fmt.Sprintf("host \"father\" {\n  api = %q\n  fingerprint = %q\n  node = \"father\"\n}\n", g.host.access.API, g.host.access.Fingerprint),
-		"secrets.yaml": fleet.Auth + fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", g.host.access.Token, strings.TrimSpace(string(public))),
+		"secrets.yaml": released.Auth + fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", g.host.access.Token, strings.TrimSpace(string(public))),
 	} {
 		require.NoError(g.b, os.WriteFile(filepath.Join(g.dir, name), []byte(text), 0o600))
 	}

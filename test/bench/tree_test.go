@@ -20,6 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/test/bench/fleet"
 	"github.com/homestak/homestak-gitops/test/forest"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // The tree that is measured: the father, its children, and the children of each, with one VM on each leaf.
@@ -53,7 +54,7 @@ func (m *meter) tree() {
 	repo := sourcetest.New(m.b)
 	repo.Commit(treeFiles(1), "begin")
 	var secrets strings.Builder
-	secrets.WriteString(fleet.Auth + "api_tokens:\n  father: \"a@pve!b=1\"\n")
+	secrets.WriteString(released.Auth + "api_tokens:\n  father: \"a@pve!b=1\"\n")
 	for b := range branches {
 		fmt.Fprintf(&secrets, "  b%d: \"a@pve!b=1\"\n", b)
 		for t := range twigs {

@@ -17,10 +17,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/test/forest"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
-const secrets = "api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\n  outer: \"a@pve!b=canary-of-outer\"\n  leaf: \"a@pve!b=canary-of-leaf\"\n" +
-	"auth:\n  ownership_key: \"0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e\"\n"
+const secrets = "api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\n  outer: \"a@pve!b=canary-of-outer\"\n  leaf: \"a@pve!b=canary-of-leaf\"\n" + released.Auth
 
 // site is what the files declare: VMs on father, inner and leaf, of which each is in the one before.
 type site struct {

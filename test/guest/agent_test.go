@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/hcl/sops/sopstest"
 	"github.com/homestak/homestak-gitops/test/nspawn"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // The agent starts, converges, and is told of a push by a reload: the same process goes
@@ -150,7 +151,7 @@ func TestSecretsOfTheCommit(t *testing.T) {
 	w := begin(t)
 	key, recipient, err := sopstest.NewKey()
 	require.NoError(t, err)
-	encrypted, err := sopstest.Encrypt(secretsFor(w.host.Token()), sopstest.Options{Recipients: []string{recipient}})
+	encrypted, err := sopstest.Encrypt(released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()), sopstest.Options{Recipients: []string{recipient}})
 	require.NoError(t, err)
 	w.push("secrets.sops.yaml", string(encrypted))
 	w.Run("rm", secrets)

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,6 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/nspawn"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // base is what the guests are booted from.
@@ -67,7 +67,7 @@ func begin(t *testing.T) *world {
 	w.site = filepath.Join(t.TempDir(), "site")
 	var err error
 	w.author, err = source.NewAuthor(filepath.Join(shared, "site.git"), w.site, fstest.MapFS{
-		"site.hcl": &fstest.MapFile{Data: []byte(frame)},
+		"site.hcl": &fstest.MapFile{Data: []byte(released.Site)},
 		"host.hcl": &fstest.MapFile{Data: fmt.Appendf(nil, "host \"father\" {\n  api         = \"https://127.0.0.1:8006\"\n  fingerprint = %q\n  node        = %q\n}\n", w.host.Fingerprint(), w.host.Node())},
 	})
 	require.NoError(t, err)
@@ -89,31 +89,11 @@ func begin(t *testing.T) *world {
 	w.bridge()
 	w.Run(installer, binary)
 	w.Write("/etc/homestak-gitops/agent.hcl", 0o644, agentFile)
-	w.Write(secrets, 0o600, secretsFor(w.host.Token()))
+	w.Write(secrets, 0o600, released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\n", w.host.Token()))
 	// What a person would not wait for, a test does not either.
 	w.dropIn("soon", "RestartSec=100ms")
 	return w
 }
-
-// frame is what the site has beside its host and its nodes.
-const frame = `site "home" {
-  vmid_range "guests" {
-    from = 10000
-    to   = 10999
-  }
-}
-
-preset "vm-small" {
-  cores  = 2
-  memory = 2048
-  disk   = 10
-}
-
-image "debian-12" {
-  url      = "https://images.example/debian-12.qcow2"
-  checksum = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
-}
-`
 
 const agentFile = `identity = "father"
 
@@ -243,43 +223,26 @@ func (w *world) journal(unit string) []entry {
 
 // built is the program under test.
 var built struct {
-	once sync.Once
-	dir  string
-	err  error
+	once      sync.Once
+	dir, path string
+	err       error
 }
 
-// givenProgram names a program to be tested instead of the one that this tree makes.
-const givenProgram = "HOMESTAK_GUEST_PROGRAM"
-
-// program builds the program as it is released, and gives its path.
+// program is the path of the program as it is released.
 func program(t *testing.T) string {
 	t.Helper()
-	if name := os.Getenv(givenProgram); name != "" {
-		require.Equal(t, "homestak-gitops", filepath.Base(name))
-		return name
-	}
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "homestak-guest-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		text, err := build.CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, text)
-		}
-		built.err = errors.Join(err, os.Chmod(built.dir, 0o755)) // the agent is not root
+		built.path, built.err = released.Path(t.Context(), built.dir)
+		built.err = errors.Join(built.err, os.Chmod(built.dir, 0o755)) // the agent is not root
 	})
 	require.NoError(t, built.err)
-	return filepath.Join(built.dir, "homestak-gitops")
+	return built.path
 }
 
 func TestMain(m *testing.M) {
 	m.Run()
 	_ = os.RemoveAll(built.dir)
-}
-
-// secretsFor are those of the site, with a key of ownership.
-func secretsFor(token string) string {
-	return fmt.Sprintf("auth:\n  ownership_key: %q\napi_tokens:\n  father: %q\n", strings.Repeat("0e", 32), token)
 }

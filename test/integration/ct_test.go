@@ -14,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // ctTemplate is the template that the containers of a story are made from.
@@ -43,7 +44,7 @@ func TestContainersTwiceAreOnce(t *testing.T) {
 		"nic \"lan\" {\n      ip       = \"192.0.2.10/24\"\n      ip6      = \"fd00::10/64\"\n      gateway6 = \"fd00::1\"\n      firewall = true\n    }",
 		"startup {\n      order = 2\n      down  = 60\n    }", "options = {\n      cpulimit = \"1.5\"\n    }",
 	))
-	s.write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\npasswords:\n  cache: \"hunter22\"\n", s.host.Token())))
+	s.write("secrets.yaml", released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\npasswords:\n  cache: \"hunter22\"\n", s.host.Token()))
 	s.apply()
 	once := s.ours()
 	require.Len(t, once, 4)

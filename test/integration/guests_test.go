@@ -23,6 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/test/bench/fleet"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // ST-8: what is done needs no doing. A second apply and a second destroy find
@@ -176,7 +177,7 @@ func TestWhatLeavesTheFilesLeavesTheHost(t *testing.T) {
 
 	s.edit("host.hcl", "pool        = \"prod\"\n", "")
 	s.remove("pool.hcl")
-	_, image, _ := strings.Cut(frame, "image \"")
+	_, image, _ := strings.Cut(released.Site, "image \"")
 	s.edit("site.hcl", "image \""+image, "")
 	s.apply()
 	require.NotContains(t, volumes(s), "homestak.home.debian-12.")
@@ -488,7 +489,7 @@ const (
 func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
 	s := containers(t, pve.Config{TaskTime: 10 * time.Millisecond})
 	know := func(keys string) {
-		s.write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n%s", s.host.Token(), keys)))
+		s.write("secrets.yaml", released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n%s", s.host.Token(), keys))
 	}
 	keysOf := func(name string) string {
 		text, err := url.PathUnescape(s.guest(name).Config["sshkeys"])

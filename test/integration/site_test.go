@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // ST-7: a site that is right exits 0.
@@ -199,7 +200,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 			s.edit("secrets.yaml", s.host.Token(), "root@pam!sim=00000000-0000-4000-8000-000000000000")
 		}, code: 6, says: []string{"401", "token"}},
 		{name: "a token that is none", setUp: func(s *story) { s.edit("secrets.yaml", s.host.Token(), "hunter2") }, code: 6, says: []string{"token", "father"}},
-		{name: "no token", setUp: func(s *story) { s.write("secrets.yaml", secretsWith("ssh_keys:\n  ops: \""+opsKey+"\"\n")) }, code: 6, says: []string{"api_tokens", "father"}},
+		{name: "no token", setUp: func(s *story) { s.write("secrets.yaml", released.Auth+"ssh_keys:\n  ops: \""+opsKey+"\"\n") }, code: 6, says: []string{"api_tokens", "father"}},
 		{name: "403 for everything", setUp: func(s *story) { s.breaks("* /** status=403") }, code: 6, says: []string{"403", "privilege"}},
 		{name: "a wrong fingerprint", setUp: func(s *story) { s.edit("host.hcl", s.host.Fingerprint(), "sha256:"+strings.Repeat("ab", 32)) }, code: 1, says: []string{"fingerprint", "abab"}},
 		{name: "no fingerprint", setUp: func(s *story) { s.edit("host.hcl", "fingerprint", "# fingerprint") }, code: 1, says: []string{"fingerprint"}},
@@ -257,7 +258,7 @@ func TestAFullStorage(t *testing.T) {
 func TestATakenVMID(t *testing.T) {
 	s := begin(t, pve.Config{})
 	taken := s.strangers[0]
-	s.write("site.hcl", strings.Replace(frame, "from = 10000", "from = 100", 1))
+	s.write("site.hcl", strings.Replace(released.Site, "from = 10000", "from = 100", 1))
 	s.deploy("web", vm("web-1", fmt.Sprintf("vmid = %d", taken.VMID))+vm("web-2"))
 
 	plan := s.says(4, "plan")
@@ -383,9 +384,9 @@ func TestFromTheCommandLine(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	}
-	write("site.hcl", frame)
+	write("site.hcl", released.Site)
 	write("host.hcl", fmt.Sprintf("host \"father\" {\n  api = %q\n  fingerprint = %q\n}\n", sim.API, sim.Fingerprint))
-	write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", sim.Token, opsKey)))
+	write("secrets.yaml", released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", sim.Token, opsKey))
 	write(".gitignore", "secrets.yaml\n")
 	web := func(lines ...string) {
 		write("manifests/web.hcl", "manifest \"web\" {\n  pattern = \"flat\"\n  host = host.father\n"+vm("web", append([]string{"count = 2"}, lines...)...)+"}\n")

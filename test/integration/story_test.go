@@ -26,7 +26,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,6 +45,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/hcl"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 	"github.com/homestak/homestak-gitops/test/released"
 )
 
@@ -106,70 +106,23 @@ func begin(t *testing.T, c pve.Config) *story {
 	c.Record = s.record
 	c.Promise = func(deviation string) { s.t.Error("the simulator answers otherwise than the API promises:", deviation) }
 	s.host = pve.New(c)
-	s.api = s.listen()
+	s.api, _ = simtest.Listen(t, s.host)
 	s.strangers = s.host.Snapshot().Guests
 	t.Cleanup(s.end)
 
-	s.write("site.hcl", frame)
+	s.write("site.hcl", released.Site)
 	s.write("host.hcl", fmt.Sprintf("host \"father\" {\n  api         = %q\n  fingerprint = %q\n  node        = %q\n}\n", s.api, s.host.Fingerprint(), s.host.Node()))
-	s.write("secrets.yaml", secretsWith(fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", s.host.Token(), opsKey)))
+	s.write("secrets.yaml", released.Auth+fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", s.host.Token(), opsKey))
 	return s
-}
-
-// ownershipKey proves the guests of every site here.
-const ownershipKey = "0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e"
-
-// secretsWith are the secrets of a site with a key of ownership. What a test adds to them comes last.
-func secretsWith(text string) string {
-	return "auth:\n  ownership_key: " + strconv.Quote(ownershipKey) + "\n" + text
 }
 
 // ownershipKeys are those of a site here, for its driver.
 func ownershipKeys(site string) func(owner string) [][]byte {
-	s := &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKey: ownershipKey}}}
+	s := &model.Secrets{Values: map[string]map[string]string{"auth": {model.OwnershipKey: released.OwnershipKey}}}
 	return func(owner string) [][]byte { return s.OwnershipKeys(site, owner) }
 }
 
 const opsKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
-
-// frame is what every site of a story has beside its host and its manifests.
-const frame = `site "home" {
-  domain  = "home.example"
-  dns     = ["192.0.2.1"]
-  gateway = "192.0.2.1"
-
-  vmid_range "guests" {
-    from = 10000
-    to   = 10999
-  }
-}
-
-preset "vm-small" {
-  cores  = 2
-  memory = 2048
-  disk   = 10
-}
-
-image "debian-12" {
-  url      = "https://images.example/debian-12.qcow2"
-  checksum = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
-}
-`
-
-// listen serves the host on a port of its own until the test ends.
-func (s *story) listen() string {
-	s.t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(s.t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.host.Serve(ctx, l) }()
-	s.t.Cleanup(func() {
-		stop()
-		require.NoError(s.t, <-served)
-	})
-	return "https://" + l.Addr().String()
-}
 
 // arrived counts a request in.
 func (s *story) arrived(r *http.Request) {
@@ -269,7 +222,7 @@ func vm(name string, lines ...string) string {
 // withoutKey takes the ownership key out of the site: what is copied with its identity then counts as much as the original.
 func (s *story) withoutKey() {
 	s.keyless = true
-	s.edit("secrets.yaml", secretsWith(""), "")
+	s.edit("secrets.yaml", released.Auth+"", "")
 }
 
 // load reads the site as it stands in its folder.

@@ -32,6 +32,7 @@ import (
 	"github.com/homestak/homestak-gitops/sim/debian"
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/specserve/wire"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // tier is an agent with its simulated host, in this process.
@@ -168,7 +169,7 @@ func TestTreeOfAgents(t *testing.T) {
 	t.Parallel()
 	repo := sourcetest.New(t)
 	first := repo.Commit(map[string]string{"site.hcl": tierSite, "below.hcl": below("app")}, "begin")
-	father := startTier(t, "father", secretsWith("api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\nssh_keys:\n  driver: |\n    -----BEGIN OPENSSH PRIVATE KEY-----\n    canary\n    -----END OPENSSH PRIVATE KEY-----\n"), func(c *service.Config) { c.Repository.URL = repo.URL() })
+	father := startTier(t, "father", released.Auth+"api_tokens:\n  father: \"a@pve!b=canary-of-father\"\n  inner: \"a@pve!b=canary-of-inner\"\nssh_keys:\n  driver: |\n    -----BEGIN OPENSSH PRIVATE KEY-----\n    canary\n    -----END OPENSSH PRIVATE KEY-----\n", func(c *service.Config) { c.Repository.URL = repo.URL() })
 	s := father.until("the parent serves", func(s agent.Status) bool {
 		return father.converged(first)(s) && s.Server.Commit == first && len(s.Server.Pins) > 0
 	})
@@ -269,7 +270,7 @@ func TestST11AChildLeavesTheSite(t *testing.T) {
 	repo := sourcetest.New(t)
 	beside := "manifest \"beside\" {\n  pattern = \"flat\"\n  host = host.father\n  node \"beside\" {\n    type = \"vm\"\n    cores = 1\n    memory = 512\n    image = image.debian-12\n  }\n}\n"
 	first := repo.Commit(map[string]string{"site.hcl": tierSite, "below.hcl": below("app", "db"), "beside.hcl": beside}, "begin")
-	father := startTier(t, "father", secretsWith("api_tokens:\n  father: \"a@pve!b=1\"\n  inner: \"a@pve!b=1\"\n"), func(c *service.Config) { c.Repository.URL = repo.URL() })
+	father := startTier(t, "father", released.Auth+"api_tokens:\n  father: \"a@pve!b=1\"\n  inner: \"a@pve!b=1\"\n", func(c *service.Config) { c.Repository.URL = repo.URL() })
 	s := father.until("the parent serves", func(s agent.Status) bool {
 		return father.converged(first)(s) && s.Server.Commit == first && len(s.Server.Pins) > 0
 	})
@@ -394,7 +395,7 @@ func (l *levels) start() {
 // secret makes a text the secret of the site.
 func (l *levels) secret(text string) {
 	l.t.Helper()
-	require.NoError(l.t, os.WriteFile(l.secrets, []byte(secretsWith("passwords:\n  app: "+text+"\n")), 0o600))
+	require.NoError(l.t, os.WriteFile(l.secrets, []byte(released.Auth+"passwords:\n  app: "+text+"\n"), 0o600))
 }
 
 func (l *levels) until(what string, is func() bool) {

@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -32,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/specserve/node"
 	"github.com/homestak/homestak-gitops/specserve/wire"
 	"github.com/homestak/homestak-gitops/test/nspawn"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // cloudDebian is what a cloud image of Debian has, as far as a first boot is concerned.
@@ -379,12 +379,9 @@ func TestST01UserDataIsValid(t *testing.T) {
 // program builds the program, for machines that apply their spec themselves.
 func program(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, "homestak-gitops"), "../../cmd/homestak-gitops")
-	build.Env = append(build.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return dir
+	path, err := released.Path(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	return filepath.Dir(path)
 }
 
 // A spec that is pushed, and the same one that the machine fetches from its parent and applies

@@ -46,6 +46,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 	"github.com/homestak/homestak-gitops/test/released"
 )
 
@@ -85,8 +86,9 @@ func TestOnTheSimulator(t *testing.T) {
 			// So a pass of the story of kills takes half a second.
 			h := pve.New(pve.Config{Version: version, BootTime: 200 * time.Millisecond, TaskTime: 50 * time.Millisecond, Guests: 4})
 			before := h.Snapshot()
+			api, _ := simtest.Listen(t, h)
 			s := settings{
-				host: listen(t, h), token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute,
+				host: api, token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute,
 				again: 100 * time.Millisecond, kills: []time.Duration{0, 70 * time.Millisecond, 150 * time.Millisecond, 250 * time.Millisecond, 350 * time.Millisecond, 450 * time.Millisecond},
 			}
 			runOn(t, s)
@@ -97,21 +99,6 @@ func TestOnTheSimulator(t *testing.T) {
 			require.Empty(t, after.Unimplemented)
 		})
 	}
-}
-
-// listen serves a simulated host until the test ends, and gives its address.
-func listen(t *testing.T, h *pve.Host) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-served)
-	})
-	return l.Addr().String()
 }
 
 // runOn runs all stories on one host.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -27,6 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/sim/pve"
+	"github.com/homestak/homestak-gitops/sim/pve/simtest"
 )
 
 // hears lets the doctor hear another answer under a path.
@@ -284,26 +284,11 @@ func TestDoctorFindsWhatACrashLeft(t *testing.T) {
 	require.Contains(t, got.Fix[0], "qm unlock 10000 && qm destroy 10000")
 }
 
-// listen serves the host over TLS, and lets the site reach it there.
-func listen(w *proxmoxtest.World) *model.Host {
-	w.T.Helper()
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(w.T, err)
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- w.Host.Serve(ctx, l) }()
-	w.T.Cleanup(func() {
-		stop()
-		require.NoError(w.T, <-served)
-	})
-	h := w.Site.Hosts["father"]
-	h.API, h.Fingerprint = "https://"+l.Addr().String(), w.Host.Fingerprint()
-	return h
-}
-
 func TestDoctorJudgesTheCertificate(t *testing.T) {
 	w := proxmoxtest.New(t, pve.Config{})
-	h := listen(w)
+	h := w.Site.Hosts["father"]
+	h.API, _ = simtest.Listen(t, w.Host)
+	h.Fingerprint = w.Host.Fingerprint()
 	over := func(now time.Time) doctor.Check {
 		return proxmoxtest.Said(t, w.Examine(func(d *doctor.Doctor) {
 			d.Transport, d.Now = nil, func() time.Time { return now }

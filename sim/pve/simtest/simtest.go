@@ -49,7 +49,7 @@ func Pipe(t testing.TB, h *pve.Host) *http.Transport {
 // serve lets a host answer what a transport asks, until the test ends.
 func serve(t testing.TB, h *pve.Host, ln net.Listener, transport *http.Transport) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(ctx, ln) }()
 	t.Cleanup(func() {

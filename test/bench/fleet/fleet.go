@@ -15,6 +15,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // firstVMID is the VMID of guest 1.
@@ -87,15 +89,12 @@ func (f Fleet) Clones(a Access) map[string]string {
 	return files
 }
 
-// Auth is the section of the secrets that proves the guests of the fleet.
-const Auth = "auth:\n  ownership_key: \"0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e\"\n"
-
 // frame gives the files that declare no guests.
 func (f Fleet) frame(a Access) map[string]string {
 	return map[string]string{
 		"site.hcl":     site,
 		"host.hcl":     fmt.Sprintf(host, a.API, a.Fingerprint, f.nodes()[0], strings.Join(f.nodes(), `", "`)),
-		"secrets.yaml": Auth + fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", a.Token, key),
+		"secrets.yaml": released.Auth + fmt.Sprintf("api_tokens:\n  father: %q\nssh_keys:\n  ops: %q\n", a.Token, key),
 		".gitignore":   "secrets.yaml\n",
 	}
 }

@@ -8,12 +8,10 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -30,6 +28,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/sim/pve"
 	"github.com/homestak/homestak-gitops/sim/pve/simtest"
+	"github.com/homestak/homestak-gitops/test/released"
 )
 
 // requireVar asks for these tests, which take a minute and programs that few machines
@@ -87,10 +86,8 @@ type simulator struct{ API, Node, Token string }
 
 func simulate(t *testing.T) simulator {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "homestak-gitops")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", bin, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
-	text, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", text)
+	bin, err := released.Path(t.Context(), t.TempDir())
+	require.NoError(t, err)
 	cmd := exec.Command(bin, "sim", "--listen", "127.0.0.1:0", "--json", "--task-time", "50ms")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -213,16 +210,7 @@ func startHost(t *testing.T, c pve.Config) *host {
 		h.seen.note(fmt.Sprint(status, " ", r.Method, " ", r.URL, " ", string(body)))
 	}
 	h.Host = pve.New(c)
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	h.api = "https://" + ln.Addr().String()
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- h.Serve(ctx, ln) }()
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-ended)
-	})
+	h.api, _ = simtest.Listen(t, h.Host)
 	return h
 }
 
