@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -62,7 +63,7 @@ func TestAPassAboutChangedGuests(t *testing.T) {
 			p := enginetest.Pass(s, h)
 			p.Open = func(*model.Host) (engine.Driver, error) { return d, nil }
 			p.Changed = map[model.Address]model.Guest{box("a"): {}}
-			p.Observed = func(model.Observed) { seen++ }
+			p.Observer = observedFunc(func(model.Observed) { seen++ })
 			r := p.Run(t.Context())
 			require.Equal(t, len(h.Unknown) == 0, r.Outcome == engine.Done, "%v", r.Err)
 			require.Equal(t, c.looks, d.looks)
@@ -90,3 +91,10 @@ func TestTheStatusOfOtherNodesStays(t *testing.T) {
 	require.False(t, after[0].Ready)
 	require.Equal(t, before[1], after[1])
 }
+
+// observedFunc is an observer of observations.
+type observedFunc func(model.Observed)
+
+func (observedFunc) Enter(engine.Phase)          {}
+func (observedFunc) Step(apply.Event)            {}
+func (f observedFunc) Observed(o model.Observed) { f(o) }

@@ -45,12 +45,12 @@ func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
 		begun, lastOther := time.Now(), time.Duration(0)
 		p := i.Pass(s)
 		p.Width = 2
-		p.Notify = func(e apply.Event) {
+		p.Observer = engine.StepFunc(func(e apply.Event) {
 			if e.What == apply.Finished && e.Step.Manifest == "other" {
 				require.Equal(t, apply.Done, e.Result.Status)
 				lastOther = time.Since(begun)
 			}
-		}
+		})
 		r := p.Run(t.Context())
 		require.Equal(t, engine.Partly, r.Outcome)
 		require.Less(t, lastOther, 10*time.Second)

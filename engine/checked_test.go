@@ -25,11 +25,11 @@ func TestAGuestIsDoneWhenItsChecksHold(t *testing.T) {
 		time.AfterFunc(25*time.Second, func() { i.Set("db", false) })
 		var order []string
 		p := i.Pass(enginetest.CheckedSite("stop"))
-		p.Notify = func(e apply.Event) {
+		p.Observer = engine.StepFunc(func(e apply.Event) {
 			if e.What == apply.Finished {
 				order = append(order, e.Step.Address.Name)
 			}
-		}
+		})
 		r := p.Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
 		require.Equal(t, []string{"base", "lone", "db", "web"}, order, "who needs db waits until it is well")

@@ -121,44 +121,40 @@ type Pass struct {
 	Verb string // for the report: apply, destroy, test
 	Host string // name of the host to converge
 
-	// Scope: the whole host, unless one of these narrows it.
-	Manifest    string
-	Targets     []model.Address
-	Destroy     bool // destroy the manifest
-	RefreshOnly bool // report differences and make no steps
+	Scope
+	Grants
+	Memory
 
 	Load func(context.Context) Desired
+
+	// Lock takes the write lock of the host before the host is opened. It waits for the lock
+	// until ctx ends. The caller of Run releases it. May be nil.
+	Lock func(ctx context.Context, h *model.Host) error
+
 	Open func(*model.Host) (Driver, error)
-
-	// Input of the policies; see Question. If Commit is nil, they know the commit only by
-	// Desired.Commit.
-	Commit       *model.Commit
-	AllowDeletes int
-	Unattended   bool
-	Untraced     bool
-
-	// Before returns Question.Before for a plan that removes guests. May be nil and return nil.
-	Before func(context.Context) *Before
-
-	// Earlier returns the site of the commit whose spec was last applied in a guest, or nil if there is none. It is called for
-	// nodes without a spec: only that site has the access to them. May be nil.
-	Earlier func(ctx context.Context, guest model.Address) (*model.Site, error)
 
 	// Verdict decides on a plan that no policy denies: true applies it. If Verdict is nil,
 	// the pass ends with the plan.
 	Verdict func(context.Context, *plan.Plan) (bool, error)
 
 	// Health runs the checks of guests. A step that creates or changes a guest is done when
-	// the checks of the guest pass. Failing lists guests that failed in an earlier pass. Each
-	// without a step is checked once more if it is on the host, and steps that need it wait
-	// for that one attempt only. With Locate, those of Failing that have no checks are asked
-	// for their address, for a few seconds at most.
-	Health  health.Prober
-	Failing []model.Address
-	Locate  bool
+	// the checks of the guest pass.
+	Health health.Prober
 
-	Children     map[string]model.Child // the reports of children; see plan.Input
-	AllowOrphans []string               // children that may be destroyed with their nodes; see plan.Input
+	Width    int      // number of steps that run at once; see apply.Options
+	Observer Observer // may be nil
+
+	// Stop ends the pass when it is closed: at once before the first step, and later as soon
+	// as the running steps are done. May be nil.
+	Stop <-chan struct{}
+}
+
+// Scope is the part of a host that a pass is about. The zero value is the whole host.
+type Scope struct {
+	Manifest    string
+	Targets     []model.Address
+	Destroy     bool // destroy the manifest
+	RefreshOnly bool // report differences and make no steps
 
 	// Changed limits the pass to these guests, if the driver can observe them alone and they only need
 	// updates; see model.Want. Otherwise the pass is about the whole host.
@@ -166,27 +162,64 @@ type Pass struct {
 	// StartFirst limits it to the guests that are off and shall run, if there are any and they only need updates.
 	StartFirst bool
 
-	Avoid      []int    // VMIDs to use only if no other is free; see plan.Input
-	SweepHints []string // from the observation of the last pass; see model.Want
-
-	Width  int               // number of steps that run at once; see apply.Options
-	Notify func(apply.Event) // called for every event of a step; may be nil
-
-	// Lock takes the write lock of the host before the host is opened. It waits for the lock
-	// until ctx ends. The caller of Run releases it. May be nil.
-	Lock func(ctx context.Context, h *model.Host) error
-
-	// Observed is called with each observation, from the goroutine of the pass or of a step,
-	// one call at a time. May be nil.
-	Observed func(model.Observed)
-
-	// Enter is called at the start of each phase, on the goroutine of the pass. May be nil.
-	Enter func(Phase)
-
-	// Stop ends the pass when it is closed: at once before the first step, and later as soon
-	// as the running steps are done. May be nil.
-	Stop <-chan struct{}
+	// Locate asks those of Memory.Failing that have no checks for their address, for a few seconds at most.
+	Locate bool
 }
+
+// Grants is what the policies may allow a plan for; see Question.
+type Grants struct {
+	Commit       *model.Commit // nil: the policies know the commit only by Desired.Commit
+	AllowDeletes int
+	AllowOrphans []string // children that may be destroyed with their nodes; see plan.Input
+	Unattended   bool
+	Untraced     bool
+}
+
+// Memory is what earlier passes left for this one, and what children reported since.
+type Memory struct {
+	// Failing lists guests that failed in an earlier pass. Each without a step is checked once more if it is on the
+	// host, and steps that need it wait for that one attempt only.
+	Failing    []model.Address
+	Avoid      []int                  // VMIDs to use only if no other is free; see plan.Input
+	SweepHints []string               // from the observation of the last pass; see model.Want
+	Children   map[string]model.Child // the reports of children; see plan.Input
+	History    History                // may be nil
+}
+
+// History knows the sites of earlier commits.
+type History interface {
+	// Before returns Question.Before for a plan that removes guests. It may be nil.
+	Before(context.Context) *Before
+
+	// Earlier returns the site of the commit whose spec was last applied in a guest, or nil if there is none. It is
+	// called for nodes without a spec: only that site has the access to them.
+	Earlier(ctx context.Context, guest model.Address) (*model.Site, error)
+}
+
+// Observer follows a pass while it runs.
+type Observer interface {
+	// Enter is called at the start of each phase, on the goroutine of the pass.
+	Enter(Phase)
+
+	// Observed is called with each observation of the whole host, from the goroutine of the pass or of a step, one
+	// call at a time.
+	Observed(model.Observed)
+
+	// Step is called for every event of a step; see apply.Options.
+	Step(apply.Event)
+}
+
+// StepFunc is an Observer that only follows the steps.
+type StepFunc func(apply.Event)
+
+// Enter implements Observer.
+func (StepFunc) Enter(Phase) {}
+
+// Observed implements Observer.
+func (StepFunc) Observed(model.Observed) {}
+
+// Step implements Observer.
+func (f StepFunc) Step(e apply.Event) { f(e) }
 
 // Phase is what a pass is doing.
 type Phase int
@@ -203,8 +236,8 @@ const (
 )
 
 func (p *Pass) enter(next Phase) {
-	if p.Enter != nil {
-		p.Enter(next)
+	if p.Observer != nil {
+		p.Observer.Enter(next)
 	}
 }
 
@@ -321,8 +354,8 @@ func (p *Pass) resolve(ctx context.Context, d Desired, found diag.List) (*model.
 	if len(p.SweepHints) > 0 {
 		own.SweepHints = p.SweepHints
 	}
-	if p.Earlier != nil && !p.Destroy {
-		earlier := func(guest model.Address) (*model.Site, error) { return p.Earlier(ctx, guest) }
+	if p.History != nil && !p.Destroy {
+		earlier := func(guest model.Address) (*model.Site, error) { return p.History.Earlier(ctx, guest) }
 		found = distinct(found, d.Site.Withdraw(&own, earlier))
 	}
 	if p.Destroy { // what is inside of guests is destroyed with them
@@ -349,11 +382,11 @@ func (p *Pass) open(ctx context.Context, w *model.Want) (Driver, error) {
 	return driver, nil
 }
 
-// observe observes the host and calls Pass.Observed.
+// observe observes the host and reports it to the observer.
 func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Observed, error) {
 	have, err := d.Observe(ctx, w)
-	if err == nil && p.Observed != nil && !have.Only {
-		p.Observed(have)
+	if err == nil && p.Observer != nil && !have.Only {
+		p.Observer.Observed(have)
 	}
 	return have, err
 }
@@ -413,8 +446,8 @@ func (p *Pass) check(ctx context.Context, c progress) diag.List {
 		return nil
 	}
 	q := p.question(c.desired, c.all, c.have, c.plan)
-	if p.Before != nil && !p.Destroy && (slices.ContainsFunc(c.plan.Steps, removesGuest) || len(c.plan.Postponed()) > 0) {
-		q.Before = p.Before(ctx)
+	if p.History != nil && !p.Destroy && (slices.ContainsFunc(c.plan.Steps, removesGuest) || len(c.plan.Postponed()) > 0) {
+		q.Before = p.History.Before(ctx)
 	}
 	return c.desired.PolicyCheck(ctx, q)
 }

@@ -250,7 +250,7 @@ func TestStopDuringTheStepsFinishesWhatRuns(t *testing.T) {
 		p := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h)
 		p.Stop = stop
 		var events []apply.What
-		p.Notify = func(e apply.Event) { events = append(events, e.What) }
+		p.Observer = engine.StepFunc(func(e apply.Event) { events = append(events, e.What) })
 		time.AfterFunc(time.Second, func() { close(stop) })
 		r := p.Run(t.Context())
 		require.Equal(t, engine.Interrupted, r.Outcome)

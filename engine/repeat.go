@@ -72,14 +72,14 @@ func (r *repeater) now(s plan.Step) plan.Step {
 	return s
 }
 
-// notify reports events with the current VMIDs of guests. It is nil without Pass.Notify.
+// notify reports events with the current VMIDs of guests. It is nil without an observer.
 func (r *repeater) notify() func(apply.Event) {
-	if r.pass.Notify == nil {
+	if r.pass.Observer == nil {
 		return nil
 	}
 	return func(e apply.Event) {
 		e.Step, e.Result.Step = r.now(e.Step), r.now(e.Result.Step)
-		r.pass.Notify(e)
+		r.pass.Observer.Step(e)
 	}
 }
 

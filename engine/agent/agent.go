@@ -15,6 +15,7 @@
 //	requests.go   the inbox: what may be asked of it
 //	loop.go       when it checks repository and host, and when again after a failure
 //	converge.go   one cycle: the newest commit, or else the last good one
+//	pass.go       one pass: what the engine gets for it, and what it reports meanwhile
 //	upstream.go   what it asks the repository, and what trailers allow
 //	record.go     what it records of a pass
 //	memory.go     what survives a restart

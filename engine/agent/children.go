@@ -45,27 +45,6 @@ func (u *upstream) descends(ctx context.Context, from, to string) bool {
 	return err == nil
 }
 
-// siteBefore gives the site of the commit that the host converged to, for the count of what all hosts of the site lose.
-func siteBefore(ctx context.Context, l *loop, c model.Commit) func(context.Context) *engine.Before {
-	was := c
-	if id := l.memory.Converged.ID; id == "" {
-		return nil
-	} else if id != c.ID {
-		var err error
-		if was, err = l.upstream.commit(ctx, id); err != nil {
-			return nil
-		}
-	}
-	granted := l.grants.granted
-	return func(ctx context.Context) *engine.Before {
-		d := l.o.Load(ctx, was)
-		if d.Site == nil || d.Findings.HasErrors() {
-			return nil // the secrets may be others now: what is on the host counts
-		}
-		return &engine.Before{Site: d.Site, Granted: granted}
-	}
-}
-
 // noteWithdrawn remembers which children on the host a commit lacks, and since which one.
 func (m *memory) noteWithdrawn(r *engine.Report, id string) {
 	if r.Want == nil || r.Plan == nil || r.Denied || r.Have.NothingSeen() {

@@ -16,41 +16,52 @@ import (
 // applied last, so the commit of that is remembered until nothing of it is left: the guest may be off or its manifest suspended
 // for many commits. For a guest without such a commit, as after an upgrade of the program, that counts which the host converged to.
 
-// sitesOfSpecs gives the site by which a spec was applied in a guest last, each loaded once.
-func sitesOfSpecs(ctx context.Context, l *loop, now model.Commit) func(context.Context, model.Address) (*model.Site, error) {
-	specs, converged := l.memory.Specs, l.memory.Converged.ID
-	type known struct {
-		commit model.Commit
-		site   *model.Site
-		err    error
-		loaded bool
-	}
-	all := map[string]*known{converged: {}}
-	for id := range maps.Values(specs) {
-		all[id] = &known{}
-	}
-	for id, k := range all { // not in the pass: that runs beside the loop
-		if id != "" && id != now.ID {
-			k.commit, k.err = l.upstream.commit(ctx, id)
+// specSites finds the site by which a spec was applied in a guest last. Each is loaded once. It is for one goroutine.
+type specSites struct {
+	load      func(context.Context, model.Commit) engine.Desired
+	specs     map[string]string // guest → commit
+	converged string            // for the guests that specs lacks
+	commits   map[string]*specSite
+}
+
+// specSite is a commit as far as it was looked up, and its site once it was loaded.
+type specSite struct {
+	commit model.Commit
+	site   *model.Site
+	err    error
+	loaded bool
+}
+
+// sitesOfSpecs looks up the commits, since only the loop may ask the repository. A spec that was applied by commit now is not
+// an earlier one.
+func sitesOfSpecs(ctx context.Context, l *loop, now model.Commit) specSites {
+	s := specSites{load: l.o.Load, specs: l.memory.Specs, converged: l.memory.Converged.ID, commits: map[string]*specSite{}}
+	for _, id := range append(slices.Collect(maps.Values(s.specs)), s.converged) {
+		if id != "" && id != now.ID && s.commits[id] == nil {
+			c, err := l.upstream.commit(ctx, id)
+			s.commits[id] = &specSite{commit: c, err: err}
 		}
 	}
-	return func(ctx context.Context, guest model.Address) (*model.Site, error) {
-		id, noted := specs[guest.String()]
-		if !noted {
-			id = converged
-		}
-		if id == "" || id == now.ID {
-			return nil, nil
-		}
-		k := all[id]
-		if k.err == nil && !k.loaded {
-			d := l.o.Load(ctx, k.commit)
-			if k.site, k.loaded = d.Site, true; d.Findings.HasErrors() {
-				k.err = fmt.Errorf("commit %s cannot be loaded any more: %s", id, firstError(d.Findings))
-			}
-		}
-		return k.site, k.err
+	return s
+}
+
+// site returns nil if there is no earlier spec.
+func (s *specSites) site(ctx context.Context, guest model.Address) (*model.Site, error) {
+	id, noted := s.specs[guest.String()]
+	if !noted {
+		id = s.converged
 	}
+	k := s.commits[id]
+	if k == nil {
+		return nil, nil
+	}
+	if k.err == nil && !k.loaded {
+		d := s.load(ctx, k.commit)
+		if k.site, k.loaded = d.Site, true; d.Findings.HasErrors() {
+			k.err = fmt.Errorf("commit %s cannot be loaded any more: %s", id, firstError(d.Findings))
+		}
+	}
+	return k.site, k.err
 }
 
 // noteSpecs remembers by which commit specs were applied in guests.

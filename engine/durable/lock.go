@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// ErrLocked: the lock is held by another process, or by another call in this one.
+// ErrLocked means that another process, or another call in this one, holds the lock.
 var ErrLocked = errors.New("it is locked")
 
 // TryLock takes the exclusive lock of a file or folder without waiting, or returns ErrLocked. It creates the file if there

@@ -220,7 +220,7 @@ func (f *Folder) Recheck(ctx context.Context) error {
 // Pass begins a pass over the site; the caller adds what it is about.
 func (f *Folder) Pass(h *model.Host, open func(d engine.Desired, h *model.Host) (engine.Driver, error)) *engine.Pass {
 	return &engine.Pass{
-		Host: h.Name, Commit: &f.Commit,
+		Host: h.Name, Grants: engine.Grants{Commit: &f.Commit},
 		Load: func(context.Context) engine.Desired { return f.Desired },
 		Open: func(h *model.Host) (engine.Driver, error) { return open(f.Desired, h) },
 	}

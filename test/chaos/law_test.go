@@ -701,7 +701,7 @@ func (w *world) granted() bool {
 // byCommand is a pass of the command line with the newest commit.
 func (w *world) byCommand(verb string, way http.RoundTripper) *engine.Pass {
 	return &engine.Pass{
-		Verb: verb, Host: "father", AllowDeletes: 50, Children: w.children(),
+		Verb: verb, Host: "father", Grants: engine.Grants{AllowDeletes: 50}, Memory: engine.Memory{Children: w.children()},
 		Load: func(ctx context.Context) engine.Desired {
 			c, err := w.repo.Head(ctx)
 			require.NoError(w.t, err)

@@ -86,7 +86,7 @@ func (s *Session) CarryOut(ctx context.Context, h *model.Host, p *engine.Pass, c
 		defer release()
 	}
 	progress := view.Watch(s.ui.Terminal())
-	p.Notify, p.Health.Notify = progress.Notify, progress.Checking
+	p.Observer, p.Health.Notify = engine.StepFunc(progress.Notify), progress.Checking
 	p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
 		progress.Waits("")
 		s.ui.Findings(made.Findings)

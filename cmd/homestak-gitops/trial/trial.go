@@ -97,7 +97,7 @@ func (t *Trial) run(ctx context.Context) error {
 // pass is a pass that is limited to the manifest.
 func (t *Trial) pass() *engine.Pass {
 	p := t.o.Pass()
-	p.Verb, p.Manifest, p.Notify = "test", t.o.Manifest.Name, t.o.Progress.Notify
+	p.Verb, p.Manifest, p.Observer = "test", t.o.Manifest.Name, engine.StepFunc(t.o.Progress.Notify)
 	p.Health.Notify = t.o.Progress.Checking
 	return p
 }

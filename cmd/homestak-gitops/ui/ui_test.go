@@ -149,7 +149,7 @@ func TestColor(t *testing.T) {
 
 // asked is a pass over two steps, and its plan.
 func asked(destroy bool) (*engine.Pass, *plan.Plan) {
-	return &engine.Pass{Host: "father", Manifest: "web", Destroy: destroy}, &plan.Plan{Steps: make([]plan.Step, 2), Summary: plan.Summary{Delete: 1}}
+	return &engine.Pass{Host: "father", Scope: engine.Scope{Manifest: "web", Destroy: destroy}}, &plan.Plan{Steps: make([]plan.Step, 2), Summary: plan.Summary{Delete: 1}}
 }
 
 // Only a whole yes agrees, and an end of input is none.
