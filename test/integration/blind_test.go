@@ -221,11 +221,11 @@ func hundred(n int) string {
 func tenAtOnce(notes *[]string) func(*engine.Pass) {
 	return func(p *engine.Pass) {
 		p.Width = 10
-		p.Notify = func(e apply.Event) {
+		p.Observer = engine.StepFunc(func(e apply.Event) {
 			if e.What == apply.Note {
 				*notes = append(*notes, e.Text)
 			}
-		}
+		})
 	}
 }
 

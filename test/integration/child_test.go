@@ -435,11 +435,11 @@ func TestST20SimulatedUpgrade(t *testing.T) {
 	s.release("4.0-broken")
 	dies, die := context.WithCancel(t.Context())
 	r = s.run("apply", func(p *engine.Pass) {
-		p.Notify = func(e apply.Event) {
+		p.Observer = engine.StepFunc(func(e apply.Event) {
 			if strings.Contains(e.Text, "waiting for a report") {
 				die()
 			}
-		}
+		})
 		open := p.Open
 		p.Open = func(h *model.Host) (engine.Driver, error) {
 			d, err := open(h)

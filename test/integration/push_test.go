@@ -126,11 +126,11 @@ func (p *pushed) pass(verb string) engine.Report {
 			d := pass.Load(p.t.Context())
 			return over.Open(d, h)
 		}
-		pass.Notify = func(e apply.Event) {
+		pass.Observer = engine.StepFunc(func(e apply.Event) {
 			if e.What == apply.Note {
 				fmt.Fprintln(&p.notes, e.Text)
 			}
-		}
+		})
 	})
 }
 
