@@ -314,24 +314,14 @@ func TestALostSpecThatStays(t *testing.T) {
 		return &model.Resource{Deferred: "the guest is declared off"}, nil
 	}
 	p := enginetest.NewInn().Pass(s)
-	p.History = history{site: was}
+	p.History = enginetest.History{Site: was}
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
 	require.Equal(t, []model.Deferred{{Address: "box.a", Why: "spec base is not withdrawn yet: the guest is declared off"}}, r.Plan.Deferred)
 
 	p = enginetest.NewInn().Pass(s)
-	p.History = history{err: errors.New("no commit c1")}
+	p.History = enginetest.History{Err: errors.New("no commit c1")}
 	r = p.Run(t.Context())
 	require.Equal(t, "It is not known how box.a was entered: no commit c1."+
 		" To withdraw it, give the node a spec with the access of that one and no other items, and take the spec away when it is applied.", r.Findings[0].Detail)
 }
-
-// history gives one site, or an error, for each guest.
-type history struct {
-	site *model.Site
-	err  error
-}
-
-func (history) Before(context.Context) *engine.Before { return nil }
-
-func (h history) Earlier(context.Context, model.Address) (*model.Site, error) { return h.site, h.err }

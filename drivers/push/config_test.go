@@ -159,7 +159,7 @@ func TestANodeThatLosesItsSpec(t *testing.T) {
 
 	pass := func(earlier *model.Site) engine.Report {
 		p := w.pass()
-		p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return earlier, nil }
+		p.History = enginetest.History{Site: earlier}
 		return p.Run(t.Context())
 	}
 	r = pass(was)

@@ -146,6 +146,18 @@ func Pass(s *model.Site, h *Host) *engine.Pass {
 	}
 }
 
+// History is an engine.History with one site, or an error, for the spec of each guest.
+type History struct {
+	Site *model.Site
+	Err  error
+}
+
+// Before implements engine.History.
+func (History) Before(context.Context) *engine.Before { return nil }
+
+// Earlier implements engine.History.
+func (h History) Earlier(context.Context, model.Address) (*model.Site, error) { return h.Site, h.Err }
+
 // Statuses says what became of the nodes of a pass: name:status, in order.
 func Statuses(r engine.Report) string {
 	var out []string

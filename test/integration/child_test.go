@@ -22,6 +22,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/push"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/hcl"
@@ -508,7 +509,7 @@ func TestST03SimulatedAgentOutlivesTheSpec(t *testing.T) {
 	require.Contains(t, describe(r), "pve.inner has no spec any more, and the items of its last one stay")
 
 	before := func(p *engine.Pass) {
-		p.Earlier = func(context.Context, model.Address) (*model.Site, error) { return was, nil }
+		p.History = enginetest.History{Site: was}
 	}
 	r = s.run("apply", before)
 	require.Equal(t, engine.Done, r.Outcome, describe(r))

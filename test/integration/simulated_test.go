@@ -103,7 +103,7 @@ func (s *simulated) pass(verb string) engine.Report {
 		}
 		pass.Open = func(h *model.Host) (engine.Driver, error) { return over.Open(pass.Load(s.t.Context()), h) }
 		pass.Changed, pass.StartFirst = s.changed, s.first
-		pass.Earlier = func(context.Context, model.Address) (*model.Site, error) { return s.earlier, nil }
+		pass.History = enginetest.History{Site: s.earlier}
 		s.loaded = pass.Load(s.t.Context()).Site
 	})
 }
