@@ -68,10 +68,11 @@ func (p *page) title(name, doc string) {
 
 func (p *page) variable(doc string) {
 	p.title("variable", doc)
-	p.head(false)
-	p.printf("| `type` | type | any | What values it takes: string, number, bool, list(string), map(string), any. |\n")
-	p.printf("| `default` | that type | | Its value unless set; required unless --var gives one. |\n")
-	p.printf("| `description` | string | | What it is for. |\n\n")
+	p.table([]row{
+		{"`type`", "type", "any", "", "string, number, bool, list(string), map(string) or any."},
+		{"`default`", "that type", "", "", "Its value; required unless --var gives one."},
+		{"`description`", "string", "", "", "A comment."},
+	})
 }
 
 // kind writes a block that is a resource by itself.
@@ -87,10 +88,9 @@ func (p *page) kind(k *model.Kind, name string) {
 // node writes the attributes that all nodes share, then those of each type.
 func (p *page) node(kinds model.Kinds) {
 	p.title(lang.NodeBlock, "One node in a manifest, or several with count or for_each. All types have these attributes:")
-	p.head(false)
-	p.rows(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, false)
-	p.printf("| `count` | number | | Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
-	p.printf("| `for_each` | map or list of strings | | Creates a node for each key, NAME-KEY, with its each.key and each.value. |\n\n")
+	p.table(append(rows(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, false),
+		row{"`count`", "number", "", "", "Creates that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0."},
+		row{"`for_each`", "map or list of strings", "", "", "Creates a node for each key, NAME-KEY, with its each.key and each.value."}))
 	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), lang.NodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(lang.NodeBlock) {
 		p.printf("### %s\n\nA node with `type = %q` – %s\n\n", k.Name, k.Name, k.Doc)
@@ -112,11 +112,7 @@ func (p *page) block(s *lang.Schema, rule string, defaults reflect.Value, costs 
 	if p.again(s, "`"+rule+"`") {
 		return
 	}
-	if len(s.Attrs) > 0 {
-		p.head(costs)
-		p.rows(s, rule, defaults, costs)
-		p.printf("\n")
-	}
+	p.table(rows(s, rule, defaults, costs))
 	p.inner(s, rule, defaults, rule, costs)
 }
 
@@ -139,43 +135,58 @@ func (p *page) inner(s *lang.Schema, rule string, defaults reflect.Value, way st
 		if defaults.IsValid() && !f.Many && !defaults.Field(f.Index).IsNil() {
 			inner = defaults.Field(f.Index).Elem()
 		}
-		if len(f.Schema.Attrs) > 0 {
-			p.head(costs)
-			p.rows(f.Schema, rule+"."+f.Name, inner, costs)
-			p.printf("\n")
-		}
+		p.table(rows(f.Schema, rule+"."+f.Name, inner, costs))
 		p.inner(f.Schema, rule+"."+f.Name, inner, "`"+strings.Trim(way, "`")+"."+f.Name+"`", costs)
 	}
 }
 
-func (p *page) head(costs bool) {
-	if costs {
-		p.printf("| attribute | type | default | change | |\n|---|---|---|---|---|\n")
+// row is one attribute: its name, type, default, cost of a change, and meaning.
+type row [5]string
+
+// table writes rows under their headings. It leaves out columns in which no row has anything.
+func (p *page) table(rows []row) {
+	if len(rows) == 0 {
 		return
 	}
-	p.printf("| attribute | type | default | |\n|---|---|---|---|\n")
+	var columns []int
+	for i := range rows[0] {
+		if slices.ContainsFunc(rows, func(r row) bool { return strings.Trim(r[i], "–") != "" }) {
+			columns = append(columns, i)
+		}
+	}
+	line := func(r row) {
+		for _, i := range columns {
+			p.printf("| %s ", r[i])
+		}
+		p.printf("|\n")
+	}
+	line(row{"attribute", "type", "default", "change", ""})
+	p.printf("%s|\n", strings.Repeat("|---", len(columns)))
+	for _, r := range rows {
+		line(r)
+	}
+	p.printf("\n")
 }
 
-func (p *page) rows(s *lang.Schema, rule string, defaults reflect.Value, costs bool) {
+// rows returns the attributes of a block.
+func rows(s *lang.Schema, rule string, defaults reflect.Value, costs bool) (out []row) {
 	for _, f := range s.Attrs {
-		name := "`" + f.Name + "`"
+		name, doc, cost := "`"+f.Name+"`", f.Doc, ""
 		if !f.Optional {
 			name += " *"
 		}
-		doc := f.Doc
 		if f.Secret {
 			doc += " A secret."
 		}
-		p.printf("| %s | %s | %s |", name, typeName(f, rule), cellText(defaultOf(f, rule, defaults)))
 		if costs {
-			cost := string(f.Cost)
-			if !f.Compared {
-				cost = "–"
+			cost = "–"
+			if f.Compared {
+				cost = string(f.Cost)
 			}
-			p.printf(" %s |", cost)
 		}
-		p.printf(" %s |\n", cellText(doc))
+		out = append(out, row{name, typeName(f, rule), cellText(defaultOf(f, rule, defaults)), cost, cellText(doc)})
 	}
+	return out
 }
 
 // defaultOf returns the default of an attribute, as it would be written.
@@ -237,7 +248,7 @@ func typeName(f model.Field, rule string) string {
 	case t.Kind() == reflect.Float64:
 		return "number"
 	default:
-		return "whole number"
+		return "integer"
 	}
 }
 
@@ -249,9 +260,7 @@ func (p *page) agent() {
 	p.printf("`homestak-gitops agent --print-config` shows the values in effect and their sources. ")
 	p.printf("A path without a leading slash is relative to the folder of this file. The file has values only, no references and no functions.\n\n")
 	file := p.schemas.Of(reflect.TypeFor[model.AgentFile]())
-	p.head(false)
-	p.rows(file, agentRule, reflect.Value{}, false)
-	p.printf("\n")
+	p.table(rows(file, agentRule, reflect.Value{}, false))
 	p.inner(file, agentRule, reflect.Value{}, "agent.hcl", false)
 }
 
