@@ -22,7 +22,7 @@ func TestS7ClockBetweenTwoRuns(t *testing.T) {
 			var ids []string
 			for run, clock := range clocks {
 				synctest.Test(t, func(t *testing.T) {
-					w := &world{t: t, repo: newRepo(), host: &eye{Host: host}, dir: dir, log: &lines{}}
+					w := &world{t: t, repo: newRepo(), host: &eye{Host: host}, dir: dir, log: &enginetest.Log{}}
 					defer w.end()
 					<-time.After(clock)
 					w.repo.push("c1", boxes(map[string]int{"a": 1}))

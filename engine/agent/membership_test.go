@@ -89,19 +89,23 @@ func childSite(sizes map[string]int) engine.Desired {
 	return d
 }
 
+// inner makes the agent one of a child. The test changes what its parent says, with set.
+func (w *world) inner(first agent.Bundle) *agent.Bundle {
+	w.options = func(o *agent.Options) {
+		o.Identity, o.Parent = "inner", func() *agent.Bundle {
+			w.repo.mu.Lock()
+			defer w.repo.mu.Unlock()
+			b := first
+			return &b
+		}
+	}
+	return &first
+}
+
 // A child empties itself when its parent says so, and not before; a bad commit after that brings nothing back.
 func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := &agent.Bundle{Commit: "c1"}
-		w.options = func(o *agent.Options) {
-			o.Identity = "inner"
-			o.Parent = func() *agent.Bundle {
-				w.repo.mu.Lock()
-				defer w.repo.mu.Unlock()
-				b := *bundle
-				return &b
-			}
-		}
+		bundle := w.inner(agent.Bundle{Commit: "c1"})
 		w.repo.push("c1", childSite(map[string]int{"a": 1, "b": 1}))
 		w.start()
 		require.Equal(t, "a=1 b=1", w.holds())
@@ -138,16 +142,7 @@ func TestAChildThatLeftTheSiteEmptiesItself(t *testing.T) {
 // in the site. What it heard before a restart does not count.
 func TestAChildThatMovedEmptiesItself(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := &agent.Bundle{Commit: "c1", Way: "father"}
-		w.options = func(o *agent.Options) {
-			o.Identity = "inner"
-			o.Parent = func() *agent.Bundle {
-				w.repo.mu.Lock()
-				defer w.repo.mu.Unlock()
-				b := *bundle
-				return &b
-			}
-		}
+		bundle := w.inner(agent.Bundle{Commit: "c1", Way: "father"})
 		w.repo.push("c1", childSite(map[string]int{"a": 1}))
 		w.start()
 		require.Equal(t, "a=1", w.holds())
@@ -177,16 +172,7 @@ func TestAChildBelowOneThatMovedEmptiesItself(t *testing.T) {
 		return d
 	}
 	live(t, func(w *world) {
-		bundle := &agent.Bundle{Commit: "c1", Way: "father/outer"}
-		w.options = func(o *agent.Options) {
-			o.Identity = "inner"
-			o.Parent = func() *agent.Bundle {
-				w.repo.mu.Lock()
-				defer w.repo.mu.Unlock()
-				b := *bundle
-				return &b
-			}
-		}
+		bundle := w.inner(agent.Bundle{Commit: "c1", Way: "father/outer"})
 		w.repo.push("c1", deep("father"))
 		w.start()
 		require.Equal(t, "a=1", w.holds())
@@ -202,15 +188,7 @@ func TestAChildBelowOneThatMovedEmptiesItself(t *testing.T) {
 // whoever manages that.
 func TestAChildWithoutAPastLeaves(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := &agent.Bundle{Commit: "c1", Removed: true}
-		w.options = func(o *agent.Options) {
-			o.Identity, o.Parent = "inner", func() *agent.Bundle {
-				w.repo.mu.Lock()
-				defer w.repo.mu.Unlock()
-				b := *bundle
-				return &b
-			}
-		}
+		bundle := w.inner(agent.Bundle{Commit: "c1", Removed: true})
 		empty := func(s agent.Status, commit string) {
 			t.Helper()
 			require.Equal(t, engine.Done, s.Last.Outcome, s.Last.Error)
@@ -270,15 +248,7 @@ func TestAChildWithoutAPastLeaves(t *testing.T) {
 // A child whose commit never converged as a whole leaves by what was in force.
 func TestAChildThatNeverConvergedLeaves(t *testing.T) {
 	live(t, func(w *world) {
-		bundle := &agent.Bundle{Commit: "c1"}
-		w.options = func(o *agent.Options) {
-			o.Identity, o.Parent = "inner", func() *agent.Bundle {
-				w.repo.mu.Lock()
-				defer w.repo.mu.Unlock()
-				b := *bundle
-				return &b
-			}
-		}
+		bundle := w.inner(agent.Bundle{Commit: "c1"})
 		w.host.During = func(_ context.Context, s plan.Step) error {
 			if s.Address.Name == "b" && s.Action == plan.Create {
 				return errors.New("b is stuck")

@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -169,7 +168,7 @@ type world struct {
 	repo    *repo
 	host    *eye
 	dir     string
-	log     *lines
+	log     *enginetest.Log
 	options func(*agent.Options)
 
 	shut  atomic.Bool // what denied commits ask
@@ -178,31 +177,12 @@ type world struct {
 	ended chan error
 }
 
-// lines is a log. Its lock is for the buffer: who suspends logs, too.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(b)
-}
-
-// count says how many lines of the log contain a text.
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.String(), text)
-}
-
 // live runs a story in a bubble of its own time.
 func live(t *testing.T, story func(w *world)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, repo: newRepo(), host: &eye{Host: &enginetest.Host{Holds: model.State{}}}, dir: dir, log: &lines{}}
+		w := &world{t: t, repo: newRepo(), host: &eye{Host: &enginetest.Host{Holds: model.State{}}}, dir: dir, log: &enginetest.Log{}}
 		defer w.end()
 		story(w)
 	})

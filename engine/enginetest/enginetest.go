@@ -3,6 +3,7 @@
 package enginetest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -218,3 +219,23 @@ manifest "recipe" {
   }
 }
 `
+
+// Log keeps what several goroutines write.
+type Log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write adds to the log.
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+// String is all that was written.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -109,7 +109,7 @@ func run(t *testing.T, seed uint64, rules *policy.Set, meddle func(*world)) *wor
 		for _, task := range end.Tasks[max(0, len(end.Tasks)-12):] {
 			w.tell("task %s of %s at %s: %s", task.Type, task.ID, task.Start.Format(time.TimeOnly), task.Status)
 		}
-		told := strings.Split(strings.TrimSpace(w.log.text()), "\n")
+		told := strings.Split(strings.TrimSpace(w.log.String()), "\n")
 		w.tell("the log ends with:\n%s", strings.Join(told[max(0, len(told)-12):], "\n"))
 	})
 	return w

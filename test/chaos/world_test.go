@@ -31,6 +31,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
@@ -65,7 +66,7 @@ type world struct {
 	cancel context.CancelFunc
 	ended  chan error
 	dir    string
-	log    *lines
+	log    *enginetest.Log
 
 	foreign   map[int]pve.Guest // as they were left
 	disks     map[int]string    // their disks
@@ -86,31 +87,13 @@ type world struct {
 	unsettled  bool            // the agent knows no commit that the host converged to
 }
 
-// lines is a log that several write.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(b)
-}
-
-func (l *lines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.String()
-}
-
 // keys are the keys of ownership of an owner.
 func (w *world) keys(owner string) [][]byte { return w.secrets.OwnershipKeys("home", owner) }
 
 func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 	t.Helper()
 	w := &world{
-		t: t, ctx: t.Context(), seed: seed, unsettled: true, r: rand.New(rand.NewPCG(seed, 0x63686173)), dir: dir, log: &lines{}, repo: newRepo(),
+		t: t, ctx: t.Context(), seed: seed, unsettled: true, r: rand.New(rand.NewPCG(seed, 0x63686173)), dir: dir, log: &enginetest.Log{}, repo: newRepo(),
 		kinds: proxmox.Kinds(), reader: &hcl.Loader{}, foreign: map[int]pve.Guest{}, disks: map[int]string{}, byHand: map[int]bool{}, crashed: map[int]bool{}, young: map[int]bool{},
 		secrets: &model.Secrets{Values: map[string]map[string]string{
 			"api_tokens": {"father": "root@pam!sim=" + tokenSecret},
@@ -360,7 +343,7 @@ func (w *world) secret(where, text string) {
 
 // written looks for secrets in all that was written.
 func (w *world) written(snap pve.Snapshot) {
-	w.secret("the log", w.log.text())
+	w.secret("the log", w.log.String())
 	for _, g := range snap.Guests {
 		w.secret("the description of guest "+strconv.Itoa(g.VMID), g.Config["description"])
 	}

@@ -779,7 +779,7 @@ func TestS1KeysInATree(t *testing.T) {
 			require.NotZero(t, held)
 			for _, canary := range append(keys, site.Values["auth"][model.OwnershipKey], key("father"), key("inner"), key("leaf")) {
 				require.NotContains(t, w.says(machine), canary)
-				require.NotContains(t, w.log.text(), canary)
+				require.NotContains(t, w.log.String(), canary)
 			}
 		}
 		require.Empty(t, w.broken)

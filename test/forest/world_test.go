@@ -1,7 +1,6 @@
 package forest_test
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/test/forest"
 	"github.com/homestak/homestak-gitops/test/released"
@@ -106,7 +106,7 @@ type world struct {
 	*forest.Forest
 	t    *testing.T
 	repo *sourcetest.Repo
-	log  *lines
+	log  *enginetest.Log
 
 	mu     sync.Mutex // agents tell of events
 	now    *site
@@ -121,28 +121,10 @@ type world struct {
 	whyText string
 }
 
-// lines is a log that several write.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(b)
-}
-
-func (l *lines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.String()
-}
-
 // newWorld makes one inside of a synctest bubble. Change completes the options.
 func newWorld(t *testing.T, change func(*forest.Options)) *world {
 	t.Helper()
-	w := &world{t: t, repo: sourcetest.New(t), log: &lines{}, begun: time.Now(), down: map[string]time.Time{}, allowed: map[string]bool{}}
+	w := &world{t: t, repo: sourcetest.New(t), log: &enginetest.Log{}, begun: time.Now(), down: map[string]time.Time{}, allowed: map[string]bool{}}
 	o := forest.Options{
 		Dir: sourcetest.TempDir(t), Repository: w.repo.URL(), Secrets: secrets, TaskTime: time.Second, Event: w.event,
 		Log: func(machine string) *slog.Logger {
@@ -323,14 +305,14 @@ func (w *world) why() string {
 	w.mu.Lock()
 	story := strings.Join(w.story, "\n")
 	w.mu.Unlock()
-	log := slices.DeleteFunc(strings.Split(strings.TrimSpace(w.log.text()), "\n"), func(line string) bool { return strings.Contains(line, "msg=request ") })
+	log := slices.DeleteFunc(strings.Split(strings.TrimSpace(w.log.String()), "\n"), func(line string) bool { return strings.Contains(line, "msg=request ") })
 	return b.String() + "the story:\n" + story + "\nthe log ends with:\n" + strings.Join(log[max(0, len(log)-40):], "\n")
 }
 
 func (w *world) end() {
 	w.End()
 	for _, secret := range []string{"canary-of-inner", "canary-of-leaf", "canary-of-father"} {
-		require.NotContains(w.t, w.log.text(), secret)
+		require.NotContains(w.t, w.log.String(), secret)
 	}
 }
 
