@@ -12,7 +12,6 @@ require (
 	github.com/go-git/go-git/v5 v5.19.3
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
 	github.com/google/uuid v1.6.0
-	github.com/gorilla/websocket v1.5.3
 	github.com/hashicorp/hcl/v2 v2.25.0
 	github.com/luthermonson/go-proxmox v0.8.1
 	github.com/open-policy-agent/opa v1.22.0
@@ -30,6 +29,8 @@ require (
 	mvdan.cc/sh/v3 v3.14.1
 	pgregory.net/rapid v1.3.0
 )
+
+require github.com/gorilla/websocket v1.5.3 // indirect
 
 require (
 	dario.cat/mergo v1.0.0 // indirect

@@ -11,13 +11,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/sim/pve/core"
-	"github.com/homestak/homestak-gitops/sim/pve/node"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -34,7 +32,6 @@ type answer struct {
 	connection  []string // Lines "Connection: …"; PVE sends two of them at times.
 	dropped     bool     // Nothing goes back: the connection ends.
 	date        time.Time
-	console     *node.Console // What the connection is for from here on; nil is HTTP.
 }
 
 // newAnswer encodes what a handler returned. A failure closes the connection;
@@ -47,19 +44,6 @@ func newAnswer(c *core.Call, data any, err error) *answer {
 		a.format(c.Req.Format)
 		return a
 	}
-	var at *node.Console
-	if s, ok := data.(node.Socket); ok {
-		if strings.EqualFold(c.Req.HTTP.Header.Get("Upgrade"), "websocket") {
-			if err := s.Refuse(c.Req.HTTP); err != nil {
-				return errorAnswer(err)
-			}
-			if s.Console == nil { // Nobody listens there.
-				return &answer{dropped: true}
-			}
-			at = s.Console
-		}
-		data = s.Data
-	}
 	body := map[string]any{"data": data}
 	if list, ok := data.(core.Paged); ok {
 		body["data"] = list.Data
@@ -71,7 +55,7 @@ func newAnswer(c *core.Call, data any, err error) *answer {
 		maps.Copy(body, list.Attributes)
 		body["data"] = list.Data
 	}
-	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}, console: at}
+	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}}
 	a.format(c.Req.Format)
 	switch {
 	case c.Req.Upload != nil:
@@ -221,7 +205,7 @@ type formatter func(content map[string]any) (contentType string, body []byte)
 
 // formatters are the formats by name.
 func formatters() map[string]formatter {
-	return map[string]formatter{"json": inJSON, "extjs": inJSON, "htmljs": inEntities, "html": inHTML, "png": inImage, "spiceconfig": inViewer}
+	return map[string]formatter{"json": inJSON, "extjs": inJSON, "htmljs": inEntities, "html": inHTML}
 }
 
 func inJSON(content map[string]any) (string, []byte) {
@@ -243,31 +227,6 @@ func inHTML(content map[string]any) (string, []byte) {
 		panic(fmt.Sprintf("pvesim: an answer that is no JSON: %v", err)) // A handler's mistake.
 	}
 	return "text/html;charset=UTF-8", []byte("<!DOCTYPE html>\n<html><body><pre>" + html.EscapeString(b.String()) + "</pre></body></html>\n")
-}
-
-// inImage is the picture of an answer that has one.
-func inImage(content map[string]any) (string, []byte) {
-	data, _ := content["data"].(map[string]any)
-	if picture, ok := data["image"].(string); ok && data["filename"] != "" {
-		return "image/png", []byte(picture)
-	}
-	return "image/png", nil
-}
-
-// inViewer is a file for a viewer of SPICE consoles.
-func inViewer(content map[string]any) (string, []byte) {
-	data, ok := content["data"].(map[string]any)
-	if !ok {
-		return "application/x-virt-viewer;charset=UTF-8", nil
-	}
-	var b strings.Builder
-	b.WriteString("[virt-viewer]\n")
-	for _, key := range slices.Sorted(maps.Keys(data)) {
-		if data[key] != nil {
-			fmt.Fprintf(&b, "%s=%s\n", key, perl.Text(data[key]))
-		}
-	}
-	return "application/x-virt-viewer;charset=UTF-8", []byte(b.String())
 }
 
 // format writes the content of an answer in a format. ExtJS wants to be told in the

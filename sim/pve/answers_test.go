@@ -179,7 +179,6 @@ func TestStorageEntries(t *testing.T) {
 	require.Len(t, c.list("/nodes/father/storage"), 3)
 	require.Len(t, c.list("/nodes/father/storage?enabled=1"), 2)
 	require.Empty(t, c.list("/nodes/father/storage?target=mother"), "nothing is shared")
-	require.Empty(t, c.list("/nodes/father/scan/lvm"))
 }
 
 // TestAllocate: alloc_image in PVE/Storage/Plugin.pm and update_volume_attribute in
@@ -207,9 +206,8 @@ func TestAllocate(t *testing.T) {
 }
 
 // TestAlone: what a host answers of things that it does not have: CRIU
-// (PVE/API2/LXC/Status.pm), replication (PVE/API2/ReplicationConfig.pm), a backup
-// server (PVE/API2/Storage/FileRestore.pm), machines of other hypervisors
-// (PVE/Storage.pm).
+// (PVE/API2/LXC/Status.pm), replication (PVE/API2/ReplicationConfig.pm),
+// machines of other hypervisors (PVE/Storage.pm).
 func TestAlone(t *testing.T) {
 	c := likeRecorded(t)
 	c.done("POST", "/nodes/father/aplinfo", form{"storage": "local", "template": debianTemplate})
@@ -224,16 +222,11 @@ func TestAlone(t *testing.T) {
 		step{"DELETE", "/cluster/replication/100-0", nil, "500 no such job '100-0'"},
 		step{"POST", "/nodes/father/qemu", form{"vmid": "100"}, "OK"},
 		step{"POST", vmURL("100", "/agent/suspend-ram"), nil, "500 No QEMU guest agent configured"},
-		step{"GET", at + "/file-restore/list", form{"volume": "backup/vzdump-qemu-100-2026_01_01-00_00_00.vma.zst", "filepath": "/"}, "storage: Only PBS storages supported for file-restore."},
 		step{"GET", at + "/import-metadata", form{"volume": "local:iso/x.iso"}, "500 unable to parse directory volume name 'local:iso/x.iso'"},
 		step{"GET", at + "/import-metadata", form{"volume": "import/x.qcow2"}, "500 invalid format"},
 		step{"GET", at + "/prunebackups", nil, "500 no prune-backups options configured for storage 'local'"},
 		step{"DELETE", at + "/prunebackups", nil, "no prune-backups options configured for storage 'local'"},
 	)
-	times := c.list("/cluster/jobs/schedule-analyze?schedule=daily&iterations=2&starttime=1795310000")
-	require.Equal(t, []map[string]any{
-		{"timestamp": 1795392000.0, "utc": "Mon Nov 23 00:00:00 2026"}, {"timestamp": 1795478400.0, "utc": "Tue Nov 24 00:00:00 2026"},
-	}, times)
 }
 
 // TestPruning: prune_mark_backup_group in PVE/Storage/Plugin.pm. Rules go from the

@@ -62,7 +62,6 @@ func TestMetricServers(t *testing.T) {
 	)
 	require.Equal(t, map[string]any{"type": "influxdb", "server": "192.0.2.9", "port": 8090.0}, withoutDigest(c.object(at+"/influx")))
 	require.Equal(t, []any{0.0, "influx"}, []any{c.list(at)[0]["disable"], c.list(at)[0]["id"]})
-	require.NotEmpty(t, c.object("/cluster/metrics/export")["data"])
 	c.ok("DELETE", at+"/influx", nil)
 	require.Empty(t, c.list(at))
 }
@@ -97,8 +96,6 @@ func TestNotifications(t *testing.T) {
 		step{"POST", matchers, form{"name": "ours", "target": "phone", "mode": "any", "match-field": "exact:type=vzdump"}, "OK"},
 		step{"DELETE", ends + "/gotify/phone", nil, "400 cannot delete 'phone', referenced by: ours"},
 		step{"PUT", matchers + "/none", form{"comment": "x"}, "404 matcher 'none' not found"},
-		step{"POST", "/cluster/notifications/targets/phone/test", nil, "OK"},
-		step{"POST", "/cluster/notifications/targets/fax/test", nil, "404 endpoint 'fax' does not exist"},
 		step{"POST", matchers, form{"name": "lost", "target": "fax"}, "404 endpoint 'fax' does not exist"},
 		step{"POST", matchers, form{"name": "odd", "match-field": "type=vzdump"}, "500 could not apply filter: invalid match-field statement: type=vzdump"},
 		step{"POST", matchers, form{"name": "odd", "match-field": "exact:=vzdump"}, "500 could not apply filter: invalid match-field statement: exact:=vzdump"},
@@ -116,37 +113,9 @@ func TestNotifications(t *testing.T) {
 	digest := fmt.Sprint(c.object(matchers + "/ours")["digest"])
 	c.ok("PUT", matchers+"/ours", form{"delete": "match-field", "digest": digest})
 	require.Contains(t, c.ask("PUT", matchers+"/ours", form{"comment": "y", "digest": digest}).reason, "detected modified configuration")
-	require.Len(t, c.list("/cluster/notifications/targets"), 4)
 	c.steps(step{"DELETE", matchers + "/ours", nil, "OK"}, step{"DELETE", ends + "/gotify/phone", nil, "OK"})
 	c.ok("PUT", matchers+"/default-matcher", form{"comment": "changed"})
 	require.Equal(t, "modified-builtin", c.list(matchers)[0]["origin"])
 	c.ok("DELETE", matchers+"/default-matcher", nil)
 	require.Equal(t, "builtin", c.list(matchers)[0]["origin"], "what is built in comes back")
-}
-
-// TestAcme: an account, a plugin (PVE/API2/ACMEAccount.pm, ACMEPlugin.pm).
-func TestAcme(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, pve.Config{}).ticketed()
-		c.steps(
-			step{"GET", "/cluster/acme/account/default", nil, "name: ACME account config file 'default' does not exist."},
-			step{"POST", "/cluster/acme/account", form{"contact": "a@b.test", "tos_url": "https://terms.test"}, "OK"},
-			step{"POST", "/cluster/acme/account", form{"contact": "a@b.test"}, "name: ACME account config file 'default' already exists."},
-			step{"PUT", "/cluster/acme/account/default", form{"contact": "c@d.test"}, "OK"},
-		)
-		require.Equal(t, "403 Permission check failed (user != root@pam)", c.as(c.token).told(step{"PUT", "/cluster/acme/account/default", nil, ""}))
-		account := c.object("/cluster/acme/account/default")
-		require.Equal(t, []any{"mailto:c@d.test"}, account["account"].(map[string]any)["contact"])
-		const at = "/cluster/acme/plugins"
-		c.steps(
-			step{"GET", at + "/cf", nil, "500 ACME plugin 'cf' not defined"},
-			step{"POST", at, form{"id": "cf", "type": "dns", "api": "cf", "data": "Q0ZfVG9rZW49eA==", "validation-delay": "0"}, "OK"},
-			step{"POST", at, form{"id": "cf", "type": "dns", "api": "cf"}, "500 ACME plugin ID 'cf' already exists"},
-			step{"PUT", at + "/cf", form{"validation-delay": "60"}, "OK"},
-		)
-		require.Equal(t, []any{"CF_Token=x", 60.0, "cf"}, []any{c.object(at + "/cf")["data"], c.object(at + "/cf")["validation-delay"], c.object(at + "/cf")["plugin"]})
-		require.Len(t, c.list(at), 2, "standalone is there from the start")
-		c.steps(step{"DELETE", at + "/cf", nil, "OK"}, step{"DELETE", "/cluster/acme/account/default", nil, "OK"})
-		require.Empty(t, c.list("/cluster/acme/account"))
-	})
 }

@@ -20,7 +20,7 @@
 // # What happens to a request
 //
 // host.go reads it as PVE does (core/request.go), asks the fault rules, finds the method
-// in the API table ([core.Table]), knows who asks (access/tickets.go), checks
+// in the API table ([core.Table]), knows who asks (host/tickets.go), checks
 // privileges (core/rights.go) and parameters by that table, and calls the handler.
 // The checks that PVE makes in code, and all effects, are the handlers'. What a handler
 // returns is encoded, with PVE's header lines, by answer.go; promise.go
@@ -31,20 +31,22 @@
 // This package has the front and what a test holds in its hands: public.go, edit.go,
 // snapshot.go. Everything else is a package below:
 //
-//   - perl, calendar, property, content: values, failures and files, without a host
-//   - core: the world, calls, tasks, guests, storages, volumes, who may do what
-//   - sections: how methods are described and found
-//   - guests: what VMs and containers have in common; qemuconf, qemu and guestagent for
-//     VMs, lxc for containers; backup, migrate and ha for both
-//   - the areas: access, storage, bridges, firewall, sdn, notify, certs, acme, disks,
-//     consoles, cluster, node, metrics, replication
+//   - perl, content: values, failures and files, without a host
+//   - core: the world, calls, tasks, guests, storages, volumes, privileges, and how
+//     methods are described and found
+//   - guests: what VMs and containers have in common; qemu for VMs, lxc for containers
+//   - transfer: backups, migrations, replication jobs
+//   - host: users and permissions, storages; node: certificate and settings of a node
+//   - cluster: tasks and nodes of the cluster, firewall, HA, SDN, mappings, metric
+//     servers, notifications
 //
 // A package with an Area registers its routes with it. It keeps its
-// state in [core.Parts], and learns of guests by [core.Hooks]. A new area is a package and
-// a line in areas.
+// state by [core.PartOf], and learns of guests by the hooks of the world. A new area is a line in
+// areas.
 //
-// A method of the API that has no handler answers 501 and says so; Snapshot
-// lists such calls. There are no pretended successes.
+// The simulator has what the driver, its planned kinds and the clients of test/sim ask
+// for: testdata/methods.txt lists the methods. Any other method of the API answers 501 and
+// says so; Snapshot lists such calls. There are no pretended successes.
 //
 // The texts and the order of checks are those of recorded exchanges with a real
 // PVE 8.4 and, where nothing was recorded, of PVE's source; comments name the
@@ -70,12 +72,8 @@ import (
 var areas = sync.OnceValue(func() []core.Area {
 	return []core.Area{
 		host.AccessArea(),
-		node.ACMEArea(),
 		transfer.BackupArea(),
-		node.CertificateArea(),
 		cluster.Area(),
-		node.ConsoleArea(),
-		node.DiskArea(),
 		cluster.FirewallArea(),
 		qemu.AgentArea(),
 		guests.Area(),
@@ -96,9 +94,7 @@ var areas = sync.OnceValue(func() []core.Area {
 
 // calls are their methods, which are the same for all hosts.
 var calls = sync.OnceValue(func() *core.Table {
-	t := core.NewTable(areas())
-	t.Routes["POST /nodes/{node}/execute"] = func(w *core.World, c *core.Call) (any, error) { return apiExecute(t, w, c) }
-	return t
+	return core.NewTable(areas())
 })
 
 // Host is a simulated installation. Its methods may be called from any
@@ -168,13 +164,10 @@ func (h *Host) Node() string { return h.cfg.Node }
 // possible, writes its status line itself and closes, as PVE would.
 func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := h.serve(r.Context(), r)
-	if a.dropped || a.status >= 400 || a.console != nil {
+	if a.dropped || a.status >= 400 {
 		if hijacker, ok := w.(http.Hijacker); ok {
 			if conn, buffered, err := hijacker.Hijack(); err == nil {
-				switch {
-				case a.console != nil:
-					node.Operator{Ask: h.withWorld}.Connect(conn, buffered, r, a.console)
-				case !a.dropped:
+				if !a.dropped {
 					_ = a.write(buffered.Writer, r)
 					_ = buffered.Flush()
 				}

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/homestak/homestak-gitops/sim/pve/node"
 )
 
 // The limits of a connection ($keep_alive_timeout and the like in
@@ -97,11 +95,6 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 		a := h.serve(ctx, r)
 		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20)) // What a refused request still sends.
 		if a.dropped {
-			return
-		}
-		if a.console != nil {
-			_ = conn.SetDeadline(time.Time{})
-			node.Operator{Ask: h.withWorld}.Connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
 			return
 		}
 		last := n == requestsPerConnection || r.Close

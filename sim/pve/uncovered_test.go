@@ -1,7 +1,6 @@
 package pve_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -98,29 +97,6 @@ func TestRatesInBytes(t *testing.T) {
 		)
 		require.Equal(t, disk+",mbps=0.000,mbps_max=2,size=1G", c.object(vmURL("100", "/config"))["scsi0"])
 	}
-}
-
-// TestTerminalWithoutPort: the call asks neither whether the VM runs nor for its ports; the
-// program behind the terminal does (terminal in PVE/CLI/qm.pm).
-func TestTerminalWithoutPort(t *testing.T) {
-	c := newCaller(t)
-	c.image()
-	c.vm("100", form{"serial1": "/dev/ttyS9"})
-	c.vm("101", form{"serial2": "socket"})
-	hear := func(vmid string, params form, want string) {
-		at := vmURL(vmid, "")
-		console := c.ok("POST", at+"/termproxy", params).(map[string]any)
-		ws, _, err := c.call(at, console)
-		require.NoError(t, err)
-		says(t, ws, fmt.Sprintf("root@pam:%s\n", console["ticket"]))
-		hears(t, ws, want)
-	}
-	hear("100", nil, "unable to find a serial interface")
-	hear("100", form{"serial": "serial0"}, "serial interface 'serial0' is not configured")
-	hear("100", form{"serial": "serial1"}, "wrong serial type on interface 'serial1'")
-	hear("101", nil, "VM 101 not running")
-	c.done("POST", vmURL("101", "/status/start"), nil)
-	hear("101", nil, "starting serial terminal on interface serial2")
 }
 
 // TestBrokenTemplates: what tar cannot unpack fails the create, be it uploaded or

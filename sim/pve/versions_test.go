@@ -45,8 +45,6 @@ func TestVersions(t *testing.T) {
 	}{
 		{"the release", [2]string{"GET", "/version"}, nil, member("release"), "8.4", "9.1", "9.2"},
 		{"the version", [2]string{"GET", "/version"}, nil, member("version"), "8.4.21", "9.1.4", "9.2.11"},
-		{"bulk actions", [2]string{"GET", "/cluster/bulk-action"}, nil, status, 501, 200, nil},
-		{"starting many guests", [2]string{"POST", "/cluster/bulk-action/guest/start"}, form{"vms": "100"}, status, 501, 200, nil},
 		{"HA rules", [2]string{"GET", "/cluster/ha/rules"}, nil, status, 501, 200, nil},
 		{
 			"a new HA rule",
@@ -58,14 +56,13 @@ func TestVersions(t *testing.T) {
 		{"HA groups", [2]string{"GET", "/cluster/ha/groups"}, nil, reason, "OK", "cannot index groups: " + migrated, nil},
 		{"a new HA group", [2]string{"POST", "/cluster/ha/groups"}, form{"group": "first", "nodes": "father"}, reason, "OK", "cannot create group: " + migrated, nil},
 		{"a group of a resource", [2]string{"POST", "/cluster/ha/resources"}, form{"sid": "vm:100", "group": "first"}, reason, "OK", "invalid parameter 'group': " + migrated, nil},
-		{"CPU flags", [2]string{"GET", "/nodes/father/capabilities/qemu/cpu-flags"}, nil, status, 501, 200, nil},
 		{"migration of containers asked first", [2]string{"GET", "/nodes/father/lxc/200/migrate"}, nil, status, 501, 500, nil},
 		{
 			"images of registries",
-			[2]string{"GET", "/nodes/father/query-oci-repo-tags"},
-			form{"reference": "docker.io/x/y"},
+			[2]string{"POST", "/nodes/father/storage/local/oci-registry-pull"},
+			form{"reference": "docker.io/x/y:latest"},
 			reason,
-			"Method 'GET /nodes/father/query-oci-repo-tags' not implemented", "OK", nil,
+			"Method 'POST /nodes/father/storage/local/oci-registry-pull' not implemented", "OK", nil,
 		},
 		{"HA at creation", [2]string{"POST", "/nodes/father/qemu"}, form{"vmid": "101", "ha-managed": "1"}, wrong("ha-managed"), undefined, "", nil},
 		{"shared pages", [2]string{"POST", "/nodes/father/qemu"}, form{"vmid": "102", "allow-ksm": "0"}, wrong("allow-ksm"), undefined, "", nil},

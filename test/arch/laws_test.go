@@ -134,7 +134,6 @@ var libraries = []library{
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox/provision"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
-	{path: "github.com/gorilla/websocket", owners: []string{"sim/pve/node"}, tests: true, why: "the simulated host has consoles"},
 	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/inventory", "drivers/proxmox/kind", "drivers/proxmox/api", "hcl/lang"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
 	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/drivertest", "engine/guest/aspect/aspecttest", "drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},

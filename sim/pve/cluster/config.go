@@ -9,9 +9,6 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// apiJoinVersion is GET /cluster/config/apiversion.
-func apiJoinVersion(*core.World, *core.Call) (any, error) { return 1, nil }
-
 // totem is that part of corosync.conf; a single node has none.
 func totem(w *core.World) map[string]any {
 	if len(w.Nodes) == 1 {
@@ -22,12 +19,6 @@ func totem(w *core.World) map[string]any {
 		"secauth": "on", "version": "2", "interface": map[string]any{"0": map[string]any{"linknumber": "0"}},
 	}
 }
-
-// apiTotem is GET /cluster/config/totem.
-func apiTotem(w *core.World, _ *core.Call) (any, error) { return totem(w), nil }
-
-// apiNoDevice is GET /cluster/config/qdevice: there is none.
-func apiNoDevice(*core.World, *core.Call) (any, error) { return map[string]any{}, nil }
 
 // apiJoinInfo is GET /cluster/config/join: what a further node would need.
 func apiJoinInfo(w *core.World, c *core.Call) (any, error) {

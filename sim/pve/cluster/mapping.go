@@ -118,7 +118,7 @@ func wrongDevice(kind, name, text string) string {
 	}
 	for path := range strings.SplitSeq(perl.OptionOf(text, "path"), ";") {
 		found := false
-		for _, device := range PciDevices() {
+		for _, device := range pciDevices() {
 			if !strings.HasPrefix(fmt.Sprint(device["id"]), path) {
 				continue
 			}
@@ -135,8 +135,8 @@ func wrongDevice(kind, name, text string) string {
 	return ""
 }
 
-// PciDevices are those that every node has.
-func PciDevices() []map[string]any {
+// pciDevices are those that every node has.
+func pciDevices() []map[string]any {
 	return []map[string]any{
 		{"id": "0000:00:00.0", "class": "0x060000", "vendor": "0x8086", "vendor_name": "Intel Corporation", "device": "0x1237", "device_name": "440FX - 82441FX PMC [Natoma]", "iommugroup": -1},
 		{"id": "0000:00:02.0", "class": "0x030000", "vendor": "0x1234", "vendor_name": "Technical Corp.", "device": "0x1111", "device_name": "Simulated graphics", "iommugroup": 2},

@@ -3,10 +3,8 @@ package cluster
 // This part of the package is servers for metrics, and the history of figures that a host shows.
 
 import (
-	"fmt"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/guests"
 )
@@ -15,15 +13,10 @@ import (
 func MetricArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
-			"GET /nodes/{node}/rrd":                       apiGraph,
 			"GET /nodes/{node}/rrddata":                   apiNodeSeries,
-			"GET /nodes/{node}/{qemu|lxc}/{vmid}/rrd":     apiGraph,
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/rrddata": apiGuestSeries,
-			"GET /nodes/{node}/storage/{storage}/rrd":     apiGraph,
-			"GET /nodes/{node}/storage/{storage}/rrddata": apiStorageSeries,
 		},
 		Files: metricFiles(),
-		Calls: metricCalls(),
 	}
 }
 
@@ -77,41 +70,6 @@ func metricFiles() []core.SectionFile {
 				entry["disable"] = 0
 			}
 		},
-	}}
-}
-
-// apiMetricsExport is GET /cluster/metrics/export: what the nodes and their guests say
-// now, without history.
-func apiMetricsExport(w *core.World, c *core.Call) (any, error) {
-	list, at := []map[string]any{}, w.Next.Add(-core.SamplePeriod).Unix()
-	add := func(id, metric string, value any) {
-		if at > int64(c.Num("start-time", 0)) {
-			list = append(list, map[string]any{"id": id, "metric": metric, "timestamp": at, "type": "gauge", "value": value})
-		}
-	}
-	for _, name := range w.NodeNames() {
-		if w.Nodes[name].Offline || c.Flag("local-only") && name != w.Cfg.Node {
-			continue
-		}
-		used := guests.MemoryUsed(w, name)
-		add("node/"+name, "mem_used", used)
-		for _, vmid := range w.Vmids {
-			g := w.Guests[vmid]
-			if s := w.Seen[vmid]; g.Node == name {
-				id := fmt.Sprint(g.Kind, "/", vmid)
-				add(id, "cpu_current", s.CPU(w.Now))
-				add(id, "mem_used", s.Mem(w.Now))
-				add(id, "uptime", s.Uptime(w.Now))
-			}
-		}
-	}
-	return map[string]any{"data": list}, nil
-}
-
-func metricCalls() []core.ExtraCall {
-	return []core.ExtraCall{{
-		Name: "GET /cluster/metrics/export", Perm: core.AllOf("/", "Sys.Audit"), Params: "local-only: boolean\nstart-time: integer\nhistory: boolean",
-		Returns: &pveapi.Value{Type: "object", Props: map[string]*pveapi.Value{"data": {Type: "array"}}}, Handle: apiMetricsExport,
 	}}
 }
 
@@ -194,40 +152,4 @@ func apiGuestSeries(w *core.World, c *core.Call) (any, error) {
 		}
 		return point
 	}), nil
-}
-
-// apiStorageSeries is GET /nodes/{node}/storage/{storage}/rrddata.
-func apiStorageSeries(w *core.World, c *core.Call) (any, error) {
-	s := w.Stores[c.In["storage"]]
-	if s == nil {
-		return series(w, c, w.Now.Add(time.Second), nil), nil
-	}
-	used := s.Used(c.In["node"])
-	return series(w, c, w.Boot, func(time.Time) map[string]any {
-		return map[string]any{"total": s.Size, "used": used}
-	}), nil
-}
-
-// rrdFolder is where pvestatd keeps the figures of what a call is about.
-func rrdFolder(m *pveapi.Method) string {
-	switch m.Path {
-	case "/nodes/{node}/rrd":
-		return "pve2-node/"
-	case "/nodes/{node}/storage/{storage}/rrd":
-		return "pve2-storage/"
-	default:
-		return "pve2-vm/"
-	}
-}
-
-// apiGraph is GET …/rrd: the name of a drawing, which lies on the node.
-func apiGraph(_ *core.World, c *core.Call) (any, error) {
-	name := c.In["node"]
-	switch {
-	case c.Has("vmid"):
-		name = c.In["vmid"]
-	case c.Has("storage"):
-		name += "/" + c.In["storage"]
-	}
-	return map[string]any{"filename": "/var/lib/rrdcached/db/" + rrdFolder(c.M) + name + "_" + c.In["ds"] + ".png"}, nil
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
@@ -19,7 +18,6 @@ import (
 func NotificationArea() core.Area {
 	return core.Area{
 		Files: notificationFiles(),
-		Calls: notificationCalls(),
 		Begin: func(w *core.World) { restoreBuiltin(w) },
 	}
 }
@@ -110,8 +108,8 @@ func noEndpoint(name string) error {
 	return &perl.APIError{Status: http.StatusNotFound, Message: "endpoint '" + name + "' does not exist"}
 }
 
-// BadRequest is a failure of the crate with a status of its own.
-func BadRequest(format string, args ...any) error {
+// badRequest is a failure of the crate with a status of its own.
+func badRequest(format string, args ...any) error {
 	return &perl.APIError{Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
@@ -121,14 +119,14 @@ func checkTarget(kind string) func(*core.World, *core.Call, string, perl.Config,
 		if old == nil {
 			for name, sections := range w.Sections {
 				if strings.HasPrefix(name, "notifications/") && sections[id] != nil {
-					return BadRequest("Cannot create '%s', an entity with the same name already exists", id)
+					return badRequest("Cannot create '%s', an entity with the same name already exists", id)
 				}
 			}
 		}
 		switch kind {
 		case "sendmail", "smtp":
 			if conf["mailto"] == "" && conf["mailto-user"] == "" {
-				return BadRequest("must at least provide one recipient, either in mailto or in mailto-user")
+				return badRequest("must at least provide one recipient, either in mailto or in mailto-user")
 			}
 		case "matchers":
 			for target := range strings.SplitSeq(conf["target"], "\n") {
@@ -170,7 +168,7 @@ func dropTarget(kind string) func(*core.World, *core.Call, string) error {
 			}
 		}
 		if slices.Sort(users); len(users) > 0 {
-			return BadRequest("cannot delete '%s', referenced by: %s", id, strings.Join(users, ", "))
+			return badRequest("cannot delete '%s', referenced by: %s", id, strings.Join(users, ", "))
 		}
 		return nil
 	}
@@ -213,72 +211,5 @@ func restoreBuiltin(w *core.World) {
 				w.Sections[file][id] = conf
 			}
 		}
-	}
-}
-
-// apiTargets is GET /cluster/notifications/targets.
-func apiTargets(w *core.World, _ *core.Call) (any, error) {
-	list := []map[string]any{}
-	for _, kind := range targetKinds {
-		file := "notifications/" + kind
-		for _, name := range slices.Sorted(maps.Keys(w.Sections[file])) {
-			entry := map[string]any{"name": name, "type": kind, "origin": originOf(w, file, name)}
-			conf := w.Sections[file][name]
-			if conf["comment"] != "" {
-				entry["comment"] = conf["comment"]
-			}
-			if conf["disable"] != "" {
-				entry["disable"] = perl.Atoi(conf["disable"])
-			}
-			list = append(list, entry)
-		}
-	}
-	return list, nil
-}
-
-// apiTestTarget is POST /cluster/notifications/targets/{name}/test.
-func apiTestTarget(w *core.World, c *core.Call) (any, error) {
-	if targetOf(w, c.In["name"]) == nil {
-		return nil, noEndpoint(c.In["name"])
-	}
-	return nil, nil
-}
-
-// apiMatcherValues is GET …/matcher-field-values: what rules may match.
-func apiMatcherValues(w *core.World, c *core.Call) (any, error) {
-	list := []map[string]any{}
-	for _, kind := range []string{"package-updates", "fencing", "replication", "vzdump", "system-mail"} {
-		list = append(list, map[string]any{"field": "type", "value": kind})
-	}
-	add := func(field, value, comment string) {
-		entry := map[string]any{"field": field, "value": value}
-		if comment != "" {
-			entry["comment"] = comment
-		}
-		list = append(list, entry)
-	}
-	if c.Can("/", "Sys.Audit") {
-		for _, id := range slices.Sorted(maps.Keys(w.Sections["jobs"])) {
-			add("job-id", id, w.Sections["jobs"][id]["comment"])
-		}
-	}
-	for _, name := range w.NodeNames() {
-		add("hostname", name, "")
-	}
-	return list, nil
-}
-
-func notificationCalls() []core.ExtraCall {
-	read := core.Either(core.AllOf(notifications, "Mapping.Modify"), core.AllOf(notifications, "Mapping.Audit"))
-	use := core.Either(read, core.AllOf(notifications, "Mapping.Use"))
-	words := core.ListOf(core.Props("name: string\nfield: string\nvalue: string\ncomment: string\ntype: string\ndisable: boolean\norigin: string"))
-	return []core.ExtraCall{
-		{Name: "GET /cluster/notifications/matcher-fields", Perm: read, Returns: words, Handle: core.DirectoryIndex{Key: "name", Names: "type hostname job-id"}.Handler},
-		{Name: "GET /cluster/notifications/matcher-field-values", Perm: read, Returns: words, Handle: apiMatcherValues},
-		{Name: "GET /cluster/notifications/targets", Perm: use, Returns: words, Handle: apiTargets},
-		{
-			Name: "POST /cluster/notifications/targets/{name}/test", Perm: use, Params: "name: string pve-configid",
-			Returns: &pveapi.Value{Type: "null"}, Handle: apiTestTarget,
-		},
 	}
 }

@@ -44,23 +44,19 @@ func extra(m *pveapi.Method, h Handler) extraMethod {
 type ExtraCall struct {
 	Name    string // "VERB /path".
 	Perm    *pveapi.Rule
-	Root    bool   // For root@pam alone.
 	Params  string // As in props.
 	Returns *pveapi.Value
 	Since   string
-	More    bool // Parameters that are not described here are taken.
 	Handle  Handler
 }
 
 func (p ExtraCall) method() extraMethod {
 	verb, path, _ := strings.Cut(p.Name, " ")
 	m := &pveapi.Method{
-		Verb: verb, Path: path, Params: Props(p.Params), Returns: p.Returns, Since: p.Since, AdditionalParams: p.More, Protected: verb != "GET",
+		Verb: verb, Path: path, Params: Props(p.Params), Returns: p.Returns, Since: p.Since, Protected: verb != "GET",
 		Perm: pveapi.Perm{User: "all", Check: p.Perm},
 	}
-	if p.Root {
-		m.Perm = pveapi.Perm{}
-	} else if p.Perm != nil {
+	if p.Perm != nil {
 		m.Perm.User = ""
 	}
 	return extra(m, p.Handle)
@@ -152,8 +148,8 @@ func describe(about string) *pveapi.Value {
 	return value
 }
 
-// ListOf is the answer of a reading: a list of objects with members of these types.
-func ListOf(members map[string]*pveapi.Value) *pveapi.Value {
+// listOf is the answer of a reading: a list of objects with members of these types.
+func listOf(members map[string]*pveapi.Value) *pveapi.Value {
 	return &pveapi.Value{Type: "array", Items: objectOf(members)}
 }
 

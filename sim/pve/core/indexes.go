@@ -32,24 +32,19 @@ func (i DirectoryIndex) OfGuest(w *World, c *Call, _ *Guest) (any, error) {
 // indexes are the directories of the API table that have nothing else to say. What
 // stands in them was read off PVE's own list of methods.
 var indexes = map[string]DirectoryIndex{
-	"/access":        {"subdir", "users groups roles acl domains openid tfa ticket password 9:vncticket"},
-	"/access/openid": {"subdir", "auth-url login"},
+	"/access": {"subdir", "users groups roles acl domains openid tfa ticket password 9:vncticket"},
 	"/cluster": {"name", "acme backup backup-info ceph config firewall ha jobs log mapping metrics notifications nextid options replication " +
 		"resources status tasks sdn 9:bulk-action"},
-	"/cluster/backup-info":       {"subdir", "not-backed-up"},
-	"/cluster/bulk-action":       {"name", "guest"},
-	"/cluster/bulk-action/guest": {"name", "start shutdown suspend migrate"},
-	"/cluster/config":            {"name", "nodes totem join qdevice apiversion"},
-	"/cluster/ha":                {"id", "status resources groups 9:rules"},
-	"/cluster/ha/status":         {"name", "current manager_status"},
-	"/cluster/jobs":              {"subdir", "schedule-analyze realm-sync"},
+	"/cluster/backup-info": {"subdir", "not-backed-up"},
+	"/cluster/config":      {"name", "nodes totem join qdevice apiversion"},
+	"/cluster/ha":          {"id", "status resources groups 9:rules"},
+	"/cluster/ha/status":   {"name", "current manager_status"},
+	"/cluster/jobs":        {"subdir", "schedule-analyze realm-sync"},
 	"/nodes/{node}": {"name", "aplinfo apt capabilities ceph certificates config disks dns firewall hardware hosts journal lxc migrateall netstat " +
 		"network qemu query-url-metadata replication report rrd rrddata scan services spiceshell startall status stopall storage subscription " +
 		"suspendall syslog tasks termproxy time version vncshell vzdump wakeonlan sdn 9:query-oci-repo-tags"},
-	"/nodes/{node}/apt":                            {"id", "changelog repositories update versions"},
 	"/nodes/{node}/capabilities":                   {"name", "qemu"},
 	"/nodes/{node}/certificates":                   {"name", "acme custom info"},
-	"/nodes/{node}/hardware":                       {"type", "pci usb"},
 	"/nodes/{node}/lxc/{vmid}/snapshot/{snapname}": {"cmd", "rollback config"},
 	// Not all that these two name is there, not even in PVE.
 	"/nodes/{node}/qemu/{vmid}": {"subdir", "config cloudinit pending status unlink vncproxy termproxy migrate resize move rrd rrddata monitor " +
@@ -57,27 +52,21 @@ var indexes = map[string]DirectoryIndex{
 	"/nodes/{node}/qemu/{vmid}/agent": {"name", "exec exec-status file-read file-write fsfreeze-freeze fsfreeze-status fsfreeze-thaw fstrim " +
 		"get-fsinfo get-host-name get-memory-block-info get-memory-blocks get-osinfo get-time get-timezone get-users get-vcpus info " +
 		"network-get-interfaces ping set-user-password shutdown suspend-disk suspend-hybrid suspend-ram"},
-	"/nodes/{node}/qemu/{vmid}/snapshot/{snapname}":  {"cmd", "rollback config"},
-	"/nodes/{node}/qemu/{vmid}/status":               {"subdir", "current start stop reset shutdown suspend reboot"},
-	"/nodes/{node}/scan":                             {"method", "cifs iscsi lvm lvmthin nfs pbs zfs"},
-	"/nodes/{node}/hardware/pci/{pci-id-or-mapping}": {"method", "mdev"},
-	"/nodes/{node}/capabilities/qemu":                {"name", "cpu 9:cpu-flags machines 9:migration"},
+	"/nodes/{node}/qemu/{vmid}/snapshot/{snapname}": {"cmd", "rollback config"},
+	"/nodes/{node}/qemu/{vmid}/status":              {"subdir", "current start stop reset shutdown suspend reboot"},
+	"/nodes/{node}/capabilities/qemu":               {"name", "cpu 9:cpu-flags machines 9:migration"},
 	"/nodes/{node}/storage/{storage}": {"subdir", "content download-url file-restore import-metadata prunebackups rrd rrddata status upload " +
 		"9:oci-registry-pull 9.2:identity"},
-	"/nodes/{node}/tasks/{upid}":       {"name", "log status"},
-	"/nodes/{node}/services/{service}": {"subdir", "reload restart start state stop"},
+	"/nodes/{node}/tasks/{upid}": {"name", "log status"},
 }
 
 // untabled are directories that the API table leaves out with their families.
 var untabled = map[string]folder{
-	"/cluster/acme":                    {DirectoryIndex: DirectoryIndex{"name", "plugins account tos 9:meta directories challenge-schema"}},
-	"/cluster/ceph":                    {DirectoryIndex: DirectoryIndex{"name", "metadata status flags"}},
 	"/cluster/mapping":                 {DirectoryIndex: DirectoryIndex{"name", "dir pci usb"}},
 	"/cluster/metrics":                 {DirectoryIndex: DirectoryIndex{"name", "server export"}},
 	"/cluster/notifications":           {DirectoryIndex: DirectoryIndex{"name", "endpoints matchers targets matcher-fields matcher-field-values"}},
 	"/cluster/notifications/endpoints": {DirectoryIndex: DirectoryIndex{"name", "gotify sendmail smtp webhook"}},
 	"/cluster/sdn":                     {DirectoryIndex: DirectoryIndex{"id", "vnets zones controllers ipams dns 9:fabrics"}, path: "/sdn", privs: "SDN.Audit"},
-	"/nodes/{node}/disks":              {DirectoryIndex: DirectoryIndex{"name", "initgpt directory lvm lvmthin smart wipedisk zfs list"}},
 	"/nodes/{node}/sdn":                {DirectoryIndex: DirectoryIndex{"name", "zones"}},
 }
 

@@ -35,8 +35,6 @@ type hooks struct {
 	Ended   map[string]func(*Guest, *Call)     // The process of a guest ended, by its kind; nil is a call of nobody.
 	Sampled func(*Guest) Sample                // What the status daemon sees of a guest.
 	Listed  []func(c *Call, kind string) []any // Further resources of a kind, for /cluster/resources.
-	// opened says whether a ticket is one of another sort that is good for a path.
-	Opened []func(ticket, user, path string) bool
 }
 
 // manager decides about guests under high availability, see package cluster.

@@ -151,7 +151,7 @@ func (f *SectionFile) methods() []extraMethod {
 	}
 	none := &pveapi.Value{Type: "null"}
 	return []extraMethod{
-		extra(&pveapi.Method{Verb: "GET", Path: f.Path, Perm: read, Params: listing, Returns: ListOf(shown), Since: f.Since}, f.APIList),
+		extra(&pveapi.Method{Verb: "GET", Path: f.Path, Perm: read, Params: listing, Returns: listOf(shown), Since: f.Since}, f.APIList),
 		extra(&pveapi.Method{Verb: "GET", Path: below, Perm: one, Params: reading, Returns: objectOf(shown), Since: f.Since}, f.APIRead),
 		extra(&pveapi.Method{Verb: "POST", Path: at, Perm: permit(f.Write), Params: create, Returns: none, Protected: true, Since: f.Since}, f.APICreate),
 		extra(&pveapi.Method{Verb: "PUT", Path: below, Perm: permit(change), Params: update, Returns: none, Protected: true, Since: f.Since}, f.APIUpdate),

@@ -50,8 +50,6 @@ type Job struct {
 	// abort undoes what was done so far when the task is stopped by hand; may be
 	// nil, and may be called before begin.
 	Abort func(*Task)
-	// Continues says, when its time has passed, that it goes on: somebody else will end it.
-	Continues func() bool
 	// takes is how long it runs, if not as long as tasks do here.
 	Takes time.Duration
 }
@@ -182,7 +180,7 @@ func (t *Task) work() {
 	}
 	t.due = t.W.Now.Add(takes)
 	t.W.At(t.due, func() {
-		if !t.Running() || t.Continues != nil && t.Continues() {
+		if !t.Running() {
 			return
 		}
 		var err error
@@ -226,7 +224,7 @@ func TaskText(err error) string {
 // close releases what a task held, and lets the next one have the lock file.
 func (t *Task) close() {
 	t.Stopped = t.W.Now
-	t.Begin, t.End, t.Abort, t.Continues = nil, nil, nil, nil // The list of tasks is long, and these hold the whole request.
+	t.Begin, t.End, t.Abort = nil, nil, nil // The list of tasks is long, and these hold the whole request.
 	if !t.Unlisted {
 		t.W.Count.task(t.Kind, -1)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
-// SamplePeriod is how often pvestatd broadcasts the state of a node and its
+// samplePeriod is how often pvestatd broadcasts the state of a node and its
 // guests (PVE/Service/pvestatd.pm).
-const SamplePeriod = 10 * time.Second
+const samplePeriod = 10 * time.Second
 
 // World is the whole state of a host. Whoever touches it holds Host.mu.
 type World struct {
@@ -137,7 +137,7 @@ func (w *World) Begin() {
 		w.Seen[g.Vmid] = w.Hooks.Sampled(g)
 	}
 	clear(w.stale)
-	w.Next = w.Now.Add(SamplePeriod)
+	w.Next = w.Now.Add(samplePeriod)
 }
 
 // event is something that is due.
@@ -197,8 +197,8 @@ func (w *World) broadcast(t time.Time) {
 	if t.Before(w.Next) {
 		return
 	}
-	at := w.Next.Add(t.Sub(w.Next) / SamplePeriod * SamplePeriod)
-	w.Next = at.Add(SamplePeriod)
+	at := w.Next.Add(t.Sub(w.Next) / samplePeriod * samplePeriod)
+	w.Next = at.Add(samplePeriod)
 	for _, n := range w.Nodes {
 		if !n.Offline {
 			n.Sampled = at

@@ -197,8 +197,8 @@ func hiddenOfCT(c *core.Call, g *core.Guest) map[string]bool {
 	return map[string]bool{"env": true}
 }
 
-// ReplicationJobs are the ids of the jobs of a guest.
-func ReplicationJobs(w *core.World, vmid int) []string {
+// replicationJobs are the ids of the jobs of a guest.
+func replicationJobs(w *core.World, vmid int) []string {
 	var ids []string
 	for _, id := range slices.Sorted(maps.Keys(w.Sections["replication"])) {
 		if strings.HasPrefix(id, fmt.Sprint(vmid, "-")) {
@@ -211,7 +211,7 @@ func ReplicationJobs(w *core.World, vmid int) []string {
 // NotReplicated fails for a guest that is to go while a job copies it
 // (check_for_existing_jobs in PVE/ReplicationConfig.pm).
 func NotReplicated(w *core.World, g *core.Guest) error {
-	if ids := ReplicationJobs(w, g.Vmid); len(ids) > 0 {
+	if ids := replicationJobs(w, g.Vmid); len(ids) > 0 {
 		return perl.Fail("There is a replication job '%s' for guest '%d' - Please remove that first.", ids[0], g.Vmid)
 	}
 	return nil
@@ -228,7 +228,7 @@ func Purge(w *core.World, g *core.Guest) {
 			}
 		}
 	}
-	for _, id := range ReplicationJobs(w, g.Vmid) {
+	for _, id := range replicationJobs(w, g.Vmid) {
 		delete(w.Sections["replication"], id)
 	}
 }

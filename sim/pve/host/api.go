@@ -64,12 +64,6 @@ func holdsAny(s *core.Store, contents []string) bool {
 	return len(contents) == 0 || slices.ContainsFunc(contents, s.Holds)
 }
 
-// apiStorageIdentity is GET …/storage/{storage}/identity, since pve-storage 9.1.3: backup
-// servers alone have one, and none of those is simulated.
-func apiStorageIdentity(*core.World, *core.Call, *core.Store) (any, error) {
-	return nil, perl.Fail("get_identity not implemented for this plugin at /usr/share/perl5/PVE/Storage/Plugin.pm line 2681.")
-}
-
 // apiStorageStatus is GET …/storage/{storage}/status.
 func apiStorageStatus(w *core.World, c *core.Call) (any, error) {
 	s := w.Stores[c.In["storage"]]

@@ -6,16 +6,12 @@ package host
 // pools. What they permit is decided in package core.
 
 import (
-	"maps"
-
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 )
 
 // AccessArea is users, groups, roles, realms, tickets and pools.
 func AccessArea() core.Area {
-	routes := realmJobRoutes()
-	maps.Copy(routes, map[string]core.Handler{
-		"GET /access/tfa":                               core.APINone,
+	return core.Area{Routes: map[string]core.Handler{
 		"GET /access/ticket":                            apiGetTicket,
 		"POST /access/ticket":                           apiCreateTicket,
 		"GET /access/domains":                           apiDomains,
@@ -54,18 +50,6 @@ func AccessArea() core.Area {
 		"PUT /access/domains/{realm}":                   apiUpdateDomain,
 		"DELETE /access/domains/{realm}":                apiDeleteDomain,
 		"PUT /access/password":                          core.On(userOfCall, apiSetPassword),
-		"GET /access/tfa/{userid}":                      core.On(userOfCall, apiUserFactors),
-		"GET /access/tfa/{userid}/{id}":                 apiFactor,
-		"PUT /access/tfa/{userid}/{id}":                 apiFactor,
-		"DELETE /access/tfa/{userid}/{id}":              apiFactor,
-		"GET /access/users/{userid}/tfa":                core.On(userOfCall, apiUserFactorTypes),
-		"PUT /access/users/{userid}/unlock-tfa":         core.On(userOfCall, apiUnlockFactors),
-		"GET /cluster/jobs/realm-sync":                  apiRealmJobs,
 		"POST /access/domains/{realm}/sync":             apiSyncRealm,
-		"POST /access/openid/auth-url":                  apiOpenIDStart,
-		"POST /access/openid/login":                     apiOpenIDLogin,
-	})
-	return core.Area{
-		Routes: routes,
-	}
+	}}
 }

@@ -351,6 +351,3 @@ func apiPullImage(w *core.World, c *core.Call, s *core.Store) (any, error) {
 		return nil
 	}}), nil
 }
-
-// apiImageTags is GET /nodes/{node}/query-oci-repo-tags.
-func apiImageTags(*core.World, *core.Call) (any, error) { return []string{"latest"}, nil }

@@ -8,11 +8,8 @@ import "github.com/homestak/homestak-gitops/sim/pve/core"
 func StorageArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
-			"GET /nodes/{node}/query-oci-repo-tags":                     apiImageTags,
-			"POST /nodes/{node}/storage/{storage}/oci-registry-pull":    core.On((*core.Call).Store, apiPullImage),
-			"GET /nodes/{node}/storage/{storage}/import-metadata":       core.On((*core.Call).Store, apiImportMetadata),
-			"GET /nodes/{node}/storage/{storage}/file-restore/list":     core.On((*core.Call).Store, apiRestoreFiles),
-			"GET /nodes/{node}/storage/{storage}/file-restore/download": core.On((*core.Call).Store, apiRestoreFiles),
+			"POST /nodes/{node}/storage/{storage}/oci-registry-pull": core.On((*core.Call).Store, apiPullImage),
+			"GET /nodes/{node}/storage/{storage}/import-metadata":    core.On((*core.Call).Store, apiImportMetadata),
 			"GET /storage":                                            apiStorageConfigs,
 			"POST /storage":                                           apiCreateStorage,
 			"PUT /storage/{storage}":                                  apiUpdateStorage,
@@ -20,7 +17,6 @@ func StorageArea() core.Area {
 			"GET /storage/{storage}":                                  apiStorageConfig,
 			"GET /nodes/{node}/query-url-metadata":                    apiURLMetadata,
 			"GET /nodes/{node}/storage":                               apiNodeStorages,
-			"GET /nodes/{node}/storage/{storage}/identity":            core.On((*core.Call).Store, apiStorageIdentity),
 			"GET /nodes/{node}/storage/{storage}/status":              apiStorageStatus,
 			"GET /nodes/{node}/storage/{storage}/content":             core.On((*core.Call).Store, apiListContent),
 			"POST /nodes/{node}/storage/{storage}/content":            core.On((*core.Call).Store, apiAllocate),

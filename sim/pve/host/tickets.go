@@ -42,14 +42,9 @@ func apiCreateTicket(w *core.World, c *core.Call) (any, error) {
 }
 
 // verified answers a program that wants to know whether somebody, who showed a password
-// or ticket, has privileges on a path ($verify_auth in PVE/API2/AccessControl.pm). There
-// the ticket of a console is good, too; it is bound to the console's port.
+// or ticket, has privileges on a path ($verify_auth in PVE/API2/AccessControl.pm).
 func verified(w *core.World, c *core.Call, username string, good bool) (any, error) {
-	path := c.In["path"]
-	for _, opened := range w.Hooks.Opened {
-		good = good || opened(c.In["password"], username, path)
-	}
-	if !good || !hasAll(w, username, path, c.List("privs")) {
+	if !good || !hasAll(w, username, c.In["path"], c.List("privs")) {
 		return nil, &perl.APIError{Status: http.StatusUnauthorized, Message: "authentication failure"}
 	}
 	return map[string]any{"username": username, "cap": capabilities(w, core.Identity{User: username})}, nil
@@ -161,8 +156,8 @@ func byToken(w *core.World, value string) (core.Identity, error) {
 	return core.Identity{User: parts[1], Token: parts[2]}, nil
 }
 
-// Sign makes the signature of tickets and CSRF tokens.
-func Sign(w *core.World, text string) string {
+// sign makes the signature of tickets and CSRF tokens.
+func sign(w *core.World, text string) string {
 	mac := hmac.New(sha256.New, []byte(w.Access.Key))
 	mac.Write([]byte(text))
 	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
@@ -171,14 +166,14 @@ func Sign(w *core.World, text string) string {
 // ticket makes a ticket for a user, in PVE's form.
 func ticket(w *core.World, user string) string {
 	plain := fmt.Sprintf("PVE:%s:%08X", user, w.Now.Unix())
-	return plain + "::" + Sign(w, plain)
+	return plain + "::" + sign(w, plain)
 }
 
 // ByTicket verifies a ticket.
 func ByTicket(w *core.World, ticket string) (user string, ok bool) {
 	plain, signature, found := strings.Cut(ticket, "::")
 	parts := strings.Split(plain, ":")
-	if !found || len(parts) != 3 || parts[0] != "PVE" || !hmac.Equal([]byte(signature), []byte(Sign(w, plain))) {
+	if !found || len(parts) != 3 || parts[0] != "PVE" || !hmac.Equal([]byte(signature), []byte(sign(w, plain))) {
 		return "", false
 	}
 	u := w.Access.Users[parts[1]]
@@ -198,12 +193,12 @@ func fresh(w *core.World, stamp string) bool {
 // csrf makes the token that calls which write show beside a ticket.
 func csrf(w *core.World, user string) string {
 	stamp := fmt.Sprintf("%08X", w.Now.Unix())
-	return stamp + ":" + strings.TrimRight(Sign(w, stamp+":"+user), "=")
+	return stamp + ":" + strings.TrimRight(sign(w, stamp+":"+user), "=")
 }
 
 func checkCSRF(w *core.World, user, token string) bool {
 	stamp, signature, _ := strings.Cut(token, ":")
-	want := strings.TrimRight(Sign(w, stamp+":"+user), "=")
+	want := strings.TrimRight(sign(w, stamp+":"+user), "=")
 	return fresh(w, stamp) && hmac.Equal([]byte(signature), []byte(want))
 }
 

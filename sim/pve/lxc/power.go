@@ -22,8 +22,8 @@ func beginCTs(w *core.World) {
 // The calls about a container that does not exist are odd: start finds it out in
 // its task, the others at once say that it does not run.
 
-// APIStartCT is POST …/lxc/{vmid}/status/start.
-func APIStartCT(w *core.World, c *core.Call) (any, error) {
+// apiStartCT is POST …/lxc/{vmid}/status/start.
+func apiStartCT(w *core.World, c *core.Call) (any, error) {
 	node, vmid := c.In["node"], c.Vmid()
 	g := w.Guest(node, "lxc", vmid)
 	if g == nil {
@@ -131,8 +131,8 @@ func StopCTJob(w *core.World, kind string, g *core.Guest, c *core.Call) core.Job
 	}}
 }
 
-// Shutdown is POST …/lxc/{vmid}/status/shutdown.
-var Shutdown = core.On(runningCT, apiShutdownCT)
+// apiShutdown is POST …/lxc/{vmid}/status/shutdown.
+var apiShutdown = core.On(runningCT, apiShutdownCT)
 
 func apiShutdownCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if w.HA.Managed(g) {

@@ -1,8 +1,5 @@
 package node
 
-// This part of the package makes the certificate of a host, with an authority of its own, and is the API for
-// the certificates of a node.
-
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -21,29 +18,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
-
-// CertificateArea is the certificates of nodes.
-func CertificateArea() core.Area {
-	return core.Area{
-		Routes: map[string]core.Handler{
-			"GET /nodes/{node}/certificates/info": apiCertificates,
-		},
-		Calls: certificateCalls(),
-	}
-}
-
-// Certificates of a node (PVE/API2/Certificates.pm, PVE/API2/ACME.pm): one of one's own
-// is kept and shown; who connects still sees the one of the host.
-
-// customCertificate is the certificate that somebody put on a node; nil when there is none.
-type customCertificate struct{ Cert *x509.Certificate }
-
-// custom is that of the node of a call.
-func custom(c *core.Call) *customCertificate { return core.PartOf[customCertificate](&c.Node().Parts) }
 
 // shownCertificate is what PVE says of a certificate (get_certificate_info in
 // PVE/Certificate.pm).
@@ -60,58 +37,14 @@ func shownCertificate(file string, cert *x509.Certificate) map[string]any {
 	}
 }
 
-// apiCertificates is GET /nodes/{node}/certificates/info: the authority, the one that answers,
-// and the custom one.
-func apiCertificates(w *core.World, c *core.Call) (any, error) {
+// apiCertificates is GET /nodes/{node}/certificates/info: the authority and the certificate
+// that it signed (PVE/API2/Certificates.pm).
+func apiCertificates(w *core.World, _ *core.Call) (any, error) {
 	list := []map[string]any{}
 	if w.Certificate != nil {
 		list = append(list, shownCertificate("pve-root-ca.pem", w.Authority), shownCertificate("pve-ssl.pem", w.Certificate))
 	}
-	if custom := custom(c).Cert; custom != nil {
-		list = append(list, shownCertificate("pveproxy-ssl.pem", custom))
-	}
 	return list, nil
-}
-
-// apiSetCertificate is POST /nodes/{node}/certificates/custom.
-func apiSetCertificate(_ *core.World, c *core.Call) (any, error) {
-	s := custom(c)
-	block, _ := pem.Decode([]byte(c.In["certificates"]))
-	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, perl.BadParam("certificates", "invalid format - not a valid PEM-formatted string.\n")
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	switch key, _ := pem.Decode([]byte(c.In["key"])); {
-	case err != nil:
-		return nil, perl.Fail("unable to parse certificate: %s", err)
-	case c.In["key"] == "" && s.Cert == nil:
-		return nil, perl.BadParam("key", "Attempted to upload custom certificate without (existing) key.")
-	case c.In["key"] != "" && (key == nil || !strings.HasSuffix(key.Type, "PRIVATE KEY")):
-		return nil, perl.BadParam("key", "invalid format - not a valid PEM-formatted string.\n")
-	case s.Cert != nil && !c.Flag("force"):
-		return nil, perl.Fail("Custom certificate file exists but force flag is not set.")
-	}
-	s.Cert = cert
-	return shownCertificate("pveproxy-ssl.pem", cert), nil
-}
-
-// apiDropCertificate is DELETE of it: there may be none.
-func apiDropCertificate(_ *core.World, c *core.Call) (any, error) {
-	custom(c).Cert = nil
-	return nil, nil
-}
-
-func certificateCalls() []core.ExtraCall {
-	const at = "/nodes/{node}/certificates/"
-	modify := core.AllOf("/nodes/{node}", "Sys.Modify")
-	null := &pveapi.Value{Type: "null"}
-	return []core.ExtraCall{
-		{
-			Name: "POST " + at + "custom", Perm: modify, Params: "certificates: string needed\nkey: string\nforce: boolean\nrestart: boolean",
-			Returns: &pveapi.Value{Type: "object"}, Handle: apiSetCertificate,
-		},
-		{Name: "DELETE " + at + "custom", Perm: modify, Params: "restart: boolean", Returns: null, Handle: apiDropCertificate},
-	}
 }
 
 // Certificate is what the host shows to who connects (pve-ssl.pem), and the authority of

@@ -13,10 +13,8 @@ import (
 
 // nodeSettings are the files of one node that the API edits.
 type nodeSettings struct {
-	subscription string       // Its key.
-	repositories []repository // Nil are those of a fresh installation.
-	hosts        string       // /etc/hosts; empty as it was installed.
-	zone         string       // Of time; empty is Etc/UTC.
+	hosts string // /etc/hosts; empty as it was installed.
+	zone  string // Of time; empty is Etc/UTC.
 }
 
 func settingsOf(n *core.Node) *nodeSettings { return core.PartOf[nodeSettings](&n.Parts) }
@@ -115,42 +113,16 @@ func configText(conf perl.Config) string {
 	return b.String()
 }
 
-// Subscriptions (PVE/API2/Subscription.pm): a key is kept, and stays as new as it is,
-// for the shop that knows it is not asked.
-
 func serverID(w *core.World) string { return strings.ToUpper(w.Fingerprint[:32]) }
 
-// apiSubscription is GET /nodes/{node}/subscription.
+// apiSubscription is GET /nodes/{node}/subscription: no node has a key
+// (PVE/API2/Subscription.pm).
 func apiSubscription(w *core.World, c *core.Call) (any, error) {
-	entry := map[string]any{"status": "new", "url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing"}
-	key := settings(c).subscription
-	if key == "" {
-		entry["status"], entry["message"] = "notfound", "There is no subscription key"
+	entry := map[string]any{
+		"status": "notfound", "message": "There is no subscription key", "url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing",
 	}
-	if !c.Can("/nodes/"+c.In["node"], "Sys.Audit") {
-		return entry, nil
-	}
-	if entry["serverid"] = serverID(w); key != "" { // Its level shows once the shop knew it.
-		entry["key"], entry["sockets"] = key, 1
+	if c.Can("/nodes/"+c.In["node"], "Sys.Audit") {
+		entry["serverid"] = serverID(w)
 	}
 	return entry, nil
-}
-
-// apiSetSubscription is PUT of a key.
-func apiSetSubscription(_ *core.World, c *core.Call) (any, error) {
-	settings(c).subscription = strings.TrimSpace(c.In["key"])
-	return nil, perl.Fail("Subscription check failed: %s", noRoute("shop.proxmox.com:443"))
-}
-
-// apiCheckSubscription is POST: what is known is looked at again.
-func apiCheckSubscription(_ *core.World, c *core.Call) (any, error) {
-	if settings(c).subscription == "" {
-		return nil, nil
-	}
-	return nil, perl.Fail("Subscription check failed: %s", noRoute("shop.proxmox.com:443"))
-}
-
-func apiDropSubscription(_ *core.World, c *core.Call) (any, error) {
-	settings(c).subscription = ""
-	return nil, nil
 }

@@ -99,11 +99,11 @@ func thawed(name string) func(*core.Call) (*core.Guest, error) {
 func agentPing(*core.World, *core.Guest) any { return map[string]any{} }
 
 func agentHostname(_ *core.World, g *core.Guest) any {
-	return map[string]any{"host-name": GuestHostname(g)}
+	return map[string]any{"host-name": guestHostname(g)}
 }
 
-// GuestHostname is what the system of a VM calls itself.
-func GuestHostname(g *core.Guest) string {
+// guestHostname is what the system of a VM calls itself.
+func guestHostname(g *core.Guest) string {
 	if name := g.Conf["name"]; name != "" {
 		return name
 	}

@@ -234,7 +234,7 @@ func ignoredMTUs(w *core.World, g *core.Guest) []string {
 // table has such differences of whole parameters only. Enumerations are told in the
 // order of the alphabet, but for time frames, which grow.
 var (
-	laterWords   = map[string]string{"GET /nodes/{node}/rrddata timeframe": "decade", "GET /nodes/{node}/rrd timeframe": "decade", "POST /cluster/metrics/server/{id} type": "opentelemetry"}
+	laterWords   = map[string]string{"GET /nodes/{node}/rrddata timeframe": "decade", "POST /cluster/metrics/server/{id} type": "opentelemetry"}
 	earlierWords = map[string]string{"POST /storage type": "glusterfs", "GET /storage type": "glusterfs"}
 )
 

@@ -31,7 +31,7 @@ func readFile(w *core.World, g *core.Guest, name string) (string, bool) {
 	}
 	switch name {
 	case "/etc/hostname":
-		return GuestHostname(g) + "\n", true
+		return guestHostname(g) + "\n", true
 	case "/etc/os-release":
 		return w.Cfg.System.Release, true
 	}
@@ -94,7 +94,7 @@ func run(w *core.World, g *core.Guest, command []string, input string) (e core.E
 	case "echo":
 		return core.Execution{Out: strings.Join(args, " ") + "\n"}, true
 	case "hostname":
-		return core.Execution{Out: GuestHostname(g) + "\n"}, true
+		return core.Execution{Out: guestHostname(g) + "\n"}, true
 	case "cat":
 		return cat(w, g, args, input), true
 	case "sh", "bash":

@@ -24,8 +24,8 @@ func beginVMs(w *core.World) {
 	}
 }
 
-// APIStart is POST /nodes/{node}/qemu/{vmid}/status/start.
-func APIStart(w *core.World, c *core.Call) (any, error) {
+// apiStart is POST /nodes/{node}/qemu/{vmid}/status/start.
+func apiStart(w *core.World, c *core.Call) (any, error) {
 	switch g := called(c); {
 	case g == nil:
 		return w.Fork(c, c.In["node"], guests.Failing("qmstart", c, core.Missing(c.In["node"], "qemu", c.Vmid()))), nil
@@ -105,9 +105,9 @@ func apiStop(w *core.World, c *core.Call) (any, error) {
 	}}), nil
 }
 
-// APIShutdown is POST …/status/shutdown: the guest is asked, and has time to
+// apiShutdown is POST …/status/shutdown: the guest is asked, and has time to
 // obey; then the task fails, or with forceStop it is stopped.
-func APIShutdown(w *core.World, c *core.Call) (any, error) {
+func apiShutdown(w *core.World, c *core.Call) (any, error) {
 	g, force := called(c), c.Flag("forceStop")
 	if g == nil {
 		return w.Fork(c, c.In["node"], guests.Failing("qmshutdown", c, lost(c))), nil
@@ -189,8 +189,8 @@ func shutdownTime(g *core.Guest, c *core.Call) time.Duration {
 	return time.Duration(max(c.Num("timeout", seconds), 1)) * time.Second
 }
 
-// RunningOnly begins a call that fails at once unless the VM runs.
-func RunningOnly(c *core.Call) (*core.Guest, error) {
+// runningOnly begins a call that fails at once unless the VM runs.
+func runningOnly(c *core.Call) (*core.Guest, error) {
 	g := called(c)
 	switch {
 	case g == nil:

@@ -14,12 +14,14 @@ func ConfigArea() core.Area {
 			"POST /nodes/{node}/qemu/{vmid}/config": apiUpdateConfig,
 			"PUT /nodes/{node}/qemu/{vmid}/resize":  apiResize,
 			"PUT /nodes/{node}/qemu/{vmid}/unlink":  apiUnlink,
+			"PUT /nodes/{node}/qemu/{vmid}/sendkey": core.On(runningOnly, apiSendKey),
 		},
 		Guests: map[string]core.GuestHandler{
 			"GET /nodes/{node}/qemu/{vmid}/cloudinit":      apiGetCloudinit,
 			"PUT /nodes/{node}/qemu/{vmid}/cloudinit":      apiRegenerate,
 			"GET /nodes/{node}/qemu/{vmid}/cloudinit/dump": apiCloudinitDump,
 			"GET /nodes/{node}/qemu/{vmid}/status/current": apiCurrent,
+			"POST /nodes/{node}/qemu/{vmid}/monitor":       apiMonitor,
 		},
 	}
 }

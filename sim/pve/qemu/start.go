@@ -171,7 +171,7 @@ func apiReset(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 
 // Suspend is POST …/status/suspend: a pause; with todisk a hibernation, which keeps
 // the memory on a volume and ends the process (vm_suspend in PVE/QemuServer.pm).
-var Suspend = core.On(RunningOnly, apiSuspend)
+var Suspend = core.On(runningOnly, apiSuspend)
 
 func apiSuspend(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	kind, toDisk := "qmpause", c.Flag("todisk")

@@ -12,7 +12,6 @@ import (
 func BackupArea() core.Area {
 	return core.Area{
 		Routes: map[string]core.Handler{
-			"GET /cluster/jobs/schedule-analyze":                   apiAnalyzeSchedule,
 			"GET /cluster/backup-info/not-backed-up":               apiNotBackedUp,
 			"GET /cluster/backup/{id}/included_volumes":            apiIncluded,
 			"DELETE /nodes/{node}/storage/{storage}/prunebackups":  apiPrune,

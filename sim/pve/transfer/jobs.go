@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/homestak/homestak-gitops/sim/pve/core"
 	"github.com/homestak/homestak-gitops/sim/pve/host"
@@ -263,22 +262,4 @@ func apiDumpDefaults(w *core.World, c *core.Call) (any, error) {
 	}
 	defaults["storage"], defaults["dumpdir"] = name, s.Path+"/dump"
 	return defaults, nil
-}
-
-// apiAnalyzeSchedule is GET /cluster/jobs/schedule-analyze: the next times of an event.
-func apiAnalyzeSchedule(w *core.World, c *core.Call) (any, error) {
-	at := w.Now
-	if c.Has("starttime") {
-		at = time.Unix(int64(c.Num("starttime", 0)), 0)
-	}
-	list := []map[string]any{}
-	for range c.Num("iterations", 10) {
-		next, ok := perl.NextRun(c.In["schedule"], at)
-		if !ok {
-			break
-		}
-		at = next
-		list = append(list, map[string]any{"timestamp": at.Unix(), "utc": at.UTC().Format("Mon Jan _2 15:04:05 2006")})
-	}
-	return list, nil
 }

@@ -11,14 +11,6 @@ func MigrationArea() core.Area {
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/lxc/{vmid}/migrate":         apiMigrateCTInfo,
 			"POST /nodes/{node}/{qemu|lxc}/{vmid}/migrate": apiMigrate,
-			"POST /nodes/{node}/startall":                  StartAll("startall"),
-			"POST /nodes/{node}/stopall":                   stopAll("stopall"),
-			"POST /nodes/{node}/suspendall":                suspendAll("suspendall"),
-			"POST /nodes/{node}/migrateall":                migrateAll("migrateall"),
-			"POST /cluster/bulk-action/guest/start":        StartAll("bulkstart"),
-			"POST /cluster/bulk-action/guest/shutdown":     stopAll("bulkshutdown"),
-			"POST /cluster/bulk-action/guest/suspend":      suspendAll("bulksuspend"),
-			"POST /cluster/bulk-action/guest/migrate":      migrateAll("bulkmigrate"),
 		},
 		Guests: map[string]core.GuestHandler{
 			"GET /nodes/{node}/qemu/{vmid}/migrate":                             apiMigrateInfo,

@@ -6,9 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/sim/pve/core"
-	"github.com/homestak/homestak-gitops/sim/pve/guests"
 	"github.com/homestak/homestak-gitops/sim/pve/perl"
 )
 
@@ -23,7 +21,6 @@ func ReplicationArea() core.Area {
 			"PUT /cluster/replication/{id}":    f.APIUpdate,
 			"DELETE /cluster/replication/{id}": apiDropReplicationJob,
 		},
-		Calls: replicationCalls(),
 	}
 }
 
@@ -133,100 +130,7 @@ func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) {
 	w.At(w.Now.Truncate(time.Minute).Add(time.Minute), func() {
 		if current := w.Sections["replication"][id]; current != nil && current["remove_job"] != "" {
 			delete(w.Sections["replication"], id)
-			delete(replicatedOf(w), id)
 		}
 	})
 	return nil, nil
-}
-
-// replicationState is what a node knows of one of its jobs.
-func replicationState(w *core.World, id string) map[string]any {
-	entry := replicationFile().Typed(w.Sections["replication"][id])
-	guest, number, _ := strings.Cut(id, "-")
-	entry["id"], entry["guest"], entry["jobnum"], entry["fail_count"], entry["last_sync"], entry["last_try"] = id, perl.Atoi(guest), perl.Atoi(number), 0, 0, 0
-	if g := w.Guests[perl.Atoi(guest)]; g != nil {
-		entry["vmtype"], entry["source"] = g.Kind, g.Node
-	}
-	if at := replicatedOf(w)[id]; !at.IsZero() {
-		entry["last_sync"], entry["last_try"], entry["duration"] = at.Unix(), at.Unix(), 1.0
-	}
-	schedule, _ := entry["schedule"].(string)
-	if schedule == "" {
-		schedule = "*/15"
-		entry["schedule"] = schedule
-	}
-	if next, ok := perl.NextRun(schedule, w.Now); ok {
-		entry["next_sync"] = next.Unix()
-	}
-	return entry
-}
-
-// nodeJob checks that a job is one of a guest on the node of a call.
-func nodeJob(c *core.Call) (string, error) {
-	w := c.W
-	id := c.In["id"]
-	guest, _, _ := strings.Cut(id, "-")
-	g := w.Guests[perl.Atoi(guest)]
-	if w.Sections["replication"][id] == nil || g == nil || g.Node != c.In["node"] {
-		return "", perl.Fail("no such replication job '%s'", id)
-	}
-	return id, c.Need("/vms/"+guest, "VM.Audit")
-}
-
-// apiNodeReplications is GET /nodes/{node}/replication.
-func apiNodeReplications(w *core.World, c *core.Call) (any, error) {
-	list := []map[string]any{}
-	for _, vmid := range w.Vmids {
-		if c.Has("guest") && c.Num("guest", 0) != vmid || w.Guests[vmid].Node != c.In["node"] || !c.Can(core.VMPath(vmid), "VM.Audit") {
-			continue
-		}
-		for _, id := range guests.ReplicationJobs(w, vmid) {
-			list = append(list, replicationState(w, id))
-		}
-	}
-	return list, nil
-}
-
-func apiNodeReplication(w *core.World, _ *core.Call, id string) (any, error) {
-	return replicationState(w, id), nil
-}
-
-func apiReplicationLog(w *core.World, _ *core.Call, id string) (any, error) {
-	lines := []map[string]any{}
-	if at := replicatedOf(w)[id]; !at.IsZero() {
-		stamp := at.Format("2006-01-02 15:04:05 ")
-		for _, text := range []string{"start replication job", "end replication job"} {
-			lines = append(lines, map[string]any{"n": len(lines) + 1, "t": stamp + id + ": " + text})
-		}
-	}
-	return core.Paged{Data: lines, Total: len(lines)}, nil
-}
-
-// apiReplicateNow is POST /nodes/{node}/replication/{id}/schedule_now: the scheduler
-// looks once a minute.
-func apiReplicateNow(w *core.World, _ *core.Call, id string) (any, error) {
-	at := w.Now.Truncate(time.Minute).Add(time.Minute)
-	w.At(at, func() {
-		if job := w.Sections["replication"][id]; job != nil && job["disable"] != "1" {
-			replicatedOf(w)[id] = at
-		}
-	})
-	return nil, nil
-}
-
-// runs is when each job ran last.
-type runs map[string]time.Time
-
-func replicatedOf(w *core.World) runs { return core.MapOf[runs](&w.Parts) }
-
-func replicationCalls() []core.ExtraCall {
-	const id = "id: string /[1-9][0-9]{2,8}-\\d{1,9}/"
-	list, object := &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
-	return []core.ExtraCall{
-		{Name: "GET /nodes/{node}/replication", Params: "guest: integer 100..999999999", Returns: list, Handle: apiNodeReplications},
-		{Name: "GET /nodes/{node}/replication/{id}", Params: id, Returns: list, Handle: core.DirectoryIndex{Key: "name", Names: "schedule_now log status"}.Handler},
-		{Name: "GET /nodes/{node}/replication/{id}/status", Params: id, Returns: object, Handle: core.On(nodeJob, apiNodeReplication)},
-		{Name: "GET /nodes/{node}/replication/{id}/log", Params: id + "\nstart: integer 0..\nlimit: integer 0..", Returns: list, Handle: core.On(nodeJob, apiReplicationLog)},
-		{Name: "POST /nodes/{node}/replication/{id}/schedule_now", Params: id, Returns: &pveapi.Value{}, Handle: core.On(nodeJob, apiReplicateNow)},
-	}
 }

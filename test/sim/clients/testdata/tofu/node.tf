@@ -85,6 +85,3 @@ data "proxmox_file" "iso" {
   file_name    = "tiny.iso"
   depends_on   = [proxmox_virtual_environment_file.iso]
 }
-data "proxmox_hardware_pci" "all" {
-  node_name = var.node
-}

@@ -1,0 +1,50 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/sim/pve/core"
+)
+
+// nodeJournal is what the daemons of a node wrote: what tasks began and ended.
+func nodeJournal(w *core.World, name string) (list []string) {
+	line := func(at time.Time, process string, pid int, format string, args ...any) {
+		list = append(list, fmt.Sprintf("%s %s %s[%d]: %s", at.UTC().Format("Jan 02 15:04:05"), name, process, pid, fmt.Sprintf(format, args...)))
+	}
+	line(w.Boot, "systemd", 1, "Reached target multi-user.target - Multi-User System.")
+	for _, t := range w.Tasks.All {
+		if t.Node != name {
+			continue
+		}
+		line(t.Start, "pvedaemon", t.Pid, "<%s> starting task %s", t.Who, t.UPID)
+		if !t.Running() {
+			line(t.Stopped, "pvedaemon", t.Pid, "<%s> end task %s %s", t.Who, t.UPID, t.Status)
+		}
+	}
+	return list
+}
+
+// numbered is a log as PVE pages it, from start on, limit lines at most.
+func numbered(c *core.Call, lines []string) core.Paged {
+	start, limit := c.Num("start", 0), c.Num("limit", 50)
+	page := []map[string]any{}
+	for n := start; n < len(lines) && (limit == 0 || len(page) < limit); n++ {
+		page = append(page, map[string]any{"n": n + 1, "t": lines[n]})
+	}
+	if len(page) == 0 {
+		page = append(page, map[string]any{"n": 1, "t": "no content"})
+	}
+	return core.Paged{Data: page, Total: len(lines)}
+}
+
+// apiSyslog is GET /nodes/{node}/syslog; service picks the lines of one.
+func apiSyslog(w *core.World, c *core.Call) (any, error) {
+	lines := nodeJournal(w, c.In["node"])
+	if service := c.In["service"]; service != "" {
+		lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.Contains(l, " "+service+"[") })
+	}
+	return numbered(c, lines), nil
+}
