@@ -9,14 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/fstest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
 	gitserve "github.com/homestak/homestak-gitops/engine/source/serve"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 	"github.com/homestak/homestak-gitops/specserve"
 	"github.com/homestak/homestak-gitops/specserve/keys"
 	"github.com/homestak/homestak-gitops/specserve/wire"
@@ -30,13 +29,15 @@ func withRepository(t *testing.T) *served {
 	s := serve(t, unlimited())
 	with := site()
 	with.Manifests["web"].Nodes = append(with.Manifests["web"].Nodes, &model.Node{Name: "inner", Spec: "own", Type: "pve"})
-	memory, err := source.NewMemory("")
+	remote := sourcetest.New(t)
+	id := remote.Commit(map[string]string{"site.hcl": "site {}\n", "sub/a.txt": "a\n"}, "one")
+	repo, err := source.OpenRepository(source.Options{URL: remote.URL(), Dir: t.TempDir()})
 	require.NoError(t, err)
-	c, err := memory.Add(fstest.MapFS{"site.hcl": {Data: []byte("site {}\n")}, "sub/a.txt": {Data: []byte("a\n")}}, model.Commit{Subject: "one", At: time.Unix(1, 0)})
+	_, err = repo.Head(t.Context())
 	require.NoError(t, err)
-	snapshot, err := memory.Snapshot(gitserve.Content{Branch: "main", InForce: c.ID, LastGood: c.ID})
+	snapshot, err := repo.Snapshot(gitserve.Content{Branch: "main", InForce: id, LastGood: id})
 	require.NoError(t, err)
-	made, found := specserve.MakeCatalog(specserve.CatalogInput{Site: with, Commit: c.ID, Policies: s.set})
+	made, found := specserve.MakeCatalog(specserve.CatalogInput{Site: with, Commit: id, Policies: s.set})
 	require.Empty(t, found)
 	s.Publish(specserve.View{Catalog: made, Keys: s.keys, Pins: s.pins, Repository: snapshot, Access: keys.Access{Repository: []byte(repositoryKey)}})
 	return s
