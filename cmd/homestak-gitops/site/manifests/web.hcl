@@ -1,5 +1,5 @@
-# A deployment: what shall exist together. Its host makes it real; without the
-# line "host" it is a recipe, which only "homestak-gitops test" runs.
+# A deployment: nodes on one host. Without the line "host" it is a recipe, which only
+# "homestak-gitops test" runs.
 manifest "web" {
   description = "Two web servers"
   pattern     = "flat"
